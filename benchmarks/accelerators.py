@@ -1,10 +1,13 @@
-"""Training steps compiled for GPUs and TPUs that are not there: memory, collectives and the bound of a step's time.
+"""Training steps compiled for GPUs and TPUs that are not there: memory, collectives and the bound
+of a step's time.
 
     python -m benchmarks.accelerators [--only=cub_hist] [--output=benchmarks/ACCELERATORS.md]
 
-Needs the wheels of requirements-cuda.txt or requirements-tpu.txt; run it once in an environment with each. A program is
-compiled once: its facts are kept in a file beside the output, under a digest of its StableHLO, so the command continues
-where it was stopped. A step takes half a minute for an H100, up to ten minutes for a v5e.
+Needs the wheels of requirements-cuda.txt or requirements-tpu.txt; run it once in an environment
+with each. A program is
+compiled once: its facts are kept in a file beside the output, under a digest of its StableHLO, so
+the command continues where it was stopped. A step takes half a minute for an H100, up to ten
+minutes for a v5e.
 """
 
 import argparse
@@ -34,16 +37,31 @@ CUB = (
 )
 SOP = ("sop_hist", "sop_mpn", "sop_crt", "sop_diva")
 HEAD = (
-    "configuration", "precision", "devices", "batch", "memory, GiB", "activations", "GFLOP", "traffic, GiB",
-    "all-reduce, MiB", "by type", "copies, GiB", "at least, ms", "by", "utilisation", "images/s, at most",
-    "of a host", "its cores",
-)  # fmt: skip
+    "configuration",
+    "precision",
+    "devices",
+    "batch",
+    "memory, GiB",
+    "activations",
+    "GFLOP",
+    "traffic, GiB",
+    "all-reduce, MiB",
+    "by type",
+    "copies, GiB",
+    "at least, ms",
+    "by",
+    "utilisation",
+    "images/s, at most",
+    "of a host",
+    "its cores",
+)
 
 CORE = 307  # images/s that a core decodes and crops (benchmarks/input.py, original files)
 
 
 class Case(NamedTuple):
-    """A configuration, its precision and topology; batches are the papers' unless the devices do not divide them.
+    """A configuration, its precision and topology; batches are the papers' unless the devices do
+    not divide them.
 
     "…@N" has N training classes, whose table is spread over the devices.
     """
@@ -76,7 +94,9 @@ def facts(case: Case, stored: dict[str, Any]) -> dict[str, Any]:
     name, _, classes = case.config.partition("@")
     file, _, variant = name.partition(":")
     path = f"configs/{file}.py" + (f":{variant}" if variant else "")
-    overrides = {"train.precision": case.precision} | ({"train.shard_classes": "true"} if classes else {})
+    overrides = {"train.precision": case.precision} | (
+        {"train.shard_classes": "true"} if classes else {}
+    )
     config = config_files.resolved(path, overrides)
     size, devices = config.data.batch_size, topology.mesh.size
     if size % devices:  # the next multiple that holds as many images of each class
@@ -92,16 +112,28 @@ def facts(case: Case, stored: dict[str, Any]) -> dict[str, Any]:
     found = compilation.compiled(lower, topology)
     found |= compilation.bound(experiment, topology, found) if "traffic" in found else {}
     seconds = round(time.monotonic() - started)
-    return found | {"program": digest, "batch": config.data.batch_size, "seconds_to_compile": seconds}
+    return found | {
+        "program": digest,
+        "batch": config.data.batch_size,
+        "seconds_to_compile": seconds,
+    }
 
 
 def row(case: Case, found: dict[str, Any]) -> list[str]:
     """A row of the table."""
-    begin = [case.config, case.precision, case.topology, str(found["batch"]), f"{found['memory']['needed'] / GIB:.2f}"]
+    begin = [
+        case.config,
+        case.precision,
+        case.topology,
+        str(found["batch"]),
+        f"{found['memory']['needed'] / GIB:.2f}",
+    ]
     if "bound" not in found:
         return [*begin, "does not fit", *[""] * (len(HEAD) - len(begin) - 1)]
     hosts, _, devices = case.topology.partition(":")[2].rpartition("x")
-    of_host = found["images_per_second"] / (int(hosts or 1) * (int(devices) / 4 if "v5e" in case.topology else 1))
+    of_host = found["images_per_second"] / (
+        int(hosts or 1) * (int(devices) / 4 if "v5e" in case.topology else 1)
+    )
     sums = [c for c in found["collectives"] if c["operation"] == "all-reduce"]
     return [
         *begin,
@@ -121,7 +153,9 @@ def row(case: Case, found: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default="", help="compile only cases that contain this text")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/ACCELERATORS.md"))
     options = parser.parse_args()
@@ -140,7 +174,11 @@ def main() -> None:
         print(f"{case}: {stored[str(case)]['seconds_to_compile']} s", flush=True)
         rows = [row(each, stored[str(each)]) for each in cases() if str(each) in stored]
         table = [f"| {' | '.join(cells)} |" for cells in (HEAD, ["---"] * len(HEAD), *rows)]
-        text = options.output.read_text() if options.output.exists() else "# Accelerators\n\n<!-- table -->\n"
+        text = (
+            options.output.read_text()
+            if options.output.exists()
+            else "# Accelerators\n\n<!-- table -->\n"
+        )
         before, _, _ = text.partition("<!-- table -->")
         options.output.write_text(f"{before}<!-- table -->\n\n" + "\n".join(table) + "\n")
 

@@ -1,11 +1,13 @@
 """Networks on a CPU, compared with torch: training steps, and ResNet-50's forward pass.
 
-ResNet-50 gets the same weights and images in both, and its feature maps must agree. The small networks are those of the
-configurations for the digits and for Omniglot; their steps, and those of ViT-S, are forward, backward and Adam.
+ResNet-50 gets the same weights and images in both, and its feature maps must agree. The small
+networks are those of the configurations for the digits and for Omniglot; their steps, and those of
+ViT-S, are forward, backward and Adam.
 
-EfficientNet-Lite0 gets the packaged weights in both, and embeddings must agree; batch norm is frozen in its training
-step. The peer needs the package efficientnet-lite-pytorch; without it our own time of embedding is shown, and the
-training step is left out. `embedding.py` compares with onnxruntime.
+EfficientNet-Lite0 gets the packaged weights in both, and embeddings must agree; batch norm is
+frozen in its training step. The peer needs the package efficientnet-lite-pytorch; without it our
+own time of embedding is shown, and the training step is left out. `embedding.py` compares with
+onnxruntime.
 """
 
 import os
@@ -28,7 +30,9 @@ from dml_jax.backbones.weights import convert, tensor_files
 from dml_jax.commands.jax_setup import keep_freed_memory
 from dml_jax.train.distributed import device_mesh
 
-compiled = partial(jax.jit, compiler_options=device_mesh.compiler_options(device_mesh.make()))  # as in training
+compiled = partial(
+    jax.jit, compiler_options=device_mesh.compiler_options(device_mesh.make())
+)  # as in training
 
 
 def compare(batch: int, side: int, repeats: int) -> list[Row]:
@@ -52,14 +56,17 @@ def compare(batch: int, side: int, repeats: int) -> list[Row]:
         converted = convert.convert({"resnet50": tensor_files.read(file)})
         arrays = tensor_files.finite(converted.tensors, "resnet50")
     params, stats = (
-        jax.tree.map(jnp.asarray, converted.subtree(arrays, f"backbone/{part}/")) for part in ("params", "stats")
+        jax.tree.map(jnp.asarray, converted.subtree(arrays, f"backbone/{part}/"))
+        for part in ("params", "stats")
     )
     backbone = resnet.build(resnet.Config())
 
     forward = compiled(lambda p, s, x: backbone.apply(p, s, backbone.preprocess(x), train=False)[0])
 
     @compiled
-    def gradient(params: PyTree, stats: PyTree, images: jax.Array) -> tuple[tuple[jax.Array, PyTree], PyTree]:
+    def gradient(
+        params: PyTree, stats: PyTree, images: jax.Array
+    ) -> tuple[tuple[jax.Array, PyTree], PyTree]:
         def loss(params: PyTree) -> tuple[jax.Array, PyTree]:
             features, new = backbone.apply(params, stats, backbone.preprocess(images), train=True)
             return jnp.mean(features.mean(axis=(1, 2)) ** 2), new
@@ -78,11 +85,21 @@ def compare(batch: int, side: int, repeats: int) -> list[Row]:
         theirs(normalise(pixels)).mean((2, 3)).square().mean().backward()
 
     theirs.eval()
-    ours_map, their_map = np.asarray(forward(params, stats, images)), forward_torch().permute(0, 2, 3, 1).numpy()
+    ours_map, their_map = (
+        np.asarray(forward(params, stats, images)),
+        forward_torch().permute(0, 2, 3, 1).numpy(),
+    )
     deviation = np.abs(ours_map - their_map).max() / np.abs(their_map).max()
     assert deviation < 1e-4, deviation
     case = f"ResNet-50, batch {batch}, {side}²"
-    rows = [row(f"{case}, forward", lambda: forward(params, stats, images).block_until_ready(), forward_torch, repeats)]
+    rows = [
+        row(
+            f"{case}, forward",
+            lambda: forward(params, stats, images).block_until_ready(),
+            forward_torch,
+            repeats,
+        )
+    ]
     theirs.train()
     ours = lambda: jax.block_until_ready(gradient(params, stats, images))  # noqa: E731
     return [*rows, row(f"{case}, forward and backward", ours, gradient_torch, repeats)]
@@ -98,7 +115,9 @@ def small_network(name: str, side: int, batch: int, config: resnet.Config, repea
 
     from benchmarks.torch_networks import small_resnet
 
-    theirs = nn.Sequential(small_resnet(config.widths, config.stem), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    theirs = nn.Sequential(
+        small_resnet(config.widths, config.stem), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
     return training_step(name, side, batch, resnet.build(config), theirs, repeats)
 
 
@@ -110,10 +129,14 @@ def vision_transformer(side: int, batch: int, repeats: int) -> Row:
     """
     from benchmarks.torch_networks import SmallVisionTransformer
 
-    return training_step("ViT-S/16", side, batch, vit.build(vit.Config()), SmallVisionTransformer(side), repeats)
+    return training_step(
+        "ViT-S/16", side, batch, vit.build(vit.Config()), SmallVisionTransformer(side), repeats
+    )
 
 
-def training_step(name: str, side: int, batch: int, backbone: Backbone, features: Any, repeats: int) -> Row:
+def training_step(
+    name: str, side: int, batch: int, backbone: Backbone, features: Any, repeats: int
+) -> Row:
     """A row for `timing.table`: a training step of a network with a linear classifier.
 
     Args:
@@ -142,9 +165,13 @@ def training_step(name: str, side: int, batch: int, backbone: Backbone, features
     state = ((params, head), stats, optimizer.init((params, head)))
 
     @partial(compiled, donate_argnums=0)
-    def step(state: tuple[PyTree, PyTree, PyTree], images: jax.Array) -> tuple[PyTree, PyTree, PyTree]:
+    def step(
+        state: tuple[PyTree, PyTree, PyTree], images: jax.Array
+    ) -> tuple[PyTree, PyTree, PyTree]:
         def loss(trained: PyTree) -> tuple[jax.Array, PyTree]:
-            features, new = backbone.apply(trained[0], state[1], backbone.preprocess(images), train=True)
+            features, new = backbone.apply(
+                trained[0], state[1], backbone.preprocess(images), train=True
+            )
             logits = features.mean(axis=(1, 2)) @ trained[1]
             return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), new
 
@@ -156,7 +183,9 @@ def training_step(name: str, side: int, batch: int, backbone: Backbone, features
         nonlocal state
         state = jax.block_until_ready(step(state, images))
 
-    network = nn.Sequential(features, nn.Linear(backbone.channels, classes)).to(memory_format=torch.channels_last)
+    network = nn.Sequential(features, nn.Linear(backbone.channels, classes)).to(
+        memory_format=torch.channels_last
+    )
     pixels, targets = torch.from_numpy(images), torch.from_numpy(labels)
     adam = torch.optim.Adam(network.parameters(), 1e-3)
 
@@ -169,13 +198,19 @@ def training_step(name: str, side: int, batch: int, backbone: Backbone, features
 
 
 SMALL = (
-    ("digits", 24, 64, resnet.Config(block="basic", depths=(1, 1, 1), widths=(16, 32, 64), stem="small")),
+    (
+        "digits",
+        24,
+        64,
+        resnet.Config(block="basic", depths=(1, 1, 1), widths=(16, 32, 64), stem="small"),
+    ),
     ("Omniglot", 48, 64, resnet.Config(block="basic", depths=(1, 1, 1), widths=(32, 64, 128))),
 )
 
 
 def rows(*, batch: int = 8, side: int = 224, repeats: int = 10) -> list[Row]:
-    """One `timing.row` per network; both keep their memory between steps, as in the training command.
+    """One `timing.row` per network; both keep their memory between steps, as in the training
+    command.
 
     Raises:
       ImportError: torch is not installed.
@@ -210,7 +245,11 @@ def lite0(*, batch: int = 32, side: int = 224, repeats: int = 10) -> list[Row]:
     images = np.random.default_rng(0).integers(0, 256, (batch, side, side, 3), dtype=np.uint8)
     backbone = efficientnet_lite.build(efficientnet_lite.Config(pretrained="lite0", freeze_bn=True))
     params, stats = backbone.init(jax.random.key(0), (side, side))
-    embed = compiled(lambda p, s, x: backbone.apply(p, s, backbone.preprocess(x), train=False)[0].mean(axis=(1, 2)))
+    embed = compiled(
+        lambda p, s, x: backbone.apply(p, s, backbone.preprocess(x), train=False)[0].mean(
+            axis=(1, 2)
+        )
+    )
 
     def ours() -> np.ndarray:
         return np.asarray(embed(params, stats, images))
@@ -218,7 +257,9 @@ def lite0(*, batch: int = 32, side: int = 224, repeats: int = 10) -> list[Row]:
     if theirs := installed(embed_lite0, images):
         deviation = np.abs(ours() - theirs()).max() / np.abs(theirs()).max()
         assert deviation < 1e-3, deviation
-    found = [row(f"EfficientNet-Lite0, batch {batch}, {side}², embedding, torch", ours, theirs, repeats)]
+    found = [
+        row(f"EfficientNet-Lite0, batch {batch}, {side}², embedding, torch", ours, theirs, repeats)
+    ]
     with suppress(ImportError):
         from benchmarks.torch_networks import PooledFeatures
 

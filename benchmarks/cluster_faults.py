@@ -1,15 +1,18 @@
-"""Faults of a cluster at the moments of a run, see `faults.py`: exit code, what launchers do, and the resumed run.
+"""Faults of a cluster at the moments of a run, see `faults.py`: exit code, what launchers do, and
+the resumed run.
 
-Each cell is a run that meets one fault at one moment; the same command then continues it. The faults:
+Each cell is a run that meets one fault at one moment; the same command then continues it. The
+faults:
 
 - SIGKILL and SIGBUS, and SIGSTOP in one of two processes;
 - a device error, which is raised as XLA raises it;
-- EIO, ESTALE and ENOSPC (a full disk) of all writes below the work directory, by a preloaded library (needs a C
-  compiler), from that moment until the process ends;
-- answers 503, connections that are reset, answers that are cut short, and requests without an answer, of an emulated
-  bucket, for a minute, by a proxy.
+- EIO, ESTALE and ENOSPC (a full disk) of all writes below the work directory, by a preloaded
+  library (needs a C compiler), from that moment until the process ends;
+- answers 503, connections that are reset, answers that are cut short, and requests without an
+  answer, of an emulated bucket, for a minute, by a proxy.
 
-Not covered: real hardware, and faults that do not end, except that they are stopped by the counter of starts.
+Not covered: real hardware, and faults that do not end, except that they are stopped by the counter
+of starts.
 """
 
 import contextlib
@@ -71,7 +74,15 @@ class Cell(NamedTuple):
     def row(self) -> str:
         code = "none" if self.code is None else str(self.code)
         same = "bit-equal" if self.equal else "differs"
-        cells = (self.fault, self.moment, code, slurm(self.code), jobset(self.code), same, self.said)
+        cells = (
+            self.fault,
+            self.moment,
+            code,
+            slurm(self.code),
+            jobset(self.code),
+            same,
+            self.said,
+        )
         return f"| {' | '.join(cells)} |"
 
 
@@ -170,7 +181,9 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         headers = [(key, value) for key, value in found.getheaders() if key.lower() not in dropped]
         self.reply(found.status, headers, content, cut=fault == "truncation")
 
-    def reply(self, status: int, headers: list[tuple[str, str]], content: bytes, *, cut: bool = False) -> None:
+    def reply(
+        self, status: int, headers: list[tuple[str, str]], content: bytes, *, cut: bool = False
+    ) -> None:
         self.send_response(status)
         for key, value in headers:
             self.send_header(key, value)
@@ -187,12 +200,15 @@ class Proxy(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def bucket(file: Path) -> Iterator[dict[str, str]]:
-    """Environment variables of an emulated bucket behind a proxy, which reads faults from a file."""
+    """Environment variables of an emulated bucket behind a proxy, which reads faults from a
+    file."""
     from tests import emulator
 
     with emulator.running() as variables:
         target = variables["STORAGE_EMULATOR_HOST"]
-        handler = type("Handler", (Proxy,), {"target": target.removeprefix("http://"), "file": file})
+        handler = type(
+            "Handler", (Proxy,), {"target": target.removeprefix("http://"), "file": file}
+        )
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         server.daemon_threads = True
         server.handle_error = lambda *_: None  # type: ignore[method-assign]  # of clients that give up
@@ -215,7 +231,13 @@ def library(folder: Path) -> Path | None:
 
 def command(fault: str, moment: str, marker: Path, workdir: str, *more: str) -> list[str]:
     overrides = [f"--config.{text}" for text in RUN]
-    arguments = [fault, moment, str(marker), "--config=configs/digits_baseline.py:proxy_anchor", f"--workdir={workdir}"]
+    arguments = [
+        fault,
+        moment,
+        str(marker),
+        "--config=configs/digits_baseline.py:proxy_anchor",
+        f"--workdir={workdir}",
+    ]
     return [sys.executable, "-c", PROGRAM, *arguments, *overrides, *more]
 
 
@@ -229,7 +251,9 @@ def finish(process: subprocess.Popen[str]) -> tuple[int | None, str]:
     return (128 - process.returncode if process.returncode < 0 else process.returncode), printed
 
 
-def run_once(arguments: list[str], environment: dict[str, str], copies: int = 1) -> tuple[int | None, str]:
+def run_once(
+    arguments: list[str], environment: dict[str, str], copies: int = 1
+) -> tuple[int | None, str]:
     """One start; of two processes, the first meets the fault only if the second is told not to."""
     processes = []
     with socket.socket() as free:
@@ -243,9 +267,14 @@ def run_once(arguments: list[str], environment: dict[str, str], copies: int = 1)
                 own[3] = "none"  # only the other meets the fault
         processes.append(
             subprocess.Popen(
-                own, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                own,
+                cwd=ROOT,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
             )
-        )  # fmt: skip
+        )
     code, printed = finish(processes[0])
     for process in processes[1:]:
         if code is not None and code != 0:
@@ -259,7 +288,9 @@ def digest(read: Callable[[str], bytes]) -> list[str]:
     return [hashlib.sha256(read(name)).hexdigest() for name in RESULTS]
 
 
-def cell(fault: str, moment: str, folder: Path, expected: dict[int, list[str]], shim: Path | None) -> Cell:
+def cell(
+    fault: str, moment: str, folder: Path, expected: dict[int, list[str]], shim: Path | None
+) -> Cell:
     """Runs one cell."""
     name = f"{fault}-{moment}".replace(" ", "-")
     marker, directory = folder / f"{name}.met", folder / name
@@ -279,7 +310,9 @@ def cell(fault: str, moment: str, folder: Path, expected: dict[int, list[str]], 
         arguments = command(fault, moment, marker, workdir)
         code, printed = run_once(arguments, environment, copies)
         lines = [line for line in printed.splitlines() if line.strip()]
-        said = next((line for line in reversed(lines) if line.startswith("error:")), (lines or [""])[-1])
+        said = next(
+            (line for line in reversed(lines) if line.startswith("error:")), (lines or [""])[-1]
+        )
         resumed = code
         if code != 0:
             resumed, _ = run_once(arguments, environment, copies)
@@ -293,7 +326,9 @@ def cell(fault: str, moment: str, folder: Path, expected: dict[int, list[str]], 
 def download(address: str, name: str) -> bytes:
     """An object of the emulated bucket."""
     connection = http.client.HTTPConnection(address)
-    connection.request("GET", f"/download/storage/v1/b/bucket/o/{name.replace('/', '%2F')}?alt=media")
+    connection.request(
+        "GET", f"/download/storage/v1/b/bucket/o/{name.replace('/', '%2F')}?alt=media"
+    )
     return connection.getresponse().read()
 
 
@@ -312,9 +347,13 @@ def matrix(faults: tuple[str, ...], moments: tuple[str, ...], jobs: int) -> Iter
             )
             if code != 0:
                 raise RuntimeError(printed[-2000:])
-            expected[copies] = digest(lambda file, directory=directory: (directory / file).read_bytes())
+            expected[copies] = digest(
+                lambda file, directory=directory: (directory / file).read_bytes()
+            )
             (folder / "whole.met").touch()
-        wanted = [(fault, moment) for fault in faults if shim or fault not in DISK for moment in moments]
+        wanted = [
+            (fault, moment) for fault in faults if shim or fault not in DISK for moment in moments
+        ]
         yield from pool.map(lambda both: cell(*both, folder, expected, shim), wanted)
 
 
@@ -327,9 +366,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--moments", default=",".join(MOMENTS))
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args(arguments)
-    print("| fault | moment | exit code | Slurm | JobSet | resumed run | says |\n|---|---|--:|---|---|---|---|")
+    print(
+        "| fault | moment | exit code | Slurm | JobSet | resumed run | says "
+        "|\n|---|---|--:|---|---|---|---|"
+    )
     failed = False
-    for found in matrix(tuple(options.faults.split(",")), tuple(options.moments.split(",")), options.jobs):
+    for found in matrix(
+        tuple(options.faults.split(",")), tuple(options.moments.split(",")), options.jobs
+    ):
         print(found.row(), flush=True)
         failed |= not found.equal
     return int(failed)

@@ -1,11 +1,13 @@
-"""Embeds many JPEG files on a CPU, compared with a loop of Pillow and onnxruntime; the first answer; kills.
+"""Embeds many JPEG files on a CPU, compared with a loop of Pillow and onnxruntime; the first
+answer; kills.
 
-    python -m benchmarks.embedding --model=lite0 [--images=512] [--size=340x480] [--rounds=3] [--kills]
+    python -m benchmarks.embedding --model=lite0 [--images=512] [--size=340x480] [--rounds=3]
+    [--kills]
 
-Needs the extra "onnx". The loop, `embed_each` by JAX and by onnxruntime, and reading alone alternate in one process
-after compiling. Then fresh processes embed one file. With --kills,
-`dml-jax embed` is killed with SIGKILL when 1/6, …, 5/6 of its files are written, continued each time,
-and its output compared with that of an uninterrupted command.
+Needs the extra "onnx". The loop, `embed_each` by JAX and by onnxruntime, and reading alone
+alternate in one process after compiling. Then fresh processes embed one file. With --kills,
+`dml-jax embed` is killed with SIGKILL when 1/6, …, 5/6 of its files are written, continued each
+time, and its output compared with that of an uninterrupted command.
 """
 
 import argparse
@@ -46,14 +48,17 @@ def generate(folder: Path, count: int, size: tuple[int, int]) -> None:
 
 
 def loop(files: list[str], model: EmbeddingModel, session: onnxruntime.InferenceSession) -> int:
-    """What a user would write: Pillow reads batch after batch, and onnxruntime embeds it on all cores."""
+    """What a user would write: Pillow reads batch after batch, and onnxruntime embeds it on all
+    cores."""
     side, resize = model.data.image_size, model.data.resize
     for start in range(0, len(files), BATCH):
         pixels = []
         for file in files[start : start + BATCH]:
             image = Image.open(file).convert("RGB")
             scale = resize / min(image.size)
-            image = image.resize([round(scale * length) for length in image.size], Image.Resampling.BICUBIC)
+            image = image.resize(
+                [round(scale * length) for length in image.size], Image.Resampling.BICUBIC
+            )
             left, top = ((length - side) // 2 for length in image.size)
             pixels.append(np.asarray(image.crop((left, top, left + side, top + side))))
         session.run(None, {"images": np.stack(pixels)})
@@ -61,7 +66,8 @@ def loop(files: list[str], model: EmbeddingModel, session: onnxruntime.Inference
 
 
 def throughput(name: str, files: list[str], rounds: int) -> None:
-    """Prints images per second of the loop and of both runtimes, and their ratios to the loop in each round."""
+    """Prints images per second of the loop and of both runtimes, and their ratios to the loop in
+    each round."""
     on_jax, on_graph = (dml_jax.load(name, runtime=runtime) for runtime in ("jax", "onnxruntime"))
     graph = graphs.entry(on_jax.directory, on_jax.added)
     assert graph is not None
@@ -74,7 +80,9 @@ def throughput(name: str, files: list[str], rounds: int) -> None:
     def read_all() -> int:
         with ThreadPoolExecutor(usable_cores()) as pool:
             parts = [files[i : i + CHUNK] for i in range(0, len(files), CHUNK)]
-            return sum(pool.map(lambda part: sum(on_jax.read(file).ndim == 3 for file in part), parts))
+            return sum(
+                pool.map(lambda part: sum(on_jax.read(file).ndim == 3 for file in part), parts)
+            )
 
     works = {
         "loop": partial(loop, files, on_graph, session),
@@ -93,36 +101,66 @@ def throughput(name: str, files: list[str], rounds: int) -> None:
             rates[work] = len(files) / (time.perf_counter() - began)
         shares.append([rates["jax"] / rates["loop"], rates["onnxruntime"] / rates["loop"]])
         each = ", ".join(f"{work} {rate:.0f}" for work, rate in rates.items())
-        print(f"images/s: {each} | of the loop: jax {shares[-1][0]:.2f}, onnxruntime {shares[-1][1]:.2f}", flush=True)
-    print("medians: jax {:.2f}, onnxruntime {:.2f} of the loop".format(*np.median(shares, axis=0)), flush=True)
-    print(f"load: {' '.join(f'{load:.1f}' for load in os.getloadavg())} on {usable_cores()} cores", flush=True)
+        print(
+            f"images/s: {each} | of the loop: jax {shares[-1][0]:.2f}, onnxruntime "
+            f"{shares[-1][1]:.2f}",
+            flush=True,
+        )
+    print(
+        "medians: jax {:.2f}, onnxruntime {:.2f} of the loop".format(*np.median(shares, axis=0)),
+        flush=True,
+    )
+    print(
+        f"load: {' '.join(f'{load:.1f}' for load in os.getloadavg())} on {usable_cores()} cores",
+        flush=True,
+    )
 
 
 def first_answer(name: str, file: str, folder: Path, rounds: int) -> None:
-    """Prints the seconds of a command in a fresh process: `import jax`, and one embedding by each runtime."""
+    """Prints the seconds of a command in a fresh process: `import jax`, and one embedding by each
+    runtime."""
     for number in range(rounds):
         seconds = []
         command = ["-m", "dml_jax", "embed", f"--model={name}", file]
-        options = ([f"--output={folder / f'{runtime}{number}'}", f"--runtime={runtime}"] for runtime in RUNTIMES)
+        options = (
+            [f"--output={folder / f'{runtime}{number}'}", f"--runtime={runtime}"]
+            for runtime in RUNTIMES
+        )
         for arguments in (["-c", "import jax"], *([*command, *option] for option in options)):
             began = time.perf_counter()
             subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
             seconds.append(time.perf_counter() - began)
-        print("seconds: import jax {:.2f}, first answer jax {:.2f}, onnxruntime {:.2f}".format(*seconds), flush=True)
+        print(
+            "seconds: import jax {:.2f}, first answer jax {:.2f}, onnxruntime {:.2f}".format(
+                *seconds
+            ),
+            flush=True,
+        )
 
 
 def kill_and_continue(name: str, photos: Path, folder: Path) -> None:
-    """Prints whether a command that is killed five times gives the output of an uninterrupted one."""
+    """Prints whether a command that is killed five times gives the output of an uninterrupted
+    one."""
 
     def start(output: str) -> subprocess.Popen[bytes]:
-        command = ["-m", "dml_jax", "embed", f"--model={name}", f"--output={folder / output}", str(photos)]
+        command = [
+            "-m",
+            "dml_jax",
+            "embed",
+            f"--model={name}",
+            f"--output={folder / output}",
+            str(photos),
+        ]
         return subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
 
     assert start("whole").wait() == 0
     files = -(-len(embed.image_files([str(photos)])) // inputs.ROWS)
     for part in range(1, 6):
         process = start("killed")
-        while process.poll() is None and len(list(folder.glob("killed.parquet/*.parquet"))) < files * part / 6:
+        while (
+            process.poll() is None
+            and len(list(folder.glob("killed.parquet/*.parquet"))) < files * part / 6
+        ):
             time.sleep(0.05)
         process.kill()
         done = len(list(folder.glob("killed.parquet/*.parquet")))
@@ -134,7 +172,9 @@ def kill_and_continue(name: str, photos: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     flags.add_argument("--model", default="lite0")
     flags.add_argument("--images", type=int, default=512)
     flags.add_argument("--size", default="340x480", help="of the images in pixels")

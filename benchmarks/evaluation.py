@@ -1,9 +1,12 @@
-"""Retrieval and k-means compared with matrix products, NumPy, scikit-learn, pytorch-metric-learning and faiss.
+"""Retrieval and k-means compared with matrix products, NumPy, scikit-learn, pytorch-metric-learning
+and faiss.
 
-All use the same threads and the same float32 rows; ratios are between interleaved calls. The products are all
-similarities X X' in blocks of rows; an exact ranking of all rows by all rows needs at least half of them.
+All use the same threads and the same float32 rows; ratios are between interleaved calls. The
+products are all similarities X X' in blocks of rows; an exact ranking of all rows by all rows needs
+at least half of them.
 
-    python -m benchmarks.evaluation [--case=cub|sop|large|kmeans_cub|kmeans_sop] [--rows=N] [--order=shuffled]
+    python -m benchmarks.evaluation [--case=cub|sop|large|kmeans_cub|kmeans_sop] [--rows=N]
+    [--order=shuffled]
 """
 
 import argparse
@@ -35,7 +38,8 @@ class Case(NamedTuple):
       classes: C.
       smallest: minimum number of rows per class.
       largest: maximum number of rows per class.
-      spread: standard deviation of the rows of a class around their mean; the means have standard deviation 1.
+      spread: standard deviation of the rows of a class around their mean; the means have standard
+        deviation 1.
     """
 
     rows: int
@@ -53,12 +57,16 @@ CASES = {
 }
 
 
-def sample(case: Case, rows: int | None, shuffled: bool, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Unit rows [N, D] around class means, with the Recall@1 of a trained model (about 0.7), and labels [N]."""
+def sample(
+    case: Case, rows: int | None, shuffled: bool, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Unit rows [N, D] around class means, with the Recall@1 of a trained model (about 0.7), and
+    labels [N]."""
     rng = np.random.default_rng(seed)
     count = rows or case.rows
     classes = max(2, case.classes * count // case.rows)
-    # Every class has at least `smallest` rows; the others are assigned at random, up to `largest` per class.
+    # Every class has at least `smallest` rows; the others are assigned at random, up to `largest`
+    # per class.
     vacancies = np.repeat(np.arange(classes), case.largest - case.smallest)
     extra = rng.permutation(vacancies)[: count - classes * case.smallest]
     labels = np.sort(np.concatenate([np.repeat(np.arange(classes), case.smallest), extra]))
@@ -113,7 +121,8 @@ def pytorch_metric_learning(points: np.ndarray, labels: np.ndarray) -> Call | No
 
 
 def kmeans_calls(points: np.ndarray, k: int, iterations: int) -> dict[str, Call | None]:
-    """k-means from k random rows: this library, its lower bound, and other libraries (None if not installed)."""
+    """k-means from k random rows: this library, its lower bound, and other libraries (None if not
+    installed)."""
     calls: dict[str, Call | None] = {}
     calls["dml_jax"] = lambda: kmeans.fit(points, k, init="random", max_iterations=iterations)
     x, centers = jnp.asarray(points), jnp.asarray(points[:k])
@@ -129,7 +138,9 @@ def kmeans_calls(points: np.ndarray, k: int, iterations: int) -> dict[str, Call 
         import faiss
 
         def faiss_kmeans() -> object:
-            clustering = faiss.Kmeans(points.shape[1], k, niter=iterations, seed=0, max_points_per_centroid=len(points))
+            clustering = faiss.Kmeans(
+                points.shape[1], k, niter=iterations, seed=0, max_points_per_centroid=len(points)
+            )
             clustering.train(points)
             return clustering.index.search(points, 1)
 
@@ -151,8 +162,8 @@ def measure(calls: dict[str, Call | None], repeats: int) -> dict[str, dict[str, 
     """Times interleaved calls (A B C A B C …), each as in `timing`; skips calls that are None.
 
     Returns:
-      By name: "each" (seconds of every call), "seconds" (median), "ratio" to the first call (median over the repeats)
-      and "processor_ratio" (the same for CPU seconds).
+      By name: "each" (seconds of every call), "seconds" (median), "ratio" to the first call (median
+      over the repeats) and "processor_ratio" (the same for CPU seconds).
     """
     installed = {name: call for name, call in calls.items() if call is not None}
     warm_up = {name: timing.seconds(call) for name, call in installed.items()}
@@ -194,7 +205,7 @@ def retrieval(name: str, rows: int | None, repeats: int, shuffled: bool) -> dict
         "JAX product": jax_product(points),
         "dml_jax, all metrics": lambda: metrics.retrieval(points, labels, ks=ks),
         "NumPy product": numpy_product(points),
-        f"pytorch-metric-learning + {'faiss' if jax.default_backend() == 'cpu' else 'torch'}": pytorch_metric_learning(
+        f"pytorch-metric-learning + {'faiss' if jax.default_backend() == 'cpu' else 'torch'}": pytorch_metric_learning(  # noqa: E501
             points, labels
         ),
     }
@@ -222,7 +233,9 @@ def clustering(name: str, rows: int | None, repeats: int) -> dict[str, Any]:
         "width": points.shape[1],
         "classes": k,
         "iterations": iterations,
-        "calls": measure(dict(sorted(calls.items(), key=lambda item: item[0] != "JAX products")), repeats),
+        "calls": measure(
+            dict(sorted(calls.items(), key=lambda item: item[0] != "JAX products")), repeats
+        ),
     }
 
 
@@ -231,7 +244,9 @@ def table(result: dict[str, Any]) -> str:
     heading = ", ".join(f"{key} {value}" for key, value in result.items() if key != "calls")
     lines = [heading, "", "| | s | ratio | CPU-time ratio |", "|---|---|---|---|"]
     for name, row in result["calls"].items():
-        lines.append(f"| {name} | {row['seconds']:.3f} | {row['ratio']:.2f} | {row['processor_ratio']:.2f} |")
+        lines.append(
+            f"| {name} | {row['seconds']:.3f} | {row['ratio']:.2f} | {row['processor_ratio']:.2f} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -247,12 +262,20 @@ def rows() -> Iterator[timing.Row]:
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     cases = ("cub", "sop", "large", "kmeans_cub", "kmeans_sop")
-    flags.add_argument("--case", choices=cases, action="append", help="may be repeated; default: all cases")
-    flags.add_argument("--rows", type=int, help="number of rows; default: those of the published test split")
+    flags.add_argument(
+        "--case", choices=cases, action="append", help="may be repeated; default: all cases"
+    )
+    flags.add_argument(
+        "--rows", type=int, help="number of rows; default: those of the published test split"
+    )
     flags.add_argument("--repeats", type=int, default=5, help="timed calls of each implementation")
-    flags.add_argument("--order", choices=("grouped", "shuffled"), default="grouped", help="order of the rows")
+    flags.add_argument(
+        "--order", choices=("grouped", "shuffled"), default="grouped", help="order of the rows"
+    )
     flags.add_argument("--json", help="output file")
     options = flags.parse_args()
     results = []

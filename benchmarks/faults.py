@@ -1,12 +1,13 @@
 """Attacks the library with hostile input and with signals, and prints a table of outcomes:
 
-    python -m benchmarks.faults [--fuzz=10000] [--commands=200] [--kills=100] [--terms=50] [--seed=0] [--jobs=2]
+    python -m benchmarks.faults [--fuzz=10000] [--commands=200] [--kills=100] [--terms=50]
+    [--seed=0] [--jobs=2]
 
-`--fuzz` cases run in this process, `--commands` through the real commands; both must end in success or in one error
-line. `--kills` and `--terms` interrupt training runs of every method at random moments (see `interruptions.py`); the
-same command then continues, and the result must be that of an uninterrupted run, bit for bit. Takes hours on two cores;
-0 skips a part. The inputs are those of `tests/reliability`, which explains what counts as a failure. Needs
-requirements-dev.txt.
+`--fuzz` cases run in this process, `--commands` through the real commands; both must end in success
+or in one error line. `--kills` and `--terms` interrupt training runs of every method at random
+moments (see `interruptions.py`); the same command then continues, and the result must be that of an
+uninterrupted run, bit for bit. Takes hours on two cores; 0 skips a part. The inputs are those of
+`tests/reliability`, which explains what counts as a failure. Needs requirements-dev.txt.
 
     python -m benchmarks.faults cluster [--faults=EIO,503,…] [--moments=save,…] [--jobs=1]
 
@@ -65,7 +66,9 @@ def counted(name: str, outcomes: list[Outcome], began: float) -> Row:
     """The row of the table of an attack."""
     kinds = Counter(outcome.kind for outcome in outcomes)
     failures = Counter(outcome.text for outcome in outcomes if outcome.kind == "failure")
-    return Row(name, len(outcomes), kinds["success"], kinds["error"], failures, time.monotonic() - began)
+    return Row(
+        name, len(outcomes), kinds["success"], kinds["error"], failures, time.monotonic() - began
+    )
 
 
 def fuzz(total: int, seed: int) -> Iterator[Row]:
@@ -73,7 +76,11 @@ def fuzz(total: int, seed: int) -> Iterator[Row]:
     for name, attack, cases in shares(total, ATTACKS):
         began, outcomes = time.monotonic(), list[Outcome]()
 
-        def use(files: Files, read: Callable[[Path], object] = attack.read, seen: list[Outcome] = outcomes) -> None:
+        def use(
+            files: Files,
+            read: Callable[[Path], object] = attack.read,
+            seen: list[Outcome] = outcomes,
+        ) -> None:
             seen.append(sandbox.run(read, files))
 
         each_case(attack, cases, seed, use)
@@ -112,11 +119,24 @@ def command(attack: Attack, files: Files) -> Outcome:
 def markdown(rows: list[Row]) -> str:
     """The table, the sums, and what went wrong."""
     failures = sum((row.failures for row in rows), Counter[str]())
-    total = Row("all", sum(r.cases for r in rows), sum(r.successes for r in rows), sum(r.errors for r in rows),
-                failures, sum(r.seconds for r in rows))  # fmt: skip
-    lines = ["| attack | cases | success | one error line | failures | seconds |", "|---|--:|--:|--:|--:|--:|"]
+    total = Row(
+        "all",
+        sum(r.cases for r in rows),
+        sum(r.successes for r in rows),
+        sum(r.errors for r in rows),
+        failures,
+        sum(r.seconds for r in rows),
+    )
+    lines = [
+        "| attack | cases | success | one error line | failures | seconds |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
     lines += [row.line() for row in (*rows, total)]
-    listed = [f"- {count} × {row.attack}: {text}" for row in rows for text, count in row.failures.most_common()]
+    listed = [
+        f"- {count} × {row.attack}: {text}"
+        for row in rows
+        for text, count in row.failures.most_common()
+    ]
     return "\n".join([*lines, *(["", "Failures:", "", *listed] if listed else [])]) + "\n"
 
 
@@ -124,8 +144,17 @@ def main() -> int:
     """Runs the attacks and prints the table; returns 1 if there was a failure."""
     if sys.argv[1:2] == ["cluster"]:
         return cluster_faults.main(sys.argv[2:])
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in {"fuzz": 10_000, "commands": 200, "kills": 100, "terms": 50, "seed": 0, "jobs": 2}.items():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in {
+        "fuzz": 10_000,
+        "commands": 200,
+        "kills": 100,
+        "terms": 50,
+        "seed": 0,
+        "jobs": 2,
+    }.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--output", type=Path, help="Markdown file to write")
     options = parser.parse_args()

@@ -1,10 +1,12 @@
-"""Throughput of the input pipeline, in images per second, compared with a torch DataLoader that uses Pillow.
+"""Throughput of the input pipeline, in images per second, compared with a torch DataLoader that
+uses Pillow.
 
-Both read the same JPEG files, crop the same boxes (decode, RandomResizedCrop 224, flip) and use the same number of
-processes or threads; their pixels are compared first. The batches of torch are uint8 or, as is usual, normalised
-floats; dml_jax normalises on the device, which is included in its time. The rows "in a bare loop" are for
-reference: threads that read, crop and discard images, without batches, order or device. With one thread, they give the
-rate of a core and the cores that a training needs.
+Both read the same JPEG files, crop the same boxes (decode, RandomResizedCrop 224, flip) and use the
+same number of processes or threads; their pixels are compared first. The batches of torch are uint8
+or, as is usual, normalised floats; dml_jax normalises on the device, which is included in its time.
+The rows "in a bare loop" are for
+reference: threads that read, crop and discard images, without batches, order or device. With one
+thread, they give the rate of a core and the cores that a training needs.
 
 Also measured: data sets prepared with --short_side=256.
 
@@ -43,10 +45,15 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Plan:
-    """The file and the random numbers of every image of dml_jax: (step, slot) -> (file, generator)."""
+    """The file and the random numbers of every image of dml_jax: (step, slot) -> (file,
+    generator)."""
 
     def __init__(self, sampler: samplers.Sampler, data: Data, files: list[str]) -> None:
-        self.indices, self.data, self.files = np.stack([sampler.batch(step) for step in range(STEPS)]), data, files
+        self.indices, self.data, self.files = (
+            np.stack([sampler.batch(step) for step in range(STEPS)]),
+            data,
+            files,
+        )
 
     def __call__(self, step: int, slot: int) -> tuple[str, np.random.Generator]:
         return self.files[self.indices[step, slot]], np.random.default_rng((SEED, step, slot, 0))
@@ -71,7 +78,9 @@ class TorchDataset:
         top, left, h, w = transforms.random_resized_box(
             image.height, image.width, data.crop_scale, data.crop_ratio, rng
         )
-        image = image.crop((left, top, left + w, top + h)).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+        image = image.crop((left, top, left + w, top + h)).resize(
+            (SIDE, SIDE), Image.Resampling.BILINEAR
+        )
         if rng.random() < self.flip:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         tensor = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
@@ -81,15 +90,23 @@ class TorchDataset:
         return tensor.float().div(255).sub(mean).div(std)
 
 
-def torch_batches(plan: Plan, *, workers: int, flip: float = 0.5, normalised: bool = False) -> Iterator[Any]:
+def torch_batches(
+    plan: Plan, *, workers: int, flip: float = 0.5, normalised: bool = False
+) -> Iterator[Any]:
     import torch
 
-    options: dict[str, Any] = {"prefetch_factor": 2, "multiprocessing_context": "spawn"} if workers else {}
+    options: dict[str, Any] = (
+        {"prefetch_factor": 2, "multiprocessing_context": "spawn"} if workers else {}
+    )
     dataset: Any = TorchDataset(plan, flip, normalised)
-    return iter(torch.utils.data.DataLoader(dataset, batch_size=BATCH, num_workers=workers, **options))
+    return iter(
+        torch.utils.data.DataLoader(dataset, batch_size=BATCH, num_workers=workers, **options)
+    )
 
 
-def throughput(batches: Iterator[Any], seconds: float, use: Callable[[Any], Any] = lambda batch: batch) -> float:
+def throughput(
+    batches: Iterator[Any], seconds: float, use: Callable[[Any], Any] = lambda batch: batch
+) -> float:
     """Images per second after the first three batches; `use` is called with every batch."""
     for _ in range(3):
         use(next(batches))
@@ -102,7 +119,9 @@ def throughput(batches: Iterator[Any], seconds: float, use: Callable[[Any], Any]
 
 def options(**changes: Any) -> Data:
     crop = {"crop": "random_resized", "image_size": SIDE, "resize": 256, "flip": 0.5}
-    return Data(**{"batch_size": BATCH, "images_per_class": 4, "threads": THREADS, **crop, **changes})
+    return Data(
+        **{"batch_size": BATCH, "images_per_class": 4, "threads": THREADS, **crop, **changes}
+    )
 
 
 def our_batches(split: Split, data: Data) -> pipeline.BatchReader[Any]:
@@ -127,7 +146,8 @@ def bare_throughput(split: Split, data: Data, seconds: float, threads: int = THR
 
 
 def device_step(data: Data, normalised: bool) -> Callable[[Any], Any]:
-    """Flips and optionally normalises the images of a batch on the device, as the training step does."""
+    """Flips and optionally normalises the images of a batch on the device, as the training step
+    does."""
     import jax
 
     from dml_jax.backbones import contract
@@ -148,12 +168,18 @@ def check_same_pixels(split: Split, data: Data, plan: Plan) -> None:
     print("dml_jax and torch give the same pixels")
 
 
-def compare_with_torch(archive: Path, work: Path, seconds: float, rounds: int) -> dict[str, list[float]]:
+def compare_with_torch(
+    archive: Path, work: Path, seconds: float, rounds: int
+) -> dict[str, list[float]]:
     """Images per second of all cases, in every round, for the photographs in `archive`."""
     with zipfile.ZipFile(archive) as file:
         file.extractall(work / "photos")
-    for i, path in enumerate(sorted(path for path in (work / "photos").rglob("*") if path.is_file())):
-        target = work / "classes" / f"class {i % CLASSES}" / path.name  # arbitrary classes, which preparation requires
+    for i, path in enumerate(
+        sorted(path for path in (work / "photos").rglob("*") if path.is_file())
+    ):
+        target = (
+            work / "classes" / f"class {i % CLASSES}" / path.name
+        )  # arbitrary classes, which preparation requires
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
     stores = {}
@@ -185,7 +211,9 @@ def compare_with_torch(archive: Path, work: Path, seconds: float, rounds: int) -
         return run
 
     if with_torch:
-        cases[f"torch, {THREADS} workers, uint8"] = lambda: throughput(torch_batches(plan, workers=THREADS), seconds)
+        cases[f"torch, {THREADS} workers, uint8"] = lambda: throughput(
+            torch_batches(plan, workers=THREADS), seconds
+        )
         cases[f"torch, {THREADS} workers, normalised floats"] = lambda: throughput(
             torch_batches(plan, workers=THREADS, normalised=True), seconds
         )
@@ -196,7 +224,9 @@ def compare_with_torch(archive: Path, work: Path, seconds: float, rounds: int) -
         cases[f"in a bare loop, {name}"] = partial(bare_throughput, store, data, seconds)
         cases[f"{ONE_THREAD}, {name}"] = partial(bare_throughput, store, data, seconds, 1)
     measured: dict[str, list[float]] = {name: [] for name in cases}
-    for _ in range(rounds):  # cases alternate, so that drift in the speed of the machine affects all of them
+    for _ in range(
+        rounds
+    ):  # cases alternate, so that drift in the speed of the machine affects all of them
         for name, case in cases.items():
             measured[name].append(case())
     return measured
@@ -205,40 +235,60 @@ def compare_with_torch(archive: Path, work: Path, seconds: float, rounds: int) -
 def print_throughput(measured: dict[str, list[float]]) -> None:
     """Prints the result of `compare_with_torch` as a table."""
     base = {kind: f"torch, {THREADS} workers, {kind}" for kind in ("uint8", "normalised floats")}
-    print("| case | images/s | relative to torch uint8 | relative to torch normalised |\n|---|---|---|---|")
+    print(
+        "| case | images/s | relative to torch uint8 | relative to torch normalised "
+        "|\n|---|---|---|---|"
+    )
     for name, values in measured.items():
-        ratios = [f"{np.median(np.array(values) / measured[b]):.2f}" if b in measured else "–" for b in base.values()]
+        ratios = [
+            f"{np.median(np.array(values) / measured[b]):.2f}" if b in measured else "–"
+            for b in base.values()
+        ]
         print(f"| {name} | {np.median(values):.0f} | {' | '.join(ratios)} |")
     print(f"| data set | images/s of a core | cores for {NEEDED:,}/s |\n|---|---|---|")
     for name, values in measured.items():
         if name.startswith(ONE_THREAD):
             rate = np.median(values)
-            print(f"| {name.removeprefix(ONE_THREAD + ', ')} | {rate:.0f} | {np.ceil(NEEDED / rate):.0f} |")
+            print(
+                f"| {name.removeprefix(ONE_THREAD + ', ')} | {rate:.0f} | "
+                f"{np.ceil(NEEDED / rate):.0f} |"
+            )
 
 
 def rows(photos: Path, *, seconds: float = 3.0, rounds: int = 5) -> list[timing.Row]:
-    """One `timing.summary` per case, for one image; the peer is a torch DataLoader of uint8 with as many workers."""
+    """One `timing.summary` per case, for one image; the peer is a torch DataLoader of uint8 with as
+    many workers."""
     with tempfile.TemporaryDirectory() as work:
         measured = compare_with_torch(photos, Path(work), seconds, rounds)
     peer = 1 / np.array(measured.get(f"torch, {THREADS} workers, uint8", [np.nan] * rounds))
-    ours = {name: 1 / np.array(values) for name, values in measured.items() if not name.startswith("torch")}
+    ours = {
+        name: 1 / np.array(values)
+        for name, values in measured.items()
+        if not name.startswith("torch")
+    }
     return [timing.summary(f"one image, {name}", values, peer) for name, values in ours.items()]
 
 
 def prepare(source: Path, output: Path, *more: str) -> None:
     """Runs dml-jax prepare on class folders."""
     flags = ["--name=folder", f"--source={source}", f"--output={output}", "--quiet", *more]
-    subprocess.run([sys.executable, "-m", "dml_jax", "prepare", *flags], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "dml_jax", "prepare", *flags], check=True, stdout=subprocess.DEVNULL
+    )
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     flags.add_argument("--photos", type=Path, required=True, help="archive of photographs")
     flags.add_argument("--seconds", type=float, default=5.0, help="per case and round")
     flags.add_argument("--rounds", type=int, default=3, help="of which the median is printed")
     chosen = flags.parse_args()
     with tempfile.TemporaryDirectory() as work:
-        print_throughput(compare_with_torch(chosen.photos, Path(work), chosen.seconds, chosen.rounds))
+        print_throughput(
+            compare_with_torch(chosen.photos, Path(work), chosen.seconds, chosen.rounds)
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Interrupts training runs by SIGKILL and SIGTERM at random moments; see `faults.py`.
 
-Each configuration first runs without interruption. Then runs are interrupted, up to five times each, and continued by
-the same command until they finish. Half of the moments are before the first line of metrics, half after it. Parameters,
-optimizer state, metrics and exported embeddings must be those of the uninterrupted run, bit for bit.
+Each configuration first runs without interruption. Then runs are interrupted, up to five times
+each, and continued by the same command until they finish. Half of the moments are before the first
+line of metrics, half after it. Parameters, optimizer state, metrics and exported embeddings must be
+those of the uninterrupted run, bit for bit.
 """
 
 import contextlib
@@ -26,16 +27,37 @@ from tests.reliability.sandbox import ROOT, Outcome
 INTERRUPTIONS = 5  # at most, of one run
 PATIENCE = 600.0  # seconds for a run that takes ten, because the machine may be busy
 SMALL = (
-    "data.name=digits", "data.path=", "data.crop=none", "data.batch_size=16", "data.threads=1", "backbone.stem=small",
-    "backbone.depths=(1,)", "backbone.widths=(4,)", "evaluation.controls=false", "evaluation.cluster=false",
-    "train.steps=160", "train.log_every=5", "train.checkpoint_every=10", "train.evaluate_every=40",
-)  # fmt: skip
+    "data.name=digits",
+    "data.path=",
+    "data.crop=none",
+    "data.batch_size=16",
+    "data.threads=1",
+    "backbone.stem=small",
+    "backbone.depths=(1,)",
+    "backbone.widths=(4,)",
+    "evaluation.controls=false",
+    "evaluation.cluster=false",
+    "train.steps=160",
+    "train.log_every=5",
+    "train.checkpoint_every=10",
+    "train.evaluate_every=40",
+)
 # By name: configuration and overrides. The teacher of the student is the uninterrupted run of MPN.
 RUNS = {
     "mpn": ("omniglot_mpn", "method.embedding_dim=8"),
     "hist": ("digits_hist", "method.embedding_dim=8", "method.hidden_dim=8"),
-    "hist, best of test": ("digits_hist", "method.embedding_dim=8", "train.select=test", "train.evaluate_every=10"),
-    "crt": ("omniglot_crt", "method.embedding_dims=(8,8)", "method.prototypes=(4,4)", "method.hidden_dim=8"),
+    "hist, best of test": (
+        "digits_hist",
+        "method.embedding_dim=8",
+        "train.select=test",
+        "train.evaluate_every=10",
+    ),
+    "crt": (
+        "omniglot_crt",
+        "method.embedding_dims=(8,8)",
+        "method.prototypes=(4,4)",
+        "method.hidden_dim=8",
+    ),
     "diva": ("omniglot_diva", "method.embedding_dim=8", "method.psi_dim=8"),
     "diva, images": (
         "omniglot_diva",
@@ -44,9 +66,17 @@ RUNS = {
         "method.selfsimilarity=instance",
     ),
     "baseline, proxies": ("digits_baseline:proxy_anchor", "data.sampler=shuffled"),
-    "baseline, memory": ("digits_baseline:triplet-memory", "method.embedding_dim=8", "method.memory_after=20"),
+    "baseline, memory": (
+        "digits_baseline:triplet-memory",
+        "method.embedding_dim=8",
+        "method.memory_after=20",
+    ),
     "group_loss": ("omniglot_group_loss", "method.embedding_dim=8"),
-    "student": ("omniglot_student:imitation", "method.embedding_dim=8", "method.teacher={folder}/mpn-whole"),
+    "student": (
+        "omniglot_student:imitation",
+        "method.embedding_dim=8",
+        "method.teacher={folder}/mpn-whole",
+    ),
 }
 LOADING = threading.Lock()
 
@@ -63,12 +93,19 @@ class Row(NamedTuple):
 
     def line(self) -> str:
         """The row in Markdown."""
-        values = (self.cases, self.successes, self.errors, self.failures.total(), round(self.seconds))
+        values = (
+            self.cases,
+            self.successes,
+            self.errors,
+            self.failures.total(),
+            round(self.seconds),
+        )
         return f"| {self.attack} | {' | '.join(f'{value:,}' for value in values)} |"
 
 
 class Whole(NamedTuple):
-    """An uninterrupted run: what it left, and the seconds that it took until its first line of metrics and after it."""
+    """An uninterrupted run: what it left, and the seconds that it took until its first line of
+    metrics and after it."""
 
     result: dict[str, str]
     before: float
@@ -109,9 +146,16 @@ def whole(name: str, folder: Path) -> Whole:
     return Whole(result(directory), first - began, after)
 
 
-def interrupted(name: str, folder: Path, expected: Whole, number: signal.Signals, count: int, seed: int) -> Row:
+def interrupted(
+    name: str, folder: Path, expected: Whole, number: signal.Signals, count: int, seed: int
+) -> Row:
     """Interrupts runs of a configuration `count` times in all."""
-    began, rng, outcomes, resumed = time.monotonic(), random.Random(f"{seed} {name} {number}"), list[Outcome](), 0
+    began, rng, outcomes, resumed = (
+        time.monotonic(),
+        random.Random(f"{seed} {name} {number}"),
+        list[Outcome](),
+        0,
+    )
     while len(outcomes) < count:
         directory = folder / f"{name}-{number.name}-{len(outcomes)}"
         most = min(INTERRUPTIONS, count - len(outcomes))
@@ -120,13 +164,23 @@ def interrupted(name: str, folder: Path, expected: Whole, number: signal.Signals
         outcomes += [Outcome("failure", problem) if problem else Outcome("success")] * done
     failures = [outcome.text for outcome in outcomes if outcome.kind == "failure"]
     return Row(
-        f"{number.name}, {name} ({resumed} resumed from a checkpoint)", len(outcomes), len(outcomes) - len(failures), 0,
-        Counter(failures), time.monotonic() - began,
-    )  # fmt: skip
+        f"{number.name}, {name} ({resumed} resumed from a checkpoint)",
+        len(outcomes),
+        len(outcomes) - len(failures),
+        0,
+        Counter(failures),
+        time.monotonic() - began,
+    )
 
 
 def one_run(
-    name: str, folder: Path, directory: Path, expected: Whole, number: signal.Signals, most: int, rng: random.Random
+    name: str,
+    folder: Path,
+    directory: Path,
+    expected: Whole,
+    number: signal.Signals,
+    most: int,
+    rng: random.Random,
 ) -> tuple[int, str]:
     """One run, interrupted up to `most` times; returns how often it was, and what went wrong."""
     done, code = 0, None
@@ -135,7 +189,10 @@ def one_run(
         late = rng.random() < 0.5
         if done < most and late:
             wait_for_metrics(process, directory)
-        if done < most and wait(process, rng.uniform(0, expected.after if late else expected.before)) is None:
+        if (
+            done < most
+            and wait(process, rng.uniform(0, expected.after if late else expected.before)) is None
+        ):
             process.send_signal(number)
             done += 1
         code = wait(process, PATIENCE)
@@ -188,7 +245,10 @@ def result(directory: Path) -> dict[str, str]:
     from dml_jax.train import model, step
 
     files = [directory / "metrics.jsonl", *sorted(directory.glob("embeddings/*/*.npy"))]
-    found = {str(file.relative_to(directory)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    found = {
+        str(file.relative_to(directory)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in files
+    }
     with LOADING:
         found["state"] = step.fingerprint(model.load(directory, "latest")[2:4])
     names = sorted(path.name for path in directory.iterdir())

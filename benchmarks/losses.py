@@ -1,8 +1,9 @@
-"""The baselines' losses, forward and backward, compared with pytorch-metric-learning on the same number of threads.
+"""The baselines' losses, forward and backward, compared with pytorch-metric-learning on the same
+number of threads.
 
-Both get the same float32 embeddings, labels and proxies and must give the same value, except where mining is random or
-the other library uses a different form of the loss. With a memory, both compare the batch with itself and with
-8,192 - B embeddings of past batches, and append it to them.
+Both get the same float32 embeddings, labels and proxies and must give the same value, except where
+mining is random or the other library uses a different form of the loss. With a memory, both compare
+the batch with itself and with 8,192 - B embeddings of past batches, and append it to them.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +21,9 @@ from dml_jax.methods import baseline
 MEMORY = 8192
 HARD = {"mining": "hard", "squared": False}
 KEEP = {"copies": "keep"}
-CASES: dict[str, dict[str, Any]] = {  # options that differ from the defaults; a case starts with the name of its loss
+CASES: dict[
+    str, dict[str, Any]
+] = {  # options that differ from the defaults; a case starts with the name of its loss
     "cross_entropy": {},
     "normalized_softmax": {},
     "arcface": {},
@@ -40,11 +43,14 @@ CASES: dict[str, dict[str, Any]] = {  # options that differ from the defaults; a
     "triplet with memory": HARD,
     "multi_similarity with memory": KEEP,
 }
-# Random mining; the random pair of a class; the other library includes the own proxy in the denominator.
+# Random mining; the random pair of a class; the other library includes the own proxy in the
+# denominator.
 OTHER_VALUE = ("triplet distance-weighted", "margin", "n_pair", "proxy_nca")
 
 
-def inputs(batch: int, dim: int, classes: int, per_class: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def inputs(
+    batch: int, dim: int, classes: int, per_class: int, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
     """Embeddings [B, D] with weak clusters by class, and labels [B]."""
     rng = np.random.default_rng(seed)
     labels = np.repeat(rng.choice(classes, batch // per_class, replace=False), per_class)
@@ -55,19 +61,27 @@ def inputs(batch: int, dim: int, classes: int, per_class: int, seed: int = 0) ->
 def ours(
     x: np.ndarray, labels: np.ndarray, params: Any, past: Any, criterion: baseline.Criterion
 ) -> Callable[[], jax.Array]:
-    """One call: loss, gradients of embeddings and of the loss's parameters; appends to the memory `past`, if any."""
+    """One call: loss, gradients of embeddings and of the loss's parameters; appends to the memory
+    `past`, if any."""
 
-    def loss(params: Any, x: jax.Array, labels: jax.Array, past: Any, seed: jax.Array) -> tuple[jax.Array, Any]:
+    def loss(
+        params: Any, x: jax.Array, labels: jax.Array, past: Any, seed: jax.Array
+    ) -> tuple[jax.Array, Any]:
         candidates = None
         if past is not None:
             kept = jax.tree.map(lambda rows: rows[len(x) :], past)
-            both = Candidates(x, *pairwise.masks(labels)), cross_batch_memory.candidates(kept, labels)
+            both = (
+                Candidates(x, *pairwise.masks(labels)),
+                cross_batch_memory.candidates(kept, labels),
+            )
             embeddings, positive, negative = zip(*both, strict=True)
             masks = (jnp.concatenate(pairs, axis=1) for pairs in (positive, negative))
             candidates = Candidates(jnp.concatenate(embeddings), *masks)
             past = cross_batch_memory.enqueue(past, {"embeddings": x, "labels": labels})
         key = jax.random.key(seed)
-        values: Any = criterion.apply({"params": params}, x, labels, key, candidates, method="values")
+        values: Any = criterion.apply(
+            {"params": params}, x, labels, key, candidates, method="values"
+        )
         return sum(values.values()), past
 
     gradient = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
@@ -76,7 +90,9 @@ def ours(
     return lambda: jax.block_until_ready(gradient(*given, np.int32(next(count))))[0][0]
 
 
-def theirs(x: np.ndarray, labels: np.ndarray, params: Any, past: Any, classes: int, case: str) -> Callable[[], Any]:
+def theirs(
+    x: np.ndarray, labels: np.ndarray, params: Any, past: Any, classes: int, case: str
+) -> Callable[[], Any]:
     """The same in pytorch-metric-learning; cross-entropy in torch itself."""
     import torch
     from pytorch_metric_learning import distances, losses, miners, reducers
@@ -87,17 +103,25 @@ def theirs(x: np.ndarray, labels: np.ndarray, params: Any, past: Any, classes: i
         return _torch_cross_entropy(x, labels, params)
     made: dict[str, Callable[[], Any]] = {
         "normalized_softmax": lambda: losses.NormalizedSoftmaxLoss(classes, dim, temperature=0.05),
-        "arcface": lambda: losses.ArcFaceLoss(classes, dim, margin=float(np.degrees(0.5)), scale=64),
+        "arcface": lambda: losses.ArcFaceLoss(
+            classes, dim, margin=float(np.degrees(0.5)), scale=64
+        ),
         "cosface": lambda: losses.CosFaceLoss(classes, dim, margin=0.35, scale=64),
         "proxy_nca": lambda: losses.ProxyNCALoss(classes, dim, softmax_scale=9),
         "proxy_nca_pp": lambda: losses.ProxyNCALoss(classes, dim, softmax_scale=9),
         "proxy_anchor": lambda: losses.ProxyAnchorLoss(classes, dim, margin=0.1, alpha=32),
-        "soft_triple": lambda: losses.SoftTripleLoss(classes, dim, centers_per_class=10, la=20, gamma=0.1, margin=0.01),
+        "soft_triple": lambda: losses.SoftTripleLoss(
+            classes, dim, centers_per_class=10, la=20, gamma=0.1, margin=0.01
+        ),
         "contrastive": lambda: losses.ContrastiveLoss(pos_margin=0, neg_margin=1),
         "triplet": lambda: losses.TripletMarginLoss(margin=0.2, reducer=reducers.MeanReducer()),
-        "margin": lambda: losses.MarginLoss(margin=0.2, beta=1.2, learn_beta=True, num_classes=classes),
+        "margin": lambda: losses.MarginLoss(
+            margin=0.2, beta=1.2, learn_beta=True, num_classes=classes
+        ),
         "n_pair": lambda: losses.NPairsLoss(),
-        "lifted_structure": lambda: losses.LiftedStructureLoss(neg_margin=1, distance=distances.LpDistance()),
+        "lifted_structure": lambda: losses.LiftedStructureLoss(
+            neg_margin=1, distance=distances.LpDistance()
+        ),
         "multi_similarity": lambda: losses.MultiSimilarityLoss(alpha=2, beta=40, base=0.5),
     }
     criterion = made[loss]()
@@ -114,7 +138,9 @@ def theirs(x: np.ndarray, labels: np.ndarray, params: Any, past: Any, classes: i
         stored.copy_(torch.as_tensor(proxies if stored.shape[0] == len(proxies) else proxies.T))
     if past:
         queue = losses.CrossBatchMemory(criterion, dim, MEMORY, miner)
-        queue.embedding_memory, queue.label_memory = (torch.tensor(past[key]) for key in ("embeddings", "labels"))
+        queue.embedding_memory, queue.label_memory = (
+            torch.tensor(past[key]) for key in ("embeddings", "labels")
+        )
         queue.has_been_filled, miner = True, None
         criterion = queue
     embeddings, classes_of = torch.tensor(x, requires_grad=True), torch.as_tensor(labels)
@@ -136,7 +162,9 @@ def _torch_cross_entropy(x: np.ndarray, labels: np.ndarray, params: Any) -> Call
     classes_of = torch.as_tensor(labels)
 
     def call() -> float:
-        value = torch.nn.functional.cross_entropy(torch.nn.functional.linear(embeddings, kernel, bias), classes_of)
+        value = torch.nn.functional.cross_entropy(
+            torch.nn.functional.linear(embeddings, kernel, bias), classes_of
+        )
         torch.autograd.grad(value, [embeddings, kernel, bias])
         return float(value.detach())
 
@@ -144,7 +172,12 @@ def _torch_cross_entropy(x: np.ndarray, labels: np.ndarray, params: Any) -> Call
 
 
 def rows(
-    *, batch: int = 256, dim: int = 128, classes: int = 11_318, per_class: int = 4, repeats: int = 15
+    *,
+    batch: int = 256,
+    dim: int = 128,
+    classes: int = 11_318,
+    per_class: int = 4,
+    repeats: int = 15,
 ) -> Iterator[dict[str, Any]]:
     """One `timing.row` per case.
 

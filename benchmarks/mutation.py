@@ -1,12 +1,13 @@
 """Mutation testing: makes small mistakes in a module and counts how many its own tests notice.
 
-    python -m benchmarks.mutation [--mutants=300] [--seed=0] [--jobs=2] [--only=losses/pairwise,…] [--output=FILE]
+    python -m benchmarks.mutation [--mutants=300] [--seed=0] [--jobs=2] [--only=losses/pairwise,…]
+    [--output=FILE]
 
-A mutant is one changed comparison, arithmetic or boolean operator, condition, sign or constant. Each runs the module's
-tests in a process that is forked after the imports of JAX and pytest, which would otherwise take most of the time;
-mutmut forks after running tests, which JAX's threads do not survive. Survivors are listed to be read: some are no
-mistakes (a tolerance, a tile size). A mutant takes as long as the module's tests, seconds to a minute; needs
-requirements-dev.txt.
+A mutant is one changed comparison, arithmetic or boolean operator, condition, sign or constant.
+Each runs the module's tests in a process that is forked after the imports of JAX and pytest, which
+would otherwise take most of the time; mutmut forks after running tests, which JAX's threads do not
+survive. Survivors are listed to be read: some are no mistakes (a tolerance, a tile size). A mutant
+takes as long as the module's tests, seconds to a minute; needs requirements-dev.txt.
 """
 
 import argparse
@@ -33,7 +34,11 @@ SECONDS = 300.0  # for the tests of one mutant; a loop without end counts as not
 TESTS = {
     "numerics": ("test_numerics", "losses/test_duplicates", "train/test_precision"),
     "losses/classification": ("losses/test_classification", "losses/test_public"),
-    "losses/cross_batch_memory": ("losses/test_public", "golden/test_diva", "methods/test_baseline"),
+    "losses/cross_batch_memory": (
+        "losses/test_public",
+        "golden/test_diva",
+        "methods/test_baseline",
+    ),
     "losses/mining": ("losses/test_mining", "golden/test_losses"),
     "losses/pair_losses": (
         "losses/test_pair_losses",
@@ -61,13 +66,29 @@ TESTS = {
     "train/checkpoint": ("train/test_checkpoint", "train/test_loop"),
 }
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
-}  # fmt: skip
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
 OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult,
-    ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.MatMult: ast.Add,
-}  # fmt: skip
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.MatMult: ast.Add,
+}
 
 
 class Mutant(NamedTuple):
@@ -81,17 +102,31 @@ class Mutant(NamedTuple):
 def mutants(module: str, most: int, rng: random.Random) -> list[Mutant]:
     """Up to `most` mutants of a module, sampled from all."""
     tree = ast.parse((ROOT / "dml_jax" / f"{module}.py").read_text(encoding="utf-8"))
-    unseen = {id(inner) for node in ast.walk(tree) for part in _unseen(node) for inner in ast.walk(part)}
-    places = [i for i, node in enumerate(ast.walk(tree)) if id(node) not in unseen and _change(copy.deepcopy(node))]
-    return [_mutant(module, tree, place) for place in sorted(rng.sample(places, min(most, len(places))))]
+    unseen = {
+        id(inner) for node in ast.walk(tree) for part in _unseen(node) for inner in ast.walk(part)
+    }
+    places = [
+        i
+        for i, node in enumerate(ast.walk(tree))
+        if id(node) not in unseen and _change(copy.deepcopy(node))
+    ]
+    return [
+        _mutant(module, tree, place) for place in sorted(rng.sample(places, min(most, len(places))))
+    ]
 
 
 def _mutant(module: str, tree: ast.Module, place: int) -> Mutant:
     changed = copy.deepcopy(tree)
-    before, after = (next(itertools.islice(ast.walk(root), place, None)) for root in (tree, changed))
+    before, after = (
+        next(itertools.islice(ast.walk(root), place, None)) for root in (tree, changed)
+    )
     _change(after)
     texts = [ast.unparse(getattr(node, "test", node)) for node in (before, after)]
-    return Mutant(module, f"line {getattr(before, 'lineno', 0)}: `{texts[0]}` → `{texts[1]}`", ast.unparse(changed))
+    return Mutant(
+        module,
+        f"line {getattr(before, 'lineno', 0)}: `{texts[0]}` → `{texts[1]}`",
+        ast.unparse(changed),
+    )
 
 
 def _change(node: ast.AST) -> bool:
@@ -103,7 +138,8 @@ def _change(node: ast.AST) -> bool:
             node.op = OPERATORS[type(operator)]()
         case ast.BoolOp():
             node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
-        case ast.UnaryOp():  # a plus keeps numbers and the truth of booleans, so this removes the operator
+        # A plus keeps numbers and the truth of booleans, so this removes the operator.
+        case ast.UnaryOp():
             node.op = ast.UAdd()
         case ast.If() | ast.While() | ast.IfExp():
             node.test = ast.UnaryOp(ast.Not(), node.test)
@@ -119,7 +155,11 @@ def _change(node: ast.AST) -> bool:
 def _unseen(node: ast.AST) -> list[ast.AST]:
     """Parts of a node that no test should depend on: types and error messages."""
     match node:
-        case ast.AnnAssign(annotation=kind) | ast.arg(annotation=kind) | ast.FunctionDef(returns=kind):
+        case (
+            ast.AnnAssign(annotation=kind)
+            | ast.arg(annotation=kind)
+            | ast.FunctionDef(returns=kind)
+        ):
             return [kind] if kind else []
         case ast.Raise():
             return [node]
@@ -137,7 +177,11 @@ class Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         file = str(ROOT / f"{self.name.replace('.', '/')}.py")
-        return importlib.util.spec_from_file_location(fullname, file, loader=self) if fullname == self.name else None  # type: ignore[arg-type]
+        return (
+            importlib.util.spec_from_file_location(fullname, file, loader=self)
+            if fullname == self.name
+            else None
+        )  # type: ignore[arg-type]
 
     def exec_module(self, module: ModuleType) -> None:
         code = compile(self.source, str(module.__file__), "exec")
@@ -145,7 +189,8 @@ class Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def start(mutant: Mutant) -> int:
-    """Starts the tests of a module on its mutant in a forked process; returns the id of the process."""
+    """Starts the tests of a module on its mutant in a forked process; returns the id of the
+    process."""
     if pid := os.fork():
         return pid
     with open(os.devnull, "w") as nowhere:
@@ -159,7 +204,8 @@ def start(mutant: Mutant) -> int:
 
 
 def run_all(selected: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, int, float]]:
-    """Yields each mutant with the exit code of its tests (0: not noticed) and the seconds that they took."""
+    """Yields each mutant with the exit code of its tests (0: not noticed) and the seconds that they
+    took."""
     waiting, running = list(reversed(selected)), dict[int, tuple[Mutant, float]]()
     while waiting or running:
         while waiting and len(running) < jobs:
@@ -180,12 +226,19 @@ def sampled(modules: Sequence[str], total: int, seed: int) -> list[Mutant]:
     rng = random.Random(seed)
     lengths = {module: len((ROOT / "dml_jax" / f"{module}.py").read_bytes()) for module in modules}
     share = total / sum(lengths.values())
-    return [mutant for module in modules for mutant in mutants(module, max(1, round(share * lengths[module])), rng)]
+    return [
+        mutant
+        for module in modules
+        for mutant in mutants(module, max(1, round(share * lengths[module])), rng)
+    ]
 
 
 def main() -> int:
-    """Runs the mutants and prints the table; returns 1 if a module's tests fail without a mistake."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Runs the mutants and prints the table; returns 1 if a module's tests fail without a
+    mistake."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, default in {"mutants": 300, "seed": 0, "jobs": 2}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--only", default=",".join(TESTS), help="modules, separated by commas")
@@ -199,18 +252,25 @@ def main() -> int:
         for name in ("jax", "flax.linen", "optax", "scipy.stats", "sklearn.metrics", "pytest"):
             importlib.import_module(name)
         unchanged = [
-            Mutant(name, "", (ROOT / "dml_jax" / f"{name}.py").read_text(encoding="utf-8")) for name in modules
+            Mutant(name, "", (ROOT / "dml_jax" / f"{name}.py").read_text(encoding="utf-8"))
+            for name in modules
         ]
         for mutant, code, seconds in run_all(unchanged, options.jobs):
             print(f"{mutant.module}: tests take {seconds:.0f} s", flush=True)
             if code:
-                print(f"error: the tests of {mutant.module} fail without a mistake", file=sys.stderr)
+                print(
+                    f"error: the tests of {mutant.module} fail without a mistake", file=sys.stderr
+                )
                 return 1
         outcomes = []
-        for mutant, code, seconds in run_all(sampled(modules, options.mutants, options.seed), options.jobs):
+        for mutant, code, seconds in run_all(
+            sampled(modules, options.mutants, options.seed), options.jobs
+        ):
             outcomes.append((mutant, code))
             print(
-                f"{seconds:4.0f} s  {'noticed' if code else 'SURVIVED'}  {mutant.module}, {mutant.change}", flush=True
+                f"{seconds:4.0f} s  {'noticed' if code else 'SURVIVED'}  {mutant.module}, "
+                f"{mutant.change}",
+                flush=True,
             )
     text = markdown(modules, outcomes)
     print(f"\n{text}")

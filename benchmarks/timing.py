@@ -1,7 +1,8 @@
 """Interleaved timing of two calls, so that a drift of the machine's speed favours neither.
 
-The threads of some libraries (OpenBLAS, OpenMP) wait in busy loops for more work, and slow down whatever runs next.
-Directly after a product in NumPy, one in JAX takes 1.4 times as long. So each timed call has some rest before it.
+The threads of some libraries (OpenBLAS, OpenMP) wait in busy loops for more work, and slow down
+whatever runs next. Directly after a product in NumPy, one in JAX takes 1.4 times as long. So each
+timed call has some rest before it.
 """
 
 import time
@@ -24,7 +25,9 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def row(case: str, ours: Callable[[], object], theirs: Callable[[], object] | None, repeats: int = 30) -> Row:
+def row(
+    case: str, ours: Callable[[], object], theirs: Callable[[], object] | None, repeats: int = 30
+) -> Row:
     """Times both calls alternately, after two warm-up calls of each.
 
     Args:
@@ -47,19 +50,28 @@ def summary(case: str, ours: np.ndarray, theirs: np.ndarray) -> Row:
     """Pairs of measured seconds as a row.
 
     Returns:
-      "case", "ours_ms" and "theirs_ms" (medians), "ratio" (median of the pairwise ratios theirs / ours) and "quartiles"
-      (the first and the third of these ratios); without a peer (not a number), the last three are None.
+      "case", "ours_ms" and "theirs_ms" (medians), "ratio" (median of the pairwise ratios theirs /
+      ours) and "quartiles" (the first and the third of these ratios); without a peer (not a
+      number), the last three are None.
     """
     found: Row = {"case": case, "ours_ms": 1e3 * float(np.median(ours))}
     if np.isnan(theirs).any():
         return {**found, "theirs_ms": None, "ratio": None, "quartiles": None}
     low, middle, high = np.quantile(theirs / ours, [0.25, 0.5, 0.75]).tolist()
-    return {**found, "theirs_ms": 1e3 * float(np.median(theirs)), "ratio": middle, "quartiles": [low, high]}
+    return {
+        **found,
+        "theirs_ms": 1e3 * float(np.median(theirs)),
+        "ratio": middle,
+        "quartiles": [low, high],
+    }
 
 
 def table(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = ["| case | dml_jax, ms | peer, ms | times faster | quartiles |", "|---|---|---|---|---|"]
+    lines = [
+        "| case | dml_jax, ms | peer, ms | times faster | quartiles |",
+        "|---|---|---|---|---|",
+    ]
     for each in rows:
         peer = "– | – | –"
         if each["ratio"] is not None:

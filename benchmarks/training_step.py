@@ -1,10 +1,13 @@
-"""Training steps of configurations on one accelerator: time, images/s and memory, beside the bound of the program.
+"""Training steps of configurations on one accelerator: time, images/s and memory, beside the bound
+of the program.
 
-The step is the one that the main command compiles; its bound is that of `--mode=compile`, at the vendor's peak figures.
-HIST is also compared with torch in the same run, eager and compiled, channels last, with autocast for bfloat16. Images
-are on the device as uint8; loading them is not measured. Each case runs in a process of its own.
+The step is the one that the main command compiles; its bound is that of `--mode=compile`, at the
+vendor's peak figures. HIST is also compared with torch in the same run, eager and compiled,
+channels last, with autocast for bfloat16. Images are on the device as uint8; loading them is not
+measured. Each case runs in a process of its own.
 
-    python -m benchmarks.training_step [--cases=cars_hist,bfloat16,32 …] [--steps=50] [--torch=eager,compiled]
+    python -m benchmarks.training_step [--cases=cars_hist,bfloat16,32 …] [--steps=50]
+    [--torch=eager,compiled]
 
 A case is a configuration, a precision and, unless its own is meant, a batch size.
 """
@@ -36,7 +39,8 @@ Run = Callable[[int], None]  # takes so many steps and waits for them
 
 
 def ours(config: str, precision: str, batch: int) -> tuple[Run, dict[str, Any]]:
-    """The run, with the batch size and, where the device's peak figures are known, bound and memory of its program."""
+    """The run, with the batch size and, where the device's peak figures are known, bound and memory
+    of its program."""
     import jax
 
     from dml_jax.config import files
@@ -48,21 +52,37 @@ def ours(config: str, precision: str, batch: int) -> tuple[Run, dict[str, Any]]:
     overrides = {"train.precision": precision} | ({"data.batch_size": str(batch)} if batch else {})
     resolved = files.resolved(f"configs/{name}.py" + (f":{variant}" if variant else ""), overrides)
     device = jax.devices()[0]
-    chip = next((chip for kind, chip in compilation.CHIPS.items() if kind in device.device_kind.lower()), None)
+    chip = next(
+        (chip for kind, chip in compilation.CHIPS.items() if kind in device.device_kind.lower()),
+        None,
+    )
     topology = compilation.Topology("", device.platform, device_mesh.make(), chip, {})  # type: ignore[arg-type]
     experiment = compilation.describe(resolved, topology)
     shape = experiment.example_batch()
     size, views = shape.labels.shape[0], shape.images.shape[0]
-    labels = jax.numpy.arange(size) // resolved.data.images_per_class % len(experiment.splits["train"].classes)
+    labels = (
+        jax.numpy.arange(size)
+        // resolved.data.images_per_class
+        % len(experiment.splits["train"].classes)
+    )
     images = jax.random.randint(jax.random.key(1), shape.images.shape, 0, 256, jax.numpy.uint8)
-    data, state, key = Batch(images, labels, jax.numpy.arange(size)), experiment.initial_state(), experiment.key
+    data, state, key = (
+        Batch(images, labels, jax.numpy.arange(size)),
+        experiment.initial_state(),
+        experiment.key,
+    )
     lowered = experiment.jitted_step().lower(state, data, key)
     program = lowered.compile()
     about: dict[str, Any] = {"images": size * views}
     if chip:
-        found = compilation.compiled(lambda: lowered, topology)  # from JAX's cache of compiled programs
+        found = compilation.compiled(
+            lambda: lowered, topology
+        )  # from JAX's cache of compiled programs
         found |= compilation.bound(experiment, topology, found)
-        about |= {"bound_ms": 1000 * found["bound"]["seconds"], "needed_gib": found["memory"]["needed"] / 2**30}
+        about |= {
+            "bound_ms": 1000 * found["bound"]["seconds"],
+            "needed_gib": found["memory"]["needed"] / 2**30,
+        }
 
     def run(steps: int) -> None:
         nonlocal state
@@ -83,11 +103,15 @@ def theirs(precision: str, batch: int, compiled: bool) -> tuple[Run, dict[str, A
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tensorfloat32"
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = (
+        precision == "tensorfloat32"
+    )
     body = ResNet50().to(device, memory_format=torch.channels_last).eval()
     embedding, theta, output = nn.Linear(2048, DIM), nn.Linear(DIM, DIM), nn.Linear(DIM, CLASSES)
     layers = nn.ModuleList([embedding, theta, output, nn.BatchNorm1d(DIM)]).to(device)
-    means, log_vars = (nn.Parameter(0.1 * torch.randn(CLASSES, DIM, device=device)) for _ in range(2))
+    means, log_vars = (
+        nn.Parameter(0.1 * torch.randn(CLASSES, DIM, device=device)) for _ in range(2)
+    )
     labels = torch.arange(batch, device=device) // 4 % CLASSES
     own = labels[:, None] == labels.unique()[None, :]
     parameters = [*body.parameters(), *layers.parameters(), means, log_vars]
@@ -101,7 +125,9 @@ def theirs(precision: str, batch: int, compiled: bool) -> tuple[Run, dict[str, A
         x = F.layer_norm(embedding(features.mean((2, 3)) + features.amax((2, 3))), (DIM,))
         e, m, inverse = F.normalize(x), F.normalize(means), torch.exp(-F.relu6(log_vars))
         d = (e * e) @ inverse.T - 2 * e @ (m * inverse).T + (m * m * inverse).sum(1)
-        near = torch.exp(-ALPHA * d[:, : own.shape[1]])  # the classes of the batch are the first ones
+        near = torch.exp(
+            -ALPHA * d[:, : own.shape[1]]
+        )  # the classes of the batch are the first ones
         h = torch.where(own, torch.ones_like(near), near)
         vertex = h.sum(1).rsqrt()[:, None]
         g = (vertex * h / h.sum(0)) @ (vertex * h).T
@@ -121,8 +147,11 @@ def theirs(precision: str, batch: int, compiled: bool) -> tuple[Run, dict[str, A
     return run, {"images": batch}
 
 
-def measure(implementation: str, config: str, precision: str, batch: int, steps: int) -> dict[str, Any]:
-    """Seconds until two steps are done, milliseconds of a step (median and slowest round), and what is known of it."""
+def measure(
+    implementation: str, config: str, precision: str, batch: int, steps: int
+) -> dict[str, Any]:
+    """Seconds until two steps are done, milliseconds of a step (median and slowest round), and what
+    is known of it."""
     start = time.perf_counter()
     if implementation == "dml_jax":
         run, about = ours(config, precision, batch)
@@ -147,7 +176,9 @@ def row(implementation: str, case: str, steps: int) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
     about = f"| {config} | {precision} | {NAMES[implementation]}"
     if done.returncode:
-        return f"{about} | failed: {(done.stderr.strip().splitlines() or ['?'])[-1][:160]} | | | | | |"
+        return (
+            f"{about} | failed: {(done.stderr.strip().splitlines() or ['?'])[-1][:160]} | | | | | |"
+        )
     found = json.loads(done.stdout.splitlines()[-1])
     images, ms = found["images"], found["ms"]
     speed = f"{images} | {ms:.2f} ({found['slowest_ms']:.2f}) | {1000 * images / ms:,.0f}"
@@ -156,9 +187,15 @@ def row(implementation: str, case: str, steps: int) -> str:
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--cases", nargs="+", default=CASES, help="configuration,precision[,batch size]")
-    flags.add_argument("--torch", default="eager,compiled", help="peers of cars_hist; empty for none")
+    flags = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    flags.add_argument(
+        "--cases", nargs="+", default=CASES, help="configuration,precision[,batch size]"
+    )
+    flags.add_argument(
+        "--torch", default="eager,compiled", help="peers of cars_hist; empty for none"
+    )
     flags.add_argument("--steps", type=int, default=50, help=f"of each of {ROUNDS} rounds")
     flags.add_argument("--measure", help=argparse.SUPPRESS)
     options = flags.parse_args()
@@ -166,7 +203,10 @@ def main() -> None:
         implementation, config, precision, batch = options.measure.split(",")
         print(json.dumps(measure(implementation, config, precision, int(batch), options.steps)))
         return
-    print("| configuration | precision | implementation | images | ms (slowest round) | images/s", end=" ")
+    print(
+        "| configuration | precision | implementation | images | ms (slowest round) | images/s",
+        end=" ",
+    )
     print("| bound, ms | GiB | ready, s |\n|---|---|---|--:|--:|--:|--:|--:|--:|")
     for case in options.cases:
         peers = options.torch.split(",") if case.startswith("cars_hist,") and options.torch else []

@@ -1,4 +1,5 @@
-"""The function that every configuration file calls: turns typed sections into the `ConfigDict` of an experiment."""
+"""The function that every configuration file calls: turns typed sections into the `ConfigDict` of
+an experiment."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
@@ -70,6 +71,9 @@ def experiment(
     return config
 
 
-def contents(name: str, protocol: Mapping[str, Any], variants: Variants, **sections: Any) -> Contents:
-    """The contents of a file, of which only values in `variants` depend on the variant; see `experiment`."""
+def contents(
+    name: str, protocol: Mapping[str, Any], variants: Variants, **sections: Any
+) -> Contents:
+    """The contents of a file, of which only values in `variants` depend on the variant; see
+    `experiment`."""
     return protocol, variants, partial(experiment, name, variants=variants, **sections)

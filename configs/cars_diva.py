@@ -1,8 +1,9 @@
-"""DiVA on Cars196: ResNet-50 or BN-Inception, four embeddings of 128 (Milbich, Roth et al., ECCV 2020).
+"""DiVA on Cars196: ResNet-50 or BN-Inception, four embeddings of 128 (Milbich, Roth et al., ECCV
+2020).
 
-Published: R@1 87.6, and 84.1 with BN-Inception, at the epoch and with the test-time weights that are best on the test
-set. No reproduction is known. Section 4 of the paper gives alpha = 0.1 for ResNet-50; the authors' command, which
-is followed here, has another.
+Published: R@1 87.6, and 84.1 with BN-Inception, at the epoch and with the test-time weights that
+are best on the test set. No reproduction is known. Section 4 of the paper gives alpha = 0.1 for
+ResNet-50; the authors' command, which is followed here, has another.
 
 Cost: hours not published; 10 to 15 % more than a single task, within 12 GB.
 """

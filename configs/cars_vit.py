@@ -1,6 +1,8 @@
-"""Proxy-Anchor, multi-similarity and HIST with ViT-S on Cars196; no results are published with these settings.
+"""Proxy-Anchor, multi-similarity and HIST with ViT-S on Cars196; no results are published with
+these settings.
 
-The commands and variants are those of `cub_vit.py`. For the sources of the settings, see configs/recipes/vit.py.
+The commands and variants are those of `cub_vit.py`. For the sources of the settings, see
+configs/recipes/vit.py.
 """
 
 from configs.recipes import vit

@@ -1,7 +1,8 @@
-"""The Group Loss on CUB-200-2011: BN-Inception, 1,024-d (Elezi, Vascon, Torcinovich, Pelillo, Leal-Taixé, ECCV 2020).
+"""The Group Loss on CUB-200-2011: BN-Inception, 1,024-d (Elezi, Vascon, Torcinovich, Pelillo,
+Leal-Taixé, ECCV 2020).
 
-Published for the authors' protocol: R@1 65.5, as quoted by Seidenschwarz et al. (ICML 2021), Table 1. Cost: not
-published. For the settings, see configs/group_loss/recipe.py.
+Published for the authors' protocol: R@1 65.5, as quoted by Seidenschwarz et al. (ICML 2021), Table
+1. Cost: not published. For the settings, see configs/group_loss/recipe.py.
 """
 
 from configs.group_loss import recipe

@@ -1,4 +1,5 @@
-"""Proxy-Anchor, multi-similarity and HIST with ViT-S on CUB-200-2011; no results are published with these settings.
+"""Proxy-Anchor, multi-similarity and HIST with ViT-S on CUB-200-2011; no results are published with
+these settings.
 
     dml-jax convert --weights=hf://timm/vit_small_patch14_dinov2.lvd142m
     python -m dml_jax.main --config=configs/cub_vit.py                     Proxy-Anchor from DINOv2, clean protocol
@@ -6,7 +7,7 @@
     python -m dml_jax.main --config=configs/cub_vit.py --protocol=paper    the authors' protocol
 
 For the variants and the sources of their settings, see configs/recipes/vit.py.
-"""
+"""  # noqa: E501
 
 from configs.recipes import vit
 

@@ -1,12 +1,14 @@
-"""Proxy-Anchor on EfficientNet-Lite0 with ImageNet weights, for your own image folders: the recommended starting point.
+"""Proxy-Anchor on EfficientNet-Lite0 with ImageNet weights, for your own image folders: the
+recommended starting point.
 
     python -m dml_jax.main --config=configs/folder_baseline.py --config.data.path=photos/
 
-The folder has one subfolder per class. Half of the classes are used for training, the other half to measure retrieval
-on unseen classes. Training first fits the embedding layer and the proxies on features of the frozen network, then
-trains the whole network on random crops of 160 pixels; it takes minutes on two CPU cores. The variant `frozen` stops
-after the first stage, which takes seconds once the features are computed. `small` trains a small network from scratch
-on 64 x 64 pixels, for images that are not photographs.
+The folder has one subfolder per class. Half of the classes are used for training, the other half to
+measure retrieval on unseen classes. Training first fits the embedding layer and the proxies on
+features of the frozen network, then trains the whole network on random crops of 160 pixels; it
+takes minutes on two CPU cores. The variant `frozen` stops after the first stage, which takes
+seconds once the features are computed. `small` trains a small network from scratch on 64 x 64
+pixels, for images that are not photographs.
 
 To read large photographs faster, prepare the folder first:
 
@@ -21,15 +23,35 @@ from dml_jax.config import Data, Evaluation, Group, Train
 from dml_jax.methods import baseline
 
 DATA = Data(
-    name="folder", path="data/photos", batch_size=32, images_per_class=4, flip=0.5, interpolation="bicubic",
-    crop="random_resized", image_size=224, resize=256, training_size=160, crop_scale=(0.3, 1.0),
-)  # fmt: skip
+    name="folder",
+    path="data/photos",
+    batch_size=32,
+    images_per_class=4,
+    flip=0.5,
+    interpolation="bicubic",
+    crop="random_resized",
+    image_size=224,
+    resize=256,
+    training_size=160,
+    crop_scale=(0.3, 1.0),
+)
 BACKBONE = efficientnet_lite.Config(pretrained="lite0", freeze_bn=True)
 SMALL_DATA = Data(
-    name="folder", path="data/photos", batch_size=32, images_per_class=4, flip=0.5, jitter=0.3, greyscale=0.1,
-    crop="random_resized", image_size=64, resize=72, crop_scale=(0.2, 1.0),
-)  # fmt: skip
-SMALL_BACKBONE = resnet.Config(block="basic", depths=(1, 1, 1, 1), widths=(16, 32, 64, 128), stem="small")
+    name="folder",
+    path="data/photos",
+    batch_size=32,
+    images_per_class=4,
+    flip=0.5,
+    jitter=0.3,
+    greyscale=0.1,
+    crop="random_resized",
+    image_size=64,
+    resize=72,
+    crop_scale=(0.2, 1.0),
+)
+SMALL_BACKBONE = resnet.Config(
+    block="basic", depths=(1, 1, 1, 1), widths=(16, 32, 64, 128), stem="small"
+)
 EVALUATION = Evaluation(controls=True, batch_size=32)  # 256 at once would need gigabytes
 HEAD = {"embedding": Group(3e-4, weight_decay=1e-4), "loss": Group(1e-2, weight_decay=1e-4)}
 ON_FEATURES = Train(
@@ -66,7 +88,10 @@ get_config = partial(
     method=baseline.make_config("proxy_anchor", embedding_dim=512),
     head=ON_FEATURES,
     train=Train(
-        groups={"backbone": Group(1e-4, weight_decay=1e-4), **HEAD}, steps=300, optimizer="adamw", schedule="cosine"
+        groups={"backbone": Group(1e-4, weight_decay=1e-4), **HEAD},
+        steps=300,
+        optimizer="adamw",
+        schedule="cosine",
     ),
     evaluation=EVALUATION,
 )

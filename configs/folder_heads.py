@@ -1,15 +1,17 @@
-"""Every method on EfficientNet-Lite0, frozen or with its last stages trained, for your own image folders.
+"""Every method on EfficientNet-Lite0, frozen or with its last stages trained, for your own image
+folders.
 
     python -m dml_jax.main --config=configs/folder_heads.py:hist --config.data.path=photos/
     python -m dml_jax.main --config=configs/folder_heads.py:hist-stages --config.data.path=photos/
 
-Data and network are those of `folder_baseline.py`. All methods train for 200 steps on batches of 16 classes (CRT: 8)
-with 4 images; only a linear layer, or CRT's prototypes and heads, and the parameters of the loss are trained. CRT needs
-whole feature maps, which are stored when claims are tested (`dml-jax study --claims=crt --on=photos`); the command
-above refuses it.
+Data and network are those of `folder_baseline.py`. All methods train for 200 steps on batches of 16
+classes (CRT: 8) with 4 images; only a linear layer, or CRT's prototypes and heads, and the
+parameters of the loss are trained. CRT needs whole feature maps, which are stored when claims are
+tested (`dml-jax study --claims=crt --on=photos`); the command above refuses it.
 
-The variants `METHOD-stages` (not of DiVA) also train blocks 11 to 15 and the last convolution, for 150 steps of 32
-images in random crops of 128 pixels; claims are tested on them with `--on=photos_stages`.
+The variants `METHOD-stages` (not of DiVA) also train blocks 11 to 15 and the last convolution, for
+150 steps of 32 images in random crops of 128 pixels; claims are tested on them with
+`--on=photos_stages`.
 """
 
 from dataclasses import replace
@@ -24,17 +26,28 @@ from dml_jax.config import Group
 from dml_jax.methods import baseline
 
 HEADS = {name: module.HEAD for name, module in own_photos.papers().items()} | {
-    name: Head(baseline.make_config(name, embedding_dim=256), {"embedding": LAYER, "loss": Group(1e-2)})
+    name: Head(
+        baseline.make_config(name, embedding_dim=256), {"embedding": LAYER, "loss": Group(1e-2)}
+    )
     for name in ("proxy_anchor", "multi_similarity", "normalized_softmax")
 }
-STAGES = ("backbone/blocks_1[1-5]", "backbone/conv_head", "backbone/bn1")  # the last two stages and the head
+STAGES = (
+    "backbone/blocks_1[1-5]",
+    "backbone/conv_head",
+    "backbone/bn1",
+)  # the last two stages and the head
 VARIANTS = (*HEADS, *(f"{name}-stages" for name, head in HEADS.items() if head.backbone))
 
 
 def file_of(data: str, method: str) -> str:
-    """The configuration of a method in studies, on `photos`, `photos_stages` or a data set of the papers."""
+    """The configuration of a method in studies, on `photos`, `photos_stages` or a data set of the
+    papers."""
     variants = {"photos": method, "photos_stages": f"{method}-stages"}
-    return f"configs/folder_heads.py:{variants[data]}" if data in variants else f"configs/{data}_{method}.py"
+    return (
+        f"configs/folder_heads.py:{variants[data]}"
+        if data in variants
+        else f"configs/{data}_{method}.py"
+    )
 
 
 def get_config(variant: str = "proxy_anchor") -> ConfigDict:
@@ -45,7 +58,9 @@ def get_config(variant: str = "proxy_anchor") -> ConfigDict:
     train = replace(ON_FEATURES, groups=groups, steps=200)
     if stages:
         data = replace(data, training_size=128, batch_size=32)
-        train = replace(train, groups=groups | dict.fromkeys(STAGES, NETWORK), feature_views=0, steps=150)
+        train = replace(
+            train, groups=groups | dict.fromkeys(STAGES, NETWORK), feature_views=0, steps=150
+        )
     return experiment(
         "folder_heads",
         variant,

@@ -1,12 +1,14 @@
-"""Normalised softmax on DINOv2's ViT-S/14, for your own image folders, with the data of `folder_baseline`.
+"""Normalised softmax on DINOv2's ViT-S/14, for your own image folders, with the data of
+`folder_baseline`.
 
     dml-jax convert --weights=hf://timm/vit_small_patch14_dinov2.lvd142m
     python -m dml_jax.main --config=configs/folder_vit.py --config.data.path=photos/
 
-The results include the published weights without further training, a strong baseline; to use those weights as they are,
-run `dml-jax embed --model=weights/dinov2_vits14 photos/`. Lower blocks are trained at lower rates. The variant `frozen`
-trains only the last two blocks, for when you have few images or no GPU. The rates were chosen by convention (AdamW, a
-factor of 0.75 from block to block), not by a search.
+The results include the published weights without further training, a strong baseline; to use those
+weights as they are, run `dml-jax embed --model=weights/dinov2_vits14 photos/`. Lower blocks are
+trained at lower rates. The variant `frozen` trains only the last two blocks, for when you have few
+images or no GPU. The rates were chosen by convention (AdamW, a factor of 0.75 from block to block),
+not by a search.
 """
 
 from dataclasses import replace
@@ -18,14 +20,21 @@ from dml_jax.backbones import vit
 from dml_jax.config import Group, Train
 from dml_jax.methods import baseline
 
-FROZEN = ("patch_embed", "pos_embed", "cls_token", "blocks_[0-9]")  # all but the last two blocks and the last norm
+FROZEN = (
+    "patch_embed",
+    "pos_embed",
+    "cls_token",
+    "blocks_[0-9]",
+)  # all but the last two blocks and the last norm
 VARIANTS: Variants = {"frozen": {f"train.groups.backbone/{name}.freeze": True for name in FROZEN}}
 get_config = partial(
     experiment,
     "folder_vit",
     variants=VARIANTS,
     data=replace(DATA, training_size=0, crop_scale=(0.2, 1.0), jitter=0.3, greyscale=0.1),
-    backbone=replace(vit.PUBLISHED["dinov2_vits14"], pretrained="weights/dinov2_vits14", drop_path=0.1),
+    backbone=replace(
+        vit.PUBLISHED["dinov2_vits14"], pretrained="weights/dinov2_vits14", drop_path=0.1
+    ),
     method=baseline.make_config(embedding_dim=384),
     train=Train(
         groups={

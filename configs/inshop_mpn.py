@@ -1,12 +1,12 @@
 """MPN on In-Shop Clothes: ResNet-50, 512-d (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021).
 
-Published for the authors' protocol: R@1 92.8; a reproduction (ML Reproducibility Challenge) reports 92.5. Without
-selection on the test set, the paper reports 92.5 ± 0.1 (Table 9); compare the clean protocol with this number. Cost:
-10.5 hours on a Titan X (the reproduction).
+Published for the authors' protocol: R@1 92.8; a reproduction (ML Reproducibility Challenge) reports
+92.5. Without selection on the test set, the paper reports 92.5 ± 0.1 (Table 9); compare the clean
+protocol with this number. Cost: 10.5 hours on a Titan X (the reproduction).
 
-The reproduction's table prints a weight decay of 1.55e-7; the value here is from the authors' configuration file.
-Test-time batches (`--config.evaluation.refine=reciprocal --config.method.k_r=4`) are the query and three gallery
-images.
+The reproduction's table prints a weight decay of 1.55e-7; the value here is from the authors'
+configuration file. Test-time batches (`--config.evaluation.refine=reciprocal
+--config.method.k_r=4`) are the query and three gallery images.
 """
 
 from configs.recipes import resnet_227

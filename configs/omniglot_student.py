@@ -1,15 +1,17 @@
-"""A student of `omniglot_mpn.py` on Omniglot: the same experiment without a message passing network.
+"""A student of `omniglot_mpn.py` on Omniglot: the same experiment without a message passing
+network.
 
     python -m dml_jax.main --config=configs/omniglot_mpn.py
     python -m dml_jax.main --config=configs/omniglot_student.py                  imitates the class probabilities
     python -m dml_jax.main --config=configs/omniglot_student.py:imitation        imitates the refined embeddings
     python -m dml_jax.main --config=configs/omniglot_student.py:relational       imitates their distances
 
-`:distillation_kl` also imitates the probabilities, with the other form of the loss in the authors' code. Any run on the
-same data can be the teacher of embeddings and distances (`--config.method.teacher=DIRECTORY`); a teacher of
-probabilities needs a classifier, as MPN and the classification losses have. The control without a teacher is
-`configs/omniglot_mpn.py --config.method.losses=auxiliary`.
-"""
+`:distillation_kl` also imitates the probabilities, with the other form of the loss in the authors'
+code. Any run on the same data can be the teacher of embeddings and distances
+(`--config.method.teacher=DIRECTORY`); a teacher of probabilities needs a classifier, as MPN and the
+classification losses have. The control without a teacher is `configs/omniglot_mpn.py
+--config.method.losses=auxiliary`.
+"""  # noqa: E501
 
 from configs.recipes.small import on_omniglot
 from configs.student.recipe import KINDS as VARIANTS
@@ -18,7 +20,11 @@ from dml_jax.methods import student
 
 get_config = on_omniglot(
     student.Config(
-        teacher="runs/omniglot_mpn", soft_temperature=10.0, embedding_dim=64, temperature=0.2, pooling="avg+max"
+        teacher="runs/omniglot_mpn",
+        soft_temperature=10.0,
+        embedding_dim=64,
+        temperature=0.2,
+        pooling="avg+max",
     ),
     dict.fromkeys(student.GROUPS, Group(4e-3, weight_decay=1e-4)),
     VARIANTS,

@@ -1,5 +1,6 @@
-"""What `paper.py` in the folder of a paper states: its tables and figures, the command for each, and what a command
-cannot reproduce. The site has a page for each paper, generated from this, `published.csv` and the files named here.
+"""What `paper.py` in the folder of a paper states: its tables and figures, the command for each,
+and what a command cannot reproduce. The site has a page for each paper, generated from this,
+`published.csv` and the files named here.
 """
 
 from importlib import import_module
@@ -46,7 +47,8 @@ class Paper(NamedTuple):
 
 
 def installed(method: str) -> bool:
-    """Whether the package has a method: papers compare with each other's, and each can be deleted."""
+    """Whether the package has a method: papers compare with each other's, and each can be
+    deleted."""
     methods = Path(dml_jax.__file__).parent / "methods"  # importing them would import JAX
     return (methods / method).is_dir() or (methods / f"{method}.py").is_file()
 
@@ -59,7 +61,11 @@ def studies(*names: str) -> tuple[str, ...]:
 def runs(*names: str) -> tuple[str, ...]:
     """The commands of configurations, as far as their methods are installed."""
     named = [(name, name.partition(":")[0].partition("_")[2]) for name in names]  # with the method
-    return tuple(f"python -m dml_jax.main --config={name} --protocol=paper" for name, own in named if installed(own))
+    return tuple(
+        f"python -m dml_jax.main --config={name} --protocol=paper"
+        for name, own in named
+        if installed(own)
+    )
 
 
 DATA = ("cub", "cars", "sop", "inshop")

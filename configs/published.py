@@ -1,4 +1,5 @@
-"""The numbers that papers and their reproductions print, from `*/published.csv`: one line per number.
+"""The numbers that papers and their reproductions print, from `*/published.csv`: one line per
+number.
 
 Columns:
 
@@ -13,7 +14,7 @@ Columns:
     metric          recall@K or nmi; density or spectral_decay
     printed         percent, or a number of the last two, as printed
     spread          ± as printed
-"""
+"""  # noqa: E501
 
 import csv
 from collections.abc import Iterator
@@ -25,7 +26,11 @@ from typing import NamedTuple
 
 from dml_jax.lab.definition import Study
 
-SELECTED = {"paper": "selected on test", "clean": "not selected on test", "not stated": "selection not stated"}
+SELECTED = {
+    "paper": "selected on test",
+    "clean": "not selected on test",
+    "not stated": "selection not stated",
+}
 
 
 class Entry(NamedTuple):
@@ -52,8 +57,11 @@ class Entry(NamedTuple):
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The fraction, and half the width of its printed interval, if any, by key of `results.json`."""
-        spread = {f"{self.metric}_stderr": round(float(self.spread) / 100, 6)} if self.spread else {}
+        """The fraction, and half the width of its printed interval, if any, by key of
+        `results.json`."""
+        spread = (
+            {f"{self.metric}_stderr": round(float(self.spread) / 100, 6)} if self.spread else {}
+        )
         return {self.metric: self.fraction, **spread}
 
 
@@ -63,7 +71,10 @@ def entries() -> tuple[Entry, ...]:
     found: list[Entry] = []
     for path in sorted(Path(__file__).parent.glob("*/published.csv")):
         with path.open(encoding="utf-8", newline="") as lines:
-            found += (Entry(**line | {"of": tuple(line["of"].split("; "))}) for line in csv.DictReader(lines))
+            found += (
+                Entry(**line | {"of": tuple(line["of"].split("; "))})
+                for line in csv.DictReader(lines)
+            )
     return tuple(found)
 
 
@@ -75,9 +86,11 @@ def results(of: str) -> Iterator[list[Entry]]:
 
 
 def beside_runs(of: str) -> dict[str, dict[str, dict[str, float]]]:
-    """The results beside which the runs of a configuration are shown, by protocol of the run and by source.
+    """The results beside which the runs of a configuration are shown, by protocol of the run and by
+    source.
 
-    Of each source this is the result of the same protocol and settings, or else the first one, with what differs.
+    Of each source this is the result of the same protocol and settings, or else the first one, with
+    what differs.
     """
     protocols = {protocol: _beside(of, protocol) for protocol in ("clean", "paper")}
     return {protocol: found for protocol, found in protocols.items() if found}
@@ -115,5 +128,7 @@ def beside_rows(name: str, study: Study) -> Study:
         for entry in (entry for metrics in results(f"{name}/{row.name}") for entry in metrics):
             sources = refined.setdefault(entry.refined, {}) if entry.refined else reported
             sources.setdefault(entry.source, {}).update(entry.numbers)
-        rows.append(replace(row, reported={**reported, **row.reported}, refined={**refined, **row.refined}))
+        rows.append(
+            replace(row, reported={**reported, **row.reported}, refined={**refined, **row.refined})
+        )
     return replace(study, rows=tuple(rows))

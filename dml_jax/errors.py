@@ -1,4 +1,5 @@
-"""Errors that the user can fix, each a single sentence that says what is wrong and how to fix it."""
+"""Errors that the user can fix, each a single sentence that says what is wrong and how to fix
+it."""
 
 import errno
 import os
@@ -8,7 +9,8 @@ from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """Invalid input or a state the user can fix: printed as one `error: ...` line, exit code 2, no traceback."""
+    """Invalid input or a state the user can fix: printed as one `error: ...` line, exit code 2, no
+    traceback."""
 
 
 class ConfigError(UserError):
@@ -28,11 +30,13 @@ class CheckpointError(UserError):
 
 
 class DivergedError(UserError):
-    """The loss, a gradient or the train state is no longer finite: names the step and the values or the array."""
+    """The loss, a gradient or the train state is no longer finite: names the step and the values or
+    the array."""
 
 
 class PeerError(Exception):
-    """Another process of the run or the network between them failed; the same command may succeed if repeated.
+    """Another process of the run or the network between them failed; the same command may succeed
+    if repeated.
 
     Printed as one `error: ...` line, exit code 75 (EX_TEMPFAIL of sysexits.h), no traceback.
     """
@@ -41,13 +45,36 @@ class PeerError(Exception):
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}  # of the disk, not of the file
 # Of files and folders that the user can change.
 FIXABLE = UNWRITABLE | {
-    *(errno.EACCES, errno.EPERM, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP),
+    *(
+        errno.EACCES,
+        errno.EPERM,
+        errno.EEXIST,
+        errno.EISDIR,
+        errno.ENOTDIR,
+        errno.ENOTEMPTY,
+        errno.ELOOP,
+    ),
     *(errno.ENAMETOOLONG, errno.ENOLCK, errno.ENOSYS),  # the latter of file systems without locks
 }
 # Of storage, hardware or the network, which may not occur again.
 PASSING = {
-    *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ENOLINK, errno.ENOTCONN, errno.ECONNABORTED),
-    *(errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
+    *(
+        errno.EIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.EREMOTEIO,
+        errno.ENOLINK,
+        errno.ENOTCONN,
+        errno.ECONNABORTED,
+    ),
+    *(
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+    ),
     *(errno.ENETRESET, errno.ENODEV, errno.ENXIO, errno.EREMCHG, errno.EAGAIN),
 }
 # The status with which messages of JAX, XLA and tensorstore begin.
@@ -60,7 +87,8 @@ OF_USER = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT")
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The exit code that an error leads to: 2 if the user has to fix it, 75 if it may not occur again, 1 otherwise."""
+    """The exit code that an error leads to: 2 if the user has to fix it, 75 if it may not occur
+    again, 1 otherwise."""
     match error:
         case UserError() | MemoryError():
             return 2
@@ -78,7 +106,12 @@ def message_of(error: BaseException) -> str:
     message = str(error)
     if isinstance(error, MemoryError) or message.startswith("RESOURCE_EXHAUSTED"):
         why = f" ({message.splitlines()[0][:200]})" if message else ""
-        message = f"not enough memory{why}; close other programs, or use fewer or smaller images, or a larger machine"
+        message = (
+            f"not enough memory{why}; close other programs, or use fewer or smaller "
+            "images, "
+            "or a larger "
+            "machine"
+        )
     elif isinstance(error, OSError):
         message = f"{error.filename or 'a file'}: cannot be used ({error.strerror})"
     return printable(" ".join(message.split()))
@@ -106,13 +139,22 @@ def suggest(word: str, known: Iterable[str]) -> str:
     section, _, last = word.rpartition(".")
     first = section.partition(".")[0]
     mine = [name for name in names if not first or name.startswith(f"{first}.")]
-    mine.sort(key=lambda name: name.rpartition(".")[0] == section)  # of equal ends, the one in the section wins
+    mine.sort(
+        key=lambda name: name.rpartition(".")[0] == section
+    )  # of equal ends, the one in the section wins
     ends = {name.rpartition(".")[2].lower(): name for name in mine}
     near = [ends[end] for end in get_close_matches(last.lower(), ends, 1)]
-    near = near or get_close_matches(word, [name for name in names if not name.startswith(f"{first}.")], 1)
+    near = near or get_close_matches(
+        word, [name for name in names if not name.startswith(f"{first}.")], 1
+    )
     if near:
         return f"did you mean {near[0].removeprefix(f'{section}.')}?"
-    siblings = [name.rpartition(".")[2] for name in names if section and name.rpartition(".")[0] == section]
+    siblings = [
+        name.rpartition(".")[2] for name in names if section and name.rpartition(".")[0] == section
+    ]
     # In paths of layers, "blocks_*/conv" stands for the convolutions of all blocks.
-    shown = (re.sub(r"_\d+(?=/|$)", "_*", n) if "/" in n or section else n.partition(".")[0] for n in siblings or names)
+    shown = (
+        re.sub(r"_\d+(?=/|$)", "_*", n) if "/" in n or section else n.partition(".")[0]
+        for n in siblings or names
+    )
     return f"known: {', '.join(sorted(set(shown)))}"

@@ -1,8 +1,9 @@
-"""`manifest.json` of a directory: size and SHA-256 of its files, and the run or model that they belong to.
+"""`manifest.json` of a directory: size and SHA-256 of its files, and the run or model that they
+belong to.
 
-It is written last, so that a directory without one is incomplete; readers check their files. It holds a digest of
-itself, so that damage to it is not mistaken for other files. The manifest of a checkpoint in a bucket has sizes only,
-because the bucket and orbax have checksums of their own.
+It is written last, so that a directory without one is incomplete; readers check their files. It
+holds a digest of itself, so that damage to it is not mistaken for other files. The manifest of a
+checkpoint in a bucket has sizes only, because the bucket and orbax have checksums of their own.
 """
 
 import hashlib
@@ -21,12 +22,16 @@ REMEDY = "restore it from a copy, or write it again"
 
 @dataclass
 class _Content:
-    files: dict[str, dict[str, Any]]  # name -> "size" and, but for a checkpoint in a bucket, "sha256"
+    files: dict[
+        str, dict[str, Any]
+    ]  # name -> "size" and, but for a checkpoint in a bucket, "sha256"
     sha256: str
     run: dict[str, Any] = field(default_factory=dict)  # of a checkpoint, see `workdir.identity`
 
 
-def write(directory: Path, about: Mapping[str, Any], names: Iterable[str] | None = None) -> dict[str, Any]:
+def write(
+    directory: Path, about: Mapping[str, Any], names: Iterable[str] | None = None
+) -> dict[str, Any]:
     """Writes and returns the manifest of the files with these relative names, by default of all."""
     content = {**about, "files": digests(directory, names)}
     content["sha256"] = _digest(content)
@@ -34,7 +39,9 @@ def write(directory: Path, about: Mapping[str, Any], names: Iterable[str] | None
     return content
 
 
-def read(directory: Path, error: type[UserError] = DataError, remedy: str = REMEDY) -> dict[str, Any]:
+def read(
+    directory: Path, error: type[UserError] = DataError, remedy: str = REMEDY
+) -> dict[str, Any]:
     """The manifest of a directory; raises `error` if it is missing or damaged."""
     content: dict[str, Any] = read_json(directory / NAME, _Content, remedy, error)
     if content["sha256"] != _digest(content):
@@ -43,11 +50,17 @@ def read(directory: Path, error: type[UserError] = DataError, remedy: str = REME
 
 
 def check(
-    directory: Path, names: Iterable[str] | None = None, error: type[UserError] = DataError, remedy: str = REMEDY
+    directory: Path,
+    names: Iterable[str] | None = None,
+    error: type[UserError] = DataError,
+    remedy: str = REMEDY,
 ) -> dict[str, Any]:
-    """The manifest; raises `error` if a file of these names, or any in the manifest, is missing or has changed."""
+    """The manifest; raises `error` if a file of these names, or any in the manifest, is missing or
+    has changed."""
     content = read(directory, error, remedy)
-    expected = {name: content["files"].get(name) for name in (content["files"] if names is None else names)}
+    expected = {
+        name: content["files"].get(name) for name in (content["files"] if names is None else names)
+    }
     found = digests(directory, expected, error, remedy)
     for name, known in expected.items():
         if known is None or found.get(name) != known:
@@ -63,7 +76,10 @@ def check_file(path: Path, error: type[UserError] = DataError, remedy: str = REM
 
 
 def digests(
-    directory: Path, names: Iterable[str] | None = None, error: type[UserError] = DataError, remedy: str = REMEDY
+    directory: Path,
+    names: Iterable[str] | None = None,
+    error: type[UserError] = DataError,
+    remedy: str = REMEDY,
 ) -> dict[str, dict[str, Any]]:
     """Size and SHA-256 of those files that exist."""
     if is_url(directory):
@@ -72,9 +88,15 @@ def digests(
         root = str(directory).removeprefix("gs://")
         listed = fsspec.filesystem("gs", use_listings_cache=False).find(root, detail=True)
         sizes = {path[len(root) + 1 :]: {"size": about["size"]} for path, about in listed.items()}
-        return {name: size for name, size in sizes.items() if name and name[-1] != "/" and name != NAME}
+        return {
+            name: size for name, size in sizes.items() if name and name[-1] != "/" and name != NAME
+        }
     if names is None:
-        names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.name != NAME)
+        names = sorted(
+            path.relative_to(directory).as_posix()
+            for path in directory.rglob("*")
+            if path.name != NAME
+        )
     found = {}
     for name in names:
         if (path := directory / name).is_file():
@@ -84,5 +106,7 @@ def digests(
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    text = json.dumps({key: value for key, value in content.items() if key != "sha256"}, sort_keys=True)
+    text = json.dumps(
+        {key: value for key, value in content.items() if key != "sha256"}, sort_keys=True
+    )
     return hashlib.sha256(text.encode()).hexdigest()

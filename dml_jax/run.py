@@ -1,7 +1,9 @@
-"""A run from start to end: train, evaluate, export, report; and the other modes of the main command.
+"""A run from start to end: train, evaluate, export, report; and the other modes of the main
+command.
 
-From the command to the gradient, a reader opens at most nine files: `main`, this one, `train.loop`, `train.step`, the
-file of the method with its losses, and, for the parts of a run, `train.experiment`, `train.model`, `train.optimizers`.
+From the command to the gradient, a reader opens at most nine files: `main`, this one, `train.loop`,
+`train.step`, the file of the method with its losses, and, for the parts of a run,
+`train.experiment`, `train.model`, `train.optimizers`.
 """
 
 import socket
@@ -44,8 +46,10 @@ def memory(config: Config) -> Iterator[None]:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         raise ConfigError(
-            f"data.batch_size={config.data.batch_size}, evaluation.batch_size={config.evaluation.batch_size}: need "
-            "more memory than a device has; set a smaller one or, for training, train.precision=bfloat16, "
+            f"data.batch_size={config.data.batch_size}, "
+            f"evaluation.batch_size={config.evaluation.batch_size}: need "
+            "more memory than a device has; set a smaller one or, for training, "
+            "train.precision=bfloat16, "
             "backbone.remat=true or a larger train.chunks"
         ) from error
 
@@ -58,21 +62,30 @@ def train(
     tensorboard: bool = False,
     traced: tuple[int, int] = (0, 0),
 ) -> None:
-    """Trains or resumes, evaluates the selected model, exports its embeddings and writes the report.
+    """Trains or resumes, evaluates the selected model, exports its embeddings and writes the
+    report.
 
     `traced` are the first and last step of a trace.
     """
     workdir.check_same_run(directory, {"config": asdict(config)})
     experiment = experiments.build(config)
     if traced[1] > experiment.steps:
-        raise ConfigError(f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps")
+        raise ConfigError(
+            f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps"
+        )
     main = device_mesh.is_main_process()
     with workdir.locked(directory) if main else nullcontext(), console:
         run = experiment.provenance()
         if workdir.is_finished(directory, experiment.steps):
             workdir.check_same_run(directory, {key: run[key] for key in ("config", "data_hash")})
-            console.print(f"{directory}: already finished, {experiment.steps} steps; see {directory / 'report.html'}")
-            console.print("--mode=evaluate evaluates it again, --mode=export writes the embeddings of all splits")
+            console.print(
+                f"{directory}: already finished, {experiment.steps} steps; see "
+                f"{directory / 'report.html'}"
+            )
+            console.print(
+                "--mode=evaluate evaluates it again, --mode=export writes the embeddings of all "
+                "splits"
+            )
             return
 
         experiment = other_models.with_teacher(experiment, console)
@@ -89,7 +102,8 @@ def train(
         process_group.keep_stacks(directory / "logs" / f"{workdir.process_name()}.stacks")
         console.log(
             f"process {jax.process_index()} of {jax.process_count()} on {socket.gethostname()}, "
-            f"{jax.local_device_count()} of {jax.device_count()} devices ({jax.devices()[0].device_kind})"
+            f"{jax.local_device_count()} of {jax.device_count()} devices "
+            f"({jax.devices()[0].device_kind})"
         )
         if config.head:
             experiment = frozen_features.with_head(experiment, directory, console, stop)
@@ -105,7 +119,9 @@ def train(
         queries = embedding_files.split_off_queries(results)
         if not main:
             return
-        results["timing"] = logs.summary(logs.JsonLines(directory / "timing.jsonl"), config.data.batch_size)
+        results["timing"] = logs.summary(
+            logs.JsonLines(directory / "timing.jsonl"), config.data.batch_size
+        )
         results["machine"] = logs.machine()
         results["data"] = {
             name: {"images": len(split.labels), "classes": len(np.unique(split.labels))}
@@ -122,19 +138,26 @@ def train(
         if show:
             show(
                 {"step": experiment.steps}
-                | {f"final/{name}": value for name, value in results.items() if isinstance(value, float)}
+                | {
+                    f"final/{name}": value
+                    for name, value in results.items()
+                    if isinstance(value, float)
+                }
             )
         run_report.print_table(config, results, console.rich)
-        console.print(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")
+        console.print(
+            f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}"
+        )
 
 
 def evaluate(
     config: Config, directory: Path, checkpoint: str, console: Console, output: Path | None = None
 ) -> dict[str, Any]:
-    """Evaluates a model on the test split; prints the table, writes the results to `output` and returns them.
+    """Evaluates a model on the test split; prints the table, writes the results to `output` and
+    returns them.
 
-    The model is a checkpoint of the run in `directory` or, if there is no run, the one that `init_from` names, so that
-    published checkpoints can be evaluated.
+    The model is a checkpoint of the run in `directory` or, if there is no run, the one that
+    `init_from` names, so that published checkpoints can be evaluated.
     """
     if config.init_from and not (directory / "config.json").exists():
         experiment = experiments.build(config)
@@ -153,7 +176,8 @@ def evaluate(
 def evaluation(
     experiment: Experiment, state: TrainState, model: str, console: Console
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The results and embeddings of `evaluations.final`; in the main process, with the geometry of the embeddings."""
+    """The results and embeddings of `evaluations.final`; in the main process, with the geometry of
+    the embeddings."""
     results, embeddings = model_metrics.final(experiment, state, model, console)
     if device_mesh.is_main_process():  # the others write no results
         labels = experiment.splits["test"].labels
@@ -166,13 +190,18 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     experiment, state = restore(config, directory, checkpoint, console)
     model = experiment.model(state, reading_in_results(config, directory))
     embedder = model.embedder()
-    embeddings = {name: embedder.embed_split(model, split) for name, split in experiment.splits.items()}
+    embeddings = {
+        name: embedder.embed_split(model, split) for name, split in experiment.splits.items()
+    }
     if not device_mesh.is_main_process():
         return
     finished = not workdir.unfinished(directory, model.step, reported=checkpoint == "reported")
     with files.locked(directory / "embeddings"), workdir.updated(directory, ("embeddings/",)):
         write_embeddings(experiment, directory, embeddings, model.step, finished=finished)
-        console.print(f"embeddings of {', '.join(embeddings)} at step {model.step}: {directory / 'embeddings'}")
+        console.print(
+            f"embeddings of {', '.join(embeddings)} at step {model.step}: "
+            f"{directory / 'embeddings'}"
+        )
 
 
 def check(config: Config, console: Console) -> None:
@@ -199,7 +228,9 @@ def check(config: Config, console: Console) -> None:
     console.print(f"one training step done, loss {metrics['loss']:.4f}: the configuration is valid")
 
 
-def restore(config: Config, directory: Path, checkpoint: str, console: Console) -> tuple[Experiment, TrainState]:
+def restore(
+    config: Config, directory: Path, checkpoint: str, console: Console
+) -> tuple[Experiment, TrainState]:
     """The experiment of an existing run with this configuration, and one of its states."""
     run = workdir.read_config(directory)
     workdir.check_same_run(directory, {"config": asdict(config)}, selecting=False)
@@ -207,28 +238,41 @@ def restore(config: Config, directory: Path, checkpoint: str, console: Console) 
     data, split = config.data, experiment.splits["train"]
     if (len(split.classes), list(experiment.shape)) != (run["classes"], run["shape"]):
         raise CheckpointError(
-            f"data.path={data.path}: has other training images than the run in {directory}; give its data, or "
+            f"data.path={data.path}: has other training images than the run in {directory}; give "
+            "its data, "
+            "or "
             "evaluate other data with dml-jax embed and dml-jax evaluate"
         )
     if run["data_hash"] != experiment.data_hash:
-        console.warn(f"data.path={data.path}: not the images that the run in {directory} was trained on")
+        console.warn(
+            f"data.path={data.path}: not the images that the run in {directory} was trained on"
+        )
     state = stored_state(experiment, directory, run, checkpoint, console)
-    if checkpoint == "reported" and (unfinished := workdir.unfinished(directory, int(state.step), reported=True)):
+    if checkpoint == "reported" and (
+        unfinished := workdir.unfinished(directory, int(state.step), reported=True)
+    ):
         console.warn(unfinished)
     return experiment, state
 
 
 def stored_state(
-    experiment: Experiment, directory: Path, run: Mapping[str, Any], checkpoint: str, console: Console
+    experiment: Experiment,
+    directory: Path,
+    run: Mapping[str, Any],
+    checkpoint: str,
+    console: Console,
 ) -> TrainState:
     """The `inference_state` of a checkpoint; `run` are the contents of `config.json`."""
-    stored = Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=run, writing=False)
+    stored = Checkpoints(
+        directory / "checkpoints", experiment.template, console.warn, run=run, writing=False
+    )
     with closing(stored) as checkpoints:
         return checkpoints.select(checkpoint, experiment.config.train.select)
 
 
 def print_summary(experiment: Experiment, directory: Path | None, console: Console) -> None:
-    """Prints model, data and devices of the training; raises ConfigError if nothing would be trained."""
+    """Prints model, data and devices of the training; raises ConfigError if nothing would be
+    trained."""
     config = experiment.config
     sizes = "  ".join(
         f"{name} {counted(len(split.labels), 'image')} of {counted(len(split.classes), 'class')}"
@@ -244,7 +288,9 @@ def print_summary(experiment: Experiment, directory: Path | None, console: Conso
     params = experiment.template().params
     parameter_groups.check(config.train.groups, experiment.method, params)
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
-    console.print(f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)")
+    console.print(
+        f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)"
+    )
     if pixels := converted.overridden_pixels(asdict(config.backbone)):
         console.warn(f"{config.backbone.pretrained} was trained with {', '.join(pixels)}")
     if directory is not None:
@@ -262,7 +308,9 @@ def evaluated(
     """A model with the data of its run, for analyses."""
 
     def before_training() -> TrainedModel:
-        return experiment.model(inference_state(other_models.initial_state(experiment, Console(active=False))))
+        return experiment.model(
+            inference_state(other_models.initial_state(experiment, Console(active=False)))
+        )
 
     return EvaluatedModel(
         directory,
@@ -277,7 +325,12 @@ def evaluated(
 
 
 def write_embeddings(
-    experiment: Experiment, directory: Path, embeddings: dict[str, np.ndarray], checkpoint_step: int, *, finished: bool
+    experiment: Experiment,
+    directory: Path,
+    embeddings: dict[str, np.ndarray],
+    checkpoint_step: int,
+    *,
+    finished: bool,
 ) -> None:
     """Writes embeddings, by name of their split, below `<workdir>/embeddings`."""
     for name, rows in embeddings.items():
@@ -291,5 +344,8 @@ def write_embeddings(
             step=checkpoint_step,
             finished=finished,
             data_hash=experiment.data_hash,
-            metadata={"class_name": [split.classes[label] for label in split.labels], **split.metadata},
+            metadata={
+                "class_name": [split.classes[label] for label in split.labels],
+                **split.metadata,
+            },
         )

@@ -1,7 +1,8 @@
-"""Hooks of mkdocs: the parts of the site that are made from code and configurations, so that they cannot drift.
+"""Hooks of mkdocs: the parts of the site that are made from code and configurations, so that they
+cannot drift.
 
-A line `<!-- generated: NAME -->` in a page is replaced by what the function NAME in PARTS returns. Each notebook
-becomes a page, each `configs/*/paper.py`, and so do the reports in `benchmarks/`.
+A line `<!-- generated: NAME -->` in a page is replaced by what the function NAME in PARTS returns.
+Each notebook becomes a page, each `configs/*/paper.py`, and so do the reports in `benchmarks/`.
 """
 
 import dataclasses
@@ -35,13 +36,22 @@ from dml_jax.losses import signature
 from dml_jax.methods import baseline
 
 ROOT = Path(__file__).parents[1]
-DATA_SETS = {"cub": "CUB-200-2011", "cars": "Cars196", "sop": "Stanford Online Products", "inshop": "In-Shop Clothes"}
+DATA_SETS = {
+    "cub": "CUB-200-2011",
+    "cars": "Cars196",
+    "sop": "Stanford Online Products",
+    "inshop": "In-Shop Clothes",
+}
 WIDTH = "110"  # of the commands' help, in characters
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
     """A Markdown table."""
-    cells = [header, ["---"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    cells = [
+        header,
+        ["---"] * len(header),
+        *([cell.replace("|", "\\|") for cell in row] for row in rows),
+    ]
     return "\n".join(f"| {' | '.join(row)} |" for row in cells) + "\n"
 
 
@@ -50,10 +60,13 @@ def numbers(first: str, names: dict[str, str]) -> str:
 
     Args:
       first: heading of the first column.
-      names: by what `published.csv` calls a configuration or a row, what is written in the first column; "PROTOCOL" in
-        it is replaced by the option.
+      names: by what `published.csv` calls a configuration or a row, what is written in the first
+        column; "PROTOCOL" in it is replaced by the option.
     """
-    return results_table(first, [(text, result) for name, text in names.items() for result in published.results(name)])
+    return results_table(
+        first,
+        [(text, result) for name, text in names.items() for result in published.results(name)],
+    )
 
 
 def results_table(first: str, results: list[tuple[str, list[published.Entry]]]) -> str:
@@ -66,18 +79,23 @@ def results_table(first: str, results: list[tuple[str, list[published.Entry]]]) 
         label = text.replace("PROTOCOL", "" if entry.protocol == "clean" else " --protocol=paper")
         printed = {e.metric: f"{e.printed} ± {e.spread}" if e.spread else e.printed for e in result}
         after = f"after refinement ({entry.refined})" if entry.refined else ""
-        where = ", ".join(filter(None, (entry.source, entry.paper, entry.place, entry.settings, after)))
+        where = ", ".join(
+            filter(None, (entry.source, entry.paper, entry.place, entry.settings, after))
+        )
         rows.append([label, *(printed.get(key, "–") for key in keys), where])
     header = [key.replace("recall@", "R@").replace("nmi", "NMI").replace("_", " ") for key in keys]
     return table([first, *header, "source"], rows) if rows else ""
 
 
 def places(text: str) -> set[str]:
-    """The tables and figures in "Tables 3 and 8", "Figures 6, 10-13" or "quoted by X, Table 6", one by one."""
+    """The tables and figures in "Tables 3 and 8", "Figures 6, 10-13" or "quoted by X, Table 6", one
+    by one."""
     found = set()
     for kind, numbers in re.findall(r"(Table|Figure)s? (\d[\w, -]*)", text):
         for first, letter, last in re.findall(r"\b(\d+)([a-z]?)\b(?:-(\d+))?", numbers):
-            found |= {f"{kind} {number}{letter}" for number in range(int(first), int(last or first) + 1)}
+            found |= {
+                f"{kind} {number}{letter}" for number in range(int(first), int(last or first) + 1)
+            }
     return found
 
 
@@ -92,17 +110,31 @@ def printed_in(paper: Paper, place: Place) -> list[tuple[str, list[published.Ent
     )
     given = set(re.findall(r"--(?:config|study)=(\S+)", " ".join(place.commands)))
     results = [list(metrics) for _, metrics in itertools.groupby(found, lambda entry: entry[:8])]
-    names = [[of for of in result[0].of if of.partition("/")[0] in given] or [result[0].of[0]] for result in results]
+    names = [
+        [of for of in result[0].of if of.partition("/")[0] in given] or [result[0].of[0]]
+        for result in results
+    ]
     return [(f"`{name[0]}`", result) for name, result in zip(names, results, strict=True)]
 
 
 def stored_results(place: Place) -> tuple[list[str], list[str]]:
-    """Where results of the studies of a table or figure are: headings in `benchmarks/RESULTS.md` below which a study is
-    named, and the data sets on which claims measured it (`benchmarks/claims`)."""
+    """Where results of the studies of a table or figure are: headings in `benchmarks/RESULTS.md`
+    below which a study is named, and the data sets on which claims measured it
+    (`benchmarks/claims`)."""
     studies = set(re.findall(r"--study=(\w+:\w+)-", " ".join(place.commands)))
-    sections = re.split(r"^## ", (ROOT / "benchmarks/RESULTS.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    headings = [part.partition("\n")[0] for part in sections[1:] if any(f"`{name}-" in part for name in studies)]
-    return headings, [data for data, lines in measurements().items() if studies & {line["study"] for line in lines}]
+    sections = re.split(
+        r"^## ", (ROOT / "benchmarks/RESULTS.md").read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    headings = [
+        part.partition("\n")[0]
+        for part in sections[1:]
+        if any(f"`{name}-" in part for name in studies)
+    ]
+    return headings, [
+        data
+        for data, lines in measurements().items()
+        if studies & {line["study"] for line in lines}
+    ]
 
 
 def measurements() -> dict[str, ledger.Lines]:
@@ -114,11 +146,18 @@ def measurements() -> dict[str, ledger.Lines]:
 
 
 def paper_page(paper: Paper) -> str:
-    """Every table and figure of a paper, with the commands that give it, published numbers and our own."""
+    """Every table and figure of a paper, with the commands that give it, published numbers and our
+    own."""
     text = [
         f"# {paper.title}\n",
-        f"{paper.source}. Training needs the data and the ImageNet weights. The tables show the published numbers, in "
-        "percent; their first column is the configuration, or the study and its row. What the paper quotes from others "
+        f"{paper.source}. Training needs the data and the ImageNet weights. The tables show the "
+        "published "
+        "numbers, "
+        "in "
+        "percent; their first column is the configuration, or the study and its row. What the "
+        "paper quotes "
+        "from "
+        "others "
         "for comparison is left out unless it has a configuration here.\n",
     ]
     text += [*(f"- {limit}" for limit in paper.limits), ""]
@@ -131,9 +170,15 @@ def paper_page(paper: Paper) -> str:
         headings, measured = stored_results(place)
         for heading in headings:
             anchor = slugify(heading.replace("`", ""), "-")
-            text.append(f"Measured with dml_jax, in a smaller setting: [{heading}](../results.md#{anchor}).\n")
+            text.append(
+                "Measured with dml_jax, in a smaller setting: "
+                f"[{heading}](../results.md#{anchor}).\n"
+            )
         if measured:
-            text.append(f"Claims of it are tested on {' and '.join(measured)}: [the ledger](../claims.md).\n")
+            text.append(
+                f"Claims of it are tested on {' and '.join(measured)}: [the "
+                "ledger](../claims.md).\n"
+            )
         text.append(results_table("result of", printed_in(paper, place)))
     return "\n".join(text)
 
@@ -145,22 +190,37 @@ def papers() -> str:
         text.append(f"## {title}\n")
         for path in sorted((ROOT / "configs").glob(f"{data}_*.py")):
             module = config_files.run_file("--config", str(path))
-            names = [path.stem, *(f"{path.stem}:{variant}" for variant in getattr(module, "VARIANTS", ()))]
-            found = numbers("command", {name: f"`python -m dml_jax.main --config={name}PROTOCOL`" for name in names})
+            names = [
+                path.stem,
+                *(f"{path.stem}:{variant}" for variant in getattr(module, "VARIANTS", ())),
+            ]
+            found = numbers(
+                "command",
+                {name: f"`python -m dml_jax.main --config={name}PROTOCOL`" for name in names},
+            )
             if found:
-                text.append(f"### {path.stem}\n\n{(module.__doc__ or '').partition(chr(10))[0]}\n\n{found}")
+                text.append(
+                    f"### {path.stem}\n\n{(module.__doc__ or '').partition(chr(10))[0]}\n\n{found}"
+                )
     return "\n".join(text)
 
 
 def studies() -> str:
-    """The tables and figures of the papers and their reproductions, with the command of each and published numbers."""
+    """The tables and figures of the papers and their reproductions, with the command of each and
+    published numbers."""
     rows, text = [], []
     for own, path in sorted(config_files.known_files("--study").items()):
         variants = config_files.run_file("--study", str(path)).VARIANTS
         # A study of several data sets is listed once.
         for variant in {name.partition("-")[0]: name for name in reversed(variants)}.values():
             _, study = plan.load(f"{path}:{variant}")
-            rows.append([study.title.rpartition(":")[0], study.source, f"`dml-jax study --study={own}:{variant}`"])
+            rows.append(
+                [
+                    study.title.rpartition(":")[0],
+                    study.source,
+                    f"`dml-jax study --study={own}:{variant}`",
+                ]
+            )
         found: dict[str, dict[str, str]] = {}  # by study with its variant, then by row
         for of in (of for entry in published.entries() for of in entry.of):
             name, _, row = of.partition("/")
@@ -171,21 +231,35 @@ def studies() -> str:
 
 
 def claims() -> str:
-    """The claims of each paper, and the verdicts on every data set of which there are measurements."""
+    """The claims of each paper, and the verdicts on every data set of which there are
+    measurements."""
     text, verdicts = [], []
     measured = measurements()
     for paper in ledger.papers():
         title, stated = ledger.load(paper)
         text.append(f"## {title}\n\nEvery claim, and where it stands:\n")
-        text += [f"- `{claim.name}`: {claim.says} ({claim.where}; `{claim.study}`)" for claim in stated]
+        text += [
+            f"- `{claim.name}`: {claim.says} ({claim.where}; `{claim.study}`)" for claim in stated
+        ]
         for data, lines in measured.items():
             if entries := [entry for entry in ledger.ledger(stated, lines, data) if entry.found]:
                 rows = [list(ledger.cells(entry)) for entry in entries]
                 text.append(f"\n### {title}, on {data}\n\n{table(list(ledger.HEAD), rows)}")
                 verdicts += [entry.verdict for entry in entries]
-    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(sorted(verdicts)[::-1]))
-    seconds = sum(float(line["seconds"]) for lines in measured.values() for line in lines if " + " not in line["row"])
-    summary = f"Verdicts: {counts or 'none yet'}, after {outcomes.duration(seconds)} of training on a busy machine."
+    counts = ", ".join(
+        f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(sorted(verdicts)[::-1])
+    )
+    seconds = sum(
+        float(line["seconds"])
+        for lines in measured.values()
+        for line in lines
+        if " + " not in line["row"]
+    )
+    summary = (
+        f"Verdicts: {counts or 'none yet'}, after {outcomes.duration(seconds)} of training "
+        "on a busy "
+        "machine."
+    )
     return f"{summary}\n\n" + "\n".join(text)
 
 
@@ -202,7 +276,8 @@ def commands() -> str:
 
 
 def rows_of(section: Any, prefix: str = "") -> Iterator[list[str]]:
-    """Key, type, default and meaning of each option of a section, a class or an instance, and of the sections in it."""
+    """Key, type, default and meaning of each option of a section, a class or an instance, and of
+    the sections in it."""
     kind = section if isinstance(section, type) else type(section)
     hints, texts = typing.get_type_hints(kind, include_extras=True), meanings(kind)
     for field in dataclasses.fields(kind):
@@ -212,7 +287,12 @@ def rows_of(section: Any, prefix: str = "") -> Iterator[list[str]]:
             continue
         text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
         shown = "" if default is dataclasses.MISSING or text == "" else f"`{text}`"
-        yield [f"`{prefix}{field.name}`", type_name(hints[field.name]), shown, texts.get(field.name, "")]
+        yield [
+            f"`{prefix}{field.name}`",
+            type_name(hints[field.name]),
+            shown,
+            texts.get(field.name, ""),
+        ]
 
 
 def options() -> str:
@@ -230,11 +310,19 @@ def options() -> str:
         sections[f"method.loss={name}"] = rows_of(signature.options(loss), f"method.{name}.")
     header = ["key", "type", "default", "meaning"]
     return "\n".join(
-        f"## `{title}`\n\n{table(header, rows)}" for title, found in sections.items() if (rows := list(found))
+        f"## `{title}`\n\n{table(header, rows)}"
+        for title, found in sections.items()
+        if (rows := list(found))
     )
 
 
-PARTS = {"papers": papers, "claims": claims, "studies": studies, "commands": commands, "options": options}
+PARTS = {
+    "papers": papers,
+    "claims": claims,
+    "studies": studies,
+    "commands": commands,
+    "options": options,
+}
 
 
 def notebook(path: Path) -> str:
@@ -246,7 +334,9 @@ def notebook(path: Path) -> str:
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             if "image/png" in data:
-                text.append(f"![figure](data:image/png;base64,{''.join(data['image/png'].split())})")
+                text.append(
+                    f"![figure](data:image/png;base64,{''.join(data['image/png'].split())})"
+                )
             elif plain := "".join(output.get("text", data.get("text/plain", ""))):
                 text.append(f"```text\n{plain.rstrip()}\n```")
     return "\n\n".join(text) + f"\n\n[Download this notebook]({path.name})\n"
@@ -255,7 +345,9 @@ def notebook(path: Path) -> str:
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Lists the pages of the papers, below "Results"."""
     pages = [{paper.title: f"papers/{name}.md"} for name, paper in stated_papers.known().items()]
-    next(section["Results"] for section in config.nav or () if "Results" in section).insert(2, {"Papers": pages})
+    next(section["Results"] for section in config.nav or () if "Results" in section).insert(
+        2, {"Papers": pages}
+    )
     return config
 
 
@@ -264,7 +356,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted(Path(config.docs_dir, "notebooks").glob("*.ipynb")):
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook(path)))
     for page in ("results.md", "TIMINGS.md", "ACCELERATORS.md"):
-        content = (ROOT / "benchmarks" / page.replace("results", "RESULTS")).read_text(encoding="utf-8")
+        content = (ROOT / "benchmarks" / page.replace("results", "RESULTS")).read_text(
+            encoding="utf-8"
+        )
         content = content.replace("](../docs/", "](").replace("](RESULTS.md", "](results.md")
         files.append(File.generated(config, page, content=content))
     for name, paper in stated_papers.known().items():
@@ -273,8 +367,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fills in what is generated; links to files that are read outside of the site lead to the pages made from them."""
-    markdown = re.sub(r"(?<=\]\()((?:\.\./)*)\.\./benchmarks/RESULTS\.md", r"\1results.md", markdown)
-    markdown = re.sub(r"(?<=\]\()((?:\.\./)*)\.\./benchmarks/ACCELERATORS\.md", r"\1ACCELERATORS.md", markdown)
+    """Fills in what is generated; links to files that are read outside of the site lead to the
+    pages made from them."""
+    markdown = re.sub(
+        r"(?<=\]\()((?:\.\./)*)\.\./benchmarks/RESULTS\.md", r"\1results.md", markdown
+    )
+    markdown = re.sub(
+        r"(?<=\]\()((?:\.\./)*)\.\./benchmarks/ACCELERATORS\.md", r"\1ACCELERATORS.md", markdown
+    )
     markdown = re.sub(r"(?<=/notebooks/)(\w+)\.ipynb(?=[)#])", r"\1.md", markdown)
-    return re.sub(r"^<!-- generated: (\w+) -->$", lambda found: PARTS[found[1]](), markdown, flags=re.MULTILINE)
+    return re.sub(
+        r"^<!-- generated: (\w+) -->$",
+        lambda found: PARTS[found[1]](),
+        markdown,
+        flags=re.MULTILINE,
+    )

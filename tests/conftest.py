@@ -24,10 +24,12 @@ from tests import xla_flags
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
-# Matrices are small, and threads of NumPy and scikit-learn that wait for each other take the cores from other workers.
+# Matrices are small, and threads of NumPy and scikit-learn that wait for each other take the cores
+# from other workers.
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-# Most of the time is spent compiling small programs. The older emitters of XLA before 2026 compile a third faster,
-# programs in one part, which are not compiled in parallel, a fifth, and fewer passes of LLVM a twentieth.
+# Most of the time is spent compiling small programs. The older emitters of XLA before 2026 compile
+# a third faster, programs in one part, which are not compiled in parallel, a fifth, and fewer
+# passes of LLVM a twentieth.
 os.environ["XLA_FLAGS"] = xla_flags.with_known(
     xla_flags.UNOPTIMIZED,
     "--xla_cpu_use_fusion_emitters=false",
@@ -35,15 +37,19 @@ os.environ["XLA_FLAGS"] = xla_flags.with_known(
     "--xla_llvm_disable_expensive_passes=true",
 )
 # Shared with the processes that tests start, and with later runs of the tests.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".cache" / "compiled"))
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".cache" / "compiled")
+)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
-os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # no lines of Python in programs: lowered faster
+os.environ.setdefault(
+    "JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0"
+)  # no lines of Python in programs: lowered faster
 
 import jax
 import pytest
 
-# Read by the client of the Hugging Face hub when it is imported. The socket only reserves the address, which refuses
-# connections unless a test uses the fixture `hub`.
+# Read by the client of the Hugging Face hub when it is imported. The socket only reserves the
+# address, which refuses connections unless a test uses the fixture `hub`.
 _reserved = socket.socket()
 atexit.register(_reserved.close)
 _reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -54,7 +60,8 @@ os.environ |= {"HF_HUB_ETAG_TIMEOUT": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "1"}  # se
 os.environ.pop("HF_TOKEN", None)
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
-# Extras in DML_JAX_EXTRAS are installed: their tests must not be skipped. By extra: modules of other names.
+# Extras in DML_JAX_EXTRAS are installed: their tests must not be skipped. By extra: modules of
+# other names.
 _MODULES = {
     "onnx": ("jax2onnx", "onnxruntime"), "search": ("optuna",), "heic": ("pillow_heif",),
     "tensorboard": ("tensorboardX",), "gcs": ("gcsfs", "gcp_storage_emulator"),
@@ -64,7 +71,9 @@ _extras = os.environ.get("DML_JAX_EXTRAS", "")
 _installed = [module for extra in _extras.split(",") for module in _MODULES.get(extra, (extra,))]
 _skip_unless = pytest.importorskip
 pytest.importorskip = lambda name, *rest, **options: (  # type: ignore[assignment]
-    importlib.import_module(name) if name.partition(".")[0] in _installed else _skip_unless(name, *rest, **options)
+    importlib.import_module(name)
+    if name.partition(".")[0] in _installed
+    else _skip_unless(name, *rest, **options)
 )
 
 _LIBC = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
@@ -73,7 +82,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start processes run first: they take longest, and parallel workers should finish together."""
+    """Tests that start processes run first: they take longest, and parallel workers should finish
+    together."""
     items.sort(key=lambda item: item.path.name not in ("test_process_group.py", "test_main.py"))
 
 
@@ -81,7 +91,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _limited_memory() -> Iterator[None]:
     """Discards compiled programs before they take several gigabytes of a worker."""
     yield
-    if _LIBC and int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() > 1.2e9:
+    if (
+        _LIBC
+        and int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() > 1.2e9
+    ):
         jax.clear_caches()
         gc.collect()
         _LIBC.malloc_trim(0)  # otherwise the allocator keeps what was freed
@@ -100,7 +113,10 @@ def full_disk() -> Callable[[int], AbstractContextManager[None]]:
 
     @contextmanager
     def limited(size: int) -> Iterator[None]:
-        limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        limits, handler = (
+            resource.getrlimit(resource.RLIMIT_FSIZE),
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+        )
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
         try:
             yield
@@ -113,7 +129,8 @@ def full_disk() -> Callable[[int], AbstractContextManager[None]]:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> "Iterator[Hub]":
-    """A Hugging Face hub without repositories; its client has nothing in its cache and does not pause."""
+    """A Hugging Face hub without repositories; its client has nothing in its cache and does not
+    pause."""
     from tests import hub
 
     monkeypatch.setattr(time, "sleep", lambda seconds: None)

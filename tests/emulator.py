@@ -1,7 +1,8 @@
 """An emulator of Google Cloud Storage in a process of its own.
 
-The right to write and the database format of orbax rely on generations: an object is only written in place of the
-expected one, and reading one tells its generation. The emulator leaves both out, so they are added here.
+The right to write and the database format of orbax rely on generations: an object is only written
+in place of the expected one, and reading one tells its generation. The emulator leaves both out, so
+they are added here.
 """
 
 import socket
@@ -53,27 +54,34 @@ running = server.create_server("127.0.0.1", int(sys.argv[1]), in_memory=True, de
 running.start()
 print("ready", flush=True)
 time.sleep(3600)
-"""
+"""  # noqa: E501
 
 
 @contextmanager
 def running() -> Iterator[dict[str, str]]:
-    """The environment variables with which clients find the emulator, and nothing else; it has the bucket "bucket"."""
+    """The environment variables with which clients find the emulator, and nothing else; it has the
+    bucket "bucket"."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(port)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", SERVER, str(port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     assert process.stdout
     try:
         assert process.stdout.readline() == "ready\n"
         yield {
-            "STORAGE_EMULATOR_HOST": address, "TENSORSTORE_GCS_HTTP_URL": address, "NO_GCE_CHECK": "true",
-            "CLOUD_STORAGE_EMULATOR_ENDPOINT": address, "GCE_METADATA_HOST": "127.0.0.1:1",
+            "STORAGE_EMULATOR_HOST": address,
+            "TENSORSTORE_GCS_HTTP_URL": address,
+            "NO_GCE_CHECK": "true",
+            "CLOUD_STORAGE_EMULATOR_ENDPOINT": address,
+            "GCE_METADATA_HOST": "127.0.0.1:1",
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-        }  # fmt: skip
+        }
     finally:
         process.kill()
         process.wait()
@@ -82,7 +90,8 @@ def running() -> Iterator[dict[str, str]]:
 
 @contextmanager
 def client() -> Iterator[Any]:
-    """The client that dml_jax uses for buckets; this process and those it starts are connected with an emulator."""
+    """The client that dml_jax uses for buckets; this process and those it starts are connected with
+    an emulator."""
     with running() as variables, pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)

@@ -1,7 +1,9 @@
-"""A Hugging Face hub on this machine, for its real client, which `conftest.py` has told its address.
+"""A Hugging Face hub on this machine, for its real client, which `conftest.py` has told its
+address.
 
-It answers the requests of huggingface_hub 2.4 as https://huggingface.co does: files in git have their git hash as ETag,
-large files are elsewhere, under their SHA-256, and a commit is a list of JSON lines.
+It answers the requests of huggingface_hub 2.4 as https://huggingface.co does: files in git have
+their git hash as ETag, large files are elsewhere, under their SHA-256, and a commit is a list of
+JSON lines.
 """
 
 import base64
@@ -27,8 +29,10 @@ PORT = urlsplit(ENDPOINT).port or 0
 STORE = f"http://localhost:{PORT}"  # another origin than the hub itself, as in reality
 LARGE = (".safetensors", ".bin", ".pth", ".onnx", ".parquet")
 NOT_FOUND = {
-    "RepoNotFound": "Repository not found", "EntryNotFound": "Entry not found", "RevisionNotFound": "Invalid rev id",
-}  # fmt: skip
+    "RepoNotFound": "Repository not found",
+    "EntryNotFound": "Entry not found",
+    "RevisionNotFound": "Invalid rev id",
+}
 
 
 class Fault(NamedTuple):
@@ -74,7 +78,9 @@ class Hub:
 
 
 def commit_of(files: dict[str, bytes]) -> str:
-    return hashlib.sha1(repr([(name, sha256(files[name])) for name in sorted(files)]).encode()).hexdigest()
+    return hashlib.sha1(
+        repr([(name, sha256(files[name])) for name in sorted(files)]).encode()
+    ).hexdigest()
 
 
 @lru_cache
@@ -94,7 +100,8 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
 
 @contextmanager
 def running() -> Iterator[Hub]:
-    """A hub without repositories, until the context ends; the client's cache is empty then, and before."""
+    """A hub without repositories, until the context ends; the client's cache is empty then, and
+    before."""
     hub = Hub()
 
     class Handler(_Handler):
@@ -136,14 +143,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def refuse(self, status: int, message: str, code: str = "", **headers: str) -> None:
         extra = {"X_Error_Code": code} if code else {}
-        self.json({"error": message}, status, X_Error_Message=message, X_Request_Id="Root=1-2-3", **extra, **headers)
+        self.json(
+            {"error": message},
+            status,
+            X_Error_Message=message,
+            X_Request_Id="Root=1-2-3",
+            **extra,
+            **headers,
+        )
 
     def answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         line = f"{self.command} {path}"
         self.state.asked.append(line)
         body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-        self.fault = next((fault for pattern, fault in self.state.faults if re.search(pattern, line)), Fault())
+        self.fault = next(
+            (fault for pattern, fault in self.state.faults if re.search(pattern, line)), Fault()
+        )
         if self.fault.page:
             self.reply(b"<html>Welcome to our hotel</html>", Content_Type="text/html")
         elif self.fault.status != 200:
@@ -155,15 +171,25 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def route(self, path: str, body: bytes) -> None:
         state = self.state
-        if self.command in ("POST", "PUT") and not path.startswith("/store/") and not self.headers["Authorization"]:
+        if (
+            self.command in ("POST", "PUT")
+            and not path.startswith("/store/")
+            and not self.headers["Authorization"]
+        ):
             return self.refuse(401, "Invalid username or password.")
         if path == "/api/repos/create":
             wanted = json.loads(body)
             name = f"{wanted.get('organization') or 'me'}/{wanted['name']}"
             if state.reader:
-                return self.refuse(403, f'You don\'t have the rights to create a model under the namespace "{name}"')
+                return self.refuse(
+                    403,
+                    f'You don\'t have the rights to create a model under the namespace "{name}"',
+                )
             if name in state.repositories:
-                return self.json({"error": "You already created this model repo", "url": f"{ENDPOINT}/{name}"}, 409)
+                return self.json(
+                    {"error": "You already created this model repo", "url": f"{ENDPOINT}/{name}"},
+                    409,
+                )
             state.repositories[name] = {".gitattributes": b"*.safetensors filter=lfs\n"}
             if wanted.get("visibility") == "private":
                 state.private.add(name)
@@ -184,7 +210,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not match:
             return self.refuse(404, "Sorry, we can't find the page you are looking for.")
         name, revision = match[1] or match[4], match[3] or match[5] or "main"
-        if name not in state.repositories or (name in state.private and not self.headers["Authorization"]):
+        if name not in state.repositories or (
+            name in state.private and not self.headers["Authorization"]
+        ):
             return self.refuse(401, "Invalid username or password.", "RepoNotFound")
         files = state.repositories[name]
         commit = commit_of(files)
@@ -202,11 +230,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             ]})  # fmt: skip
         if match[2] == "commit":
             return self.commit(name, files, body)
-        return self.json({"id": name, "sha": commit, "siblings": [{"rfilename": path} for path in files]})
+        return self.json(
+            {"id": name, "sha": commit, "siblings": [{"rfilename": path} for path in files]}
+        )
 
     def file(self, name: str, files: dict[str, bytes], commit: str, path: str) -> None:
         if name in self.state.gated:
-            return self.refuse(401, f"Access to model {name} is restricted. Please log in.", "GatedRepo")
+            return self.refuse(
+                401, f"Access to model {name} is restricted. Please log in.", "GatedRepo"
+            )
         if path not in files:
             return self.refuse(404, "Entry not found", "EntryNotFound", X_Repo_Commit=commit)
         content = files[path]
@@ -215,10 +247,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         digest = sha256(content)
         self.state.stored[digest] = content
         return self.reply(
-            status=302, Location=f"{STORE}/store/{digest}", X_Repo_Commit=commit,
-            X_Linked_ETag=f'"{digest}"', X_Linked_Size=str(len(content)),
-            X_Xet_Hash=digest[::-1], X_Xet_Refresh_Route=f"{ENDPOINT}/api/models/{name}/xet-read-token/{commit}",
-        )  # fmt: skip
+            status=302,
+            Location=f"{STORE}/store/{digest}",
+            X_Repo_Commit=commit,
+            X_Linked_ETag=f'"{digest}"',
+            X_Linked_Size=str(len(content)),
+            X_Xet_Hash=digest[::-1],
+            X_Xet_Refresh_Route=f"{ENDPOINT}/api/models/{name}/xet-read-token/{commit}",
+        )
 
     def store(self, digest: str, body: bytes) -> None:
         """Sends or receives a large file."""

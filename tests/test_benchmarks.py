@@ -14,7 +14,9 @@ def measured(**ratios: float) -> dict[str, dict[str, object]]:
 def test_a_ratio_that_falls_by_more_than_the_tolerance_is_named() -> None:
     new = measured(triplet=1.4, margin=1.6, arcface=3.0, new=0.1, unpeered=np.nan)
     old = measured(triplet=2.0, margin=2.0, arcface=2.0, unpeered=2.0)
-    assert benchmarks.regressions(new, old, 0.25) == ["losses, triplet: 1.40 times as fast as the peer, 2.00 before"]
+    assert benchmarks.regressions(new, old, 0.25) == [
+        "losses, triplet: 1.40 times as fast as the peer, 2.00 before"
+    ]
 
 
 def test_mutated_modules_and_their_tests_exist() -> None:

@@ -1,4 +1,5 @@
-"""Runs in Google Cloud Storage, here an emulator: what is written, what is read again, and who may write."""
+"""Runs in Google Cloud Storage, here an emulator: what is written, what is read again, and who may
+write."""
 
 import os
 import threading
@@ -58,20 +59,25 @@ def test_a_command_that_fails_before_training_leaves_nothing(client: Any) -> Non
 def test_a_process_that_another_has_replaced_writes_nothing_more(
     client: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """E.g. because the first did not answer for a while; after it was killed, the second goes on at once."""
+    """E.g. because the first did not answer for a while; after it was killed, the second goes on at
+    once."""
 
     def overtaken() -> None:
         with buckets.working_copy("--workdir", URL, writing=True) as first:
             (first / "a").write_text("first")
             with buckets.working_copy("--workdir", URL, writing=True) as second:
                 (second / "a").write_text("second")
-                with buckets.working_copy("--workdir", URL, writing=True, active=False):  # of the same run
+                with buckets.working_copy(
+                    "--workdir", URL, writing=True, active=False
+                ):  # of the same run
                     pass
                 buckets.push(second)
             with buckets.working_copy("--workdir", URL, writing=True):
                 buckets.push(first)
 
-    with pytest.raises(CheckpointError, match=rf"{URL}: process \d+ on .* has taken over this run, so this"):
+    with pytest.raises(
+        CheckpointError, match=rf"{URL}: process \d+ on .* has taken over this run, so this"
+    ):
         overtaken()
     assert f"{URL}: taking over from process {os.getpid()} on " in capsys.readouterr().out
     assert client.cat_file("bucket/runs/one/a") == b"second"
@@ -111,12 +117,16 @@ def test_of_two_that_start_at_once_one_writes(client: Any, monkeypatch: pytest.M
 
 def test_an_object_that_is_lost_during_a_run() -> None:
     """May be back when the run is started again, unlike a bucket that does not exist."""
-    with pytest.raises(PeerError, match=rf"{URL}/latest/20: an object"), buckets.reaching(f"{URL}/latest/20"):
+    with (
+        pytest.raises(PeerError, match=rf"{URL}/latest/20: an object"),
+        buckets.reaching(f"{URL}/latest/20"),
+    ):
         raise FileNotFoundError
 
 
 @pytest.mark.parametrize(
-    ("status", "message", "kind"), [(503, "cannot be reached", PeerError), (403, "access is denied", CheckpointError)]
+    ("status", "message", "kind"),
+    [(503, "cannot be reached", PeerError), (403, "access is denied", CheckpointError)],
 )
 def test_a_bucket_that_fails(status: int, message: str, kind: type[Exception], client: Any) -> None:
     from gcsfs.retry import validate_response
@@ -131,13 +141,19 @@ def test_a_bucket_that_fails(status: int, message: str, kind: type[Exception], c
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("gs://none/run", "--workdir=gs://none/run: there is no such bucket or object; create the bucket first"),
+        (
+            "gs://none/run",
+            "--workdir=gs://none/run: there is no such bucket or object; create the bucket first",
+        ),
         ("gs://bucket", "give gs://bucket/directory, or a directory, where S3 may be mounted"),
         ("s3://bucket/run", "give gs://bucket/directory, or a directory"),
     ],
 )
 def test_buckets_that_cannot_be_used(url: str, message: str) -> None:
-    with pytest.raises(CheckpointError, match=message), buckets.working_copy("--workdir", url, writing=True) as copy:
+    with (
+        pytest.raises(CheckpointError, match=message),
+        buckets.working_copy("--workdir", url, writing=True) as copy,
+    ):
         raise AssertionError(copy)
 
 

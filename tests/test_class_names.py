@@ -1,4 +1,5 @@
-"""Names of classes are the same after removing spaces and composing Unicode; near-equal names are found."""
+"""Names of classes are the same after removing spaces and composing Unicode; near-equal names are
+found."""
 
 import pytest
 
@@ -15,9 +16,18 @@ def test_the_same_name() -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        *(("Gray Catbird", other) for other in ("gray_catbird", "Gray-Catbird", "GrayCatbird", "gray  catbird")),
+        *(
+            ("Gray Catbird", other)
+            for other in ("gray_catbird", "Gray-Catbird", "GrayCatbird", "gray  catbird")
+        ),
         *(("1", other) for other in ("1.0", "01", "+1", "1.", "001.00", "１")),
-        *(("1.5", "1.50"), ("model 3", "Model_3"), ("a-1", "a1"), ("1 2", "1_2"), ("STRASSE", "straße")),
+        *(
+            ("1.5", "1.50"),
+            ("model 3", "Model_3"),
+            ("a-1", "a1"),
+            ("1 2", "1_2"),
+            ("STRASSE", "straße"),
+        ),
     ],
 )
 def test_near_equal_names(one: str, other: str) -> None:
@@ -26,7 +36,7 @@ def test_near_equal_names(one: str, other: str) -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("1", "-1"), ("1", "10"), ("1-2", "12"), ("1.5", "15"), ("v1.0", "v10"), ("C", "C++"), ("-", "_"), ("a", "ä"),
+    [("1", "-1"), ("1", "10"), ("1-2", "12"), ("1.5", "15"), ("v1.0", "v10"), ("C", "C++"), ("-", "_"), ("a", "ä"),  # noqa: E501
      ("model 1 1", "model 11"), ("12345678901234567890", "12345678901234567891"), ("1e3", "1000")],
 )  # fmt: skip
 def test_other_names(one: str, other: str) -> None:

@@ -1,4 +1,5 @@
-"""Published configurations: every variant resolves and builds, with the values of the paper or the authors' code."""
+"""Published configurations: every variant resolves and builds, with the values of the paper or the
+authors' code."""
 
 import importlib
 import json
@@ -36,13 +37,22 @@ NAMES = [f"{data}_baseline" for data in CLASSES]
 VIT = ["cub_vit", "cars_vit"]  # without published results
 SAME = ("normalized_softmax",)  # variants that repeat the main configuration
 PAIRS = {  # without parameters of their own
-    "contrastive", "triplet", "n_pair", "lifted_structure", "multi_similarity", "sup_con", "smooth_ap", "recall_at_k",
-}  # fmt: skip
+    "contrastive",
+    "triplet",
+    "n_pair",
+    "lifted_structure",
+    "multi_similarity",
+    "sup_con",
+    "smooth_ap",
+    "recall_at_k",
+}
 
 
 def names(paper: str) -> list[str]:
     """The configurations of a paper for the data sets on which papers report results."""
-    return [f"{data}_{paper}" for data in CLASSES if (ROOT / "configs" / f"{data}_{paper}.py").exists()]
+    return [
+        f"{data}_{paper}" for data in CLASSES if (ROOT / "configs" / f"{data}_{paper}.py").exists()
+    ]
 
 
 def module(name: str) -> ModuleType:
@@ -62,7 +72,12 @@ def variants(name: str) -> tuple[str, ...]:
 def configurations(paper: str | None = None) -> list[tuple[str, str]]:
     """(file, variant) of all configurations of a paper, or of those that belong to none."""
     files = [path for path in (ROOT / "configs").glob("*.py") if "get_config" in path.read_text()]
-    return [(file.stem, variant) for file in files if paper_of(file.name) == paper for variant in variants(file.stem)]
+    return [
+        (file.stem, variant)
+        for file in files
+        if paper_of(file.name) == paper
+        for variant in variants(file.stem)
+    ]
 
 
 def check_resolve_without_a_warning(paper: str | None, number: int) -> None:
@@ -72,7 +87,9 @@ def check_resolve_without_a_warning(paper: str | None, number: int) -> None:
     for name, variant in found:
         path = f"{ROOT / 'configs' / name}.py{':' if variant else ''}{variant}"
         for protocol in config_files.PROTOCOLS:
-            config_files.resolved(path, {}, lambda text, path=path: pytest.fail(f"{path}: {text}"), protocol)
+            config_files.resolved(
+                path, {}, lambda text, path=path: pytest.fail(f"{path}: {text}"), protocol
+            )
 
 
 def test_every_configuration_and_variant_resolves_without_a_warning() -> None:
@@ -94,8 +111,12 @@ def test_the_batch_size_for_which_rates_are_given(tmp_path: Path) -> None:
 
 def test_a_batch_that_the_devices_do_not_divide() -> None:
     """With the eight devices of the tests."""
-    config = config_files.resolved("digits_baseline", {"data.batch_size": "54", "data.images_per_class": "1"})
-    with pytest.raises(ConfigError, match=r"batch_size=54: must be .* 8 devices; the nearest that fits is 56$"):
+    config = config_files.resolved(
+        "digits_baseline", {"data.batch_size": "54", "data.images_per_class": "1"}
+    )
+    with pytest.raises(
+        ConfigError, match=r"batch_size=54: must be .* 8 devices; the nearest that fits is 56$"
+    ):
         experiments.build(config)
 
 
@@ -109,21 +130,29 @@ def check_settings(keys: tuple[str, ...], expected: dict[str, tuple[Any, ...]]) 
 
 
 def check_fit_their_weights(paper: str | None, weights: set[str]) -> None:
-    """Also in what the shapes do not show; the directories, of `weights` and more, are named after the networks."""
+    """Also in what the shapes do not show; the directories, of `weights` and more, are named after
+    the networks."""
     named, found = convert.published(), set()
     for name, variant in configurations(paper):
         options = asdict(resolved(name, variant).backbone)
         directory = Path(options["pretrained"]).name
         if directory != "none":
             unseen = getattr(configs.module("backbone", options["name"]), "UNSEEN", ())
-            keys = (*unseen, "pixels") if unseen else ()  # the papers change the pixels of convolutional networks
-            assert not converted.differences(asdict(named[directory]), options, keys), (name, variant)
+            keys = (
+                (*unseen, "pixels") if unseen else ()
+            )  # the papers change the pixels of convolutional networks
+            assert not converted.differences(asdict(named[directory]), options, keys), (
+                name,
+                variant,
+            )
             found.add(directory)
     assert weights <= found
 
 
 def test_every_configuration_fits_its_weights() -> None:
-    check_fit_their_weights(None, {"dino_vits16", "dinov2_vits14", "lite0", "resnet50", "vit_small"})
+    check_fit_their_weights(
+        None, {"dino_vits16", "dinov2_vits14", "lite0", "resnet50", "vit_small"}
+    )
 
 
 def check_variants_and_protocols(
@@ -132,7 +161,8 @@ def check_variants_and_protocols(
     nmi_average: str = "arithmetic",
     k_means: tuple[Any, ...] = (),
 ) -> None:
-    """What the variants of a configuration share; of its paper protocol, the values that differ between authors.
+    """What the variants of a configuration share; of its paper protocol, the values that differ
+    between authors.
 
     Args:
       name: of the file.
@@ -147,12 +177,21 @@ def check_variants_and_protocols(
         assert settings not in seen or variant in SAME, f"{variant} changes nothing"
         seen.append(settings)
         assert config.name == "-".join(filter(None, (name, variant)))
-        assert (config.data.name, config.data.path, config.method.name) == (data, f"data/{data}", method)
+        assert (config.data.name, config.data.path, config.method.name) == (
+            data,
+            f"data/{data}",
+            method,
+        )
         assert (config.train.select, config.evaluation.protocol) == ("last", "clean")
-        assert (config.train.reload_best_epochs, config.evaluation.nmi_average) == ((), "arithmetic")
+        assert (config.train.reload_best_epochs, config.evaluation.nmi_average) == (
+            (),
+            "arithmetic",
+        )
         assert config.evaluation.clustering == {}
         for result in (result for sources in config.paper.values() for result in sources.values()):
-            reported = [result[key] for k in config.evaluation.ks if (key := f"recall@{k}") in result]
+            reported = [
+                result[key] for k in config.evaluation.ks if (key := f"recall@{k}") in result
+            ]
             assert reported == sorted(reported)
 
         paper = resolved(name, variant, "paper")
@@ -176,21 +215,34 @@ def test_the_protocol_of_a_stored_run(tmp_path: Path) -> None:
     found = config_files.load_config(str(stored), {}, "paper")
     assert (found["train"]["select"], found["evaluation"]["protocol"]) == ("test", "paper")
     stored.write_text(json.dumps({"config": found.to_dict()}))
-    assert config_files.load_config(str(stored), {}, "paper") == config_files.load_config(str(stored), {})
-    with pytest.raises(ConfigError, match=r"--protocol=clean: .*config\.json is of a run under the paper protocol"):
+    assert config_files.load_config(str(stored), {}, "paper") == config_files.load_config(
+        str(stored), {}
+    )
+    with pytest.raises(
+        ConfigError, match=r"--protocol=clean: .*config\.json is of a run under the paper protocol"
+    ):
         config_files.load_config(str(stored), {}, "clean")
 
 
-@pytest.mark.parametrize("values", [{"a.b": 1}, {"train": {"groups": {"x.y": {}}}}, {"__class__": 5}, {"train": [1]}])
+@pytest.mark.parametrize(
+    "values", [{"a.b": 1}, {"train": {"groups": {"x.y": {}}}}, {"__class__": 5}, {"train": [1]}]
+)
 def test_a_damaged_stored_configuration(values: dict[str, Any], tmp_path: Path) -> None:
     stored = tmp_path / "config.json"
     stored.write_text(json.dumps({"config": {"train": {}, "paper": [1]} | values}))
-    for overrides in ({}, {"train.steps": "3"}, {"method.loss": "triplet"}, {"backbone.name": "vit"}):
+    for overrides in (
+        {},
+        {"train.steps": "3"},
+        {"method.loss": "triplet"},
+        {"backbone.name": "vit"},
+    ):
         with pytest.raises(ConfigError):
             config_files.resolved(str(stored), overrides)
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "truncated or damaged"), ('{"config": {}}', "no configuration")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "truncated or damaged"), ('{"config": {}}', "no configuration")]
+)
 def test_a_file_that_stores_no_configuration(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ConfigError, match=message):
@@ -198,8 +250,13 @@ def test_a_file_that_stores_no_configuration(text: str, message: str, tmp_path: 
 
 
 def check_printed(of: str, source: str, paper: str, printed: dict[str, str]) -> None:
-    """A result of a configuration or the row of a study, as copied from the paper; the file of numbers has it."""
-    found = [result for result in published.results(of) if (result[0].source, result[0].paper) == (source, paper)]
+    """A result of a configuration or the row of a study, as copied from the paper; the file of
+    numbers has it."""
+    found = [
+        result
+        for result in published.results(of)
+        if (result[0].source, result[0].paper) == (source, paper)
+    ]
     assert printed.items() <= {entry.metric: entry.printed for entry in found[0]}.items()
 
 
@@ -209,7 +266,16 @@ ENTRIES = tuple(
     for of, *rest in (
         ("cars_baseline", "", "paper", "paper", "", "recall@1", "84.2", "0.5"),
         ("cars_baseline", "", "paper", "paper", "", "nmi", "74.0", ""),
-        ("cars_baseline:triplet", "", "paper", "not stated", "227 x 227 pixels, another recipe", "recall@1", "50", ""),
+        (
+            "cars_baseline:triplet",
+            "",
+            "paper",
+            "not stated",
+            "227 x 227 pixels, another recipe",
+            "recall@1",
+            "50",
+            "",
+        ),
         ("cars_baseline:margin", "reciprocal", "paper", "clean", "", "recall@1", "60", ""),
     )
 )
@@ -249,13 +315,19 @@ def test_every_published_number_belongs_to_something() -> None:
 
 @cache
 def shapes_only(config: Any, side: int) -> Backbone:
-    """A backbone with the shapes of the real one, but for repeated blocks, that returns zeros; traced once."""
+    """A backbone with the shapes of the real one, but for repeated blocks, that returns zeros;
+    traced once."""
     shallow = {"depths": (1,) * len(config.depths)} if hasattr(config, "depths") else {}
-    real = configs.module("backbone", config.name).build(replace(config, pretrained="none", **shallow))
+    real = configs.module("backbone", config.name).build(
+        replace(config, pretrained="none", **shallow)
+    )
     params, stats = jax.eval_shape(lambda: real.init(jax.random.key(0), (side, side)))
     images = jax.ShapeDtypeStruct((2, side, side, 3), jnp.uint8)
     features = jax.eval_shape(
-        lambda p, s, x: real.apply(p, s, real.preprocess(x), train=False, key=None)[0], params, stats, images
+        lambda p, s, x: real.apply(p, s, real.preprocess(x), train=False, key=None)[0],
+        params,
+        stats,
+        images,
     )
 
     def init(key: jax.Array, shape: tuple[int, int]) -> Any:
@@ -267,8 +339,11 @@ def shapes_only(config: Any, side: int) -> Backbone:
     return real._replace(init=init, apply=apply)
 
 
-def check_variants_build(names: list[str], unused: Callable[[Any], set[str]] = lambda method: set()) -> None:
-    """Shapes of parameters, loss and embedding; variants that differ only in numbers are traced once.
+def check_variants_build(
+    names: list[str], unused: Callable[[Any], set[str]] = lambda method: set()
+) -> None:
+    """Shapes of parameters, loss and embedding; variants that differ only in numbers are traced
+    once.
 
     Args:
       names: of the files.
@@ -277,7 +352,11 @@ def check_variants_build(names: list[str], unused: Callable[[Any], set[str]] = l
     traced = set()
     for name, variant in ((n, v) for n in names for v in variants(n)):
         config = resolved(name, variant)
-        kinds = {key: value for key, value in flatten(asdict(config.method)).items() if not isinstance(value, float)}
+        kinds = {
+            key: value
+            for key, value in flatten(asdict(config.method)).items()
+            if not isinstance(value, float)
+        }
         kinds["memory"] = bool(kinds.get("memory"))
         key = (config.backbone, config.data.image_size, config.train.optimizer, repr(kinds))
         if key in traced:
@@ -285,10 +364,16 @@ def check_variants_build(names: list[str], unused: Callable[[Any], set[str]] = l
         traced.add(key)
         side, size = config.data.image_size, config.data.batch_size
         build = configs.module("method", config.method.name).build
-        made = build(config.method, shapes_only(config.backbone, side), TrainingSet(CLASSES[config.data.name], 5_000))
+        made = build(
+            config.method,
+            shapes_only(config.backbone, side),
+            TrainingSet(CLASSES[config.data.name], 5_000),
+        )
         optimizer = optimizers.build(config.train, made, lambda step: 1.0, warmup_steps=5)
         rows = jax.ShapeDtypeStruct((size,), jnp.int32)
-        batch = Batch(jax.ShapeDtypeStruct((made.hooks.views, size, side, side, 3), jnp.uint8), rows, rows)
+        batch = Batch(
+            jax.ShapeDtypeStruct((made.hooks.views, size, side, side, 3), jnp.uint8), rows, rows
+        )
 
         def outputs(
             batch: Batch, made: Method = made, optimizer: optax.GradientTransformation = optimizer
@@ -327,10 +412,20 @@ def test_published_results_are_dropped_with_the_experiment(
 ) -> None:
     monkeypatch.setattr(published, "entries", lambda: ENTRIES)
     path = str(ROOT / "configs" / "cars_baseline.py")
-    assert config_files.load_config(path, {}, protocol)["paper"]["paper"]["paper"]["recall@1"] == 0.842
+    assert (
+        config_files.load_config(path, {}, protocol)["paper"]["paper"]["paper"]["recall@1"] == 0.842
+    )
     elsewhere = {"seed": "3", "data.path": "elsewhere"}
-    assert config_files.load_config(path, elsewhere, protocol)["paper"]["paper"]["paper"]["recall@1"] == 0.842
-    changes = (("method.pooling", "max"), ("train.epochs", "2"), ("data.image_size", "128"), ("seed", "1"))
+    assert (
+        config_files.load_config(path, elsewhere, protocol)["paper"]["paper"]["paper"]["recall@1"]
+        == 0.842
+    )
+    changes = (
+        ("method.pooling", "max"),
+        ("train.epochs", "2"),
+        ("data.image_size", "128"),
+        ("seed", "1"),
+    )
     for key, value in changes:
         kept = config_files.load_config(path, {key: value}, protocol)["paper"]
         assert bool(kept) == (key == "seed"), key

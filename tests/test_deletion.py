@@ -1,4 +1,5 @@
-"""A paper can be deleted: without its files, and with no other file changed, the rest of the tests pass."""
+"""A paper can be deleted: without its files, and with no other file changed, the rest of the tests
+pass."""
 
 import os
 import shutil
@@ -13,16 +14,18 @@ from tests.papers import PAPERS, ROOT, absent, paper_of
 
 def tracked() -> list[str]:
     """The project's files, which git knows."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
 @pytest.mark.parametrize(
     ("path", "paper"),
     [
-        ("configs/cars_hist.py", "hist"), ("configs/re_mpn/claims.py", "mpn"), ("docs/papers/crt.md", "crt"),
-        ("tests/golden/data/diva/w_curve.npz", "diva"), ("tests/train/test_group_loss.py", "group_loss"),
-        ("dml_jax/methods/student.py", "student"), ("tests/data/test_histograms.py", None), ("configs/base.py", None),
+        ("configs/cars_hist.py", "hist"), ("configs/re_mpn/claims.py", "mpn"), ("docs/papers/crt.md", "crt"),  # noqa: E501
+        ("tests/golden/data/diva/w_curve.npz", "diva"), ("tests/train/test_group_loss.py", "group_loss"),  # noqa: E501
+        ("dml_jax/methods/student.py", "student"), ("tests/data/test_histograms.py", None), ("configs/base.py", None),  # noqa: E501
         ("dml_jax/losses/pair_losses.py", None),
     ],
 )  # fmt: skip
@@ -33,17 +36,33 @@ def test_what_belongs_to_a_paper(path: str, paper: str | None) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", [paper for paper in PAPERS if not absent(paper)])
 def test_the_rest_passes_without(paper: str, tmp_path: Path) -> None:
-    """In a copy, which uses the compiled programs of this project (JAX_COMPILATION_CACHE_DIR, see conftest.py)."""
+    """In a copy, which uses the compiled programs of this project (JAX_COMPILATION_CACHE_DIR, see
+    conftest.py)."""
     copy = tmp_path / "project"
     kept = [name for name in tracked() if paper_of(name) != paper]
     for name in kept:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, copy / name)
     assert not (copy / "dml_jax" / "methods" / paper).exists()
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "COV_"))}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "COV_"))
+    }
     environment |= {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=3600)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(
+        command, cwd=copy, env=environment, capture_output=True, text=True, timeout=3600
+    )
     assert done.returncode == 0, done.stdout[-5000:]
     changed = [name for name in kept if (copy / name).read_bytes() != (ROOT / name).read_bytes()]
     assert changed == []

@@ -1,4 +1,5 @@
-"""The documentation: the site, the notebooks, and every command, Python snippet and link that a page shows."""
+"""The documentation: the site, the notebooks, and every command, Python snippet and link that a
+page shows."""
 
 import ast
 import json
@@ -49,7 +50,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_site_lists_the_papers_numbers_with_their_commands(site: Path) -> None:
     """The numbers are copied from the papers' tables."""
     text = re.sub(r"<[^>]+>", " ", (site / "papers/index.html").read_text())
-    rows = [" ".join(row.split()) for row in re.split(r"python -m dml_jax\.main --config=", text)[1:]]
+    rows = [
+        " ".join(row.split()) for row in re.split(r"python -m dml_jax\.main --config=", text)[1:]
+    ]
     expected = (
         "cars_baseline --protocol=paper 84.2 90.4 94.4 96.9 74.0 paper",
         *(row for p in SHOWN for row in p.ROWS),
@@ -62,10 +65,17 @@ def test_the_site_lists_the_papers_numbers_with_their_commands(site: Path) -> No
 
 @pytest.mark.slow
 def test_the_site_documents_commands_options_and_functions(site: Path) -> None:
-    commands, options = ((site / f"{name}/index.html").read_text() for name in ("commands", "options"))
+    commands, options = (
+        (site / f"{name}/index.html").read_text() for name in ("commands", "options")
+    )
     assert all(f'<h2 id="{name}">' in commands for name in COMMANDS)
     assert "--false_accept_rate" in commands
-    keys = ("train.groups.NAME.learning_rate", "method.memory", "backbone.pixels.mean", "evaluation.protocol")
+    keys = (
+        "train.groups.NAME.learning_rate",
+        "method.memory",
+        "backbone.pixels.mean",
+        "evaluation.protocol",
+    )
     for key in (*keys, *(key for paper in SHOWN for key in paper.OPTIONS)):
         assert f"<code>{key}</code>" in options
     assert 'id="dml_jax.losses.pair_losses.triplet"' in (site / "api/losses/index.html").read_text()
@@ -75,14 +85,21 @@ def test_the_site_documents_commands_options_and_functions(site: Path) -> None:
 @pytest.mark.slow
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
-        assert re.findall(r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//', page.read_text()) == [], page
-        assert re.findall(r'<link[^>]+rel="stylesheet"[^>]+href="(?:https?:)?//', page.read_text()) == [], page
+        assert (
+            re.findall(r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//', page.read_text()) == []
+        ), page
+        assert (
+            re.findall(r'<link[^>]+rel="stylesheet"[^>]+href="(?:https?:)?//', page.read_text())
+            == []
+        ), page
 
 
 NOTEBOOKS: dict[str, Callable[[dict[str, Any]], bool]] = {  # name: what its variables show
     "metrics_and_losses": lambda found: found["after"]["map@r"] > 2 * found["found"]["map@r"],
     "digits": lambda found: found["embeddings"].shape == (896, 64),
-    "photos": lambda found: found["cosines"][found["same"]].mean() > found["cosines"][~found["same"]].mean(),
+    "photos": lambda found: (
+        found["cosines"][found["same"]].mean() > found["cosines"][~found["same"]].mean()
+    ),
 }
 
 
@@ -100,7 +117,8 @@ def test_notebooks(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 class Reached(Exception):
-    """Raised instead of the work of a command, once its command line and configuration have been resolved."""
+    """Raised instead of the work of a command, once its command line and configuration have been
+    resolved."""
 
 
 WORK = {  # command: the function that first needs data, weights, devices, a port or a network
@@ -118,7 +136,13 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "check": "dml_jax.commands.check.found",
     "explore": "dml_jax.commands.analyse_models.locate",
 }
-FILES = ("--query", "--index", "--verify", "--calibrate", "--check")  # options that name existing files
+FILES = (
+    "--query",
+    "--index",
+    "--verify",
+    "--calibrate",
+    "--check",
+)  # options that name existing files
 NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "…": "schematic",
     "check mypaper": "schematic",
@@ -151,7 +175,11 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "subcenter_arcface": "takes minutes; test_baseline.py",
     **{part: why for paper in SHOWN for part, why in paper.NOT_EXECUTED.items()},
 }
-OTHER_PACKAGES = {"onnxruntime": "jax2onnx", "pandas": "pandas", "faiss": "faiss"}  # part of a snippet -> its package
+OTHER_PACKAGES = {
+    "onnxruntime": "jax2onnx",
+    "pandas": "pandas",
+    "faiss": "faiss",
+}  # part of a snippet -> its package
 SNIPPETS_NOT_EXECUTED = {  # part of a snippet -> why test_python_snippets does not execute it
     **dict.fromkeys(OTHER_PACKAGES, "test_snippets_with_other_packages"),
     "from theirs import": "stands for another library; tests/backbones/test_other_libraries.py",
@@ -175,11 +203,14 @@ def shown_commands(page: Path) -> list[tuple[str, list[str]]]:
     ]
 
 
-ALL_COMMANDS = sorted({(module, *arguments) for page in PAGES for module, arguments in shown_commands(page)})
+ALL_COMMANDS = sorted(
+    {(module, *arguments) for page in PAGES for module, arguments in shown_commands(page)}
+)
 
 
 def stand_in(path: str) -> None:
-    """Creates what an argument names: an image, a folder with a class of images, an array, or an empty file."""
+    """Creates what an argument names: an image, a folder with a class of images, an array, or an
+    empty file."""
     file = Path(path)
     image = file if file.suffix == ".jpg" else file / "wren" / "1.jpg"
     if file.suffix in ("", ".jpg"):
@@ -192,9 +223,13 @@ def stand_in(path: str) -> None:
 
 @pytest.mark.parametrize("command", ALL_COMMANDS, ids=" ".join)
 def test_every_command_resolves(
-    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its options exist and go together, its configuration or study resolves; it ends where the work would begin."""
+    """Its options exist and go together, its configuration or study resolves; it ends where the
+    work would begin."""
     module, *arguments = command
     if any("…" in argument for argument in arguments):
         arguments = ["--help"]
@@ -212,7 +247,9 @@ def test_every_command_resolves(
     for further in ("of_runs", "of_rows", "by_blocks"):
         monkeypatch.setattr(f"dml_jax.commands.evaluate_results.{further}", reach)
     monkeypatch.setattr("dml_jax.main.compile_programs", reach)
-    monkeypatch.setattr("signal.signal", lambda *_: None)  # of servers, whose handler would stay in this process
+    monkeypatch.setattr(
+        "signal.signal", lambda *_: None
+    )  # of servers, whose handler would stay in this process
     monkeypatch.setattr("dml_jax.lab.claims.planned", reach)
     monkeypatch.setattr("dml_jax.inference.ray_engine.start", reach)
     monkeypatch.setattr("dml_jax.inference.large_search.table", reach)
@@ -220,7 +257,9 @@ def test_every_command_resolves(
     monkeypatch.setattr(cli, "check_installed", lambda *_: None)
     monkeypatch.setattr(programs, "NEWER_JAX", (99,))
     arguments = [argument.replace("HOST:PORT", "localhost:1234") for argument in arguments]
-    monkeypatch.setattr(sys, "argv", ["dml-jax", "train" if module == "main" else module, *arguments])
+    monkeypatch.setattr(
+        sys, "argv", ["dml-jax", "train" if module == "main" else module, *arguments]
+    )
     if "--help" in arguments or "--mode=show" in arguments:
         assert main() == 0
         return
@@ -245,7 +284,8 @@ class Tiny(tiny_model.Tiny):
     "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.name
 )
 def test_python_snippets(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The snippets of a page, one after the other, with a random projection in place of every trained model."""
+    """The snippets of a page, one after the other, with a random projection in place of every
+    trained model."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
     for i, name in enumerate("abcdx"):
@@ -253,15 +293,26 @@ def test_python_snippets(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     rows = np.random.default_rng(0).normal(size=(1200, 160)).astype(np.float32)
     images = np.zeros((2, 16, 16, 3), np.uint8)
     variables = {  # which the text around the snippets introduces
-        "guides/embeddings.md": {"embeddings": rows, "labels": np.arange(1200) % 9, "training": rows,
-                                 "queries": rows[:5], "gallery": rows},
+        "guides/embeddings.md": {
+            "embeddings": rows,
+            "labels": np.arange(1200) % 9,
+            "training": rows,
+            "queries": rows[:5],
+            "gallery": rows,
+        },
         "guides/serve.md": {"images": images},
         "topics/metrics.md": {
-            "queries": rows[:60], "gallery": rows[60:], "persons": np.arange(60) % 7, "cameras": np.arange(60) % 2,
-            "gallery_persons": np.arange(1140) % 9, "gallery_cameras": np.arange(1140) % 4,
+            "queries": rows[:60],
+            "gallery": rows[60:],
+            "persons": np.arange(60) % 7,
+            "cameras": np.arange(60) % 2,
+            "gallery_persons": np.arange(1140) % 9,
+            "gallery_cameras": np.arange(1140) % 4,
         },
-    }  # fmt: skip
-    given: dict[str, object] = dict(next((v for name, v in variables.items() if str(page).endswith(name)), {}))
+    }
+    given: dict[str, object] = dict(
+        next((v for name, v in variables.items() if str(page).endswith(name)), {})
+    )
     for language, content in blocks(page):
         if language == "python" and not any(part in content for part in SNIPPETS_NOT_EXECUTED):
             exec(compile(content, page.name, "exec"), given)
@@ -274,7 +325,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a run on digits under the names that the pages use."""
     directory = tmp_path_factory.mktemp("trained")
     short = ["--config.train.steps=4", "--config.evaluation.controls=false"]
-    command = [sys.executable, "-m", "dml_jax.main", f"--config={ROOT}/configs/digits_baseline.py", *short]
+    command = [
+        sys.executable,
+        "-m",
+        "dml_jax.main",
+        f"--config={ROOT}/configs/digits_baseline.py",
+        *short,
+    ]
     subprocess.run(
         [*command, f"--workdir={directory}/runs/folder_baseline"],
         cwd=ROOT,
@@ -288,7 +345,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("package", OTHER_PACKAGES)
-def test_snippets_with_other_packages(package: str, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snippets_with_other_packages(
+    package: str, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each gives the numbers of the run."""
     pytest.importorskip(OTHER_PACKAGES[package])
     monkeypatch.chdir(trained)
@@ -296,7 +355,9 @@ def test_snippets_with_other_packages(package: str, trained: Path, monkeypatch: 
     model = dml_jax.load("runs/folder_baseline")
     images = np.random.default_rng(0).integers(0, 256, (3, *model.shape, 3), np.uint8)
     given: dict[str, Any] = {"images": images}
-    (code,) = (c for page in PAGES for language, c in blocks(page) if language == "python" and package in c)
+    (code,) = (
+        c for page in PAGES for language, c in blocks(page) if language == "python" and package in c
+    )
     if package == "onnxruntime":
         (export,) = (a for m, *a in ALL_COMMANDS if m == "export" and "--to=onnx" in a)
         assert cli.exit_code(lambda: export_command.execute([*export, f"--output={trained}"])) == 0
@@ -308,7 +369,9 @@ def test_snippets_with_other_packages(package: str, trained: Path, monkeypatch: 
         *_, last = ast.parse(code).body
         value = eval(ast.unparse(last), given)
         lines = map(json.loads, Path("runs/digits_hist/metrics.jsonl").read_text().splitlines())
-        np.testing.assert_allclose(value.lines[0].get_xydata(), [(each["step"], each["loss"]) for each in lines])
+        np.testing.assert_allclose(
+            value.lines[0].get_xydata(), [(each["step"], each["loss"]) for each in lines]
+        )
     else:
         _, nearest = given["index"].search(given["embeddings"], 1)
         np.testing.assert_array_equal(nearest[:, 0], np.arange(len(given["embeddings"])))
@@ -317,13 +380,18 @@ def test_snippets_with_other_packages(package: str, trained: Path, monkeypatch: 
 def timm_file(name: str, layout: str) -> bytes:
     """A published network with small random weights, as timm stores it."""
     config = convert.published()[name]
-    tensors = state_dicts.random_state_dict(configs.module("backbone", config.name).build(config), layout, side=224)
-    return safetensors.numpy.save({key: np.asarray(0.02 * array, array.dtype) for key, array in tensors.items()})
+    tensors = state_dicts.random_state_dict(
+        configs.module("backbone", config.name).build(config), layout, side=224
+    )
+    return safetensors.numpy.save(
+        {key: np.asarray(0.02 * array, array.dtype) for key, array in tensors.items()}
+    )
 
 
 @pytest.mark.slow
 def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order of the pages, on small photographs, with short trainings and random weights from a local hub."""
+    """In the order of the pages, on small photographs, with short trainings and random weights from
+    a local hub."""
     with hub.running() as state:
         for repository, name, layout in (
             ("timm/resnet50.tv_in1k", "resnet50", "resnet"),
@@ -361,7 +429,11 @@ def run_every_command(tmp_path: Path) -> None:
     np.save(tmp_path / "labels.npy", np.arange(40) % 4)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     ran, failures = 0, []
-    model = ("main", "--config=configs/folder_baseline.py:small", "--config.data.path=photos/")  # runs/folder_baseline
+    model = (
+        "main",
+        "--config=configs/folder_baseline.py:small",
+        "--config.data.path=photos/",
+    )  # runs/folder_baseline
     commands = dict.fromkeys((m, *a) for page in PAGES for m, a in shown_commands(page))
     for module, *arguments in (model, *commands):
         shown = f"{module} {' '.join(arguments)}\n"
@@ -379,8 +451,17 @@ def run_every_command(tmp_path: Path) -> None:
         }
         short |= {"--claims=all": ["--list"], "--config=tests/plugins/experiment.py": steps}
         more = short.get(arguments[0], []) if arguments else []
-        command = [sys.executable, "-m", "dml_jax", "train" if module == "main" else module, *arguments, *more]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1800)
+        command = [
+            sys.executable,
+            "-m",
+            "dml_jax",
+            "train" if module == "main" else module,
+            *arguments,
+            *more,
+        ]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1800
+        )
         ran += 1
         if done.returncode:
             failures.append(f"{shown}{done.stderr}")
@@ -394,6 +475,8 @@ LINKING = [*PAGES, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs/notebooks").glob
 @pytest.mark.parametrize("page", LINKING, ids=lambda page: page.name)
 def test_every_link_leads_to_a_file(page: Path) -> None:
     """Also when the pages are read as files, without the site."""
-    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text())]
+    targets = [
+        target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    ]
     files = [target for target in targets if target and not target.startswith("http")]
     assert [file for file in files if not ((page.parent / file).exists() or deleted(file))] == []

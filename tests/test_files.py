@@ -1,4 +1,5 @@
-"""Every failure of reading a file is one error that names it; outputs with long names; names of all kinds."""
+"""Every failure of reading a file is one error that names it; outputs with long names; names of all
+kinds."""
 
 import errno
 import io
@@ -23,7 +24,14 @@ from dml_jax.commands import cli
 from dml_jax.console import Console
 from dml_jax.data import split_metadata
 from dml_jax.data.prepare.sources import File
-from dml_jax.errors import CheckpointError, ConfigError, DataError, UserError, WeightsError, printable
+from dml_jax.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    UserError,
+    WeightsError,
+    printable,
+)
 from dml_jax.evaluation import validation
 from dml_jax.inference.index import Index
 from dml_jax.lab import claims
@@ -42,7 +50,9 @@ class Facts:
     ids=lambda raised: type(raised).__name__,
 )
 def test_reading_turns_any_exception_into_one_error(raised: Exception) -> None:
-    expected = pytest.raises(WeightsError, match=r"^w\.pth: is truncated or damaged \(.+\); download it again$")
+    expected = pytest.raises(
+        WeightsError, match=r"^w\.pth: is truncated or damaged \(.+\); download it again$"
+    )
     with expected, files.reading("w.pth", "download it again", WeightsError):
         raise raised
 
@@ -53,7 +63,10 @@ def test_reading_tells_absent_and_unreadable_files(tmp_path: Path) -> None:
         files.reading(tmp_path / "x", "copy it"),
     ):
         (tmp_path / "x").read_bytes()
-    with pytest.raises(DataError, match=rf"^{tmp_path}: cannot be read \(Is a directory\)"), files.reading(tmp_path):
+    with (
+        pytest.raises(DataError, match=rf"^{tmp_path}: cannot be read \(Is a directory\)"),
+        files.reading(tmp_path),
+    ):
         tmp_path.read_bytes()
     with pytest.raises(WeightsError, match=r"^x: has no tensors$"), files.reading("x"):
         raise WeightsError("has no tensors")
@@ -73,10 +86,15 @@ def test_reading_tells_absent_and_unreadable_files(tmp_path: Path) -> None:
         (b"\xff", "utf-8"),
     ],
 )
-def test_json_of_another_type_names_the_field(text: str | bytes, named: str, tmp_path: Path) -> None:
+def test_json_of_another_type_names_the_field(
+    text: str | bytes, named: str, tmp_path: Path
+) -> None:
     path = tmp_path / "facts.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(DataError, match=rf"^{path}: is truncated or damaged \(.*{named}.*\); write or copy it again$"):
+    with pytest.raises(
+        DataError,
+        match=rf"^{path}: is truncated or damaged \(.*{named}.*\); write or copy it again$",
+    ):
         files.read_json(path, Facts)
     path.write_text('{"count": 3, "names": {"a": [1, "x"]}, "other": null}')
     assert files.read_json(path, Facts) == {"count": 3, "names": {"a": [1, "x"]}, "other": None}
@@ -91,7 +109,9 @@ def test_permissions_follow_the_umask(mask: int, tmp_path: Path) -> None:
     finally:
         os.umask(before)
     for path in tmp_path.rglob("*"):
-        assert stat.S_IMODE(path.stat().st_mode) == (0o777 if path.is_dir() else 0o666) & ~mask, path
+        assert stat.S_IMODE(path.stat().st_mode) == (0o777 if path.is_dir() else 0o666) & ~mask, (
+            path
+        )
 
 
 def test_paths_that_no_file_or_no_library_can_have() -> None:
@@ -111,7 +131,9 @@ def test_file_system_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_library_that_writes_its_files_itself_states_the_error_in_text() -> None:
-    stated = RuntimeError("Failed to finalize writing: write() failed: No space left on device; at byte 25")
+    stated = RuntimeError(
+        "Failed to finalize writing: write() failed: No space left on device; at byte 25"
+    )
     with (
         pytest.raises(OSError, match=r"^\[Errno 28\] No space left on device: 'data/x'$"),
         files.name_file(Path("data/x")),
@@ -127,18 +149,25 @@ def test_a_cache_of_programs_that_cannot_be_used_is_not_needed(tmp_path: Path) -
     (tmp_path / "cache").write_text("")
     script = """
 import jax, sys
-from dml_jax.commands import cli, runtime
-sys.exit(cli.exit_code(lambda: (runtime.enable_compilation_cache(), print(jax.jit(lambda x: x + 1)(1)))))
-"""
+from dml_jax.commands import cli, jax_setup
+sys.exit(cli.exit_code(lambda: (jax_setup.enable_compilation_cache(), print(jax.jit(lambda x: x + 1)(1)))))
+"""  # noqa: E501
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu"}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
 
 
-def test_messages_are_printable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Control characters, line ends, text directions and bytes that are not UTF-8 are escaped; all else is kept."""
-    assert printable("caf\udce9 \x1b[31m\u202e\t\r\n é 図") == r"caf\udce9 \x1b[31m\u202e\t\r\n é 図"
+def test_messages_are_printable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control characters, line ends, text directions and bytes that are not UTF-8 are escaped; all
+    else is kept."""
+    assert (
+        printable("caf\udce9 \x1b[31m\u202e\t\r\n é 図") == r"caf\udce9 \x1b[31m\u202e\t\r\n é 図"
+    )
 
     def body() -> None:
         print("caf\udce9")
@@ -197,8 +226,14 @@ def test_a_directory_is_replaced_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        *((OSError(number, "x", "file"), 2) for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)),
-        *((OSError(number, "x", "file"), 75) for number in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)),
+        *(
+            (OSError(number, "x", "file"), 2)
+            for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
+        ),
+        *(
+            (OSError(number, "x", "file"), 75)
+            for number in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)
+        ),
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes"), 2),
         (ValueError("INVALID_ARGUMENT: x"), 2),
         (RuntimeError("INTERNAL: NCCL operation ncclAllReduce failed"), 75),
@@ -226,17 +261,25 @@ def raising(error: Exception) -> None:
     [
         (MemoryError(), ""),
         (MemoryError("Unable to allocate 8 TiB"), " (Unable to allocate 8 TiB)"),
-        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore"), " (RESOURCE_EXHAUSTED: Out of memory)"),
+        (
+            RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore"),
+            " (RESOURCE_EXHAUSTED: Out of memory)",
+        ),
     ],
 )
-def test_too_little_memory_is_one_sentence(error: Exception, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_little_memory_is_one_sentence(
+    error: Exception, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.exit_code(lambda: raising(error)) == 2
     remedy = "close other programs, or use fewer or smaller images, or a larger machine"
     assert capsys.readouterr().err == f"error: not enough memory{why}; {remedy}\n"
 
 
 def test_too_little_memory_is_not_a_damaged_file() -> None:
-    with pytest.raises(MemoryError, match=r"^x\.npy: Unable to allocate 8 TiB$"), files.reading("x.npy"):
+    with (
+        pytest.raises(MemoryError, match=r"^x\.npy: Unable to allocate 8 TiB$"),
+        files.reading("x.npy"),
+    ):
         raise MemoryError("Unable to allocate 8 TiB")
 
 
@@ -265,14 +308,20 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
         File(pipe).read()
 
 
-@pytest.mark.parametrize("error", [RuntimeError("odd"), ValueError("an INTERNAL error"), OSError("odd"), KeyError("x")])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("odd"), ValueError("an INTERNAL error"), OSError("odd"), KeyError("x")]
+)
 def test_other_errors_keep_their_traceback(error: Exception) -> None:
     with pytest.raises(type(error)):
         cli.exit_code(lambda: raising(error))
 
 
-def command_in_a_process(body: str, output: int, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    program = "import os, sys; from dml_jax.commands import cli; from dml_jax.console import Console; "
+def command_in_a_process(
+    body: str, output: int, **environment: str
+) -> subprocess.CompletedProcess[bytes]:
+    program = (
+        "import os, sys; from dml_jax.commands import cli; from dml_jax.console import Console; "
+    )
     return subprocess.run(
         [sys.executable, "-c", f"{program}sys.exit(cli.exit_code(lambda: {body}))"],
         stdout=output, stderr=subprocess.PIPE, env={**os.environ, **environment}, check=False,
@@ -290,15 +339,24 @@ def broken_pipe() -> Iterator[int]:
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
-    "body", ["print('x')", "Console().print('x')", "sys.exit(__import__('dml_jax.__main__').__main__.main())"]
+    "body",
+    [
+        "print('x')",
+        "Console().print('x')",
+        "sys.exit(__import__('dml_jax.__main__').__main__.main())",
+    ],
 )
-def test_output_that_nobody_reads_ends_a_command_quietly(broken_pipe: int, body: str, unbuffered: str) -> None:
+def test_output_that_nobody_reads_ends_a_command_quietly(
+    broken_pipe: int, body: str, unbuffered: str
+) -> None:
     done = command_in_a_process(body, broken_pipe, PYTHONUNBUFFERED=unbuffered)
     assert (done.returncode, done.stderr) == (141, b"")  # 128 + SIGPIPE, as of other commands
 
 
 def test_another_broken_pipe_keeps_its_traceback() -> None:
-    done = command_in_a_process("(ends := os.pipe(), os.close(ends[0]), os.write(ends[1], b'x'))", subprocess.DEVNULL)
+    done = command_in_a_process(
+        "(ends := os.pipe(), os.close(ends[0]), os.write(ends[1], b'x'))", subprocess.DEVNULL
+    )
     assert done.returncode == 1
     assert done.stderr.endswith(b"BrokenPipeError: [Errno 32] Broken pipe\n")
 

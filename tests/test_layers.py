@@ -1,4 +1,5 @@
-"""The layers of the package: a module imports only lower layers; the guide shows them, and the tree, as they are."""
+"""The layers of the package: a module imports only lower layers; the guide shows them, and the
+tree, as they are."""
 
 import ast
 import re
@@ -55,14 +56,21 @@ def test_layers() -> None:
 
 
 def test_experiments_are_private() -> None:
-    """After training there are a model and tables of embeddings; only `train`, `run` and `lab` know experiments."""
+    """After training there are a model and tables of embeddings; only `train`, `run` and `lab` know
+    experiments."""
     for path in sorted(ROOT.rglob("*.py")):
         if path.relative_to(ROOT).parts[0] not in ("train", "run.py", "lab"):
-            assert not [name for name in imports(path) if name.startswith("dml_jax.train.experiment")], path
+            assert not [
+                name for name in imports(path) if name.startswith("dml_jax.train.experiment")
+            ], path
 
 
 def test_the_guide_shows_the_tree() -> None:
-    text = (ROOT.parent / "docs" / "guides" / "extend.md").read_text().partition("## The layout of the code")[2]
+    text = (
+        (ROOT.parent / "docs" / "guides" / "extend.md")
+        .read_text()
+        .partition("## The layout of the code")[2]
+    )
     named, parents = set(), [ROOT.parent]
     for line in text.split("```")[1].splitlines()[1:]:
         depth = (len(line) - len(line.lstrip())) // 2
@@ -74,5 +82,8 @@ def test_the_guide_shows_the_tree() -> None:
         parents[depth + 1 :] = [path]
     top = {path for path in ROOT.glob("*.py") if path.name != "__init__.py"}
     assert named >= top | {path.parent for path in ROOT.rglob("__init__.py")}
-    layers = (names.pop() if len(names) == 1 else f"{{{', '.join(sorted(names))}}}" for names in map(set, LAYERS))
+    layers = (
+        names.pop() if len(names) == 1 else f"{{{', '.join(sorted(names))}}}"
+        for names in map(set, LAYERS)
+    )
     assert f"{' < '.join(layers)}." in " ".join(text.split())

@@ -1,4 +1,5 @@
-"""The main command: exit codes, one-line errors, and complete runs, in real processes where it matters."""
+"""The main command: exit codes, one-line errors, and complete runs, in real processes where it
+matters."""
 
 import json
 import os
@@ -24,7 +25,10 @@ TINY = (
     "--config.backbone.depths=(1,)", "--config.backbone.widths=(4,)", "--config.data.batch_size=16",
     "--config.method.embedding_dim=8", "--config.evaluation.cluster=false",
 )  # fmt: skip
-CACHE_OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")  # set by the command
+CACHE_OPTIONS = (
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+)  # set by the command
 
 
 def environment() -> dict[str, str]:
@@ -32,14 +36,22 @@ def environment() -> dict[str, str]:
     return {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(ROOT)}
 
 
-def command(*arguments: str, program: Sequence[str] = ("-m", "dml_jax.main")) -> CompletedProcess[str]:
+def command(
+    *arguments: str, program: Sequence[str] = ("-m", "dml_jax.main")
+) -> CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *program, *arguments], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300
+        [sys.executable, *program, *arguments],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
 class InProcess:
-    """Runs the command in the process of the tests, which saves the seconds that a new process takes to start."""
+    """Runs the command in the process of the tests, which saves the seconds that a new process
+    takes to start."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         self.monkeypatch, self.capsys = monkeypatch, capsys
@@ -52,7 +64,9 @@ class InProcess:
 
 
 @pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[InProcess]:
+def in_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[InProcess]:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "path", [*sys.path])
     kept = {key: jax.config.values[key] for key in CACHE_OPTIONS}
@@ -65,7 +79,10 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     ("arguments", "wanted"),
     [
         ([CONFIG, "--config.seed=abc"], "seed=abc: must be int"),
-        ([CONFIG, "--config.evaluation.refine=ward,birch"], "method baseline has no test-time refinement"),
+        (
+            [CONFIG, "--config.evaluation.refine=ward,birch"],
+            "method baseline has no test-time refinement",
+        ),
         ([CONFIG, "--processes=2"], "--coordinator: missing"),
         ([CONFIG, "--silence=60"], "--silence=60: must be 5 to 86400 s, and needs --coordinator"),
         ([CONFIG, "--coordinator=localhost"], "--coordinator=localhost: must be HOST:PORT"),
@@ -73,24 +90,44 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
             [CONFIG, "--coordinator=localhost:1234", "--processes=2", "--process=2"],
             "--process=2: must be at least 0 and less than --processes=2",
         ),
-        ([CONFIG, "--config.init_from=~no-such-user/run"], "init_from=~no-such-user/run: cannot be used (Could not"),
+        (
+            [CONFIG, "--config.init_from=~no-such-user/run"],
+            "init_from=~no-such-user/run: cannot be used (Could not",
+        ),
         ([CONFIG, "--config.seed"], "--config.seed: give the value after an equals sign"),
         ([CONFIG, "--config.train=3"], "train: is a section"),
-        ([CONFIG, "--config.evaluation.cluster=maybe"], "evaluation.cluster=maybe: must be true or false"),
+        (
+            [CONFIG, "--config.evaluation.cluster=maybe"],
+            "evaluation.cluster=maybe: must be true or false",
+        ),
         ([CONFIG, "--config.train.select=validation"], "set data.validation_share"),
-        ([CONFIG, "--config.init_from=/no/such/run"], "init_from=/no/such/run: there is no such directory"),
+        (
+            [CONFIG, "--config.init_from=/no/such/run"],
+            "init_from=/no/such/run: there is no such directory",
+        ),
         ([CONFIG, "--config.backbone.pretrained=/no/weights"], "/no/weights"),
         ([CONFIG, "stray"], "stray: there is no such option"),
         ([CONFIG, "--mode=trian"], "--mode: invalid choice: 'trian'"),
-        ([CONFIG, "--checkpoint=best"], "--checkpoint is only valid with --mode=evaluate or export"),
-        ([CONFIG, "--profile=20:10"], "--profile=20:10: must be FIRST:LAST, two steps in order, e.g. 10:20"),
+        (
+            [CONFIG, "--checkpoint=best"],
+            "--checkpoint is only valid with --mode=evaluate or export",
+        ),
+        (
+            [CONFIG, "--profile=20:10"],
+            "--profile=20:10: must be FIRST:LAST, two steps in order, e.g. 10:20",
+        ),
         ([CONFIG, "--profile=1:2000"], "--profile=1:2000: the run has 1200 steps"),
-        ([CONFIG, "--mode=evaluate", "--output=."], "--output=.: must be a file in an existing directory"),
+        (
+            [CONFIG, "--mode=evaluate", "--output=."],
+            "--output=.: must be a file in an existing directory",
+        ),
         (["--config=configs/base.py"], "--config=configs/base.py: has no get_config()"),
         ([], "--config: missing"),
     ],
 )
-def test_invalid_options(arguments: list[str], wanted: str, in_process: InProcess, tmp_path: Path) -> None:
+def test_invalid_options(
+    arguments: list[str], wanted: str, in_process: InProcess, tmp_path: Path
+) -> None:
     done = in_process(*arguments, f"--workdir={tmp_path / 'run'}")
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("error: ")
@@ -100,23 +137,34 @@ def test_invalid_options(arguments: list[str], wanted: str, in_process: InProces
 
 
 def test_invalid_option_in_a_process(tmp_path: Path) -> None:
-    """Standard error holds the one-line message only, whatever is imported; the process exits with code 2."""
+    """Standard error holds the one-line message only, whatever is imported; the process exits with
+    code 2."""
     done = command(CONFIG, "--config.method.pooilng=max", f"--workdir={tmp_path / 'run'}")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: method.pooilng: there is no such key; did you mean pooling?\n"
 
 
 def test_configuration_file_that_raises(in_process: InProcess, tmp_path: Path) -> None:
-    assign = "from configs import digits_baseline as own\ndef get_config():\n    config = own.get_config()\n    config."
+    assign = (
+        "from configs import digits_baseline as own\ndef get_config():\n    config = "
+        "own.get_config()\n  "
+        "  "
+        "config."
+    )
     for text, wanted in (
         ("x = (", "SyntaxError"),
         ("import no_such_module", "no_such_module"),
-        (f"{assign}evaluation.ks = 1\n    return config", "TypeError: Could not override field 'ks'"),
+        (
+            f"{assign}evaluation.ks = 1\n    return config",
+            "TypeError: Could not override field 'ks'",
+        ),
         (f"{assign}no_such_section.steps = 1\n    return config", "no_such_section"),
     ):
         (tmp_path / "broken.py").write_text(text)
         done = in_process(f"--config={tmp_path / 'broken.py'}", f"--workdir={tmp_path / 'run'}")
-        assert (done.returncode, done.stderr.count("\n"), wanted in done.stderr) == (2, 1, True), done.stderr
+        assert (done.returncode, done.stderr.count("\n"), wanted in done.stderr) == (2, 1, True), (
+            done.stderr
+        )
 
 
 FAULTS = """
@@ -124,9 +172,9 @@ import ctypes
 import resource
 import jax
 import jax.numpy as jnp
-from dml_jax.commands import runtime
+from dml_jax.commands import jax_setup
 
-runtime.keep_freed_memory()
+jax_setup.keep_freed_memory()
 program = jax.jit(lambda x: (x @ x.T) @ x)
 x = jnp.ones((5000, 4))
 libc = ctypes.CDLL(None)
@@ -140,13 +188,15 @@ for calls in (10, 10):
         ctypes.memset(large, 0, 1 << 26)
         libc.free(large)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / calls * resource.getpagesize())
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="sets options of glibc")
 def test_programs_get_the_memory_of_those_before() -> None:
     fetched = command(program=("-c", FAULTS))
-    assert float(fetched.stdout) < 5000**2 * 4 / 2, fetched.stderr  # bytes of pages, by a product of 100 MB
+    assert float(fetched.stdout) < 5000**2 * 4 / 2, (
+        fetched.stderr
+    )  # bytes of pages, by a product of 100 MB
 
 
 def recall(rows: np.ndarray, labels: np.ndarray) -> float:
@@ -171,14 +221,24 @@ sys.exit(main.main())
 """
 
 
-def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training, a real SIGTERM, resuming, finishing, refusal of another configuration, evaluation, export, serving."""
+def test_run_from_start_to_finish(
+    in_process: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training, a real SIGTERM, resuming, finishing, refusal of another configuration, evaluation,
+    export, serving."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     photos, run = tmp_path / "photos", tmp_path / "run"
     for i in range(96):
         pictures.write(photos / f"class {i // 8}" / f"{i}.jpg", i, 24, 24)
-    arguments = [CONFIG, f"--workdir={run}", *TINY, "--config.data.name=folder", f"--config.data.path={photos}",
-                 "--config.train.steps=60", "--config.train.evaluate_every=30"]  # fmt: skip
+    arguments = [
+        CONFIG,
+        f"--workdir={run}",
+        *TINY,
+        "--config.data.name=folder",
+        f"--config.data.path={photos}",
+        "--config.train.steps=60",
+        "--config.train.evaluate_every=30",
+    ]
     stopped = command(*arguments, "--profile=3:5", program=("-c", STOPPED))
     assert (stopped.returncode, "stopped by SIGTERM" in stopped.stdout) == (143, True), stopped
     assert list((run / "profile" / "host-0").rglob("*.xplane.pb"))
@@ -218,7 +278,9 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
     assert other.returncode == 2
 
     output = tmp_path / "results.json"
-    evaluated = in_process(*arguments, "--config.evaluation.controls=false", "--mode=evaluate", f"--output={output}")
+    evaluated = in_process(
+        *arguments, "--config.evaluation.controls=false", "--mode=evaluate", f"--output={output}"
+    )
     assert (evaluated.returncode, "R@1" in evaluated.stdout) == (0, True), evaluated.stderr
     assert json.loads(output.read_text())["recall@1"] == results["recall@1"]
     exported = in_process(*arguments, "--mode=export", "--checkpoint=60")
@@ -230,18 +292,23 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
 
 @pytest.mark.slow
 def test_starting_from_another_run(in_process: InProcess, tmp_path: Path) -> None:
-    """The new run starts with the results of the old one; if the backbone does not fit, nothing is written."""
+    """The new run starts with the results of the old one; if the backbone does not fit, nothing is
+    written."""
     first, second = tmp_path / "first", tmp_path / "second"
     small = [CONFIG, *TINY, "--config.evaluation.controls=false"]
     assert command(*small, "--config.train.steps=60", f"--workdir={first}").returncode == 0
     source = f"--config.init_from={first}"
     output = tmp_path / "results.json"
-    evaluated = command(*small, source, "--mode=evaluate", f"--workdir={second}", f"--output={output}")
+    evaluated = command(
+        *small, source, "--mode=evaluate", f"--workdir={second}", f"--output={output}"
+    )
     assert (evaluated.returncode, second.exists()) == (0, False), evaluated.stderr
     trained = json.loads((first / "results.json").read_text())
     assert json.loads(output.read_text())["map@r"] == pytest.approx(trained["map@r"], abs=1e-6)
     assert f"{100 * trained['recall@1']:.1f}" in evaluated.stdout
-    misfit = in_process(*small, source, "--config.backbone.widths=(8,)", f"--workdir={tmp_path / 'third'}")
+    misfit = in_process(
+        *small, source, "--config.backbone.widths=(8,)", f"--workdir={tmp_path / 'third'}"
+    )
     assert (misfit.returncode, "the backbones differ" in misfit.stderr) == (2, True), misfit.stderr
     assert not (tmp_path / "third").exists()
 

@@ -1,4 +1,5 @@
-"""Configurations for small data sets and custom image folders: every variant resolves, and one step can be traced."""
+"""Configurations for small data sets and custom image folders: every variant resolves, and one step
+can be traced."""
 
 from pathlib import Path
 
@@ -40,7 +41,11 @@ def test_every_loss_is_a_variant_that_changes_only_the_loss(data: str) -> None:
     for variant, settings in found.items():
         assert (settings["method.memory"] > 0) == variant.endswith("-memory")
         assert kept(settings) == kept(found[""])
-    same = [variant for variant, settings in found.items() if settings | {"name": ""} == found[""] | {"name": ""}]
+    same = [
+        variant
+        for variant, settings in found.items()
+        if settings | {"name": ""} == found[""] | {"name": ""}
+    ]
     assert same == ["", "normalized_softmax"]
 
 
@@ -48,15 +53,23 @@ def check_one_step_on_photos(name: str, variant: str, folder: Path) -> None:
     """The step of a configuration can be traced for a folder of photographs."""
     photos = layouts.photos(folder / "photos", tuple(f"class {i}" for i in range(16)), each=4)
     experiment = experiments.build(
-        configs.resolve(values(name, variant, name="folder", path=str(photos), batch_size=32, images_per_class=4))
+        configs.resolve(
+            values(
+                name, variant, name="folder", path=str(photos), batch_size=32, images_per_class=4
+            )
+        )
     )
     assert experiment.shape == (experiment.config.data.image_size,) * 2
     update = step.build(experiment.method, experiment.optimizer, experiment.augment)
     rows = jnp.zeros((32,), jnp.int32)
-    batch = Batch(jnp.zeros((experiment.method.hooks.views, 32, *experiment.shape, 3), jnp.uint8), rows, rows)
+    batch = Batch(
+        jnp.zeros((experiment.method.hooks.views, 32, *experiment.shape, 3), jnp.uint8), rows, rows
+    )
     key = jax.random.key(0)
     state, terms = jax.eval_shape(
-        lambda: update(step.initial(experiment.method, experiment.optimizer, key, batch), batch, key)
+        lambda: update(
+            step.initial(experiment.method, experiment.optimizer, key, batch), batch, key
+        )
     )
     assert terms["loss"].shape == ()
     assert state.step.shape == ()

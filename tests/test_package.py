@@ -1,4 +1,5 @@
-"""The installed package: a wheel used outside the checkout, the console command, and what is imported when."""
+"""The installed package: a wheel used outside the checkout, the console command, and what is
+imported when."""
 
 import os
 import re
@@ -19,12 +20,16 @@ SLOWEST = {"tensorflow_datasets", "matplotlib", "sklearn"}
 HEAVY = {"jax", "flax", "orbax", "scipy", "pyarrow", *SLOWEST}
 
 
-def python(*arguments: str, directory: Path = ROOT, path: Path = ROOT) -> "subprocess.CompletedProcess[str]":
+def python(
+    *arguments: str, directory: Path = ROOT, path: Path = ROOT
+) -> "subprocess.CompletedProcess[str]":
     """Runs Python, with `path` before the other packages."""
     search = os.pathsep.join(filter(None, (str(path), os.environ.get("PYTHONPATH"))))
     environment = os.environ | {"PYTHONPATH": search}
     command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300
+    )
 
 
 @pytest.fixture(scope="module")
@@ -36,23 +41,42 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = directory.glob("*.whl")
     assert wheel.name == f"dml_jax-{dml_jax.__version__}-py3-none-any.whl"
     site = directory / "site"
-    done = python("-m", "pip", "install", "--no-deps", "--no-index", "--no-compile", f"--target={site}", str(wheel))
+    done = python(
+        "-m",
+        "pip",
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--no-compile",
+        f"--target={site}",
+        str(wheel),
+    )
     assert done.returncode == 0, done.stderr
     return site
 
 
 @pytest.mark.slow
 def test_a_wheel_holds_the_package_and_the_configurations(installed: Path) -> None:
-    tracked = subprocess.run(["git", "ls-files", "dml_jax", "configs"], cwd=ROOT, capture_output=True, text=True)
-    expected = [f"dml_jax/shipped/{n}" if n.startswith("configs/") else n for n in tracked.stdout.split()]
+    tracked = subprocess.run(
+        ["git", "ls-files", "dml_jax", "configs"], cwd=ROOT, capture_output=True, text=True
+    )
+    expected = [
+        f"dml_jax/shipped/{n}" if n.startswith("configs/") else n for n in tracked.stdout.split()
+    ]
     assert "dml_jax/py.typed" in expected
     assert len(expected) > 200
     assert [name for name in expected if not (installed / name).is_file()] == []
-    assert {path.name for path in installed.iterdir()} == {"dml_jax", f"dml_jax-{dml_jax.__version__}.dist-info", "bin"}
+    assert {path.name for path in installed.iterdir()} == {
+        "dml_jax",
+        f"dml_jax-{dml_jax.__version__}.dist-info",
+        "bin",
+    }
 
 
 @pytest.mark.slow
-def test_an_own_configuration_comes_first_and_imports_those_of_the_package(installed: Path, tmp_path: Path) -> None:
+def test_an_own_configuration_comes_first_and_imports_those_of_the_package(
+    installed: Path, tmp_path: Path
+) -> None:
     (tmp_path / "configs").mkdir()
     own = (
         "from configs import cars_baseline\ndef get_config():\n  c = cars_baseline.get_config()\n"
@@ -70,7 +94,13 @@ def test_an_own_configuration_comes_first_and_imports_those_of_the_package(insta
 
 @pytest.mark.slow
 def test_an_installed_package_trains_and_studies(installed: Path, tmp_path: Path) -> None:
-    train = ("train", "--config=configs/digits_baseline.py", "--config.train.steps=2", "--workdir=run", "--quiet")
+    train = (
+        "train",
+        "--config=configs/digits_baseline.py",
+        "--config.train.steps=2",
+        "--workdir=run",
+        "--quiet",
+    )
     done = python("-m", "dml_jax", *train, directory=tmp_path, path=installed)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run/report.html").is_file()
@@ -81,7 +111,9 @@ def test_an_installed_package_trains_and_studies(installed: Path, tmp_path: Path
 
 
 def test_a_file_that_does_not_exist_suggests_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"=car_vit: there is no such file; did you mean configs/cars_vit\.py\?"):
+    with pytest.raises(
+        ConfigError, match=r"=car_vit: there is no such file; did you mean configs/cars_vit\.py\?"
+    ):
         config_files.find_file("--config", "car_vit")
     with pytest.raises(ConfigError, match=r"did you mean configs/studies/folder_methods\.py\?"):
         config_files.find_file("--study", "configs/studies/folder_metohds.py")
@@ -91,16 +123,26 @@ def test_a_file_that_does_not_exist_suggests_the_nearest() -> None:
 
 def test_every_command_is_one_of_the_console_command() -> None:
     files = (ROOT / "dml_jax/commands").glob("*.py")
-    assert {"train"} | {path.stem for path in files if "\ndef execute(" in path.read_text()} == set(COMMANDS)
+    assert {"train"} | {path.stem for path in files if "\ndef execute(" in path.read_text()} == set(
+        COMMANDS
+    )
 
 
 def test_the_console_command_explains_itself() -> None:
     assert python("-m", "dml_jax").stdout == python("-m", "dml_jax", "--help").stdout
-    assert "  embed     embed images with a trained model\n" in python("-m", "dml_jax", "--help").stdout
-    assert python("-m", "dml_jax", "export", "--help").stdout.startswith("usage: dml-jax export [-h]")
+    assert (
+        "  embed     embed images with a trained model\n"
+        in python("-m", "dml_jax", "--help").stdout
+    )
+    assert python("-m", "dml_jax", "export", "--help").stdout.startswith(
+        "usage: dml-jax export [-h]"
+    )
     assert python("-m", "dml_jax", "--version").stdout == f"{dml_jax.__version__}\n"
     done = python("-m", "dml_jax", "trian")
-    assert (done.returncode, done.stderr) == (2, "error: trian: unknown command; did you mean train?\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: trian: unknown command; did you mean train?\n",
+    )
 
 
 def imported(code: str) -> set[str]:
@@ -134,8 +176,12 @@ def test_help_is_printed_without_slow_imports() -> None:
 
 def test_messages_name_packages_that_can_be_installed_anywhere() -> None:
     """An extra of this package could only be installed from a checkout."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    known = {re.match(r"[\w-]+", package)[0] for packages in extras.values() for package in packages}  # type: ignore[index]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    known = {
+        re.match(r"[\w-]+", package)[0] for packages in extras.values() for package in packages
+    }  # type: ignore[index]
     known |= {"kubernetes", "requests"}  # `train.cluster` is for environments that have them
     asked = {
         word

@@ -21,16 +21,25 @@ CAPTIONS = {  # tables and figures of each paper, counted in it
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_table_and_figure_has_a_place(name: str) -> None:
-    found = set().union(*(generate.places(f"{place.name}; {place.about}") for place in PAPERS[name].places))
+    found = set().union(
+        *(generate.places(f"{place.name}; {place.about}") for place in PAPERS[name].places)
+    )
     tables, figures = CAPTIONS[name]
-    expected = {f"Table {i}" for i in range(1, tables + 1)} | {f"Figure {i}" for i in range(1, figures + 1)}
+    expected = {f"Table {i}" for i in range(1, tables + 1)} | {
+        f"Figure {i}" for i in range(1, figures + 1)
+    }
     assert {re.sub(r"[a-z]$", "", place) for place in found} == expected
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_published_number_of_a_paper_is_on_its_page(name: str) -> None:
     paper = PAPERS[name]
-    shown = {entry for place in paper.places for _, result in generate.printed_in(paper, place) for entry in result}
+    shown = {
+        entry
+        for place in paper.places
+        for _, result in generate.printed_in(paper, place)
+        for entry in result
+    }
     assert shown >= {entry for entry in published.entries() if entry.paper == paper.source}
     page = generate.paper_page(paper)
     assert all(f"| {entry.printed}" in page for entry in shown)
@@ -43,7 +52,9 @@ def test_the_commands_of_a_page_exist(name: str) -> None:
         option = words[-1]
         if words[1] == "analyse":
             options, _ = analyse.parser().read(words[2:])
-            assert not any(analyse_models.reason_against(what, options) for what in options.what.split(","))
+            assert not any(
+                analyse_models.reason_against(what, options) for what in options.what.split(",")
+            )
         elif option.startswith("--study="):
             study = option.removeprefix("--study=")
             assert plan.load(study)

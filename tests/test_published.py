@@ -30,17 +30,23 @@ RESNET = resnet.Config(block="basic", depths=(1,), widths=(8,), stem="small")
 
 
 def write(directory: Path, module: Any, config: Any) -> Any:
-    """Converted weights of a network for images of 32 pixels; returns its parameters and statistics."""
+    """Converted weights of a network for images of 32 pixels; returns its parameters and
+    statistics."""
     params, stats = module.build(config).init(jax.random.key(0), (32, 32))
-    noise = jax.tree.map(lambda x: np.asarray(x) + np.random.default_rng(0).normal(0, 0.1, x.shape), params)
+    noise = jax.tree.map(
+        lambda x: np.asarray(x) + np.random.default_rng(0).normal(0, 0.1, x.shape), params
+    )
     arrays = traverse_util.flatten_dict({"backbone": {"params": noise, "stats": stats}}, sep="/")
     arrays = {path: np.asarray(array, np.float32) for path, array in arrays.items()}
     converted.write(directory, arrays, {"architecture": asdict(config), "image_shape": [32, 32]})
     return noise, stats
 
 
-def test_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The class token of a transformer, whatever output its configuration names; resized and cropped as 256 to 224."""
+def test_embeddings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The class token of a transformer, whatever output its configuration names; resized and
+    cropped as 256 to 224."""
     monkeypatch.chdir(tmp_path)
     params, _ = write(Path("weights/tiny"), vit, VIT)
     photos = layouts.photos(tmp_path / "photos", ("a", "b"), each=2)
@@ -51,9 +57,9 @@ def test_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     model = dml_jax.load("weights/tiny")
     assert (model.shape, model.config.data.resize, model.step) == ((32, 32), 37, 0)
     pixels = np.stack([model.read(file) for file in exported.ids])
-    tokens, _ = jax.jit(lambda p, x: vit.VisionTransformer(VIT).apply({"params": p}, x, method="encode"))(
-        params, (pixels / 255 - 0.5) / 0.5
-    )
+    tokens, _ = jax.jit(
+        lambda p, x: vit.VisionTransformer(VIT).apply({"params": p}, x, method="encode")
+    )(params, (pixels / 255 - 0.5) / 0.5)
     expected = np.asarray(tokens)[:, 0]
     expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(exported.embeddings, expected, atol=1e-5)
@@ -72,37 +78,61 @@ def test_average_of_the_feature_map(tmp_path: Path) -> None:
 
 
 def test_control_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The results of a run that starts from published weights contain those of the weights alone."""
+    """The results of a run that starts from published weights contain those of the weights
+    alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write(tmp_path / "w", resnet, RESNET)
     layouts.photos(tmp_path / "photos", tuple(f"class {i}" for i in range(6)), each=4)
-    values = config_files.load_config(str(Path(__file__).parents[1] / "configs" / "folder_baseline.py") + ":small", {})
-    values.data.update(path=str(tmp_path / "photos"), batch_size=8, images_per_class=4, image_size=32, resize=37)
+    values = config_files.load_config(
+        str(Path(__file__).parents[1] / "configs" / "folder_baseline.py") + ":small", {}
+    )
+    values.data.update(
+        path=str(tmp_path / "photos"), batch_size=8, images_per_class=4, image_size=32, resize=37
+    )
     values.backbone = asdict(RESNET) | {"pretrained": str(tmp_path / "w")}
     values.evaluation.update(cluster=False, batch_size=8, controls=False)
     experiment = experiments.build(configs.resolve(values))
-    results, _ = model_metrics.final(experiment, experiment.initial_state(), "last", Console(active=False))
+    results, _ = model_metrics.final(
+        experiment, experiment.initial_state(), "last", Console(active=False)
+    )
     test = experiment.splits["test"]
-    embeddings = dml_jax.load(tmp_path / "w").embed([tmp_path / "photos" / name for name in test.ids])
+    embeddings = dml_jax.load(tmp_path / "w").embed(
+        [tmp_path / "photos" / name for name in test.ids]
+    )
     expected = metrics.retrieval(embeddings, test.labels)
     found = results["controls"]["published weights without further training"]
     assert set(results["controls"]) == {"published weights without further training"}
-    assert (found["recall@1"], found["map@r"]) == pytest.approx((expected["recall@1"], expected["map@r"]))
+    assert (found["recall@1"], found["map@r"]) == pytest.approx(
+        (expected["recall@1"], expected["map@r"])
+    )
 
 
-def test_invalid_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     photos = layouts.photos(tmp_path / "photos", ("a",), each=1)
     arrays: Any = {"backbone/params/x": np.zeros(1, np.float32)}
     architecture = json.loads(json.dumps(asdict(replace(VIT, depth=2))))
     converted.write(Path("other"), arrays, {"architecture": architecture, "image_shape": [32, 32]})
-    converted.write(Path("old"), arrays, {"architecture": architecture | {"size": 3}, "image_shape": [32, 32]})
+    converted.write(
+        Path("old"), arrays, {"architecture": architecture | {"size": 3}, "image_shape": [32, 32]}
+    )
     Path("empty").mkdir()
     for options, message in (
-        (["--model=empty"], "empty: is not a work directory (no config.json) and holds no converted weights"),
+        (
+            ["--model=empty"],
+            "empty: is not a work directory (no config.json) and holds no converted weights",
+        ),
         (["--model=old"], "old/weights.json: size: there is no such key; "),
-        (["--model=other"], "other: the tensors do not match the network; missing: params/blocks_0/"),
-        (["--model=other", "--checkpoint=best"], "--checkpoint=best: other holds published weights, not checkpo"),
+        (
+            ["--model=other"],
+            "other: the tensors do not match the network; missing: params/blocks_0/",
+        ),
+        (
+            ["--model=other", "--checkpoint=best"],
+            "--checkpoint=best: other holds published weights, not checkpo",
+        ),
     ):
         assert cli.exit_code(lambda options=options: embed.execute([*options, str(photos)])) == 2
         error = capsys.readouterr().err

@@ -1,4 +1,5 @@
-"""A URL where a command needs a path, or another kind of URL, is one error, and never a folder called `gs:`."""
+"""A URL where a command needs a path, or another kind of URL, is one error, and never a folder
+called `gs:`."""
 
 from importlib import import_module
 from pathlib import Path
@@ -28,15 +29,27 @@ ONLY_GS = "s3://bucket/run: give gs://bucket/directory"
         ("evaluate", ["--embeddings=x.npy", "--labels=x.npy", f"--output={URL}"], NO_URL),
         ("enroll", ["--model=.", "--index=new.npz", URL], NO_URL),
         ("export", ["--model=.", "--to=parquet", f"--output={URL}"], NO_URL),
-        ("study", [f"--study={ROOT}/tests/plugins/comparison.py", f"--root={URL}", "--list"], NO_URL),
+        (
+            "study",
+            [f"--study={ROOT}/tests/plugins/comparison.py", f"--root={URL}", "--list"],
+            NO_URL,
+        ),
         ("main", [CONFIG, "--workdir=s3://bucket/run"], f"--workdir={ONLY_GS}"),
         ("embed", ["--model=s3://bucket/run", "photos"], f"--model={ONLY_GS}"),
-        ("main", [CONFIG, "--workdir=gs://bucket"], "--workdir=gs://bucket: give gs://bucket/directory"),
-        ("analyse", [f"--model={URL}"], f"--model={URL}: analyses are written into the run; copy it to a directory"),
+        (
+            "main",
+            [CONFIG, "--workdir=gs://bucket"],
+            "--workdir=gs://bucket: give gs://bucket/directory",
+        ),
+        (
+            "analyse",
+            [f"--model={URL}"],
+            f"--model={URL}: analyses are written into the run; copy it to a directory",
+        ),
     ],
 )
 def test_a_url_is_refused(
-    command: str, arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    command: str, arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,  # noqa: E501
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)

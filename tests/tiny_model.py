@@ -1,4 +1,5 @@
-"""A model for images of any size without a run behind it; and a command that embeds with it and is killed."""
+"""A model for images of any size without a run behind it; and a command that embeds with it and is
+killed."""
 
 import json
 import os
@@ -33,8 +34,12 @@ class Tiny(Model):
     def __init__(self, seed: int = 0, batch: int = 4):
         self.compiled: list[tuple[int, ...]] = []
         data = {"name": "folder", "crop": "centre", "resize": 20, "image_size": SIDE}
-        config = configs.resolve(values(steps=1) | {"data": data, "evaluation": {"batch_size": batch}})
-        self.matrix = np.random.default_rng(seed).normal(size=(SIDE * SIDE * 3, DIM)).astype(np.float32)
+        config = configs.resolve(
+            values(steps=1) | {"data": data, "evaluation": {"batch_size": batch}}
+        )
+        self.matrix = (
+            np.random.default_rng(seed).normal(size=(SIDE * SIDE * 3, DIM)).astype(np.float32)
+        )
         nothing: Any = None
         method = Method(nothing, nothing, nothing, self._project, groups=(), group=nothing)
         params, model_state = device_mesh.place(device_mesh.make(), ({"matrix": self.matrix}, {}))
@@ -43,7 +48,9 @@ class Tiny(Model):
     def _project(self, params: Any, model_state: Any, images: jax.Array, /) -> jax.Array:
         self.compiled.append(images.shape)
         rows = images.reshape(len(images), -1).astype(jnp.float32) @ params["matrix"]
-        return rows / (jnp.linalg.norm(rows, axis=1, keepdims=True) + 1e-20)  # finite for the blanks of bad images
+        return rows / (
+            jnp.linalg.norm(rows, axis=1, keepdims=True) + 1e-20
+        )  # finite for the blanks of bad images
 
     def expected(self, images: list[np.ndarray]) -> np.ndarray:
         """The embeddings of images, in float64 without JAX."""
@@ -54,10 +61,12 @@ class Tiny(Model):
 
 
 def embed_killed_at(moment: int, arguments: list[str]) -> int:
-    """Runs `dml-jax embed` in a fork of this process, which is killed when files are about to change.
+    """Runs `dml-jax embed` in a fork of this process, which is killed when files are about to
+    change.
 
     Args:
-      moment: number of renamed files and removed directories, each counted before and after, at which it is killed.
+      moment: number of renamed files and removed directories, each counted before and after, at
+        which it is killed.
       arguments: of the command.
 
     Returns:
@@ -93,7 +102,9 @@ def embed_killed_at(moment: int, arguments: list[str]) -> int:
     os._exit(code)
 
 
-if __name__ == "__main__":  # folder of photographs, folder of outputs, moments; prints the exit codes by moment
+if (
+    __name__ == "__main__"
+):  # folder of photographs, folder of outputs, moments; prints the exit codes by moment
     photos, outputs, *moments = sys.argv[1:]
     codes = {}
     for moment in moments:

@@ -1,6 +1,8 @@
-"""The papers' losses, forward and backward, compared with independent PyTorch versions on the same number of threads.
+"""The papers' losses, forward and backward, compared with independent PyTorch versions on the same
+number of threads.
 
-Each module of this folder has the rows of one method. The peers raise ImportError if torch is not installed.
+Each module of this folder has the rows of one method. The peers raise ImportError if torch is not
+installed.
 """
 
 import importlib

@@ -1,4 +1,5 @@
-"""CRT: the peer follows the equations as printed and holds the residuals of all positions to all prototypes.
+"""CRT: the peer follows the equations as printed and holds the residuals of all positions to all
+prototypes.
 
 These are K×HW×L numbers per image.
 """
@@ -17,7 +18,8 @@ CASES = (("CUB, N=16, 7×7×2,048, K=64", 16, 49, 2048, crt.Config()),)
 
 
 def ours(samples: int, positions: int, channels: int, config: crt.Config) -> Callable[[], Any]:
-    """A call that computes the loss and its gradients with respect to feature maps and parameters."""
+    """A call that computes the loss and its gradients with respect to feature maps and
+    parameters."""
     key, branches = jax.random.key(0), crt.Branches(config)
     params, _ = functional.init(branches, key, functional.struct(1, positions, channels))
     features = jax.random.uniform(key, (samples, positions, channels))
@@ -42,7 +44,9 @@ def theirs(samples: int, positions: int, channels: int, config: crt.Config) -> C
     features = torch.rand(samples, positions, channels).requires_grad_()
     prototypes = leaf(count, channels, fan=channels)
     first, shift = leaf(count, channels, width, fan=channels), leaf(count, width, fan=channels)
-    outputs = [(leaf(count, width, d, fan=width), leaf(count, d, fan=width)) for d in config.embedding_dims]
+    outputs = [
+        (leaf(count, width, d, fan=width), leaf(count, d, fan=width)) for d in config.embedding_dims
+    ]
     labels = torch.arange(samples) // 4
     same = labels[:, None] == labels[None, :]
     own = torch.eye(samples, dtype=torch.bool)
@@ -52,7 +56,10 @@ def theirs(samples: int, positions: int, channels: int, config: crt.Config) -> C
         positive, negative = same & ~own & (s < 1 - 1e-5), ~same
         hardest = torch.where(negative, s, -torch.inf).amax(1, keepdim=True)
         easiest = torch.where(positive, s, torch.inf).amin(1, keepdim=True)
-        positive, negative = positive & (s - options.epsilon < hardest), negative & (s + options.epsilon > easiest)
+        positive, negative = (
+            positive & (s - options.epsilon < hardest),
+            negative & (s + options.epsilon > easiest),
+        )
         pull = torch.where(positive, torch.exp(-options.alpha * (s - options.base)), 0.0).sum(1)
         push = torch.where(negative, torch.exp(options.beta * (s - options.base)), 0.0).sum(1)
         return (torch.log1p(pull) / options.alpha + torch.log1p(push) / options.beta).mean()

@@ -1,4 +1,5 @@
-"""DiVA: the peer samples triplets as published distance-weighted miners do, anchor by anchor in NumPy.
+"""DiVA: the peer samples triplets as published distance-weighted miners do, anchor by anchor in
+NumPy.
 
 Everything else is dense.
 """
@@ -16,7 +17,8 @@ from dml_jax.methods.diva import equations
 
 
 def inputs(batch: int, dim: int, queue: int, classes: int, seed: int = 0) -> dict[str, Any]:
-    """Unit embeddings of a batch with two samples per class, keys close to them, and a queue; float32 NumPy."""
+    """Unit embeddings of a batch with two samples per class, keys close to them, and a queue;
+    float32 NumPy."""
     rng = np.random.default_rng(seed)
 
     def directions(*shape: int) -> np.ndarray:
@@ -27,7 +29,12 @@ def inputs(batch: int, dim: int, queue: int, classes: int, seed: int = 0) -> dic
     embeddings = {task: directions(batch, dim) for task in diva.TASKS}
     keys = embeddings["selfsimilarity"] + 0.02 * rng.normal(size=(batch, dim)).astype(np.float32)
     keys /= np.linalg.norm(keys, axis=1, keepdims=True)
-    return {"embeddings": embeddings, "labels": labels, "keys": keys, "queue": directions(queue, dim)}
+    return {
+        "embeddings": embeddings,
+        "labels": labels,
+        "keys": keys,
+        "queue": directions(queue, dim),
+    }
 
 
 def ours(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[[], Any]:
@@ -36,13 +43,17 @@ def ours(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[[]
     embeddings = {task: jnp.asarray(x) for task, x in data["embeddings"].items()}
     labels, keys, queue = (jnp.asarray(data[name]) for name in ("labels", "keys", "queue"))
 
-    def loss(params: Any, embeddings: Any, key: jax.Array, keys: jax.Array, queue: jax.Array) -> jax.Array:
+    def loss(
+        params: Any, embeddings: Any, key: jax.Array, keys: jax.Array, queue: jax.Array
+    ) -> jax.Array:
         triplets = equations.mine(key, embeddings, labels, config)
         return equations.loss(params, embeddings, labels, triplets, keys, queue, config)[0]
 
     gradient = jax.jit(jax.value_and_grad(loss, (0, 1)))
     count = iter(range(1_000_000))
-    return lambda: jax.block_until_ready(gradient(params, embeddings, jax.random.key(next(count)), keys, queue))
+    return lambda: jax.block_until_ready(
+        gradient(params, embeddings, jax.random.key(next(count)), keys, queue)
+    )
 
 
 def theirs(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[[], Any]:
@@ -57,7 +68,11 @@ def theirs(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[
     ranked = ("discriminative", "shared", "intra")
     betas = {task: torch.full((classes,), config.beta, requires_grad=True) for task in ranked}
     psis = [
-        torch.nn.Sequential(torch.nn.Linear(dim, config.psi_dim), torch.nn.ReLU(), torch.nn.Linear(config.psi_dim, dim))
+        torch.nn.Sequential(
+            torch.nn.Linear(dim, config.psi_dim),
+            torch.nn.ReLU(),
+            torch.nn.Linear(config.psi_dim, dim),
+        )
         for _ in range(3)
     ]
     leaves = [*embeddings.values(), *betas.values(), *(p for psi in psis for p in psi.parameters())]
@@ -83,7 +98,8 @@ def theirs(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[
     def within(y: Any) -> np.ndarray:
         classes_here = np.unique(y.numpy())
         members = {c: np.flatnonzero(y.numpy() == c) for c in classes_here}
-        return np.asarray([np.random.choice(members[c], 3) for c in np.random.choice(classes_here, len(y))])  # noqa: NPY002
+        chosen = np.random.choice(classes_here, len(y))  # noqa: NPY002
+        return np.asarray([np.random.choice(members[c], 3) for c in chosen])  # noqa: NPY002
 
     def margin(x: Any, beta: Any, triplets: np.ndarray) -> Any:
         a, p, n = torch.as_tensor(triplets).T
@@ -112,7 +128,9 @@ def theirs(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[
             "intra": within(labels),
         }
         alpha = {"discriminative": 1.0, "shared": config.alpha_shared, "intra": config.alpha_intra}
-        loss = sum(alpha[t] * margin(embeddings[t], betas[t], chosen) for t, chosen in triplets.items())
+        loss = sum(
+            alpha[t] * margin(embeddings[t], betas[t], chosen) for t, chosen in triplets.items()
+        )
         loss = loss + config.alpha_selfsimilarity * dance(embeddings["selfsimilarity"])
         reversed_ = {t: F.normalize(2 * x.detach() - x, dim=1) for t, x in embeddings.items()}
         for psi, task in zip(psis, diva.TASKS[1:], strict=True):

@@ -22,10 +22,15 @@ CASES: tuple[tuple[str, int, int, dict[str, Any]], ...] = (
 def ours(samples: int, classes: int, config: hist.Config) -> Callable[[], Any]:
     """One call: the loss and the gradients of embeddings and parameters."""
     key, x = jax.random.key(0), functional.struct(samples, config.embedding_dim)
-    g = jax.eval_shape(hist.propagation, functional.struct(samples, samples), functional.struct(samples))
+    g = jax.eval_shape(
+        hist.propagation, functional.struct(samples, samples), functional.struct(samples)
+    )
     network, nested = functional.init(hist.HypergraphNetwork(classes, config), key, x, g, True)
     stats = {block: values["bn"] for block, values in nested.items()}
-    params = {"distributions": functional.init(hist.Distributions(classes, config), key, x)[0], "hgnn": network}
+    params = {
+        "distributions": functional.init(hist.Distributions(classes, config), key, x)[0],
+        "hgnn": network,
+    }
     embeddings = jax.random.normal(key, (samples, config.embedding_dim))
     labels = jnp.arange(samples) // 2 % classes
 
@@ -44,7 +49,11 @@ def theirs(samples: int, classes: int, config: hist.Config) -> Callable[[], Any]
     torch.manual_seed(0)
     dim = config.embedding_dim
     leaf = lambda *shape, scale=1.0: (torch.randn(*shape) * scale).requires_grad_()  # noqa: E731
-    x, means, log_vars = leaf(samples, dim), leaf(classes, dim, scale=0.1), leaf(classes, dim, scale=0.1)
+    x, means, log_vars = (
+        leaf(samples, dim),
+        leaf(classes, dim, scale=0.1),
+        leaf(classes, dim, scale=0.1),
+    )
     first, norm = torch.nn.Linear(dim, config.hidden_dim), torch.nn.BatchNorm1d(config.hidden_dim)
     last = torch.nn.Linear(config.hidden_dim, classes)
     labels = torch.arange(samples) // 2 % classes

@@ -1,4 +1,5 @@
-"""MPN: its network and losses with dropout, with the sizes of the authors' CUB, In-Shop, Cars196 and SOP runs."""
+"""MPN: its network and losses with dropout, with the sizes of the authors' CUB, In-Shop, Cars196
+and SOP runs."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,13 +16,19 @@ from dml_jax.methods import mpn
 CASES: tuple[tuple[str, int, int, dict[str, Any]], ...] = (
     ("CUB, 54 nodes, 1 layer, 2 heads, C=100", 54, 100, {"layers": 1, "heads": 2}),
     ("In-Shop, 56 nodes, 1 layer, 4 heads, C=3,997", 56, 3997, {"layers": 1, "heads": 4}),
-    ("Cars196, 70 nodes, 2 layers, 8 heads, C=98", 70, 98, {"layers": 2, "heads": 8, "concatenate": True}),
+    (
+        "Cars196, 70 nodes, 2 layers, 8 heads, C=98",
+        70,
+        98,
+        {"layers": 2, "heads": 8, "concatenate": True},
+    ),
     ("SOP, 90 nodes, 1 layer, 8 heads, C=11,318", 90, 11318, {"layers": 1, "heads": 8}),
 )
 
 
 def ours(nodes: int, classes: int, config: mpn.Config) -> Callable[[], Any]:
-    """A call that computes both losses and their gradients with respect to embeddings and parameters."""
+    """A call that computes both losses and their gradients with respect to embeddings and
+    parameters."""
     key, x = jax.random.key(0), functional.struct(nodes, config.embedding_dim)
     network = mpn.MessagePassingNetwork(config, classes)
     params, stats = functional.init(network, key, x, False)
@@ -71,7 +78,9 @@ def theirs(nodes: int, classes: int, config: mpn.Config) -> Callable[[], Any]:
     labels = torch.arange(nodes) % classes
 
     def smoothed(logits: Any) -> Any:
-        return F.cross_entropy(logits / config.temperature, labels, label_smoothing=config.smoothing)
+        return F.cross_entropy(
+            logits / config.temperature, labels, label_smoothing=config.smoothing
+        )
 
     def call() -> Any:
         embeddings.grad = None

@@ -1,4 +1,5 @@
-"""Batches of reciprocal neighbours compared with NumPy, one query at a time as in published code."""
+"""Batches of reciprocal neighbours compared with NumPy, one query at a time as in published
+code."""
 
 from collections.abc import Iterator
 
@@ -9,7 +10,8 @@ from dml_jax.evaluation import refinement_batches
 
 
 def reciprocal_batches(embeddings: np.ndarray, k: int, size: int) -> np.ndarray:
-    """Batches of reciprocal neighbours from the full ranking, with set operations for one query at a time."""
+    """Batches of reciprocal neighbours from the full ranking, with set operations for one query at
+    a time."""
     squares = np.sum(embeddings**2, axis=1)
     distances = squares[:, None] + squares[None] - 2 * embeddings @ embeddings.T
     ranking = np.argsort(distances, axis=1)
@@ -22,7 +24,11 @@ def reciprocal_batches(embeddings: np.ndarray, k: int, size: int) -> np.ndarray:
     batches = []
     for q in range(len(embeddings)):
         original = mutual(q, k)
-        parts = [h for h in (halves[g] for g in original) if 3 * len(np.intersect1d(h, original)) > 2 * len(h)]
+        parts = [
+            h
+            for h in (halves[g] for g in original)
+            if 3 * len(np.intersect1d(h, original)) > 2 * len(h)
+        ]
         expanded = np.unique(np.concatenate([original, *parts]))
         nearest = expanded[np.argsort(distances[q, expanded])][:size]
         others = ranking[q, : 2 * size]
@@ -33,7 +39,9 @@ def reciprocal_batches(embeddings: np.ndarray, k: int, size: int) -> np.ndarray:
 def clustered(rows: int, dim: int, classes: int = 100) -> np.ndarray:
     """Unit float32 rows around class centres."""
     rng = np.random.default_rng(0)
-    points = 0.7 * rng.normal(size=(classes, dim))[np.arange(rows) % classes] + rng.normal(size=(rows, dim))
+    points = 0.7 * rng.normal(size=(classes, dim))[np.arange(rows) % classes] + rng.normal(
+        size=(rows, dim)
+    )
     return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
 
 

@@ -2,10 +2,11 @@
 
     dml-jax study --study=crt:components-cub
 
-`geometry` are Tables 1 and 2, `branches` Tables 3 and 4, `backbones` Table 5, `components` Table 6, `gamma` Table 7,
-`first_prototypes` Table 8, `prototypes` Table 9, `sharing` Table 10. On CUB, Tables 6 to 10 use MiT-B1. The paper does
-not state the backbone of Tables 1 and 2; here it is MiT-B2, as in its main results. It tests the first branch, with
-128 dimensions; for the second, with 1,024, no results are published.
+`geometry` are Tables 1 and 2, `branches` Tables 3 and 4, `backbones` Table 5, `components` Table 6,
+`gamma` Table 7, `first_prototypes` Table 8, `prototypes` Table 9, `sharing` Table 10. On CUB,
+Tables 6 to 10 use MiT-B1. The paper does not state the backbone of Tables 1 and 2; here it is
+MiT-B2, as in its main results. It tests the first branch, with 128 dimensions; for the second, with
+1,024, no results are published.
 """
 
 from typing import Any
@@ -17,17 +18,26 @@ from dml_jax.lab.definition import Row, Study, grid
 AVERAGE = {"method.transform": "average"}
 MS_ALONE = {**AVERAGE, "method.lambda1": (1.0, 0.0), "method.lambda2": 0.0}
 BACKBONES = {
-    "GoogLeNet": "googlenet", "BN-Inception": "bn_inception", "ResNet-50": "resnet50", "DeiT-S": "deit",
+    "GoogLeNet": "googlenet",
+    "BN-Inception": "bn_inception",
+    "ResNet-50": "resnet50",
+    "DeiT-S": "deit",
     "MiT-B1": "mit_b1",
-}  # fmt: skip
+}
 TEXTS = {  # what varies, and the paper's statement
     "geometry": (
         "geometry of the embeddings",
         "Tables 1 and 2: CRT raises the density and lowers the spectral decay on every data set.",
     ),
     "branches": ("both branches", "Tables 3 (CUB, Cars196) and 4 (SOP, In-Shop)."),
-    "backbones": ("backbones", "Table 5: CRT improves the multi-similarity loss (MS) with every backbone."),
-    "components": ("components", "Table 6: each row leaves out one component more; R@1 falls by 2.0 and by 1.7."),
+    "backbones": (
+        "backbones",
+        "Table 5: CRT improves the multi-similarity loss (MS) with every backbone.",
+    ),
+    "components": (
+        "components",
+        "Table 6: each row leaves out one component more; R@1 falls by 2.0 and by 1.7.",
+    ),
     "gamma": ("same or different Gamma", "Table 7: different heads improve R@1 by 1.6."),
     "first_prototypes": ("prototypes of the first branch", "Table 8: K1 hardly matters."),
     "prototypes": ("prototypes of both branches", "Table 9: R@1 grows up to 64 prototypes."),
@@ -35,7 +45,11 @@ TEXTS = {  # what varies, and the paper's statement
 }
 PAPER = ("cub", "cars", "sop", "inshop")
 VARIANTS = (
-    *(f"{name}-{data}" for name in ("geometry", "branches") for data in (*PAPER, "omniglot", "photos")),
+    *(
+        f"{name}-{data}"
+        for name in ("geometry", "branches")
+        for data in (*PAPER, "omniglot", "photos")
+    ),
     *(f"backbones-{data}" for data in PAPER),
     *(f"{name}-photos_stages" for name in ("geometry", "components")),
     *(f"{name}-{data}" for name in [*TEXTS][3:] for data in ("cub", "omniglot", "photos")),
@@ -50,7 +64,10 @@ def rows_of(name: str, data: str) -> tuple[Row, ...]:
         case "geometry":
             return (Row("multi-similarity loss alone", file, MS_ALONE), Row("CRT", file))
         case "branches":
-            return (Row("branch 1", file), Row("branch 2", file, {"method.tested_branch": "branch2"}))
+            return (
+                Row("branch 1", file),
+                Row("branch 2", file, {"method.tested_branch": "branch2"}),
+            )
         case "backbones":
             return tuple(
                 Row(f"{text}, {suffix}", f"{file}:{key}", overrides)
@@ -65,13 +82,20 @@ def rows_of(name: str, data: str) -> tuple[Row, ...]:
             }
             # The paper's third row leaves out both; this one keeps the residuals.
             more = {} if data == "cub" else {"without consistency": {"method.lambda2": 0.0}}
-            return tuple(Row(text, small, overrides) for text, overrides in {**rows, **more}.items())
+            return tuple(
+                Row(text, small, overrides) for text, overrides in {**rows, **more}.items()
+            )
         case "first_prototypes":
-            pairs = tuple((first, SECOND[data]) for first in (1, 4, 16, 64) if first <= SECOND[data])
+            pairs = tuple(
+                (first, SECOND[data]) for first in (1, 4, 16, 64) if first <= SECOND[data]
+            )
             return grid(small, {"method.prototypes": pairs}, {"method.sharing": "separate"})
     key, values = {
         "gamma": ("method.gamma", ("single", "per_prototype")),
-        "prototypes": ("method.prototypes", tuple((n, n) for n in (1, 4, 16, 64, 100) if n < 100 or data == "cub")),
+        "prototypes": (
+            "method.prototypes",
+            tuple((n, n) for n in (1, 4, 16, 64, 100) if n < 100 or data == "cub"),
+        ),
         "sharing": ("method.sharing", ("shared", "separate")),
     }[name]
     return grid(small, {key: values})

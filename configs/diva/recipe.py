@@ -1,19 +1,21 @@
 """Shared by the configurations of DiVA: the networks and the authors' protocol.
 
-The settings follow the authors' commands (github.com/Confusezius/ECCV2020_DiVA_MultiFeature_DML). Where code and
-paper differ, the code is followed: 350 epochs (150 on Stanford Online Products) instead of 150, weight decay 4e-4
-instead of 5e-4, temperature 0.01 instead of 0.1, crops of at least 8 % of the area instead of 224 pixels of 256, crops
-of 227 instead of 224 pixels with BN-Inception, and alpha as the docstrings of the files say. The variants `printed` and
-`bn_inception-printed` follow the text in all of this and in the equations: shared triplets of three classes, beta
-fixed at 1.2, negatives alone in DaNCE's denominator and its weights min(lambda, 1/q). The text does not give lambda;
-with the default 1 the weights at 128 dimensions lie in [0.706, 1], almost plain NCE (`diva:equations-cub` varies it).
-The variant `triplet` replaces the margin loss of the ranking tasks with the triplet loss and keeps the other settings,
-since no others are published.
+The settings follow the authors' commands (github.com/Confusezius/ECCV2020_DiVA_MultiFeature_DML).
+Where code and
+paper differ, the code is followed: 350 epochs (150 on Stanford Online Products) instead of 150,
+weight decay 4e-4 instead of 5e-4, temperature 0.01 instead of 0.1, crops of at least 8 % of the
+area instead of 224 pixels of 256, crops of 227 instead of 224 pixels with BN-Inception, and alpha
+as the docstrings of the files say. The variants `printed` and `bn_inception-printed` follow the
+text in all of this and in the equations: shared triplets of three classes, beta fixed at 1.2,
+negatives alone in DaNCE's denominator and its weights min(lambda, 1/q). The text does not give
+lambda; with the default 1 the weights at 128 dimensions lie in [0.706, 1], almost plain NCE
+(`diva:equations-cub` varies it). The variant `triplet` replaces the margin loss of the ranking
+tasks with the triplet loss and keeps the other settings, since no others are published.
 
-After every epoch, the authors evaluate several weightings of the embeddings and keep the best on the test set, although
-the paper does not say so; `--protocol=paper` does the same. Under the clean protocol, the weights are fixed, with twice
-the weight for the auxiliary embeddings on CUB and Cars196, as stated in the paper (`--config.method.ensemble` sets
-others).
+After every epoch, the authors evaluate several weightings of the embeddings and keep the best on
+the test set, although the paper does not say so; `--protocol=paper` does the same. Under the clean
+protocol, the weights are fixed, with twice the weight for the auxiliary embeddings on CUB and
+Cars196, as stated in the paper (`--config.method.ensemble` sets others).
 """
 
 from collections.abc import Mapping
@@ -28,7 +30,9 @@ from dml_jax.methods.diva import Config
 
 def weightings(*ratios: tuple[int, int]) -> dict[str, dict[str, tuple[float, ...]]]:
     """Test-time readings by the weights of the discriminative and of each auxiliary embedding."""
-    return {f"{own}:{other}": {"ensemble": (1.0 * own, *[1.0 * other] * 3)} for own, other in ratios}
+    return {
+        f"{own}:{other}": {"ensemble": (1.0 * own, *[1.0 * other] * 3)} for own, other in ratios
+    }
 
 
 def alpha(value: float) -> dict[str, float]:
@@ -56,7 +60,8 @@ BN_INCEPTION = bn_inception.Config(
     pretrained="weights/bn_inception",
     pixels=Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"),
 )
-# The equations of the paper and section 4 where they differ from the authors' code; alpha depends on the data set.
+# The equations of the paper and section 4 where they differ from the authors' code; alpha depends
+# on the data set.
 AS_PRINTED = {
     "method.equations": "paper",
     "method.shared": "standard",
@@ -91,14 +96,23 @@ def on(
         protocol,
         variants,
         data=Data(
-            name=dataset, path=f"data/{dataset}", sampler="diva", batch_size=112, images_per_class=2,
-            crop="random_resized", image_size=224, resize=256, flip=0.5,
+            name=dataset,
+            path=f"data/{dataset}",
+            sampler="diva",
+            batch_size=112,
+            images_per_class=2,
+            crop="random_resized",
+            image_size=224,
+            resize=256,
+            flip=0.5,
         ),
         backbone=RESNET_50,
         method=Config(
             embedding_dim=128,
             base="margin",
-            alpha_selfsimilarity=alpha, alpha_shared=alpha, alpha_intra=alpha,
+            alpha_selfsimilarity=alpha,
+            alpha_shared=alpha,
+            alpha_intra=alpha,
             rho=(rho,),
             ensemble=ensemble,
             queue_batches=queue_batches,
@@ -108,11 +122,13 @@ def on(
             groups=GROUPS,  # 1e-5 for the network
             optimizer="adam",
             epochs=epochs,
-            schedule="step", milestones=(milestone,), gamma=gamma,
+            schedule="step",
+            milestones=(milestone,),
+            gamma=gamma,
             checkpoint_every=1000,
         ),
         evaluation=base.EVALUATION[dataset],
-    )  # fmt: skip
+    )
 
 
 class Ablations(NamedTuple):
@@ -120,8 +136,8 @@ class Ablations(NamedTuple):
 
     Attributes:
       config: of DiVA with all four tasks.
-      overrides: as stated in the paper, 150 epochs at a fixed learning rate; no commands are published, so that the
-        other settings come from `config`.
+      overrides: as stated in the paper, 150 epochs at a fixed learning rate; no commands are
+        published, so that the other settings come from `config`.
       dimensions: of all embeddings together.
       classifier: parameter group of RotNet's and DeepCluster's classifiers.
     """
@@ -132,7 +148,8 @@ class Ablations(NamedTuple):
     classifier: Group
 
     def tasks(self, *names: str, **method: Any) -> dict[str, Any]:
-        """Overrides that train some of the tasks: the dimensions are divided among them, none are decorrelated."""
+        """Overrides that train some of the tasks: the dimensions are divided among them, none are
+        decorrelated."""
         options = {"tasks": names, "embedding_dim": self.dimensions // len(names), "directions": ()}
         if len(names) == 1:
             options["ensemble"] = (1.0, 1.0, 1.0, 1.0)
@@ -141,7 +158,8 @@ class Ablations(NamedTuple):
 
 
 def ablations(dataset: str) -> Ablations:
-    """Of the papers' data sets with BN-Inception, of Omniglot, or of photographs on frozen features."""
+    """Of the papers' data sets with BN-Inception, of Omniglot, or of photographs on frozen
+    features."""
     equal = {"method.ensemble": (1.0, 1.0, 1.0, 1.0)}
     if dataset == "omniglot":
         return Ablations("configs/omniglot_diva.py", equal, 256, Group(1e-2))

@@ -1,12 +1,13 @@
-"""DiVA: the studies of its paper (Milbich, Roth et al., ECCV 2020), one variant per study and data set.
+"""DiVA: the studies of its paper (Milbich, Roth et al., ECCV 2020), one variant per study and data
+set.
 
     dml-jax study --study=diva:tasks-cub
 
-`tasks` is Table 1, `backbones` Table 2, `separate` Table 3, whose data set is not stated (CUB fits), and
-`self_supervision` Figure 4. They use BN-Inception at a fixed learning rate, but for Table 2. All rows of `tasks` have
-about 512 dimensions in total (256 on Omniglot). The separate models' embeddings have the weights of DiVA's.
-`equations` compares the authors' code with the text, which does not give lambda, the bound of DaNCE's weights; no
-results are published for it.
+`tasks` is Table 1, `backbones` Table 2, `separate` Table 3, whose data set is not stated (CUB
+fits), and `self_supervision` Figure 4. They use BN-Inception at a fixed learning rate, but for
+Table 2. All rows of `tasks` have about 512 dimensions in total (256 on Omniglot). The separate
+models' embeddings have the weights of DiVA's. `equations` compares the authors' code with the text,
+which does not give lambda, the bound of DaNCE's weights; no results are published for it.
 """
 
 from collections.abc import Callable
@@ -20,13 +21,16 @@ from dml_jax.lab.definition import Row, Study
 D, DANCE, SHARED, INTRA = "discriminative", "selfsimilarity", "shared", "intra"
 SELF_SUPERVISION = {
     "instance": "instance discrimination, memory",  # of all images, as the paper cites it
-    "spread": "instance discrimination, views",  # with the second views of the batch, as in the authors' code
+    # With the second views of the batch, as in the authors' code.
+    "spread": "instance discrimination, views",
     "rotnet": "RotNet",
     "deepcluster": "DeepCluster",
 }
 EQUAL = {"method.ensemble": (1.0, 1.0, 1.0, 1.0)}
 ONE = recipe.alpha(1.0)
-MODELS = {f"separate_{'dance' if task == DANCE else task}": task for task in (D, DANCE, SHARED, INTRA)}
+MODELS = {
+    f"separate_{'dance' if task == DANCE else task}": task for task in (D, DANCE, SHARED, INTRA)
+}
 BACKBONES = {
     "BN-Inception, triplet loss": ":bn_inception-triplet", "BN-Inception": ":bn_inception",
     "ResNet-50, triplet loss": ":triplet", "ResNet-50": "",
@@ -61,12 +65,19 @@ def backbones(data: str) -> Rows:
 
 def separate(data: str) -> Rows:
     base = recipe.ablations(data)
-    auxiliary = 1.0 if data in ("omniglot", "photos") else 2.0  # weight of the embeddings, as in DiVA
+    auxiliary = (
+        1.0 if data in ("omniglot", "photos") else 2.0
+    )  # weight of the embeddings, as in DiVA
     size = base.dimensions // 4
-    models = (Row(name, base.config, {**base.tasks(task, embedding_dim=size), **ONE}) for name, task in MODELS.items())
+    models = (
+        Row(name, base.config, {**base.tasks(task, embedding_dim=size), **ONE})
+        for name, task in MODELS.items()
+    )
     return (
         *models,
-        Row("separate models", members=tuple(MODELS), weights=(1.0, auxiliary, auxiliary, auxiliary)),
+        Row(
+            "separate models", members=tuple(MODELS), weights=(1.0, auxiliary, auxiliary, auxiliary)
+        ),
         Row("baseline", base.config, base.tasks(D)),
         Row("no decorrelation", base.config, {**base.overrides, "method.directions": ()}),
         Row("DiVA", base.config, base.overrides),
@@ -82,7 +93,9 @@ def self_supervision(data: str) -> Rows:
 
     def classified(task: str) -> Row:  # without an embedding of its own
         options = {**instead(task, embedding_dim=base.dimensions), **EQUAL}
-        return Row(SELF_SUPERVISION[task], config, {**options, "train.groups.classifier": base.classifier})
+        return Row(
+            SELF_SUPERVISION[task], config, {**options, "train.groups.classifier": base.classifier}
+        )
 
     four = {**base.overrides, **ONE, "method.learners": "discriminative", **EQUAL}
     return (
@@ -104,36 +117,54 @@ def equations(data: str) -> Rows:
     return (
         Row("authors' code", config),
         Row("as printed", config, printed),
-        *(Row(f"as printed, lambda={value:g}", config, {**printed, "method.dance_lambda": value}) for value in LAMBDAS),
+        *(
+            Row(f"as printed, lambda={value:g}", config, {**printed, "method.dance_lambda": value})
+            for value in LAMBDAS
+        ),
     )
 
 
 PAPER = ("cub", "cars", "sop")
-STUDIES: dict[str, tuple[Callable[[str], Rows], tuple[str, ...], str, str]] = {  # rows, data sets, title, source
+# Rows, data sets, title, source.
+STUDIES: dict[str, tuple[Callable[[str], Rows], tuple[str, ...], str, str]] = {
     "tasks": (
-        tasks, (*PAPER, "omniglot", "photos"), "combinations of tasks (discriminative, DaNCE, shared, intra-class)",
+        tasks,
+        (*PAPER, "omniglot", "photos"),
+        "combinations of tasks (discriminative, DaNCE, shared, intra-class)",
         "Table 1: every added task raises R@1 on CUB and Cars196, not with I on SOP.",
     ),
     "backbones": (
-        backbones, PAPER, "backbones and losses",
-        "Table 2; with `--protocol=paper`, as there, the best of several weightings of the embeddings.",
+        backbones,
+        PAPER,
+        "backbones and losses",
+        "Table 2; with `--protocol=paper`, as there, the best of several weightings of the "
+        "embeddings.",
     ),
     "separate": (
-        separate, ("cub", "cars", "omniglot", "photos"), "no decorrelation and separate models",
+        separate,
+        ("cub", "cars", "omniglot", "photos"),
+        "no decorrelation and separate models",
         "Table 3: decorrelation gains 0.8 points of R@1; separate models are far worse.",
     ),
     "self_supervision": (
-        self_supervision, (*PAPER, "omniglot", "photos"), "the bars of Figure 4",
+        self_supervision,
+        (*PAPER, "omniglot", "photos"),
+        "the bars of Figure 4",
         "Figure 4: DaNCE gains most, NCE is below the baseline; heights are not printed.",
     ),
     "equations": (
-        equations, ("cub", "cars", "photos"), "equations", "the published numbers are those of the authors' code.",
+        equations,
+        ("cub", "cars", "photos"),
+        "equations",
+        "the published numbers are those of the authors' code.",
     ),
-}  # fmt: skip
+}
 VARIANTS = tuple(f"{name}-{data}" for name, (_, sets, *_) in STUDIES.items() for data in sets)
 
 
 def get_study(variant: str = "tasks-cub") -> Study:
     name, _, data = variant.partition("-")
     rows, _, title, source = STUDIES[name]
-    return published.beside_rows(f"diva:{variant}", Study(f"DiVA, {title}: {data}", f"Paper, {source}", rows(data)))
+    return published.beside_rows(
+        f"diva:{variant}", Study(f"DiVA, {title}: {data}", f"Paper, {source}", rows(data))
+    )

@@ -1,8 +1,8 @@
 """HIST: the search of its reproduction (Yuan et al., MLRC 2022, Tables 5 and 6).
 
-There is one variant per data set for ResNet-50, and one for BN-Inception. The reproduction trained about 200 settings
-per backbone (30 on SOP) for 60 epochs each with a Bayesian search, and compared them on the test classes
-(`--protocol=paper`). The default here is 60 settings.
+There is one variant per data set for ResNet-50, and one for BN-Inception. The reproduction trained
+about 200 settings per backbone (30 on SOP) for 60 epochs each with a Bayesian search, and compared
+them on the test classes (`--protocol=paper`). The default here is 60 settings.
 
     dml-jax study --study=hist/search
 """
@@ -16,8 +16,16 @@ SPACES: dict[str, tuple[tuple[float, ...], ...]] = {  # lambda_s, alpha, tau
     "cub": (LAMBDA_S, (0.9, 0.95, 1.0, 1.05, 1.15), (16.0, 20.0, 24.0, 28.0, 32.0, 36.0)),
     "sop": (LAMBDA_S, (1.9, 1.95, 2.0, 2.1, 2.15), (12.0, 14.0, 16.0, 20.0, 22.0, 24.0)),
     "cars-bn_inception": (LAMBDA_S, (0.9, 0.95, 1.0, 1.1, 1.15), (16.0, 20.0, 22.0, 28.0, 32.0)),
-    "cub-bn_inception": (LAMBDA_S, (0.9, 0.95, 1.0, 1.05, 1.15), (16.0, 20.0, 24.0, 28.0, 32.0, 36.0)),
-    "sop-bn_inception": (LAMBDA_S, (1.5, 1.55, 1.6, 1.65, 1.7, 1.75), (12.0, 14.0, 16.0, 20.0, 22.0, 24.0)),
+    "cub-bn_inception": (
+        LAMBDA_S,
+        (0.9, 0.95, 1.0, 1.05, 1.15),
+        (16.0, 20.0, 24.0, 28.0, 32.0, 36.0),
+    ),
+    "sop-bn_inception": (
+        LAMBDA_S,
+        (1.5, 1.55, 1.6, 1.65, 1.7, 1.75),
+        (12.0, 14.0, 16.0, 20.0, 22.0, 24.0),
+    ),
     "omniglot": (LAMBDA_S, (0.9, 0.95, 1.0, 1.1, 1.2), (2.5, 5.0, 10.0, 15.0, 20.0)),
 }
 VARIANTS = tuple(SPACES)

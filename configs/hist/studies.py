@@ -1,12 +1,14 @@
-"""HIST: the studies of its reproduction (Yuan et al., MLRC 2022), one variant per study and data set.
+"""HIST: the studies of its reproduction (Yuan et al., MLRC 2022), one variant per study and data
+set.
 
     dml-jax study --study=hist:layers-cars
 
-`backbones` are Table 3, `distances` Table 4 (without the Manhattan distance), `batch_size`, `layers` and `alpha`
-Figures 2a to 2c, `sizes` and `tau_lambda` Figures 3a and 3b; `baselines` compares with other losses on the network.
-Rows of a study differ in nothing else, so the learning rates are the same for all batch sizes. The reproduction does
-not say what its number of layers, 1 to 5, counts: since its two layers (Tables 8 and 9) are those of the authors'
-network, it is interpreted as the number of hidden layers plus one.
+`backbones` are Table 3, `distances` Table 4 (without the Manhattan distance), `batch_size`,
+`layers` and `alpha` Figures 2a to 2c, `sizes` and `tau_lambda` Figures 3a and 3b; `baselines`
+compares with other losses on the network. Rows of a study differ in nothing else, so the learning
+rates are the same for all batch sizes. The reproduction does not say what its number of layers, 1
+to 5, counts: since its two layers (Tables 8 and 9) are those of the authors' network, it is
+interpreted as the number of hidden layers plus one.
 """
 
 from configs import published
@@ -14,12 +16,20 @@ from configs.folder_heads import file_of
 from dml_jax.lab.definition import Row, Study, grid
 
 SIZES = {"cars": (256, 512, 1024), "omniglot": (32, 64, 128), "photos": (256, 512, 1024)}
-TAUS = {"cars": (8.0, 16.0, 24.0, 32.0), "omniglot": (2.5, 5.0, 10.0, 20.0), "photos": (8.0, 16.0, 24.0, 32.0)}
+TAUS = {
+    "cars": (8.0, 16.0, 24.0, 32.0),
+    "omniglot": (2.5, 5.0, 10.0, 20.0),
+    "photos": (8.0, 16.0, 24.0, 32.0),
+}
 LAMBDAS = {"cars": (0.6, 1.0, 1.5, 2.0), "omniglot": (0.6, 1.0, 2.0), "photos": (0.6, 1.0, 2.0)}
 TEXTS = {  # what varies, and the reproduction's statement
-    "backbones": ("backbones and retuned values", "Table 3; only the reproduction retuned the values."),
+    "backbones": (
+        "backbones and retuned values",
+        "Table 3; only the reproduction retuned the values.",
+    ),
     "batch_size": (
-        "batch size", "Figure 2a: consistent from 32 on, clearly worse with 8 and 16; values are not printed."
+        "batch size",
+        "Figure 2a: consistent from 32 on, clearly worse with 8 and 16; values are not printed.",
     ),
     "layers": (
         "hidden layers of the hypergraph network",
@@ -29,14 +39,23 @@ TEXTS = {  # what varies, and the reproduction's statement
         "scale alpha of the hyperedges' weights",
         "Figure 2c: the results hardly depend on a positive alpha; values are not printed.",
     ),
-    "distances": ("distances to the class distributions", "Table 4, which calls the differences insignificant."),
+    "distances": (
+        "distances to the class distributions",
+        "Table 4, which calls the differences insignificant.",
+    ),
     "sizes": (
         "sizes of embedding and hypergraph network",
         "Figure 3a: best if both are 512 or both 1,024; worst if both are 256.",
     ),
-    "tau_lambda": ("tau and lambda_s", "Figure 3b: consistent from tau = 16 on, where lambda_s matters little."),
-    "baselines": ("other losses on the same network", "Table 3: better than the losses that it is compared with."),
-}  # fmt: skip
+    "tau_lambda": (
+        "tau and lambda_s",
+        "Figure 3b: consistent from tau = 16 on, where lambda_s matters little.",
+    ),
+    "baselines": (
+        "other losses on the same network",
+        "Table 3: better than the losses that it is compared with.",
+    ),
+}
 GRIDS = [name for name in TEXTS if name not in ("backbones", "baselines")]
 VARIANTS = (
     *(f"{name}-{data}" for name in GRIDS for data in ("cars", "omniglot", "photos")),
@@ -44,8 +63,10 @@ VARIANTS = (
     *(f"baselines-{data}" for data in ("cub", "cars", "omniglot", "photos", "photos_stages")),
 )
 BASELINES = {
-    "Proxy-Anchor": "proxy_anchor", "multi-similarity": "multi_similarity", "normalised softmax": "normalized_softmax",
-}  # fmt: skip
+    "Proxy-Anchor": "proxy_anchor",
+    "multi-similarity": "multi_similarity",
+    "normalised softmax": "normalized_softmax",
+}
 
 
 def rows_of(name: str, data: str) -> tuple[Row, ...]:
@@ -62,10 +83,18 @@ def rows_of(name: str, data: str) -> tuple[Row, ...]:
         case "baselines":
             losses = BASELINES.items()
             if data.startswith("photos"):
-                return (Row("HIST", file), *(Row(text, file_of(data, loss)) for text, loss in losses))
-            return (Row("HIST", file), *(Row(text, f"configs/{data}_baseline.py:{loss}") for text, loss in losses))
+                return (
+                    Row("HIST", file),
+                    *(Row(text, file_of(data, loss)) for text, loss in losses),
+                )
+            return (
+                Row("HIST", file),
+                *(Row(text, f"configs/{data}_baseline.py:{loss}") for text, loss in losses),
+            )
         case "sizes":
-            return grid(config, {"method.embedding_dim": SIZES[data], "method.hidden_dim": SIZES[data]})
+            return grid(
+                config, {"method.embedding_dim": SIZES[data], "method.hidden_dim": SIZES[data]}
+            )
         case "tau_lambda":
             return grid(config, {"method.tau": TAUS[data], "method.lambda_s": LAMBDAS[data]})
     key, values = {

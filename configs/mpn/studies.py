@@ -2,16 +2,18 @@
 
     dml-jax study --study=mpn:losses-cub
 
-Of Seidenschwarz et al. (ICML 2021), `losses` is Table 3, `ensembles` Table 4, `embedding_size` Table 5 and Figure 5,
-`image_size` Table 7, `test_time` and `students` Table 8, `layers_heads` Figures 3, 4 and 17, `batches` Figures 18 and
-19, `group_loss` Tables 1 and 4 and Figure 8. Of the reproduction ([Re] Learning Intra-Batch Connections), `re_table2`
-is Table 2, with all data sets in one, and `re_table3` Table 3.
+Of Seidenschwarz et al. (ICML 2021), `losses` is Table 3, `ensembles` Table 4, `embedding_size`
+Table 5 and Figure 5, `image_size` Table 7, `test_time` and `students` Table 8, `layers_heads`
+Figures 3, 4 and 17, `batches` Figures 18 and 19, `group_loss` Tables 1 and 4 and Figure 8. Of the
+reproduction ([Re] Learning Intra-Batch Connections), `re_table2` is Table 2, with all data sets in
+one, and `re_table3` Table 3.
 
-On Cars196, the authors' network after message passing has one layer and four heads. The network of their other results
-has two layers and eight heads, and its classifier sees the concatenated outputs of both; they do not state which of the
-two gave the other rows of Table 8. The networks of an ensemble differ in the seed, and each seed of a student has a
-teacher of its own. The Group Loss uses BN-Inception except on Omniglot; its settings on SOP are not known. No results
-are published for `equations` (see `dml_jax/methods/mpn/method.py`) and `concatenation` with two layers.
+On Cars196, the authors' network after message passing has one layer and four heads. The network of
+their other results has two layers and eight heads, and its classifier sees the concatenated outputs
+of both; they do not state which of the two gave the other rows of Table 8. The networks of an
+ensemble differ in the seed, and each seed of a student has a teacher of its own. The Group Loss
+uses BN-Inception except on Omniglot; its settings on SOP are not known. No results are published
+for `equations` (see `dml_jax/methods/mpn/method.py`) and `concatenation` with two layers.
 """
 
 from collections.abc import Callable
@@ -36,7 +38,10 @@ file_of = partial(folder_heads.file_of, method="mpn")
 
 def losses(data: str) -> Rows:
     file = file_of(data)
-    rows: Rows = (Row("auxiliary loss", file, AUXILIARY), Row("MPN loss", file, {"method.losses": "mpn"}))
+    rows: Rows = (
+        Row("auxiliary loss", file, AUXILIARY),
+        Row("MPN loss", file, {"method.losses": "mpn"}),
+    )
     match data:
         case "cub":
             return (*rows, Row("both losses", f"{file}:refined"))
@@ -49,7 +54,8 @@ def losses(data: str) -> Rows:
 def ensembles(data: str) -> Rows:
     def networks(name: str, file: str) -> Rows:
         return tuple(
-            Row(f"{name} {number + 1}", file, {"seed": APART * number} if number else {}) for number in range(5)
+            Row(f"{name} {number + 1}", file, {"seed": APART * number} if number else {})
+            for number in range(5)
         )
 
     def ensemble(name: str, count: int, networks: Rows) -> Row:
@@ -69,14 +75,17 @@ def embedding_size(data: str) -> Rows:
     if data in ("omniglot", "photos"):
         return grid(file, {key: (16, 32, 64, 128, 256)})
     return tuple(
-        Row(f"{size} dimensions", file, {} if size == 512 else {key: size}) for size in (64, 128, 256, 512, 1024)
+        Row(f"{size} dimensions", file, {} if size == 512 else {key: size})
+        for size in (64, 128, 256, 512, 1024)
     )
 
 
 def image_size(data: str) -> Rows:
     file = file_of(data)
     if data == "omniglot":
-        return tuple(Row(f"{s} pixels", file, {"data.image_size": s, "data.resize": s}) for s in (32, 48, 64))
+        return tuple(
+            Row(f"{s} pixels", file, {"data.image_size": s, "data.resize": s}) for s in (32, 48, 64)
+        )
     return (Row("227 pixels", file), Row("256 pixels", f"{file}:large"))
 
 
@@ -86,14 +95,20 @@ def test_time(data: str) -> Rows:
     if data == "omniglot":
         overrides |= {"evaluation.refine_clusters": 318, "evaluation.refine_eps": 0.5}
     if data == "photos":
-        overrides = {"evaluation.refine": ("kmeans", "neighbors"), "evaluation.refine_clusters": 225}
+        overrides = {
+            "evaluation.refine": ("kmeans", "neighbors"),
+            "evaluation.refine_clusters": 225,
+        }
     rows: Rows = (Row("backbone", f"{file}:refined" if data == "cub" else file, overrides),)
-    return rows + ((Row("backbone, one layer", f"{file}:refined", overrides),) if data == "cars" else ())
+    return rows + (
+        (Row("backbone, one layer", f"{file}:refined", overrides),) if data == "cars" else ()
+    )
 
 
 def students(data: str) -> Rows:
     rows = (
-        Row(name, f"configs/{data}_student.py{suffix}", {"method.teacher": "@MPN"}) for name, suffix in STUDENTS.items()
+        Row(name, f"configs/{data}_student.py{suffix}", {"method.teacher": "@MPN"})
+        for name, suffix in STUDENTS.items()
     )
     return (Row("MPN", file_of(data)), Row("no teacher", file_of(data), AUXILIARY), *rows)
 
@@ -110,7 +125,11 @@ def batches(data: str) -> Rows:
         Row(
             f"classes={classes} images={images}",
             file_of(data),
-            {"data.sampler": "mpn", "data.batch_size": classes * images, "data.images_per_class": images},
+            {
+                "data.sampler": "mpn",
+                "data.batch_size": classes * images,
+                "data.images_per_class": images,
+            },
         )
         for classes in sizes
         for images in sizes
@@ -122,78 +141,125 @@ def group_loss(data: str) -> Rows:
 
 
 def re_table2(data: str) -> Rows:
-    return tuple(Row(f"MPN on {name}", file_of(name)) for name in (PAPER if data == "all" else (data,)))
+    return tuple(
+        Row(f"MPN on {name}", file_of(name)) for name in (PAPER if data == "all" else (data,))
+    )
 
 
 def re_table3(data: str) -> Rows:
     file = file_of(data)
     if data != "cars":
         return (Row("MPN", f"{file}:refined"),)
-    return (Row("MPN", file, RECIPROCAL), Row("MPN, one layer", f"{file}:refined", reported={"paper": {}}))
+    return (
+        Row("MPN", file, RECIPROCAL),
+        Row("MPN, one layer", f"{file}:refined", reported={"paper": {}}),
+    )
 
 
 PAPER = ("cub", "cars", "sop", "inshop")
 SMALL = ("cub", "cars", "omniglot")
-STUDIES: dict[str, tuple[Callable[[str], Rows], tuple[str, ...], str, str]] = {  # rows, data sets, title, source
+# Rows, data sets, title, source.
+STUDIES: dict[str, tuple[Callable[[str], Rows], tuple[str, ...], str, str]] = {
     "losses": (
-        losses, (*SMALL, "photos", "photos_stages"), "losses, and message passing at test time",
-        "Paper, Table 3: without the MPN, R@1 is 3 to 4 lower; message passing at test time adds half a point.",
+        losses,
+        (*SMALL, "photos", "photos_stages"),
+        "losses, and message passing at test time",
+        "Paper, Table 3: without the MPN, R@1 is 3 to 4 lower; message passing at test time adds "
+        "half a point.",
     ),
     "ensembles": (
-        ensembles, (*PAPER, "omniglot", "photos"), "ensembles",
+        ensembles,
+        (*PAPER, "omniglot", "photos"),
+        "ensembles",
         "Paper, Table 4: two networks gain 0.1 to 2.8 points of R@1, five 0.6 to 3.4.",
     ),
     "embedding_size": (
-        embedding_size, (*PAPER, "omniglot", "photos"), "size of the embedding",
+        embedding_size,
+        (*PAPER, "omniglot", "photos"),
+        "size of the embedding",
         "Paper, Table 5: R@1 grows with the size on CUB and Cars196; In-Shop is best at 512.",
     ),
     "image_size": (
-        image_size, (*PAPER, "omniglot"), "size of the images",
-        "Paper, Table 7: larger images are better, by 0.1 (In-Shop) to 2.1 points of R@1 (Cars196).",
+        image_size,
+        (*PAPER, "omniglot"),
+        "size of the images",
+        "Paper, Table 7: larger images are better, by 0.1 (In-Shop) to 2.1 points of R@1 "
+        "(Cars196).",
     ),
     "test_time": (
-        test_time, (*SMALL, "photos"), "batches at test time",
+        test_time,
+        (*SMALL, "photos"),
+        "batches at test time",
         "Paper, Table 8: only reciprocal neighbours improve on the backbone's embeddings.",
     ),
     "students": (
-        students, SMALL, "students",
-        "Paper, Table 8: no student reaches MPN itself, nor on CUB training without a teacher (Table 3).",
+        students,
+        SMALL,
+        "students",
+        "Paper, Table 8: no student reaches MPN itself, nor on CUB training without a teacher "
+        "(Table 3).",
     ),
     "layers_heads": (
-        layers_heads, ("cub", "cars", "sop", "omniglot", "photos"), "layers and attention heads",
-        "Paper, Figures 3, 4 and 17: best with one layer and two heads on CUB, two and eight on Cars196; worst "
+        layers_heads,
+        ("cub", "cars", "sop", "omniglot", "photos"),
+        "layers and attention heads",
+        "Paper, Figures 3, 4 and 17: best with one layer and two heads on CUB, two and eight on "
+        "Cars196; worst "
         "with four layers; on SOP, more layers or heads are worse. Values are not printed.",
     ),
     "batches": (
-        batches, (*SMALL, "photos"), "composition of the batches",
-        "Paper, Figures 18 and 19: at most 2.8 (CUB) and 3.4 (Cars196) below the best; values are not printed.",
+        batches,
+        (*SMALL, "photos"),
+        "composition of the batches",
+        "Paper, Figures 18 and 19: at most 2.8 (CUB) and 3.4 (Cars196) below the best; values are "
+        "not printed.",
     ),
     "group_loss": (
-        group_loss, (*SMALL, "photos"), "MPN and the Group Loss",
-        "Paper, Tables 1 and 4: R@1 is 4.8 (CUB) and 2.5 (Cars196) higher than with the Group Loss.",
+        group_loss,
+        (*SMALL, "photos"),
+        "MPN and the Group Loss",
+        "Paper, Tables 1 and 4: R@1 is 4.8 (CUB) and 2.5 (Cars196) higher than with the Group "
+        "Loss.",
     ),
     "equations": (
-        lambda data: grid(file_of(data), {"method.equations": ("authors", "transformer", "paper")}), SMALL, "equations",
+        lambda data: grid(file_of(data), {"method.equations": ("authors", "transformer", "paper")}),
+        SMALL,
+        "equations",
         "The published numbers are those of the authors' code.",
     ),
     "concatenation": (
-        lambda data: grid(file_of(data), {"method.concatenate": (False, True)}, overrides={"method.layers": 2}), SMALL,
-        "outputs of both layers concatenated", "The published numbers on Cars196 are with concatenation.",
+        lambda data: grid(
+            file_of(data), {"method.concatenate": (False, True)}, overrides={"method.layers": 2}
+        ),
+        SMALL,
+        "outputs of both layers concatenated",
+        "The published numbers on Cars196 are with concatenation.",
     ),
     "attention": (
-        lambda data: (Row("untrained", file_of(data), {"train.steps": 1}), Row("trained", file_of(data))), ("photos",),
-        "attention", "Reproduction, Figures 1 and 2: it diverges from uniform in training.",
+        lambda data: (
+            Row("untrained", file_of(data), {"train.steps": 1}),
+            Row("trained", file_of(data)),
+        ),
+        ("photos",),
+        "attention",
+        "Reproduction, Figures 1 and 2: it diverges from uniform in training.",
     ),
     "re_table2": (
-        re_table2, ("all", *PAPER), "its reproduction",
-        "Reproduction, Table 2: R@1 within one point of the paper; NMI on Cars196 is 4.8 lower, 3.9 with the "
+        re_table2,
+        ("all", *PAPER),
+        "its reproduction",
+        "Reproduction, Table 2: R@1 within one point of the paper; NMI on Cars196 is 4.8 lower, "
+        "3.9 with the "
         "authors' weights.",
     ),
     "re_table3": (
-        re_table3, ("cub", "cars"), "its reproduction at test time",
-        "Reproduction, Table 3: message passing at test time improves NMI, while R@2 to R@8 are always lower.",
+        re_table3,
+        ("cub", "cars"),
+        "its reproduction at test time",
+        "Reproduction, Table 3: message passing at test time improves NMI, while R@2 to R@8 are "
+        "always lower.",
     ),
-}  # fmt: skip
+}
 if not installed("group_loss"):
     del STUDIES["group_loss"]
 if not installed("student"):
@@ -205,4 +271,6 @@ def get_study(variant: str = "losses-cub") -> Study:
     name, _, data = variant.partition("-")
     rows, _, title, source = STUDIES[name]
     study = Study(f"MPN, {title}: {data}", source, rows(data))
-    return published.beside_rows(f"mpn:{'re_table2-all' if name == 're_table2' else variant}", study)
+    return published.beside_rows(
+        f"mpn:{'re_table2-all' if name == 're_table2' else variant}", study
+    )

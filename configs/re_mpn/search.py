@@ -1,7 +1,7 @@
 """MPN: the authors' random search ([Re] Learning Intra-Batch Connections, Table 1, last column).
 
-The authors trained 30 settings for 40 epochs each and compared them on the test classes (`--protocol=paper`). Their
-code samples the number of layers but does not use it.
+The authors trained 30 settings for 40 epochs each and compared them on the test classes
+(`--protocol=paper`). Their code samples the number of layers but does not use it.
 
     dml-jax study --study=re_mpn/search
 """
@@ -18,13 +18,19 @@ GROUPS = ("backbone", "embedding", "auxiliary", "mpn")
 def overrides(values: Mapping[str, Any]) -> dict[str, Any]:
     """Options from the parameters of the search, which are the table's rows."""
     groups = {
-        f"train.groups.{group}.{key}": values[key] for group in GROUPS for key in ("learning_rate", "weight_decay")
+        f"train.groups.{group}.{key}": values[key]
+        for group in GROUPS
+        for key in ("learning_rate", "weight_decay")
     }
     batch = {
         "data.sampler": "mpn", "data.images_per_class": values["images"],
         "data.batch_size": values["classes"] * values["images"],
     }  # fmt: skip
-    return groups | batch | {f"method.{key}": values[key] for key in ("temperature", "layers", "heads")}
+    return (
+        groups
+        | batch
+        | {f"method.{key}": values[key] for key in ("temperature", "layers", "heads")}
+    )
 
 
 def get_study(variant: str = "cub") -> Study:
@@ -41,5 +47,10 @@ def get_study(variant: str = "cub") -> Study:
     return Study(
         title=f"MPN, random search: {variant}",
         source="Reproduction, Table 1; `configs/*_mpn.py` has the values that the authors found.",
-        search=Search(f"configs/{variant}_mpn.py", space, lambda values: overrides(values) | length, sampler="random"),
+        search=Search(
+            f"configs/{variant}_mpn.py",
+            space,
+            lambda values: overrides(values) | length,
+            sampler="random",
+        ),
     )

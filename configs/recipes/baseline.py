@@ -6,25 +6,29 @@ Three losses are trained as their authors train them:
     proxy_anchor          Kim, Kim, Cho, Kwak, CVPR 2020; code tjddus9597/Proxy-Anchor-CVPR2020
     proxy_nca_pp          Teh, DeVries, Taylor, ECCV 2020; code euwern/proxynca_pp
 
-So are `contrastive-memory`, `triplet-memory`, `multi_similarity-memory` (Wang et al., CVPR 2020; code
-msight-tech/research-xbm). All others share one recipe designed to compare losses, with 128 dimensions and frozen batch
-normalisation (Roth et al., ICML 2020; code Confusezius/Revisiting_Deep_Metric_Learning_PyTorch). In that recipe,
-`triplet` uses semi-hard mining.
+So are `contrastive-memory`, `triplet-memory`, `multi_similarity-memory` (Wang et al., CVPR 2020;
+code msight-tech/research-xbm). All others share one recipe designed to compare losses, with 128
+dimensions and frozen batch normalisation (Roth et al., ICML 2020; code
+Confusezius/Revisiting_Deep_Metric_Learning_PyTorch). In that recipe, `triplet` uses semi-hard
+mining.
 
-The papers do not state everything, and no results are published for a fixed schedule; margin and multi-similarity were
-published with other recipes. On In-Shop, the shared recipe is SOP's. It lacks `cross_entropy`, `cosface`,
-`subcenter_arcface`, `sup_con`, `smooth_ap` and `recall_at_k`; the first three use ArcFace's settings here (the authors
-of the last train on batches of about 400 to 4,000 images). For Proxy-Anchor with ResNet-50 on SOP and In-Shop, the
-authors' command for BN-Inception is used, the only one they give. The file of ProxyNCA++ for Cars196 is missing, so
-CUB's is used; its code lowers the rate by results on held-out classes, but here the rate is constant, as it is with the
-memory.
+The papers do not state everything, and no results are published for a fixed schedule; margin and
+multi-similarity were published with other recipes. On In-Shop, the shared recipe is SOP's. It lacks
+`cross_entropy`, `cosface`, `subcenter_arcface`, `sup_con`, `smooth_ap` and `recall_at_k`; the first
+three use ArcFace's settings here (the authors of the last train on batches of about 400 to 4,000
+images). For Proxy-Anchor with ResNet-50 on SOP and In-Shop, the authors' command for BN-Inception
+is used, the only one they give. The file of ProxyNCA++ for Cars196 is missing, so CUB's is used;
+its code lowers the rate by results on held-out classes, but here the rate is constant, as it is
+with the memory.
 
-There are differences. The shared recipe samples pairs by distance for the contrastive loss, compares all positives with
-all negatives for lifted structure, and uses soft mining of hard triplets; here, these losses have the forms of their
-own papers. Gradients are not clipped. The memory's contrastive loss, originally on cosines with margin 0.5, is on
-distances with margin 1, which is the same boundary. Zhai & Wu resize images to 256 x 256 before cropping, without
-keeping the aspect ratio. ProxyNCA++ uses Adam with an epsilon of 1, which for its small gradients is SGD with momentum
-at a tenth of the rate. Where SGD trains proxies, the rate is multiplied by the ratio of our initial squared proxy
+There are differences. The shared recipe samples pairs by distance for the contrastive loss,
+compares all positives with all negatives for lifted structure, and uses soft mining of hard
+triplets; here, these losses have the forms of their own papers. Gradients are not clipped. The
+memory's contrastive loss, originally on cosines with margin 0.5, is on distances with margin 1,
+which is the same boundary. Zhai & Wu resize images to 256 x 256 before cropping, without keeping
+the aspect ratio. ProxyNCA++ uses Adam with an epsilon of 1, which for its small gradients is SGD
+with momentum at a tenth of the rate. Where SGD trains proxies, the rate is multiplied by the ratio
+of our initial squared proxy
 length to theirs: only the direction of a proxy matters, and longer proxies turn more slowly.
 """
 
@@ -61,7 +65,10 @@ SHARED = {  # by variant: the method, and the learning rate of the loss's own pa
     "recall_at_k": (make("recall_at_k"), 0.0),
 }
 MEMORIES = {f"{loss}-memory": loss for loss in ("contrastive", "triplet", "multi_similarity")}
-PROXY_NCA_PP = {"proxy_nca_pp": (256, 288), "proxy_nca_pp-227": (227, 256)}  # sides of crop and image, in pixels
+PROXY_NCA_PP = {
+    "proxy_nca_pp": (256, 288),
+    "proxy_nca_pp-227": (227, 256),
+}  # sides of crop and image, in pixels
 VARIANTS = ("normalized_softmax", "proxy_anchor", *PROXY_NCA_PP, *SHARED, *MEMORIES)
 
 
@@ -70,14 +77,36 @@ IMAGES = {"cub": 5_864, "cars": 8_054, "sop": 59_551, "inshop": 25_882}  # in tr
 SHARED_EPOCHS = {"cub": 150, "cars": 150, "sop": 100, "inshop": 100}
 # Learning rate of the network, and images per class in a batch of 75.
 SOFTMAX = {"cub": (1e-3, 25), "cars": (1e-2, 25), "sop": (1e-2, 5), "inshop": (1e-2, 5)}
-MANY_ANCHORS = {"rate": 6e-4, "warmup": 1, "every": 20, "gamma": 0.25, "batch_size": 180, "freeze_bn": False}
+MANY_ANCHORS = {
+    "rate": 6e-4,
+    "warmup": 1,
+    "every": 20,
+    "gamma": 0.25,
+    "batch_size": 180,
+    "freeze_bn": False,
+}
 ANCHOR: dict[str, dict[str, Any]] = {  # arguments of `proxy_anchor`
-    "cub": {"rate": 1e-4, "warmup": 5, "every": 5, "gamma": 0.5, "batch_size": 120, "freeze_bn": True},
-    "cars": {"rate": 1e-4, "warmup": 5, "every": 10, "gamma": 0.5, "batch_size": 120, "freeze_bn": True},
-    "sop": MANY_ANCHORS, "inshop": MANY_ANCHORS,
-}  # fmt: skip
-# Learning rates of the network and of the proxies, for the authors' epsilon of 1; epochs after 5 of warm-up; images in
-# a batch and per class.
+    "cub": {
+        "rate": 1e-4,
+        "warmup": 5,
+        "every": 5,
+        "gamma": 0.5,
+        "batch_size": 120,
+        "freeze_bn": True,
+    },
+    "cars": {
+        "rate": 1e-4,
+        "warmup": 5,
+        "every": 10,
+        "gamma": 0.5,
+        "batch_size": 120,
+        "freeze_bn": True,
+    },
+    "sop": MANY_ANCHORS,
+    "inshop": MANY_ANCHORS,
+}
+# Learning rates of the network and of the proxies, for the authors' epsilon of 1; epochs after 5 of
+# warm-up; images in a batch and per class.
 NCA_PP = {
     "cub": (4e-3, 4e2, 40, 32, 4), "cars": (4e-3, 4e2, 40, 32, 4),
     "sop": (2.4e-2, 2.4e2, 80, 192, 3), "inshop": (2.4e-2, 2.4e3, 80, 192, 3),
@@ -102,7 +131,9 @@ def config(dataset: str, variant: str = "") -> ConfigDict:
             sections = memory(dataset, MEMORIES[variant])
         case _:
             sections = shared(dataset, variant)
-    return base.experiment(f"{dataset}_baseline", variant, **sections, evaluation=base.EVALUATION[dataset])
+    return base.experiment(
+        f"{dataset}_baseline", variant, **sections, evaluation=base.EVALUATION[dataset]
+    )
 
 
 def normalized_softmax(dataset: str) -> dict[str, Any]:
@@ -126,7 +157,14 @@ def normalized_softmax(dataset: str) -> dict[str, Any]:
 
 
 def proxy_anchor(
-    dataset: str, *, rate: float, warmup: int, every: int, gamma: float, batch_size: int, freeze_bn: bool
+    dataset: str,
+    *,
+    rate: float,
+    warmup: int,
+    every: int,
+    gamma: float,
+    batch_size: int,
+    freeze_bn: bool,
 ) -> dict[str, Any]:
     """Proxy-Anchor as its authors train it, for 60 epochs that include the warm-up.
 
@@ -153,7 +191,8 @@ def proxy_anchor(
 
 
 def proxy_nca_pp(dataset: str, image_size: int, resize: int) -> dict[str, Any]:
-    """ProxyNCA++ as its authors train it, who draw proxies from N(0, 1/64); 227 pixels as in MPN's Table 6."""
+    """ProxyNCA++ as its authors train it, who draw proxies from N(0, 1/64); 227 pixels as in MPN's
+    Table 6."""
     rate, proxies, epochs, batch_size, images_per_class = NCA_PP[dataset]
     own = proxies / 10 * _length_ratio(dataset, 512 / 64)
     return _sections(
@@ -166,8 +205,11 @@ def proxy_nca_pp(dataset: str, image_size: int, resize: int) -> dict[str, Any]:
             optimizer="sgd",
             momentum=0.9,
         ),
-        batch_size=batch_size, images_per_class=images_per_class, image_size=image_size, resize=resize,
-    )  # fmt: skip
+        batch_size=batch_size,
+        images_per_class=images_per_class,
+        image_size=image_size,
+        resize=resize,
+    )
 
 
 def shared(dataset: str, loss: str) -> dict[str, Any]:
@@ -193,9 +235,16 @@ def memory(dataset: str, loss: str) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _sections(dataset: str, method: Any, train: Train, *, freeze_bn: bool = False, **data: Any) -> dict[str, Any]:
+def _sections(
+    dataset: str, method: Any, train: Train, *, freeze_bn: bool = False, **data: Any
+) -> dict[str, Any]:
     """Arguments of `experiment`."""
-    common: dict[str, Any] = {"crop": "random_resized", "image_size": 224, "resize": 256, "flip": 0.5}
+    common: dict[str, Any] = {
+        "crop": "random_resized",
+        "image_size": 224,
+        "resize": 256,
+        "flip": 0.5,
+    }
     return {
         "data": Data(name=dataset, path=f"data/{dataset}", **{**common, **data}),
         "backbone": resnet.Config(pretrained="weights/resnet50", freeze_bn=freeze_bn),
@@ -215,5 +264,6 @@ def _groups(
 
 
 def _length_ratio(dataset: str, squared_length: float) -> float:
-    """Our initial squared proxy length, 2 D / C in expectation with D = 512, divided by the authors'."""
+    """Our initial squared proxy length, 2 D / C in expectation with D = 512, divided by the
+    authors'."""
     return 2 * 512 / CLASSES[dataset] / squared_length

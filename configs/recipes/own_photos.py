@@ -1,4 +1,5 @@
-"""What the folder of a paper states about its method on EfficientNet-Lite0 and the user's own image folders."""
+"""What the folder of a paper states about its method on EfficientNet-Lite0 and the user's own image
+folders."""
 
 from collections.abc import Mapping
 from importlib import import_module

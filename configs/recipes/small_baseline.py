@@ -1,9 +1,10 @@
-"""The baselines on small networks trained from scratch: one variant per loss; `triplet` uses semi-hard mining.
+"""The baselines on small networks trained from scratch: one variant per loss; `triplet` uses
+semi-hard mining.
 
-No paper reports these. The angular margins and scales are lower than those published for faces, losses with several
-centres per class have two, lifted structure uses unnormalised embeddings as in its paper; all other options have their
-defaults. `-memory` after a pair loss adds pairs with the last 1,024 embeddings, after 100 steps (Wang et al., CVPR
-2020, wait for 1,000).
+No paper reports these. The angular margins and scales are lower than those published for faces,
+losses with several centres per class have two, lifted structure uses unnormalised embeddings as in
+its paper; all other options have their defaults. `-memory` after a pair loss adds pairs with the
+last 1,024 embeddings, after 100 steps (Wang et al., CVPR 2020, wait for 1,000).
 """
 
 from collections.abc import Callable
@@ -17,7 +18,9 @@ from configs.base import experiment
 from dml_jax.config import Group, Train
 from dml_jax.methods import baseline
 
-OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {  # by variant: the loss, and its options that are not the defaults
+OPTIONS: dict[
+    str, tuple[str, dict[str, Any]]
+] = {  # by variant: the loss, and its options that are not the defaults
     "normalized_softmax": ("normalized_softmax", {}),
     **{loss: (loss, {}) for loss in baseline.LOSSES},
     "arcface": ("arcface", {"margin": 0.2, "scale": 20.0}),
@@ -32,16 +35,23 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {  # by variant: the loss, and 
 SLOWER = ("contrastive", "triplet", "triplet_random", "triplet_distance_weighted", "n_pair")
 SLOW = 1e-3  # highest learning rate of the network with these losses
 RATES = {"cross_entropy": 4e-3, "margin": 5e-3}  # of the loss's own parameters; 1e-2 for the others
-MEMORIES = {f"{name}-memory": name for name, (loss, _) in OPTIONS.items() if loss in baseline.PAIR_LOSSES}
+MEMORIES = {
+    f"{name}-memory": name for name, (loss, _) in OPTIONS.items() if loss in baseline.PAIR_LOSSES
+}
 VARIANTS = (*OPTIONS, *MEMORIES)
 
 
-def on(sections: dict[str, Any], **options: Any) -> tuple[tuple[str, ...], Callable[..., ConfigDict]]:
-    """VARIANTS and `get_config` of the file of a data set with these `sections`; `options` as of `config`."""
+def on(
+    sections: dict[str, Any], **options: Any
+) -> tuple[tuple[str, ...], Callable[..., ConfigDict]]:
+    """VARIANTS and `get_config` of the file of a data set with these `sections`; `options` as of
+    `config`."""
     return VARIANTS, partial(config, sections, **options)
 
 
-def config(sections: dict[str, Any], variant: str = "", *, learning_rate: float, evaluate_every: int) -> ConfigDict:
+def config(
+    sections: dict[str, Any], variant: str = "", *, learning_rate: float, evaluate_every: int
+) -> ConfigDict:
     """A baseline with 64 dimensions; `variant` is one of VARIANTS, "" the first.
 
     Args:
@@ -58,4 +68,6 @@ def config(sections: dict[str, Any], variant: str = "", *, learning_rate: float,
     own = Group(RATES.get(loss, 1e-2), weight_decay=0.0 if loss == "margin" else 1e-4)
     groups = {"backbone": body, "embedding": body, "loss": own}
     train = Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=evaluate_every)
-    return experiment(f"{sections['data'].name}_baseline", variant, method=method, train=train, **sections)
+    return experiment(
+        f"{sections['data'].name}_baseline", variant, method=method, train=train, **sections
+    )

@@ -1,13 +1,15 @@
-"""HIST, Proxy-Anchor and multi-similarity on ViT-S or ViT-B: the same training for all, on the class token.
+"""HIST, Proxy-Anchor and multi-similarity on ViT-S or ViT-B: the same training for all, on the
+class token.
 
-Variants: a loss and the weights to start from, `vit_small` (ImageNet-21k), `dino_vits16`, `dinov2_vits14` or, of ViT-B,
-`dinov2_vitb14`.
+Variants: a loss and the weights to start from, `vit_small` (ImageNet-21k), `dino_vits16`,
+`dinov2_vits14` or, of ViT-B, `dinov2_vitb14`.
 
-There are no expected results, since no paper reports these combinations with these settings. AdamW with a rate of 1e-5
-and a weight decay of 0.01, 50 epochs, and batches of 90 with 2 images per class are taken from the public commands of
-HIER (Kim et al., CVPR 2023) for ViT-S on CUB and Cars196. We chose as many dimensions as the class token has; ten
-times the rate for the embedding layer and a thousand times for the parameters of the loss; a first epoch that trains
-only these two; and cosine decay. The losses have their authors' parameters (HIST has those for ResNet-50).
+There are no expected results, since no paper reports these combinations with these settings. AdamW
+with a rate of 1e-5 and a weight decay of 0.01, 50 epochs, and batches of 90 with 2 images per class
+are taken from the public commands of HIER (Kim et al., CVPR 2023) for ViT-S on CUB and Cars196. We
+chose as many dimensions as the class token has; ten times the rate for the embedding layer and a
+thousand times for the parameters of the loss; a first epoch that trains only these two; and cosine
+decay. The losses have their authors' parameters (HIST has those for ResNet-50).
 """
 
 from dataclasses import replace
@@ -47,7 +49,12 @@ def recipe(dataset: str, variant: str = "", *, tau: float, alpha: float) -> Conf
     method: Any
     if loss == "hist":
         method = hist.Config(
-            embedding_dim=width, hidden_dim=width, tau=tau, alpha=alpha, pooling="avg", drop_underflow=True
+            embedding_dim=width,
+            hidden_dim=width,
+            tau=tau,
+            alpha=alpha,
+            pooling="avg",
+            drop_underflow=True,
         )
         groups |= {"distributions": own, "hgnn": Group(10 * RATE, DECAY)}
     else:
@@ -57,13 +64,25 @@ def recipe(dataset: str, variant: str = "", *, tau: float, alpha: float) -> Conf
         f"{dataset}_vit",
         variant,
         data=Data(
-            name=dataset, path=f"data/{dataset}", sampler="balanced", batch_size=90, images_per_class=2,
-            crop="random_resized", image_size=224, resize=256, flip=0.5,
+            name=dataset,
+            path=f"data/{dataset}",
+            sampler="balanced",
+            batch_size=90,
+            images_per_class=2,
+            crop="random_resized",
+            image_size=224,
+            resize=256,
+            flip=0.5,
         ),
         backbone=replace(vit.PUBLISHED[weights], pretrained=f"weights/{weights}"),
         method=method,
         train=Train(
-            groups=groups, epochs=49, warmup_epochs=1, optimizer="adamw", schedule="cosine", checkpoint_every=1000
+            groups=groups,
+            epochs=49,
+            warmup_epochs=1,
+            optimizer="adamw",
+            schedule="cosine",
+            checkpoint_every=1000,
         ),
         evaluation=base.EVALUATION[dataset],
-    )  # fmt: skip
+    )

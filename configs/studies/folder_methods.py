@@ -1,19 +1,23 @@
-"""Losses and methods on your own photographs: without training, on frozen features, and with the whole network trained.
+"""Losses and methods on your own photographs: without training, on frozen features, and with the
+whole network trained.
 
     dml-jax study --study=configs/studies/folder_methods.py --seeds=0,1,2 --config.data.path=photos/
-    dml-jax study --study=configs/studies/folder_methods.py:frozen --seeds=0,1,2 --config.data.path=photos/
+    dml-jax study --study=configs/studies/folder_methods.py:frozen --seeds=0,1,2
+    --config.data.path=photos/
 
 The folder has one subfolder per class, and half of the classes are used for training, as in
-`configs/folder_baseline.py`. All rows use EfficientNet-Lite0 with ImageNet weights, evaluated on images of 224 pixels.
+`configs/folder_baseline.py`. All rows use EfficientNet-Lite0 with ImageNet weights, evaluated on
+images of 224 pixels.
 
     no training          its pooled features; the row also evaluates a colour histogram
     frozen: …            a linear layer of 512 dimensions and the loss, 600 steps on features computed once
     …                    the whole network on random crops of 128 pixels, 150 steps of 32 images, 8 classes of 4
 
-Where possible, all losses use the same rates and lengths: 1e-4 for the network and 3e-4 for the embedding layer with
-AdamW, weight decay 1e-4 and a cosine schedule; batch normalisation is frozen. For what was tried, and for results on
-photographs of fruit and vegetables, see docs/guides/photos.md.
-"""
+Where possible, all losses use the same rates and lengths: 1e-4 for the network and 3e-4 for the
+embedding layer with AdamW, weight decay 1e-4 and a cosine schedule; batch normalisation is frozen.
+For what was tried, and for results on photographs of fruit and vegetables, see
+docs/guides/photos.md.
+"""  # noqa: E501
 
 from dataclasses import replace
 from functools import partial
@@ -31,7 +35,9 @@ STEPS = 150
 WITHOUT_CONTROLS = {"evaluation": replace(EVALUATION, controls=False)}
 CROPS = replace(DATA, training_size=128)
 WITH_LOSS = {"backbone": own_photos.NETWORK, **HEAD}
-loss = partial(baseline.make_config, embedding_dim=own_photos.DIMENSIONS)  # a linear layer and a loss
+loss = partial(
+    baseline.make_config, embedding_dim=own_photos.DIMENSIONS
+)  # a linear layer and a loss
 METHODS = (
     Whole("Proxy-Anchor", loss("proxy_anchor"), WITH_LOSS, frozen=True),
     Whole("multi-similarity", loss("multi_similarity"), WITH_LOSS, frozen=True),
@@ -51,13 +57,20 @@ def get_study(variant: str = "all") -> Study:
     for row, method, groups, on_features in METHODS:
         train = replace(ON_FEATURES, groups={**groups, "backbone": frozen})
         if on_features:
-            rows.append(Row(f"frozen: {row}", CONFIG, {"method": method, "train": train, **WITHOUT_CONTROLS}))
+            rows.append(
+                Row(
+                    f"frozen: {row}", CONFIG, {"method": method, "train": train, **WITHOUT_CONTROLS}
+                )
+            )
     for row, method, groups, _ in METHODS if variant == "all" else ():
         train = Train(groups=groups, steps=STEPS, optimizer="adamw", schedule="cosine")
-        rows.append(Row(row, CONFIG, {"data": CROPS, "method": method, "train": train, **WITHOUT_CONTROLS}))
+        rows.append(
+            Row(row, CONFIG, {"data": CROPS, "method": method, "train": train, **WITHOUT_CONTROLS})
+        )
     return Study(
         title=f"Photographs in folders, methods on EfficientNet-Lite0: {variant}",
-        source="No paper reports these; the guide `Train on your photos` shows results on fruit and vegetables.",
+        source="No paper reports these; the guide `Train on your photos` shows results on fruit "
+        "and vegetables.",
         rows=tuple(rows),
         metric="map@r",
     )

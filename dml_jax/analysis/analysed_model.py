@@ -30,8 +30,8 @@ class EvaluatedModel:
       directory: of the run, or of the figures for labelled images.
       known: embeddings [N, D] by split.
       sampler: None for labelled images.
-      before_training: gives the model before the first step; raises UserError if its starting point (`init_from`,
-        pretrained weights) no longer exists.
+      before_training: gives the model before the first step; raises UserError if its starting point
+        (`init_from`, pretrained weights) no longer exists.
       batch: number of the training batch that is analysed.
       node: position, in this batch by class, of the image whose attention is shown.
       classes: those that maps show; empty for all.
@@ -79,10 +79,15 @@ class EvaluatedModel:
     @cached_property
     def kept_steps(self) -> list[int]:
         """Steps of the models kept during training, up to this model's."""
-        return [step for step in model_files.steps(self.directory / "checkpoints" / "kept") if step <= self.step]
+        return [
+            step
+            for step in model_files.steps(self.directory / "checkpoints" / "kept")
+            if step <= self.step
+        ]
 
     def models(self) -> Iterator[TrainedModel]:
-        """Yields the untrained model, if it can be restored, those kept during training, and this model, by step."""
+        """Yields the untrained model, if it can be restored, those kept during training, and this
+        model, by step."""
         try:
             assert self.before_training is not None
             yield self.before_training()
@@ -91,8 +96,12 @@ class EvaluatedModel:
         run, class_axis = workdir.read_config(self.directory), self.model.method.hooks.class_axis
         for step in self.kept_steps:
             if step < self.step:
-                state = model_files.read(self.directory / "checkpoints" / "kept", step, self.model, run)
-                variables = device_mesh.place(device_mesh.make(), (state.params, state.model_state), class_axis)
+                state = model_files.read(
+                    self.directory / "checkpoints" / "kept", step, self.model, run
+                )
+                variables = device_mesh.place(
+                    device_mesh.make(), (state.params, state.model_state), class_axis
+                )
                 yield self.model._replace(params=variables[0], model_state=variables[1], step=step)
         yield self.model
 
@@ -102,7 +111,8 @@ class EvaluatedModel:
         return replace(self, model=self.before_training(), known={})
 
     def refined(self) -> "EvaluatedModel":
-        """The run with the embeddings of its training batch, which have refined one another (`Hooks.refine`)."""
+        """The run with the embeddings of its training batch, which have refined one another
+        (`Hooks.refine`)."""
         refine, rows = self.model.method.hooks.refine, jnp.asarray(self.embeddings("batch"))
         assert refine is not None
         batch = Groups(np.arange(len(rows))[None], len(rows))
@@ -118,7 +128,10 @@ class EvaluatedModel:
 
     @cached_property
     def training_batch(self) -> Batch:
-        """The images of one training batch, cropped as for evaluation: uint8 [1, B, H, W, 3], with labels, by class."""
+        """The images of one training batch, cropped as for evaluation: uint8 [1, B, H, W, 3], with
+        labels, by class."""
         index, labels = self.batch_rows, self.split("batch").labels
         images = self.images("train", index)[None]
-        return Batch(jnp.asarray(images), jnp.asarray(labels, jnp.int32), jnp.asarray(index, jnp.int32))
+        return Batch(
+            jnp.asarray(images), jnp.asarray(labels, jnp.int32), jnp.asarray(index, jnp.int32)
+        )

@@ -1,4 +1,5 @@
-"""Curves over the training: terms of the loss, Recall@1 by split, and recall on training beside test classes."""
+"""Curves over the training: terms of the loss, Recall@1 by split, and recall on training beside
+test classes."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -37,7 +38,9 @@ def training(lines: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> 
         ),
         Finding(
             "recall",
-            "Recall@1 during training. Training classes: a random sample of at most 2,000 images, with no more classes "
+            "Recall@1 during training. Training classes: a random sample of at most 2,000 images, "
+            "with no more "
+            "classes "
             "than the other splits. Horizontal lines: controls on the test classes.",
             partial(drawing.plot_alone, draw=draw_both, size=(5, 3.4)),
             ("split", "step", "recall@1"),
@@ -55,7 +58,9 @@ def loss_terms(lines: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
 def recalls(lines: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> dict[str, Points]:
     """Recall@1 of each evaluated split; of the test split at least the final result."""
     found = {
-        name: [(line["step"], line[f"{name}/recall@1"]) for line in lines if f"{name}/recall@1" in line]
+        name: [
+            (line["step"], line[f"{name}/recall@1"]) for line in lines if f"{name}/recall@1" in line
+        ]
         for name in LABELS
     }
     if not found["test"]:
@@ -68,23 +73,37 @@ def draw_loss(axes: "Axes", *, terms: Mapping[str, Points]) -> None:
     colours = (drawing.INK, *drawing.SERIES[:-1])
     for i, (name, points) in enumerate(terms.items()):
         axes.plot(
-            *zip(*points, strict=True), color=colours[i % len(colours)], linewidth=1.6 if i == 0 else 1.1,
-            label=name.removeprefix("loss_").replace("_", " "), marker=drawing.MARKERS[i % len(drawing.MARKERS)],
-            markersize=4, markevery=max(1, len(points) // 6),
-        )  # fmt: skip
-    axes.set(title="Training loss", xlabel="step", ylabel="loss", ylim=(min(0, axes.get_ylim()[0]), None))
+            *zip(*points, strict=True),
+            color=colours[i % len(colours)],
+            linewidth=1.6 if i == 0 else 1.1,
+            label=name.removeprefix("loss_").replace("_", " "),
+            marker=drawing.MARKERS[i % len(drawing.MARKERS)],
+            markersize=4,
+            markevery=max(1, len(points) // 6),
+        )
+    axes.set(
+        title="Training loss", xlabel="step", ylabel="loss", ylim=(min(0, axes.get_ylim()[0]), None)
+    )
 
 
-def draw_recall(axes: "Axes", *, recall: Mapping[str, Points], controls: Mapping[str, float] | None = None) -> None:
+def draw_recall(
+    axes: "Axes", *, recall: Mapping[str, Points], controls: Mapping[str, float] | None = None
+) -> None:
     """Draws one line per split, and a horizontal line per control."""
     for name, points in recall.items():
         i = list(LABELS).index(name)
         steps, values = zip(*points, strict=True)
-        look: dict[str, Any] = {"color": drawing.SERIES[i], "marker": drawing.MARKERS[i], "markersize": 4.5}
+        look: dict[str, Any] = {
+            "color": drawing.SERIES[i],
+            "marker": drawing.MARKERS[i],
+            "markersize": 4.5,
+        }
         axes.plot(steps, [100 * value for value in values], label=LABELS[name], **look)
     for i, (name, value) in enumerate((controls or {}).items()):
         colour = drawing.SERIES[3 + i % 3]
-        axes.axhline(100 * value, color=colour, linestyle=LINES[i % len(LINES)], linewidth=1.5, label=name)
+        axes.axhline(
+            100 * value, color=colour, linestyle=LINES[i % len(LINES)], linewidth=1.5, label=name
+        )
     drawing.style(axes).set(title="Recall@1", xlabel="step", ylabel="Recall@1, %", ylim=(0, 101))
     axes.set_xlim(left=0)
 
@@ -98,7 +117,9 @@ def overfitting(run: EvaluatedModel, split: str) -> list[Finding]:
     for model in run.models():
         run.console.print(f"evaluating training and test classes at step {model.step}")
         for name, parts in (("train", {"train": train}), ("test", with_gallery(run.splits))):
-            embeddings = {key: run.embedder.embed_split(model, images) for key, images in parts.items()}
+            embeddings = {
+                key: run.embedder.embed_split(model, images) for key, images in parts.items()
+            }
             found = model_metrics.metrics(options, distance, parts, embeddings, cluster=False)
             recall[name].append((model.step, found["recall@1"]))
     few = "" if run.kept_steps else " Set train.keep_every to see the steps between."
@@ -106,8 +127,15 @@ def overfitting(run: EvaluatedModel, split: str) -> list[Finding]:
     return [
         Finding(
             "overfitting",
-            "Recall@1 on training classes and on the unseen test classes. The training classes and images are a sample "
-            "no larger than the test split, so that both are about equally hard; training images are cropped as for "
+            "Recall@1 on training classes and on the unseen test classes. The training classes "
+            "and images "
+            "are "
+            "a "
+            "sample "
+            "no larger than the test split, so that both are about equally hard; training images "
+            "are cropped "
+            "as "
+            "for "
             f"evaluation. A growing gap is overfitting to the training classes.{few}",
             partial(drawing.plot_alone, draw=draw, size=(5, 3.4)),
             ("step", "classes", "recall@1"),

@@ -24,13 +24,20 @@ PERPLEXITY = 30.0  # of t-SNE: effective number of neighbours
 def largest(labels: np.ndarray) -> list[int]:
     """The most frequent classes in labels int [N], which maps colour, in increasing order."""
     counts = np.bincount(labels)
-    return sorted(int(c) for c in np.argsort(-counts, kind="stable")[: len(drawing.SERIES)] if counts[c])
+    return sorted(
+        int(c) for c in np.argsort(-counts, kind="stable")[: len(drawing.SERIES)] if counts[c]
+    )
 
 
 def scatter_classes(
-    axes: "Axes", points: np.ndarray, labels: np.ndarray, classes: Sequence[str], shown: Sequence[int]
+    axes: "Axes",
+    points: np.ndarray,
+    labels: np.ndarray,
+    classes: Sequence[str],
+    shown: Sequence[int],
 ) -> None:
-    """Draws points [N, 2]: at most `drawing.KINDS` classes with a colour and marker each, the others in grey.
+    """Draws points [N, 2]: at most `drawing.KINDS` classes with a colour and marker each, the
+    others in grey.
 
     Labels int [N] and those `shown` are indices into the class names.
     """
@@ -41,9 +48,15 @@ def scatter_classes(
         turn, colour = divmod(kind, len(drawing.SERIES))
         marker = (colour + turn) % len(drawing.MARKERS)  # the first 7 share neither
         axes.scatter(
-            x, y, s=12, linewidths=0, color=drawing.SERIES[colour], marker=drawing.MARKERS[marker], alpha=0.85,
+            x,
+            y,
+            s=12,
+            linewidths=0,
+            color=drawing.SERIES[colour],
+            marker=drawing.MARKERS[marker],
+            alpha=0.85,
             label=drawing.text(classes[label]),
-        )  # fmt: skip
+        )
     axes.set(xticks=[], yticks=[])
 
 
@@ -59,11 +72,14 @@ def principal_components(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray
     pca = PCA(min(COMPONENTS, *rows.shape), svd_solver="full")
     components = pca.fit_transform(rows)
     missing = max(0, 2 - components.shape[1])  # of one dimension, or one image
-    return np.pad(components, ((0, 0), (0, missing))), np.pad(pca.explained_variance_ratio_, (0, missing))
+    return np.pad(components, ((0, 0), (0, missing))), np.pad(
+        pca.explained_variance_ratio_, (0, missing)
+    )
 
 
 def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[int, int, int]]:
-    """One of the points [N, 2] for each non-empty cell of a grid over the map: (index, column, row).
+    """One of the points [N, 2] for each non-empty cell of a grid over the map: (index, column,
+    row).
 
     It is the point nearest to the centre of the cell.
     """
@@ -77,9 +93,11 @@ def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[in
 
 
 def tsne(rows: np.ndarray) -> np.ndarray:
-    """t-SNE of rows [N, D] -> float [N, 2], the same on every call; initialised with their principal components.
+    """t-SNE of rows [N, D] -> float [N, 2], the same on every call; initialised with their
+    principal components.
 
-    In one thread: in several, its thousand short steps wait for each other where other programs use the cores.
+    In one thread: in several, its thousand short steps wait for each other where other programs use
+    the cores.
     """
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
@@ -87,11 +105,14 @@ def tsne(rows: np.ndarray) -> np.ndarray:
     perplexity = min(PERPLEXITY, max(1.0, (len(rows) - 1) / 3))
     init = "pca" if rows.shape[1] > 1 else "random"
     with threadpool_limits(1):
-        return np.asarray(TSNE(perplexity=perplexity, init=init, random_state=0).fit_transform(rows))
+        return np.asarray(
+            TSNE(perplexity=perplexity, init=init, random_state=0).fit_transform(rows)
+        )
 
 
 def _map(run: EvaluatedModel, split: str, name: str, title: str) -> list[Finding]:
-    """A map of at most MOST random images; with `run.classes`, of their images first, and it shows only these."""
+    """A map of at most MOST random images; with `run.classes`, of their images first, and it shows
+    only these."""
     data = run.split(split)
     order = np.random.default_rng(0).permutation(len(data.labels))
     chosen = [list(data.classes).index(name) for name in run.classes]
@@ -101,13 +122,23 @@ def _map(run: EvaluatedModel, split: str, name: str, title: str) -> list[Finding
     components, share = principal_components(run.embeddings(split)[rows])
     if name == "components":
         points = components[:, :2]
-        axes = (f"first component ({share[0]:.0%} of the variance)", f"second component ({share[1]:.0%})")
-        meaning = f"They explain {share[:2].sum():.0%} of the variance; classes separated by other directions overlap."
+        axes = (
+            f"first component ({share[0]:.0%} of the variance)",
+            f"second component ({share[1]:.0%})",
+        )
+        meaning = (
+            f"They explain {share[:2].sum():.0%} of the variance; classes separated by "
+            "other directions "
+            "overlap."
+        )
     else:
         run.console.print(f"{title} of {len(rows):,} embeddings")
         points, axes = tsne(components), (f"first coordinate of {title}", "second coordinate")
         meaning = (
-            f"Computed from {components.shape[1]} principal components, which explain {share.sum():.0%} of the "
+            f"Computed from {components.shape[1]} principal components, which explain "
+            f"{share.sum():.0%} "
+            "of "
+            "the "
             "variance. Distances between groups that are far apart mean little."
         )
     which = "the largest classes in colour, all others in grey"
@@ -121,7 +152,9 @@ def _map(run: EvaluatedModel, split: str, name: str, title: str) -> list[Finding
     return [
         Finding(
             name,
-            f"{title} of the embeddings of the split '{split}' ({len(rows):,} of {len(data.labels):,} images): "
+            f"{title} of the embeddings of the split '{split}' ({len(rows):,} of "
+            f"{len(data.labels):,} "
+            "images): "
             f"{which}. {meaning}",
             partial(plot, draw=draw, data=data, rows=rows, points=points, axes=axes),
             ("image", "class", "x", "y"),

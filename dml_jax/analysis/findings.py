@@ -1,7 +1,9 @@
-"""The results of an analysis: figures with the numbers behind them, stored for the report; models side by side.
+"""The results of an analysis: figures with the numbers behind them, stored for the report; models
+side by side.
 
-`<workdir>/analysis/` holds `<name>.png`, `<name>.csv` and, per subject, a JSON file with its section of the report. At
-the end of a run, the standard subjects are written to `<workdir>/figures/` in the same way.
+`<workdir>/analysis/` holds `<name>.png`, `<name>.csv` and, per subject, a JSON file with its
+section of the report. At the end of a run, the standard subjects are written to
+`<workdir>/figures/` in the same way.
 """
 
 import math
@@ -28,7 +30,9 @@ class Subject(NamedTuple):
 
     title: str  # heading in the report
     findings: Callable[[EvaluatedModel, str], list[Finding]]  # computes the numbers for a split
-    reason_not_to: Callable[[EvaluatedModel], str] = lambda run: ""  # why it does not apply to a run; empty if it does
+    reason_not_to: Callable[[EvaluatedModel], str] = lambda run: (
+        ""
+    )  # why it does not apply to a run; empty if it does
     by_split: bool = True
     of_run: bool = False  # needs a trained run, not only embeddings of labelled images
     standard: bool = False  # in the report of every run
@@ -37,10 +41,11 @@ class Subject(NamedTuple):
 
 
 def write(
-    directory: Path, name: str, title: str, step: int, found: Sequence[Finding], *, suffix: str = "",
+    directory: Path, name: str, title: str, step: int, found: Sequence[Finding], *, suffix: str = "",  # noqa: E501
     to: str = DIRECTORY,
 ) -> None:  # fmt: skip
-    """Writes the figures and numbers of a subject to a folder in the work directory, and its section of the report.
+    """Writes the figures and numbers of a subject to a folder in the work directory, and its
+    section of the report.
 
     The suffix is appended to all file names, for splits other than the test split.
     """
@@ -49,7 +54,9 @@ def write(
     body = ""
     for finding in found:
         file, stem = target / f"{finding.name}{suffix}.csv", f"{finding.name}{suffix}"
-        write_csv(file, [finding.columns, *([_cell(value) for value in row] for row in finding.rows)])
+        write_csv(
+            file, [finding.columns, *([_cell(value) for value in row] for row in finding.rows)]
+        )
         finding.plot(file.with_suffix(".png"))
         heading = stem.replace("_", " ").capitalize()
         body += f"<h3>{text(heading)}</h3>" if len(found) > 1 and heading != title else ""
@@ -59,31 +66,43 @@ def write(
             body += html.pictures(finding.pictures, stem, caption)
         else:
             body += html.chart(file.with_suffix(".png").read_bytes(), stem, caption) + finding.table
-    write_json(target / f"{name}{suffix}.json", asdict(Section(printable(title), body, f"(step {step:,})")))
+    write_json(
+        target / f"{name}{suffix}.json", asdict(Section(printable(title), body, f"(step {step:,})"))
+    )
 
 
 def _cell(value: Any) -> Any:
-    """Formats floats with seven digits, the precision of float32, and escapes control characters in names."""
+    """Formats floats with seven digits, the precision of float32, and escapes control characters in
+    names."""
     if isinstance(value, str):
         return printable(value)
     return f"{value:.7g}" if isinstance(value, float) else value
 
 
 def read(directory: Path, order: Sequence[str]) -> list[Section]:
-    """Reads the sections that `write` stored in a work directory, in the order of the names of subjects.
+    """Reads the sections that `write` stored in a work directory, in the order of the names of
+    subjects.
 
-    A repeated analysis replaces the one from the end of the run. A damaged file raises `CheckpointError`.
+    A repeated analysis replaces the one from the end of the run. A damaged file raises
+    `CheckpointError`.
     """
     folders = (STANDARD_DIRECTORY, DIRECTORY)
-    present = {path.stem: path for folder in folders for path in (directory / folder).glob("*.json")}
+    present = {
+        path.stem: path for folder in folders for path in (directory / folder).glob("*.json")
+    }
     places = {name: place for place, name in enumerate(order)}
     names = sorted(present, key=lambda name: (places.get(name.partition("-")[0], len(order)), name))
-    return [Section(**read_json(present[name], Section, "delete it", CheckpointError)) for name in names]
+    return [
+        Section(**read_json(present[name], Section, "delete it", CheckpointError)) for name in names
+    ]
 
 
 def side_by_side(runs: Mapping[str, EvaluatedModel], subject: Subject, split: str) -> list[Finding]:
     """The findings of a subject that have a panel, each of all models together."""
-    found = {name: [each for each in subject.findings(run, split) if each.panel] for name, run in runs.items()}
+    found = {
+        name: [each for each in subject.findings(run, split) if each.panel]
+        for name, run in runs.items()
+    }
     made = []
     for parts in zip(*found.values(), strict=True):
         by_model = dict(zip(found, parts, strict=True))
@@ -124,5 +143,7 @@ def _plot_panels(path: Path, *, panels: Mapping[str, Panel]) -> None:
         for cell in cells[len(panels) :]:
             cell.set_axis_off()
         entries = cells[0].get_legend_handles_labels()
-        figure.legend(*entries, loc="outside lower center", ncols=2 * columns, frameon=False, fontsize=8)
+        figure.legend(
+            *entries, loc="outside lower center", ncols=2 * columns, frameon=False, fontsize=8
+        )
     drawing.save(figure, path)

@@ -45,12 +45,17 @@ def resource(name: str) -> str:
 
 
 def document(
-    title: str, body: str, *, styles: Sequence[str] = (), scripts: Sequence[str] = (), sources: str = ""
+    title: str,
+    body: str,
+    *,
+    styles: Sequence[str] = (),
+    scripts: Sequence[str] = (),
+    sources: str = "",
 ) -> str:
     """A whole page with an HTML body, and styles and scripts from `dml_jax/pages`.
 
-    Its content security policy stops a browser from loading anything, and from running any other script. `sources` are
-    further rules of the policy, for a page that a server delivers.
+    Its content security policy stops a browser from loading anything, and from running any other
+    script. `sources` are further rules of the policy, for a page that a server delivers.
     """
     code = "".join(map(resource, scripts))
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
@@ -65,18 +70,29 @@ def document(
 <body><main>
 {body}
 </main>{script}</body></html>
-"""
+"""  # noqa: E501
 
 
 def write_report(
-    file: Path, title: str, lead: str, sections: Iterable[Section], facts: Iterable[tuple[str, str]] = ()
+    file: Path,
+    title: str,
+    lead: str,
+    sections: Iterable[Section],
+    facts: Iterable[tuple[str, str]] = (),
 ) -> None:
-    """Writes a page with a table of contents; sections without a body and facts without a value are omitted."""
+    """Writes a page with a table of contents; sections without a body and facts without a value are
+    omitted."""
     sections = [section for section in sections if section.body]
-    anchors = {s.title: "section-" + re.sub(r"\W+", "-", s.title.lower()).strip("-") for s in sections}
-    known = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts if value)
+    anchors = {
+        s.title: "section-" + re.sub(r"\W+", "-", s.title.lower()).strip("-") for s in sections
+    }
+    known = "".join(
+        f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts if value
+    )
     links = "".join(f'<a href="#{anchor}">{text(title)}</a>' for title, anchor in anchors.items())
-    body = f'<h1>{text(title)}</h1><p class="lead">{text(lead)}</p>' + (f"<dl>{known}</dl>" if known else "")
+    body = f'<h1>{text(title)}</h1><p class="lead">{text(lead)}</p>' + (
+        f"<dl>{known}</dl>" if known else ""
+    )
     body += f'<nav aria-label="Contents">{links}</nav>'
     for section in sections:
         note = f" <small>{text(section.note)}</small>" if section.note else ""
@@ -88,17 +104,30 @@ def write_report(
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], label: str, *, ours: int = -1) -> str:
     """A table in a scrollable frame, with `label` for screen readers; row `ours` is emphasised."""
     cells = [list(row) for row in rows]
-    words = [i > 0 and all(any(map(str.isalpha, row[i])) for row in cells) for i in range(len(head))]
-    labels = [f' data-label="{text(name)}"' if i and len(head) > NARROW else "" for i, name in enumerate(head)]
+    words = [
+        i > 0 and all(any(map(str.isalpha, row[i])) for row in cells) for i in range(len(head))
+    ]
+    labels = [
+        f' data-label="{text(name)}"' if i and len(head) > NARROW else ""
+        for i, name in enumerate(head)
+    ]
     kinds = [" class=words" if of_words else "" for of_words in words]
-    heads = "".join(f'<th scope="col"{kind}>{text(name)}</th>' for name, kind in zip(head, kinds, strict=True))
+    heads = "".join(
+        f'<th scope="col"{kind}>{text(name)}</th>' for name, kind in zip(head, kinds, strict=True)
+    )
     lines = ""
     for i, row in enumerate(cells):
-        shown = "".join(f"<td{kind}{of}>{text(cell)}</td>" for cell, kind, of in zip(row, kinds, labels, strict=True))
+        shown = "".join(
+            f"<td{kind}{of}>{text(cell)}</td>"
+            for cell, kind, of in zip(row, kinds, labels, strict=True)
+        )
         lines += f"<tr{' class=ours' if i == ours else ''}>{shown}</tr>"
     wide, tall = " class=wide" if len(head) > NARROW else "", " tall" if len(cells) > 20 else ""
     body = f"<table{wide}><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
-    return f'<div class="scroll{tall}" tabindex="0" role="group" aria-label="{text(label)}">{body}</div>'
+    return (
+        f'<div class="scroll{tall}" tabindex="0" role="group" '
+        f'aria-label="{text(label)}">{body}</div>'
+    )
 
 
 def listing(head: Sequence[str], rows: Sequence[Sequence[str | float]], label: str) -> str:
@@ -109,16 +138,27 @@ def listing(head: Sequence[str], rows: Sequence[Sequence[str | float]], label: s
             return value
         return f"{value:.1%}" if isinstance(value, float) else f"{value:,}"
 
-    more = f'<p class="note">The first {ROWS:,} of {len(rows):,} rows.</p>' if len(rows) > ROWS else ""
-    return table(head, [[entry(value) for value in row] for row in rows[:ROWS]], f"table {label}") + more
+    more = (
+        f'<p class="note">The first {ROWS:,} of {len(rows):,} rows.</p>' if len(rows) > ROWS else ""
+    )
+    return (
+        table(head, [[entry(value) for value in row] for row in rows[:ROWS]], f"table {label}")
+        + more
+    )
 
 
 def chart(picture: bytes, name: str, caption: str) -> str:
     """A PNG file as a figure with the identifier `name`; `caption` is HTML."""
     source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
     image = f'<img src="{source}" alt="Figure: {text(name.replace("_", " "))}">'
-    frame = f'<div class="scroll" tabindex="0" role="group" aria-label="figure {text(name)}">{image}</div>'
-    return f'<figure class="chart" id="{text(name)}">{frame}<figcaption>{caption}</figcaption></figure>'
+    frame = (
+        '<div class="scroll" tabindex="0" role="group" aria-label="figure '
+        f'{text(name)}">{image}</div>'
+    )
+    return (
+        '<figure class="chart" '
+        f'id="{text(name)}">{frame}<figcaption>{caption}</figcaption></figure>'
+    )
 
 
 def pictures(rows: Strips, name: str, caption: str) -> str:
@@ -136,7 +176,8 @@ def _tile(picture: Picture) -> str:
     Image.fromarray(picture.pixels).save(file, "JPEG", quality=QUALITY, optimize=True)
     return (
         f'<div class="tile {picture.mark}" title="{text(picture.name)}: {text(picture.image)}">'
-        f'<img src="data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}" alt="{text(picture.image)}">'
+        f'<img src="data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}" '
+        f'alt="{text(picture.image)}">'
         f'<span><b class="mark">{MARKS[picture.mark]}</b> {text(picture.note)}</span>'
         f"<span>{text(picture.name)}</span></div>"
     )

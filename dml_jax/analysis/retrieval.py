@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 QUERIES, NEIGHBORS = 10, 8  # rows and columns of the sample of queries
-COLUMNS = ("query", "class", "first_relevant_rank", "average_precision_at_r", "nearest", "its_class", "distance")
+COLUMNS = (
+    "query",
+    "class",
+    "first_relevant_rank",
+    "average_precision_at_r",
+    "nearest",
+    "its_class",
+    "distance",
+)
 
 
 def gallery_of(run: EvaluatedModel, split: str) -> str:
@@ -25,7 +33,8 @@ def gallery_of(run: EvaluatedModel, split: str) -> str:
 
 
 def search(run: EvaluatedModel, split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cosine distances and gallery rows of the nearest images, [N, count] each; a query never finds itself."""
+    """Cosine distances and gallery rows of the nearest images, [N, count] each; a query never finds
+    itself."""
     gallery = gallery_of(run, split)
     rows, others = run.embeddings(split), run.embeddings(gallery)
     count = min(count, len(others) - (gallery == split))
@@ -33,7 +42,8 @@ def search(run: EvaluatedModel, split: str, count: int) -> tuple[np.ndarray, np.
 
 
 def sample_queries(wrong: np.ndarray) -> np.ndarray:
-    """Up to QUERIES random queries, half of them with a wrong nearest image (bool [N]), if there are any: int [n]."""
+    """Up to QUERIES random queries, half of them with a wrong nearest image (bool [N]), if there
+    are any: int [n]."""
     rng = np.random.default_rng(0)
     failures = rng.permutation(np.flatnonzero(wrong))[: QUERIES // 2]
     successes = rng.permutation(np.flatnonzero(~wrong))[: QUERIES - len(failures)]
@@ -47,7 +57,9 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     against: dict[str, Any] = {}
     if name != split:
         against = {"gallery": run.embeddings(name), "gallery_labels": gallery.labels}
-    found = metrics.retrieval(run.embeddings(split), queries.labels, ks=(1,), per_query=True, **against)
+    found = metrics.retrieval(
+        run.embeddings(split), queries.labels, ks=(1,), per_query=True, **against
+    )
     distances, indices = search(run, split, NEIGHBORS)
     correct = gallery.labels[indices] == queries.labels[:, None]
     rank, precision = found["rank"], found["map@r_per_query"]
@@ -55,25 +67,41 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     def row(query: int) -> tuple[Any, ...]:
         nearest = indices[query, 0]
         return (
-            queries.ids[query], queries.classes[queries.labels[query]], int(rank[query]), float(precision[query]),
-            gallery.ids[nearest], gallery.classes[gallery.labels[nearest]], float(distances[query, 0]),
-        )  # fmt: skip
+            queries.ids[query],
+            queries.classes[queries.labels[query]],
+            int(rank[query]),
+            float(precision[query]),
+            gallery.ids[nearest],
+            gallery.classes[gallery.labels[nearest]],
+            float(distances[query, 0]),
+        )
 
     def strip(query: int) -> list[Picture]:
         near = zip(indices[query], distances[query], correct[query], strict=True)
         return [picture(queries, query, "query")] + [
-            picture(gallery, int(i), "right" if hit else "wrong", f"{1 - distance:.3f}") for i, distance, hit in near
+            picture(gallery, int(i), "right" if hit else "wrong", f"{1 - distance:.3f}")
+            for i, distance, hit in near
         ]
 
     shown = sample_queries(~correct[:, 0]).tolist()
-    first = [f"first of its class at rank {rank[query]:,}" if rank[query] > 1 else "" for query in shown]
+    first = [
+        f"first of its class at rank {rank[query]:,}" if rank[query] > 1 else "" for query in shown
+    ]
     strips = [strip(query) for query in shown]
     return [
         Finding(
             "retrieval",
-            f"Sampled queries of the split '{split}' and their nearest images, nearest first. ✓, solid blue frame: "
-            "the class of the query; ✗, dashed orange frame: another class; the number is the cosine. Half of the "
-            "queries are sampled from those whose nearest image is of another class, so that more failures are shown "
+            f"Sampled queries of the split '{split}' and their nearest images, nearest first. ✓, "
+            "solid blue "
+            "frame: "
+            "the class of the query; ✗, dashed orange frame: another class; the number is the "
+            "cosine. Half "
+            "of "
+            "the "
+            "queries are sampled from those whose nearest image is of another class, so that more "
+            "failures "
+            "are "
+            "shown "
             "than there are. The CSV file lists all queries.",
             partial(drawing.plot_pictures, rows=strips),
             COLUMNS,
@@ -83,8 +111,11 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     ]
 
 
-def recall_by_class(labels: np.ndarray, nearest: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Recall@1 of each class, from the labels of the queries and of their nearest neighbours, int [N] each.
+def recall_by_class(
+    labels: np.ndarray, nearest: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Recall@1 of each class, from the labels of the queries and of their nearest neighbours, int
+    [N] each.
 
     The result is (classes int [C], increasing; recall float [C]; number of queries int [C]).
     """
@@ -104,7 +135,9 @@ def class_findings(run: EvaluatedModel, split: str) -> list[Finding]:
         Finding(
             "classes",
             f"Recall@1 of the {len(classes)} classes of the split '{split}', worst first.",
-            partial(drawing.plot_alone, draw=partial(draw_recall, recall=recall[order]), size=(8, 3)),
+            partial(
+                drawing.plot_alone, draw=partial(draw_recall, recall=recall[order]), size=(8, 3)
+            ),
             ("class", "recall@1", "queries"),
             rows,
             table=html.listing(("class", "Recall@1", "queries"), rows, "classes"),
@@ -114,6 +147,15 @@ def class_findings(run: EvaluatedModel, split: str) -> list[Finding]:
 
 def draw_recall(axes: "Axes", *, recall: np.ndarray) -> None:
     """Draws the sorted recall of the classes, and their mean."""
-    axes.fill_between(np.arange(len(recall) + 1), np.append(recall, recall[-1]), step="post", color=drawing.BLUE)
-    axes.axhline(recall.mean(), color=drawing.YELLOW, linestyle="--", label=f"mean of the classes {recall.mean():.3f}")
-    drawing.style(axes).set(xlabel="classes, worst first", ylabel="Recall@1", ylim=(0, 1.15), xlim=(0, len(recall)))
+    axes.fill_between(
+        np.arange(len(recall) + 1), np.append(recall, recall[-1]), step="post", color=drawing.BLUE
+    )
+    axes.axhline(
+        recall.mean(),
+        color=drawing.YELLOW,
+        linestyle="--",
+        label=f"mean of the classes {recall.mean():.3f}",
+    )
+    drawing.style(axes).set(
+        xlabel="classes, worst first", ylabel="Recall@1", ylim=(0, 1.15), xlim=(0, len(recall))
+    )

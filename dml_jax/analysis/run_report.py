@@ -1,4 +1,5 @@
-"""Presentation of a run's results: the console table, the figures, and the self-contained `report.html`."""
+"""Presentation of a run's results: the console table, the figures, and the self-contained
+`report.html`."""
 
 import math
 import re
@@ -23,61 +24,99 @@ from dml_jax.evaluation import metric_table
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
 
-# All analyses by name, in the order of the report: of any model, then the figures of single methods.
+# All analyses by name, in the order of the report: of any model, then the figures of single
+# methods.
 SUBJECTS = {
     "retrieval": Subject("Retrieved images", retrieval.findings, standard=True),
     "classes": Subject("Classes", retrieval.class_findings, standard=True),
     "components": Subject(
-        "Map of the embeddings (principal components)", embedding_maps.by_components, standard=True, compared=True,
+        "Map of the embeddings (principal components)",
+        embedding_maps.by_components,
+        standard=True,
+        compared=True,
         is_map=True,
     ),
     "overfitting": Subject(
-        "Training classes beside test classes", curves.overfitting, by_split=False, of_run=True, compared=True
+        "Training classes beside test classes",
+        curves.overfitting,
+        by_split=False,
+        of_run=True,
+        compared=True,
     ),
     "spectra": Subject("Geometry of the embedding space", spectra.findings, compared=True),
-    "tsne": Subject("Map of the embeddings (t-SNE)", embedding_maps.by_tsne, compared=True, is_map=True),
+    "tsne": Subject(
+        "Map of the embeddings (t-SNE)", embedding_maps.by_tsne, compared=True, is_map=True
+    ),
     **{
-        name: Subject(figure.title, figure.findings, figure.reason_not_to, by_split=figure.by_split, of_run=True)
+        name: Subject(
+            figure.title,
+            figure.findings,
+            figure.reason_not_to,
+            by_split=figure.by_split,
+            of_run=True,
+        )
         for module in parts("method", "figures").values()
         for name, figure in module.FIGURES.items()
     },
-}  # fmt: skip
+}
 CONTROLS = {
     "raw pixels": "the images themselves, reduced to at most 32 x 32 pixels, without a network",
     "colour histogram": "fractions of 192 colours (hue, saturation, value), without a network",
     "untrained": "the same network before its first training step",
     "before training": "the same network before its first training step",
-    "head on frozen features": "all but the backbone trained on features of the published weights, before the network "
+    "head on frozen features": "all but the backbone trained on features of the published "
+    "weights, "
+    "before "
+    "the "
+    "network "
     "was trained",
-    "published weights without further training": "the network that the training started from, as published",
+    "published weights without further training": "the network that the training started from, as "
+    "published",
 }
 TRAINING = "training"  # name of the curves, which `analyse` does not make
 
 
 def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Name and metrics of each row of the result table: baselines, this run, its refined embeddings, the paper."""
+    """Name and metrics of each row of the result table: baselines, this run, its refined
+    embeddings, the paper."""
     reading = f", reading {results['reading']}" if "reading" in results else ""
-    ours = [(f"{config.method.name}, {results['model']} (step {results['step']}){reading}", results)]
-    others = {name: numbers for name, numbers in results.get("readings", {}).items() if name != results["reading"]}
+    ours = [
+        (f"{config.method.name}, {results['model']} (step {results['step']}){reading}", results)
+    ]
+    others = {
+        name: numbers
+        for name, numbers in results.get("readings", {}).items()
+        if name != results["reading"]
+    }
     ours += [(f"reading {name}", numbers) for name, numbers in others.items()]
-    ours += [(_refined_name(kind, numbers), numbers) for kind, numbers in results.get("refined", {}).items()]
+    ours += [
+        (_refined_name(kind, numbers), numbers)
+        for kind, numbers in results.get("refined", {}).items()
+    ]
     paper = {
-        name + _distance_of(results, metrics): {**metrics, "digits": metric_table.printed_digits(metrics)}
+        name + _distance_of(results, metrics): {
+            **metrics,
+            "digits": metric_table.printed_digits(metrics),
+        }
         for name, metrics in published(asdict(config)).items()
     }
     return [*results.get("controls", {}).items(), *ours, *paper.items()]
 
 
 def _distance_of(results: Mapping[str, Any], published: Mapping[str, float]) -> str:
-    """The difference from a published Recall@1 in units of both intervals together; empty without a printed ±."""
+    """The difference from a published Recall@1 in units of both intervals together; empty without a
+    printed ±."""
     if not (interval := published.get("recall@1_stderr")):
         return ""
-    apart = (results["recall@1"] - published["recall@1"]) / math.hypot(interval, results["recall@1_stderr"])
+    apart = (results["recall@1"] - published["recall@1"]) / math.hypot(
+        interval, results["recall@1_stderr"]
+    )
     return f" (ours {apart:+.1f} times the combined ±)"
 
 
 def _refined_name(kind: str, numbers: dict[str, Any]) -> str:
-    """The kind of batches of a refinement, with the number of clusters and the run time, or its problem."""
+    """The kind of batches of a refinement, with the number of clusters and the run time, or its
+    problem."""
     words = f"+ {kind}" + (f" ({numbers['problem']})" if "problem" in numbers else "")
     if "clusters" in numbers:
         words += f", {numbers['clusters']:,} clusters"
@@ -85,9 +124,12 @@ def _refined_name(kind: str, numbers: dict[str, Any]) -> str:
 
 
 def print_table(config: Config, results: dict[str, Any], console: Console) -> None:
-    """Prints the result table of a run, with the protocol and a comparison with the controls below it."""
+    """Prints the result table of a run, with the protocol and a comparison with the controls below
+    it."""
     columns = [entry for entry in metric_table.columns(results) if not entry.secondary]
-    table = Table(title=escape(printable(f"{config.name}: unseen classes, in %")), title_justify="left")
+    table = Table(
+        title=escape(printable(f"{config.name}: unseen classes, in %")), title_justify="left"
+    )
     table.add_column("", max_width=26)
     for entry in columns:
         table.add_column(entry.heading, justify="right", no_wrap=True)
@@ -105,10 +147,14 @@ def write(run: EvaluatedModel, results: dict[str, Any]) -> None:
     directory, lines = run.directory, JsonLines(run.directory / "metrics.jsonl").read()
     found = {TRAINING: ("Training", curves.training(lines, results))}
     found |= {
-        name: (subject.title, subject.findings(run, "test")) for name, subject in SUBJECTS.items() if subject.standard
+        name: (subject.title, subject.findings(run, "test"))
+        for name, subject in SUBJECTS.items()
+        if subject.standard
     }
     for name, (title, made) in found.items():
-        (directory / findings.DIRECTORY / f"{name}.json").unlink(missing_ok=True)  # from an earlier model
+        (directory / findings.DIRECTORY / f"{name}.json").unlink(
+            missing_ok=True
+        )  # from an earlier model
         findings.write(directory, name, title, run.step, made, to=STANDARD_DIRECTORY)
     write_page(directory, run.config, results)
 
@@ -117,11 +163,15 @@ def write_page(directory: Path, config: Config, results: dict[str, Any]) -> None
     """Writes `report.html` from the results and the stored analyses."""
     settings = flatten(asdict(config))
     listed = "\n".join(text(f"{key} = {value}") for key, value in settings.items())
-    details = f"<details><summary>All {len(settings)} values</summary><pre><code>{listed}</code></pre></details>"
+    details = (
+        f"<details><summary>All {len(settings)} "
+        f"values</summary><pre><code>{listed}</code></pre></details>"
+    )
     html.write_report(
         directory / "report.html",
         config.name,
-        f"{config.method.name} on {config.data.name}: image retrieval on classes not seen in training.",
+        f"{config.method.name} on {config.data.name}: image retrieval on classes not seen in "
+        "training.",
         (
             Section("Results", _results(config, results)),
             *findings.read(directory, (TRAINING, *SUBJECTS)),
@@ -136,10 +186,17 @@ def _facts(directory: Path, config: Config, results: Mapping[str, Any]) -> list[
     known = workdir.read_config(directory)
     timing, versions = results.get("timing", {}), known.get("versions", {})
     counts = results.get("data", {})
-    sizes = [(f"{name} images", f"{size['images']:,} of {size['classes']:,} classes") for name, size in counts.items()]
+    sizes = [
+        (f"{name} images", f"{size['images']:,} of {size['classes']:,} classes")
+        for name, size in counts.items()
+    ]
     training = f"{results['step']:,} steps of {config.data.batch_size} images"
     if timing:
-        training += f", {timedelta(seconds=round(timing['seconds']))} h ({timing['images_per_second']:,.0f} images/s)"
+        training += (
+            f", {timedelta(seconds=round(timing['seconds']))} h "
+            f"({timing['images_per_second']:,.0f} "
+            "images/s)"
+        )
     memory = f", {timing['peak_memory'] / 2**30:.1f} GiB" if "peak_memory" in timing else ""
     return [
         *sizes,
@@ -155,14 +212,18 @@ def _results(config: Config, results: dict[str, Any]) -> str:
     """The results in words, the table, the meaning of its rows and columns, and the protocol."""
     columns = metric_table.columns(results)
     listed = rows(config, results)
-    cells = [[name, *(metric_table.cell(numbers, entry) for entry in columns)] for name, numbers in listed]
+    cells = [
+        [name, *(metric_table.cell(numbers, entry) for entry in columns)]
+        for name, numbers in listed
+    ]
     ours = [numbers for _, numbers in listed].index(results)
     head = ("in %", *(entry.heading for entry in columns))
     table = html.table(head, cells, "results, in %", ours=ours)
     rules = "".join(f"<li>{text(rule)}</li>" for rule in results["protocol"].split("; "))
     return (
         f"<p>{text(in_words(results))}</p>{table}"
-        f'<p class="note">± is one standard error over the queries. {text(_explanations(results))}</p>'
+        '<p class="note">± is one standard error over the queries. '
+        f"{text(_explanations(results))}</p>"
         f"<h3>How it was measured</h3><ul>{rules}</ul>"
     )
 
@@ -171,11 +232,18 @@ def in_words(results: Mapping[str, Any]) -> str:
     """Recall@1 compared with the controls, in sentences."""
     recall = results["recall@1"]
     nearest = "gallery image" if "separate gallery" in results["protocol"] else "other image"
-    words = f"For {recall:.1%} of the test images, the nearest {nearest} shows the same class (Recall@1). "
+    words = (
+        f"For {recall:.1%} of the test images, the nearest {nearest} shows the same class "
+        "(Recall@1). "
+    )
     controls = {name: numbers["recall@1"] for name, numbers in results.get("controls", {}).items()}
     if not controls:
         return words
-    words += "Without this training: " + "; ".join(f"{name}, {value:.1%}" for name, value in controls.items()) + ". "
+    words += (
+        "Without this training: "
+        + "; ".join(f"{name}, {value:.1%}" for name, value in controls.items())
+        + ". "
+    )
     return words + verdict(results)
 
 
@@ -190,20 +258,30 @@ def verdict(results: Mapping[str, Any]) -> str:
     points = ", ".join(f"{title} {100 * gain:+.1f} points" for title, gain in gains.items())
     noise = 2 * results.get("recall@1_stderr", 0)
     if gains["Recall@1"] < -noise or (gains["Recall@1"] < 0 and gains["MAP@R"] < 0):
-        return f"The control '{best}' does better than this run, which differs from it by {points}. "
+        return (
+            f"The control '{best}' does better than this run, which differs from it by {points}. "
+        )
     if gains["Recall@1"] > noise:
         return f"This run does better than every control; over the best, {best}: {points}. "
     if gains["MAP@R"] > 2 * results.get("map@r_stderr", 0):
         return f"Recall@1 is not clearly better than with {best}, but the ranking is: {points}. "
-    return f"This run is not clearly better than {best}, so it does not show that the training helped: {points}. "
+    return (
+        f"This run is not clearly better than {best}, so it does not show that the training "
+        f"helped: {points}. "
+    )
 
 
 def _explanations(results: Mapping[str, Any]) -> str:
     """Explains the controls and the metrics."""
-    controls = [f"{name}: {CONTROLS[name]}" for name in results.get("controls", {}) if name in CONTROLS]
+    controls = [
+        f"{name}: {CONTROLS[name]}" for name in results.get("controls", {}) if name in CONTROLS
+    ]
     about = [
         "R@K: fraction of the queries with an image of their class among the K nearest",
-        "MAP@R: how many of the nearest R images, where R is the size of the class, are of the class, and how early",
+        "MAP@R: how many of the nearest R images, where R is the size of the class, are of the "
+        "class, and "
+        "how "
+        "early",
         "NMI: agreement of clusters with classes",
     ]
     return ". ".join((*controls, *about)) + "."

@@ -46,30 +46,55 @@ def parts(method: Method, embeddings: np.ndarray) -> dict[str, np.ndarray]:
 def summary(method: Method, embeddings: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     """The scalars by name, for `results.json`; those of each part under its name.
 
-    Of the whole embedding also "singular_values", largest first, divided by their sum, with six digits.
+    Of the whole embedding also "singular_values", largest first, divided by their sum, with six
+    digits.
     """
     spaces = {part: measure(rows, labels) for part, rows in parts(method, embeddings).items()}
     whole = spaces.pop("embedding")
     spectrum = [float(f"{value:.6g}") for value in whole.singular_values]
-    return whole.scalars | {"singular_values": spectrum} | {part: space.scalars for part, space in spaces.items()}
+    return (
+        whole.scalars
+        | {"singular_values": spectrum}
+        | {part: space.scalars for part, space in spaces.items()}
+    )
 
 
 def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """Spectra and scalars of the embeddings of a split."""
     labels = run.split(split).labels
-    spaces = {name: measure(rows, labels) for name, rows in parts(run.model.method, run.embeddings(split)).items()}
+    spaces = {
+        name: measure(rows, labels)
+        for name, rows in parts(run.model.method, run.embeddings(split)).items()
+    }
     draw = partial(draw_spectra, spaces=spaces)
-    shown = [(name, *(f"{value:.4g}" for value in space.scalars.values())) for name, space in spaces.items()]
+    shown = [
+        (name, *(f"{value:.4g}" for value in space.scalars.values()))
+        for name, space in spaces.items()
+    ]
     return [
         Finding(
             "spectra",
-            f"Singular values of the embeddings of the split '{split}', largest first, divided by their sum. A flat "
-            "curve uses all dimensions equally; a drop to zero shows unused ones. Density: mean cosine distance within "
-            "over that between classes. Effective rank: number of directions in use. Spectral decay: lower is flatter.",
+            f"Singular values of the embeddings of the split '{split}', largest first, divided by "
+            "their sum. "
+            "A "
+            "flat "
+            "curve uses all dimensions equally; a drop to zero shows unused ones. Density: mean "
+            "cosine distance "
+            "within "
+            "over that between classes. Effective rank: number of directions in use. Spectral "
+            "decay: lower "
+            "is "
+            "flatter.",
             partial(drawing.plot_alone, draw=draw, size=(6.5, 3.6)),
             ("space", "index", "share_of_singular_values"),
-            [(name, i + 1, float(s)) for name, space in spaces.items() for i, s in enumerate(space.singular_values)],
-            table=html.table(("space", *(name.replace("_", " ") for name in SCALARS)), shown, "geometry"),
+            [
+                (name, i + 1, float(s))
+                for name, space in spaces.items()
+                for i, s in enumerate(space.singular_values)
+            ],
+            table=html.table(
+                ("space", *(name.replace("_", " ") for name in SCALARS)), shown, "geometry"
+            ),
             panel=Panel(draw, "overlaid"),
         )
     ]
@@ -80,8 +105,18 @@ def draw_spectra(axes: "Axes", *, spaces: dict[str, Space]) -> None:
     for i, (name, space) in enumerate(spaces.items(), len(axes.lines)):
         count = len(space.singular_values)
         axes.plot(
-            range(1, count + 1), np.maximum(space.singular_values, 1e-9), color=drawing.SERIES[i % 7], label=name,
-            marker=drawing.MARKERS[i % 7], markersize=4, markevery=max(1, count // 8), linewidth=1.3,
-        )  # fmt: skip
-    axes.set(xlabel="index of the singular value", ylabel="share of the sum of singular values", yscale="log")
+            range(1, count + 1),
+            np.maximum(space.singular_values, 1e-9),
+            color=drawing.SERIES[i % 7],
+            label=name,
+            marker=drawing.MARKERS[i % 7],
+            markersize=4,
+            markevery=max(1, count // 8),
+            linewidth=1.3,
+        )
+    axes.set(
+        xlabel="index of the singular value",
+        ylabel="share of the sum of singular values",
+        yscale="log",
+    )
     drawing.style(axes)

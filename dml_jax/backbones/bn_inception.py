@@ -1,10 +1,12 @@
 """Batch normalization: accelerating deep network training (Ioffe & Szegedy, ICML 2015).
 
-The Inception network of the paper's appendix, as converted from Caffe with its ImageNet weights (Cadene's collection);
-most of the metric learning literature uses it. Every convolution has a bias and is followed by batch norm and ReLU. The
+The Inception network of the paper's appendix, as converted from Caffe with its ImageNet weights
+(Cadene's collection); most of the metric learning literature uses it. Every convolution has a bias
+and is followed by batch norm and ReLU. The
 feature map is the output of block 5b: 1024 channels at 1/32 of the image's resolution.
 
-10,270,240 parameters without the classifier. Convolutions start as N(0, 2 / fan in) (He et al., ICCV 2015).
+10,270,240 parameters without the classifier. Convolutions start as N(0, 2 / fan in) (He et al.,
+ICCV 2015).
 """
 
 from typing import Literal
@@ -16,7 +18,14 @@ import jax.numpy as jnp
 from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import CAFFE, Backbone, Pixels
 from dml_jax.backbones.functional import as_backbone
-from dml_jax.backbones.layers import AveragePool, Conv, MaxPool, compute_dtype, he_fan_in, require_size
+from dml_jax.backbones.layers import (
+    AveragePool,
+    Conv,
+    MaxPool,
+    compute_dtype,
+    he_fan_in,
+    require_size,
+)
 from dml_jax.backbones.weights.convert import Layout, Network
 from dml_jax.config.fields import section
 
@@ -31,8 +40,8 @@ class Config(ConvolutionalConfig):
 
 CHANNELS = 1024
 
-# Per block: channels of 1x1 (0: none), 3x3 reduce, 3x3, double 3x3 reduce, double 3x3, pool projection (0: none); and
-# the kind of pooling. Blocks without projection downsample by 2.
+# Per block: channels of 1x1 (0: none), 3x3 reduce, 3x3, double 3x3 reduce, double 3x3, pool
+# projection (0: none); and the kind of pooling. Blocks without projection downsample by 2.
 BLOCKS: dict[str, tuple[int, int, int, int, int, int, Literal["average", "max"]]] = {
     "3a": (64, 64, 64, 64, 96, 32, "average"),
     "3b": (64, 64, 96, 64, 96, 64, "average"),
@@ -50,9 +59,19 @@ BLOCKS: dict[str, tuple[int, int, int, int, int, int, Literal["average", "max"]]
 def _conv_bn_relu(
     config: Config, x: jax.Array, train: bool, channels: int, size: int, stride: int, name: str
 ) -> jax.Array:
-    """Convolution with bias, batch norm and ReLU, as submodules of the compact module that calls this."""
+    """Convolution with bias, batch norm and ReLU, as submodules of the compact module that calls
+    this."""
     padding, dtype = size // 2, compute_dtype(config.dtype)
-    layer = Conv(channels, size, stride, padding, use_bias=True, kernel_init=he_fan_in, dtype=dtype, name=name)
+    layer = Conv(
+        channels,
+        size,
+        stride,
+        padding,
+        use_bias=True,
+        kernel_init=he_fan_in,
+        dtype=dtype,
+        name=name,
+    )
     return nn.relu(batch_norm(config, f"{name}_bn")(layer(x), train))
 
 
@@ -64,7 +83,8 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        """float [B, H, W, C] -> float [B, H', W', C'], with H' = H, or H / 2 in blocks that downsample."""
+        """float [B, H, W, C] -> float [B, H', W', C'], with H' = H, or H / 2 in blocks that
+        downsample."""
         one, reduce3, three, reduce_double, double, projection, pool = BLOCKS[self.key]
         stride = 1 if projection else 2
 
@@ -93,7 +113,9 @@ class BNInception(nn.Module):
         """float [B, H, W, 3] -> float [B, H / 32, W / 32, 1024]."""
         # On other sides, only the pooling branches of 3c and 4e would drop a row.
         fits = all(side >= 32 and (side + 1) // 2 // 4 % 4 == 0 for side in x.shape[1:3])
-        require_size(fits, x, "BN-Inception's branches would differ in size; use a multiple of 32, or 227")
+        require_size(
+            fits, x, "BN-Inception's branches would differ in size; use a multiple of 32, or 227"
+        )
         x = _conv_bn_relu(self.config, x, train, 64, 7, 2, "conv1_7x7_s2")
         x = MaxPool(3, 2, ceil=True, name="pool1_3x3_s2")(x)
         x = _conv_bn_relu(self.config, x, train, 64, 1, 1, "conv2_3x3_reduce")
@@ -117,4 +139,8 @@ def torch_module(modules: tuple[str, ...]) -> str:
 
 PUBLISHED = {"bn_inception": Config()}
 CLASSIFIERS = ("last_linear",)
-LAYOUTS = [Layout("Cadene", "conv1_7x7_s2.weight", lambda tensors: Network(Config(), interpolation="bilinear"))]
+LAYOUTS = [
+    Layout(
+        "Cadene", "conv1_7x7_s2.weight", lambda tensors: Network(Config(), interpolation="bilinear")
+    )
+]

@@ -22,16 +22,19 @@ class Pixels:
     order: Literal["rgb", "bgr"] = "rgb"
 
 
-CAFFE = Pixels(mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), top=255.0, order="bgr")  # of BN-Inception's weights
+CAFFE = Pixels(
+    mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), top=255.0, order="bgr"
+)  # of BN-Inception's weights
 
 
 @section
 class Config:
-    """The options of all networks here; one of another package needs `name`, `pretrained` and `pixels` only.
+    """The options of all networks here; one of another package needs `name`, `pretrained` and
+    `pixels` only.
 
-    A network for images of one size has a true attribute `fixed_size`. One that consists of blocks has the method
-    `layer`, (first name of a parameter's path) -> 0 for the embeddings, i + 1 for block i from 0, None for everything
-    else; `train.layer_decay` needs it.
+    A network for images of one size has a true attribute `fixed_size`. One that consists of blocks
+    has the method `layer`, (first name of a parameter's path) -> 0 for the embeddings, i + 1 for
+    block i from 0, None for everything else; `train.layer_decay` needs it.
     """
 
     name: str = ""
@@ -45,15 +48,16 @@ class Backbone(NamedTuple):
     """A convolutional network or vision transformer without its classifier, as pure functions.
 
     Attributes:
-      init: (key, image shape) -> (params, stats), nested dicts of float32 arrays. `stats` holds the statistics of batch
-        normalisation; it is empty if the network has none.
-      apply: (params, stats, inputs, *, train, key) -> (features [B, h, w, channels], stats). `inputs` is the output of
-        `preprocess`, float [B, H, W, 3]. With `train=True`, batch statistics normalise (unless the configuration
-        freezes them) and the updated running statistics are returned; with `train=False`, the running statistics
-        normalise and are returned unchanged. `key` is for stochastic depth, which is on with a key only.
+      init: (key, image shape) -> (params, stats), nested dicts of float32 arrays. `stats` holds the
+        statistics of batch normalisation; it is empty if the network has none.
+      apply: (params, stats, inputs, *, train, key) -> (features [B, h, w, channels], stats).
+        `inputs` is the output of `preprocess`, float [B, H, W, 3]. With `train=True`, batch
+        statistics normalise (unless the configuration freezes them) and the updated running
+        statistics are returned; with `train=False`, the running statistics normalise and are
+        returned unchanged. `key` is for stochastic depth, which is on with a key only.
       channels: number of channels of the feature map.
-      preprocess: uint8 RGB images [B, H, W, 3] -> float [B, H, W, 3], normalised as the weights expect; runs on the
-        device, inside the jitted step.
+      preprocess: uint8 RGB images [B, H, W, 3] -> float [B, H, W, 3], normalised as the weights
+        expect; runs on the device, inside the jitted step.
     """
 
     init: Callable[[jax.Array, ImageShape], tuple[PyTree, PyTree]]
@@ -63,7 +67,8 @@ class Backbone(NamedTuple):
 
 
 def preprocess(pixels: Pixels) -> Callable[[jax.Array], jax.Array]:
-    """uint8 [B, H, W, 3] RGB -> float [B, H, W, 3], normalised: float64 with `jax_enable_x64`, else float32."""
+    """uint8 [B, H, W, 3] RGB -> float [B, H, W, 3], normalised: float64 with `jax_enable_x64`, else
+    float32."""
 
     def normalise(images: jax.Array) -> jax.Array:
         values = jnp.asarray(images, float) * (pixels.top / 255.0)

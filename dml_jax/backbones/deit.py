@@ -1,9 +1,10 @@
-"""Training data-efficient image transformers & distillation through attention (Touvron et al., ICML 2021).
+"""Training data-efficient image transformers & distillation through attention (Touvron et al., ICML
+2021).
 
-DeiT-S is the ViT-S/16 of `vit.py`; the distilled variant has a second token and a second classifier. 21,665,664
-parameters without the classifier, 21,666,432 distilled, 85,798,656 in DeiT-B. The layouts of published weights are
-shared by all vision transformers, as tensors do not tell DeiT from ViT and DINO, and the markers of plain ones are also
-in all others.
+DeiT-S is the ViT-S/16 of `vit.py`; the distilled variant has a second token and a second
+classifier. 21,665,664 parameters without the classifier, 21,666,432 distilled, 85,798,656 in
+DeiT-B. The layouts of published weights are shared by all vision transformers, as tensors do not
+tell DeiT from ViT and DINO, and the markers of plain ones are also in all others.
 """
 
 import math
@@ -25,7 +26,9 @@ class Config(vit.Config):
     """Options of a DeiT, a vision transformer with other weights; the defaults are DeiT-S."""
 
     name: str = "deit"
-    output: Literal["class", "patches"] = "patches"  # the class token as a map of one cell, or the map of the patches
+    output: Literal["class", "patches"] = (
+        "patches"  # the class token as a map of one cell, or the map of the patches
+    )
     pixels: Pixels = Pixels()
 
 
@@ -40,7 +43,8 @@ UNSEEN = vit.UNSEEN
 
 
 def read(interpolation: Interpolation, tensors: StateDict) -> Network:
-    """The vision transformer with these tensors, with the interpolation of positions in their library.
+    """The vision transformer with these tensors, with the interpolation of positions in their
+    library.
 
     A plain one is taken for a DeiT: its tensors do not tell how it was trained.
     """
@@ -57,7 +61,9 @@ def read(interpolation: Interpolation, tensors: StateDict) -> Network:
         "interpolation": "antialiased" if registers else interpolation,
     }
     learned = length(tensors, "pos_embed") // width
-    if registers and math.isqrt(learned) ** 2 == learned:  # timm adds the class token's position to the token
+    if (
+        registers and math.isqrt(learned) ** 2 == learned
+    ):  # timm adds the class token's position to the token
         tensors["pos_embed"] = np.pad(tensors["pos_embed"], ((0, 0), (1, 0), (0, 0)))
         learned += 1
     side = math.isqrt(max(learned - (2 if distilled else 1), 1)) * patch
@@ -66,7 +72,8 @@ def read(interpolation: Interpolation, tensors: StateDict) -> Network:
     return Network(config, side)
 
 
-# ViT, DeiT, DINOv2 with and without registers; the names of transformers 4, which the hub has, and of transformers 5.
+# ViT, DeiT, DINOv2 with and without registers; the names of transformers 4, which the hub has, and
+# of transformers 5.
 HUGGING_FACE: tuple[Rule, ...] = (
     (r"^(cls_classifier|classifier)\.", "head."),
     (r"^distillation_classifier\.", "head_dist."),
@@ -100,7 +107,12 @@ DINOV2: tuple[Rule, ...] = (
 LAYOUTS = [
     *siglip.LAYOUTS,
     *dinov3.LAYOUTS,
-    Layout("Hugging Face", "embeddings.patch_embeddings.projection.weight", partial(read, "bicubic"), HUGGING_FACE),
+    Layout(
+        "Hugging Face",
+        "embeddings.patch_embeddings.projection.weight",
+        partial(read, "bicubic"),
+        HUGGING_FACE,
+    ),
     Layout("DINOv2", "mask_token", partial(read, "offset"), DINOV2),
     Layout("timm", "blocks.0.attn.qkv.weight", partial(read, "antialiased")),
 ]

@@ -1,8 +1,10 @@
-"""DINOv3 (Siméoni et al., 2025): vision transformers with rotary positions and registers, trained without labels.
+"""DINOv3 (Siméoni et al., 2025): vision transformers with rotary positions and registers, trained
+without labels.
 
-The network of `vit.py` with patches of 16 pixels, four registers, rotary positions of the patches (class token and
-registers have none), no bias of the keys, and 1e-5 in the norms. Any image of whole patches will do. The random
-shifts and scales of the coordinates in their pretraining are left out.
+The network of `vit.py` with patches of 16 pixels, four registers, rotary positions of the patches
+(class token and registers have none), no bias of the keys, and 1e-5 in the norms. Any image of
+whole patches will do. The random shifts and scales of the coordinates in their pretraining are left
+out.
 """
 
 from typing import Literal
@@ -22,16 +24,21 @@ class Config(vit.Config):
 
     name: str = "dinov3"
     registers: NonNegativeInt = 4  # more tokens without a position, which the output leaves out
-    # Learned embeddings of the positions, or rotations of queries and keys, which then have no bias.
+    # Learned embeddings of the positions, or rotations of queries and keys, which then have no
+    # bias.
     positions: Literal["learned", "rotary"] = "rotary"
     epsilon: Positive = 1e-5  # added to the variance by the norms
-    layer_scale: NonNegative = 1e-5  # initial scale of each channel of the residual branches; 0: no scales
+    layer_scale: NonNegative = (
+        1e-5  # initial scale of each channel of the residual branches; 0: no scales
+    )
     pixels: Pixels = Pixels()
 
 
 build, torch_module = vit.build, vit.torch_module
 # 21,596,160, 85,659,648 and 303,128,576 parameters.
-PUBLISHED = {f"dinov3_vit{size[0]}16": Config(**vit.SIZES[size]) for size in ("small", "base", "large")}
+PUBLISHED = {
+    f"dinov3_vit{size[0]}16": Config(**vit.SIZES[size]) for size in ("small", "base", "large")
+}
 CLASSIFIERS = vit.CLASSIFIERS
 UNSEEN = vit.UNSEEN
 
@@ -43,7 +50,9 @@ def read(tensors: StateDict) -> Network:
     for index in range(sizes["depth"]):
         for name in ("q_bias", "v_bias"):
             tensors.setdefault(f"blocks.{index}.attn.{name}", np.zeros(width, np.float32))
-    config = Config(**sizes, heads=max(1, width // 64), registers=length(tensors, "reg_token") // width)
+    config = Config(
+        **sizes, heads=max(1, width // 64), registers=length(tensors, "reg_token") // width
+    )
     return Network(config, 256, crop_fraction=1.0)
 
 

@@ -1,12 +1,12 @@
 """EfficientNet-Lite (Google, 2020): EfficientNet (Tan & Le, ICML 2019) for small processors.
 
-Without squeeze-and-excitation, and with ReLU6 instead of swish; stem and head keep their width in all sizes. A block is
-an inverted residual (Sandler et al., CVPR 2018): 1x1 expansion, depthwise convolution, linear 1x1 projection. The
-feature map is the output of the head's 1x1 convolution, after its ReLU6, at 1/32 of the image's resolution (rounded
-up).
+Without squeeze-and-excitation, and with ReLU6 instead of swish; stem and head keep their width in
+all sizes. A block is an inverted residual (Sandler et al., CVPR 2018): 1x1 expansion, depthwise
+convolution, linear 1x1 projection. The feature map is the output of the head's 1x1 convolution,
+after its ReLU6, at 1/32 of the image's resolution (rounded up).
 
-Lite0, 1, 2: 3,371,008, 4,135,680 and 4,811,072 parameters without the classifier; ImageNet top-1 75.1, 76.7, 77.6 at
-224, 240 and 260 pixels. Convolutions start as N(0, 2 / fan out).
+Lite0, 1, 2: 3,371,008, 4,135,680 and 4,811,072 parameters without the classifier; ImageNet top-1
+75.1, 76.7, 77.6 at 224, 240 and 260 pixels. Convolutions start as N(0, 2 / fan out).
 """
 
 from functools import partial
@@ -33,12 +33,32 @@ class Config(ConvolutionalConfig):
     """Options of an EfficientNet-Lite; the defaults are Lite0."""
 
     name: str = "efficientnet_lite"
-    depths: Annotated[tuple[PositiveInt, ...], Len(7, 7)] = (1, 2, 2, 3, 3, 4, 1)  # blocks of each stage
-    widths: Annotated[tuple[PositiveInt, ...], Len(7, 7)] = (16, 24, 40, 80, 112, 192, 320)  # channels of each stage
+    depths: Annotated[tuple[PositiveInt, ...], Len(7, 7)] = (
+        1,
+        2,
+        2,
+        3,
+        3,
+        4,
+        1,
+    )  # blocks of each stage
+    widths: Annotated[tuple[PositiveInt, ...], Len(7, 7)] = (
+        16,
+        24,
+        40,
+        80,
+        112,
+        192,
+        320,
+    )  # channels of each stage
     stem: PositiveInt = 32  # channels of the first convolution
     channels: PositiveInt = 1280  # channels of the last convolution, and of the feature map
-    pretrained: str = "none"  # "lite0" for the installed package, a directory of converted weights, or "none"
-    bn_momentum: Probability = 0.01  # weight of the new batch in the running statistics (PyTorch's convention)
+    pretrained: str = (
+        "none"  # "lite0" for the installed package, a directory of converted weights, or "none"
+    )
+    bn_momentum: Probability = (
+        0.01  # weight of the new batch in the running statistics (PyTorch's convention)
+    )
     pixels: Pixels = GOOGLE
 
 
@@ -47,13 +67,22 @@ PUBLISHED = {
     "lite1": Config(depths=(1, 3, 3, 4, 4, 5, 1)),
     "lite2": Config(depths=(1, 3, 3, 4, 4, 5, 1), widths=(16, 24, 48, 88, 120, 208, 352)),
 }
-EXPANSION = (1, 6, 6, 6, 6, 6, 6)  # of each stage: width inside a block divided by the width of its input
+EXPANSION = (
+    1,
+    6,
+    6,
+    6,
+    6,
+    6,
+    6,
+)  # of each stage: width inside a block divided by the width of its input
 KERNELS = (3, 3, 5, 3, 5, 5, 3)
 STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of the first block
 
 
 class Block(nn.Module):
-    """x + f(x) where the shape stays the same, else f(x); f expands, filters each channel, and projects."""
+    """x + f(x) where the shape stays the same, else f(x); f expands, filters each channel, and
+    projects."""
 
     config: Config
     channels: int
@@ -70,7 +99,15 @@ class Block(nn.Module):
         y = x
         if self.expansion > 1:
             y = nn.relu6(norm("bn0")(Conv(inside, 1, dtype=dtype, name="expand_conv")(y), train))
-        y = Conv(inside, self.kernel, self.stride, padding="SAME", groups=inside, dtype=dtype, name="depthwise_conv")(y)
+        y = Conv(
+            inside,
+            self.kernel,
+            self.stride,
+            padding="SAME",
+            groups=inside,
+            dtype=dtype,
+            name="depthwise_conv",
+        )(y)
         y = nn.relu6(norm("bn1")(y, train))
         y = norm("bn2")(Conv(self.channels, 1, dtype=dtype, name="project_conv")(y), train)
         return x + y if x.shape == y.shape else y
@@ -93,7 +130,9 @@ class EfficientNetLite(nn.Module):
         for depth, width, expansion, kernel, stride in stages:
             for index in range(depth):
                 first = stride if index == 0 else 1
-                x = block(config, width, expansion, kernel, first, name=f"blocks_{number}")(x, train)
+                x = block(config, width, expansion, kernel, first, name=f"blocks_{number}")(
+                    x, train
+                )
                 number += 1
         x = Conv(config.channels, 1, dtype=dtype, name="conv_head")(x)
         return nn.relu6(batch_norm(config, "bn1", epsilon=1e-3)(x, train))
@@ -113,7 +152,9 @@ def read(tensors: StateDict) -> Network:
     """The EfficientNet-Lite with these tensors."""
     blocks = range(count(tensors, lambda i: f"_blocks.{i}._bn2.weight"))
     widths = [length(tensors, f"_blocks.{i}._bn2.weight") for i in blocks]
-    stages = {width: len(list(group)) for width, group in groupby(widths)}  # each stage is wider than the one before
+    stages = {
+        width: len(list(group)) for width, group in groupby(widths)
+    }  # each stage is wider than the one before
     config = Config(
         depths=tuple(stages.values()),
         widths=tuple(stages),

@@ -18,13 +18,15 @@ from dml_jax.numerics import at_least_float32
 def init(module: nn.Module, key: jax.Array, *inputs: Any) -> tuple[PyTree, PyTree]:
     """(params, batch statistics) of a module, nested dicts of float32 arrays, without running it.
 
-    Equals `module.init`, but evaluates only the initialisers. (`module.lazy_init` does the same and compiles many small
-    parts of the forward pass on the way.) Arrays among the inputs may be given by their shapes (`struct`).
+    Equals `module.init`, but evaluates only the initialisers. (`module.lazy_init` does the same and
+    compiles many small parts of the forward pass on the way.) Arrays among the inputs may be given
+    by their shapes (`struct`).
     """
 
     def variables(key: jax.Array) -> PyTree:
         arrays = jax.tree.map(
-            lambda x: jnp.zeros(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else x, inputs
+            lambda x: jnp.zeros(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else x,
+            inputs,
         )
         return module.init(key, *arrays)
 
@@ -56,12 +58,15 @@ def apply(
     rngs: dict[str, jax.Array] | None = None,
     mutable: bool = False,
 ) -> tuple[PyTree, PyTree]:
-    """(outputs, batch statistics) of a module, as a pure function of the result of `init` and of its inputs.
+    """(outputs, batch statistics) of a module, as a pure function of the result of `init` and of
+    its inputs.
 
     Batch statistics are updated if `mutable`.
     """
     variables = {"params": params, "batch_stats": stats}
-    outputs, changed = module.apply(variables, *inputs, rngs=rngs, mutable=["batch_stats"] if mutable else [])
+    outputs, changed = module.apply(
+        variables, *inputs, rngs=rngs, mutable=["batch_stats"] if mutable else []
+    )
     return outputs, changed.get("batch_stats", stats)
 
 
@@ -78,8 +83,8 @@ def as_backbone(
 ) -> Backbone:
     """`network(inputs, train)`, with so many channels of its feature map, as pure functions.
 
-    It may have batch statistics ("batch_stats") and draw random numbers named "drop_path". `adapt` maps pretrained
-    parameters and an image shape to parameters for images of that shape.
+    It may have batch statistics ("batch_stats") and draw random numbers named "drop_path". `adapt`
+    maps pretrained parameters and an image shape to parameters for images of that shape.
     """
 
     def init_backbone(key: jax.Array, image_shape: ImageShape) -> tuple[PyTree, PyTree]:
@@ -90,12 +95,19 @@ def as_backbone(
             return random_init()
         params, stats = converted.load_backbone(asdict(config))
         loaded, expected = (adapt(params, image_shape), stats), jax.eval_shape(random_init)
-        found, wanted = (converted.leaf_shapes({"params": x[0], "stats": x[1]}) for x in (loaded, expected))
+        found, wanted = (
+            converted.leaf_shapes({"params": x[0], "stats": x[1]}) for x in (loaded, expected)
+        )
         converted.check_shapes(config.pretrained, wanted, found)
         return jax.device_put(loaded)
 
     def apply_backbone(
-        params: PyTree, stats: PyTree, inputs: jax.Array, *, train: bool, key: jax.Array | None = None
+        params: PyTree,
+        stats: PyTree,
+        inputs: jax.Array,
+        *,
+        train: bool,
+        key: jax.Array | None = None,
     ) -> tuple[jax.Array, PyTree]:
         rngs = {"drop_path": key} if key is not None else None
         features, stats = apply(network, params, stats, inputs, train, rngs=rngs, mutable=train)
@@ -105,14 +117,17 @@ def as_backbone(
 
 
 def on_features(backbone: Backbone) -> Backbone:
-    """A backbone that is never trained; its inputs in training may be features that it computed before.
+    """A backbone that is never trained; its inputs in training may be features that it computed
+    before.
 
-    Its parameters and statistics are all kept in `stats`. Inputs with as many channels as its feature maps pass
-    through unchanged; images are encoded as in evaluation.
+    Its parameters and statistics are all kept in `stats`. Inputs with as many channels as its
+    feature maps pass through unchanged; images are encoded as in evaluation.
     """
 
     def init(key: jax.Array, image_shape: ImageShape) -> tuple[PyTree, PyTree]:
-        params, stats = (traverse_util.flatten_dict(tree) for tree in backbone.init(key, image_shape))
+        params, stats = (
+            traverse_util.flatten_dict(tree) for tree in backbone.init(key, image_shape)
+        )
         return {}, traverse_util.unflatten_dict(params | stats)
 
     def preprocess(images: jax.Array) -> jax.Array:
@@ -122,7 +137,12 @@ def on_features(backbone: Backbone) -> Backbone:
         return inputs.shape[-1] == backbone.channels
 
     def apply(
-        params: PyTree, stats: PyTree, inputs: jax.Array, *, train: bool, key: jax.Array | None = None
+        params: PyTree,
+        stats: PyTree,
+        inputs: jax.Array,
+        *,
+        train: bool,
+        key: jax.Array | None = None,
     ) -> tuple[jax.Array, PyTree]:
         if is_cells(inputs):
             return inputs, stats
@@ -132,7 +152,8 @@ def on_features(backbone: Backbone) -> Backbone:
 
 
 def pooled_cells(maps: jax.Array) -> jax.Array:
-    """A feature map of two cells with the mean and the maximum of a larger one, so that global pooling gives the same.
+    """A feature map of two cells with the mean and the maximum of a larger one, so that global
+    pooling gives the same.
 
     float [B, h, w, K] -> float [B, 1, 2, K]: the maximum, and twice the mean less the maximum.
     """

@@ -1,10 +1,13 @@
-"""Going deeper with convolutions (Szegedy et al., CVPR 2015), with batch norm, as published by torchvision.
+"""Going deeper with convolutions (Szegedy et al., CVPR 2015), with batch norm, as published by
+torchvision.
 
-Its weights require two deviations from the paper: the "5x5" branch is a 3x3 convolution, and images normalised with
-ImageNet's mean and standard deviation are mapped to [-1, 1] (`transform_input`). The feature map is the output of block
+Its weights require two deviations from the paper: the "5x5" branch is a 3x3 convolution, and images
+normalised with ImageNet's mean and standard deviation are mapped to [-1, 1] (`transform_input`).
+The feature map is the output of block
 5b: 1024 channels at 1/32 of the image's resolution. The auxiliary classifiers are omitted.
 
-5,599,904 parameters without the classifier. Convolutions start as N(0, 0.01^2), like torchvision's without truncation.
+5,599,904 parameters without the classifier. Convolutions start as N(0, 0.01^2), like torchvision's
+without truncation.
 """
 
 import flax.linen as nn
@@ -57,7 +60,15 @@ class ConvBnRelu(nn.Module):
         """float [B, H, W, C] -> float [B, ceil(H/stride), ceil(W/stride), channels]."""
         dtype = compute_dtype(self.config.dtype)
         padding, init = self.size // 2, normal_init(0.01)
-        layer = Conv(self.channels, self.size, self.stride, padding, kernel_init=init, dtype=dtype, name="conv")
+        layer = Conv(
+            self.channels,
+            self.size,
+            self.stride,
+            padding,
+            kernel_init=init,
+            dtype=dtype,
+            name="conv",
+        )
         return nn.relu(batch_norm(self.config, "bn", epsilon=1e-3)(layer(x), train))
 
 
@@ -80,7 +91,12 @@ class Block(nn.Module):
                 unit(x, one, 1, "branch1"),
                 unit(unit(x, reduce3, 1, "branch2_0"), three, 3, "branch2_1"),
                 unit(unit(x, reduce5, 1, "branch3_0"), five, 3, "branch3_1"),
-                unit(MaxPool(3, 1, padding=1, ceil=True, name="branch4_0")(x), projection, 1, "branch4_1"),
+                unit(
+                    MaxPool(3, 1, padding=1, ceil=True, name="branch4_0")(x),
+                    projection,
+                    1,
+                    "branch4_1",
+                ),
             ],
             axis=-1,
         )
@@ -100,7 +116,9 @@ class GoogLeNet(nn.Module):
         if config.transform_input:
             # From (v - mean) / std with ImageNet's constants to (v - 0.5) / 0.5.
             scale = jnp.array([0.229 / 0.5, 0.224 / 0.5, 0.225 / 0.5], x.dtype)
-            shift = jnp.array([(0.485 - 0.5) / 0.5, (0.456 - 0.5) / 0.5, (0.406 - 0.5) / 0.5], x.dtype)
+            shift = jnp.array(
+                [(0.485 - 0.5) / 0.5, (0.456 - 0.5) / 0.5, (0.406 - 0.5) / 0.5], x.dtype
+            )
             x = x * scale[None, None, None, :] + shift[None, None, None, :]
         x = ConvBnRelu(config, 64, 7, 2, name="conv1")(x, train)
         x = MaxPool(3, 2, ceil=True, name="maxpool1")(x)
@@ -130,5 +148,9 @@ def torch_module(modules: tuple[str, ...]) -> str:
 PUBLISHED = {"googlenet": Config()}
 CLASSIFIERS = ("fc",)
 LAYOUTS = [
-    Layout("torchvision", "inception3a.branch1.conv.weight", lambda _: Network(Config(), interpolation="bilinear"))
+    Layout(
+        "torchvision",
+        "inception3a.branch1.conv.weight",
+        lambda _: Network(Config(), interpolation="bilinear"),
+    )
 ]

@@ -1,11 +1,14 @@
-"""SegFormer: simple and efficient design for semantic segmentation with transformers (Xie et al., NeurIPS 2021).
+"""SegFormer: simple and efficient design for semantic segmentation with transformers (Xie et al.,
+NeurIPS 2021).
 
-Its encoder, the Mix Transformer (MiT): four stages with overlapping patches, attention with keys and values from a
-downsampled map, and a 3x3 depthwise convolution in the MLP instead of positional embeddings. The feature map is the
-output of stage 4 after its norm, at 1/32 of the image's resolution.
+Its encoder, the Mix Transformer (MiT): four stages with overlapping patches, attention with keys
+and values from a downsampled map, and a 3x3 depthwise convolution in the MLP instead of positional
+embeddings. The feature map is the output of stage 4 after its norm, at 1/32 of the image's
+resolution.
 
-Parameters without the classifier: B0 3,319,392, B1 13,151,424, B2 24,196,288. Initialised like the authors' code
-(without truncation): convolutions N(0, 2 / fan out), linear layers N(0, 0.02^2), biases 0.
+Parameters without the classifier: B0 3,319,392, B1 13,151,424, B2 24,196,288. Initialised like the
+authors' code (without truncation): convolutions N(0, 2 / fan out), linear layers N(0, 0.02^2),
+biases 0.
 """
 
 import re
@@ -41,10 +44,14 @@ class Config(contract.Config):
     depths: Stages = (2, 2, 2, 2)  # blocks of each stage
     widths: Stages = (64, 128, 320, 512)  # channels of each stage
     heads: Stages = (1, 2, 5, 8)  # of the attention
-    drop_path: DropRate = 0.1  # rate of stochastic depth in the last block; increases linearly from 0 in the first
+    drop_path: DropRate = (
+        0.1  # rate of stochastic depth in the last block; increases linearly from 0 in the first
+    )
 
     def __post_init__(self) -> None:
-        divisible = all(width % heads == 0 for width, heads in zip(self.widths, self.heads, strict=True))
+        divisible = all(
+            width % heads == 0 for width, heads in zip(self.widths, self.heads, strict=True)
+        )
         require(divisible, "widths", self.widths, f"must be multiples of heads={self.heads}")
 
 
@@ -67,7 +74,9 @@ class Attention(nn.Module):
         batch, height, width, channels = x.shape
         queries = transformer_dense(channels, dtype=dtype, name="q")(x)
         if self.reduction > 1:
-            x = Conv(channels, self.reduction, self.reduction, use_bias=True, dtype=dtype, name="sr")(x)
+            x = Conv(
+                channels, self.reduction, self.reduction, use_bias=True, dtype=dtype, name="sr"
+            )(x)
             x = LayerNorm(INNER, dtype=dtype, name="norm")(x)
         keys_values = transformer_dense(2 * channels, dtype=dtype, name="kv")(x)
         keys_values = keys_values.reshape(batch, -1, 2, self.heads, channels // self.heads)
@@ -87,7 +96,15 @@ class Mlp(nn.Module):
         """float [B, H, W, C] -> float [B, H, W, C]."""
         dtype, channels = compute_dtype(self.config.dtype), x.shape[-1]
         y = transformer_dense(4 * channels, dtype=dtype, name="fc1")(x)
-        y = Conv(4 * channels, 3, padding=1, use_bias=True, groups=4 * channels, dtype=dtype, name="dwconv")(y)
+        y = Conv(
+            4 * channels,
+            3,
+            padding=1,
+            use_bias=True,
+            groups=4 * channels,
+            dtype=dtype,
+            name="dwconv",
+        )(y)
         return transformer_dense(channels, dtype=dtype, name="fc2")(nn.gelu(y, approximate=False))
 
 
@@ -104,7 +121,9 @@ class Block(nn.Module):
         """float [B, H, W, C] -> float [B, H, W, C]."""
         dtype = compute_dtype(self.config.dtype)
         y = LayerNorm(OUTER, dtype=dtype, name="norm1")(x)
-        x = x + DropPath(self.drop_path)(Attention(self.config, self.heads, self.reduction, name="attn")(y))
+        x = x + DropPath(self.drop_path)(
+            Attention(self.config, self.heads, self.reduction, name="attn")(y)
+        )
         y = LayerNorm(OUTER, dtype=dtype, name="norm2")(x)
         return x + DropPath(self.drop_path)(Mlp(self.config, name="mlp")(y))
 
@@ -122,7 +141,15 @@ class PatchEmbed(nn.Module):
         """float [B, H, W, C] -> float [B, ceil(H/stride), ceil(W/stride), channels]."""
         dtype = compute_dtype(self.config.dtype)
         padding = self.size // 2
-        x = Conv(self.channels, self.size, self.stride, padding=padding, use_bias=True, dtype=dtype, name="proj")(x)
+        x = Conv(
+            self.channels,
+            self.size,
+            self.stride,
+            padding=padding,
+            use_bias=True,
+            dtype=dtype,
+            name="proj",
+        )(x)
         return LayerNorm(INNER, dtype=dtype, name="norm")(x)
 
 
@@ -147,7 +174,9 @@ class MixTransformer(nn.Module):
                 name = f"stage{stage + 1}_block{index}"
                 x = block(config, config.heads[stage], REDUCTIONS[stage], rate, name=name)(x)
                 position += 1
-            x = LayerNorm(OUTER, dtype=compute_dtype(config.dtype), name=f"stage{stage + 1}_norm")(x)
+            x = LayerNorm(OUTER, dtype=compute_dtype(config.dtype), name=f"stage{stage + 1}_norm")(
+                x
+            )
         return x
 
 
@@ -189,7 +218,11 @@ HUGGING_FACE: tuple[Rule, ...] = (
     (r"(patch_embed\d)\.layer_norm", r"\1.norm"),
     (r"\.mlp\.dense", ".mlp.fc"),
 )
-PUBLISHED = {"mit_b0": Config(widths=(32, 64, 160, 256)), "mit_b1": Config(), "mit_b2": Config(depths=(3, 4, 6, 3))}
+PUBLISHED = {
+    "mit_b0": Config(widths=(32, 64, 160, 256)),
+    "mit_b1": Config(),
+    "mit_b2": Config(depths=(3, 4, 6, 3)),
+}
 CLASSIFIERS = ("head",)
 UNSEEN = ("heads",)
 LAYOUTS = [

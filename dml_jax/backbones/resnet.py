@@ -1,10 +1,11 @@
 """Deep residual learning for image recognition (He et al., CVPR 2016).
 
-The variant whose weights torchvision publishes ("v1.5"): bottlenecks downsample in the 3x3 convolution. The feature map
-is the output of the last stage, after its ReLU, at 1/32 of the image's resolution (rounded up).
+The variant whose weights torchvision publishes ("v1.5"): bottlenecks downsample in the 3x3
+convolution. The feature map is the output of the last stage, after its ReLU, at 1/32 of the image's
+resolution (rounded up).
 
-Without the classifier, ResNet-18, 34, 50 and 101 have 11,176,512, 21,284,672, 23,508,032 and 42,500,160 parameters.
-Convolutions start as N(0, 2 / fan out) (He et al., ICCV 2015).
+Without the classifier, ResNet-18, 34, 50 and 101 have 11,176,512, 21,284,672, 23,508,032 and
+42,500,160 parameters. Convolutions start as N(0, 2 / fan out) (He et al., ICCV 2015).
 """
 
 from functools import partial
@@ -27,11 +28,21 @@ class Config(ConvolutionalConfig):
     """Options of a residual network; the defaults are ResNet-50."""
 
     name: str = "resnet"
-    block: Literal["basic", "bottleneck"] = "bottleneck"  # basic: two 3x3 convolutions; bottleneck: 1x1, 3x3, 1x1
+    block: Literal["basic", "bottleneck"] = (
+        "bottleneck"  # basic: two 3x3 convolutions; bottleneck: 1x1, 3x3, 1x1
+    )
     depths: Annotated[tuple[PositiveInt, ...], NonEmpty] = (3, 4, 6, 3)  # blocks of each stage
-    widths: tuple[PositiveInt, ...] = (64, 128, 256, 512)  # of each stage; bottlenecks output 4 times as many channels
-    stem: Literal["imagenet", "small"] = "imagenet"  # small: 3x3, stride 1, no max pooling, for tiny images
-    # Updates of the stages' running statistics per step; 2 where PyTorch computes the stages twice (checkpointing).
+    widths: tuple[PositiveInt, ...] = (
+        64,
+        128,
+        256,
+        512,
+    )  # of each stage; bottlenecks output 4 times as many channels
+    stem: Literal["imagenet", "small"] = (
+        "imagenet"  # small: 3x3, stride 1, no max pooling, for tiny images
+    )
+    # Updates of the stages' running statistics per step; 2 where PyTorch computes the stages twice
+    # (checkpointing).
     stage_bn_updates: PositiveInt = 1
 
     def __post_init__(self) -> None:
@@ -50,7 +61,8 @@ EXPANSION = {"basic": 1, "bottleneck": 4}  # channels of a block's output, divid
 
 
 class Block(nn.Module):
-    """relu(x + f(x)), where f is two 3x3 convolutions, or 1x1, 3x3, 1x1 in a bottleneck, each with batch norm."""
+    """relu(x + f(x)), where f is two 3x3 convolutions, or 1x1, 3x3, 1x1 in a bottleneck, each with
+    batch norm."""
 
     config: Config
     width: int
@@ -109,7 +121,9 @@ def build(config: Config) -> Backbone:
 def torch_module(modules: tuple[str, ...]) -> str:
     """The name of a module in torchvision."""
     joined = ".".join(modules)
-    return dotted(joined.replace("downsample_conv", "downsample.0").replace("downsample_bn", "downsample.1"))
+    return dotted(
+        joined.replace("downsample_conv", "downsample.0").replace("downsample_bn", "downsample.1")
+    )
 
 
 def read(tensors: StateDict) -> Network:

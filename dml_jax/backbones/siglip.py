@@ -1,11 +1,12 @@
 """The image towers of SigLIP (Zhai et al., ICCV 2023) and SigLIP 2 (Tschannen et al., 2025).
 
-The network of `vit.py` without a class token, with the approximate GELU, and with attention pooling of the patches,
-whose result is the image's embedding in the space of images and texts. Both generations have the same tensors, and one
-network for images of any size; the towers for native aspect ratios ("naflex") are another.
+The network of `vit.py` without a class token, with the approximate GELU, and with attention pooling
+of the patches, whose result is the image's embedding in the space of images and texts. Both
+generations have the same tensors, and one network for images of any size; the towers for native
+aspect ratios ("naflex") are another.
 
-The GELU is the one in the authors' code and in transformers. timm computes the exact one in ViT-B, ViT-L and in So400m
-with patches of 14 pixels, so its outputs differ slightly.
+The GELU is the one in the authors' code and in transformers. timm computes the exact one in ViT-B,
+ViT-L and in So400m with patches of 14 pixels, so its outputs differ slightly.
 """
 
 from dataclasses import replace
@@ -21,18 +22,24 @@ from dml_jax.config.fields import PositiveInt, section
 
 @section
 class Config(vit.Config):
-    """Options of a SigLIP image tower, a vision transformer with other weights; the defaults are ViT-B/16."""
+    """Options of a SigLIP image tower, a vision transformer with other weights; the defaults are
+    ViT-B/16."""
 
     name: str = "siglip"
-    summary: Literal["token", "attention"] = "attention"  # a class token, or attention pooling of the patches
+    summary: Literal["token", "attention"] = (
+        "attention"  # a class token, or attention pooling of the patches
+    )
     width: PositiveInt = 768  # channels
     heads: PositiveInt = 12  # of the attention
-    mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu_tanh"  # gelu_tanh: approximate; swiglu: gated
+    mlp: Literal["gelu", "gelu_tanh", "swiglu"] = (
+        "gelu_tanh"  # gelu_tanh: approximate; swiglu: gated
+    )
 
 
 build, torch_module = vit.build, vit.torch_module
 SO400M = Config(depth=27, width=1152, heads=16, hidden=4304)  # shape-optimised
-# With patches of 16 pixels and images of 256 pixels: 92,930,304, 315,956,224, 427,888,064 and 1,163,168,256 parameters.
+# With patches of 16 pixels and images of 256 pixels: 92,930,304, 315,956,224, 427,888,064 and
+# 1,163,168,256 parameters.
 PUBLISHED = {
     "siglip_vitb16": Config(),
     "siglip_vitb32": Config(patch=32),
@@ -77,7 +84,10 @@ HUGGING_FACE: tuple[Rule, ...] = (
     (r"^head\.layernorm", "attn_pool.norm"),
     (r"^head\.mlp", "attn_pool.mlp"),
 )
-TIMM: tuple[Rule, ...] = ((r"^attn_pool\.q\.", "attn_pool.qkv@0."), (r"^attn_pool\.kv\.", "attn_pool.qkv@1."))
+TIMM: tuple[Rule, ...] = (
+    (r"^attn_pool\.q\.", "attn_pool.qkv@0."),
+    (r"^attn_pool\.kv\.", "attn_pool.qkv@1."),
+)
 
 LAYOUTS = [
     Layout("Hugging Face", "head.probe", partial(read, "bicubic"), HUGGING_FACE),

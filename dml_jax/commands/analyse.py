@@ -2,14 +2,16 @@
 
     dml-jax analyse --model=runs/digits_hist [--what=tsne,classes] [--split=test]
     dml-jax analyse --model=lite0 --data=photos/ [--output=analysis]
-    dml-jax analyse --model=runs/A --compare=runs/B,untrained [--what=spectra,tsne] [--output=analysis]
+    dml-jax analyse --model=runs/A --compare=runs/B,untrained [--what=spectra,tsne]
+    [--output=analysis]
 
-The first analyses a run on its own data, the second any model on labelled images: a folder with one subfolder per
-class, or the test split of a prepared data set. Without --what, everything that applies to the run. For curves over the
-training, train with --config.train.keep_every=N. Writes analysis/*.png and *.csv into the work directory and
-renews report.html, which has the first three from the start. With --data, --compare or --output, figures and
-report.html are written to --output (default: analysis). --compare shows several models side by side: runs (with --data,
-any models), the first run before its training ("untrained"), and after message passing ("refined", of a batch).
+The first analyses a run on its own data, the second any model on labelled images: a folder with one
+subfolder per class, or the test split of a prepared data set. Without --what, everything that
+applies to the run. For curves over the training, train with --config.train.keep_every=N. Writes
+analysis/*.png and *.csv into the work directory and renews report.html, which has the first three
+from the start. With --data, --compare or --output, figures and report.html are written to --output
+(default: analysis). --compare shows several models side by side: runs (with --data, any models),
+the first run before its training ("untrained"), and after message passing ("refined", of a batch).
 
   retrieval     retrieved images
   classes       Recall@1 by class
@@ -20,7 +22,7 @@ any models), the first run before its training ("untrained"), and after message 
   FIGURES
 
 (*) with --compare
-"""
+"""  # noqa: E501
 
 import argparse
 import ast
@@ -32,21 +34,43 @@ SPLITS = ("test", "train", "validation")
 
 def figures() -> str:
     """The lines on figures in the docstrings of the methods' modules `figures`."""
-    texts = (ast.get_docstring(ast.parse(path.read_bytes()), clean=False) or "" for path in cli.of_methods("figures"))
+    texts = (
+        ast.get_docstring(ast.parse(path.read_bytes()), clean=False) or ""
+        for path in cli.of_methods("figures")
+    )
     return "\n".join(line for text in texts for line in text.splitlines() if line.startswith("  "))
 
 
 def parser() -> cli.Parser:
     flags = cli.Parser((__doc__ or "").replace("  FIGURES", figures()))
     cli.add_model(flags)
-    flags.add_argument("--compare", metavar="MODEL,MODEL", help="further models, untrained or refined")
-    flags.add_argument("--data", metavar="DIRECTORY", help="labelled images: class folders or a prepared data set")
-    flags.add_argument("--output", metavar="DIRECTORY", help="write here instead of into the run (default: analysis)")
+    flags.add_argument(
+        "--compare", metavar="MODEL,MODEL", help="further models, untrained or refined"
+    )
+    flags.add_argument(
+        "--data", metavar="DIRECTORY", help="labelled images: class folders or a prepared data set"
+    )
+    flags.add_argument(
+        "--output",
+        metavar="DIRECTORY",
+        help="write here instead of into the run (default: analysis)",
+    )
     flags.add_argument("--what", metavar="NAME,NAME", help="analyses (default: all that apply)")
-    flags.add_argument("--split", choices=(*SPLITS, "batch"), default="test", help="default: test; batch: in training")
-    flags.add_argument("--batch", type=int, default=0, help="number of the training batch, default 0")
-    flags.add_argument("--node", type=int, default=0, help="of attention: image of the batch, by class, default 0")
-    flags.add_argument("--classes", metavar="NAME,NAME|N", help="of maps: shown classes, by name or N drawn ones")
+    flags.add_argument(
+        "--split",
+        choices=(*SPLITS, "batch"),
+        default="test",
+        help="default: test; batch: in training",
+    )
+    flags.add_argument(
+        "--batch", type=int, default=0, help="number of the training batch, default 0"
+    )
+    flags.add_argument(
+        "--node", type=int, default=0, help="of attention: image of the batch, by class, default 0"
+    )
+    flags.add_argument(
+        "--classes", metavar="NAME,NAME|N", help="of maps: shown classes, by name or N drawn ones"
+    )
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     return flags
 
@@ -56,7 +80,9 @@ def read(flags: cli.Parser, arguments: list[str]) -> tuple[argparse.Namespace, d
     options, overrides = flags.read(arguments)
     if options.data:
         cli.refuse(f"--config.{key}: is not used with --data; remove it" for key in overrides)
-        cli.require(options.split == "test", f"--split={options.split}: is not used with --data; remove it")
+        cli.require(
+            options.split == "test", f"--split={options.split}: is not used with --data; remove it"
+        )
     return options, overrides
 
 

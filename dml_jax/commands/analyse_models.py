@@ -1,4 +1,5 @@
-"""The analyses of `dml-jax analyse`: of a run in its work directory, or of any models apart from it."""
+"""The analyses of `dml-jax analyse`: of a run in its work directory, or of any models apart from
+it."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -60,22 +61,35 @@ def analyse(options: Namespace, overrides: dict[str, str]) -> None:
         subject = SUBJECTS[name]
         several = options.compare and findings.side_by_side(runs, subject, split)
         made = several or subject.findings(run, split)
-        beside = subject.by_split and split != "test" and not apart  # the figures of the test images
-        title, suffix = (f"{subject.title}: {split} images", f"-{split}") if beside else (subject.title, "")
+        beside = (
+            subject.by_split and split != "test" and not apart
+        )  # the figures of the test images
+        title, suffix = (
+            (f"{subject.title}: {split} images", f"-{split}") if beside else (subject.title, "")
+        )
         findings.write(directory, name, title, run.step, made, suffix=suffix, to=to)
     if apart:
         images = run.split(split)
         models = f"{options.model}, {options.compare}" if options.compare else options.model
-        count = f"{counted(len(images.labels), 'image')} of {counted(len(np.unique(images.labels)), 'class')}"
+        count = (
+            f"{counted(len(images.labels), 'image')} of "
+            f"{counted(len(np.unique(images.labels)), 'class')}"
+        )
         place = f"in {options.data}" if options.data else f"of {run.config.data.name} ({split})"
         title = (Path(options.data).name or options.data) if options.data else " and ".join(runs)
-        lead, sections = printable(f"{models} on {count} {place}"), findings.read(output, tuple(SUBJECTS))
+        lead, sections = (
+            printable(f"{models} on {count} {place}"),
+            findings.read(output, tuple(SUBJECTS)),
+        )
         html.write_report(output / "report.html", printable(title), lead, sections)
     else:
         console.print(f"figures and numbers: {directory / DIRECTORY}")
         results = workdir.read_results(directory)
         if not results:
-            console.print("the run is not finished, so there is no report yet; finishing it will include the analyses")
+            console.print(
+                "the run is not finished, so there is no report yet; finishing it will include "
+                "the analyses"
+            )
             return
         run_report.write_page(directory, run.config, results)
     console.print(f"report: {directory / 'report.html'}")
@@ -83,20 +97,28 @@ def analyse(options: Namespace, overrides: dict[str, str]) -> None:
 
 def reason_against(name: str, options: Namespace) -> str:
     """Why a subject does not fit the options; empty if it does."""
-    subject, compared = SUBJECTS[name], ", ".join(name for name, each in SUBJECTS.items() if each.compared)
+    subject, compared = (
+        SUBJECTS[name],
+        ", ".join(name for name, each in SUBJECTS.items() if each.compared),
+    )
     reasons = {
         "needs a trained run on its own data, not --data": options.data and subject.of_run,
         f"not with --compare, only {compared}": options.compare and not subject.compared,
-        "not with --split=batch, which is too few images": options.split == "batch" and not subject.compared,
+        "not with --split=batch, which is too few images": options.split == "batch"
+        and not subject.compared,
         "is not made by split; leave --split out": options.split != "test" and not subject.by_split,
         "shows no chosen classes; leave --classes out": options.classes and not subject.is_map,
     }
     return next((reason for reason, applies in reasons.items() if applies), "")
 
 
-def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[str, EvaluatedModel]:
+def opened(
+    options: Namespace, overrides: dict[str, str], output: Path
+) -> dict[str, EvaluatedModel]:
     """The models by a name that distinguishes them, the one of --model first."""
-    models = list(dict.fromkeys([options.model, *(options.compare.split(",") if options.compare else ())]))
+    models = list(
+        dict.fromkeys([options.model, *(options.compare.split(",") if options.compare else ())])
+    )
     names = [Path(model).name for model in models]
     runs: dict[str, EvaluatedModel] = {}
     for model, name in zip(models, names, strict=True):
@@ -108,7 +130,10 @@ def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[
         elif first and model == "untrained":
             run = first.untrained()
         elif first and model == "refined":
-            cli.require(options.split == "batch", "--compare=refined: message passing needs a batch; add --split=batch")
+            cli.require(
+                options.split == "batch",
+                "--compare=refined: message passing needs a batch; add --split=batch",
+            )
             refines, method = first.model.method.hooks.refine, first.config.method.name
             cli.require(refines, f"--compare=refined: method {method} has no test-time refinement")
             run = first.refined()
@@ -116,7 +141,9 @@ def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[
             run = trained_run(model, options, overrides)
             if first and options.split == "batch":
                 same = list(run.split("train").ids) == list(first.split("train").ids)
-                cli.require(same, f"--split=batch: {model} was trained on other images than {options.model}")
+                cli.require(
+                    same, f"--split=batch: {model} was trained on other images than {options.model}"
+                )
                 run.batch_rows = first.batch_rows
         runs[name if names.count(name) == 1 else model] = run
     return runs
@@ -129,34 +156,53 @@ def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> Ev
     console = Console(quiet=options.quiet)
     experiment, state = trained_runs.restore(config, directory, options.checkpoint, console)
     splits = (*experiment.splits, "batch")
-    cli.require(options.split in splits, f"--split={options.split}: the run has none; give {' or '.join(splits)}")
+    cli.require(
+        options.split in splits,
+        f"--split={options.split}: the run has none; give {' or '.join(splits)}",
+    )
     for key, count in (("batch", experiment.steps), ("node", config.data.batch_size)):
         value = getattr(options, key)
         cli.require(0 <= value < count, f"--{key}={value}: must be in 0 to {count - 1}")
     trained = experiment.model(state, reading_in_results(config, directory))
-    return trained_runs.evaluated(experiment, trained, directory, console, batch=options.batch, node=options.node)
+    return trained_runs.evaluated(
+        experiment, trained, directory, console, batch=options.batch, node=options.node
+    )
 
 
 def run_config(model: str, options: Namespace, overrides: dict[str, str]) -> tuple[Config, Path]:
     """The configuration of the run, with overrides of `MOVABLE` keys, and its work directory."""
     in_bucket = model.startswith(files.BUCKETS)
-    cli.require(not in_bucket, f"--model={model}: analyses are written into the run; copy it to a directory first")
+    cli.require(
+        not in_bucket,
+        f"--model={model}: analyses are written into the run; copy it to a directory first",
+    )
     directory = locate(model)
-    cli.require(is_run(directory), f"--data: missing; {model} has no data of its own, give a folder of class folders")
+    cli.require(
+        is_run(directory),
+        f"--data: missing; {model} has no data of its own, give a folder of class folders",
+    )
     workdir.read_config(directory)  # explains a missing or damaged file
     allowed = ", ".join(MOVABLE)
-    cli.refuse(f"--config.{k}: belongs to the run; only {allowed} can be given" for k in overrides if k not in MOVABLE)
-    config = config_files.resolved(str(directory / "config.json"), overrides, trust_code=options.trust_code)
+    cli.refuse(
+        f"--config.{k}: belongs to the run; only {allowed} can be given"
+        for k in overrides
+        if k not in MOVABLE
+    )
+    config = config_files.resolved(
+        str(directory / "config.json"), overrides, trust_code=options.trust_code
+    )
     cli.require(
         not config.data.path or Path(config.data.path).expanduser().is_dir(),
-        f"data.path={config.data.path}: the data of the run are not there; give their directory with "
+        f"data.path={config.data.path}: the data of the run are not there; give their directory "
+        "with "
         "--config.data.path=DIRECTORY",
     )
     return config, directory
 
 
 def chosen_classes(options: Namespace, run: EvaluatedModel) -> tuple[str, ...]:
-    """The classes of --classes, at most as many as colours and markers distinguish; none without it."""
+    """The classes of --classes, at most as many as colours and markers distinguish; none without
+    it."""
     if options.classes is None:
         return ()
     split = run.split(options.split)
@@ -164,7 +210,9 @@ def chosen_classes(options: Namespace, run: EvaluatedModel) -> tuple[str, ...]:
     if options.classes.isdecimal():
         count, most = int(options.classes), min(len(present), drawing.KINDS)
         cli.require(0 < count <= most, f"--classes={count}: must be in 1 to {most}")
-        return tuple(present[i] for i in np.sort(np.random.default_rng(0).permutation(len(present))[:count]))
+        return tuple(
+            present[i] for i in np.sort(np.random.default_rng(0).permutation(len(present))[:count])
+        )
     names = cli.choices("--classes", options.classes, present)
     cli.require(len(names) <= drawing.KINDS, f"--classes: must be at most {drawing.KINDS} classes")
     return names

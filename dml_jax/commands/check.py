@@ -1,10 +1,12 @@
-"""Checks a loss, relation, method, backbone, data set, sampler, optimizer, distance, metric or test-time step:
+"""Checks a loss, relation, method, backbone, data set, sampler, optimizer, distance, metric or
+test-time step:
 
     dml-jax check mypaper.losses.my_loss [--config.KEY=VALUE …]
 
-The module or function is first examined by itself, then trained on the built-in digits, killed and resumed, evaluated,
-refined, loaded, exported, and trained on 8 devices instead of 1. The table says what failed, where, and how to fix it;
-the exit code is then 2. Folders are found as for `train`: the current one and PYTHONPATH.
+The module or function is first examined by itself, then trained on the built-in digits, killed and
+resumed, evaluated, refined, loaded, exported, and trained on 8 devices instead of 1. The table says
+what failed, where, and how to fix it; the exit code is then 2. Folders are found as for `train`:
+the current one and PYTHONPATH.
 """
 
 import inspect
@@ -22,9 +24,15 @@ def execute(arguments: list[str]) -> None:
     """Reads the command line, checks and prints the table."""
     flags = cli.Parser(__doc__)
     flags.add_argument("module", metavar="MODULE", help="import path of a module or function")
-    flags.add_argument("--kind", choices=plugins.KINDS, help="default: known by its functions and their arguments")
-    flags.add_argument("--workdir", metavar="DIRECTORY", help="keeps the runs here; default: they are removed")
-    flags.add_argument("--alone", action="store_true", help="only examines it by itself, without training")
+    flags.add_argument(
+        "--kind", choices=plugins.KINDS, help="default: known by its functions and their arguments"
+    )
+    flags.add_argument(
+        "--workdir", metavar="DIRECTORY", help="keeps the runs here; default: they are removed"
+    )
+    flags.add_argument(
+        "--alone", action="store_true", help="only examines it by itself, without training"
+    )
     options, overrides = flags.read(arguments)
     sys.path.insert(0, "")
     named = found(options.module, options.kind)
@@ -42,7 +50,8 @@ def execute(arguments: list[str]) -> None:
 
 
 def found(path: str, kind: str | None) -> list[tuple[str, str]]:
-    """(import path, kind) of a module, of a function, or of each function in a module that is a plug-in."""
+    """(import path, kind) of a module, of a function, or of each function in a module that is a
+    plug-in."""
     from dml_jax.config import modules
 
     parent, _, name = path.rpartition(".")
@@ -50,7 +59,9 @@ def found(path: str, kind: str | None) -> list[tuple[str, str]]:
         modules.import_module("MODULE", path, parent)
     named = getattr(sys.modules.get(parent), name, None)
     if named is None and parent and not hasattr(sys.modules[parent], "__path__"):
-        raise ConfigError(f"{path}: {parent} has no {name}; {suggest(name, vars(sys.modules[parent]))}")
+        raise ConfigError(
+            f"{path}: {parent} has no {name}; {suggest(name, vars(sys.modules[parent]))}"
+        )
     functions = {path: named}
     if named is None or inspect.ismodule(named):
         modules.import_module("MODULE", path, path)
@@ -63,7 +74,11 @@ def found(path: str, kind: str | None) -> list[tuple[str, str]]:
     if not any(kinds.values()):
         calls = "; ".join(f"{name} {kind.call}" for name, kind in plugins.FUNCTIONS.items())
         raise ConfigError(
-            f"{path}: is no plug-in; a module defines build or load, or functions, which are known by the names of "
+            f"{path}: is no plug-in; a module defines build or load, or functions, which are "
+            "known by "
+            "the "
+            "names "
+            "of "
             f"their arguments ({calls}); give --kind"
         )
     return [(key, of) for key, of in kinds.items() if of]
@@ -81,7 +96,10 @@ def print_table(title: str, outcomes: list[Any]) -> None:
         table.add_column(heading, overflow="fold")
     for one in outcomes:
         cells = (one.check, one.result, one.text, one.where, one.remedy)
-        table.add_row(*(escape(printable(cell)) for cell in cells), style="red" if one.result == "failed" else "")
+        table.add_row(
+            *(escape(printable(cell)) for cell in cells),
+            style="red" if one.result == "failed" else "",
+        )
     console = Console().rich
     if not console.is_terminal:
         console.width = 160

@@ -1,4 +1,5 @@
-"""Command lines: options, a configuration file and overrides of its keys; invalid input ends in one sentence."""
+"""Command lines: options, a configuration file and overrides of its keys; invalid input ends in one
+sentence."""
 
 import argparse
 import importlib.util
@@ -17,45 +18,75 @@ from dml_jax.errors import ConfigError, exit_code_of, message_of, printable, sug
 from dml_jax.files import expand_path
 
 T = TypeVar("T")
-TRUST_CODE = "import the modules of other packages that a run's configuration names, which runs their code"
+TRUST_CODE = (
+    "import the modules of other packages that a run's configuration names, which runs their code"
+)
 MODELS = "the work directory of a run, a directory of converted weights, or lite0"
 SPLITS = (
-    "folders that are splits; auto: those named like some, classes: these are ignored, none: they are classes, or the "
+    "folders that are splits; auto: those named like some, classes: these are ignored, none: they "
+    "are classes, "
+    "or "
+    "the "
     "names of three, e.g. train:valid:test"
 )
-SESSION = "photographs taken together, which are left out together: by EXIF date, folder in the class, name or column"
+SESSION = (
+    "photographs taken together, which are left out together: by EXIF date, folder in the "
+    "class, name "
+    "or "
+    "column"
+)
 
 
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises ConfigError and understands `--config.section.key=value`."""
 
     def __init__(self, description: str | None):
-        spec = None if sys.argv[0].startswith("dml-jax ") else getattr(sys.modules["__main__"], "__spec__", None)
+        spec = (
+            None
+            if sys.argv[0].startswith("dml-jax ")
+            else getattr(sys.modules["__main__"], "__spec__", None)
+        )
         super().__init__(
             prog=f"python -m {spec.name.removesuffix('.__main__')}" if spec else None,
-            description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
-        )  # fmt: skip
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message.removeprefix("argument "))
 
     def read(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
-        """(options, overrides by dotted key) from the arguments that follow the name of the program."""
+        """(options, overrides by dotted key) from the arguments that follow the name of the
+        program."""
         plain = [a for a in arguments if not a.startswith("--config.")]
-        parts = [a.removeprefix("--config.").partition("=") for a in arguments if a.startswith("--config.")]
-        refuse(f"--config.{key}: give the value after an equals sign" for key, equals, _ in parts if not equals)
+        parts = [
+            a.removeprefix("--config.").partition("=")
+            for a in arguments
+            if a.startswith("--config.")
+        ]
+        refuse(
+            f"--config.{key}: give the value after an equals sign"
+            for key, equals, _ in parts
+            if not equals
+        )
         overrides = {key: value for key, _, value in parts}
         known = [name for action in self._actions for name in action.option_strings]
         try:
             options, rest = self.parse_known_args(plain)
         except ConfigError:  # of two mistakes, a misspelt option explains a missing one
-            self._refuse_unknown([a for a in plain if a.startswith("--") and a.partition("=")[0] not in known], known)
+            self._refuse_unknown(
+                [a for a in plain if a.startswith("--") and a.partition("=")[0] not in known], known
+            )
             raise
         self._refuse_unknown(rest, known)
         return options, overrides
 
     def _refuse_unknown(self, given: Sequence[str], known: Sequence[str]) -> None:
-        refuse(f"{name}: there is no such option; {suggest(name.split('=')[0], known)}" for name in given)
+        refuse(
+            f"{name}: there is no such option; {suggest(name.split('=')[0], known)}"
+            for name in given
+        )
 
     def read_plain(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The options of a command that has no configuration; an override is a ConfigError."""
@@ -65,7 +96,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def of_methods(part: str) -> list[Path]:
-    """The files of the modules `part` in the packages of methods (`config.modules.parts`), whose import is slow."""
+    """The files of the modules `part` in the packages of methods (`config.modules.parts`), whose
+    import is slow."""
     return sorted(Path(__file__).parents[1].glob(f"methods/*/{part}.py"))
 
 
@@ -83,33 +115,58 @@ def require(condition: object, problem: str) -> None:
 def add_engine(flags: Parser) -> None:
     """Adds the options for the place of the computation."""
     flags.add_argument(
-        "--engine", choices=("local", "ray"), default="local", help="ray: the machines of a Ray cluster; default: local"
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="ray: the machines of a Ray cluster; default: local",
     )
-    flags.add_argument("--address", help="of the Ray cluster, e.g. auto; default: Ray is started on this machine")
+    flags.add_argument(
+        "--address", help="of the Ray cluster, e.g. auto; default: Ray is started on this machine"
+    )
 
 
 def check_engine(options: argparse.Namespace) -> None:
-    """Raises ConfigError unless the options of `add_engine` fit each other and Ray is installed if it is needed."""
-    require(options.engine == "ray" or not options.address, f"--address={options.address}: needs --engine=ray")
+    """Raises ConfigError unless the options of `add_engine` fit each other and Ray is installed if
+    it is needed."""
+    require(
+        options.engine == "ray" or not options.address,
+        f"--address={options.address}: needs --engine=ray",
+    )
     if options.engine == "ray":
         check_installed("--engine=ray", "ray", "ray")
 
 
 def add_model(
-    flags: argparse.ArgumentParser, *, required: bool = True, versions: bool = False, runtime: bool = False
+    flags: argparse.ArgumentParser,
+    *,
+    required: bool = True,
+    versions: bool = False,
+    runtime: bool = False,
 ) -> None:
-    """Adds the options of `runtime.load`: which model, which versions of an image, and which library embeds."""
+    """Adds the options of `jax_setup.load`: which model, which versions of an image, and which
+    library embeds."""
     text = f"{MODELS} (weights of an installed package)"
     flags.add_argument("--model", required=required, metavar="MODEL", help=text)
-    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
+    flags.add_argument(
+        "--checkpoint", default="reported", help="reported (default), latest, best or a step"
+    )
     flags.add_argument("--trust_code", action="store_true", help=TRUST_CODE)
     if versions:
-        flags.add_argument("--flip", action="store_true", help="average over an image and its mirror image")
-        scales = numbers(float, "positive numbers below 10, e.g. 1,1.25", lambda scale: 0 < scale < 10)
+        flags.add_argument(
+            "--flip", action="store_true", help="average over an image and its mirror image"
+        )
+        scales = numbers(
+            float, "positive numbers below 10, e.g. 1,1.25", lambda scale: 0 < scale < 10
+        )
         text = "average over these sizes, e.g. 1,1.25"
         flags.add_argument("--scales", metavar="S,S,…", type=scales, default=(1.0,), help=text)
     if runtime:
-        text = "onnxruntime is faster on CPUs; default: onnxruntime if the graph of the model is in the cache, else jax"
+        text = (
+            "onnxruntime is faster on CPUs; default: onnxruntime if the graph of the model is "
+            "in the cache, "
+            "else "
+            "jax"
+        )
         flags.add_argument("--runtime", choices=("jax", "onnxruntime"), help=text)
 
 
@@ -122,9 +179,14 @@ def file_to_write(option: str, path: str) -> Path:
 
 
 def choices(option: str, text: str, known: Collection[str]) -> tuple[str, ...]:
-    """The names, separated by commas, of an option, without duplicates; raises ConfigError for an unknown one."""
+    """The names, separated by commas, of an option, without duplicates; raises ConfigError for an
+    unknown one."""
     names = tuple(dict.fromkeys(text.split(",")))
-    refuse(f"{option}={text}: there is no {name!r}; {suggest(name, known)}" for name in names if name not in known)
+    refuse(
+        f"{option}={text}: there is no {name!r}; {suggest(name, known)}"
+        for name in names
+        if name not in known
+    )
     return names
 
 
@@ -144,9 +206,12 @@ def numbers(
 
 
 def check_installed(option: str, module: str, packages: str) -> None:
-    """Raises ConfigError unless a module is installed that an option needs; these packages contain it."""
+    """Raises ConfigError unless a module is installed that an option needs; these packages contain
+    it."""
     spec = importlib.util.find_spec(module)
-    installed = spec is not None and spec.origin is not None  # any folder of that name is a module without an origin
+    installed = (
+        spec is not None and spec.origin is not None
+    )  # any folder of that name is a module without an origin
     require(installed, f"{option}: {module} is not installed: pip install {packages}")
 
 
@@ -165,11 +230,14 @@ def _in_one_line(show: Callable[..., None]) -> Callable[..., None]:
 def exit_code(body: Callable[[], object]) -> int:
     """Runs the body of a command and returns its exit code.
 
-    0; 2 after an error the user can fix; 75 after one that may not occur again; 128 + the number of a signal. The
-    latter includes SIGPIPE if the reader of standard output, e.g. `head`, has ended: nothing else is printed then.
+    0; 2 after an error the user can fix; 75 after one that may not occur again; 128 + the number of
+    a signal. The latter includes SIGPIPE if the reader of standard output, e.g. `head`, has ended:
+    nothing else is printed then.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # names of files need not be in the encoding of the terminal
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # names of files need not be in the encoding of the terminal
             stream.reconfigure(errors="backslashreplace")
     try:
         code = _exit_code(body)
@@ -192,7 +260,9 @@ def _exit_code(body: Callable[[], object]) -> int:
             warnings.filterwarnings("ignore", "Reading `.npy`", UserWarning)
             warnings.showwarning = _in_one_line(warnings.showwarning)
             # JAX then compiles; a cache on a full or read-only disk is not needed.
-            warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
+            warnings.filterwarnings(
+                "ignore", "Error (reading|writing) persistent compilation cache", UserWarning
+            )
             body()
     except Exception as error:
         code = exit_code_of(error)
@@ -203,6 +273,8 @@ def _exit_code(body: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         return 130
     except SystemExit as end:  # --help, or a signal that a command handles
-        broken = isinstance(end.__context__, BrokenPipeError)  # on which Rich ends the process with 1
+        broken = isinstance(
+            end.__context__, BrokenPipeError
+        )  # on which Rich ends the process with 1
         return 128 + signal.SIGPIPE if broken else int(end.code or 0)
     return 0

@@ -1,4 +1,5 @@
-"""The embeddings that `dml-jax evaluate` compares, from files, images or runs, their metrics and the table."""
+"""The embeddings that `dml-jax evaluate` compares, from files, images or runs, their metrics and
+the table."""
 
 import argparse
 import itertools
@@ -21,7 +22,15 @@ from dml_jax.console import Console
 from dml_jax.data import sessions
 from dml_jax.data.split import Split, unread
 from dml_jax.errors import DataError, counted, printable
-from dml_jax.evaluation import metric_table, metrics, open_set, own_distances, protocol, reranking, validation
+from dml_jax.evaluation import (
+    metric_table,
+    metrics,
+    open_set,
+    own_distances,
+    protocol,
+    reranking,
+    validation,
+)
 from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
 from dml_jax.inference import large_search
@@ -32,29 +41,40 @@ from dml_jax.train.records import workdir
 
 EXPORTED = {"embeddings", "queries.npz", "results.json", manifest.NAME}
 TOLERANCE = 1e-3  # of metrics that are computed again, on a machine that may round differently
-SHORT, LONGEST = 100, 1000  # the largest K with --engine=ray unless --ks is given, and rows of its lists
+SHORT, LONGEST = (
+    100,
+    1000,
+)  # the largest K with --engine=ray unless --ks is given, and rows of its lists
 LARGEST_RERANKED_K = 100  # unless --ks is given: larger K need longer re-ranked lists
 
 
 @dataclass
 class Source:
-    """Embeddings of the queries ("test") and of the "gallery" that they search; without one they search each other."""
+    """Embeddings of the queries ("test") and of the "gallery" that they search; without one they
+    search each other."""
 
     rows: Mapping[str, np.ndarray]  # [N, D]
     labels: Mapping[str, Any]  # [N] or `check_inputs.Classes`
-    groups: dict[str, Any]  # `groups` and `gallery_groups` of `metrics.retrieval`; empty if there are none
+    groups: dict[
+        str, Any
+    ]  # `groups` and `gallery_groups` of `metrics.retrieval`; empty if there are none
 
 
 def combine(embeddings: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
     """Unit rows of k models, each [N, D_i], weighted, as unit rows [N, D_1 + … + D_k]."""
     norm = math.hypot(*weights)
     return np.concatenate(
-        [rows * np.float32(weight / norm) for rows, weight in zip(embeddings, weights, strict=True)], axis=1
+        [
+            rows * np.float32(weight / norm)
+            for rows, weight in zip(embeddings, weights, strict=True)
+        ],
+        axis=1,
     )
 
 
 def stored(model: str) -> dict[Path, dict[str, Exported]]:
-    """The embeddings of the runs that --model names, by run and split: "test" and, if there is one, "gallery".
+    """The embeddings of the runs that --model names, by run and split: "test" and, if there is one,
+    "gallery".
 
     Raises UserError unless all runs embedded the same images.
     """
@@ -62,20 +82,32 @@ def stored(model: str) -> dict[Path, dict[str, Exported]]:
     runs = [files.expand_path("--model", name) for name in names]
     for run in runs:
         is_run = (run / "config.json").is_file()
-        cli.require(is_run, f"--model={run}: is not the work directory of a run; to embed images, give --data")
+        cli.require(
+            is_run,
+            f"--model={run}: is not the work directory of a run; to embed images, give --data",
+        )
     splits = ["test"] + ["gallery"] * any((run / "embeddings" / "gallery").exists() for run in runs)
-    found = {run: {split: embedding_files.read(run / "embeddings" / split) for split in splits} for run in runs}
+    found = {
+        run: {split: embedding_files.read(run / "embeddings" / split) for split in splits}
+        for run in runs
+    }
     for run, split in itertools.product(runs, splits):
         first, part = found[runs[0]][split], found[run][split]
         if first.labels is None or part.labels is None:
-            raise DataError(f"{run}: holds no labels.npy; embeddings cannot be evaluated without labels")
+            raise DataError(
+                f"{run}: holds no labels.npy; embeddings cannot be evaluated without labels"
+            )
         same = first.ids == part.ids and np.array_equal(first.labels, part.labels)
-        cli.require(same, f"{runs[0]} and {run}: hold different images or labels; give runs of the same images")
+        cli.require(
+            same,
+            f"{runs[0]} and {run}: hold different images or labels; give runs of the same images",
+        )
     return found
 
 
 def session_groups(session: str, exported: dict[str, Exported]) -> dict[str, Any]:
-    """The sessions of stored embeddings, from the column of the run's `data.session` or as --session says."""
+    """The sessions of stored embeddings, from the column of the run's `data.session` or as
+    --session says."""
     splits: dict[str, Split] = {}
     for name, part in exported.items():
         split = Split(np.zeros(len(part.ids)), part.ids, unread, (), metadata=part.metadata)
@@ -90,38 +122,57 @@ def of_images(options: argparse.Namespace) -> Source:
     if not options.quiet:
         print(f"embedding {counted(count, 'image')} of {counted(classes, 'class')}", flush=True)
     rows = {name: model.embed_split(split) for name, split in splits.items()}
-    return Source(rows, {name: split.labels for name, split in splits.items()}, sessions.groups(splits))
+    return Source(
+        rows, {name: split.labels for name, split in splits.items()}, sessions.groups(splits)
+    )
 
 
 def of_files(options: argparse.Namespace) -> Source:
     """Opens the files that the options name, memory-mapped."""
     rows, labels = _rows_and_labels(options, "embeddings", "labels")
-    groups = {key: _classes(options, key) for key in ("groups", "query_groups") if getattr(options, key)}
+    groups = {
+        key: _classes(options, key) for key in ("groups", "query_groups") if getattr(options, key)
+    }
     if not options.query_embeddings:
         _warn_of_names(labels)
         return Source({"test": rows}, {"test": labels}, groups)
     queries, query_labels = _rows_and_labels(options, "query_embeddings", "query_labels")
     _warn_of_names(query_labels, labels)
-    groups = {"groups": groups["query_groups"], "gallery_groups": groups["groups"]} if groups else {}
-    return Source({"test": queries, "gallery": rows}, {"test": query_labels, "gallery": labels}, groups)
+    groups = (
+        {"groups": groups["query_groups"], "gallery_groups": groups["groups"]} if groups else {}
+    )
+    return Source(
+        {"test": queries, "gallery": rows}, {"test": query_labels, "gallery": labels}, groups
+    )
 
 
-def _parts_and_labels(options: argparse.Namespace, embeddings: str, labels: str) -> tuple[Parts, np.ndarray]:
+def _parts_and_labels(
+    options: argparse.Namespace, embeddings: str, labels: str
+) -> tuple[Parts, np.ndarray]:
     rows = large_search.table(getattr(options, embeddings), f"--{embeddings}")
     given = np.asarray(_classes(options, labels))
     return rows, validation.labels(given, sum(rows.rows), name=f"--{labels}", of=f"--{embeddings}")
 
 
-def _rows_and_labels(options: argparse.Namespace, embeddings: str, labels: str) -> tuple[np.ndarray, Any]:
-    path, name = files.expand_path(f"--{embeddings}", getattr(options, embeddings)), f"--{embeddings}"
+def _rows_and_labels(
+    options: argparse.Namespace, embeddings: str, labels: str
+) -> tuple[np.ndarray, Any]:
+    path, name = (
+        files.expand_path(f"--{embeddings}", getattr(options, embeddings)),
+        f"--{embeddings}",
+    )
     points = validation.embeddings(validation.load(path, name=name), name=name)
-    return points, validation.classes(_classes(options, labels), len(points), name=f"--{labels}", of=name)
+    return points, validation.classes(
+        _classes(options, labels), len(points), name=f"--{labels}", of=name
+    )
 
 
 def _warn_of_names(*labels: Any) -> None:
     """Warns of near-equal names of classes, which are different classes."""
     values = [each.values if isinstance(each, validation.Classes) else each for each in labels]
-    if alike := near_equal(str(name) for each in values if each.dtype.kind == "U" for name in np.unique(each)):
+    if alike := near_equal(
+        str(name) for each in values if each.dtype.kind == "U" for name in np.unique(each)
+    ):
         shown = ", ".join(" and ".join(map(repr, group)) for group in alike[:3])
         Console().warn(
             f"--labels: near-equal names count as different classes: {printable(shown)}"
@@ -130,19 +181,28 @@ def _warn_of_names(*labels: Any) -> None:
 
 
 def _classes(options: argparse.Namespace, key: str) -> np.ndarray | list[list[str]]:
-    """Classes from a `.npy` file, a text file with one per line, or a `.tsv` file with any number per line, by tabs."""
+    """Classes from a `.npy` file, a text file with one per line, or a `.tsv` file with any number
+    per line, by tabs."""
     path, name = files.expand_path(f"--{key}", getattr(options, key)), f"--{key}"
     if path.suffix == ".npy":
         given = validation.load(path, name=name)
-        return np.array([normalised(label) for label in given.tolist()]) if given.dtype.kind == "U" else given
+        return (
+            np.array([normalised(label) for label in given.tolist()])
+            if given.dtype.kind == "U"
+            else given
+        )
     if path.suffix == ".tsv":
-        words = ([normalised(word) for word in line.split("\t")] for line in validation.text_lines(path, name=name))
+        words = (
+            [normalised(word) for word in line.split("\t")]
+            for line in validation.text_lines(path, name=name)
+        )
         return [[word for word in line if word] for line in words]
     return validation.read_lines(path, name=name)
 
 
 def distance(name: str) -> own_distances.Metric:
-    """A distance by its name, or by the import path of a function whose module has been imported."""
+    """A distance by its name, or by the import path of a function whose module has been
+    imported."""
     return modules.function("distance", name) if "." in name else name  # type: ignore[return-value]
 
 
@@ -150,7 +210,11 @@ def of_rows(options: argparse.Namespace) -> dict[str, Any]:
     """All requested metrics of a model on images, or of embeddings from files."""
     source = of_images(options) if options.model else of_files(options)
     results = evaluate(options, source, Evaluation(ks=KS))
-    return results | {key: str(getattr(options, key)) for key in ("model", "data", *FILES) if getattr(options, key)}
+    return results | {
+        key: str(getattr(options, key))
+        for key in ("model", "data", *FILES)
+        if getattr(options, key)
+    }
 
 
 def by_blocks(options: argparse.Namespace) -> dict[str, Any]:
@@ -162,14 +226,18 @@ def by_blocks(options: argparse.Namespace) -> dict[str, Any]:
     _warn_of_names(classes, labels)
     if not alone:
         validation.check_same_kind(classes, labels)
-        cli.require(rows.dimensions == gallery.dimensions, "--query_embeddings: are of another model")
+        cli.require(
+            rows.dimensions == gallery.dimensions, "--query_embeddings: are of another model"
+        )
     candidates = sum(gallery.rows) - alone
     ks = options.ks or tuple(k for k in KS if k <= min(candidates, SHORT))
     relevant = metrics.relevant_counts(classes, labels, exclude_self=alone)
     depth = max(*ks, int(relevant.max()))
     if depth > min(LONGEST, candidates):
         raise DataError(
-            f"--ks, --labels: lists of {depth} rows are needed, for the largest K or class; there can be at most "
+            f"--ks, --labels: lists of {depth} rows are needed, for the largest K or class; there "
+            "can be at "
+            "most "
             f"{min(LONGEST, candidates)}"
         )
     plan = large_search.Plan(rows, None if alone else gallery, depth)
@@ -179,21 +247,33 @@ def by_blocks(options: argparse.Namespace) -> dict[str, Any]:
         results: dict[str, Any] = metrics.of_blocks_of_lists(
             lists, classes, labels, relevant, ks, options.lone_queries or "miss"
         )
-    results |= {"rows": len(classes), "columns": rows.dimensions, "classes": len(np.unique(classes))}
-    results["protocol"] = f"exact neighbours by cosine, {depth} of each query, in {printable(str(directory))}"
+    results |= {
+        "rows": len(classes),
+        "columns": rows.dimensions,
+        "classes": len(np.unique(classes)),
+    }
+    results["protocol"] = (
+        f"exact neighbours by cosine, {depth} of each query, in {printable(str(directory))}"
+    )
     return results | ({} if alone else {"gallery_rows": len(labels)})
 
 
 def of_runs(options: argparse.Namespace) -> dict[str, Any]:
-    """All requested metrics of the stored embeddings of one run, or of several runs and their combination."""
+    """All requested metrics of the stored embeddings of one run, or of several runs and their
+    combination."""
     exported = stored(options.model)
     runs, first = [*exported], next(iter(exported.values()))
     weights = options.weights or (1.0,) * len(runs)
-    cli.require(len(weights) == len(runs), f"--weights: give {counted(len(runs), 'number')}, one for each run")
+    cli.require(
+        len(weights) == len(runs),
+        f"--weights: give {counted(len(runs), 'number')}, one for each run",
+    )
     configs = [workdir.read_config(run)["config"] for run in runs]
     settings = validate(Evaluation, configs[0]["evaluation"], "evaluation")
     groups = session_groups(options.session, first)
-    stated = {protocol.distance_of(workdir.read_results(run).get("protocol", ""))[0] for run in runs}
+    stated = {
+        protocol.distance_of(workdir.read_results(run).get("protocol", ""))[0] for run in runs
+    }
     options.metric = options.metric or (stated.pop() if len(stated) == 1 else "")
     directory = files.expand_path("--export", options.export) if options.export else None
     if directory is not None:
@@ -208,7 +288,9 @@ def of_runs(options: argparse.Namespace) -> dict[str, Any]:
         source = Source(rows, {split: part.labels for split, part in first.items()}, groups)
         return evaluate(options, source, settings, per_query=per_query)
 
-    rows = [{split: part.embeddings for split, part in parts.items()} for parts in exported.values()]
+    rows = [
+        {split: part.embeddings for split, part in parts.items()} for parts in exported.values()
+    ]
     combined, members = rows[0], {}
     if len(runs) > 1:
         members = {str(run): measured(own) for run, own in zip(runs, rows, strict=True)}
@@ -243,9 +325,12 @@ def check_results(run: Path, found: dict[str, Any]) -> None:
     stored = workdir.read_results(run)
     for entry in metric_table.columns(found):
         value = np.nan if (number := stored.get(entry.name)) is None else number
-        if entry.name in stored and not np.isclose(value, found[entry.name], rtol=0, atol=TOLERANCE, equal_nan=True):
+        if entry.name in stored and not np.isclose(
+            value, found[entry.name], rtol=0, atol=TOLERANCE, equal_nan=True
+        ):
             raise DataError(
-                f"{run / 'results.json'}: {entry.name} is {number}, but {found[entry.name]:.6g} by the stored "
+                f"{run / 'results.json'}: {entry.name} is {number}, but {found[entry.name]:.6g} "
+                "by the stored "
                 "embeddings; evaluate the run again"
             )
 
@@ -257,12 +342,19 @@ def evaluate(
 
     The settings in `base` apply where the command line gives none.
     """
-    queries, labels, gallery = source.rows["test"], source.labels["test"], source.rows.get("gallery")
+    queries, labels, gallery = (
+        source.rows["test"],
+        source.labels["test"],
+        source.rows.get("gallery"),
+    )
     candidates = len(queries) - 1 if gallery is None else len(gallery)
-    cli.require(candidates > 0, "embeddings: one row has nothing to search; give at least two, or queries")
+    cli.require(
+        candidates > 0, "embeddings: one row has nothing to search; give at least two, or queries"
+    )
     one_class = isinstance(labels, np.ndarray)
     cli.require(
-        one_class or not options.rerank, "--labels: have several classes per row, which --rerank cannot evaluate"
+        one_class or not options.rerank,
+        "--labels: have several classes per row, which --rerank cannot evaluate",
     )
     across = bool(options.model and source.groups)
     settings: dict[str, Any] = {
@@ -294,7 +386,10 @@ def evaluate(
     )
     if across:
         count = len(np.unique(source.groups["groups"]))
-        cli.require(count > 1, f"--session={options.session}: all images are of one session; nothing can be compared")
+        cli.require(
+            count > 1,
+            f"--session={options.session}: all images are of one session; nothing can be compared",
+        )
         results["protocol"] = f"across {count:,} sessions: {results['protocol']}"
     elif options.model and options.data:
         results["near_copies"] = protocol.near_copies(queries, gallery)
@@ -303,7 +398,11 @@ def evaluate(
 
 
 def _reranked(
-    options: argparse.Namespace, source: Source, ks: tuple[int, ...], settings: dict[str, Any], console: Console
+    options: argparse.Namespace,
+    source: Source,
+    ks: tuple[int, ...],
+    settings: dict[str, Any],
+    console: Console,
 ) -> dict[str, Any]:
     """Metrics after re-ranking, with their own `protocol`."""
     if not options.quiet:
@@ -311,7 +410,9 @@ def _reranked(
     queries, own_labels = source.rows["test"], source.labels["test"]
     alone = "gallery" not in source.rows
     gallery, labels = source.rows.get("gallery", queries), source.labels.get("gallery", own_labels)
-    dropped = int(alone and settings["protocol"] == "paper")  # first neighbours, as in the authors' code
+    dropped = int(
+        alone and settings["protocol"] == "paper"
+    )  # first neighbours, as in the authors' code
     ks = tuple(k for k in ks if options.ks or k <= LARGEST_RERANKED_K)
     depth = max(1, *ks, int(metrics.relevant_counts(own_labels, labels, exclude_self=alone).max()))
     _, indices = reranking.search(
@@ -322,11 +423,19 @@ def _reranked(
         exclude_self=alone and not dropped,
     )
     result: dict[str, Any] = metrics.of_ranked_lists(
-        indices[:, dropped:], own_labels, None if alone else labels, ks=ks, lone_queries=settings["lone_queries"]
+        indices[:, dropped:],
+        own_labels,
+        None if alone else labels,
+        ks=ks,
+        lone_queries=settings["lone_queries"],
     )
     result["protocol"] = (
-        f"reranked: by k-reciprocal neighbours among {'all rows' if alone else 'queries and gallery together'}, "
-        f"k1 {reranking.K1}, k2 {reranking.K2}, weight of the original distance {reranking.WEIGHT:g}; otherwise as "
+        "reranked: by k-reciprocal neighbours among "
+        f"{'all rows' if alone else 'queries and gallery together'}, "
+        f"k1 {reranking.K1}, k2 {reranking.K2}, weight of the original distance "
+        f"{reranking.WEIGHT:g}; "
+        "otherwise "
+        "as "
         "above"
     )
     return result
@@ -342,11 +451,24 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
     for name, ranking in rankings.items():
         heading = printable(name) if len(rankings) > 1 else "value ± standard error"
         columns[heading] = [metric_table.cell(ranking, entry, digits=2) for entry in entries]
-    notes = [f"{results['lone_queries']:,} queries have no relevant row"] if results["lone_queries"] else []
+    notes = (
+        [f"{results['lone_queries']:,} queries have no relevant row"]
+        if results["lone_queries"]
+        else []
+    )
     if "verified" in results:
-        notes.append("verified: the files are as they were written, and the results follow from the stored embeddings")
-    notes += [ranking["protocol"] for ranking in (results, results.get("reranked", {})) if "protocol" in ranking]
-    notes.append(f"{results['seconds']:.1f} s" + (f"; written to {printable(str(output))}" if output else ""))
+        notes.append(
+            "verified: the files are as they were written, and the results follow from the stored "
+            "embeddings"
+        )
+    notes += [
+        ranking["protocol"]
+        for ranking in (results, results.get("reranked", {}))
+        if "protocol" in ranking
+    ]
+    notes.append(
+        f"{results['seconds']:.1f} s" + (f"; written to {printable(str(output))}" if output else "")
+    )
     title = f"{results['rows']:,} rows, {results['classes']:,} classes; metrics in %"
     console = Console()
     tables.print_table(Table(title, [printable(note) for note in notes], columns), console.rich)

@@ -8,10 +8,11 @@
   faiss       index.faiss, IVF-PQ, of Parquet files of any number of rows: --to=faiss --embeddings=NAME.parquet
               --output=DIRECTORY instead of a model; prints its recall (extra "faiss")
 
-model.onnx takes "images", uint8 [batch, height, width, 3] in RGB, resized and cropped as for the evaluation; it
-includes the normalisation, and gives "embeddings", float32 [batch, D]. --push uploads the model with a card of its
-results to the Hugging Face hub (extra "hub"), from where `dml_jax.load("hf://user/name")` loads it.
-"""
+model.onnx takes "images", uint8 [batch, height, width, 3] in RGB, resized and cropped as for the
+evaluation; it includes the normalisation, and gives "embeddings", float32 [batch, D]. --push
+uploads the model with a card of its results to the Hugging Face hub (extra "hub"), from where
+`dml_jax.load("hf://user/name")` loads it.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -30,10 +31,16 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     cli.add_model(flags, required=False)
     flags.add_argument("--to", metavar="FORM,…", help="onnx, parquet; or faiss")
-    flags.add_argument("--embeddings", metavar="DIRECTORY", help="Parquet files of dml-jax embed, for --to=faiss")
+    flags.add_argument(
+        "--embeddings", metavar="DIRECTORY", help="Parquet files of dml-jax embed, for --to=faiss"
+    )
     flags.add_argument("--output", metavar="DIRECTORY", help="default: the directory of the model")
-    flags.add_argument("--push", metavar="USER/NAME", help="repository on the Hugging Face hub to upload to")
-    flags.add_argument("--private", action="store_true", help="if the repository is new, only its owner sees it")
+    flags.add_argument(
+        "--push", metavar="USER/NAME", help="repository on the Hugging Face hub to upload to"
+    )
+    flags.add_argument(
+        "--private", action="store_true", help="if the repository is new, only its owner sees it"
+    )
     return flags
 
 
@@ -49,22 +56,31 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.export import programs
     from dml_jax.inference.embedding_model import is_run, locate
 
-    cli.require(options.to or options.push, "--to: missing; give some of onnx,parquet, or --push=user/name")
+    cli.require(
+        options.to or options.push, "--to: missing; give some of onnx,parquet, or --push=user/name"
+    )
     forms = cli.choices("--to", options.to, FORMS) if options.to else ()
     if "onnx" in forms:
         cli.check_installed(f"--to={options.to}", "jax2onnx", '-e ".[onnx]"')
         cli.require(
             jax.__version_info__ < programs.NEWER_JAX,
-            f"--to={options.to}: jax2onnx cannot convert programs of JAX {jax.__version__}; install an older one, "
+            f"--to={options.to}: jax2onnx cannot convert programs of JAX {jax.__version__}; "
+            "install an older one, "
             'on any Python, with pip install -e ".[onnx]"',
         )
     reported = options.checkpoint == "reported" or not ("parquet" in forms or options.push)
-    cli.require(reported, f"--checkpoint={options.checkpoint}: --to=parquet and --push need the reported one")
+    cli.require(
+        reported,
+        f"--checkpoint={options.checkpoint}: --to=parquet and --push need the reported one",
+    )
     if options.push:
         cli.check_installed(f"--push={options.push}", "huggingface_hub", "huggingface_hub")
     directory = locate(options.model)
     with_results = is_run(directory) or not (options.push or "parquet" in forms)
-    cli.require(with_results, "--push and --to=parquet: need a finished run with results and embeddings as --model")
+    cli.require(
+        with_results,
+        "--push and --to=parquet: need a finished run with results and embeddings as --model",
+    )
     writable = options.output or (is_run(directory) and not options.model.startswith(BUCKETS))
     cli.require(writable, f"--output: missing; give a directory for the files of {options.model}")
     output = expand_path("--output", options.output) if options.output else directory
@@ -75,18 +91,31 @@ def export_index(options: argparse.Namespace) -> None:
     """Writes a faiss index of Parquet files and prints its recall."""
     from dml_jax.inference import large_search as search
 
-    alone = options.to == "faiss" and options.embeddings and options.output and not (options.model or options.push)
-    cli.require(alone, "--to=faiss: needs --embeddings=NAME.parquet and --output=DIRECTORY, and no other option")
+    alone = (
+        options.to == "faiss"
+        and options.embeddings
+        and options.output
+        and not (options.model or options.push)
+    )
+    cli.require(
+        alone,
+        "--to=faiss: needs --embeddings=NAME.parquet and --output=DIRECTORY, and no other option",
+    )
     cli.check_installed("--to=faiss", "faiss", "faiss-cpu")
     embeddings = search.table(options.embeddings, "--embeddings")
     file = expand_path("--output", options.output) / "index.faiss"
     file.parent.mkdir(parents=True, exist_ok=True)
     rows, recall = search.faiss(embeddings, file)
     sample = f"of the {search.NEIGHBORS} nearest rows of {min(search.SAMPLE, rows):,} queries"
-    print(f"{printable(str(file))}: {rows:,} rows; {sample} it finds {recall:.1%} (nprobe {search.PROBES})")
+    print(
+        f"{printable(str(file))}: {rows:,} rows; {sample} it finds {recall:.1%} (nprobe "
+        f"{search.PROBES})"
+    )
 
 
-def export(directory: Path, forms: tuple[str, ...], output: Path, options: argparse.Namespace) -> None:
+def export(
+    directory: Path, forms: tuple[str, ...], output: Path, options: argparse.Namespace
+) -> None:
     """Writes the forms of a model into `output`, and pushes them with the model to a repository."""
     from dml_jax.export import embedding_files, hub, programs
     from dml_jax.inference import graphs
@@ -96,7 +125,9 @@ def export(directory: Path, forms: tuple[str, ...], output: Path, options: argpa
     load = partial(model.load, directory, options.checkpoint, trust_code=options.trust_code)
     # bfloat16 is rare among the operators of ONNX runtimes.
     trained = load(dtype="float32") if "onnx" in forms else None
-    splits = sorted(path.parent for path in directory.glob("embeddings/*/manifest.json") if "parquet" in forms)
+    splits = sorted(
+        path.parent for path in directory.glob("embeddings/*/manifest.json") if "parquet" in forms
+    )
     missing = f"{directory}: holds no embeddings; write them with --mode=export of dml_jax.main"
     cli.require(splits or "parquet" not in forms, missing)
     if options.push:

@@ -3,9 +3,10 @@
     dml-jax inspect photos/
     dml-jax inspect photos.zip [--splits=train:valid:test]     also a .csv or .parquet file, or a folder of a data set
 
-Prints splits, classes, missing and skipped files, names of classes that are nearly equal and everything else that had
-to be guessed, and the command that reads the images like this. No image is opened.
-"""
+Prints splits, classes, missing and skipped files, names of classes that are nearly equal and
+everything else that had to be guessed, and the command that reads the images like this. No image is
+opened.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -17,8 +18,12 @@ from dml_jax.files import expand_path
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     flags.add_argument("source", metavar="SOURCE", help="folder, archive, .csv or .parquet file")
-    flags.add_argument("--splits", default="auto", metavar="auto|classes|none|A:B:C", help=cli.SPLITS)
-    flags.add_argument("--session", choices=("folder",), default="", help="folders in class folders are sessions")
+    flags.add_argument(
+        "--splits", default="auto", metavar="auto|classes|none|A:B:C", help=cli.SPLITS
+    )
+    flags.add_argument(
+        "--session", choices=("folder",), default="", help="folders in class folders are sessions"
+    )
     return flags
 
 

@@ -19,10 +19,14 @@ KEPT_MEMORY = {-1: -1, -4: 0, -8: 1}  # M_TRIM_THRESHOLD, M_MMAP_MAX and M_ARENA
 
 def load(options: Namespace, model: str = "") -> Model:
     """The model that the options of `cli.add_model` name, or another one that is read like it."""
-    further = {key: getattr(options, key) for key in ("flip", "scales", "runtime") if key in options}
+    further = {
+        key: getattr(options, key) for key in ("flip", "scales", "runtime") if key in options
+    }
     if "runtime" not in options:  # such commands embed with JAX, whatever embeds single images
         enable_compilation_cache()
-    loaded = dml_jax.load(model or options.model, options.checkpoint, trust_code=options.trust_code, **further)
+    loaded = dml_jax.load(
+        model or options.model, options.checkpoint, trust_code=options.trust_code, **further
+    )
     if "runtime" in options and loaded.runtime == "jax":
         enable_compilation_cache()
     return loaded
@@ -39,7 +43,8 @@ def load_on_images(options: Namespace, model: str = "") -> tuple[Model, dict[str
 
 
 def enable_compilation_cache() -> None:
-    """Keeps compiled programs between runs, in the user's cache directory unless JAX is configured otherwise."""
+    """Keeps compiled programs between runs, in the user's cache directory unless JAX is configured
+    otherwise."""
     import jax
 
     if not jax.config.values["jax_compilation_cache_dir"]:
@@ -48,11 +53,13 @@ def enable_compilation_cache() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Keeps glibc from returning freed memory to the operating system, so that training steps on a CPU reuse it.
+    """Keeps glibc from returning freed memory to the operating system, so that training steps on a
+    CPU reuse it.
 
-    XLA allocates the temporary memory of a program, tens of megabytes for a small network, each time it runs. Fetching
-    and clearing its pages took 40 % of the time of such a network's step. Memory is only kept in glibc's main arena, so
-    all threads share that one; the arenas of other threads are too small for it.
+    XLA allocates the temporary memory of a program, tens of megabytes for a small network, each
+    time it runs. Fetching and clearing its pages took 40 % of the time of such a network's step.
+    Memory is only kept in glibc's main arena, so all threads share that one; the arenas of other
+    threads are too small for it.
     """
     with suppress(AttributeError, OSError):  # not glibc
         change = ctypes.CDLL(None).mallopt

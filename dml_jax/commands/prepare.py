@@ -4,8 +4,8 @@
     dml-jax prepare --name=cub --source=CUB_200_2011.tgz --output=data/cub
     dml-jax prepare --name=folder --source=photos/ --output=data/photos --short_side=256
 
-Every image is decoded, all images that cannot be used are listed, and duplicates.csv lists duplicates. --source can be
-repeated for data sets that consist of several archives.
+Every image is decoded, all images that cannot be used are listed, and duplicates.csv lists
+duplicates. --source can be repeated for data sets that consist of several archives.
 """
 
 from __future__ import annotations
@@ -25,14 +25,40 @@ SWITCHES = {
 
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
-    flags.add_argument("--name", metavar="DATA_SET", help="cub, cars, sop, inshop, omniglot, folder, csv or parquet")
-    flags.add_argument("--source", metavar="PATH", action="append", default=[], help="archive, folder, .csv, .parquet")
-    flags.add_argument("--output", metavar="DIRECTORY", help="new data.path (default with --download: data/NAME)")
-    flags.add_argument("--short_side", type=int, default=0, metavar="PIXELS", help="shorter side of larger images")
-    flags.add_argument("--test_share", type=float, default=0.5, metavar="FRACTION", help="of classes to split (0.5)")
-    flags.add_argument("--splits", default="auto", metavar="auto|classes|none|A:B:C", help=cli.SPLITS)
-    flags.add_argument("--session", choices=("folder",), default="", help="folders in class folders are sessions")
-    flags.add_argument("--verify", metavar="DIRECTORY", help="only check a prepared data set against its SHA-256")
+    flags.add_argument(
+        "--name",
+        metavar="DATA_SET",
+        help="cub, cars, sop, inshop, omniglot, folder, csv or parquet",
+    )
+    flags.add_argument(
+        "--source",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="archive, folder, .csv, .parquet",
+    )
+    flags.add_argument(
+        "--output", metavar="DIRECTORY", help="new data.path (default with --download: data/NAME)"
+    )
+    flags.add_argument(
+        "--short_side", type=int, default=0, metavar="PIXELS", help="shorter side of larger images"
+    )
+    flags.add_argument(
+        "--test_share",
+        type=float,
+        default=0.5,
+        metavar="FRACTION",
+        help="of classes to split (0.5)",
+    )
+    flags.add_argument(
+        "--splits", default="auto", metavar="auto|classes|none|A:B:C", help=cli.SPLITS
+    )
+    flags.add_argument(
+        "--session", choices=("folder",), default="", help="folders in class folders are sessions"
+    )
+    flags.add_argument(
+        "--verify", metavar="DIRECTORY", help="only check a prepared data set against its SHA-256"
+    )
     for name, text in SWITCHES.items():
         flags.add_argument(f"--{name}", action="store_true", help=text)
     return flags
@@ -52,7 +78,10 @@ def execute(arguments: list[str]) -> None:
         prepared_data.verify(files.expand_path("--verify", options.verify))
         console.print(f"{options.verify}: all files are unchanged")
         return
-    cli.require(not (options.download and options.source), "--source: is not used with --download; give one of them")
+    cli.require(
+        not (options.download and options.source),
+        "--source: is not used with --download; give one of them",
+    )
     if options.download and options.name:
         options.output = options.output or f"data/{options.name}"
     for key in ("name", *(() if options.download else ("source",)), "output"):
@@ -64,7 +93,8 @@ def execute(arguments: list[str]) -> None:
     recipe: Recipe | None = getattr(configs.module("data", options.name, "--name"), "RECIPE", None)
     if recipe is None:
         raise ConfigError(
-            f"--name={options.name}: needs no preparation; use it directly with --config.data.name={options.name}"
+            f"--name={options.name}: needs no preparation; use it directly with "
+            f"--config.data.name={options.name}"
         )
     given = tuple(files.expand_path("--source", source) for source in options.source)
     request = prepare_dataset.Request(
@@ -83,5 +113,6 @@ def execute(arguments: list[str]) -> None:
     for line in prepare_dataset.summary(content):
         console.print(line)
     console.print(
-        f"written: {options.output}; use with --config.data.name={options.name} --config.data.path={options.output}"
+        f"written: {options.output}; use with --config.data.name={options.name} "
+        f"--config.data.path={options.output}"
     )

@@ -3,12 +3,13 @@
     dml-jax serve --model=runs/birds [--index=birds.npz] [--host=0.0.0.0] [--port=8000]
     curl -F file=@photo.jpg http://localhost:8000/                  # or: curl --data-binary @photo.jpg ...
 
-The address is printed once the programs are compiled. `POST /` answers {"embedding": [...]}; with an index of
-`dml-jax enroll` instead "class", which may be "unknown", the "score" that decides it, "cosine" to the nearest enrolled
-image, and "classes", the five best with cosines. `POST /?embedding=1` adds the embedding. An index that was replaced is
-read again. `GET /health` answers {"status": "ok"}, and `GET /statistics` the numbers of answers by class and the rate
-of "unknown" beside the promised one. Errors have a status of 400 or more.
-"""
+The address is printed once the programs are compiled. `POST /` answers {"embedding": [...]}; with
+an index of `dml-jax enroll` instead "class", which may be "unknown", the "score" that decides it,
+"cosine" to the nearest enrolled image, and "classes", the five best with cosines. `POST
+/?embedding=1` adds the embedding. An index that was replaced is read again. `GET /health` answers
+{"status": "ok"}, and `GET /statistics` the numbers of answers by class and the rate of "unknown"
+beside the promised one. Errors have a status of 400 or more.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -29,11 +30,15 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that accepts connections; ConfigError if the port or the host is not available."""
     cli.require(0 <= port < 1 << 16, f"--port={port}: must be in 0..65535; 0 is any free port")
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ][0]
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"--host={host} --port={port}: cannot listen there ({reason}); give others") from None
+        raise ConfigError(
+            f"--host={host} --port={port}: cannot listen there ({reason}); give others"
+        ) from None
 
 
 def execute(arguments: list[str]) -> None:
@@ -42,7 +47,11 @@ def execute(arguments: list[str]) -> None:
     cli.add_model(flags, versions=True, runtime=True)
     flags.add_argument("--index", help=".npz file with enrolled classes")
     enroll.add_decision(flags)
-    flags.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere")
+    flags.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere",
+    )
     text = "further name or address by which clients or a proxy call this server; repeatable"
     flags.add_argument("--host_name", metavar="NAME", action="append", default=[], help=text)
     flags.add_argument("--port", type=int, default=8000, help="default 8000; 0 for any free one")

@@ -4,14 +4,15 @@
     dml-jax study --compare configs/a.py [configs/b.py:variant …] --seeds=0,1,2
     dml-jax study --runs runs/a-0 runs/a-1 runs/b-0 [--metric=map@r] [--output=DIRECTORY]
 
-Each trial is a work directory below --root; the same command continues interrupted trials. Overrides apply to every
-trial. --list prints a command for each trial that is not finished, for a job array of Slurm or any other scheduler.
+Each trial is a work directory below --root; the same command continues interrupted trials.
+Overrides apply to every trial. --list prints a command for each trial that is not finished, for a
+job array of Slurm or any other scheduler.
 
---runs trains nothing: it makes the table of the study in a directory, or of any runs with the same test images and
-protocol, with a row for runs that differ only in the seed.
+--runs trains nothing: it makes the table of the study in a directory, or of any runs with the same
+test images and protocol, with a row for runs that differ only in the seed.
 
-Writes report.md, report.tex, report.csv (one line per run) and, for a grid of two options, a heat map (grid.png): into
-the directory of the study, or into --output.
+Writes report.md, report.tex, report.csv (one line per run) and, for a grid of two options, a heat
+map (grid.png): into the directory of the study, or into --output.
 """
 
 from __future__ import annotations
@@ -32,23 +33,62 @@ if TYPE_CHECKING:
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     what = flags.add_mutually_exclusive_group(required=True)
-    what.add_argument("--study", metavar="FILE[:VARIANT]", help="study file, e.g. configs/studies/omniglot_methods.py")
-    what.add_argument("--compare", nargs="+", metavar="CONFIG", help="configurations instead of a study")
-    what.add_argument("--claims", metavar="PAPER|all", help="test what a paper (its folder in configs/) claims")
-    what.add_argument("--runs", nargs="+", metavar="DIRECTORY", help="of a study, or work directories of runs")
-    flags.add_argument("--on", metavar="DATA", help="of --claims: photos, photos_stages, omniglot, cub, …")
-    flags.add_argument("--root", metavar="DIRECTORY", help="of the study; default: runs/studies/<name of the study>")
+    what.add_argument(
+        "--study",
+        metavar="FILE[:VARIANT]",
+        help="study file, e.g. configs/studies/omniglot_methods.py",
+    )
+    what.add_argument(
+        "--compare", nargs="+", metavar="CONFIG", help="configurations instead of a study"
+    )
+    what.add_argument(
+        "--claims", metavar="PAPER|all", help="test what a paper (its folder in configs/) claims"
+    )
+    what.add_argument(
+        "--runs", nargs="+", metavar="DIRECTORY", help="of a study, or work directories of runs"
+    )
+    flags.add_argument(
+        "--on", metavar="DATA", help="of --claims: photos, photos_stages, omniglot, cub, …"
+    )
+    flags.add_argument(
+        "--root",
+        metavar="DIRECTORY",
+        help="of the study; default: runs/studies/<name of the study>",
+    )
     seeds = cli.numbers(int, "whole numbers, e.g. 0,1,2")
     flags.add_argument("--seeds", type=seeds, help="e.g. 0,1,2; default: the study's")
-    flags.add_argument("--jobs", type=int, default=1, help="trials at a time; the cores and devices are divided")
-    flags.add_argument("--protocol", choices=("clean", "paper"), default="clean", help="paper: select on test classes")
-    flags.add_argument("--list", action="store_true", help="print the commands of the trials, train nothing")
-    flags.add_argument("--trials", type=int, help="number of trials of a search; default: the study's")
-    flags.add_argument("--storage", metavar="URL", help="optuna's, of a search; default: sqlite:///<root>/search.db")
-    flags.add_argument("--output", metavar="DIRECTORY", help="of --runs: where to write; default: directory of a study")
-    flags.add_argument("--metric", help="of --runs: compares rows; default: the study's, or recall@1")
+    flags.add_argument(
+        "--jobs", type=int, default=1, help="trials at a time; the cores and devices are divided"
+    )
+    flags.add_argument(
+        "--protocol",
+        choices=("clean", "paper"),
+        default="clean",
+        help="paper: select on test classes",
+    )
+    flags.add_argument(
+        "--list", action="store_true", help="print the commands of the trials, train nothing"
+    )
+    flags.add_argument(
+        "--trials", type=int, help="number of trials of a search; default: the study's"
+    )
+    flags.add_argument(
+        "--storage",
+        metavar="URL",
+        help="optuna's, of a search; default: sqlite:///<root>/search.db",
+    )
+    flags.add_argument(
+        "--output",
+        metavar="DIRECTORY",
+        help="of --runs: where to write; default: directory of a study",
+    )
+    flags.add_argument(
+        "--metric", help="of --runs: compares rows; default: the study's, or recall@1"
+    )
     text = 'of the tables, by heading, e.g. "R@1,MAP@R"; default: all'
-    flags.add_argument("--columns", metavar="HEADING,…", type=lambda names: names.split(","), default=(), help=text)
+    flags.add_argument(
+        "--columns", metavar="HEADING,…", type=lambda names: names.split(","), default=(), help=text
+    )
     return flags
 
 
@@ -70,7 +110,9 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.lab import outcomes, plan, runner, tables
 
     name, study = plan.load(options.study) if options.study else plan.comparison(options.compare)
-    root = files.expand_path("--root", options.root) if options.root else Path("runs/studies") / name
+    root = (
+        files.expand_path("--root", options.root) if options.root else Path("runs/studies") / name
+    )
     seeds = tuple(dict.fromkeys(options.seeds or study.seeds))
     settings = plan.Settings(root, seeds, overrides, options.protocol == "paper")
     runner.slots(options.jobs)
@@ -78,7 +120,9 @@ def execute(arguments: list[str]) -> None:
         run_search(name, study, settings, options)
         return
     for option in ("trials", "storage"):
-        cli.require(getattr(options, option) is None, f"--{option}: {name} is not a search; leave it out")
+        cli.require(
+            getattr(options, option) is None, f"--{option}: {name} is not a search; leave it out"
+        )
     trials = plan.trials(study, settings)
     facts = plan.begin(name, study, settings, trials)
     if options.list:
@@ -90,15 +134,18 @@ def execute(arguments: list[str]) -> None:
     done = outcomes.finished(trials)
     if failed := [trial for trial in trials if trial.name not in done]:
         raise UserError(
-            f"{len(failed)} of {len(trials)} trials failed, e.g. {failed[0].name}; see the logs in {root / 'trials'}; "
+            f"{len(failed)} of {len(trials)} trials failed, e.g. {failed[0].name}; see the logs "
+            f"in {root / 'trials'}; "
             "the same command runs them again"
         )
 
 
 def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
-    """Trains the missing runs for the claims of papers on a data set; prints and writes the verdicts.
+    """Trains the missing runs for the claims of papers on a data set; prints and writes the
+    verdicts.
 
-    The measurements are in DATA.csv in --output, by default the directory of the trials; those in the file are kept.
+    The measurements are in DATA.csv in --output, by default the directory of the trials; those in
+    the file are kept.
     """
     from dml_jax import files
     from dml_jax.console import Console
@@ -106,11 +153,18 @@ def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
 
     known = claims.papers()
     papers = known if options.claims == "all" else (options.claims,)
-    cli.require({*papers} <= {*known}, f"--claims={options.claims}: {suggest(options.claims, [*known, 'all'])}")
+    cli.require(
+        {*papers} <= {*known},
+        f"--claims={options.claims}: {suggest(options.claims, [*known, 'all'])}",
+    )
     data = options.on
-    cli.require(data, "--on: missing; give the data set on which the claims are tested, e.g. --on=omniglot")
+    cli.require(
+        data, "--on: missing; give the data set on which the claims are tested, e.g. --on=omniglot"
+    )
     root = files.expand_path("--root", options.root) if options.root else Path("runs/claims") / data
-    settings = plan.Settings(root, tuple(dict.fromkeys(options.seeds or range(claims.SEEDS))), overrides)
+    settings = plan.Settings(
+        root, tuple(dict.fromkeys(options.seeds or range(claims.SEEDS))), overrides
+    )
     owners = claims.planned(papers, data, settings)
     trials = claims.distinct(owners)
     output = files.expand_path("--output", options.output) if options.output else root
@@ -145,7 +199,9 @@ def make_table(options: Namespace) -> None:
     from dml_jax.lab import plan, search, tables
 
     directories = [
-        buckets.read_copy("--runs", name) if files.is_url(name) else files.expand_path("--runs", name)
+        buckets.read_copy("--runs", name)
+        if files.is_url(name)
+        else files.expand_path("--runs", name)
         for name in options.runs
     ]
     for directory in directories:
@@ -158,10 +214,14 @@ def make_table(options: Namespace) -> None:
         storage = storage_of(directories[0], options.storage)
         search.publish(facts, storage, output or directories[0], Console().rich)
         return
-    found = tables.of_study(directories[0], facts) if facts else tables.of_runs(directories, "recall@1")
+    found = (
+        tables.of_study(directories[0], facts) if facts else tables.of_runs(directories, "recall@1")
+    )
     if options.metric:
         found = found._replace(metric=options.metric)
-    tables.publish(found, output or (directories[0] if facts else None), Console().rich, options.columns)
+    tables.publish(
+        found, output or (directories[0] if facts else None), Console().rich, options.columns
+    )
 
 
 def run_search(name: str, study: Study, settings: Settings, options: Namespace) -> None:
@@ -170,13 +230,19 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
     from dml_jax.lab import plan, runner, search
 
     assert study.search is not None
-    wanted = study.search if options.trials is None else replace(study.search, trials=options.trials)
+    wanted = (
+        study.search if options.trials is None else replace(study.search, trials=options.trials)
+    )
     root, seeds = settings.root, settings.seeds
     given = ",".join(map(str, seeds))
-    cli.require(len(seeds) == 1, f"--seeds={given}: a search trains every trial with one seed; give one")
+    cli.require(
+        len(seeds) == 1, f"--seeds={given}: a search trains every trial with one seed; give one"
+    )
     cli.require(
         not options.list,
-        "--list: the trials of a search depend on each other; on several machines, give the same command with a "
+        "--list: the trials of a search depend on each other; on several machines, give the same "
+        "command with "
+        "a "
         "--root each and one --storage",
     )
     search.make_trial(wanted, settings, "trial-0000", search.example(wanted))

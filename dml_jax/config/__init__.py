@@ -6,6 +6,20 @@ from dml_jax.config.resolve import LENGTH, Config, decisive, digest, published, 
 from dml_jax.config.sections import Data, Evaluation, Group, Refine, Train
 
 __all__ = [
-    "LENGTH", "Config", "Data", "Evaluation", "Group", "Refine", "Train", "choices", "decisive", "digest", "flatten",
-    "import_code", "module", "published", "resolve", "settled",
-]  # fmt: skip
+    "LENGTH",
+    "Config",
+    "Data",
+    "Evaluation",
+    "Group",
+    "Refine",
+    "Train",
+    "choices",
+    "decisive",
+    "digest",
+    "flatten",
+    "import_code",
+    "module",
+    "published",
+    "resolve",
+    "settled",
+]

@@ -1,4 +1,5 @@
-"""Sections of a configuration: frozen dataclasses with rules that are declared at the field and checked by pydantic.
+"""Sections of a configuration: frozen dataclasses with rules that are declared at the field and
+checked by pydantic.
 
     @section
     class Config:
@@ -52,21 +53,26 @@ class Named:
     def __call__(self, value: str) -> str:
         if value not in self.names and "." not in value:
             names = ", ".join(filter(None, (*self.names, IMPORT_PATH)))
-            raise pydantic_core.PydanticCustomError("name", "Input should be one of {names}", {"names": names})
+            raise pydantic_core.PydanticCustomError(
+                "name", "Input should be one of {names}", {"names": names}
+            )
         return value
 
 
 class Effect(enum.Enum):
-    """What another value of an option changes at most; stated in its annotation, or in that of its section.
+    """What another value of an option changes at most; stated in its annotation, or in that of its
+    section.
 
         k: Annotated[PositiveInt, Effect.NONE] = 10  # neighbours, of the results only
 
-    An option without it is taken to change the trained model: a run is only resumed with the same value.
+    An option without it is taken to change the trained model: a run is only resumed with the same
+    value.
     """
 
     NONE = "no model"  # but logs, speed, or what is measured in the end
     SELECTION = "which model is selected"  # unless train.select is "last"
-    EMBEDDING = "the embedding of a trained model"  # so also the selection; `evaluation.readings` may set such options
+    # So also the selection; `evaluation.readings` may set such options.
+    EMBEDDING = "the embedding of a trained model"
 
 
 class Mark(enum.Enum):
@@ -78,19 +84,26 @@ class Mark(enum.Enum):
 
 
 def require(condition: bool, key: str, value: Any, rule: str) -> None:
-    """Raises ValueError unless `condition` holds; for `__post_init__`, with the key relative to the section."""
+    """Raises ValueError unless `condition` holds; for `__post_init__`, with the key relative to the
+    section."""
     if not condition:
         raise ValueError(f"{key}={value!r}: {rule}")
 
 
 def with_precision(backbone: Any, dtype: str | None) -> Any:
-    """A network with another `dtype` of its activations; one without this option computes as before."""
-    return dataclasses.replace(backbone, dtype=dtype) if dtype and hasattr(backbone, "dtype") else backbone
+    """A network with another `dtype` of its activations; one without this option computes as
+    before."""
+    return (
+        dataclasses.replace(backbone, dtype=dtype)
+        if dtype and hasattr(backbone, "dtype")
+        else backbone
+    )
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def section(cls: type[T]) -> type[T]:
-    """Makes a class a frozen dataclass that validates types and rules, and raises ConfigError when constructed."""
+    """Makes a class a frozen dataclass that validates types and rules, and raises ConfigError when
+    constructed."""
     config = pydantic.ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     made: Any = pydantic.dataclasses.dataclass(cls, frozen=True, config=config)
     validated = made.__init__
@@ -110,11 +123,13 @@ def section(cls: type[T]) -> type[T]:
 def validate(kind: type[T], values: Values, path: str = "") -> T:
     """A section from nested values; missing keys take their defaults, lists become tuples.
 
-    Raises ConfigError for an unknown or missing key, a wrong type or a broken rule; `path` is the key of the section.
+    Raises ConfigError for an unknown or missing key, a wrong type or a broken rule; `path` is the
+    key of the section.
     """
     nested = values.to_dict() if isinstance(values, ConfigDict) else values
     try:
-        # JSON has no tuples and no classes, so that strict validation accepts lists and mappings in their place.
+        # JSON has no tuples and no classes, so that strict validation accepts lists and mappings in
+        # their place.
         return pydantic.TypeAdapter(kind).validate_json(json.dumps(nested))
     except pydantic.ValidationError as error:
         raise ConfigError(
@@ -123,10 +138,17 @@ def validate(kind: type[T], values: Values, path: str = "") -> T:
 
 
 def _message(problems: pydantic.ValidationError, path: str, known: list[str]) -> str:
-    """One sentence for the first of pydantic's errors, unknown keys before others: key, value, rule, remedy."""
+    """One sentence for the first of pydantic's errors, unknown keys before others: key, value,
+    rule, remedy."""
     errors = problems.errors(include_url=False)
-    error = min(errors, key=lambda e: e["type"] not in ("unexpected_keyword_argument", "extra_forbidden"))
-    places = [part for part in error["loc"] if not (isinstance(part, str) and part.startswith(("tuple[", "dict[")))]
+    error = min(
+        errors, key=lambda e: e["type"] not in ("unexpected_keyword_argument", "extra_forbidden")
+    )
+    places = [
+        part
+        for part in error["loc"]
+        if not (isinstance(part, str) and part.startswith(("tuple[", "dict[")))
+    ]
     key = path
     for place in places:
         key += f"[{place}]" if isinstance(place, int) else f".{place}" if key else str(place)
@@ -134,8 +156,12 @@ def _message(problems: pydantic.ValidationError, path: str, known: list[str]) ->
     match error["type"]:
         case "unexpected_keyword_argument" | "extra_forbidden":
             return f"{key}: there is no such key; {suggest(key, [k for k in known if k != key])}"
-        case "missing" | "missing_argument" | "too_long" if error["type"] == "too_long" or isinstance(places[-1], int):
-            return f"{key.removesuffix(f'[{places[-1]}]')}={value!r}: has the wrong number of values"
+        case "missing" | "missing_argument" | "too_long" if error[
+            "type"
+        ] == "too_long" or isinstance(places[-1], int):
+            return (
+                f"{key.removesuffix(f'[{places[-1]}]')}={value!r}: has the wrong number of values"
+            )
         case "missing" | "missing_argument":
             return f"{key}: missing, and it has no default"
         case "value_error":
@@ -147,7 +173,9 @@ def keys(kind: type, path: str = "") -> Iterator[str]:
     """The dotted keys of a section and of the sections in it."""
     for field in dataclasses.fields(kind):
         key = f"{path}.{field.name}" if path else field.name
-        if isinstance(kept := _bare(_hints(kind)[field.name]), type) and dataclasses.is_dataclass(kept):
+        if isinstance(kept := _bare(_hints(kind)[field.name]), type) and dataclasses.is_dataclass(
+            kept
+        ):
             yield from keys(kept, key)
         else:
             yield key
@@ -165,7 +193,8 @@ def flatten(values: Values, prefix: str = "") -> dict[str, Any]:
 
 
 def declared(kind: Any, key: str) -> list[Any]:
-    """What annotations state about the option at a dotted key below a section's type: of sections first, its own last.
+    """What annotations state about the option at a dotted key below a section's type: of sections
+    first, its own last.
 
     Keys that the type does not have add nothing.
     """
@@ -174,7 +203,9 @@ def declared(kind: Any, key: str) -> list[Any]:
         if typing.get_origin(kind) is dict:
             kind = get_args(kind)[1]
             continue
-        kind = next((arg for arg in (kind, *get_args(kind)) if dataclasses.is_dataclass(arg)), None)  # "Section | None"
+        kind = next(
+            (arg for arg in (kind, *get_args(kind)) if dataclasses.is_dataclass(arg)), None
+        )  # "Section | None"
         if kind is None or part not in _hints(kind):
             break
         found += _stated(_hints(kind)[part])
@@ -210,7 +241,8 @@ def _stated(hint: Any) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """Condition under which an option takes effect; where it does not hold, the option takes its default."""
+    """Condition under which an option takes effect; where it does not hold, the option takes its
+    default."""
 
     what: str  # completes "has no effect without"
     holds: Callable[[Any], Any]  # of the whole configuration
@@ -218,13 +250,17 @@ class Needs:
 
 @dataclasses.dataclass(frozen=True)
 class Doubt:
-    """A rule across sections that a value may break in a file, with a warning, but not on the command line."""
+    """A rule across sections that a value may break in a file, with a warning, but not on the
+    command line."""
 
-    problem: Callable[[Any], str]  # of the whole configuration: what is wrong, and the remedy; empty if nothing is
+    problem: Callable[
+        [Any], str
+    ]  # of the whole configuration: what is wrong, and the remedy; empty if nothing is
 
 
 def settled(config: Config) -> tuple[Config, list[tuple[str, str]]]:
-    """The configuration with the defaults of all options without effect, and key and message for each of them.
+    """The configuration with the defaults of all options without effect, and key and message for
+    each of them.
 
     Messages about doubtful values, which stay, come last.
     """
@@ -236,10 +272,16 @@ def settled(config: Config) -> tuple[Config, list[tuple[str, str]]]:
         config = reset
 
 
-def _reset(value: Any, key: str, config: Any, problems: dict[str, str], doubts: dict[str, str]) -> Any:
-    """A value of a configuration with the defaults of options that have no effect in it, which become problems."""
+def _reset(
+    value: Any, key: str, config: Any, problems: dict[str, str], doubts: dict[str, str]
+) -> Any:
+    """A value of a configuration with the defaults of options that have no effect in it, which
+    become problems."""
     if isinstance(value, dict):
-        return {name: _reset(entry, f"{key}.{name}", config, problems, doubts) for name, entry in value.items()}
+        return {
+            name: _reset(entry, f"{key}.{name}", config, problems, doubts)
+            for name, entry in value.items()
+        }
     if not dataclasses.is_dataclass(value):
         return value
     kind: Any = type(value)
@@ -252,7 +294,9 @@ def _reset(value: Any, key: str, config: Any, problems: dict[str, str], doubts: 
         for rule in getattr(_hints(kind)[field.name], "__metadata__", ()):
             if isinstance(rule, Needs) and old != field.default and not rule.holds(seen):
                 what = rule.what.replace("train.", HEAD) if of_head else rule.what
-                problems[option] = f"{option}={old!r}: has no effect without {what}; set that, or remove this"
+                problems[option] = (
+                    f"{option}={old!r}: has no effect without {what}; set that, or remove this"
+                )
                 new = field.default
             elif isinstance(rule, Doubt) and (text := rule.problem(seen)):
                 doubts[option] = f"{option}={old!r}: {text}"

@@ -27,12 +27,15 @@ PRECISION = {"train.precision": "float32"}  # of every author: their GPUs had no
 def configs_root() -> Path:
     """The directory that holds `configs`: inside the installed package, or the checkout."""
     package = Path(__file__).parents[1]
-    return next(root for root in (package / "shipped", package.parent) if (root / "configs").is_dir())
+    return next(
+        root for root in (package / "shipped", package.parent) if (root / "configs").is_dir()
+    )
 
 
 def known_files(option: str) -> dict[str, Path]:
-    """The files of the package that an option can name: configurations; the studies and searches of a paper, in its
-    folder, and those over several papers; or, for `--claims`, the claims of a paper."""
+    """The files of the package that an option can name: configurations; the studies and searches of
+    a paper, in its folder, and those over several papers; or, for `--claims`, the claims of a
+    paper."""
     root = configs_root() / "configs"
     if option == "--study":
         searches = {f"{file.parent.name}/search": file for file in root.glob("*/search.py")}
@@ -44,7 +47,8 @@ def known_files(option: str) -> dict[str, Path]:
 
 
 def find_file(option: str, path: str) -> Path:
-    """A configuration or, with `option="--study"`, a study: the user's own file, or one of the package.
+    """A configuration or, with `option="--study"`, a study: the user's own file, or one of the
+    package.
 
     `path` is without a variant, and for the package e.g. "configs/cars_hist.py" or "cars_hist".
     """
@@ -56,7 +60,10 @@ def find_file(option: str, path: str) -> Path:
     name = path.removesuffix(".py")
     if name in known:
         return known[name]
-    near = [f"did you mean {str(known[m]).removeprefix(shown)}?" for m in get_close_matches(name, known, 1)]
+    near = [
+        f"did you mean {str(known[m]).removeprefix(shown)}?"
+        for m in get_close_matches(name, known, 1)
+    ]
     names = ", ".join(sorted(known_files(option)))
     remedy = near[0] if near else f"give your own Python file, or one of the package: {names}"
     raise ConfigError(f"{option}={path}: there is no such file; {remedy}")
@@ -69,11 +76,14 @@ def run_file(option: str, path: str) -> ModuleType:
     module.__file__ = str(file)
     parents = [*file.resolve().parents]
     root = next((parent.parent for parent in parents if parent.name == "configs"), None)
-    # Configuration files import each other as `configs.…`, and the code of a paper lies beside them.
+    # Configuration files import each other as `configs.…`, and the code of a paper lies beside
+    # them.
     for folder in map(str, (root,) if root else (*parents[1:2], parents[0])):
         if folder not in sys.path:
             sys.path.insert(0, folder)
-    if (shipped := str(configs_root())) not in sys.path:  # and may import the package's configurations
+    if (
+        shipped := str(configs_root())
+    ) not in sys.path:  # and may import the package's configurations
         sys.path.append(shipped)
     with running(f"{option}={path}"):
         exec(compile(file.read_bytes(), str(file), "exec"), vars(module))
@@ -82,7 +92,8 @@ def run_file(option: str, path: str) -> ModuleType:
 
 @contextmanager
 def running(file: str) -> Iterator[None]:
-    """Turns every error of a user's file into a ConfigError that names it; `file`: option and value."""
+    """Turns every error of a user's file into a ConfigError that names it; `file`: option and
+    value."""
     try:
         yield
     except UserError as error:
@@ -100,7 +111,8 @@ def resolved(
     typed: Collection[str] | None = None,
     trust_code: bool = False,
 ) -> Config:
-    """The validated configuration in a file with overrides; arguments and errors as of `load_config` and `resolve`.
+    """The validated configuration in a file with overrides; arguments and errors as of
+    `load_config` and `resolve`.
 
     `typed` are the overrides of the command line; None for all.
     """
@@ -109,14 +121,20 @@ def resolved(
 
 
 def load_config(
-    path: str, overrides: Mapping[str, Any], protocol: str | None = None, *, trust_code: bool = False
+    path: str,
+    overrides: Mapping[str, Any],
+    protocol: str | None = None,
+    *,
+    trust_code: bool = False,
 ) -> ConfigDict:
-    """The configuration in a file, with overrides applied and the modules imported that it names by import paths.
+    """The configuration in a file, with overrides applied and the modules imported that it names by
+    import paths.
 
     Args:
       path: a Python file, FILE:VARIANT, or the `config.json` of a run.
       overrides: by dotted key. Another network or loss starts from its defaults.
-      protocol: "paper" applies the overrides `PAPER_PROTOCOL` of the file, or AUTHORS if it has none.
+      protocol: "paper" applies the overrides `PAPER_PROTOCOL` of the file, or AUTHORS if it has
+        none.
       trust_code: also imports the modules that a `config.json` names.
     """
     stored = path.endswith(".json")
@@ -136,13 +154,18 @@ def load_config(
     network = overrides.get("backbone.name")
     if network is not None and network != flatten(values).get("backbone.name"):
         modules.import_code({"backbone": {"name": network}})
-        values.backbone = asdict(modules.module("backbone", network).Config())  # the defaults of another network
+        values.backbone = asdict(
+            modules.module("backbone", network).Config()
+        )  # the defaults of another network
     _choose_options(values, overrides)
     for key, value in overrides.items():
         apply_override(values, key, value)
     flat = flatten(values)
     for section in ("head", "train"):
-        if flat.get(f"{section}.scale_rates", "none") != "none" and flat.get(f"{section}.rates_for_batch") == 0:
+        if (
+            flat.get(f"{section}.scale_rates", "none") != "none"
+            and flat.get(f"{section}.rates_for_batch") == 0
+        ):
             values[section].rates_for_batch = own_batch_size
     weights = flat.get("init_from") or flat.get("backbone.pretrained") != "none"
     if "backbone.name" in overrides and flat.get("train.groups.backbone.freeze") and not weights:
@@ -150,7 +173,10 @@ def load_config(
             f"backbone.name={values.backbone.name!r}: is frozen, so it needs weights; give "
             "--config.backbone.pretrained or --config.init_from"
         )
-    for own, other in (("steps", "epochs"), ("epochs", "steps")):  # a new length replaces the one in the file
+    for own, other in (
+        ("steps", "epochs"),
+        ("epochs", "steps"),
+    ):  # a new length replaces the one in the file
         if f"train.{own}" in overrides and f"train.{other}" not in overrides and values.train[own]:
             values.train[other] = 0
     if not same_experiment(values, overrides):
@@ -162,18 +188,23 @@ def load_config(
 
 def _stored(path: str, protocol: str | None) -> ConfigDict:
     """The configuration in a JSON file: the `config.json` of a run, or the configuration alone."""
-    content = read_json(find_file("--config", path), dict[str, Any], "give the config.json of a run", ConfigError)
+    content = read_json(
+        find_file("--config", path), dict[str, Any], "give the config.json of a run", ConfigError
+    )
     values = content.get("config", content)
     if not isinstance(values, dict) or "train" not in values:
         raise ConfigError(f"--config={path}: holds no configuration; give the config.json of a run")
     if protocol == "clean" and flatten(values).get("evaluation.protocol") == "paper":
-        raise ConfigError(f"--protocol=clean: {path} is of a run under the paper protocol; give its Python file")
+        raise ConfigError(
+            f"--protocol=clean: {path} is of a run under the paper protocol; give its Python file"
+        )
     with running(f"--config={path}"):  # whatever the keys are called
         return ConfigDict(values)
 
 
 def run_variant(option: str, path: str, function: str) -> tuple[ModuleType, Any]:
-    """Executes FILE or FILE:VARIANT; returns the module, and the result of its function for the variant."""
+    """Executes FILE or FILE:VARIANT; returns the module, and the result of its function for the
+    variant."""
     name, colon, variant = path.partition(":")
     module = run_file(option, name)
     variants = getattr(module, "VARIANTS", ())
@@ -189,11 +220,16 @@ def run_variant(option: str, path: str, function: str) -> tuple[ModuleType, Any]
 
 
 def _choose_options(values: ConfigDict, overrides: Mapping[str, Any]) -> None:
-    """Gives a method whose options depend on values, such as its loss, the options of the values that overrides choose.
+    """Gives a method whose options depend on values, such as its loss, the options of the values
+    that overrides choose.
 
     New options take their defaults, and those that it does not have any more are removed.
     """
-    chosen = {key.removeprefix("method."): value for key, value in overrides.items() if key.startswith("method.")}
+    chosen = {
+        key.removeprefix("method."): value
+        for key, value in overrides.items()
+        if key.startswith("method.")
+    }
     name, present = flatten(values).get("method.name"), values.get("method")
     if not chosen or "." in str(name) or not isinstance(present, ConfigDict):
         return
@@ -204,14 +240,18 @@ def _choose_options(values: ConfigDict, overrides: Mapping[str, Any]) -> None:
             before = method.config_type(present)
         if (kind := method.config_type({**present, **chosen})) is not before:
             defaults = asdict(kind())
-            values.method = {**defaults, **{key: present[key] for key in defaults if key in {*present} - {*chosen}}}
+            values.method = {
+                **defaults,
+                **{key: present[key] for key in defaults if key in {*present} - {*chosen}},
+            }
 
 
 def apply_override(values: ConfigDict, key: str, value: Any) -> None:
     """Sets a dotted key.
 
-    Text is parsed as the type of the present value. Any other value replaces it; a mapping or a dataclass may also be
-    a new section. A new path in `train.groups`, such as backbone/layer1_*, starts as a copy of its group.
+    Text is parsed as the type of the present value. Any other value replaces it; a mapping or a
+    dataclass may also be a new section. A new path in `train.groups`, such as backbone/layer1_*,
+    starts as a copy of its group.
     """
     is_section = is_dataclass(value) or isinstance(value, Mapping)
     *sections, last = key.split(".")
@@ -248,4 +288,6 @@ def _parsed(key: str, text: str, old: Any) -> Any:
     except (KeyError, ValueError, SyntaxError, TypeError):
         wanted = "true or false" if isinstance(old, bool) else f"{type(old).__name__}, e.g. {old!r}"
         raise ConfigError(f"{key}={text}: must be {wanted}") from None
-    raise ConfigError(f"{key}: is a section; set the keys in it one by one: {', '.join(sorted(old or {}))}")
+    raise ConfigError(
+        f"{key}: is a section; set the keys in it one by one: {', '.join(sorted(old or {}))}"
+    )

@@ -1,8 +1,10 @@
-"""The modules and functions that a configuration names: data sets, backbones, methods, losses, samplers and others.
+"""The modules and functions that a configuration names: data sets, backbones, methods, losses,
+samplers and others.
 
-A name without dots is a module of this package, a name with dots an import path, so that the code of a paper needs no
-place in this package. Only the user's own configuration file or command line causes an import (`import_code`); a stored
-configuration, for example of a model from the hub, can name modules that are already imported.
+A name without dots is a module of this package, a name with dots an import path, so that the code
+of a paper needs no place in this package. Only the user's own configuration file or command line
+causes an import (`import_code`); a stored configuration, for example of a model from the hub, can
+name modules that are already imported.
 """
 
 import importlib.util
@@ -18,27 +20,37 @@ from dml_jax.config.fields import Mark, Values, declared, flatten, names_code
 from dml_jax.config.sections import Data, Evaluation, Train
 from dml_jax.errors import ConfigError, UserError, suggest
 
-# Packages, below `dml_jax`, of the modules that `data.name`, `backbone.name` and `method.name` name.
+# Packages, below `dml_jax`, of the modules that `data.name`, `backbone.name` and `method.name`
+# name.
 MODULES = {"data": "data.formats", "backbone": "backbones", "method": "methods"}
-SECTIONS = {"data": Data, "train": Train, "head": Train, "evaluation": Evaluation}  # those of every configuration
+SECTIONS = {
+    "data": Data,
+    "train": Train,
+    "head": Train,
+    "evaluation": Evaluation,
+}  # those of every configuration
 # Such a module defines one of these functions.
 ENTRY_POINTS = {"data": ("load", "RECIPE"), "backbone": ("build",), "method": ("build",)}
 
 
 def choices(kind: str) -> list[str]:
-    """The names in this package for `data.name`, `backbone.name` or `method.name`, where `kind` is the section."""
+    """The names in this package for `data.name`, `backbone.name` or `method.name`, where `kind` is
+    the section."""
     package = importlib.import_module(f"dml_jax.{MODULES[kind]}")
     names = (found.name for found in pkgutil.iter_modules(package.__path__))
     return sorted(name for name in names if _import(kind, name) is not None)
 
 
 def module(kind: str, name: Any, key: str = "") -> ModuleType:
-    """The module of a data set, backbone or method, by its name in this package or its import path."""
+    """The module of a data set, backbone or method, by its name in this package or its import
+    path."""
     where = f"{key or f'{kind}.name'}={name!r}"
     if isinstance(name, str) and "." in name:
         found = imported(where, name)
         if not any(hasattr(found, name) for name in ENTRY_POINTS[kind]):
-            raise ConfigError(f"{where}: does not define {ENTRY_POINTS[kind][0]}(); see docs/guides/extend.md")
+            raise ConfigError(
+                f"{where}: does not define {ENTRY_POINTS[kind][0]}(); see docs/guides/extend.md"
+            )
         return found
     if isinstance(name, str) and name.isidentifier() and (own := _import(kind, name)):
         return own
@@ -48,33 +60,46 @@ def module(kind: str, name: Any, key: str = "") -> ModuleType:
 
 
 def _published(name: str) -> str:
-    """How to choose a published network, whose name is no module's; empty if there is none of this name."""
+    """How to choose a published network, whose name is no module's; empty if there is none of this
+    name."""
     for network in choices("backbone"):
         own = module("backbone", network)
         if (published := getattr(own, "PUBLISHED", {}).get(name)) is not None:
             given, usual = flatten(asdict(published)), flatten(asdict(own.Config()))
             options = "".join(
-                f" --config.backbone.{key}={','.join(map(str, value)) if isinstance(value, list) else value}"
-                for key, value in given.items() if value != usual[key] and key != "name"
-            )  # fmt: skip
-            return f"{name} is a network of {network}: give --config.backbone.name={network}{options}"
+                f" --config.backbone.{key}={','.join(map(str, value)) if isinstance(value, list) else value}"  # noqa: E501
+                for key, value in given.items()
+                if value != usual[key] and key != "name"
+            )
+            return (
+                f"{name} is a network of {network}: give --config.backbone.name={network}{options}"
+            )
     return ""
 
 
 def parts(kind: str, part: str) -> dict[str, ModuleType]:
-    """The modules called `part` of the data sets, backbones or methods in this package, by the names of these."""
+    """The modules called `part` of the data sets, backbones or methods in this package, by the
+    names of these."""
     package = importlib.import_module(f"dml_jax.{MODULES[kind]}")
     names = sorted(found.name for found in pkgutil.iter_modules(package.__path__) if found.ispkg)
     paths = {name: f"{package.__name__}.{name}.{part}" for name in names}
-    return {name: importlib.import_module(path) for name, path in paths.items() if importlib.util.find_spec(path)}
+    return {
+        name: importlib.import_module(path)
+        for name, path in paths.items()
+        if importlib.util.find_spec(path)
+    }
 
 
 def backbone_is_frozen(config: Any) -> bool:
-    """Whether no part of a configuration's backbone is trained, of which the method may have a group of another name.
+    """Whether no part of a configuration's backbone is trained, of which the method may have a
+    group of another name.
 
     Such a method has it as BACKBONE_GROUP.
     """
-    names = ("backbone", getattr(module("method", config.method.name), "BACKBONE_GROUP", "backbone"))
+    names = (
+        "backbone",
+        getattr(module("method", config.method.name), "BACKBONE_GROUP", "backbone"),
+    )
     parts = [group for name, group in config.train.groups.items() if name.split("/")[0] in names]
     return bool(parts) and all(group.freeze for group in parts)
 
@@ -92,18 +117,24 @@ def imported(where: str, path: str) -> ModuleType:
     """The module at an import path; raises ConfigError unless it has been imported."""
     if path not in sys.modules:
         raise ConfigError(
-            f"{where}: {path} is not imported, because a stored configuration names it; if you trust this code, give "
+            f"{where}: {path} is not imported, because a stored configuration names it; if you "
+            "trust this "
+            "code, "
+            "give "
             "--trust_code (in Python, trust_code=True), or import it yourself"
         )
     return sys.modules[path]
 
 
 def function(key: str, path: str) -> Callable[..., Any]:
-    """The function at an import path whose module has been imported; `key` is the option that names it."""
+    """The function at an import path whose module has been imported; `key` is the option that names
+    it."""
     name, _, attribute = path.rpartition(".")
     found = getattr(imported(f"{key}={path!r}", name), attribute, None)
     if not callable(found):
-        raise ConfigError(f"{key}={path!r}: {name} has no function {attribute}; see docs/guides/extend.md")
+        raise ConfigError(
+            f"{key}={path!r}: {name} has no function {attribute}; see docs/guides/extend.md"
+        )
     return found
 
 
@@ -112,13 +143,20 @@ def import_module(key: str, name: str, path: str) -> None:
     try:
         importlib.import_module(path)
     except Exception as error:
-        remedy = "; install it, or put its folder into PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
+        remedy = (
+            "; install it, or put its folder into PYTHONPATH"
+            if isinstance(error, ModuleNotFoundError)
+            else ""
+        )
         message = f"cannot be imported ({type(error).__name__}: {error}){remedy}"
-        raise ConfigError(f"{key}={name!r}: {error if isinstance(error, UserError) else message}") from error
+        raise ConfigError(
+            f"{key}={name!r}: {error if isinstance(error, UserError) else message}"
+        ) from error
 
 
 def import_code(values: Values, keys: Collection[str] | None = None) -> None:
-    """Imports the modules that a trusted configuration names by import paths, or only those at some dotted keys."""
+    """Imports the modules that a trusted configuration names by import paths, or only those at some
+    dotted keys."""
     for key, name, path, checked in _named(values):
         if keys is not None and key not in keys:
             continue
@@ -128,13 +166,16 @@ def import_code(values: Values, keys: Collection[str] | None = None) -> None:
 
 
 def _named(values: Values) -> Iterator[tuple[str, str, str, bool]]:
-    """(key, value, path of a module, whether it must have a function) of each import path in a configuration."""
+    """(key, value, path of a module, whether it must have a function) of each import path in a
+    configuration."""
     flat = flatten(values)
     for key in (f"{kind}.name" for kind in MODULES):
         if "." in str(flat.get(key)):
             yield key, flat[key], flat[key], False
     # By now, the module of the method is imported, unless it is not trusted.
-    kinds = SECTIONS | {kind: _options(kind, flat.get(f"{kind}.name")) for kind in ("backbone", "method")}
+    kinds = SECTIONS | {
+        kind: _options(kind, flat.get(f"{kind}.name")) for kind in ("backbone", "method")
+    }
     for key, value in flat.items():
         section, _, option = key.partition(".")
         marks = [mark for mark in declared(kinds.get(section), option) if names_code(mark)]

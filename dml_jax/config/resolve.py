@@ -1,6 +1,7 @@
 """The configuration of a run after validation, and the options that tell one run from another.
 
-The sections `backbone` and `method` have a key `name`, which is the name of a module, and the options of its `Config`.
+The sections `backbone` and `method` have a key `name`, which is the name of a module, and the
+options of its `Config`.
 """
 
 import hashlib
@@ -14,7 +15,16 @@ from typing import Annotated, Any
 from annotated_types import Ge, Lt
 
 from dml_jax.config import fields as rules
-from dml_jax.config.fields import Effect, Mark, Values, flatten, require, section, validate, with_precision
+from dml_jax.config.fields import (
+    Effect,
+    Mark,
+    Values,
+    flatten,
+    require,
+    section,
+    validate,
+    with_precision,
+)
 from dml_jax.config.modules import module
 from dml_jax.config.sections import WITHOUT_CLASSES, Data, Evaluation, Train
 from dml_jax.errors import ConfigError, UserError
@@ -27,25 +37,37 @@ LENGTH = ("train.steps", "train.epochs")
 
 @section
 class Config:
-    """One experiment; `backbone` and `method` are the `Config` of the module that their `name` names."""
+    """One experiment; `backbone` and `method` are the `Config` of the module that their `name`
+    names."""
 
     name: str  # of the experiment
     data: Data
     backbone: Any
     method: Any
     train: Train
-    head: Train | None = None  # training before `train`, of all but the backbone, on its frozen features; None: none
+    head: Train | None = (
+        None  # training before `train`, of all but the backbone, on its frozen features; None: none
+    )
     evaluation: Annotated[Evaluation, Effect.NONE] = Evaluation()
     # Published results, as fractions, by protocol of the run ("clean", "paper"), source and metric.
-    paper: Annotated[dict[str, dict[str, dict[str, float]]], Effect.NONE] = field(default_factory=dict)
+    paper: Annotated[dict[str, dict[str, dict[str, float]]], Effect.NONE] = field(
+        default_factory=dict
+    )
     # Of weights, batches and augmentation.
     seed: Annotated[int, Ge(0), Lt(2**31), Mark.SAME_EXPERIMENT] = 0
-    init_from: Annotated[str, Mark.PATH] = ""  # work directory or directory of converted weights to start from
+    init_from: Annotated[str, Mark.PATH] = (
+        ""  # work directory or directory of converted weights to start from
+    )
 
     def __post_init__(self) -> None:
         views = self.head.feature_views if self.head else 1
         rule = "must be positive, and train.feature_views 0: head trains on features first"
-        require(self.head is None or bool(views and not self.train.feature_views), "head.feature_views", views, rule)
+        require(
+            self.head is None or bool(views and not self.train.feature_views),
+            "head.feature_views",
+            views,
+            rule,
+        )
 
 
 def published(values: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -54,12 +76,15 @@ def published(values: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     return values["paper"].get(protocol, {})
 
 
-def resolve(values: Values, typed: Collection[str] = (), warn: Callable[[str], None] | None = None) -> Config:
+def resolve(
+    values: Values, typed: Collection[str] = (), warn: Callable[[str], None] | None = None
+) -> Config:
     """Validates a whole configuration; options without effect take their defaults.
 
     Args:
       values: nested, as `get_config()` of a configuration file returns them.
-      typed: dotted keys that the command line sets. An option without effect among them is an error.
+      typed: dotted keys that the command line sets. An option without effect among them is an
+        error.
       warn: called with one sentence for each of the others.
     """
     config, problems = rules.settled(_validated(values))
@@ -68,15 +93,23 @@ def resolve(values: Values, typed: Collection[str] = (), warn: Callable[[str], N
             raise ConfigError(text)
         if warn is not None:
             warn(text)
-    if config.train.precision == "bfloat16" and "backbone.dtype" in typed and config.backbone.dtype != "bfloat16":
+    if (
+        config.train.precision == "bfloat16"
+        and "backbone.dtype" in typed
+        and config.backbone.dtype != "bfloat16"
+    ):
         raise ConfigError(
-            f"backbone.dtype={config.backbone.dtype!r}: train.precision='bfloat16' sets it too; remove one of them"
+            f"backbone.dtype={config.backbone.dtype!r}: train.precision='bfloat16' sets it too; "
+            "remove one "
+            "of "
+            "them"
         )
     return settled(config)
 
 
 def settled(config: Config) -> Config:
-    """A configuration that was made from another one: options without effect take their defaults."""
+    """A configuration that was made from another one: options without effect take their
+    defaults."""
     config, _ = rules.settled(config)
     if config.train.precision == "bfloat16":
         config = replace(config, backbone=with_precision(config.backbone, "bfloat16"))
@@ -88,7 +121,11 @@ def _validated(values: Values) -> Config:
     kind = _with_types(*(_options(name, values) for name in ("backbone", "method")))
     for key, value in flat.items():
         bucket = key == "data.path" and isinstance(value, str) and value.startswith(BUCKETS)
-        if (key == PRETRAINED or Mark.PATH in rules.declared(kind, key)) and isinstance(value, str) and not bucket:
+        if (
+            (key == PRETRAINED or Mark.PATH in rules.declared(kind, key))
+            and isinstance(value, str)
+            and not bucket
+        ):
             expand_path(key, value)
     made = validate(kind, values)
     if "." not in made.data.name:  # a model can be used without the code of its data set
@@ -104,11 +141,14 @@ def _options(kind: str, values: Values) -> Any:
 
 @cache
 def _with_types(backbone: type, method: type) -> type[Config]:
-    return section(type("Config", (Config,), {"__annotations__": {"backbone": backbone, "method": method}}))
+    return section(
+        type("Config", (Config,), {"__annotations__": {"backbone": backbone, "method": method}})
+    )
 
 
 def _known_types(values: Values) -> type[Config]:
-    """The types of a configuration's options; Any for the options of code that is not known here."""
+    """The types of a configuration's options; Any for the options of code that is not known
+    here."""
     known: list[Any] = [Any, Any]
     for place, name in enumerate(("backbone", "method")):
         with suppress(UserError):
@@ -117,23 +157,37 @@ def _known_types(values: Values) -> type[Config]:
 
 
 def same_experiment(values: Values, keys: Iterable[str]) -> bool:
-    """Whether a configuration with other values at these keys is still the experiment of its published numbers."""
+    """Whether a configuration with other values at these keys is still the experiment of its
+    published numbers."""
     kind = _known_types(values)
-    return all(key == PRETRAINED or Mark.SAME_EXPERIMENT in rules.declared(kind, key) for key in keys)
+    return all(
+        key == PRETRAINED or Mark.SAME_EXPERIMENT in rules.declared(kind, key) for key in keys
+    )
 
 
 def decisive(values: Mapping[str, Any], *, selecting: bool = True) -> dict[str, Any]:
-    """The keys, with values, that determine the trained model; unless `selecting`, of models that exist already.
+    """The keys, with values, that determine the trained model; unless `selecting`, of models that
+    exist already.
 
-    Each option declares its `Effect`. Without their code, all options of a method or backbone count.
+    Each option declares its `Effect`. Without their code, all options of a method or backbone
+    count.
     """
     flat, kind = flatten(values), _known_types(values)
     # A configuration that was edited by hand may lack any key.
     selected = flat.get("train.select") != "last" or flat.get("head.select", "last") != "last"
-    counted = {None} | ({Effect.SELECTION} | ({Effect.EMBEDDING} if selecting else set()) if selected else set())
+    counted = {None} | (
+        {Effect.SELECTION} | ({Effect.EMBEDDING} if selecting else set()) if selected else set()
+    )
     # With a sampler that does not draw by class, this is the size of test-time batches only.
-    ignored = (*LENGTH, *(("data.images_per_class",) if flat.get("data.sampler") in WITHOUT_CLASSES else ()))
-    return {key: value for key, value in flat.items() if key not in ignored and rules.effect(kind, key) in counted}
+    ignored = (
+        *LENGTH,
+        *(("data.images_per_class",) if flat.get("data.sampler") in WITHOUT_CLASSES else ()),
+    )
+    return {
+        key: value
+        for key, value in flat.items()
+        if key not in ignored and rules.effect(kind, key) in counted
+    }
 
 
 def digest(config: Config) -> str:

@@ -17,7 +17,8 @@ CHANGED = "*"  # marks values that differ from the default
 
 
 def options(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, str, str]]:
-    """Key, value, default (None where there is none), type and meaning of all options of a configuration or section."""
+    """Key, value, default (None where there is none), type and meaning of all options of a
+    configuration or section."""
     hints = typing.get_type_hints(type(section), include_extras=True)
     texts = meanings(type(section))
     for field in dataclasses.fields(section):
@@ -42,7 +43,9 @@ def meanings(kind: type) -> dict[str, str]:
             continue
         names = {field.name for field in dataclasses.fields(owner)}
         try:
-            source = inspect.getsource(owner.__dict__.get("__wrapped__", owner))  # the function of a loss
+            source = inspect.getsource(
+                owner.__dict__.get("__wrapped__", owner)
+            )  # the function of a loss
         except OSError:  # a class that was made at run time; its bases have the comments
             continue
         above: list[str] = []
@@ -73,7 +76,11 @@ def type_name(annotation: Any) -> str:
     if getattr(annotation, "__metadata__", None):
         rules = [rule for rule in annotation.__metadata__ if rule not in (Lt(LIMIT), Le(LARGEST))]
         signs = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
-        bounds = [f"{signs[type(r)][0]} {getattr(r, signs[type(r)][1]):g}" for r in rules if type(r) in signs]
+        bounds = [
+            f"{signs[type(r)][0]} {getattr(r, signs[type(r)][1]):g}"
+            for r in rules
+            if type(r) in signs
+        ]
         return " ".join([type_name(args[0]), *bounds])
     if str(annotation).startswith("typing.Literal"):
         return " | ".join(map(str, args))
@@ -85,7 +92,8 @@ def type_name(annotation: Any) -> str:
 
 
 def print_values(config: Config) -> None:
-    """Prints every key of an experiment with its value, type and meaning; values other than the default are marked."""
+    """Prints every key of an experiment with its value, type and meaning; values other than the
+    default are marked."""
     console = Console(highlight=False, soft_wrap=True)
     section = ""
     for key, value, default, kind, meaning in options(config):

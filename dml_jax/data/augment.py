@@ -1,6 +1,7 @@
 """Augmentation of training images on the device: flips, colour jitter, greyscale, random erasing.
 
-Pure functions of a key, to be called inside the jitted step. Every image of every view is augmented independently.
+Pure functions of a key, to be called inside the jitted step. Every image of every view is augmented
+independently.
 """
 
 import jax
@@ -9,34 +10,51 @@ import jax.numpy as jnp
 from dml_jax.config import Data
 
 LUMA = (0.299, 0.587, 0.114)  # weights of red, green, blue (ITU-R BT.601), as in Pillow's greyscale
-ERASED = (0.4914, 0.4822, 0.4465)  # value of an erased pixel, after normalisation, in the network's channel order
+ERASED = (
+    0.4914,
+    0.4822,
+    0.4465,
+)  # value of an erased pixel, after normalisation, in the network's channel order
 TRIES = 100  # random boxes that are tried until one fits into the image
-AREA, RATIO = (0.02, 0.4), (0.3, 1 / 0.3)  # ranges of an erased box: share of the image's area, height / width
+AREA, RATIO = (
+    (0.02, 0.4),
+    (0.3, 1 / 0.3),
+)  # ranges of an erased box: share of the image's area, height / width
 
 
 def apply(images: jax.Array, key: jax.Array, data: Data) -> jax.Array:
-    """Random flips, colour jitter and greyscale, as far as `data` enables them, of images uint8 [..., H, W, 3].
+    """Random flips, colour jitter and greyscale, as far as `data` enables them, of images uint8
+    [..., H, W, 3].
 
     Random erasing is separate (`erase`) because it follows the normalisation.
     """
     flip, colour, grey = jax.random.split(key, 3)
     each = (*images.shape[:-3], 1, 1, 1)
     if data.flip:
-        images = jnp.where(jax.random.bernoulli(flip, data.flip, each), images[..., ::-1, :], images)
+        images = jnp.where(
+            jax.random.bernoulli(flip, data.flip, each), images[..., ::-1, :], images
+        )
     if not data.jitter and not data.greyscale:
         return images
     values = images.astype(float)
     if data.jitter:
-        values = jitter(values, *jax.random.uniform(colour, (3, *each), minval=1 - data.jitter, maxval=1 + data.jitter))
+        values = jitter(
+            values,
+            *jax.random.uniform(colour, (3, *each), minval=1 - data.jitter, maxval=1 + data.jitter),
+        )
     if data.greyscale:
         values = jnp.where(jax.random.bernoulli(grey, data.greyscale, each), luma(values), values)
     return jnp.clip(jnp.round(values), 0, 255).astype(jnp.uint8)
 
 
-def jitter(values: jax.Array, brightness: jax.Array, contrast: jax.Array, saturation: jax.Array) -> jax.Array:
-    """Scales brightness, then contrast about the image's mean grey, then saturation about each pixel's grey.
+def jitter(
+    values: jax.Array, brightness: jax.Array, contrast: jax.Array, saturation: jax.Array
+) -> jax.Array:
+    """Scales brightness, then contrast about the image's mean grey, then saturation about each
+    pixel's grey.
 
-    Values are float [..., H, W, 3] in 0..255, factors float [..., 1, 1, 1]; a factor of 1 changes nothing.
+    Values are float [..., H, W, 3] in 0..255, factors float [..., 1, 1, 1]; a factor of 1 changes
+    nothing.
     """
     values = jnp.clip(values * brightness, 0, 255)
     mean = jnp.mean(luma(values), axis=(-3, -2), keepdims=True)
@@ -47,21 +65,33 @@ def jitter(values: jax.Array, brightness: jax.Array, contrast: jax.Array, satura
 
 def luma(values: jax.Array) -> jax.Array:
     """The greyscale value of each pixel: [..., H, W, 3] -> [..., H, W, 1]."""
-    return jnp.sum(values * jnp.asarray(LUMA, values.dtype).reshape((1,) * (values.ndim - 1) + (3,)), -1, keepdims=True)
+    return jnp.sum(
+        values * jnp.asarray(LUMA, values.dtype).reshape((1,) * (values.ndim - 1) + (3,)),
+        -1,
+        keepdims=True,
+    )
 
 
 def erase(inputs: jax.Array, key: jax.Array, probability: float) -> jax.Array:
-    """Random erasing as in the code of MPN: of normalised images [B, H, W, 3], with a uniform height / width."""
+    """Random erasing as in the code of MPN: of normalised images [B, H, W, 3], with a uniform
+    height / width."""
     count, height, width, _ = inputs.shape
     boxes = erased_boxes(key, probability, count, height, width)
     top, left, box_height, box_width = (value[:, None, None] for value in boxes)
     rows, columns = jnp.arange(height)[None, :, None], jnp.arange(width)[None, None, :]
-    erased = (rows >= top) & (rows < top + box_height) & (columns >= left) & (columns < left + box_width)
-    return jnp.where(erased[..., None], jnp.asarray(ERASED, inputs.dtype)[None, None, None, :], inputs)
+    erased = (
+        (rows >= top) & (rows < top + box_height) & (columns >= left) & (columns < left + box_width)
+    )
+    return jnp.where(
+        erased[..., None], jnp.asarray(ERASED, inputs.dtype)[None, None, None, :], inputs
+    )
 
 
-def erased_boxes(key: jax.Array, probability: float, count: int, height: int, width: int) -> tuple[jax.Array, ...]:
-    """(top, left, height, width) of a random box in each of `count` images, int [count] each, in pixels.
+def erased_boxes(
+    key: jax.Array, probability: float, count: int, height: int, width: int
+) -> tuple[jax.Array, ...]:
+    """(top, left, height, width) of a random box in each of `count` images, int [count] each, in
+    pixels.
 
     An image has a box with the given probability; the height is 0 where it has none.
     """
@@ -71,16 +101,22 @@ def erased_boxes(key: jax.Array, probability: float, count: int, height: int, wi
     corners = jax.random.uniform(draws[2], (count, TRIES, 2))
     boxes = jax.vmap(erased_box, (0, 0, 0, None, None))(shares, ratios, corners, height, width)
     top, left, box_height, box_width = boxes
-    return top, left, jnp.where(jax.random.bernoulli(chance, probability, (count,)), box_height, 0), box_width
+    return (
+        top,
+        left,
+        jnp.where(jax.random.bernoulli(chance, probability, (count,)), box_height, 0),
+        box_width,
+    )
 
 
 def erased_box(
     shares: jax.Array, ratios: jax.Array, corners: jax.Array, height: int, width: int
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """The first of T random boxes that fits into the image: int (top, left, height, width), height 0 if none fits.
+    """The first of T random boxes that fits into the image: int (top, left, height, width), height
+    0 if none fits.
 
-    Of the area and height / width, `shares` and `ratios` float [T]; `corners` float [T, 2] in [0, 1) are the top left
-    corners relative to the range in which the box fits.
+    Of the area and height / width, `shares` and `ratios` float [T]; `corners` float [T, 2] in [0,
+    1) are the top left corners relative to the range in which the box fits.
     """
     area = shares * (height * width)
     heights = jnp.round(jnp.sqrt(area * ratios)).astype(jnp.int32)

@@ -1,13 +1,13 @@
 """Decoding image files to pixels, and encoding them losslessly.
 
-The formats are JPEG (of MPO files the first image), PNG, GIF, BMP, TIFF, WebP, AVIF and PPM/PGM, recognised by content;
-no other decoder of Pillow is reachable, because some start programs (EPS) or are rarely tested. HEIC, the format of
-phones, needs the extra "heic".
+The formats are JPEG (of MPO files the first image), PNG, GIF, BMP, TIFF, WebP, AVIF and PPM/PGM,
+recognised by content; no other decoder of Pillow is reachable, because some start programs (EPS) or
+are rarely tested. HEIC, the format of phones, needs the extra "heic".
 
-Pixels are those that Pillow gives after applying the EXIF orientation, converting to RGB and dropping alpha, except for
-16-bit greyscale, which Pillow would clip to almost white. JPEG files other than CMYK are decoded by simplejpeg, which
-gives the same bits faster. A decoder does not detect all damage, e.g. flipped bits in the middle of a JPEG scan;
-checksums (`store.verify`) do.
+Pixels are those that Pillow gives after applying the EXIF orientation, converting to RGB and
+dropping alpha, except for 16-bit greyscale, which Pillow would clip to almost white. JPEG files
+other than CMYK are decoded by simplejpeg, which gives the same bits faster. A decoder does not
+detect all damage, e.g. flipped bits in the middle of a JPEG scan; checksums (`store.verify`) do.
 
 The memory of the images that all threads decode at a time is limited: see `Room`.
 """
@@ -40,28 +40,45 @@ FORMATS: tuple[str, ...] = (
     "AVIF",
     "PPM",
 )  # Pillow's names; PPM includes PGM
-HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12 of a HEIC file; AVIF may also use the last
+HEIC = (
+    b"ftypheic",
+    b"ftypheix",
+    b"ftypmif1",
+)  # bytes 4 to 12 of a HEIC file; AVIF may also use the last
 NEEDS_HEIC = "is HEIC, which needs one more package: pip install pillow-heif"
 LIMIT = 89_478_485  # pixels; the threshold above which Pillow warns of a decompression bomb
 MEMORY = 2**29  # bytes that the images decoded at a time may need; a larger one is decoded alone
-PILLOW, BASELINE, PROGRESSIVE = 12, 3, 9  # bytes per pixel that decoding needs, about; the latter two for simplejpeg
+PILLOW, BASELINE, PROGRESSIVE = (
+    12,
+    3,
+    9,
+)  # bytes per pixel that decoding needs, about; the latter two for simplejpeg
 CMYK = ("CMYK", "YCCK")  # colours of JPEG files that Pillow decodes
 STRIP = 2**22  # pixels that are converted at a time
-MAX_SCANS = 100  # of a JPEG file, as in libtiff: a scan of 13 bytes takes as long as one over all pixels
+MAX_SCANS = (
+    100  # of a JPEG file, as in libtiff: a scan of 13 bytes takes as long as one over all pixels
+)
 MAX_COMMENTS = 100  # of a PPM or PGM file in text; for each, Pillow copies the rest of the file
-MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a JPEG file, if a segment or the end follows
+MARKER = re.compile(
+    rb"\xff[^\x00\x01\xd0-\xd7\xff]"
+)  # of a JPEG file, if a segment or the end follows
 EXIF, ORIGINAL, CHANGED = 0x8769, 36867, 306  # EXIF tags of times
 BITS, PHOTOMETRIC, ORIENTATION = 0x0102, 0x0106, 0x0112  # TIFF and EXIF tags
 ROTATED = range(2, 9)  # orientations other than upright
 WARNINGS_LOCK = threading.Lock()  # warning filters are global to all threads
-LOADING_LOCK = threading.Lock()  # an image of Pillow may be given twice, and reads its file when it is first used
-with contextlib.suppress(AttributeError, OSError):  # libtiff would write about damaged files to stderr, without names
+LOADING_LOCK = (
+    threading.Lock()
+)  # an image of Pillow may be given twice, and reads its file when it is first used
+with contextlib.suppress(
+    AttributeError, OSError
+):  # libtiff would write about damaged files to stderr, without names
     ctypes.CDLL(Image.core.__file__).TIFFSetErrorHandler(None)
 PPM = re.compile(rb"P6\n(\d{1,6}) (\d{1,6})\n255\n")  # header of an uncompressed image
 
 
 class Room(AbstractContextManager["Room"]):
-    """The memory that an image needs while it is decoded and used: threads wait in their order until it is free."""
+    """The memory that an image needs while it is decoded and used: threads wait in their order
+    until it is free."""
 
     _turn, _freed, _used = threading.Lock(), threading.Condition(), 0  # of all
 
@@ -84,11 +101,13 @@ class Room(AbstractContextManager["Room"]):
 
 
 def rgb(data: bytes, min_side: int = 0, *, upright: bool = True) -> np.ndarray:
-    """Decodes an image file to uint8 [H, W, 3]; of animations the first frame, of deeper channels the highest 8 bits.
+    """Decodes an image file to uint8 [H, W, 3]; of animations the first frame, of deeper channels
+    the highest 8 bits.
 
-    JPEG files are shrunk by 2 or more while being decoded if both sides keep `min_side` pixels, which changes pixel
-    values; 0 for the full size. With `upright`, the EXIF orientation is applied. Raises DataError for a file that is
-    not an image of one of the `FORMATS`, damaged, too large, or of floats or 32-bit integers.
+    JPEG files are shrunk by 2 or more while being decoded if both sides keep `min_side` pixels,
+    which changes pixel values; 0 for the full size. With `upright`, the EXIF orientation is
+    applied. Raises DataError for a file that is not an image of one of the `FORMATS`, damaged, too
+    large, or of floats or 32-bit integers.
     """
     with decoded(data, min_side, upright=upright) as pixels:
         return pixels
@@ -96,7 +115,8 @@ def rgb(data: bytes, min_side: int = 0, *, upright: bool = True) -> np.ndarray:
 
 @contextlib.contextmanager
 def decoded(data: bytes, min_side: int = 0, *, upright: bool = True) -> Iterator[np.ndarray]:
-    """Context with the pixels of `rgb`, whose memory counts until its end; no other image may be decoded in it."""
+    """Context with the pixels of `rgb`, whose memory counts until its end; no other image may be
+    decoded in it."""
     with Room() as room:
         yield _decode(data, min_side, upright, room)
 
@@ -105,7 +125,9 @@ def _decode(data: bytes, min_side: int, upright: bool, room: Room) -> np.ndarray
     jpeg = data[:3] == b"\xff\xd8\xff"
     scans = jpeg and data.count(b"\xff\xda") > MAX_SCANS and _scans(data) > MAX_SCANS
     if scans or (data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > MAX_COMMENTS):
-        raise DataError("more than 100 scans or comments, which would take very long; save it again")
+        raise DataError(
+            "more than 100 scans or comments, which would take very long; save it again"
+        )
     if jpeg and (pixels := _jpeg(data, min_side, upright, room)) is not None:
         return pixels
     if header := PPM.match(data):
@@ -126,7 +148,8 @@ class Header(NamedTuple):
 
 
 def header(data: bytes) -> Header:
-    """What the header of an image file announces; raises DataError if it is not one of the `FORMATS`."""
+    """What the header of an image file announces; raises DataError if it is not one of the
+    `FORMATS`."""
     if data[:3] == b"\xff\xd8\xff":
         with contextlib.suppress(ValueError):  # Pillow decides whether the file is damaged
             height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
@@ -155,7 +178,8 @@ def from_pillow(image: Image.Image, *, upright: bool = True) -> np.ndarray:
 
 @contextlib.contextmanager
 def _usable() -> Iterator[None]:
-    """Within this context, Pillow's exceptions are DataErrors; for damaged files its plugins raise many types."""
+    """Within this context, Pillow's exceptions are DataErrors; for damaged files its plugins raise
+    many types."""
     try:
         yield
     except MemoryError:  # not the file's fault
@@ -182,27 +206,33 @@ def _pixels(image: Image.Image, upright: bool = True) -> np.ndarray:
         return _grey(image, 16)
     if image.mode in ("I", "F"):
         what = "floating-point" if image.mode == "F" else "signed or 32-bit integer"
-        raise DataError(f"has {what} pixels, whose range is unknown; convert it to 8 or 16 bits per channel")
+        raise DataError(
+            f"has {what} pixels, whose range is unknown; convert it to 8 or 16 bits per channel"
+        )
     image.info.pop("transparency", None)  # alpha is dropped anyway, and Pillow would warn
     width, height = image.size
     rows = max(1, STRIP // width)
     if height <= rows:
         return np.asarray(image.convert("RGB"))
     pixels = np.empty((height, width, 3), np.uint8)
-    for top in range(0, height, rows):  # a copy of the whole image would need more memory than the image
+    for top in range(
+        0, height, rows
+    ):  # a copy of the whole image would need more memory than the image
         end = min(top + rows, height)
         pixels[top:end] = np.asarray(image.crop((0, top, width, end)).convert("RGB"))
     return pixels
 
 
 def _grey(image: Image.Image, bits: int, inverted: bool = False) -> np.ndarray:
-    """The highest 8 of `bits` bits of a greyscale image, as uint8 [H, W, 3]; `inverted` if 0 is white."""
+    """The highest 8 of `bits` bits of a greyscale image, as uint8 [H, W, 3]; `inverted` if 0 is
+    white."""
     grey = (np.asarray(image) >> (bits - 8)).astype(np.uint8)
     return np.repeat((255 - grey if inverted else grey)[:, :, None], 3, axis=2)
 
 
 def _open(data: bytes) -> Image.Image:
-    """Opens an image file, turning Pillow's warning about more than `LIMIT` pixels into an exception."""
+    """Opens an image file, turning Pillow's warning about more than `LIMIT` pixels into an
+    exception."""
     formats = FORMATS
     if data[4:12] in HEIC and b"avif" not in data[12:64]:
         try:
@@ -222,7 +252,8 @@ def is_outdated(reason: str) -> bool:
 
 
 def exif_day(file: Path) -> str:
-    """The day of a photograph's EXIF time, e.g. "2024:05:31"; empty if it is unknown or the file no image."""
+    """The day of a photograph's EXIF time, e.g. "2024:05:31"; empty if it is unknown or the file no
+    image."""
     with contextlib.suppress(Exception):
         if file.is_file():  # a pipe may have no end
             with Image.open(file, formats=FORMATS) as image:
@@ -263,7 +294,8 @@ def _jpeg(data: bytes, min_side: int, upright: bool, room: Room) -> np.ndarray |
 
 
 def _scans(data: bytes) -> int:
-    """The number of scans of a JPEG file; other segments, or data after the end, may look like some."""
+    """The number of scans of a JPEG file; other segments, or data after the end, may look like
+    some."""
     position, count = 2, 0
     while (marker := MARKER.search(data, position)) and marker[0] != b"\xff\xd9":
         count += marker[0] == b"\xff\xda"
@@ -272,7 +304,8 @@ def _scans(data: bytes) -> int:
 
 
 def is_plain(data: bytes) -> bool:
-    """Whether a file needs no conversion to RGB: JPEG other than CMYK, or 8-bit PNG without palette and alpha."""
+    """Whether a file needs no conversion to RGB: JPEG other than CMYK, or 8-bit PNG without palette
+    and alpha."""
     if data[:3] == b"\xff\xd8\xff":
         try:
             return simplejpeg.decode_jpeg_header(data)[2] not in CMYK

@@ -1,7 +1,8 @@
 """The input pipeline: host batches of a split, prefetched by threads (grain).
 
-An element of the grain data set is a whole batch, computed by a pure function of the step. So the batches do not depend
-on the number of threads and hosts, and a resumed run simply starts at its step.
+An element of the grain data set is a whole batch, computed by a pure function of the step. So the
+batches do not depend on the number of threads and hosts, and a resumed run simply starts at its
+step.
 """
 
 import os
@@ -20,27 +21,36 @@ from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 
-CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of version 2 of cgroups: microseconds, or max, in each period
+CPU_QUOTA = Path(
+    "/sys/fs/cgroup/cpu.max"
+)  # of version 2 of cgroups: microseconds, or max, in each period
 T = TypeVar("T", bound=tuple[object, ...])  # a batch
 PREFETCHED = 4  # batches read ahead
-READERS = 8  # threads at most: reading a photograph takes Python's lock a fifth of the time, so more would wait for it
+# Threads at most: reading a photograph takes Python's lock a fifth of the time, so more would wait
+# for it.
+READERS = 8
 
 
 def usable_cores() -> int:
     """Number of cores that this process may use, by its affinity and the quota of its container."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     quota, period = CPU_QUOTA.read_text().split() if CPU_QUOTA.exists() else ("max", "")
     return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
 class BatchReader(AbstractContextManager[Any], Iterator[T]):
-    """An iterator over prefetched batches, whose threads run until the end of its `with` statement."""
+    """An iterator over prefetched batches, whose threads run until the end of its `with`
+    statement."""
 
     def __init__(self, make: Callable[[int], T], start: int, stop: int, data: Data) -> None:
         import grain  # takes seconds, which commands without batches should not spend
 
         threads = data.threads or min(usable_cores(), READERS)
-        options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(PREFETCHED, threads))
+        options = grain.ReadOptions(
+            num_threads=threads, prefetch_buffer_size=max(PREFETCHED, threads)
+        )
         batches = grain.MapDataset.range(start, stop).map(lambda step: make(int(step)))
         self._iterator = iter(batches.to_iter_dataset(options))
         self.waited = 0.0  # seconds spent waiting for batches so far
@@ -70,17 +80,20 @@ def training(
 ) -> BatchReader[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """The training batches of the steps `start` to `stop` - 1.
 
-    The random numbers of an image come from `default_rng((seed, step, slot, view))`, where slot is its row in the
-    global batch. Where features stand for images, `default_rng((seed, step))` draws a view for each row.
+    The random numbers of an image come from `default_rng((seed, step, slot, view))`, where slot is
+    its row in the global batch. Where features stand for images, `default_rng((seed, step))` draws
+    a view for each row.
 
     Args:
-      features: [N, views, ...] in the order of the split, computed before and read instead of the images.
+      features: [N, views, ...] in the order of the split, computed before and read instead of the
+        images.
       views: number of random crops of each image.
-      host, hosts: index of this process and number of processes; each gets consecutive rows of the global batch.
+      host, hosts: index of this process and number of processes; each gets consecutive rows of the
+        global batch.
 
     Returns:
-      a reader of (images uint8 [views, B / hosts, H, W, 3] or features [views, B / hosts, ...], labels int32
-      [B / hosts], index int32 [B / hosts]).
+      a reader of (images uint8 [views, B / hosts, H, W, 3] or features [views, B / hosts, ...],
+      labels int32 [B / hosts], index int32 [B / hosts]).
 
     Raises:
       DataError: while reading, if an image cannot be decoded or cropped, or images differ in size.
@@ -102,15 +115,23 @@ def training(
                 except DataError as error:
                     raise DataError(f"{split.ids[index]}: {error}") from error
         batch = _stack(images, [split.ids[i] for i in indices])
-        return batch.reshape(views, share, *batch.shape[1:]), labels[indices], indices.astype(np.int32)
+        return (
+            batch.reshape(views, share, *batch.shape[1:]),
+            labels[indices],
+            indices.astype(np.int32),
+        )
 
     def draw(step: int, features: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         indices, mine = sampler.batch(step), slice(host * share, (host + 1) * share)
-        chosen = np.random.default_rng((seed, step)).integers(features.shape[1], size=(views, len(indices)))
+        chosen = np.random.default_rng((seed, step)).integers(
+            features.shape[1], size=(views, len(indices))
+        )
         indices, chosen = indices[mine], chosen[:, mine]
         return features[indices[None], chosen], labels[indices], indices.astype(np.int32)
 
-    return BatchReader(make if features is None else partial(draw, features=features), start, stop, data)
+    return BatchReader(
+        make if features is None else partial(draw, features=features), start, stop, data
+    )
 
 
 def _stack(images: list[np.ndarray], ids: list[str]) -> np.ndarray:
@@ -118,7 +139,10 @@ def _stack(images: list[np.ndarray], ids: list[str]) -> np.ndarray:
     for i, image in enumerate(images):
         if image.shape != images[0].shape:
             raise DataError(
-                f"{ids[i % len(ids)]} has {image.shape[1]}x{image.shape[0]} pixels, but {ids[0]} has "
-                f"{images[0].shape[1]}x{images[0].shape[0]}: the images of a batch must have one size; set data.crop"
+                f"{ids[i % len(ids)]} has {image.shape[1]}x{image.shape[0]} pixels, but {ids[0]} "
+                "has "
+                f"{images[0].shape[1]}x{images[0].shape[0]}: the images of a batch must have one "
+                "size; set "
+                "data.crop"
             )
     return np.stack(images)

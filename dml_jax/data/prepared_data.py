@@ -1,4 +1,5 @@
-"""Prepared data sets: an ArrayRecord file of encoded images for each split, an Arrow index, and a marker file."""
+"""Prepared data sets: an ArrayRecord file of encoded images for each split, an Arrow index, and a
+marker file."""
 
 import functools
 import hashlib
@@ -16,7 +17,17 @@ from pydantic import StrictInt
 from dml_jax.config import Data
 from dml_jax.data import decode, split_metadata
 from dml_jax.data.prepare import duplicates
-from dml_jax.data.prepare.sources import MARKER, File, Options, Recipe, bucket, listed, reaching, stamp, walk
+from dml_jax.data.prepare.sources import (
+    MARKER,
+    File,
+    Options,
+    Recipe,
+    bucket,
+    listed,
+    reaching,
+    stamp,
+    walk,
+)
 from dml_jax.data.prepare.understand import Page, shown, understand
 from dml_jax.data.split import Read, Split
 from dml_jax.errors import DataError
@@ -65,7 +76,8 @@ def file_reader(files: Sequence[str], min_side: int = 0, upright: bool = True) -
 
 
 def read_marker(directory: Path) -> dict[str, Any] | None:
-    """The content of the marker file, None if it does not exist; raises DataError if a field is damaged."""
+    """The content of the marker file, None if it does not exist; raises DataError if a field is
+    damaged."""
     path = directory / MARKER
     if not path.is_file():
         return None
@@ -73,7 +85,8 @@ def read_marker(directory: Path) -> dict[str, Any] | None:
 
 
 def verify(directory: Path) -> None:
-    """Raises DataError unless the SHA-256 of every file of a prepared data set is the recorded one."""
+    """Raises DataError unless the SHA-256 of every file of a prepared data set is the recorded
+    one."""
     marker = read_marker(directory)
     if marker is None:
         raise DataError(f"{directory}: not a prepared data set")
@@ -88,23 +101,31 @@ def _check_digest(directory: Path, name: str, marker: dict[str, Any]) -> None:
 
 
 def load(data: Data, recipe: Recipe) -> dict[str, Split]:
-    """The splits of a prepared data set, or of an unprepared folder that the recipe reads in place."""
+    """The splits of a prepared data set, or of an unprepared folder that the recipe reads in
+    place."""
     path, how = data.path, (data.decoded_side, data.exif_rotation)
     directory = Path(path).expanduser()
     exists = bool(path) and directory.is_dir()
     marker = read_marker(directory) if exists else None
     if marker is None and exists and recipe.in_place:
         scanned = _scan_folder(directory, recipe, data)
-        return {key: part._replace(read=file_reader(part.files, *how)) for key, part in scanned.items()}
+        return {
+            key: part._replace(read=file_reader(part.files, *how)) for key, part in scanned.items()
+        }
     if marker is None:
         what = "not a prepared data set" if exists else "no such directory"
         remedy = f"dml-jax prepare --name={data.name} --source=… --output={path} creates one"
         if recipe.in_place:
-            what_it_holds = "with one subfolder per class" if data.name == "folder" else "with the table"
+            what_it_holds = (
+                "with one subfolder per class" if data.name == "folder" else "with the table"
+            )
             remedy = f"give one with --config.data.path, prepared or {what_it_holds}"
         raise DataError(f"data.path={path}: {what}; {remedy}")
     if marker["name"] != data.name:
-        raise DataError(f"data.path={path}: contains the data set {marker['name']!r}, but data.name is {data.name!r}")
+        raise DataError(
+            f"data.path={path}: contains the data set {marker['name']!r}, but data.name is "
+            f"{data.name!r}"
+        )
     for file, (size, _) in marker["files"].items():
         if not (directory / file).is_file() or (directory / file).stat().st_size != size:
             raise DataError(f"{directory / file}: missing or of the wrong size; {REMEDY}")
@@ -117,20 +138,28 @@ def load(data: Data, recipe: Recipe) -> dict[str, Split]:
 
 
 def _scan_folder(directory: Path, recipe: Recipe, data: Data) -> Mapping[str, Split]:
-    """The splits of an image folder; what its images hold is cached until the size or time of a file changes.
+    """The splits of an image folder; what its images hold is cached until the size or time of a
+    file changes.
 
-    `content` does not depend on times, so that a copy of the folder has the same and its run can be resumed.
+    `content` does not depend on times, so that a copy of the folder has the same and its run can be
+    resumed.
     """
     source = f"data.path={directory}"
     files = dict(walk(directory.resolve()))
     page = understand(recipe, files, Options(session=data.session), source)
     duplicates.check_number_of_classes(page.entries, source)
     lines = [str(directory.resolve())]
-    lines += [f"{e.id}\0{e.split}\0{e.class_name}\0{dict(e.metadata)}\0{stamp(e.file.path)}" for e in page.entries]
+    lines += [
+        f"{e.id}\0{e.split}\0{e.class_name}\0{dict(e.metadata)}\0{stamp(e.file.path)}"
+        for e in page.entries
+    ]
     fingerprint = "\n".join(lines).encode(errors="surrogateescape")
     splits = split_metadata.cached(fingerprint, lambda: _scan(directory, page, data.name))
     doubts = shown(page.doubts, source)
-    return {name: split._replace(note="\n".join(filter(None, (*doubts, split.note)))) for name, split in splits.items()}
+    return {
+        name: split._replace(note="\n".join(filter(None, (*doubts, split.note))))
+        for name, split in splits.items()
+    }
 
 
 def _scan(directory: Path, page: Page, name: str) -> Mapping[str, Split]:
@@ -142,29 +171,43 @@ def _scan(directory: Path, page: Page, name: str) -> Mapping[str, Split]:
     if reasons:
         first = min(reasons)
         raise DataError(
-            f"data.path={directory}: {len(reasons)} of {len(entries)} images cannot be used, the first is "
-            f"{entries[first].id}: {reasons[first]}; {preparation} lists all of them, and with --skip_bad leaves them "
+            f"data.path={directory}: {len(reasons)} of {len(entries)} images cannot be used, the "
+            "first is "
+            f"{entries[first].id}: {reasons[first]}; {preparation} lists all of them, and with "
+            "--skip_bad "
+            "leaves "
+            "them "
             "out"
         )
     content = hashlib.sha256()
     for i, entry in enumerate(entries):
         content.update(facts[i].sha256)
         content.update(f"{entry.split}\n{entry.class_name}\n{entry.id}\n".encode())
-    note = duplicates.label_conflicts((facts[i].pixels, entry.class_name, entry.id) for i, entry in enumerate(entries))
+    note = duplicates.label_conflicts(
+        (facts[i].pixels, entry.class_name, entry.id) for i, entry in enumerate(entries)
+    )
     note += f"; {preparation} lists all of them in {duplicates.TABLE}" if note else ""
     splits = split_metadata.from_entries(entries)
-    return {name: split._replace(content=content.hexdigest(), note=note) for name, split in splits.items()}
+    return {
+        name: split._replace(content=content.hexdigest(), note=note)
+        for name, split in splits.items()
+    }
 
 
 def staged(url: str) -> Path:
-    """A local copy of the directory at a URL, made by one process of the machine and used again by all.
+    """A local copy of the directory at a URL, made by one process of the machine and used again by
+    all.
 
-    Files that are changed, added or removed in the bucket lead to another copy. The SHA-256 of a prepared data set are
-    checked. Raises DataError if the files cannot be read or are damaged.
+    Files that are changed, added or removed in the bucket lead to another copy. The SHA-256 of a
+    prepared data set are checked. Raises DataError if the files cannot be read or are damaged.
     """
     found = listed(url)
     if outside := [name for name in found if not name or ".." in PurePosixPath(name).parts]:
-        raise DataError(f"{url}: is not a directory" if outside == [""] else f"{url}: {outside[0]!r} leads outside")
+        raise DataError(
+            f"{url}: is not a directory"
+            if outside == [""]
+            else f"{url}: {outside[0]!r} leads outside"
+        )
     listing = "".join(f"{name}\0{info.size}\0{info.mtime_ns}\n" for name, info in found.items())
     caches = cache_dir() / "staged"
     target = caches / hashlib.sha256(f"{url}\n{listing}".encode()).hexdigest()[:32]
@@ -172,12 +215,22 @@ def staged(url: str) -> Path:
     with locked(target.with_suffix(".part")):
         if not target.is_dir():
             size = sum(info.size for info in found.values())
-            print(f"copying {len(found):,} files, {size / 2**20:,.0f} MiB, from {url} to {caches}", flush=True)
+            print(
+                f"copying {len(found):,} files, {size / 2**20:,.0f} MiB, from {url} to {caches}",
+                flush=True,
+            )
             with atomic_directory(target) as draft, reaching(url):
                 system, root = bucket(url)
-                for folder in {(draft / name).parent for name in found}:  # a bucket need not have directories
+                for folder in {
+                    (draft / name).parent for name in found
+                }:  # a bucket need not have directories
                     folder.mkdir(parents=True, exist_ok=True)
-                fs.copy_files(root, str(draft), source_filesystem=system, destination_filesystem=fs.LocalFileSystem())
+                fs.copy_files(
+                    root,
+                    str(draft),
+                    source_filesystem=system,
+                    destination_filesystem=fs.LocalFileSystem(),
+                )
                 with reading(url, "prepare and upload it again"):
                     if read_marker(draft):
                         verify(draft)

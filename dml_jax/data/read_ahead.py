@@ -11,7 +11,9 @@ import numpy as np
 from dml_jax.data.pipeline import READERS, usable_cores
 from dml_jax.errors import DataError
 
-CHUNK = 16  # images that a thread reads in one go, because handing over each costs as much as decoding a small one
+# Images that a thread reads in one go, because handing over each costs as much as decoding a small
+# one.
+CHUNK = 16
 AHEAD = 2  # batches that are read while the network computes
 R = TypeVar("R")
 T = TypeVar("T")
@@ -29,11 +31,13 @@ def stream(
     on_bad: Callable[[DataError], object] | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Iterator[np.ndarray]:
-    """Embeds groups of images, reading ahead across their borders; yields float32 [N, ...] for each group.
+    """Embeds groups of images, reading ahead across their borders; yields float32 [N, ...] for each
+    group.
 
-    `read` reads some items, in several threads; `start` starts to embed what was read of a batch of so many items, and
-    what follows their rows is padding. `blank` stands for an image that cannot be read: `on_bad` is called with its
-    error, and its row is NaN (with one process only). `on_progress` is called with the number done.
+    `read` reads some items, in several threads; `start` starts to embed what was read of a batch of
+    so many items, and what follows their rows is padding. `blank` stands for an image that cannot
+    be read: `on_bad` is called with its error, and its row is NaN (with one process only).
+    `on_progress` is called with the number done.
     """
     threads = min(usable_cores(), READERS)
     pool = ThreadPoolExecutor(threads)
@@ -42,7 +46,9 @@ def stream(
         chunk = max(1, min(CHUNK, -(-len(items) // threads)))
         return [pool.submit(read, items[i : i + chunk]) for i in range(0, len(items), chunk)]
 
-    def begin(parts: Sequence[Future[list[np.ndarray | DataError]]], count: int) -> tuple[Any, np.ndarray]:
+    def begin(
+        parts: Sequence[Future[list[np.ndarray | DataError]]], count: int
+    ) -> tuple[Any, np.ndarray]:
         images = [image for part in parts for image in part.result()]
         bad = np.array([isinstance(image, DataError) for image in images], bool)
         for error in itertools.compress(images, bad):
@@ -50,16 +56,25 @@ def stream(
                 raise error  # type: ignore[misc]
             on_bad(error)  # type: ignore[arg-type]
         pixels = [blank if isinstance(image, DataError) else image for image in images]
-        bad.resize(count, refcheck=False)  # other processes' images are good, or those processes fail
+        bad.resize(
+            count, refcheck=False
+        )  # other processes' images are good, or those processes fail
         return start(pixels, count), bad
 
     batches = (
-        (group[first : first + size], first, len(group)) for group in groups for first in range(0, len(group), size)
+        (group[first : first + size], first, len(group))
+        for group in groups
+        for first in range(0, len(group), size)
     )
     # Only the names are kept: the items may be the contents of files.
-    submitted = (([name(item) for item in items], first, total, submit(own(items))) for items, first, total in batches)
+    submitted = (
+        ([name(item) for item in items], first, total, submit(own(items)))
+        for items, first, total in batches
+    )
     ready = _ahead(submitted, AHEAD)
-    started = ((names, first, total, *begin(parts, len(names))) for names, first, total, parts in ready)
+    started = (
+        (names, first, total, *begin(parts, len(names))) for names, first, total, parts in ready
+    )
     rows = np.empty(0, np.float32)
     try:
         # One batch is given to the device while it computes the previous one.
@@ -79,11 +94,15 @@ def stream(
 
 
 def check_finite(rows: np.ndarray, names: Sequence[str]) -> None:
-    """Raises DataError, which names the first image, if embeddings float32 [N, ...] hold NaN or infinity."""
+    """Raises DataError, which names the first image, if embeddings float32 [N, ...] hold NaN or
+    infinity."""
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=tuple(range(1, rows.ndim))))
     if len(bad):
         raise DataError(
-            f"{names[bad[0]]}: the model's embedding is not finite; use another checkpoint, or leave the image out"
+            f"{names[bad[0]]}: the model's embedding is not finite; use another checkpoint, or "
+            "leave the "
+            "image "
+            "out"
         )
 
 

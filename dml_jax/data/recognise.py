@@ -1,4 +1,5 @@
-"""Which data set a folder, a table or an archive is, and the page that `dml-jax inspect` prints about it."""
+"""Which data set a folder, a table or an archive is, and the page that `dml-jax inspect` prints
+about it."""
 
 import pkgutil
 import shlex
@@ -19,15 +20,21 @@ FEW = 3  # images of a class below which it is named
 
 @cache
 def _recipes() -> Mapping[str, Recipe]:
-    """The recipes: data sets with official files, then tables, and last the folders, which would read most of them."""
-    names = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent / "formats")])]
+    """The recipes: data sets with official files, then tables, and last the folders, which would
+    read most of them."""
+    names = [
+        module.name for module in pkgutil.iter_modules([str(Path(__file__).parent / "formats")])
+    ]
     modules = {name: configs.module("data", name) for name in names}
     found = {name: module.RECIPE for name, module in modules.items() if hasattr(module, "RECIPE")}
-    return dict(sorted(found.items(), key=lambda pair: (not pair[1].home, pair[0] == "folder", pair[0])))
+    return dict(
+        sorted(found.items(), key=lambda pair: (not pair[1].home, pair[0] == "folder", pair[0]))
+    )
 
 
 def recognised(files: Files, options: Options, source: str) -> tuple[str, Page]:
-    """The data set that files are, and how all of its images are read to be compared; `source` is for messages."""
+    """The data set that files are, and how all of its images are read to be compared; `source` is
+    for messages."""
     found, reasons = survey(files.items()).files, []
     for name, recipe in _recipes().items():
         if not recipe.recognised(found):
@@ -39,12 +46,16 @@ def recognised(files: Files, options: Options, source: str) -> tuple[str, Page]:
             continue
         page = understand(_known(recipe, entries), files, options, source, labelled=True)
         return name, page._replace(doubts=[*reasons, *page.doubts])
-    what = "; ".join(reasons) or "no images: give a folder with one folder of images per class, or with a table"
+    what = (
+        "; ".join(reasons)
+        or "no images: give a folder with one folder of images per class, or with a table"
+    )
     raise DataError(f"{source}: {what}")
 
 
 def refusal(page: Page) -> str:
-    """Why the files, which look like a published data set, are not read as it; empty if they are."""
+    """Why the files, which look like a published data set, are not read as it; empty if they
+    are."""
     return next((line for line in page.doubts if line.startswith(REFUSED)), "")
 
 
@@ -73,18 +84,35 @@ def page(path: Path, options: Options, source: str) -> list[str]:
 
 def _facts(name: str, page: Page, options: Options) -> list[str]:
     recipe, classes = _recipes()[name], page.classes()
-    what = f"{name}, the layout of its owners ({recipe.home})" if recipe.home else f"{name}, your own data"
-    given = f"none given, so {100 * options.test_share:g} % of the classes are for test" if page.divided else "given"
+    what = (
+        f"{name}, the layout of its owners ({recipe.home})"
+        if recipe.home
+        else f"{name}, your own data"
+    )
+    given = (
+        f"none given, so {100 * options.test_share:g} % of the classes are for test"
+        if page.divided
+        else "given"
+    )
     lines = [f"read as: {what}", f"splits: {given}"]
     for split in filter(classes.__contains__, SPLITS):
         names = classes[split]
         images = Counter(entry.class_name for entry in page.entries if entry.split == split)
         ends = repr(names[0]) + (f" to {names[-1]!r}" if names[1:] else "")
         least, most = min(images.values()), max(images.values())
-        sizes = f"{least:,} to {most:,} images each" if least < most else f"{counted(most, 'image')} each"
-        lines.append(f"{split}: {counted(images.total(), 'image')} of {counted(len(names), 'class')}, {ends}; {sizes}")
+        sizes = (
+            f"{least:,} to {most:,} images each"
+            if least < most
+            else f"{counted(most, 'image')} each"
+        )
+        lines.append(
+            f"{split}: {counted(images.total(), 'image')} of {counted(len(names), 'class')}, "
+            f"{ends}; {sizes}"
+        )
         if few := [label for label in names if images[label] < FEW]:
-            lines.append(f"  with fewer than {FEW} images: {counted(len(few), 'class')}, e.g. {few[0]!r}")
+            lines.append(
+                f"  with fewer than {FEW} images: {counted(len(few), 'class')}, e.g. {few[0]!r}"
+            )
     total = len({label for names in classes.values() for label in names})
     lines.append(f"in all: {counted(len(page.entries), 'image')} of {counted(total, 'class')}")
     lines.append(f"missing: {len(page.missing()):,} of {len(page.entries):,} images")
@@ -104,12 +132,18 @@ def _advice(name: str, path: Path, page: Page, options: Options, problem: str) -
     )
     images = Counter(entry.split for entry in page.entries)
     complete = all(images[split] == count for split, (count, _) in (recipe.counts or {}).items())
-    source, output = shlex.quote(str(path)), shlex.quote(f"data/{path.absolute().name.split('.')[0]}")
+    source, output = (
+        shlex.quote(str(path)),
+        shlex.quote(f"data/{path.absolute().name.split('.')[0]}"),
+    )
     command = (
-        f"dml-jax prepare --name={name} --source={source}{given}{'' if complete else ' --subset'} --output={output}"
+        f"dml-jax prepare --name={name} "
+        f"--source={source}{given}{'' if complete else ' --subset'} --output={output}"
     )
     lines = [f"error in training: {problem}"] if problem else []
-    lines.append(f"{'mend that, or read it so all the same' if refusal(page) else 'prepare it'}: {command}")
+    lines.append(
+        f"{'mend that, or read it so all the same' if refusal(page) else 'prepare it'}: {command}"
+    )
     if path.is_dir() and recipe.in_place and not problem and not given and not refusal(page):
         lines.append(f"or use it in place: --config.data.name={name} --config.data.path={source}")
     return lines

@@ -1,8 +1,9 @@
 """Sessions: which photographs were taken in one go. Measurements leave whole sessions out.
 
-Photographs of one session are often near-copies of each other, so one of them finds the others for other reasons than
-its class. A session is the value of a column of the data set, the day of the EXIF time ("date"), the folder inside the
-folder of a class ("folder"), or the part of a file's name that a regular expression matches, e.g. "^(train|val|test)_".
+Photographs of one session are often near-copies of each other, so one of them finds the others for
+other reasons than its class. A session is the value of a column of the data set, the day of the
+EXIF time ("date"), the folder inside the folder of a class ("folder"), or the part of a file's name
+that a regular expression matches, e.g. "^(train|val|test)_".
 """
 
 import re
@@ -18,12 +19,16 @@ DATE, FOLDER, COLUMN = "date", "folder", "session"
 
 
 def find(
-    session: str, names: Sequence[str], files: Sequence[str | Path] = (), columns: Mapping[str, Sequence[Any]] = {}
+    session: str,
+    names: Sequence[str],
+    files: Sequence[str | Path] = (),
+    columns: Mapping[str, Sequence[Any]] = {},
 ) -> list[str]:
     """The session of each image, "" if it is unknown.
 
     Args:
-      session: "date", "folder", a column or a regular expression; "" for dates if every image has one.
+      session: "date", "folder", a column or a regular expression; "" for dates if every image has
+        one.
       names: of the images, paths whose last folder is the class or, for "folder", the session.
       files: the files of the images, which "date" reads.
       columns: further columns of the data set.
@@ -38,13 +43,19 @@ def find(
         try:
             matches = [re.search(session, PurePath(name).name) for name in names]
         except re.error as error:
-            raise ConfigError(f"session={session}: is neither a column nor a regular expression ({error})") from None
+            raise ConfigError(
+                f"session={session}: is neither a column nor a regular expression ({error})"
+            ) from None
         found = [match[match.re.groups and 1] or "" if match else "" for match in matches]
     if not session:
         return found if all(found) and len(set(found)) > 1 else [""] * len(names)
     if not any(found):
         raise DataError(
-            f"session={session}: fits none of {len(names):,} images, e.g. {names[0]}; give date, folder, a column or a "
+            f"session={session}: fits none of {len(names):,} images, e.g. {names[0]}; give date, "
+            "folder, a "
+            "column "
+            "or "
+            "a "
             "regular expression of the file names"
         )
     return found
@@ -53,7 +64,11 @@ def find(
 def of_classes(classes: dict[str, list[Path]], session: str) -> dict[Path, str]:
     """The session of each image of some classes."""
     files = [file for images in classes.values() for file in images]
-    return dict(zip(files, find(session, [str(file) for file in files], files), strict=True)) if files else {}
+    return (
+        dict(zip(files, find(session, [str(file) for file in files], files), strict=True))
+        if files
+        else {}
+    )
 
 
 def added(split: Split, session: str) -> Split:
@@ -63,13 +78,17 @@ def added(split: Split, session: str) -> Split:
 
 
 def groups(splits: Mapping[str, Split]) -> dict[str, list[str]]:
-    """The arguments `groups` and `gallery_groups` of `metrics.retrieval`; empty if no session of a query is known.
+    """The arguments `groups` and `gallery_groups` of `metrics.retrieval`; empty if no session of a
+    query is known.
 
     An image whose session is unknown is a session of its own.
     """
     if COLUMN not in next(iter(splits.values())).metadata:
         return {}
     return {
-        key: [str(name) or f"{key} {i}" for i, name in enumerate(part.metadata.get(COLUMN, [""] * len(part.labels)))]
+        key: [
+            str(name) or f"{key} {i}"
+            for i, name in enumerate(part.metadata.get(COLUMN, [""] * len(part.labels)))
+        ]
         for key, part in zip(("groups", "gallery_groups"), splits.values(), strict=False)
     }

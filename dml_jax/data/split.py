@@ -20,15 +20,17 @@ def unread(index: int, rng: np.random.Generator | None) -> np.ndarray:
 class Split(NamedTuple):
     """One split of a data set."""
 
-    # int64 [N], in 0..C-1; each split numbers its own classes, but a gallery shares its queries' classes.
+    # int64 [N], in 0..C-1; each split numbers its own classes, but a gallery shares its queries'
+    # classes.
     labels: np.ndarray
     ids: Sequence[str]  # N image names
-    # (index, rng) -> uint8 [H, W, 3], RGB. Data sets with randomly generated images draw them from `rng`, a
-    # `numpy.random.Generator`; with None, as in every evaluation, an index always gives the same image.
+    # (index, rng) -> uint8 [H, W, 3], RGB. Data sets with randomly generated images draw them from
+    # `rng`, a `numpy.random.Generator`; with None, as in every evaluation, an index always gives
+    # the same image.
     read: Read
     classes: Sequence[str]  # C class names
-    # SHA-256 of the data set that the split belongs to, pixels included; empty if it is built in or one of
-    # tensorflow_datasets.
+    # SHA-256 of the data set that the split belongs to, pixels included; empty if it is built in or
+    # one of tensorflow_datasets.
     content: str = ""
     # Further columns of the table that the images were listed in: name -> N values.
     metadata: Mapping[str, Sequence[Scalar]] = {}
@@ -37,7 +39,8 @@ class Split(NamedTuple):
 
 
 def digest(splits: Mapping[str, Split]) -> str:
-    """SHA-256 of the image names and labels of all splits and, except for tensorflow_datasets, of the images."""
+    """SHA-256 of the image names and labels of all splits and, except for tensorflow_datasets, of
+    the images."""
     found = hashlib.sha256()
     for name, split in sorted(splits.items()):
         found.update(f"{name} {len(split.labels)}".encode())
@@ -48,7 +51,8 @@ def digest(splits: Mapping[str, Split]) -> str:
 
 
 def with_gallery(splits: Mapping[str, Split], name: str = "test") -> dict[str, Split]:
-    """A split and, if it is the test split, the "gallery" that its images search, where there is one."""
+    """A split and, if it is the test split, the "gallery" that its images search, where there is
+    one."""
     names = ("test", "gallery") if name == "test" and "gallery" in splits else (name,)
     return {key: splits[key] for key in names}
 
@@ -72,7 +76,9 @@ def together(splits: Sequence[Split]) -> Split:
         part = int(np.searchsorted(starts, index, side="right")) - 1
         return splits[part].read(index - int(starts[part]), rng)
 
-    labels = [np.array([position[name] for name in split.classes])[split.labels] for split in splits]
+    labels = [
+        np.array([position[name] for name in split.classes])[split.labels] for split in splits
+    ]
     columns = set.intersection(*(set(split.metadata) for split in splits))
     return Split(
         np.concatenate(labels).astype(np.int64),
@@ -80,7 +86,10 @@ def together(splits: Sequence[Split]) -> Split:
         read,
         classes,
         content=splits[0].content,
-        metadata={name: [value for split in splits for value in split.metadata[name]] for name in sorted(columns)},
+        metadata={
+            name: [value for split in splits for value in split.metadata[name]]
+            for name in sorted(columns)
+        },
         files=[file for split in splits for file in split.files],
         note=splits[0].note,
     )
@@ -89,13 +98,18 @@ def together(splits: Sequence[Split]) -> Split:
 def hold_out(split: Split, share: float) -> tuple[Split, Split]:
     """Splits the classes of `split` into (training, validation).
 
-    The choice of classes depends on the data set alone, so that runs with different seeds use the same validation set.
+    The choice of classes depends on the data set alone, so that runs with different seeds use the
+    same validation set.
     """
     total = len(split.classes)
     held = round(share * total)
     if held < 2 or total - held < 2:
         raise ConfigError(
-            f"data.validation_share={share}: leaves {total - held} of {total} classes for training and {held} for "
+            f"data.validation_share={share}: leaves {total - held} of {total} classes for "
+            "training "
+            "and "
+            f"{held} "
+            "for "
             "validation; each needs at least 2"
         )
     order = np.random.default_rng(total).permutation(total)

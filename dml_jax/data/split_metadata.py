@@ -1,4 +1,5 @@
-"""Labels and names of every split in one Arrow file, apart from the pixels: samplers need not open a single image."""
+"""Labels and names of every split in one Arrow file, apart from the pixels: samplers need not open
+a single image."""
 
 import contextlib
 import hashlib
@@ -16,11 +17,16 @@ from dml_jax.data.split import Split, unread
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_write, cache_dir, reading
 
-COLUMNS = [("label", pa.int64()), ("id", pa.large_binary()), ("file", pa.large_binary())]  # then the metadata
+COLUMNS = [
+    ("label", pa.int64()),
+    ("id", pa.large_binary()),
+    ("file", pa.large_binary()),
+]  # then the metadata
 
 
 def from_entries(entries: Sequence[Entry]) -> dict[str, Split]:
-    """Groups images by split and numbers the classes of each split by name; test and gallery share one numbering."""
+    """Groups images by split and numbers the classes of each split by name; test and gallery share
+    one numbering."""
     splits = {}
     for split in SPLITS:
         numbered = ("test", "gallery") if split in ("test", "gallery") else (split,)
@@ -34,7 +40,9 @@ def from_entries(entries: Sequence[Entry]) -> dict[str, Split]:
                 read=unread,
                 classes=classes,
                 files=[str(entry.file.path) for entry in members],
-                metadata={name: [entry.metadata.get(name) for entry in members] for name in columns},
+                metadata={
+                    name: [entry.metadata.get(name) for entry in members] for name in columns
+                },
             )
     return splits
 
@@ -42,7 +50,8 @@ def from_entries(entries: Sequence[Entry]) -> dict[str, Split]:
 def save(path: Path, splits: Mapping[str, Split]) -> None:
     """Writes an Arrow IPC file: a record batch for each split, and the class names in the schema.
 
-    Names are binary, as they need not be UTF-8; a value of metadata, which can be of any type, is stored as JSON.
+    Names are binary, as they need not be UTF-8; a value of metadata, which can be of any type, is
+    stored as JSON.
     """
     columns = dict.fromkeys(name for split in splits.values() for name in split.metadata)
     header = [
@@ -54,7 +63,11 @@ def save(path: Path, splits: Mapping[str, Split]) -> None:
     with path.open("wb") as file, pa.ipc.new_file(file, schema) as writer:
         for split in splits.values():
             absent = [None] * len(split.labels)
-            arrays = [pa.array(split.labels, pa.int64()), _encoded(split.ids), _encoded(split.files or absent)]
+            arrays = [
+                pa.array(split.labels, pa.int64()),
+                _encoded(split.ids),
+                _encoded(split.files or absent),
+            ]
             for column in columns:  # null if only other splits have it
                 values = split.metadata.get(column)
                 texts = absent if values is None else [json.dumps(value) for value in values]
@@ -101,14 +114,19 @@ def _decoded(names: pa.LargeBinaryArray) -> list[str]:
 
 def checked_columns(metadata: Any, count: int) -> dict[str, list[Scalar]]:
     """Metadata read from a file; raises ValueError unless it is columns of `count` values each."""
-    columns: dict[str, list[Scalar]] = TypeAdapter(dict[str, list[Scalar]]).validate_python(metadata, strict=True)
+    columns: dict[str, list[Scalar]] = TypeAdapter(dict[str, list[Scalar]]).validate_python(
+        metadata, strict=True
+    )
     if wrong := [name for name, values in columns.items() if len(values) != count]:
-        raise ValueError(f"the column {wrong[0]!r} has {len(columns[wrong[0]])} values for {count} images")
+        raise ValueError(
+            f"the column {wrong[0]!r} has {len(columns[wrong[0]])} values for {count} images"
+        )
     return columns
 
 
 def cached(fingerprint: bytes, compute: Callable[[], Mapping[str, Split]]) -> Mapping[str, Split]:
-    """The result of `compute`, from the user's cache directory if it was computed for the same fingerprint before.
+    """The result of `compute`, from the user's cache directory if it was computed for the same
+    fingerprint before.
 
     A damaged file in the cache is replaced; a cache that cannot be written is not used.
     """

@@ -1,10 +1,11 @@
 """Resizing and cropping on the host: images get one size so that they can be stacked.
 
-Boxes and pixels match torchvision's transforms on Pillow images, which the papers' code uses. Pillow 13 changed the
-order of its two resizing passes, which changes some pixels by one level; the authors used older versions.
+Boxes and pixels match torchvision's transforms on Pillow images, which the papers' code uses.
+Pillow 13 changed the order of its two resizing passes, which changes some pixels by one level; the
+authors used older versions.
 
-Images whose longer side is more than `MAX_ASPECT` times the shorter are rejected: enlarging the shorter side of a file
-of 100 bytes to 256 pixels would otherwise take gigabytes.
+Images whose longer side is more than `MAX_ASPECT` times the shorter are rejected: enlarging the
+shorter side of a file of 100 bytes to 256 pixels would otherwise take gigabytes.
 """
 
 from collections.abc import Callable
@@ -30,7 +31,9 @@ def training(data: Data) -> Callable[[np.ndarray, np.random.Generator], np.ndarr
     def random_resized(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         if data.resize_first:
             image = resize_shorter(image, data.resize, method)
-        box = random_resized_box(image.shape[0], image.shape[1], data.crop_scale, data.crop_ratio, rng)
+        box = random_resized_box(
+            image.shape[0], image.shape[1], data.crop_scale, data.crop_ratio, rng
+        )
         return resize(crop(image, box), size, size, method)
 
     def random(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -54,11 +57,14 @@ def evaluation(data: Data) -> Callable[[np.ndarray], np.ndarray]:
     """The deterministic crop of evaluation: image uint8 [h, w, 3] -> uint8 [H, W, 3]."""
     if data.crop == "none":
         return lambda image: image
-    return lambda image: centre_crop(resize_shorter(image, data.resize, data.interpolation), data.image_size)
+    return lambda image: centre_crop(
+        resize_shorter(image, data.resize, data.interpolation), data.image_size
+    )
 
 
 def for_network(data: Data, shape: tuple[int, int], image: np.ndarray, name: str) -> np.ndarray:
-    """An image as the network sees it, uint8 [H, W, 3]; raises DataError with its name if it does not fit."""
+    """An image as the network sees it, uint8 [H, W, 3]; raises DataError with its name if it does
+    not fit."""
     try:
         return fitted(data, shape, image)
     except DataError as error:
@@ -70,28 +76,38 @@ def fitted(data: Data, shape: tuple[int, int], image: np.ndarray) -> np.ndarray:
     pixels = evaluation(data)(image)
     if pixels.shape[:2] != shape:
         raise DataError(
-            f"is {image.shape[1]}x{image.shape[0]} pixels, but the model takes images of {shape[1]}x{shape[0]} "
+            f"is {image.shape[1]}x{image.shape[0]} pixels, but the model takes images of "
+            f"{shape[1]}x{shape[0]} "
             "without cropping; resize it, or train with data.crop"
         )
     return pixels
 
 
-def resize(image: np.ndarray, height: int, width: int, method: Interpolation = "bilinear") -> np.ndarray:
-    """Resizing by Pillow, antialiased when shrinking: uint8 [h, w, 3] -> uint8 [height, width, 3]."""
+def resize(
+    image: np.ndarray, height: int, width: int, method: Interpolation = "bilinear"
+) -> np.ndarray:
+    """Resizing by Pillow, antialiased when shrinking: uint8 [h, w, 3] -> uint8 [height, width,
+    3]."""
     if image.shape[:2] == (height, width):
         return image
-    return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling[method.upper()]))
+    return np.asarray(
+        Image.fromarray(image).resize((width, height), Image.Resampling[method.upper()])
+    )
 
 
 def check_aspect(image: np.ndarray) -> None:
-    """Raises DataError if the longer side of an image is more than `MAX_ASPECT` times the shorter."""
+    """Raises DataError if the longer side of an image is more than `MAX_ASPECT` times the
+    shorter."""
     height, width = image.shape[:2]
     if max(height, width) > MAX_ASPECT * min(height, width):
-        raise DataError(f"{width}x{height} pixels: one side is more than {MAX_ASPECT} times the other; crop it")
+        raise DataError(
+            f"{width}x{height} pixels: one side is more than {MAX_ASPECT} times the other; crop it"
+        )
 
 
 def resize_shorter(image: np.ndarray, size: int, method: Interpolation = "bilinear") -> np.ndarray:
-    """Resizes the shorter side to `size` pixels and the longer one to floor(size * longer / shorter)."""
+    """Resizes the shorter side to `size` pixels and the longer one to floor(size * longer /
+    shorter)."""
     check_aspect(image)
     height, width = image.shape[:2]
     if width <= height:
@@ -106,7 +122,8 @@ def crop(image: np.ndarray, box: Box) -> np.ndarray:
 
 
 def centre_crop(image: np.ndarray, size: int) -> np.ndarray:
-    """The central `size` x `size` pixels, offsets rounded half to even; smaller images are padded with zeros first."""
+    """The central `size` x `size` pixels, offsets rounded half to even; smaller images are padded
+    with zeros first."""
     missing = [max(size - side, 0) for side in image.shape[:2]]
     if any(missing):
         image = np.pad(image, [(m // 2, (m + 1) // 2) for m in missing] + [(0, 0)])
@@ -115,12 +132,17 @@ def centre_crop(image: np.ndarray, size: int) -> np.ndarray:
 
 
 def random_resized_box(
-    height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], rng: np.random.Generator
+    height: int,
+    width: int,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    rng: np.random.Generator,
 ) -> Box:
-    """The box of torchvision's RandomResizedCrop: 10 random tries, then the largest central box of an allowed shape.
+    """The box of torchvision's RandomResizedCrop: 10 random tries, then the largest central box of
+    an allowed shape.
 
-    `scale` is the range of the box's share of the image's area, drawn uniformly, and `ratio` the range of its width /
-    height, drawn log-uniformly.
+    `scale` is the range of the box's share of the image's area, drawn uniformly, and `ratio` the
+    range of its width / height, drawn log-uniformly.
     """
     area, logs = height * width, (log(ratio[0]), log(ratio[1]))
     for _ in range(10):

@@ -1,13 +1,14 @@
-"""Exact evaluation of embeddings: retrieval, nearest neighbours, clustering, geometry, re-ranking, verification.
+"""Exact evaluation of embeddings: retrieval, nearest neighbours, clustering, geometry, re-ranking,
+verification.
 
     from dml_jax import evaluation
 
     evaluation.retrieval(embeddings, labels, ks=(1, 10))
     evaluation.kmeans.fit(embeddings, 100)
 
-Metrics, searches and clusterings validate their arguments first and raise `DataError` for a wrong shape, type or size,
-lengths that differ, or rows that are not finite, and `ConfigError` for unknown words. Modules and metrics are imported
-on first use, which keeps `import dml_jax.evaluation` fast.
+Metrics, searches and clusterings validate their arguments first and raise `DataError` for a wrong
+shape, type or size, lengths that differ, or rows that are not finite, and `ConfigError` for unknown
+words. Modules and metrics are imported on first use, which keeps `import dml_jax.evaluation` fast.
 """
 
 import importlib
@@ -17,14 +18,31 @@ if TYPE_CHECKING:
     from dml_jax.evaluation.metrics import *  # noqa: F403
 
 _MODULES = (
-    "check_inputs", "clustering", "compression", "geometry", "kmeans", "metrics", "neighbors", "open_set",
-    "own_distances", "protocol", "reranking",
-)  # fmt: skip
+    "check_inputs",
+    "clustering",
+    "compression",
+    "geometry",
+    "kmeans",
+    "metrics",
+    "neighbors",
+    "open_set",
+    "own_distances",
+    "protocol",
+    "reranking",
+)
 
 _METRICS = (
-    "ami", "density", "effective_rank", "f1_pairs", "nmi", "nmi_stderr", "of_ranked_lists", "retrieval",
-    "singular_values", "spectral_decay",
-)  # fmt: skip
+    "ami",
+    "density",
+    "effective_rank",
+    "f1_pairs",
+    "nmi",
+    "nmi_stderr",
+    "of_ranked_lists",
+    "retrieval",
+    "singular_values",
+    "spectral_decay",
+)
 __all__ = [*_METRICS, *_MODULES]
 
 

@@ -30,7 +30,9 @@ def contingency_table(labels: ArrayLike, assignments: ArrayLike) -> ContingencyT
     _, classes, class_sizes = np.unique(classes, return_inverse=True, return_counts=True)
     _, clusters, cluster_sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     cells, counts = np.unique(classes * len(cluster_sizes) + clusters, return_counts=True)
-    return ContingencyTable(counts, cells // len(cluster_sizes), cells % len(cluster_sizes), class_sizes, cluster_sizes)
+    return ContingencyTable(
+        counts, cells // len(cluster_sizes), cells % len(cluster_sizes), class_sizes, cluster_sizes
+    )
 
 
 def entropy(sizes: np.ndarray) -> float:
@@ -43,7 +45,9 @@ def mutual_information(cells: ContingencyTable) -> float:
     """I(class; cluster) in nats."""
     rows = cells.counts.sum()
     pointwise = np.log(cells.counts) + np.log(rows)
-    pointwise -= np.log(cells.class_sizes[cells.classes]) + np.log(cells.cluster_sizes[cells.clusters])
+    pointwise -= np.log(cells.class_sizes[cells.classes]) + np.log(
+        cells.cluster_sizes[cells.clusters]
+    )
     return max(0.0, float(np.sum(cells.counts / rows * pointwise)))
 
 
@@ -52,8 +56,8 @@ def nmi(labels: ArrayLike, assignments: ArrayLike, *, average: Average = "arithm
 
     Args:
       labels, assignments: int [N].
-      average: mean of the two entropies. Most published numbers use the arithmetic mean, 2I / (H + H); the NMI with
-        the geometric mean, I / sqrt(H H), is never smaller.
+      average: mean of the two entropies. Most published numbers use the arithmetic mean, 2I / (H +
+        H); the NMI with the geometric mean, I / sqrt(H H), is never smaller.
 
     Returns:
       In [0, 1]; 1 if both sides have a single group, 0 if only one side has.
@@ -68,13 +72,16 @@ def nmi(labels: ArrayLike, assignments: ArrayLike, *, average: Average = "arithm
     return min(1.0, information / mean) if mean > 0 else 0.0
 
 
-def nmi_stderr(labels: ArrayLike, assignments: ArrayLike, *, average: Average = "arithmetic") -> float:
-    """Standard error of the NMI under resampling of rows, with the clustering held fixed (delta method).
+def nmi_stderr(
+    labels: ArrayLike, assignments: ArrayLike, *, average: Average = "arithmetic"
+) -> float:
+    """Standard error of the NMI under resampling of rows, with the clustering held fixed (delta
+    method).
 
-    With pointwise information i, surprisals h of a row's class and cluster, and the mean M of the entropies H, the
-    influence of a row is f = (i - I - I dM / M) / M, and the error sqrt(mean(f^2) / N). For the arithmetic mean,
-    dM = (h_class - H_class + h_cluster - H_cluster) / 2; for the geometric mean,
-    dM = M (h_class / H_class + h_cluster / H_cluster - 2) / 2.
+    With pointwise information i, surprisals h of a row's class and cluster, and the mean M of the
+    entropies H, the influence of a row is f = (i - I - I dM / M) / M, and the error sqrt(mean(f^2)
+    / N). For the arithmetic mean, dM = (h_class - H_class + h_cluster - H_cluster) / 2; for the
+    geometric mean, dM = M (h_class / H_class + h_cluster / H_cluster - 2) / 2.
     """
     validation.choice("average", average, get_args(Average))
     cells = contingency_table(labels, assignments)
@@ -94,17 +101,23 @@ def nmi_stderr(labels: ArrayLike, assignments: ArrayLike, *, average: Average = 
 
 
 def _mean(class_entropy: float, cluster_entropy: float, average: Average) -> float:
-    arithmetic, geometric = (class_entropy + cluster_entropy) / 2, float(np.sqrt(class_entropy * cluster_entropy))
+    arithmetic, geometric = (
+        (class_entropy + cluster_entropy) / 2,
+        float(np.sqrt(class_entropy * cluster_entropy)),
+    )
     return {"arithmetic": arithmetic, "geometric": geometric}[average]
 
 
 def ami(labels: ArrayLike, assignments: ArrayLike) -> float:
-    """Adjusted mutual information, (I - E[I]) / (mean(H, H) - E[I]) (Vinh, Epps & Bailey, JMLR 2010), arithmetic mean.
+    """Adjusted mutual information, (I - E[I]) / (mean(H, H) - E[I]) (Vinh, Epps & Bailey, JMLR
+    2010), arithmetic mean.
 
     Returns:
       1 for a perfect clustering, about 0 for a random one of any number of clusters.
     """
-    from sklearn.metrics import adjusted_mutual_info_score  # imported here because training does not need it
+    from sklearn.metrics import (
+        adjusted_mutual_info_score,
+    )  # imported here because training does not need it
 
     cells = contingency_table(labels, assignments)
     counts = np.repeat(cells.classes, cells.counts), np.repeat(cells.clusters, cells.counts)
@@ -112,7 +125,8 @@ def ami(labels: ArrayLike, assignments: ArrayLike) -> float:
 
 
 def f1_pairs(labels: ArrayLike, assignments: ArrayLike) -> float:
-    """F1 over pairs of rows, 2 TP / (pairs of the same class + pairs of the same cluster), where TP are pairs in both.
+    """F1 over pairs of rows, 2 TP / (pairs of the same class + pairs of the same cluster), where TP
+    are pairs in both.
 
     Returns:
       In [0, 1]; NaN if no two rows share a class or a cluster.

@@ -17,14 +17,17 @@ FALSE_MATCH_RATES = (0.01, 0.001)
 
 
 def density(embeddings: ArrayLike, labels: ArrayLike) -> float:
-    """Mean intra-class over mean inter-class cosine distance (Roth et al., ICML 2020), in NumPy float64.
+    """Mean intra-class over mean inter-class cosine distance (Roth et al., ICML 2020), in NumPy
+    float64.
 
-    Intra-class: mean over the pairs of different rows of a class, then over the classes with at least two rows.
-    Inter-class: mean over pairs of classes of the distance between their mean rows.
+    Intra-class: mean over the pairs of different rows of a class, then over the classes with at
+    least two rows. Inter-class: mean over pairs of classes of the distance between their mean rows.
     NaN if no class has two rows or there is only one class.
     """
     points = validation.embeddings(embeddings)
-    _, members, sizes = np.unique(validation.labels(labels, len(points)), return_inverse=True, return_counts=True)
+    _, members, sizes = np.unique(
+        validation.labels(labels, len(points)), return_inverse=True, return_counts=True
+    )
     if len(sizes) < 2 or sizes.max() < 2:
         return float("nan")
     sums, unit_sums = np.zeros((2, len(sizes), points.shape[1]))
@@ -57,8 +60,8 @@ def singular_values(embeddings: ArrayLike) -> np.ndarray:
 def spectral_decay(embeddings: ArrayLike) -> float:
     """rho = KL(uniform || s / sum(s)) over the singular values s, in nats (Roth et al., ICML 2020).
 
-    Lower values mean that the variance is spread over more directions. Shares below 1e-12 count as 1e-12, so that
-    unused directions leave rho finite; NaN if all rows are zero.
+    Lower values mean that the variance is spread over more directions. Shares below 1e-12 count as
+    1e-12, so that unused directions leave rho finite; NaN if all rows are zero.
     """
     values = singular_values(embeddings)
     if values[0] == 0:
@@ -88,15 +91,17 @@ def _float64_blocks(rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
 
 
 def pair_errors(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Errors of the rule "same class if the cosine reaches a threshold", over all pairs of up to `PAIRED` rows.
+    """Errors of the rule "same class if the cosine reaches a threshold", over all pairs of up to
+    `PAIRED` rows.
 
-    There must be at least one pair of the same class and one of different classes. Embeddings [N, D] may be of any
-    length; thresholds are exact to 2 / `BINS`.
+    There must be at least one pair of the same class and one of different classes. Embeddings [N,
+    D] may be of any length; thresholds are exact to 2 / `BINS`.
 
     Returns:
-      "equal_error_rate", where pairs of one class are rejected as often as others are accepted, and its cosine,
-      "equal_error_cosine"; and "fnmr@F" for each F of `FALSE_MATCH_RATES`, the fraction of pairs of one class that the
-      lowest threshold rejects at which at most F of the others are accepted.
+      "equal_error_rate", where pairs of one class are rejected as often as others are accepted, and
+      its cosine, "equal_error_cosine"; and "fnmr@F" for each F of `FALSE_MATCH_RATES`, the fraction
+      of pairs of one class that the lowest threshold rejects at which at most F of the others are
+      accepted.
     """
     points = validation.embeddings(embeddings)
     labels = validation.labels(labels, len(points))
@@ -110,14 +115,19 @@ def pair_errors(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     for start in range(0, len(rows), PAIR_BLOCK):
         block = rows[start : start + PAIR_BLOCK]
         cosines = block @ rows[start:].T
-        once = np.arange(cosines.shape[1])[None, :] > np.arange(len(block))[:, None]  # each unordered pair
+        once = (
+            np.arange(cosines.shape[1])[None, :] > np.arange(len(block))[:, None]
+        )  # each unordered pair
         equal = labels[start : start + PAIR_BLOCK, None] == labels[None, start:]
         bin_of = np.clip(((cosines + 1) * (BINS / 2)).astype(np.int64), 0, BINS - 1)
         same += np.bincount(bin_of[once & equal], minlength=BINS)
         different += np.bincount(bin_of[once & ~equal], minlength=BINS)
     if not same.any() or not different.any():
-        raise DataError("labels: need at least one pair of the same class and one pair of different classes")
-    # By threshold, -1 to 1. A single division, so that a rate of 1 in 100 is exactly the float 0.01.
+        raise DataError(
+            "labels: need at least one pair of the same class and one pair of different classes"
+        )
+    # By threshold, -1 to 1. A single division, so that a rate of 1 in 100 is exactly the float
+    # 0.01.
     rejects = np.concatenate([[0], np.cumsum(same)]) / same.sum()
     accepts = np.concatenate([np.cumsum(different[::-1])[::-1], [0]]) / different.sum()
     crossing = int(np.argmax(rejects >= accepts))
@@ -125,4 +135,6 @@ def pair_errors(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         "equal_error_rate": float((rejects[crossing] + accepts[crossing]) / 2),
         "equal_error_cosine": 2 * crossing / BINS - 1,
     }
-    return found | {f"fnmr@{rate}": float(rejects[np.argmax(accepts <= rate)]) for rate in FALSE_MATCH_RATES}
+    return found | {
+        f"fnmr@{rate}": float(rejects[np.argmax(accepts <= rate)]) for rate in FALSE_MATCH_RATES
+    }

@@ -1,7 +1,8 @@
-"""The reported metrics in display order, with their keys in `results.json` and their headings in tables.
+"""The reported metrics in display order, with their keys in `results.json` and their headings in
+tables.
 
-Adding a metric takes one entry in `METRICS` and its computation in `protocol.evaluate`; the console tables and the HTML
-report show every listed metric that the results hold.
+Adding a metric takes one entry in `METRICS` and its computation in `protocol.evaluate`; the console
+tables and the HTML report show every listed metric that the results hold.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,8 @@ from typing import Any, NamedTuple
 
 
 class MetricEntry(NamedTuple):
-    """One metric. Its key in `results.json` is `name`; its standard error, if known, has the key `<name>_stderr`.
+    """One metric. Its key in `results.json` is `name`; its standard error, if known, has the key
+    `<name>_stderr`.
 
     A name with the suffix "@K" stands for a family with one key per number K.
     """
@@ -59,20 +61,28 @@ def heading(name: str) -> str:
 
 def in_display_order(results: Mapping[str, Any]) -> dict[str, Any]:
     """Reorders results: each listed metric followed by its standard error, then everything else."""
-    keys = [key for entry in columns(results) for key in (entry.name, f"{entry.name}_stderr") if key in results]
+    keys = [
+        key
+        for entry in columns(results)
+        for key in (entry.name, f"{entry.name}_stderr")
+        if key in results
+    ]
     return {key: results[key] for key in keys} | dict(results)
 
 
 def printed_digits(published: Mapping[str, float]) -> int:
-    """Decimal places, 1 or 2, of percentages as a paper prints them, from all metrics of a result as fractions."""
+    """Decimal places, 1 or 2, of percentages as a paper prints them, from all metrics of a result
+    as fractions."""
     values = (value for name, value in published.items() if not name.endswith("_stderr"))
     return max(len(f"{100 * value:.2f}".rstrip("0").partition(".")[2]) for value in values) or 1
 
 
 def cell(results: Mapping[str, Any], entry: MetricEntry, *, digits: int = 1) -> str:
-    """Formats a metric with its standard error, if any; a dash if it is missing or undefined (null).
+    """Formats a metric with its standard error, if any; a dash if it is missing or undefined
+    (null).
 
-    `digits` are the decimal places of percentages, unless the results state their own; other metrics have four.
+    `digits` are the decimal places of percentages, unless the results state their own; other
+    metrics have four.
     """
     digits = results.get("digits", digits)
     if results.get(entry.name) is None:

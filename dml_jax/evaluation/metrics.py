@@ -1,4 +1,5 @@
-"""All metrics under one name: retrieval, clusterings (from `clustering`) and embedding spaces (from `geometry`)."""
+"""All metrics under one name: retrieval, clusterings (from `clustering`) and embedding spaces (from
+`geometry`)."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,9 +18,17 @@ Lone = Literal["miss", "omit"]
 MANY_SHARED = 0.1  # share of queries that are rows of the gallery above which retrieval warns
 
 __all__ = [
-    "ami", "density", "effective_rank", "f1_pairs", "nmi", "nmi_stderr", "of_ranked_lists", "retrieval",
-    "singular_values", "spectral_decay",
-]  # fmt: skip
+    "ami",
+    "density",
+    "effective_rank",
+    "f1_pairs",
+    "nmi",
+    "nmi_stderr",
+    "of_ranked_lists",
+    "retrieval",
+    "singular_values",
+    "spectral_decay",
+]
 
 
 def retrieval(
@@ -39,41 +48,47 @@ def retrieval(
     functions: Mapping[str, RowFunction] | None = None,
     per_query: bool = False,
 ) -> dict[str, Any]:
-    """Exact Recall@K, MRR, R-precision and MAP@R (Musgrave et al., ECCV 2020); ties go to the lower index.
+    """Exact Recall@K, MRR, R-precision and MAP@R (Musgrave et al., ECCV 2020); ties go to the lower
+    index.
 
     Args:
       queries: [Q, D] real numbers.
-      labels: [Q] integers or strings. With several classes per row, a list of them for each row or an array [Q, C] of
-        bool or 0 and 1; rows that share a class are relevant to each other.
+      labels: [Q] integers or strings. With several classes per row, a list of them for each row or
+        an array [Q, C] of bool or 0 and 1; rows that share a class are relevant to each other.
       ks: values of K for Recall@K, at most the number of candidates.
-      metric: distance that ranks the gallery, or a function of two blocks of rows (see `own_distances`).
+      metric: distance that ranks the gallery, or a function of two blocks of rows (see
+        `own_distances`).
       gallery: [G, D]; by default the queries are their own gallery.
       gallery_labels: [G], lists or [G, C], of the same kind as `labels`.
-      exclude_self: whether query i excludes gallery row i; by default only if the queries are their own gallery.
-        Unless this or `groups` is given, a gallery equal to the queries is an error, and one that holds more than a
-        tenth of them, in any order, a warning.
-      exclusion: exclude the query by its index, or, as in the code of several papers, whatever is ranked first.
-      groups: [Q] integers or strings, such as cameras. A query leaves out the relevant rows of its group, as in the
-        re-identification of persons and vehicles (Zheng et al., ICCV 2015). For queries that are part of the gallery in
-        any order, give each image a group of its own; otherwise every query finds itself first.
+      exclude_self: whether query i excludes gallery row i; by default only if the queries are their
+        own gallery. Unless this or `groups` is given, a gallery equal to the queries is an error,
+        and one that holds more than a tenth of them, in any order, a warning.
+      exclusion: exclude the query by its index, or, as in the code of several papers, whatever is
+        ranked first.
+      groups: [Q] integers or strings, such as cameras. A query leaves out the relevant rows of its
+        group, as in the re-identification of persons and vehicles (Zheng et al., ICCV 2015). For
+        queries that are part of the gallery in any order, give each image a group of its own;
+        otherwise every query finds itself first.
       gallery_groups: [G], of the same kind as `groups`.
-      lone_queries: whether a query without a relevant row, such as the only image of its class, is a miss in Recall@K
-        and MRR, or left out of all metrics.
-      full_ranking: also return "map", the mean average precision over the whole ranking, and for `ks` "precision@K"
-        and "map@K", the mean average precision of the first K.
-      functions: metrics of your own by name, from whether each row is relevant, nearest first, bool [G], to a number;
-        their means over the queries that have a relevant row are returned as "own/NAME". Every query is then sorted.
-      per_query: also return "rank" (int [Q], 1-based rank of the nearest relevant row, 0 if there is none),
-        "r_precision_per_query" and "map@r_per_query" (float [Q], NaN for queries without a relevant row).
+      lone_queries: whether a query without a relevant row, such as the only image of its class, is
+        a miss in Recall@K and MRR, or left out of all metrics.
+      full_ranking: also return "map", the mean average precision over the whole ranking, and for
+        `ks` "precision@K" and "map@K", the mean average precision of the first K.
+      functions: metrics of your own by name, from whether each row is relevant, nearest first, bool
+        [G], to a number; their means over the queries that have a relevant row are returned as
+        "own/NAME". Every query is then sorted.
+      per_query: also return "rank" (int [Q], 1-based rank of the nearest relevant row, 0 if there
+        is none), "r_precision_per_query" and "map@r_per_query" (float [Q], NaN for queries without
+        a relevant row).
 
     Returns:
-      Python numbers. "recall@K", "macro_recall@1" (the mean over the classes of their queries' Recall@1; only with one
-      class per query) and "mrr" (mean reciprocal rank of the nearest relevant row), where a query without a relevant
-      row is a miss unless `lone_queries="omit"`; "r_precision", "map@r", "map" and "precision@K", means over the
-      queries that have a relevant row, NaN if none has; the standard error of each as "..._stderr"; and "lone_queries",
-      the number of queries without a relevant row.
-      Rows that a query leaves out are neither ranked nor relevant; a query that leaves out all its relevant rows has
-      none.
+      Python numbers. "recall@K", "macro_recall@1" (the mean over the classes of their queries'
+      Recall@1; only with one class per query) and "mrr" (mean reciprocal rank of the nearest
+      relevant row), where a query without a relevant row is a miss unless `lone_queries="omit"`;
+      "r_precision", "map@r", "map" and "precision@K", means over the queries that have a relevant
+      row, NaN if none has; the standard error of each as "..._stderr"; and "lone_queries", the
+      number of queries without a relevant row. Rows that a query leaves out are neither ranked nor
+      relevant; a query that leaves out all its relevant rows has none.
     """
     validation.metric(metric, "cosine", "euclidean")
     validation.choice("exclusion", exclusion, ("index", "position"))
@@ -84,7 +99,9 @@ def retrieval(
     ):
         if (given is not None) != needed:
             what = (
-                "are missing" if needed else "are given without a gallery" + " and groups" * (name != "gallery_labels")
+                "are missing"
+                if needed
+                else "are given without a gallery" + " and groups" * (name != "gallery_labels")
             )
             raise DataError(f"{name}: {what}; give all of these arguments, or none")
     points = validation.embeddings(queries, name="queries")
@@ -98,38 +115,65 @@ def retrieval(
     classes, gallery_classes, judge = validation.targets(
         labels, gallery_labels, rows, gallery_rows, own_gallery=alone
     )
-    common_groups = validation.common_groups(groups, gallery_groups, rows, gallery_rows, own_gallery=alone)
+    common_groups = validation.common_groups(
+        groups, gallery_groups, rows, gallery_rows, own_gallery=alone
+    )
     if drop_nearest and (judge or common_groups):
         raise DataError("exclusion='position': needs one class per row, without groups")
     unspecified = not alone and exclude_self is None and groups is None
     if unspecified and validation.equal_rows(points, gallery_points):
-        raise DataError("gallery: equals the queries, so every query would find itself; omit it, or give exclude_self")
-    if unspecified and (shared := validation.shared_rows(points, gallery_points)) > MANY_SHARED * rows:
+        raise DataError(
+            "gallery: equals the queries, so every query would find itself; omit it, or give "
+            "exclude_self"
+        )
+    if (
+        unspecified
+        and (shared := validation.shared_rows(points, gallery_points)) > MANY_SHARED * rows
+    ):
         warnings.warn(
-            f"gallery: {shared:,} of {rows:,} queries equal a row of it and may find themselves; leave these rows out, "
+            f"gallery: {shared:,} of {rows:,} queries equal a row of it and may find themselves; "
+            "leave these "
+            "rows "
+            "out, "
             "or give every image a group of its own (groups, gallery_groups)",
             stacklevel=2,
         )
     exclude_self = alone if exclude_self is None else exclude_self
     if exclude_self and not np.array_equal(classes, gallery_classes[:rows]):
-        raise DataError("exclude_self: the gallery must begin with the queries, but their classes differ")
+        raise DataError(
+            "exclude_self: the gallery must begin with the queries, but their classes differ"
+        )
     candidates = gallery_rows - exclude_self
     for k in ks:
         if not 0 < k <= candidates:
-            raise DataError(f"ks: K={k}, but there are {candidates} candidates; K must be in 1..{candidates}")
+            raise DataError(
+                f"ks: K={k}, but there are {candidates} candidates; K must be in 1..{candidates}"
+            )
     drop_nearest &= exclude_self
     task = Task(
-        classes, gallery_classes, judge, common_groups, exclude_self and not drop_nearest, drop_nearest,
-        ks if full_ranking else None, tuple((functions or {}).values()),
-    )  # fmt: skip
+        classes,
+        gallery_classes,
+        judge,
+        common_groups,
+        exclude_self and not drop_nearest,
+        drop_nearest,
+        ks if full_ranking else None,
+        tuple((functions or {}).values()),
+    )
     if callable(metric):
         found = own_distances.blocks(metric, points, gallery_points)
         results = _engine.rank_by_distance(task, ((part, -distances) for part, distances in found))
     else:
         results = _engine.rank(
-            task, points, None if alone else gallery_points, metric=metric, dtype=validation.compute_dtype(points)
+            task,
+            points,
+            None if alone else gallery_points,
+            metric=metric,
+            dtype=validation.compute_dtype(points),
         )
-    summarized: dict[str, Any] = summary(*results[:4], classes if judge is None else None, ks, lone_queries)
+    summarized: dict[str, Any] = summary(
+        *results[:4], classes if judge is None else None, ks, lone_queries
+    )
     if results.full is not None:
         names = ("map", *(f"precision@{k}" for k in ks), *(f"map@{k}" for k in ks))
         for name, column in zip(names, results.full.T, strict=True):
@@ -144,8 +188,11 @@ def retrieval(
     return summarized
 
 
-def relevant_counts(labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_self: bool) -> np.ndarray:
-    """R of each query, the number of gallery rows in its class, without itself if it must not be found: int64 [Q]."""
+def relevant_counts(
+    labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_self: bool
+) -> np.ndarray:
+    """R of each query, the number of gallery rows in its class, without itself if it must not be
+    found: int64 [Q]."""
     if labels.dtype != gallery_labels.dtype:
         labels, gallery_labels = validation.numbered(labels, gallery_labels)
     classes, sizes = np.unique(gallery_labels, return_counts=True)
@@ -164,34 +211,42 @@ def of_ranked_lists(
     """Recall@K, MRR, R-precision and MAP@R (Musgrave et al., ECCV 2020) of ranked lists.
 
     Args:
-      indices: int [Q, L], gallery rows, nearest first; without the query itself if the queries are the gallery. L must
-        reach every K and the largest R (see `relevant_counts`).
+      indices: int [Q, L], gallery rows, nearest first; without the query itself if the queries are
+        the gallery. L must reach every K and the largest R (see `relevant_counts`).
       labels: [Q] integers or strings.
       gallery_labels: [G]; None if the queries are the gallery.
       ks: K of Recall@K, at most L.
       lone_queries: as for `retrieval`.
 
     Returns:
-      The same dictionary as `retrieval`, by the same conventions; for "mrr", a relevant row beyond the end of a
-      list is a miss.
+      The same dictionary as `retrieval`, by the same conventions; for "mrr", a relevant row beyond
+      the end of a list is a miss.
     """
     lists = np.asarray(indices)
     validation.choice("lone_queries", lone_queries, get_args(Lone))
     if lists.ndim != 2 or lists.dtype.kind not in "iu":
-        raise DataError(f"indices: hold {lists.dtype} of shape {list(lists.shape)}; give integers [Q, L]")
+        raise DataError(
+            f"indices: hold {lists.dtype} of shape {list(lists.shape)}; give integers [Q, L]"
+        )
     queries = validation.labels(labels, len(lists), of="indices")
     ks = validation.recall_ks(ks)
     exclude_self = gallery_labels is None
     gallery = queries
     if gallery_labels is not None:
-        gallery = validation.labels(gallery_labels, len(np.asarray(gallery_labels)), name="gallery_labels")
+        gallery = validation.labels(
+            gallery_labels, len(np.asarray(gallery_labels)), name="gallery_labels"
+        )
         queries, gallery = validation.numbered(queries, gallery)
     if lists.size and not (lists.min() >= 0 and lists.max() < len(gallery)):
-        raise DataError(f"indices: are in {lists.min()}..{lists.max()}, but the gallery has {len(gallery)} rows")
+        raise DataError(
+            f"indices: are in {lists.min()}..{lists.max()}, but the gallery has {len(gallery)} rows"
+        )
     relevant = relevant_counts(queries, gallery, exclude_self=exclude_self)
     needed = max(*ks, int(relevant.max(initial=0)), 1)
     if lists.shape[1] < needed:
-        raise DataError(f"indices: lists have {lists.shape[1]} rows, but these K and class sizes need {needed}")
+        raise DataError(
+            f"indices: lists have {lists.shape[1]} rows, but these K and class sizes need {needed}"
+        )
     return of_blocks_of_lists([lists], queries, gallery, relevant, ks, lone_queries)
 
 
@@ -203,7 +258,8 @@ def of_blocks_of_lists(
     ks: tuple[int, ...],
     lone_queries: Lone,
 ) -> dict[str, float]:
-    """`of_ranked_lists` for blocks of lists, int [_, L], and the `relevant_counts` of the queries."""
+    """`of_ranked_lists` for blocks of lists, int [_, L], and the `relevant_counts` of the
+    queries."""
     found, start = [], 0
     for block in blocks:
         part = slice(start, start := start + len(block))
@@ -222,24 +278,37 @@ def summary(
     ks: tuple[int, ...],
     lone_queries: Lone = "miss",
 ) -> dict[str, float]:
-    """Means over the queries and their standard errors, with the keys of `retrieval`, from values [Q].
+    """Means over the queries and their standard errors, with the keys of `retrieval`, from values
+    [Q].
 
-    `first_rank` is 1-based, 0 without a relevant row; without `labels`, "macro_recall@1" is omitted.
+    `first_rank` is 1-based, 0 without a relevant row; without `labels`, "macro_recall@1" is
+    omitted.
     """
     result: dict[str, float] = {}
     has_relevant = relevant > 0
     if lone_queries == "omit":
-        first_rank, labels = first_rank[has_relevant], None if labels is None else labels[has_relevant]
+        first_rank, labels = (
+            first_rank[has_relevant],
+            None if labels is None else labels[has_relevant],
+        )
     for k in ks:
-        recall = float(((first_rank > 0) & (first_rank <= k)).mean()) if len(first_rank) else float("nan")
+        recall = (
+            float(((first_rank > 0) & (first_rank <= k)).mean())
+            if len(first_rank)
+            else float("nan")
+        )
         result[f"recall@{k}"] = recall
-        result[f"recall@{k}_stderr"] = float(np.sqrt(recall * (1 - recall) / max(1, len(first_rank))))
+        result[f"recall@{k}_stderr"] = float(
+            np.sqrt(recall * (1 - recall) / max(1, len(first_rank)))
+        )
     if labels is not None:
         _, members, sizes = np.unique(labels, return_inverse=True, return_counts=True)
         recalls = np.bincount(members, first_rank == 1) / sizes
         result["macro_recall@1"] = float(recalls.mean()) if len(sizes) else float("nan")
         result["macro_recall@1_stderr"] = (
-            float(np.sqrt(np.sum(recalls * (1 - recalls) / sizes)) / len(sizes)) if len(sizes) else float("nan")
+            float(np.sqrt(np.sum(recalls * (1 - recalls) / sizes)) / len(sizes))
+            if len(sizes)
+            else float("nan")
         )
     result |= _mean_with_error("mrr", np.where(first_rank > 0, 1 / np.maximum(first_rank, 1), 0))
     result |= _mean_with_error("r_precision", r_precision[has_relevant])
@@ -252,4 +321,7 @@ def _mean_with_error(name: str, values: np.ndarray) -> dict[str, float]:
     """The mean and its standard error under their keys; NaN if there are no values."""
     if not len(values):
         return {name: float("nan"), f"{name}_stderr": float("nan")}
-    return {name: float(values.mean()), f"{name}_stderr": float(values.std() / np.sqrt(len(values)))}
+    return {
+        name: float(values.mean()),
+        f"{name}_stderr": float(values.std() / np.sqrt(len(values))),
+    }

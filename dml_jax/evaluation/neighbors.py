@@ -1,6 +1,7 @@
 """Exact nearest neighbours: tiles of the similarity product merged into a running top-k.
 
-The queries are divided among the devices; each device holds the gallery, or the panels of it that fit its memory.
+The queries are divided among the devices; each device holds the gallery, or the panels of it that
+fit its memory.
 """
 
 from functools import partial
@@ -16,12 +17,14 @@ from dml_jax.evaluation._engine import query_metrics, tiles
 from dml_jax.evaluation._engine.tiles import REPLICATED, SHARDED, TiledRows
 from dml_jax.evaluation.validation import ArrayLike
 
-# Squared distances below this fraction of the squared lengths are recomputed from the differences of the rows: in
-# float32 the product leaves them few correct digits.
+# Squared distances below this fraction of the squared lengths are recomputed from the differences
+# of the rows: in float32 the product leaves them few correct digits.
 RECOMPUTE_BELOW = 1e-2
 PART_MEMORY = 1 << 28  # bytes per device for a part of a gallery
 Best = tuple[jax.Array, jax.Array]  # scores and indices of candidates
-SPARE = 2  # candidates beyond the k-th, plus k / 16, to detect whether rounding may have excluded a nearer row
+# Candidates beyond the k-th, plus k / 16, to detect whether rounding may have excluded a nearer
+# row.
+SPARE = 2
 
 
 def search(
@@ -46,16 +49,23 @@ def search(
     """
     validation.metric(metric, "cosine", "euclidean")
     query_points = validation.embeddings(queries, name="queries")
-    gallery_points = query_points if gallery is queries else validation.embeddings(gallery, name="gallery")
+    gallery_points = (
+        query_points if gallery is queries else validation.embeddings(gallery, name="gallery")
+    )
     validation.check_same_width(query_points, gallery_points)
     candidates = len(gallery_points) - bool(exclude_self)
     if not 0 < validation.whole("k", k, 1) <= candidates:
         raise DataError(f"k={k}: there are {candidates} candidates; k must be in 1..{candidates}")
     if callable(metric):
-        distances, indices = np.empty((len(query_points), k), np.float32), np.empty((len(query_points), k), np.int32)
+        distances, indices = (
+            np.empty((len(query_points), k), np.float32),
+            np.empty((len(query_points), k), np.int32),
+        )
         for part, block in own_distances.blocks(metric, query_points, gallery_points):
             for query, values in enumerate(block, start=part.start):
-                indices[query] = query_metrics.nearest_first(-values, query if exclude_self else -1)[:k]
+                indices[query] = query_metrics.nearest_first(
+                    -values, query if exclude_self else -1
+                )[:k]
                 distances[query] = values[indices[query]]
         return distances, indices
     mesh = tiles.local_mesh()
@@ -63,7 +73,14 @@ def search(
     centering = tiles.choose_centering(sources, metric)
     dtype = validation.compute_dtype(query_points)
     left, right = (
-        TiledRows(points, np.arange(len(points)), tiles.choose_tile_size(len(points), mesh), metric, centering, dtype)
+        TiledRows(
+            points,
+            np.arange(len(points)),
+            tiles.choose_tile_size(len(points), mesh),
+            metric,
+            centering,
+            dtype,
+        )
         for points in (query_points, gallery_points)
     )
     most = min(k + SPARE + k // 16, candidates)
@@ -77,7 +94,8 @@ def search(
 def nearer(
     queries: np.ndarray, gallery: np.ndarray, k: int, limit: np.ndarray, most: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest rows of a part of a gallery by cosine, to be merged exactly with the nearest of other parts.
+    """The k nearest rows of a part of a gallery by cosine, to be merged exactly with the nearest of
+    other parts.
 
     Args:
       queries, gallery: float32 [Q, D] and [G, D].
@@ -85,13 +103,20 @@ def nearer(
       most: the largest Q and G of all calls; the program is compiled for these.
 
     Returns:
-      Squared distances of unit rows float32 [Q, k], rounded from float64, or infinity beyond the limit (at least), and
-      indices [Q, k]; nearest first, ties by index.
+      Squared distances of unit rows float32 [Q, k], rounded from float64, or infinity beyond the
+      limit (at least), and indices [Q, k]; nearest first, ties by index.
     """
     mesh = tiles.local_mesh()
     centering = tiles.choose_centering([queries], "cosine")
     left, right = (
-        TiledRows(x, np.arange(len(x)), tiles.choose_tile_size(size, mesh), "cosine", centering, np.dtype(np.float32))
+        TiledRows(
+            x,
+            np.arange(len(x)),
+            tiles.choose_tile_size(size, mesh),
+            "cosine",
+            centering,
+            np.dtype(np.float32),
+        )
         for x, size in zip((queries, gallery), most, strict=True)
     )
     found = _top_k(left, right, min(k + SPARE + k // 16, len(gallery)), False, mesh, PART_MEMORY)
@@ -102,7 +127,9 @@ def _top_k(
     queries: TiledRows, gallery: TiledRows, k: int, exclude_self: bool, mesh: Mesh, memory: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores [Q, k] and indices [Q, k] of the best candidates."""
-    panel_tiles = max(1, memory // 2 // (gallery.tile_size * gallery.width * gallery.dtype.itemsize))
+    panel_tiles = max(
+        1, memory // 2 // (gallery.tile_size * gallery.width * gallery.dtype.itemsize)
+    )
     sharded = NamedSharding(mesh, SHARDED)
     blocks = range(0, queries.num_tiles, mesh.size)
     shape = (len(blocks) * mesh.size, queries.tile_size, k)
@@ -116,18 +143,24 @@ def _top_k(
             block = np.pad(block, ((0, mesh.size - len(block)), (0, 0), (0, 0)))
             numbers = np.array([tile, first, len(gallery.order), exclude_self], np.int32)
             left, best = jax.device_put((block, tuple(values[part] for values in result)), sharded)
-            for target, values in zip(result, _merge_panel(left, rows, numbers, best, mesh), strict=True):
+            for target, values in zip(
+                result, _merge_panel(left, rows, numbers, best, mesh), strict=True
+            ):
                 target[part] = np.asarray(values)
     scores, indices = (x.reshape(-1, k)[: len(queries.order)] for x in result)
     return scores, indices
 
 
 @partial(jax.jit, static_argnames="mesh", donate_argnames="best")
-def _merge_panel(queries: jax.Array, gallery: jax.Array, numbers: jax.Array, best: Best, mesh: Mesh) -> Best:
-    """Merges a panel of the gallery into the best rows of a block of queries, one tile for each of n devices.
+def _merge_panel(
+    queries: jax.Array, gallery: jax.Array, numbers: jax.Array, best: Best, mesh: Mesh
+) -> Best:
+    """Merges a panel of the gallery into the best rows of a block of queries, one tile for each of
+    n devices.
 
-    `numbers` int32 [4] are the first tile of the queries and of the panel, the number of rows of the gallery, and
-    whether a query excludes the row of its index; `best` [n, T, k] are the best of the rows before.
+    `numbers` int32 [4] are the first tile of the queries and of the panel, the number of rows of
+    the gallery, and whether a query excludes the row of its index; `best` [n, T, k] are the best of
+    the rows before.
     """
 
     def local(queries: jax.Array, gallery: jax.Array, numbers: jax.Array, best: Best) -> Best:
@@ -138,7 +171,9 @@ def _merge_panel(queries: jax.Array, gallery: jax.Array, numbers: jax.Array, bes
         excluded = jnp.where(exclude_self, own, -1)[:, None]
 
         def step(tile: jax.Array, best: Best) -> Best:
-            index = (gallery_tile + tile) * tile_size + jnp.arange(tile_size, dtype=jnp.int32)[None, :]
+            index = (gallery_tile + tile) * tile_size + jnp.arange(tile_size, dtype=jnp.int32)[
+                None, :
+            ]
             product = jnp.matmul(queries[0], gallery[tile].T, precision=jax.lax.Precision.HIGHEST)
             product = jnp.where((index == excluded) | (index >= candidates), -jnp.inf, product)
             return _merge(best, (product, jnp.broadcast_to(index, product.shape)))
@@ -153,7 +188,8 @@ def _merge_panel(queries: jax.Array, gallery: jax.Array, numbers: jax.Array, bes
 
 
 def _merge(best: Best, others: Best) -> Best:
-    """The k largest of [T, k] and of others [T, m], with higher indices; the first ones where they are equal."""
+    """The k largest of [T, k] and of others [T, m], with higher indices; the first ones where they
+    are equal."""
     both = [jnp.concatenate(parts, axis=1) for parts in zip(best, others, strict=True)]
     k = best[0].shape[1]
     return jax.lax.platform_dependent(*both, tpu=partial(_sorted, k), default=partial(_selected, k))
@@ -165,8 +201,11 @@ def _selected(k: int, scores: jax.Array, indices: jax.Array) -> Best:
 
 
 def _sorted(k: int, scores: jax.Array, indices: jax.Array) -> Best:
-    """`_selected` for TPUs, where a large top-k is a sort, too, and gathering its indices moves ten times as much."""
-    keys, indices = jax.lax.sort((~tiles.sortable_keys(scores), indices), num_keys=2, is_stable=False)
+    """`_selected` for TPUs, where a large top-k is a sort, too, and gathering its indices moves ten
+    times as much."""
+    keys, indices = jax.lax.sort(
+        (~tiles.sortable_keys(scores), indices), num_keys=2, is_stable=False
+    )
     return tiles.scores_of_keys(~keys[:, :k]), indices[:, :k]
 
 
@@ -179,11 +218,16 @@ def _correct(
     exclude_self: bool,
     limit: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest candidates by squared distances (prepared or unit rows), exact wherever rounding could decide.
+    """The k nearest candidates by squared distances (prepared or unit rows), exact wherever
+    rounding could decide.
 
-    With limits [Q], all that may be within the limit of their query are exact, and the others at infinity.
+    With limits [Q], all that may be within the limit of their query are exact, and the others at
+    infinity.
     """
-    lengths, error = tiles.squared_lengths(queries)[:, None], tiles.error_bound(queries.width, queries.dtype)
+    lengths, error = (
+        tiles.squared_lengths(queries)[:, None],
+        tiles.error_bound(queries.width, queries.dtype),
+    )
     if queries.metric == "cosine":
         squares, bound = 2 - 2 * scores, 2 * error * lengths
     else:  # |y|^2 <= 2 |x|^2 + 2 |x - y|^2
@@ -197,7 +241,9 @@ def _correct(
     rows = np.flatnonzero(uncertain)
     for part, block in tiles.squared_distances(queries._replace(order=rows), gallery):
         for query, values in zip(rows[part], block, strict=True):
-            indices[query] = query_metrics.nearest_first(-values, query if exclude_self else -1)[: scores.shape[1]]
+            indices[query] = query_metrics.nearest_first(-values, query if exclude_self else -1)[
+                : scores.shape[1]
+            ]
             squares[query] = values[indices[query]]
     close = squares[:, 1:] - squares[:, :-1] <= 2 * bound
     recomputed = (squares < RECOMPUTE_BELOW * 2 * lengths) | uncertain[:, None]

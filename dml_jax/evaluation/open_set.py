@@ -1,23 +1,25 @@
-"""Open-set classification: the class of an image among enrolled ones, unless its margin says that it is a stranger.
+"""Open-set classification: the class of an image among enrolled ones, unless its margin says that
+it is a stranger.
 
-A background is images of classes that are not enrolled. A stranger is often about as similar to one of them as to the
-enrolled classes, while images of an enrolled class are not; a threshold on the cosine alone cannot tell them apart.
-Background and enrolled images also say in which directions images of one class differ. With S, the covariance of all
-of them within their classes, mu, the mean of the background, and w = `SHRINKAGE`, an image x becomes
+A background is images of classes that are not enrolled. A stranger is often about as similar to one
+of them as to the enrolled classes, while images of an enrolled class are not; a threshold on the
+cosine alone cannot tell them apart. Background and enrolled images also say in which directions
+images of one class differ. With S, the covariance of all of them within their classes, mu, the mean
+of the background, and w = `SHRINKAGE`, an image x becomes
 
     x' = L^-1 (x - mu),    L L^T = (1 - w) S + w trace(S) / D I,
 
-divided by its length: within-class covariance normalisation (Hatch, Kajarekar and Stolcke, "Within-Class Covariance
-Normalization for SVM-Based Speaker Recognition", 2006). With s_c, the mean of the cosines of x' to the nearest image of
-class c and to the mean of its images, the margin is
+divided by its length: within-class covariance normalisation (Hatch, Kajarekar and Stolcke,
+"Within-Class Covariance Normalization for SVM-Based Speaker Recognition", 2006). With s_c, the mean
+of the cosines of x' to the nearest image of class c and to the mean of its images, the margin is
 
     m = s_b - t log sum_{c != b} exp(s_c / t),    b = argmax over the enrolled c of s_c,
 
-where c runs over the enrolled classes and the background, and t = `TEMPERATURE`. It is t times the log-odds of b in a
-softmax of s / t over all of them.
+where c runs over the enrolled classes and the background, and t = `TEMPERATURE`. It is t times the
+log-odds of b in a softmax of s / t over all of them.
 
-What to expect of a threshold is measured on photographs of other sessions than the enrolled ones (`measure`), and its
-uncertainty by drawing classes and sessions again (`promise`).
+What to expect of a threshold is measured on photographs of other sessions than the enrolled ones
+(`measure`), and its uncertainty by drawing classes and sessions again (`promise`).
 """
 
 import math
@@ -52,7 +54,8 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def first_bad_row(rows: np.ndarray) -> tuple[int, str] | None:
-    """The position of the first of rows float [N, D] that is not finite and of unit length, and what it is instead."""
+    """The position of the first of rows float [N, D] that is not finite and of unit length, and
+    what it is instead."""
     with np.errstate(over="ignore"):
         lengths = np.linalg.norm(rows, axis=1)
     bad = ~(np.abs(lengths - 1) <= LENGTH_TOLERANCE)
@@ -64,7 +67,8 @@ def first_bad_row(rows: np.ndarray) -> tuple[int, str] | None:
 
 
 class Photographs(NamedTuple):
-    """Embeddings of labelled photographs: the enrolled ones, or a background of classes that are not enrolled."""
+    """Embeddings of labelled photographs: the enrolled ones, or a background of classes that are
+    not enrolled."""
 
     rows: np.ndarray  # float32 [N, D], of unit length
     labels: np.ndarray  # int64 [N]
@@ -91,24 +95,30 @@ class Measured(NamedTuple):
     known: np.ndarray  # float32 [K], of images whose class is enrolled
     right: np.ndarray  # bool [K], whether the best class is right
     known_groups: np.ndarray  # int [K, 2], class and session
-    confused: dict[tuple[int, int], int]  # number of images by their enrolled class and a better other one
+    confused: dict[
+        tuple[int, int], int
+    ]  # number of images by their enrolled class and a better other one
     left_out: list[int]  # enrolled classes of one session
     enrolled: int  # number of enrolled classes
 
 
 class Point(NamedTuple):
-    """A threshold and the shares of images to expect at it, each with its 95 % interval; NaN if not measured."""
+    """A threshold and the shares of images to expect at it, each with its 95 % interval; NaN if not
+    measured."""
 
     false_accept_rate: float  # that the threshold was set for
     threshold: float  # least margin of an accepted image
-    right: tuple[float, float, float]  # images of enrolled classes that are given their class: share, low, high;
+    right: tuple[
+        float, float, float
+    ]  # images of enrolled classes that are given their class: share, low, high;
     wrong: tuple[float, float, float]  # another one;
     unknown: tuple[float, float, float]  # or none
     strangers: tuple[float, float, float]  # images of other classes that are accepted
 
 
 def choose(photographs: Photographs) -> np.ndarray:
-    """Rows of at most `IMAGES_PER_CLASS` random images of a class, and `IMAGES` in all, of random classes; seeded."""
+    """Rows of at most `IMAGES_PER_CLASS` random images of a class, and `IMAGES` in all, of random
+    classes; seeded."""
     rng = np.random.default_rng(0)
     labels = photographs.labels
     order = np.lexsort((rng.random(len(labels)), labels))
@@ -119,12 +129,17 @@ def choose(photographs: Photographs) -> np.ndarray:
 
 
 def session_groups(photographs: Photographs) -> np.ndarray:
-    """Numbers int [N] of the session of each image within its class; near-copies are one where it is unknown."""
+    """Numbers int [N] of the session of each image within its class; near-copies are one where it
+    is unknown."""
     found = np.zeros(len(photographs.labels), np.int64)
     for label in np.unique(photographs.labels):
         own = np.flatnonzero(photographs.labels == label)
         rows, names = photographs.rows[own], photographs.sessions[own]
-        alike = np.where((names == "")[:, None] & (names == ""), rows @ rows.T > NEAR_COPY, names[:, None] == names)
+        alike = np.where(
+            (names == "")[:, None] & (names == ""),
+            rows @ rows.T > NEAR_COPY,
+            names[:, None] == names,
+        )
         np.fill_diagonal(alike, True)
         found[own] = csgraph.connected_components(alike, directed=False)[1]
     return found
@@ -133,19 +148,28 @@ def session_groups(photographs: Photographs) -> np.ndarray:
 def of_near_copies(share: float, option: str) -> str:
     """A warning for photographs whose sessions are unknown."""
     return (
-        f"the nearest image of {100 * share:.1f} % of the queries is a near-copy (cosine above {NEAR_COPY}), so the "
-        f"figures hold for photographs taken together; say with {option} which were, to leave those out"
+        f"the nearest image of {100 * share:.1f} % of the queries is a near-copy (cosine above "
+        f"{NEAR_COPY}), "
+        "so "
+        "the "
+        f"figures hold for photographs taken together; say with {option} which were, to leave "
+        "those out"
     )
 
 
 def whitening(background: Photographs, enrolled: Photographs) -> Map:
-    """The map of images, float32 [N, D], to x', of the same shape, by a background and the enrolled images."""
-    residuals = np.concatenate([_within_classes(part.rows, part.labels) for part in (background, enrolled)])
+    """The map of images, float32 [N, D], to x', of the same shape, by a background and the enrolled
+    images."""
+    residuals = np.concatenate(
+        [_within_classes(part.rows, part.labels) for part in (background, enrolled)]
+    )
     covariance = residuals.T @ residuals / len(residuals)
     identity = np.eye(len(covariance), dtype=np.float32)
     scale = np.trace(covariance) / len(covariance)
     # Without differences within classes, there is nothing to normalise.
-    covariance = (1 - SHRINKAGE) * covariance + SHRINKAGE * scale * identity if scale > 0 else identity
+    covariance = (
+        (1 - SHRINKAGE) * covariance + SHRINKAGE * scale * identity if scale > 0 else identity
+    )
     mean = background.rows.mean(axis=0)
     matrix = linalg.solve_triangular(np.linalg.cholesky(covariance), identity, lower=True).T
     return lambda rows: unit_rows((rows - mean) @ matrix)
@@ -160,14 +184,17 @@ def _within_classes(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def similarities_to(rows: np.ndarray, labels: np.ndarray) -> Map:
-    """The map of images, float32 [Q, D], to s_c, float32 [Q, C], of the classes of rows [N, D], by ascending label.
+    """The map of images, float32 [Q, D], to s_c, float32 [Q, C], of the classes of rows [N, D], by
+    ascending label.
 
     All rows are of unit length.
     """
     order = np.argsort(labels, kind="stable")
     first, rows = np.unique(labels[order], return_index=True)[1], rows[order]
     means = unit_rows(np.add.reduceat(rows, first))
-    return lambda images: (np.maximum.reduceat(images @ rows.T, first, axis=1) + images @ means.T) / 2
+    return lambda images: (
+        (np.maximum.reduceat(images @ rows.T, first, axis=1) + images @ means.T) / 2
+    )
 
 
 def margins(enrolled: np.ndarray, background: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -176,20 +203,26 @@ def margins(enrolled: np.ndarray, background: np.ndarray) -> tuple[np.ndarray, n
     others = np.concatenate([enrolled, background], axis=1).astype(np.float64)
     rows = np.arange(len(best))
     others[rows, best] = -np.inf
-    # Less the largest, so that exp does not overflow; there is one, because a background holds a class.
+    # Less the largest, so that exp does not overflow; there is one, because a background holds a
+    # class.
     top = others.max(axis=1)
     soft = top + TEMPERATURE * np.log(np.exp((others - top[:, None]) / TEMPERATURE).sum(axis=1))
     return best, (enrolled[rows, best] - soft).astype(np.float32)
 
 
 class Scorer:
-    """Assigns images to the classes of enrolled ones; `whiten` is by default of these and the background."""
+    """Assigns images to the classes of enrolled ones; `whiten` is by default of these and the
+    background."""
 
     def __init__(self, background: Photographs, enrolled: Photographs, whiten: Map | None = None):
         self.whiten = whiten or whitening(background, enrolled)
         self._to_others = similarities_to(self.whiten(background.rows), background.labels)
         self._to_index = similarities_to(self.whiten(enrolled.rows), enrolled.labels)
-        self._enrolled, self._labels, self._classes = enrolled.rows, enrolled.labels, np.unique(enrolled.labels)
+        self._enrolled, self._labels, self._classes = (
+            enrolled.rows,
+            enrolled.labels,
+            np.unique(enrolled.labels),
+        )
 
     def similarities(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Float32 [Q, D] -> [Q, C], the classes of the index in ascending order, and [Q, B]."""
@@ -205,19 +238,23 @@ class Scorer:
             rows = slice(start, start + step)
             best, found[rows] = margins(*self.similarities(queries[rows]))
             labels[rows] = self._classes[best]
-            cosines = np.where(self._labels == labels[rows, None], queries[rows] @ self._enrolled.T, -np.inf)
+            cosines = np.where(
+                self._labels == labels[rows, None], queries[rows] @ self._enrolled.T, -np.inf
+            )
             nearest[rows] = cosines.argmax(axis=1)
         return Decision(labels, found, nearest)
 
 
 def measure(background: Photographs, enrolled: Photographs) -> Measured:
-    """Margins of images of the background and of the enrolled classes, each without its own session in the index.
+    """Margins of images of the background and of the enrolled classes, each without its own session
+    in the index.
 
-    Strangers are the images of the background, each as if its own class were not in the background. Known images are
-    those of enrolled classes with several sessions, each classified without its session, and those of classes of the
-    background with several sessions, each as if other sessions of its class were enrolled, with as many sessions and
-    images as the median enrolled class has. No image takes part in the covariance by which it is judged: tenths of the
-    classes of the background are judged in turn (cross-conformal prediction by classes: Vovk, "Cross-conformal
+    Strangers are the images of the background, each as if its own class were not in the background.
+    Known images are those of enrolled classes with several sessions, each classified without its
+    session, and those of classes of the background with several sessions, each as if other sessions
+    of its class were enrolled, with as many sessions and images as the median enrolled class has.
+    No image takes part in the covariance by which it is judged: tenths of the classes of the
+    background are judged in turn (cross-conformal prediction by classes: Vovk, "Cross-conformal
     predictors", 2015).
     """
     groups, own_groups = session_groups(background), session_groups(enrolled)
@@ -227,7 +264,9 @@ def measure(background: Photographs, enrolled: Photographs) -> Measured:
     of_class = np.unique(np.stack([enrolled.labels, own_groups]), axis=1)[0]
     taken = int(np.median(np.unique(of_class, return_counts=True)[1]))
     strangers = np.zeros(len(position), np.float32)
-    known: list[np.ndarray] = [np.zeros((0, 4))]  # margin, whether the class is right, class, session
+    known: list[np.ndarray] = [
+        np.zeros((0, 4))
+    ]  # margin, whether the class is right, class, session
     for i in range(fold.max() + 1):
         scorer = Scorer(background, enrolled, whitening(background.where(fold != i), enrolled))
         to_index, to_others = scorer.similarities(background.rows)
@@ -238,43 +277,65 @@ def measure(background: Photographs, enrolled: Photographs) -> Measured:
             strangers[own] = margins(to_index[own], others)[1]
             sessions = np.unique(groups[own])
             for i, session in enumerate(sessions) if len(sessions) > 1 else ():
-                gallery = np.flatnonzero(own & np.isin(groups, np.roll(sessions, -i)[1 : 1 + taken]))[:size]
+                gallery = np.flatnonzero(
+                    own & np.isin(groups, np.roll(sessions, -i)[1 : 1 + taken])
+                )[:size]
                 asked = own & (groups == session)
                 to_own = similarities_to(rows[gallery], position[gallery])(rows[asked])
-                best, found = margins(np.concatenate([to_own, to_index[asked]], axis=1), others[groups[own] == session])
-                known.append(np.stack([found, best == 0, -1 - position[asked], groups[asked]], axis=1))
+                best, found = margins(
+                    np.concatenate([to_own, to_index[asked]], axis=1),
+                    others[groups[own] == session],
+                )
+                known.append(
+                    np.stack([found, best == 0, -1 - position[asked], groups[asked]], axis=1)
+                )
     confused: Counter[tuple[int, int]] = Counter()
-    several = np.array([own_groups[enrolled.labels == label].any() for label in enrolled.labels], bool)
+    several = np.array(
+        [own_groups[enrolled.labels == label].any() for label in enrolled.labels], bool
+    )
     held = np.where(several, own_groups % FOLDS, -1)
     for i in range(held.max() + 1):
         asked = enrolled.where(held == i)
         decided = Scorer(background, enrolled.where(held != i)).decide(asked.rows)
         right = decided.labels == asked.labels
-        confused.update(zip(asked.labels[~right].tolist(), decided.labels[~right].tolist(), strict=True))
-        known.append(np.stack([decided.margins, right, asked.labels, own_groups[held == i]], axis=1))
+        confused.update(
+            zip(asked.labels[~right].tolist(), decided.labels[~right].tolist(), strict=True)
+        )
+        known.append(
+            np.stack([decided.margins, right, asked.labels, own_groups[held == i]], axis=1)
+        )
     answers = np.concatenate(known)
     return Measured(
-        strangers, np.stack([position, groups], axis=1), answers[:, 0], answers[:, 1] > 0,
-        answers[:, 2:].astype(np.int64), dict(confused), np.unique(enrolled.labels[~several]).tolist(),
+        strangers,
+        np.stack([position, groups], axis=1),
+        answers[:, 0],
+        answers[:, 1] > 0,
+        answers[:, 2:].astype(np.int64),
+        dict(confused),
+        np.unique(enrolled.labels[~several]).tolist(),
         len(np.unique(enrolled.labels)),
-    )  # fmt: skip
+    )
 
 
-def threshold_for(margins: np.ndarray, classes: np.ndarray, false_accept_rate: float) -> tuple[float, float, float]:
+def threshold_for(
+    margins: np.ndarray, classes: np.ndarray, false_accept_rate: float
+) -> tuple[float, float, float]:
     """The lowest threshold that at most a share of the strangers of a new class passes.
 
-    That share is estimated by leaving out one class of strangers after the other, and applying the threshold that the
-    others set to it. With few classes, it exceeds the share of all strangers that pass, and may exceed the rate at any
-    threshold; then the threshold is above all strangers.
+    That share is estimated by leaving out one class of strangers after the other, and applying the
+    threshold that the others set to it. With few classes, it exceeds the share of all strangers
+    that pass, and may exceed the rate at any threshold; then the threshold is above all strangers.
 
     Args:
       margins, classes: of strangers, float32 [S] and int [S].
 
     Returns:
-      The threshold, the share of these strangers that pass it, and the share that is expected of a new class.
+      The threshold, the share of these strangers that pass it, and the share that is expected of a
+      new class.
 
     Raises:
-      DataError: there are fewer than `FEWEST` classes of strangers, or fewer images than one per accepted one.
+      DataError: there are fewer than `FEWEST` classes of strangers, or fewer images than one per
+        accepted one.
     """
     check_enough(len(margins), len(np.unique(classes)), false_accept_rate)
     passing, expected = _corrected_rate(margins, classes, false_accept_rate)
@@ -284,9 +345,10 @@ def threshold_for(margins: np.ndarray, classes: np.ndarray, false_accept_rate: f
 def promise(measured: Measured, false_accept_rate: float) -> Point:
     """The threshold for a rate, and what to expect of it; raises DataError as `threshold_for`.
 
-    For the intervals, classes of strangers are drawn again, with replacement; each draw sets a threshold, and the
-    classes that were not drawn measure how many strangers it accepts. Known classes and their sessions are drawn for
-    the same thresholds, as many as make the variance that of the difference to a measurement on the enrolled classes.
+    For the intervals, classes of strangers are drawn again, with replacement; each draw sets a
+    threshold, and the classes that were not drawn measure how many strangers it accepts. Known
+    classes and their sessions are drawn for the same thresholds, as many as make the variance that
+    of the difference to a measurement on the enrolled classes.
     """
     margins, position = measured.strangers, measured.stranger_groups[:, 0]
     threshold, passing, expected = threshold_for(margins, position, false_accept_rate)
@@ -294,7 +356,12 @@ def promise(measured: Measured, false_accept_rate: float) -> Point:
     order, classes = np.argsort(margins), np.unique(position)
     ascending, by_class = margins[order], np.searchsorted(classes, position[order])
     known_classes, place = np.unique(measured.known_groups[:, 0], return_inverse=True)
-    count = max(1, round(len(known_classes) * measured.enrolled / max(1, len(known_classes) + measured.enrolled)))
+    count = max(
+        1,
+        round(
+            len(known_classes) * measured.enrolled / max(1, len(known_classes) + measured.enrolled)
+        ),
+    )
     thresholds, outside = np.empty(DRAWS), np.full(DRAWS, np.nan)
     weights = np.empty((DRAWS, len(measured.known)))
     for draw in range(DRAWS):
@@ -303,13 +370,17 @@ def promise(measured: Measured, false_accept_rate: float) -> Point:
         if len(out := ascending[times[by_class] == 0]):
             outside[draw] = (out >= thresholds[draw]).mean()
         if len(place):
-            drawn = np.bincount(rng.integers(len(known_classes), size=count), minlength=len(known_classes))
+            drawn = np.bincount(
+                rng.integers(len(known_classes), size=count), minlength=len(known_classes)
+            )
             weights[draw] = drawn[place] * _session_weights(place, measured.known_groups[:, 1], rng)
 
     def share(chosen: Callable[[float], np.ndarray]) -> tuple[float, float, float]:
         if not len(measured.known):
             return np.nan, np.nan, np.nan
-        drawn = [chosen(t) @ w / max(w.sum(), 1e-9) for t, w in zip(thresholds, weights, strict=True)]
+        drawn = [
+            chosen(t) @ w / max(w.sum(), 1e-9) for t, w in zip(thresholds, weights, strict=True)
+        ]
         low, high = np.quantile(drawn, (0.025, 0.975))
         return float(chosen(threshold).mean()), float(low), float(high)
 
@@ -326,29 +397,43 @@ def promise(measured: Measured, false_accept_rate: float) -> Point:
 
 
 def _corrected_rate(margins: np.ndarray, classes: np.ndarray, rate: float) -> tuple[float, float]:
-    """The share of all strangers that may pass so that at most `rate` of a new class do, and what is then expected."""
+    """The share of all strangers that may pass so that at most `rate` of a new class do, and what
+    is then expected."""
 
     def of_new_classes(passing: float) -> float:
         accepted = 0
         for label in np.unique(classes):
             others = np.sort(margins[classes != label])
-            accepted += np.sum(margins[classes == label] >= _threshold(others, np.ones(len(others)), passing))
+            accepted += np.sum(
+                margins[classes == label] >= _threshold(others, np.ones(len(others)), passing)
+            )
         return float(accepted / len(margins))
 
-    low, high = 0, int(rate * len(margins)) + 1  # numbers of strangers that pass: the largest wanted, and too many
+    low, high = (
+        0,
+        int(rate * len(margins)) + 1,
+    )  # numbers of strangers that pass: the largest wanted, and too many
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if of_new_classes(middle / len(margins)) <= rate else (low, middle)
+        low, high = (
+            (middle, high) if of_new_classes(middle / len(margins)) <= rate else (low, middle)
+        )
     return low / len(margins), of_new_classes(low / len(margins))
 
 
 def _threshold(ascending: np.ndarray, weights: np.ndarray, rate: float) -> float:
     """The lowest threshold that at most a share of the weighted strangers passes."""
     passing = weights.sum() - np.cumsum(weights)  # of a threshold just above each margin
-    return float(np.nextafter(ascending[np.argmax(passing <= rate * weights.sum() + 1e-9)], np.float32(np.inf)))
+    return float(
+        np.nextafter(
+            ascending[np.argmax(passing <= rate * weights.sum() + 1e-9)], np.float32(np.inf)
+        )
+    )
 
 
-def _session_weights(place: np.ndarray, sessions: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _session_weights(
+    place: np.ndarray, sessions: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
     """How often each image is drawn if the sessions of every class are drawn again."""
     pairs, pair = np.unique(np.stack([place, sessions]), axis=1, return_inverse=True)
     first = np.searchsorted(pairs[0], pairs[0])
@@ -357,7 +442,8 @@ def _session_weights(place: np.ndarray, sessions: np.ndarray, rng: np.random.Gen
 
 
 def check_enough(images: int, classes: int, false_accept_rate: float) -> None:
-    """Raises DataError, which says what is missing, if there are too few strangers for a threshold."""
+    """Raises DataError, which says what is missing, if there are too few strangers for a
+    threshold."""
     check_rate(false_accept_rate)
     needed = math.ceil(min(1 / false_accept_rate, 1e9) - 1e-9)  # one is accepted
     if classes >= FEWEST and images >= needed:
@@ -370,11 +456,18 @@ def check_enough(images: int, classes: int, false_accept_rate: float) -> None:
     else:
         of = f"{more:,} other classes or more" if classes < more else "other classes"
         remedy = (
-            f"give --calibrate=DIRECTORY with class folders of {of} and {needed:,} images or more, of which at most "
+            f"give --calibrate=DIRECTORY with class folders of {of} and {needed:,} images or "
+            "more, of "
+            "which "
+            "at "
+            "most "
             f"{IMAGES_PER_CLASS} of a class count, or a higher --false_accept_rate"
         )
     raise DataError(
-        f"{counted(images, 'image')} of {counted(classes, 'class')} that are not enrolled: are too few for a threshold "
+        f"{counted(images, 'image')} of {counted(classes, 'class')} that are not enrolled: are "
+        "too few for "
+        "a "
+        "threshold "
         f"at which {100 * false_accept_rate:g} % of strangers are accepted; {remedy}"
     )
 
@@ -388,4 +481,6 @@ def check_threshold(threshold: float) -> None:
 def check_rate(false_accept_rate: float) -> None:
     """Raises DataError unless the rate is between 0 and 1."""
     if not 0 < false_accept_rate < 1:
-        raise DataError(f"false_accept_rate={false_accept_rate:g}: must be above 0 and below 1; e.g. 0.01")
+        raise DataError(
+            f"false_accept_rate={false_accept_rate:g}: must be above 0 and below 1; e.g. 0.01"
+        )

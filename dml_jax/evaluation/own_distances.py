@@ -3,8 +3,9 @@
     def manhattan(a, b):
         return jnp.abs(a[:, None] - b[None]).sum(axis=2)
 
-They are computed in float64 and rounded to float32, so that equal distances are equal whatever the order of summation;
-ties go to the lower index. Values must be finite, and symmetric where rows are compared with one another.
+They are computed in float64 and rounded to float32, so that equal distances are equal whatever the
+order of summation; ties go to the lower index. Values must be finite, and symmetric where rows are
+compared with one another.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +19,10 @@ from dml_jax.errors import DataError
 
 Function: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
 Metric: TypeAlias = Literal["cosine", "euclidean"] | Function
-ROWS, COLUMNS = 128, 1024  # of a block; smaller sets are padded, so that all blocks have the same rounding
+ROWS, COLUMNS = (
+    128,
+    1024,
+)  # of a block; smaller sets are padded, so that all blocks have the same rounding
 PAIRS = 4096  # compared at once by `pairs`
 ASYMMETRY = 1e-5  # largest difference between d(x, y) and d(y, x), relative to the largest distance
 
@@ -30,7 +34,9 @@ def name_of(metric: Metric) -> str:
     return metric if isinstance(metric, str) else f"{metric.__module__}.{metric.__qualname__}"
 
 
-def blocks(distance: Function, queries: np.ndarray, gallery: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+def blocks(
+    distance: Function, queries: np.ndarray, gallery: np.ndarray
+) -> Iterator[tuple[slice, np.ndarray]]:
     """Slices of the queries, and their distances to the whole gallery, float32 [B, G]."""
     if queries is gallery:
         _check_symmetric(distance, queries[:ROWS])
@@ -59,12 +65,19 @@ def _block(distance: Function, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     with jax.enable_x64(True):
         found = np.asarray(_compiled(distance)(_padded(a, ROWS), _padded(b, COLUMNS)))
     if found.shape != (ROWS, COLUMNS):
-        raise DataError(f"{name_of(distance)}: returns {list(found.shape)} for {ROWS} and {COLUMNS} rows; give [N, M]")
+        raise DataError(
+            f"{name_of(distance)}: returns {list(found.shape)} for {ROWS} and {COLUMNS} rows; "
+            "give [N, "
+            "M]"
+        )
     found = found[: len(a), : len(b)].astype(np.float32)
     if not np.isfinite(found).all():
         i, j = np.argwhere(~np.isfinite(found))[0]
         lengths = f"{np.linalg.norm(a[i]):g} and {np.linalg.norm(b[j]):g}"
-        raise DataError(f"{name_of(distance)}: is {found[i, j]} between rows of lengths {lengths}; it must be finite")
+        raise DataError(
+            f"{name_of(distance)}: is {found[i, j]} between rows of lengths {lengths}; it must be "
+            "finite"
+        )
     return found
 
 
@@ -74,9 +87,13 @@ def _check_symmetric(distance: Function, rows: np.ndarray) -> None:
     if wrong.any():
         i, j = np.argwhere(wrong)[0]
         values = f"{there[i, j]:g} from row {i} to row {j} and {there[j, i]:g} back"
-        raise DataError(f"{name_of(distance)}: is {values}; it must be symmetric among rows of one set")
+        raise DataError(
+            f"{name_of(distance)}: is {values}; it must be symmetric among rows of one set"
+        )
 
 
 def _padded(rows: np.ndarray, count: int) -> np.ndarray:
     """Rows in float64, the last one repeated up to `count`."""
-    return np.concatenate([rows, np.repeat(rows[-1:], count - len(rows), axis=0)]).astype(np.float64)
+    return np.concatenate([rows, np.repeat(rows[-1:], count - len(rows), axis=0)]).astype(
+        np.float64
+    )

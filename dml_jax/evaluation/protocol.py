@@ -1,4 +1,5 @@
-"""Evaluation of a split's embeddings: all metrics, and one line that states how they were computed."""
+"""Evaluation of a split's embeddings: all metrics, and one line that states how they were
+computed."""
 
 import re
 from collections.abc import Mapping
@@ -16,8 +17,9 @@ from dml_jax.evaluation.validation import ArrayLike
 Protocol = Literal["clean", "paper"]
 
 
-# Published code clusters about a hundred classes with scikit-learn (k-means++, ten restarts, to convergence) and many
-# thousands with faiss (random rows, one start, 20 iterations), where k-means++ would dominate the cost.
+# Published code clusters about a hundred classes with scikit-learn (k-means++, ten restarts, to
+# convergence) and many thousands with faiss (random rows, one start, 20 iterations), where
+# k-means++ would dominate the cost.
 FEW_CLASSES = {"init": "k-means++", "restarts": 10, "max_iterations": 300}
 MANY_CLASSES = {"init": "random", "restarts": 1, "max_iterations": 20}
 MANY = 1000  # classes; above it MANY_CLASSES applies
@@ -26,7 +28,8 @@ MANY_COPIES = 0.1  # share of queries above which metrics measure near-copies
 
 
 def near_copies(queries: ArrayLike, gallery: ArrayLike | None = None) -> float:
-    """The share of queries [Q, D] whose nearest row, in the gallery [G, D] or else among them, is a near-copy."""
+    """The share of queries [Q, D] whose nearest row, in the gallery [G, D] or else among them, is a
+    near-copy."""
     searched = queries if gallery is None else gallery
     distances, _ = neighbors.search(queries, searched, 1, exclude_self=gallery is None)
     return float((distances < 1 - open_set.NEAR_COPY).mean())
@@ -54,27 +57,33 @@ def evaluate(
 
     Args:
       embeddings: [N, D], the queries.
-      labels: [N] integers or strings, or, without clusters, another form that `metrics.retrieval` takes.
-      protocol: "clean" excludes each query from its own neighbours by index; "paper" drops the first neighbour, as the
-        published codes do, so that a query with a duplicate ranked first counts as its own hit.
-      cluster: also run k-means on the queries with as many clusters as classes, and compute the NMI.
-      clustering: "init", "restarts" and "max_iterations" of k-means, where the defaults of `clustering_options` are not
-        wanted.
-      average: mean of the entropies in the NMI; HIST's code uses the geometric mean, the others the arithmetic mean.
+      labels: [N] integers or strings, or, without clusters, another form that `metrics.retrieval`
+        takes.
+      protocol: "clean" excludes each query from its own neighbours by index; "paper" drops the
+        first neighbour, as the published codes do, so that a query with a duplicate ranked first
+        counts as its own hit.
+      cluster: also run k-means on the queries with as many clusters as classes, and compute the
+        NMI.
+      clustering: "init", "restarts" and "max_iterations" of k-means, where the defaults of
+        `clustering_options` are not wanted.
+      average: mean of the entropies in the NMI; HIST's code uses the geometric mean, the others the
+        arithmetic mean.
       gallery: [G, D] to search instead of the other queries; nothing is excluded then.
       metric: distance that ranks the gallery; with "cosine", k-means runs on rows of unit length.
       options: other arguments of `metrics.retrieval`.
 
     Returns:
-      The entries of `metric_table.METRICS` that were requested, each with "..._stderr" if known, and "lone_queries",
-      the number of queries without a relevant gallery row.
+      The entries of `metric_table.METRICS` that were requested, each with "..._stderr" if known,
+      and "lone_queries", the number of queries without a relevant gallery row.
     """
     validation.choice("protocol", protocol, get_args(Protocol))
     validation.choice("average", average, get_args(Average))
     points = validation.embeddings(embeddings)
     searched = None if gallery is None else validation.embeddings(gallery, name="gallery")
     options |= {"metric": metric, "exclusion": "index" if protocol == "clean" else "position"}
-    result: dict[str, Any] = metrics.retrieval(points, labels, gallery=searched, per_query=per_query, **options)
+    result: dict[str, Any] = metrics.retrieval(
+        points, labels, gallery=searched, per_query=per_query, **options
+    )
     if cluster:
         classes = validation.labels(np.asarray(labels), len(points))
         count = len(np.unique(classes))
@@ -87,13 +96,17 @@ def evaluate(
     return metric_table.in_display_order(result)
 
 
-RANKING = re.compile(r"exact (\w+) ranking in float32|ranking by (\S+), computed in float64 and rounded to float32")
+RANKING = re.compile(
+    r"exact (\w+) ranking in float32|ranking by (\S+), computed in float64 and rounded to float32"
+)
 
 
 def distance_of(text: str) -> tuple[str, str]:
     """The distance that a `description` states, and the description of any distance."""
     found = RANKING.search(text)
-    without = RANKING.sub("exact ranking", text).replace("k-means on unit-length embeddings", "k-means on embeddings")
+    without = RANKING.sub("exact ranking", text).replace(
+        "k-means on unit-length embeddings", "k-means on embeddings"
+    )
     return (found[1] or found[2] if found else ""), without
 
 
@@ -109,8 +122,12 @@ def description(
     metric: Metric = "cosine",
     lone_queries: metrics.Lone = "miss",
 ) -> str:
-    """One line that states how `evaluate` computed its metrics; `gallery` and `groups`: whether there are any."""
-    exclusion = {"clean": "query excluded by index", "paper": "first neighbour dropped (as in the authors' code)"}
+    """One line that states how `evaluate` computed its metrics; `gallery` and `groups`: whether
+    there are any."""
+    exclusion = {
+        "clean": "query excluded by index",
+        "paper": "first neighbour dropped (as in the authors' code)",
+    }
     parts = [
         f"{protocol} protocol",
         f"exact {metric} ranking in float32"
@@ -119,7 +136,10 @@ def description(
         "separate gallery" if gallery else exclusion[protocol],
         *["relevant rows of the query's group excluded"] * groups,
         "ties broken by lower index",
-        "queries without a relevant row count as misses in Recall@K and MRR and are excluded from R-precision and MAP@R"
+        "queries without a relevant row count as misses in Recall@K and MRR and are excluded from "
+        "R-precision "
+        "and "
+        "MAP@R"
         if lone_queries == "miss"
         else "queries without a relevant row left out",
     ]
@@ -127,7 +147,8 @@ def description(
         options = clustering_options(classes or 0, clustering)
         rows = "unit-length embeddings" if metric == "cosine" else "embeddings"
         parts.append(
-            f"NMI ({average} mean of entropies) of k-means on {rows}{' of the queries' * gallery}, as many clusters as "
+            f"NMI ({average} mean of entropies) of k-means on "
+            f"{rows}{' of the queries' * gallery}, as many clusters as "
             f"classes, {options['init']} initialisation, best of {options['restarts']}, at most "
             f"{options['max_iterations']} iterations, seed 0"
         )

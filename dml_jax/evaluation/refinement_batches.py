@@ -1,19 +1,21 @@
-"""Batches for test-time refinement by message passing (Seidenschwarz et al., ICML 2021, appendix C).
+"""Batches for test-time refinement by message passing (Seidenschwarz et al., ICML 2021, appendix
+C).
 
-Clusters replace the unknown classes, and batches are sampled from them as in training (C.1); or a batch consists of
-chunks, each an anchor with its nearest neighbours (C.2), or of a query and its k-reciprocal neighbours (C.3). The
-defaults are the paper's (Table 8): 900 clusters for k-means, Ward, spectral clustering and Birch; a neighbourhood
-radius of 0.9 and five neighbours for DBSCAN and OPTICS. Parameters that the paper does not state keep scikit-learn's
-defaults.
+Clusters replace the unknown classes, and batches are sampled from them as in training (C.1); or a
+batch consists of chunks, each an anchor with its nearest neighbours (C.2), or of a query and its
+k-reciprocal neighbours (C.3). The defaults are the paper's (Table 8): 900 clusters for k-means,
+Ward, spectral clustering and Birch; a neighbourhood radius of 0.9 and five neighbours for DBSCAN
+and OPTICS. Parameters that the paper does not state keep scikit-learn's defaults.
 
-C.3 is based on the k-reciprocal encoding of Zhong et al. (CVPR 2017), with N(q, k) the k nearest neighbours of q:
+C.3 is based on the k-reciprocal encoding of Zhong et al. (CVPR 2017), with N(q, k) the k nearest
+neighbours of q:
 
     R(q, k) = {g in N(q, k): q in N(g, k)}
     E(q)    = R(q, k) and every R(g, k/2), g in R(q, k), with more than 2/3 of it in R(q, k)
     batch   = q, then the nearest of E(q), then the nearest of all others, up to a fixed size
 
-In the authors' code, N(q, k) holds k + 1 images including q, and the fraction must exceed 2/3; in the paper, N(q, k)
-excludes q, and a fraction of exactly 2/3 suffices. k/2 is rounded half to even.
+In the authors' code, N(q, k) holds k + 1 images including q, and the fraction must exceed 2/3; in
+the paper, N(q, k) excludes q, and a fraction of exactly 2/3 suffices. k/2 is rounded half to even.
 """
 
 import warnings
@@ -35,14 +37,20 @@ QUADRATIC_LIMIT = 20_000  # images, which take a few GiB
 
 
 def check_options(kinds: Sequence[str], count: int, min_samples: int, images: int) -> None:
-    """Raises ConfigError if a clustering in `kinds` (`evaluation.refine`) cannot handle this number of test images."""
+    """Raises ConfigError if a clustering in `kinds` (`evaluation.refine`) cannot handle this number
+    of test images."""
     for kind in kinds:
         name, number = ("clusters", count) if kind in FIXED_COUNT else ("min_samples", min_samples)
         problem = ""
         if kind in (*FIXED_COUNT, *DENSITY_BASED) and number > images:
             problem = f"refine_{name}={number}: must not exceed the {images} images"
         if kind in QUADRATIC_MEMORY and images > QUADRATIC_LIMIT:
-            problem = f"refine={kind}: is limited to {QUADRATIC_LIMIT:,} images; remove it, or use kmeans or birch"
+            problem = (
+                f"refine={kind}: is limited to {QUADRATIC_LIMIT:,} images; remove it, or "
+                "use kmeans "
+                "or "
+                "birch"
+            )
         if problem:
             raise ConfigError(f"evaluation.{problem}")
 
@@ -50,29 +58,41 @@ def check_options(kinds: Sequence[str], count: int, min_samples: int, images: in
 class Groups(NamedTuple):
     """Batches of images that exchange messages."""
 
-    batches: np.ndarray  # int [B, S], row indices of the embeddings; an index that occurs twice is two nodes
-    # The first `refined` images of each batch are refined, the others only send messages. Every row of the embeddings
-    # is refined at least once; its first occurrence is used.
+    batches: (
+        np.ndarray
+    )  # int [B, S], row indices of the embeddings; an index that occurs twice is two nodes
+    # The first `refined` images of each batch are refined, the others only send messages. Every row
+    # of the embeddings is refined at least once; its first occurrence is used.
     refined: int
 
 
 class Clusters(NamedTuple):
     """The result of a clustering."""
 
-    labels: np.ndarray  # int64 [N], in 0..C-1 without gaps; noise forms one more cluster, as in the authors' code
+    labels: (
+        np.ndarray
+    )  # int64 [N], in 0..C-1 without gaps; noise forms one more cluster, as in the authors' code
     found: int  # number of clusters, not counting noise
     noise: int  # number of images labelled as noise
 
 
 def cluster(
-    points: np.ndarray, algorithm: Algorithm, *, count: int = 900, eps: float = 0.9, min_samples: int = 5, seed: int = 0
+    points: np.ndarray,
+    algorithm: Algorithm,
+    *,
+    count: int = 900,
+    eps: float = 0.9,
+    min_samples: int = 5,
+    seed: int = 0,
 ) -> Clusters:
     """Clusters embeddings float [N, D] of unit length with scikit-learn.
 
-    In one thread: in several, OPTICS waits for them most of the time where other programs use the cores.
+    In one thread: in several, OPTICS waits for them most of the time where other programs use the
+    cores.
 
     Args:
-      count: number of clusters, at most N ("kmeans", "ward", "spectral", "birch"; Birch may find fewer).
+      count: number of clusters, at most N ("kmeans", "ward", "spectral", "birch"; Birch may find
+        fewer).
       eps: largest Euclidean distance between neighbours ("dbscan", "optics").
       min_samples: neighbours of a core point, including itself ("dbscan", "optics").
     """
@@ -82,14 +102,17 @@ def cluster(
     estimators = {
         "kmeans": clusterings.KMeans(count, random_state=seed),
         "ward": clusterings.AgglomerativeClustering(count),
-        "spectral": clusterings.SpectralClustering(count, assign_labels="discretize", random_state=seed),
+        "spectral": clusterings.SpectralClustering(
+            count, assign_labels="discretize", random_state=seed
+        ),
         "birch": clusterings.Birch(n_clusters=count),
         "dbscan": clusterings.DBSCAN(eps=eps, min_samples=min_samples),
         "optics": clusterings.OPTICS(max_eps=eps, min_samples=min_samples),
     }
     validation.choice("algorithm", algorithm, estimators)
     with warnings.catch_warnings(), threadpool_limits(1):
-        # scikit-learn warns if it finds fewer clusters than requested; the return value and the error below report it.
+        # scikit-learn warns if it finds fewer clusters than requested; the return value and the
+        # error below report it.
         warnings.simplefilter("ignore")
         labels = estimators[algorithm].fit_predict(points)
     noise = int(np.sum(labels < 0))
@@ -98,21 +121,30 @@ def cluster(
     if found < 2:
         remedy = "the embeddings are too close together"
         if algorithm in DENSITY_BASED:
-            remedy = f"set another evaluation.refine_eps (={eps}) or evaluation.refine_min_samples (={min_samples})"
+            remedy = (
+                f"set another evaluation.refine_eps (={eps}) or "
+                "evaluation.refine_min_samples "
+                f"(={min_samples})"
+            )
         raise DataError(
-            f"evaluation.refine={algorithm}: finds {counted(found, 'cluster')} and {counted(noise, 'image')} of noise "
+            f"evaluation.refine={algorithm}: finds {counted(found, 'cluster')} and "
+            f"{counted(noise, 'image')} "
+            "of "
+            "noise "
             f"among {len(points):,} images; {remedy}"
         )
     return Clusters(inverse.astype(np.int64), found, noise)
 
 
 def neighbor_chunks(points: np.ndarray, *, chunk: int, chunks: int, seed: int = 0) -> Groups:
-    """Batches of chunks, each an anchor and its nearest neighbours; every image is an anchor (appendix C.2).
+    """Batches of chunks, each an anchor and its nearest neighbours; every image is an anchor
+    (appendix C.2).
 
     Args:
       points: float [N, D], rows of unit length.
       chunk: images per chunk, including the anchor; at most N.
-      chunks: chunks per batch. Anchors are shuffled with `seed`; the last batch is padded with the first anchors.
+      chunks: chunks per batch. Anchors are shuffled with `seed`; the last batch is padded with the
+        first anchors.
     """
     rows = len(points)
     order = np.random.default_rng(seed).permutation(rows)
@@ -120,11 +152,14 @@ def neighbor_chunks(points: np.ndarray, *, chunk: int, chunks: int, seed: int = 
     if chunk == 1:
         return Groups(anchors, chunks)
     _, nearest = neighbors.search(points, points, chunk - 1, exclude_self=True)
-    return Groups(np.concatenate([anchors, nearest[anchors].reshape(len(anchors), -1)], axis=1), chunks)
+    return Groups(
+        np.concatenate([anchors, nearest[anchors].reshape(len(anchors), -1)], axis=1), chunks
+    )
 
 
 class ReciprocalSets(NamedTuple):
-    """Neighbourhoods of Q queries in a gallery of G rows; sets are sparse matrices, positive for their members."""
+    """Neighbourhoods of Q queries in a gallery of G rows; sets are sparse matrices, positive for
+    their members."""
 
     batches: np.ndarray  # int [Q, size], or all images if they are fewer
     reciprocal: sparse.csr_array  # [Q, G], R(q, k)
@@ -133,7 +168,12 @@ class ReciprocalSets(NamedTuple):
 
 
 def reciprocal_sets(
-    queries: ArrayLike, gallery: ArrayLike | None = None, *, k: int, size: int, rule: Rule = "authors"
+    queries: ArrayLike,
+    gallery: ArrayLike | None = None,
+    *,
+    k: int,
+    size: int,
+    rule: Rule = "authors",
 ) -> ReciprocalSets:
     """Neighbourhoods and batches of all queries, without storing the full distance matrix.
 
@@ -141,7 +181,8 @@ def reciprocal_sets(
       queries: float [Q, D].
       gallery: float [G, D]; None if the queries search each other.
       k: neighbourhood size.
-      size: images per batch. Batches begin with the query; gallery row g is denoted by Q + g if there is a gallery.
+      size: images per batch. Batches begin with the query; gallery row g is denoted by Q + g if
+        there is a gallery.
     """
     validation.choice("rule", rule, get_args(Rule))
     among_themselves = gallery is None
@@ -159,7 +200,11 @@ def reciprocal_sets(
         """N(q, k) from the ranking of each query, which is one of the ranked rows if `own`."""
         if rule == "paper":
             return ranking[:, :k]
-        return np.column_stack([np.arange(len(ranking)), ranking[:, :k]]) if own else ranking[:, : k + 1]
+        return (
+            np.column_stack([np.arange(len(ranking)), ranking[:, :k]])
+            if own
+            else ranking[:, : k + 1]
+        )
 
     ranking = nearest(rows, others, max(k + 1, size - 1))
     within, back = ranking, ranking
@@ -167,7 +212,9 @@ def reciprocal_sets(
         within, back = nearest(others, others, k), nearest(others, rows, k + 1)
     half = near(within, round(k / 2), own=True)
     reciprocal_half = reranking.mutual(half, half)
-    reciprocal = reranking.mutual(near(ranking, k, own=among_themselves), near(back, k, own=among_themselves))
+    reciprocal = reranking.mutual(
+        near(ranking, k, own=among_themselves), near(back, k, own=among_themselves)
+    )
     expanded = reranking.expanded(reciprocal, reciprocal_half, inclusive=rule == "paper")
     if among_themselves and rule == "paper":
         expanded.setdiag(0)
@@ -182,6 +229,8 @@ def reciprocal_sets(
         if among_themselves:
             members = members[members != query]
         squares = np.sum((others[members].astype(np.float64) - rows[query]) ** 2, axis=1)
-        found = np.concatenate([members[np.lexsort((members, squares))], further])[: len(nearest_first)]
+        found = np.concatenate([members[np.lexsort((members, squares))], further])[
+            : len(nearest_first)
+        ]
         batches.append([query, *(found if among_themselves else found + len(rows))])
     return ReciprocalSets(np.array(batches), reciprocal, reciprocal_half, expanded)

@@ -1,4 +1,5 @@
-"""Export of embeddings as NumPy arrays with a manifest, or as Parquet, and of the metrics of every single query."""
+"""Export of embeddings as NumPy arrays with a manifest, or as Parquet, and of the metrics of every
+single query."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,7 +12,14 @@ from dml_jax import manifest
 from dml_jax.data import split_metadata
 from dml_jax.data.prepare.sources import Scalar
 from dml_jax.errors import DataError
-from dml_jax.files import atomic_directory, atomic_write, below_a_file, read_json, reading, restore_directory
+from dml_jax.files import (
+    atomic_directory,
+    atomic_write,
+    below_a_file,
+    read_json,
+    reading,
+    restore_directory,
+)
 
 ARRAYS = ("embeddings.npy", "labels.npy")
 WRITTEN = {*ARRAYS, "ids.json", "metadata.json", "manifest.json"}
@@ -22,13 +30,23 @@ OF_QUERIES = {"rank": "rank", "r_precision_per_query": "r_precision", "map@r_per
 
 
 def check_replaceable(directory: Path, exported: Collection[str] = WRITTEN) -> None:
-    """Raises `DataError` unless `directory` is new or holds only exported files, so that they may be replaced."""
-    if below_a_file(directory) or ((directory.exists() or directory.is_symlink()) and not directory.is_dir()):
-        raise DataError(f"{directory}: is a file, below one, or a broken link; give another directory")
+    """Raises `DataError` unless `directory` is new or holds only exported files, so that they may
+    be replaced."""
+    if below_a_file(directory) or (
+        (directory.exists() or directory.is_symlink()) and not directory.is_dir()
+    ):
+        raise DataError(
+            f"{directory}: is a file, below one, or a broken link; give another directory"
+        )
     there = {entry.name for entry in directory.iterdir()} if directory.exists() else set()
-    foreign = sorted(name for name in there - {*exported} if not (name.startswith(".") and name.endswith(".tmp")))
+    foreign = sorted(
+        name for name in there - {*exported} if not (name.startswith(".") and name.endswith(".tmp"))
+    )
     if foreign:
-        raise DataError(f"{directory}: contains {foreign[0]}, which is not an exported file; give another directory")
+        raise DataError(
+            f"{directory}: contains {foreign[0]}, which is not an exported file; give another "
+            "directory"
+        )
 
 
 class Exported(NamedTuple):
@@ -52,15 +70,21 @@ class Exported(NamedTuple):
 def read(directory: Path) -> Exported:
     """Reads a directory written by `write`, memory-mapped.
 
-    Raises `DataError` if a checksum differs, or the files are not finite embeddings with one name and label for each.
+    Raises `DataError` if a checksum differs, or the files are not finite embeddings with one name
+    and label for each.
     """
     restore_directory(directory)
     if not (directory / "manifest.json").is_file():
-        raise DataError(f"{directory}: contains no embeddings (no manifest.json); export them with --mode=export")
+        raise DataError(
+            f"{directory}: contains no embeddings (no manifest.json); export them with "
+            "--mode=export"
+        )
     from dml_jax.evaluation import validation  # imports JAX
 
     content = manifest.check(directory)
-    if unknown := sorted({path.name for path in directory.iterdir()} & WRITTEN - {*content["files"], manifest.NAME}):
+    if unknown := sorted(
+        {path.name for path in directory.iterdir()} & WRITTEN - {*content["files"], manifest.NAME}
+    ):
         raise DataError(f"{directory / unknown[0]}: is not in the manifest; {REMEDY}")
     ids = read_json(directory / "ids.json", list[str], REMEDY)
     rows, labels = (directory / name for name in ARRAYS)
@@ -68,7 +92,10 @@ def read(directory: Path) -> Exported:
         embeddings = validation.embeddings(validation.load(rows, name="array"), name=rows.name)
         if embeddings.dtype != np.float32 or len(embeddings) != len(ids):
             raise DataError(
-                f"{rows.name}: holds {embeddings.dtype} of shape {list(embeddings.shape)} for {len(ids)} names in "
+                f"{rows.name}: holds {embeddings.dtype} of shape {list(embeddings.shape)} for "
+                f"{len(ids)} "
+                "names "
+                "in "
                 f"ids.json; must be float32 with a row for each; {REMEDY}"
             )
         classes = None
@@ -80,12 +107,15 @@ def read(directory: Path) -> Exported:
     metadata = {}
     if (path := directory / "metadata.json").exists():
         with reading(path, REMEDY):
-            metadata = split_metadata.checked_columns(json.loads(path.read_text(encoding="utf-8")), len(ids))
+            metadata = split_metadata.checked_columns(
+                json.loads(path.read_text(encoding="utf-8")), len(ids)
+            )
     return Exported(embeddings, classes, ids, content, metadata)
 
 
 def save_rows(path: Path, parts: Iterable[np.ndarray], count: int) -> None:
-    """Writes arrays [_, D] with `count` rows in all, below each other, as one array float32 [count, D]."""
+    """Writes arrays [_, D] with `count` rows in all, below each other, as one array float32 [count,
+    D]."""
     start = 0
     with path.open("wb") as file:
         for part in parts:
@@ -108,19 +138,21 @@ def write(
     metadata: Mapping[str, Sequence[Scalar]] = {},
     **further: Any,
 ) -> Exported:
-    """Writes `embeddings.npy`, `labels.npy`, `ids.json`, `manifest.json` and, if there is any, `metadata.json`.
+    """Writes `embeddings.npy`, `labels.npy`, `ids.json`, `manifest.json` and, if there is any,
+    `metadata.json`.
 
-    The directory is written completely or not at all. It may hold only files of an earlier export, which are replaced.
+    The directory is written completely or not at all. It may hold only files of an earlier export,
+    which are replaced.
 
     Args:
-      embeddings: float [N, D], rows of unit length; or consecutive blocks of them, which need not fit in memory
-        together.
+      embeddings: float [N, D], rows of unit length; or consecutive blocks of them, which need not
+        fit in memory together.
       labels, ids, metadata: see `Exported`.
       config_hash: identifies the run's configuration; None for an ensemble.
       step: step of the checkpoint; None for an ensemble.
-      further: entries of the manifest, unless they are None: "finished", whether the run (or all runs of an ensemble)
-        had finished; "data_hash" of the run, see `split.digest`; "members", the manifests of those of an ensemble;
-        "plan", inputs and model, see `inference.parts`.
+      further: entries of the manifest, unless they are None: "finished", whether the run (or all
+        runs of an ensemble) had finished; "data_hash" of the run, see `split.digest`; "members",
+        the manifests of those of an ensemble; "plan", inputs and model, see `inference.parts`.
 
     Returns:
       The result of `read`.
@@ -145,35 +177,45 @@ def write(
         }
         about |= {key: value for key, value in further.items() if value is not None}
         content = manifest.write(draft, about)
-    return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), list(ids), content, metadata)
+    return Exported(
+        arrays["embeddings.npy"], arrays.get("labels.npy"), list(ids), content, metadata
+    )
 
 
 def split_off_queries(results: dict[str, Any]) -> dict[str, np.ndarray]:
     """Moves the per-query arrays out of the results, so that these can be written as JSON."""
-    return {name: np.asarray(results.pop(key)) for key, name in OF_QUERIES.items() if key in results}
+    return {
+        name: np.asarray(results.pop(key)) for key, name in OF_QUERIES.items() if key in results
+    }
 
 
 def write_queries(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes `queries.npz`: "rank" (int [N], of the nearest relevant image, 0 if none), "r_precision" and "map@r"."""
+    """Writes `queries.npz`: "rank" (int [N], of the nearest relevant image, 0 if none),
+    "r_precision" and "map@r"."""
     small: dict[str, Any] = {
-        name: array.astype(np.int32 if name == "rank" else np.float32) for name, array in arrays.items()
+        name: array.astype(np.int32 if name == "rank" else np.float32)
+        for name, array in arrays.items()
     }
     with atomic_write(directory / "queries.npz") as draft, draft.open("wb") as file:
         np.savez(file, **small)
 
 
 def write_parquet(path: Path, exported: Exported) -> None:
-    """Writes one row per image as Parquet, for embedding-atlas, LanceDB, DuckDB and pandas, completely or not at all.
+    """Writes one row per image as Parquet, for embedding-atlas, LanceDB, DuckDB and pandas,
+    completely or not at all.
 
-    The columns are `embedding` (D float32 numbers), `id`, `label` if known, and those of the metadata, including the
-    `class_name` of every run. A metadata column whose name is taken gets the prefix `metadata_`.
+    The columns are `embedding` (D float32 numbers), `id`, `label` if known, and those of the
+    metadata, including the `class_name` of every run. A metadata column whose name is taken gets
+    the prefix `metadata_`.
     """
     import pyarrow
     from pyarrow import parquet
 
     rows = np.ascontiguousarray(exported.embeddings, np.float32)
     columns: dict[str, Any] = {
-        "embedding": pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.reshape(-1)), rows.shape[1]),
+        "embedding": pyarrow.FixedSizeListArray.from_arrays(
+            pyarrow.array(rows.reshape(-1)), rows.shape[1]
+        ),
         "id": pyarrow.array(exported.ids, pyarrow.string()),
     }
     if exported.labels is not None:
@@ -184,7 +226,13 @@ def write_parquet(path: Path, exported: Exported) -> None:
             column = f"metadata_{column}"
         try:
             columns[column] = pyarrow.array(values)
-        except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError):  # values of several types
-            columns[column] = pyarrow.array([None if value is None else str(value) for value in values])
+        except (
+            pyarrow.ArrowInvalid,
+            pyarrow.ArrowTypeError,
+            OverflowError,
+        ):  # values of several types
+            columns[column] = pyarrow.array(
+                [None if value is None else str(value) for value in values]
+            )
     with atomic_write(path) as draft:
         parquet.write_table(pyarrow.table(columns), draft)

@@ -1,7 +1,8 @@
-"""Runs on the Hugging Face hub: pushed with a model card, pulled for `dml_jax.load("hf://user/name")` (extra "hub").
+"""Runs on the Hugging Face hub: pushed with a model card, pulled for
+`dml_jax.load("hf://user/name")` (extra "hub").
 
-A repository holds `config.json`, `results.json`, `model/<step>.safetensors`, `manifest.json` and `README.md`, which
-alone is not pulled; none of them can contain code.
+A repository holds `config.json`, `results.json`, `model/<step>.safetensors`, `manifest.json` and
+`README.md`, which alone is not pulled; none of them can contain code.
 """
 
 import shutil
@@ -23,7 +24,8 @@ from dml_jax.train.records.model_files import MODEL
 PREFIX = "hf://"
 MODELS = f"{MODEL}/*{model_files.SUFFIX}"
 PULLED = ("config.json", "results.json", MODELS, manifest.NAME)
-# Files that an earlier push of another model may have left; `pull` would return the model of the highest step.
+# Files that an earlier push of another model may have left; `pull` would return the model of the
+# highest step.
 REPLACED = (MODELS, "model.onnx", *(f"{split}.parquet" for split in SPLITS))
 LOADING = """## How to use it
 
@@ -37,17 +39,20 @@ embeddings = model.embed(["a.jpg", "b.jpg"])  # float32 [2, D], rows of unit len
 
 
 def create(repository: str, *, private: bool) -> None:
-    """Creates the repository unless it exists, so that a wrong name or a missing login fails before any other work."""
+    """Creates the repository unless it exists, so that a wrong name or a missing login fails before
+    any other work."""
     with hub_client.asking(f"--push={repository}", ConfigError, "created") as library:
         library.HfApi().create_repo(repository, private=private, exist_ok=True)
 
 
 def results_of(directory: Path, model: Variables) -> dict[str, Any]:
-    """The results of a run; raises `DataError` if they are missing or describe another model than `model`."""
+    """The results of a run; raises `DataError` if they are missing or describe another model than
+    `model`."""
     results = workdir.read_results(directory)
     if results.get("step") != int(model.step):
         raise DataError(
-            f"{directory}: results.json is for step {results.get('step')}, but the model is from step "
+            f"{directory}: results.json is for step {results.get('step')}, but the model is from "
+            "step "
             f"{int(model.step)}; finish the run first"
         )
     return results
@@ -57,7 +62,12 @@ def push(repository: str, directory: Path, model: Variables, exported: Sequence[
     """Uploads a run with its model card and further files, replacing an earlier push."""
     facts, results = workdir.read_config(directory), results_of(directory, model)
     config = facts["config"]
-    for key, section in (("init_from", ""), ("path", "data"), ("pretrained", "backbone"), ("teacher", "method")):
+    for key, section in (
+        ("init_from", ""),
+        ("path", "data"),
+        ("pretrained", "backbone"),
+        ("teacher", "method"),
+    ):
         values = config[section] if section else config
         if values.get(key):
             values[key] = Path(values[key]).name  # drops folders of this machine
@@ -67,19 +77,26 @@ def push(repository: str, directory: Path, model: Variables, exported: Sequence[
         files.write_json(staged / "results.json", results)
         model_files.write(staged / MODEL, model, facts)
         workdir.finish(staged, MODEL)
-        (staged / "README.md").write_text(card(repository, facts["config"], results), encoding="utf-8")
+        (staged / "README.md").write_text(
+            card(repository, facts["config"], results), encoding="utf-8"
+        )
         for path in exported:
             shutil.copy(path, staged)
         with (
             hub_client.asking(f"--push={repository}", DataError, "uploaded") as library,
-            warnings.catch_warnings(action="ignore"),  # the hub expects Parquet files in data sets only
+            warnings.catch_warnings(
+                action="ignore"
+            ),  # the hub expects Parquet files in data sets only
         ):
             library.utils.disable_progress_bars()  # an error would be appended to their line
-            library.HfApi().upload_folder(repo_id=repository, folder_path=staged, delete_patterns=list(REPLACED))
+            library.HfApi().upload_folder(
+                repo_id=repository, folder_path=staged, delete_patterns=list(REPLACED)
+            )
 
 
 def card(repository: str, config: dict[str, Any], results: dict[str, Any]) -> str:
-    """The model card: metadata in YAML, the results with their protocol, and how to load the model."""
+    """The model card: metadata in YAML, the results with their protocol, and how to load the
+    model."""
     library = hub_client.client(DataError, f"--push={repository}")
     data, method = config["data"]["name"], config["method"]["name"]
     columns = metric_table.columns(results)
@@ -101,8 +118,10 @@ def card(repository: str, config: dict[str, Any], results: dict[str, Any]) -> st
     body = "".join(f"| {metric_table.cell(results, entry)} " for entry in columns)
     return (
         f"---\n{metadata.to_yaml()}\n---\n\n# {config['name']}\n\n"
-        f"Image embeddings trained with {method} on {data} ({config['backbone']['name']}), by dml_jax.\n\n"
-        f"## Results on classes not seen in training, in %\n\n{head}|\n{'|---' * len(columns)}|\n{body}|\n\n"
+        f"Image embeddings trained with {method} on {data} ({config['backbone']['name']}), by "
+        "dml_jax.\n\n"
+        "## Results on classes not seen in training, in "
+        f"%\n\n{head}|\n{'|---' * len(columns)}|\n{body}|\n\n"
         f"± is one standard error over the queries. Model selection: {results['model']}. "
         f"Protocol: {results['protocol']}.\n\n{LOADING.format(repository=repository)}"
     )
@@ -115,7 +134,9 @@ def pull(address: str) -> Path:
     """
     repository, _, revision = address.removeprefix(PREFIX).partition("@")
     with hub_client.asking(address, DataError) as library:
-        run = library.snapshot_download(repository, revision=revision or None, allow_patterns=list(PULLED))
+        run = library.snapshot_download(
+            repository, revision=revision or None, allow_patterns=list(PULLED)
+        )
     if not all(any(Path(run).glob(pattern)) for pattern in PULLED):
         raise DataError(f"{address}: is not a run of dml_jax; it must contain {', '.join(PULLED)}")
     return Path(run)

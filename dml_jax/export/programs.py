@@ -1,8 +1,9 @@
-"""The trained embedding function as one ONNX file, which includes the normalisation of the pixels (extra "onnx").
+"""The trained embedding function as one ONNX file, which includes the normalisation of the pixels
+(extra "onnx").
 
 session = onnxruntime.InferenceSession("model.onnx")            # or TensorRT, OpenVINO, ...
 (embeddings,) = session.run(None, {"images": images})           # uint8 [B, H, W, 3] -> float32 [B, D], any B
-"""
+"""  # noqa: E501
 
 import contextlib
 import io
@@ -30,7 +31,8 @@ Embed = Callable[[jax.Array], jax.Array]
 
 
 def function_of(model: TrainedModel) -> Embed:
-    """The embedding function of a model, whose parameters and state become constants of a program."""
+    """The embedding function of a model, whose parameters and state become constants of a
+    program."""
     return partial(model.method.embed, *jax.device_get((model.params, model.model_state)))
 
 
@@ -38,7 +40,8 @@ def write_onnx(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
     """Exports an embedding function with jax2onnx to a file, completely or not at all.
 
     Args:
-      embed: uint8 [B, H, W, 3] -> float [B, D]; arrays it closes over (parameters, statistics) are stored in the file.
+      embed: uint8 [B, H, W, 3] -> float [B, D]; arrays it closes over (parameters, statistics) are
+        stored in the file.
       image_shape: (H, W) in pixels, fixed in the file; B remains symbolic.
 
     Returns:
@@ -49,15 +52,21 @@ def write_onnx(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
         content = model.SerializeToString()
         difference = deviation_of(content, jax.jit(embed), image_shape)
     if not difference < TOLERANCE:
-        raise DataError(f"{path}: differs from the model by {difference:.1e} in onnxruntime; embed with dml_jax.load")
+        raise DataError(
+            f"{path}: differs from the model by {difference:.1e} in onnxruntime; embed with "
+            "dml_jax.load"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as draft:
         draft.write_bytes(content)
     return difference
 
 
-def deviation_of(content: bytes, embed: Callable[[Any], Any], image_shape: tuple[int, int]) -> float:
-    """Largest difference of a graph in onnxruntime from `embed` on random pixels, relative to the largest value."""
+def deviation_of(
+    content: bytes, embed: Callable[[Any], Any], image_shape: tuple[int, int]
+) -> float:
+    """Largest difference of a graph in onnxruntime from `embed` on random pixels, relative to the
+    largest value."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -74,7 +83,8 @@ def deviation_of(content: bytes, embed: Callable[[Any], Any], image_shape: tuple
 def _converted(path: Path, embed: Embed, image_shape: tuple[int, int]) -> Any:
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape, 3), jnp.uint8)
-    # While tracing, jax2onnx replaces Flax's layers by its own, which lack options used here; hence it gets a jaxpr.
+    # While tracing, jax2onnx replaces Flax's layers by its own, which lack options used here; hence
+    # it gets a jaxpr.
     traced = jax.make_jaxpr(embed)(images)
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -87,7 +97,9 @@ def _converted(path: Path, embed: Embed, image_shape: tuple[int, int]) -> Any:
                 input_names=["images"], output_names=["embeddings"],
             )  # fmt: skip
     except Exception as error:  # many types, for operators and for their options
-        raise DataError(f"{path}: cannot be converted to ONNX ({reason(error)}); embed with dml_jax.load") from error
+        raise DataError(
+            f"{path}: cannot be converted to ONNX ({reason(error)}); embed with dml_jax.load"
+        ) from error
     finally:
         logging.disable(disabled)
     _pool_images(model)
@@ -96,22 +108,30 @@ def _converted(path: Path, embed: Embed, image_shape: tuple[int, int]) -> Any:
 
 
 def _pool_images(model: Any) -> None:
-    """Rewrites max pooling over [1, 1, B, H, W, C], the converter's form, as pooling over [B, C, H, W]."""
+    """Rewrites max pooling over [1, 1, B, H, W, C], the converter's form, as pooling over [B, C, H,
+    W]."""
     from onnx import helper, numpy_helper
 
     # Runtimes pool over at most three dimensions.
     nodes = []
     for node in model.graph.node:
-        options = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        options = {
+            attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute
+        }
         if node.op_type != "MaxPool" or len(options["kernel_shape"]) != 4:
             nodes.append(node)
             continue
         pads = options.get("pads", [0] * 8)
-        window = {key: options[key][1:3] for key in ("kernel_shape", "strides")} | {"pads": [*pads[1:3], *pads[5:7]]}
+        window = {key: options[key][1:3] for key in ("kernel_shape", "strides")} | {
+            "pads": [*pads[1:3], *pads[5:7]]
+        }
         chain: list[tuple[str, list[str], dict[str, Any]]] = [
-            ("Squeeze", ["two_axes"], {}), ("Transpose", [], {"perm": [0, 3, 1, 2]}), ("MaxPool", [], window),
-            ("Transpose", [], {"perm": [0, 2, 3, 1]}), ("Unsqueeze", ["two_axes"], {}),
-        ]  # fmt: skip
+            ("Squeeze", ["two_axes"], {}),
+            ("Transpose", [], {"perm": [0, 3, 1, 2]}),
+            ("MaxPool", [], window),
+            ("Transpose", [], {"perm": [0, 2, 3, 1]}),
+            ("Unsqueeze", ["two_axes"], {}),
+        ]
         value = node.input[0]
         for i, (kind, further, attributes) in enumerate(chain, start=1):
             output = node.output[0] if i == len(chain) else f"{node.output[0]}_{i}"
@@ -124,10 +144,13 @@ def _pool_images(model: Any) -> None:
 
 
 def _name_activations(model: Any) -> None:
-    """Rewrites x - c as x + (-c), max(x, 0) as Relu and min(x, c) as Clip, which runtimes merge with convolutions."""
+    """Rewrites x - c as x + (-c), max(x, 0) as Relu and min(x, c) as Clip, which runtimes merge
+    with convolutions."""
     from onnx import numpy_helper
 
-    constants = {constant.name: numpy_helper.to_array(constant) for constant in model.graph.initializer}
+    constants = {
+        constant.name: numpy_helper.to_array(constant) for constant in model.graph.initializer
+    }
     for node in model.graph.node:
         value = constants.get(node.input[1]) if len(node.input) == 2 else None
         if value is None or value.dtype.kind != "f":

@@ -1,4 +1,5 @@
-"""The part of a model that needs no JAX: reading images, an index, and embeddings by any of the runtimes."""
+"""The part of a model that needs no JAX: reading images, an index, and embeddings by any of the
+runtimes."""
 
 import time
 from abc import ABC, abstractmethod
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def locate(model: str | Path) -> Path:
-    """The directory of a model, which is downloaded (`hf://user/name`) or converted (packaged weights) if necessary."""
+    """The directory of a model, which is downloaded (`hf://user/name`) or converted (packaged
+    weights) if necessary."""
     if str(model).startswith("hf://"):
         from dml_jax.export import hub  # imports JAX
 
@@ -50,9 +52,12 @@ class EmbeddingModel(ABC):
     shape: tuple[int, int]  # (H, W) in pixels of the images that the network sees
     step: int  # of the checkpoint; 0 for published weights
     own_distance: bool = False  # whether embeddings are compared otherwise than by cosines
-    finished: bool  # whether the run has finished; its model is otherwise the newest or best so far, with a warning
+    # Whether the run has finished; its model is otherwise the newest or best so far, with a
+    # warning.
+    finished: bool
     config_hash: str  # identifies the configuration
-    # SHA-256 of all variables, with the versions of an image if several are averaged; the same whatever the runtime
+    # SHA-256 of all variables, with the versions of an image if several are averaged; the same
+    # whatever the runtime
     fingerprint: str
     added: tuple[bool, tuple[float, ...]]  # flip and scales in addition to the configuration's
 
@@ -65,44 +70,62 @@ class EmbeddingModel(ABC):
         """Embeds groups of images, see `read_ahead.stream`."""
 
     def unseen(self) -> "tuple[Photographs, list[str]]":
-        """Images of the unseen classes of the run and the names of these, from its `embeddings/test` and `gallery`."""
+        """Images of the unseen classes of the run and the names of these, from its
+        `embeddings/test` and `gallery`."""
         from dml_jax.evaluation import open_set  # imports SciPy
         from dml_jax.export import embedding_files
 
         directory = self.directory / "embeddings"
         if not is_run(self.directory) or self.added != (False, (1.0,)) or self.data.split == "all":
             raise DataError(
-                f"{self.directory}: has no embeddings of unseen classes by this model (published weights, "
-                "data.split=all, --flip or --scales) to measure a threshold on; give --calibrate=DIRECTORY with class "
+                f"{self.directory}: has no embeddings of unseen classes by this model (published "
+                "weights, "
+                "data.split=all, --flip or --scales) to measure a threshold on; give "
+                "--calibrate=DIRECTORY "
+                "with "
+                "class "
                 "folders of other classes (in Python, Index.calibrate)"
             )
         names = ("test", "gallery") if (directory / "gallery").exists() else ("test",)
         splits = [embedding_files.read(directory / name) for name in names]
         if any(split.manifest.get("checkpoint_step") != self.step for split in splits):
             raise CheckpointError(
-                f"{directory}: is of another checkpoint than step {self.step}, so it gives no threshold; write it with "
+                f"{directory}: is of another checkpoint than step {self.step}, so it gives no "
+                "threshold; "
+                "write "
+                "it "
+                "with "
                 f"--mode=export --checkpoint={self.step}"
             )
         widths = {split.embeddings.shape[1] for split in splits}
         if len(widths) > 1 or any(split.labels is None for split in splits):
             raise DataError(
-                f"{directory}: test and gallery are not of one run with labels; write them with --mode=export"
+                f"{directory}: test and gallery are not of one run with labels; write them with "
+                "--mode=export"
             )
         rows = np.concatenate([split.embeddings for split in splits])
         if bad := open_set.first_bad_row(rows):
             position, what = bad
-            raise DataError(f"{directory}: row {position} of {list(rows.shape)} {what}, so it gives no threshold")
+            raise DataError(
+                f"{directory}: row {position} of {list(rows.shape)} {what}, so it gives no "
+                "threshold"
+            )
         labels = np.concatenate([split.labels for split in splits if split.labels is not None])
-        known = [name for name in splits[0].metadata if all(name in split.metadata for split in splits)]
+        known = [
+            name for name in splits[0].metadata if all(name in split.metadata for split in splits)
+        ]
         columns = {name: [v for split in splits for v in split.metadata[name]] for name in known}
         taken = np.array(columns.get("session", [""] * len(rows)), np.str_)
         given = columns.get("class_name", labels)
         _, first, numbers = np.unique(labels, return_index=True, return_inverse=True)
         photographs = open_set.Photographs(rows, numbers, taken)
-        return photographs.where(open_set.choose(photographs)), [str(given[i]) for i in first.tolist()]
+        return photographs.where(open_set.choose(photographs)), [
+            str(given[i]) for i in first.tolist()
+        ]
 
     def enroll(self, classes: "Mapping[str, Sequence[Image]]") -> "Index":
-        """An index of new classes, without training: `enroll({"wren": ["a.jpg", "b.jpg"], …}).classify(["x.jpg"])`."""
+        """An index of new classes, without training: `enroll({"wren": ["a.jpg", "b.jpg"],
+        …}).classify(["x.jpg"])`."""
         from dml_jax.inference.index import Index
 
         index = Index(self)
@@ -139,18 +162,22 @@ class EmbeddingModel(ABC):
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
-            raise DataError(f"{name}: is {pixels.dtype} {list(pixels.shape)}; must be uint8 [height, width(, 3)]")
+            raise DataError(
+                f"{name}: is {pixels.dtype} {list(pixels.shape)}; must be uint8 [height, width(, "
+                "3)]"
+            )
         return transforms.for_network(self.data, self.shape, pixels, name)
 
     def embed(self, images: "Images") -> np.ndarray:
         """Embeds images: float32 [N, D], rows of unit length.
 
         Args:
-          images: paths or contents of image files, Pillow images, or arrays uint8, [h, w, 3] (RGB) or [h, w] (grey),
-            also mixed.
+          images: paths or contents of image files, Pillow images, or arrays uint8, [h, w, 3] (RGB)
+            or [h, w] (grey), also mixed.
 
         Raises:
-          DataError: an image cannot be used, or its embedding is not finite; the message names its path or position.
+          DataError: an image cannot be used, or its embedding is not finite; the message names its
+            path or position.
         """
         single = isinstance(images, str | Path | bytes | pillow.Image)
         if single or (isinstance(images, np.ndarray) and images.ndim in (2, 3)) or len(images) == 0:
@@ -172,9 +199,11 @@ class EmbeddingModel(ABC):
         on_bad: Callable[[DataError], object] | None = None,
         on_read: Callable[[float], object] = lambda seconds: None,
     ) -> Iterator[np.ndarray]:
-        """Embeds groups of images, each float32 [N, D], reading ahead across groups; see `read_ahead.stream`.
+        """Embeds groups of images, each float32 [N, D], reading ahead across groups; see
+        `read_ahead.stream`.
 
-        `on_read` is called, in several threads, with the seconds that reading and decoding an image took.
+        `on_read` is called, in several threads, with the seconds that reading and decoding an image
+        took.
         """
 
         def read(image: Any) -> np.ndarray:

@@ -1,9 +1,10 @@
 """Embeddings of many images in Parquet files, so that an interrupted command can be continued.
 
-A directory holds `000000.parquet`, `000001.parquet`, …, one part for each unit of `inputs`, with the columns `id`
-(text), `embedding` (D float32 numbers of unit length; null for an unusable image) and `error` (why an image is
-unusable, or null). `_plan.json`, which readers of Parquet ignore, records the inputs and the model. A part appears
-once it is complete, in any order and from any process.
+A directory holds `000000.parquet`, `000001.parquet`, …, one part for each unit of `inputs`, with
+the columns `id` (text), `embedding` (D float32 numbers of unit length; null for an unusable image)
+and `error` (why an image is unusable, or null). `_plan.json`, which readers of Parquet ignore,
+records the inputs and the model. A part appears once it is complete, in any order and from any
+process.
 """
 
 import json
@@ -34,7 +35,8 @@ UNUSABLE = b"dml_jax.unusable"  # number of unusable images, of a part's metadat
 
 
 class Summary(NamedTuple):
-    """Numbers of images, of unusable ones among them, and of dimensions; and the first errors, with their images."""
+    """Numbers of images, of unusable ones among them, and of dimensions; and the first errors, with
+    their images."""
 
     images: int
     unusable: int
@@ -46,7 +48,8 @@ class Parts:
     """The parts of a plan in a directory or below the URL of a bucket; see `opened`."""
 
     def __init__(self, directory: Path | str, planned: dict[str, Any]):
-        """Writes the plan; DataError if the directory holds parts of another plan or other files."""
+        """Writes the plan; DataError if the directory holds parts of another plan or other
+        files."""
         self.directory = directory
         self.count: int = planned["parts"]
         names = {name for name in self._names() if not name.startswith(".")}
@@ -59,28 +62,46 @@ class Parts:
             return
         remedy = f"delete {self.directory} or give another --output"
         with reading(file, remedy):
-            begun = dict(json.loads(file.read_bytes() if isinstance(file, Path) else sources.opened(file).read()))
+            begun = dict(
+                json.loads(
+                    file.read_bytes() if isinstance(file, Path) else sources.opened(file).read()
+                )
+            )
         changed = sorted(key for key in begun | planned if begun.get(key) != planned.get(key))
         if changed:
-            what = "other or changed images" if "inputs_sha256" in changed else "another model, version or option"
-            raise DataError(f"{self.directory}: was written for {what} ({', '.join(changed)}); {remedy}")
+            what = (
+                "other or changed images"
+                if "inputs_sha256" in changed
+                else "another model, version or option"
+            )
+            raise DataError(
+                f"{self.directory}: was written for {what} ({', '.join(changed)}); {remedy}"
+            )
 
     def _names(self) -> list[str]:
         if isinstance(self.directory, Path):
             return os.listdir(self.directory)
         with sources.reaching(self.directory):
             system, root = sources.bucket(self.directory)
-            return [info.base_name for info in system.get_file_info(FileSelector(root, allow_not_found=True))]
+            return [
+                info.base_name
+                for info in system.get_file_info(FileSelector(root, allow_not_found=True))
+            ]
 
     def _at(self, name: str) -> Path | str:
-        return self.directory / name if isinstance(self.directory, Path) else f"{self.directory}/{name}"
+        return (
+            self.directory / name
+            if isinstance(self.directory, Path)
+            else f"{self.directory}/{name}"
+        )
 
     def file(self, number: int) -> Path | str:
         """The file of a part, or its URL."""
         return self._at(f"{number:06d}.parquet")
 
     def missing(self) -> list[int]:
-        """The numbers of the parts that are not written, or with errors of missing packages that are installed by now.
+        """The numbers of the parts that are not written, or with errors of missing packages that
+        are installed by now.
 
         Raises DataError if one is damaged.
         """
@@ -91,21 +112,30 @@ class Parts:
                 missing.append(number)
                 continue
             with self._opened(number) as part:
-                unusable = int((part.metadata.metadata or {}).get(UNUSABLE, 0))  # a part may also hold neighbours
-                if unusable and any(map(decode.is_outdated, filter(None, part.read(["error"])["error"].to_pylist()))):
+                unusable = int(
+                    (part.metadata.metadata or {}).get(UNUSABLE, 0)
+                )  # a part may also hold neighbours
+                if unusable and any(
+                    map(decode.is_outdated, filter(None, part.read(["error"])["error"].to_pylist()))
+                ):
                     missing.append(number)
         return missing
 
     @contextmanager
     def _opened(self, number: int) -> Iterator[parquet.ParquetFile]:
-        with opened_file(self.file(number), "delete it, and the same command writes it again") as part:
+        with opened_file(
+            self.file(number), "delete it, and the same command writes it again"
+        ) as part:
             embeddings = UNUSABLE in (part.metadata.metadata or {})
-            if embeddings and part.schema_arrow != _schema(part.schema_arrow.field("embedding").type.list_size):
+            if embeddings and part.schema_arrow != _schema(
+                part.schema_arrow.field("embedding").type.list_size
+            ):
                 raise ValueError("other columns than id, embedding and error")
             yield part
 
     def summary(self, shown: int) -> Summary:
-        """Counts the images; the parts with errors are searched for the first of them, at most `shown`."""
+        """Counts the images; the parts with errors are searched for the first of them, at most
+        `shown`."""
         images = unusable = dimensions = 0
         errors: list[str] = []
         for number in range(self.count):
@@ -116,7 +146,9 @@ class Parts:
                 unusable += bad
                 if bad and len(errors) < shown:
                     rows = part.read(["id", "error"]).to_pylist()
-                    errors += [f"{row['id']}: {row['error']}" for row in rows if row["error"] is not None]
+                    errors += [
+                        f"{row['id']}: {row['error']}" for row in rows if row["error"] is not None
+                    ]
         return Summary(images, unusable, dimensions, errors[:shown])
 
     def _tables(self, *columns: str) -> Iterator[pa.Table]:
@@ -127,13 +159,19 @@ class Parts:
     def usable_names(self) -> list[str]:
         """The names of the usable images."""
         tables = self._tables("id", "error")
-        return [name for part in tables for name in part.filter(part["error"].is_null())["id"].to_pylist()]
+        return [
+            name
+            for part in tables
+            for name in part.filter(part["error"].is_null())["id"].to_pylist()
+        ]
 
     def usable_rows(self) -> Iterator[np.ndarray]:
         """The embeddings of the usable images of each part, float32 [_, D]."""
         for part in self._tables("embedding"):
             for chunk in part["embedding"].chunks:
-                yield chunk.flatten().to_numpy().reshape(-1, chunk.type.list_size)  # without null rows
+                yield (
+                    chunk.flatten().to_numpy().reshape(-1, chunk.type.list_size)
+                )  # without null rows
 
 
 @contextmanager
@@ -148,8 +186,9 @@ def opened_file(file: Path | str, remedy: str) -> Iterator[parquet.ParquetFile]:
 def opened(directory: Path | str, planned: dict[str, Any]) -> Iterator[Parts]:
     """The parts of a plan; no other command writes to a local directory meanwhile.
 
-    In a bucket, several commands may write: parts appear completely, and are the same whoever wrote them. Raises
-    DataError if the directory holds parts of another plan or other files, or another command writes there.
+    In a bucket, several commands may write: parts appear completely, and are the same whoever wrote
+    them. Raises DataError if the directory holds parts of another plan or other files, or another
+    command writes there.
     """
     with ExitStack() as stack:
         if isinstance(directory, Path):
@@ -157,14 +196,17 @@ def opened(directory: Path | str, planned: dict[str, Any]) -> Iterator[Parts]:
             try:
                 stack.enter_context(locked(directory, wait=False))
             except BlockingIOError:
-                raise DataError(f"{directory}: another command is writing there; wait for its end") from None
+                raise DataError(
+                    f"{directory}: another command is writing there; wait for its end"
+                ) from None
             for draft in directory.glob(".*.tmp"):  # of a command that was killed
                 draft.unlink(missing_ok=True)
         yield Parts(directory, planned)
 
 
 class Facts(NamedTuple):
-    """Identity of a model: see `embedding_files.write`, the SHA-256 of its variables, and its runtime."""
+    """Identity of a model: see `embedding_files.write`, the SHA-256 of its variables, and its
+    runtime."""
 
     config_hash: str
     model_sha256: str
@@ -181,9 +223,12 @@ def facts(model: "EmbeddingModel") -> Facts:
 def plan(units: Sequence[Unit], model: Facts) -> dict[str, Any]:
     """Identity of a set of parts, e.g. the sizes and times of the images' files."""
     return {
-        "parts": len(units), "inputs_sha256": inputs.digest(units),
-        "config_hash": model.config_hash, "model_sha256": model.model_sha256, "runtime": model.runtime,
-    }  # fmt: skip
+        "parts": len(units),
+        "inputs_sha256": inputs.digest(units),
+        "config_hash": model.config_hash,
+        "model_sha256": model.model_sha256,
+        "runtime": model.runtime,
+    }
 
 
 Embed = Callable[[Iterable[tuple[Path | str, Unit]]], Iterable[Path | str]]  # see `embed`
@@ -195,7 +240,9 @@ def embed(
     on_read: Callable[[float], object] = lambda seconds: None,
 ) -> Iterator[Path | str]:
     """Embeds units and yields the file of each once it is written; see `embed_each`."""
-    begun: deque[tuple[Path | str, list[str], bool]] = deque()  # file, names, whether they are its last block
+    begun: deque[tuple[Path | str, list[str], bool]] = (
+        deque()
+    )  # file, names, whether they are its last block
     errors: deque[DataError] = deque()
 
     def groups() -> Iterator[list[Item]]:
@@ -209,8 +256,10 @@ def embed(
         file, names, last = begun.popleft()
         with sources.written(file) as draft, _writing(draft, rows.shape[1]) as write:
             while True:
-                reasons = [str(errors.popleft()).removeprefix(f"{name}: ") if nan else None
-                           for name, nan in zip(names, np.isnan(rows[:, 0]), strict=True)]  # fmt: skip
+                reasons = [
+                    str(errors.popleft()).removeprefix(f"{name}: ") if nan else None
+                    for name, nan in zip(names, np.isnan(rows[:, 0]), strict=True)
+                ]
                 write(names, rows, reasons)
                 if last:
                     break
@@ -228,11 +277,19 @@ def _with_end(blocks: Iterator[list[Item]]) -> Iterator[tuple[list[Item], bool]]
 
 
 def _schema(dimensions: int) -> pa.Schema:
-    return pa.schema([("id", pa.string()), ("embedding", pa.list_(pa.float32(), dimensions)), ("error", pa.string())])
+    return pa.schema(
+        [
+            ("id", pa.string()),
+            ("embedding", pa.list_(pa.float32(), dimensions)),
+            ("error", pa.string()),
+        ]
+    )
 
 
 @contextmanager
-def _writing(path: Path, dimensions: int) -> Iterator[Callable[[list[str], np.ndarray, list[str | None]], None]]:
+def _writing(
+    path: Path, dimensions: int
+) -> Iterator[Callable[[list[str], np.ndarray, list[str | None]], None]]:
     """A function that appends names, float32 [_, D] and errors to a part."""
     schema, unusable = _schema(dimensions), 0
 
@@ -241,7 +298,9 @@ def _writing(path: Path, dimensions: int) -> Iterator[Callable[[list[str], np.nd
         bad = np.array([reason is not None for reason in reasons], bool)
         unusable += int(bad.sum())
         rows = np.ascontiguousarray(np.where(bad[:, None], np.float32(0), rows))
-        values = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), dimensions, mask=pa.array(bad))
+        values = pa.FixedSizeListArray.from_arrays(
+            pa.array(rows.reshape(-1)), dimensions, mask=pa.array(bad)
+        )
         ids = [name.encode("utf-8", "backslashreplace").decode() for name in names]
         return pa.table([ids, values, pa.array(reasons, pa.string())], schema=schema)
 

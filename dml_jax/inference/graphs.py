@@ -1,7 +1,8 @@
 """Embedding by onnxruntime: on CPUs faster than JAX, and without importing it.
 
-The ONNX graph of a model is made once, by `dml-jax export --to=onnx` or `--runtime=onnxruntime` (extra "onnx"), and
-kept in the user's cache below the digest of the model's files. It is compared with JAX's embeddings when it is made.
+The ONNX graph of a model is made once, by `dml-jax export --to=onnx` or `--runtime=onnxruntime`
+(extra "onnx"), and kept in the user's cache below the digest of the model's files. It is compared
+with JAX's embeddings when it is made.
 """
 
 import hashlib
@@ -59,20 +60,24 @@ class Facts:
 def entry(directory: Path, versions: Versions) -> Path | None:
     """Where the graph of a model is kept; None for a run that is not finished.
 
-    The digest covers the file that records the SHA-256 of all others, and the sizes and times of the variables.
+    The digest covers the file that records the SHA-256 of all others, and the sizes and times of
+    the variables.
     """
     record = directory / ("manifest.json" if is_run(directory) else converted.METADATA)
     if not record.is_file():
         return None
     digest = hashlib.sha256(f"{dml_jax.__version__} {versions}".encode() + record.read_bytes())
-    for file in sorted(path for pattern in ("model/*", "*.safetensors") for path in directory.glob(pattern)):
+    for file in sorted(
+        path for pattern in ("model/*", "*.safetensors") for path in directory.glob(pattern)
+    ):
         status = file.stat()
         digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}".encode())
     return cache_dir() / "graphs" / digest.hexdigest()[:32]
 
 
 def keep(model: "Model", graph: Path) -> None:
-    """Keeps the ONNX graph of a reported model unless there is one or it deviates from our rows by `TOLERANCE`."""
+    """Keeps the ONNX graph of a reported model unless there is one or it deviates from our rows by
+    `TOLERANCE`."""
     from dml_jax.export import programs
 
     target = entry(model.directory, model.added)
@@ -85,29 +90,50 @@ def keep(model: "Model", graph: Path) -> None:
         shutil.copy(graph, draft / GRAPH)
         dimensions = model.embed_pixels(np.zeros((1, *model.shape, 3), np.uint8)).shape[1]
         facts = Facts(
-            sha256(draft / GRAPH), model.config_hash, model.fingerprint, int(model.step), model.shape, dimensions,
-            model.own_distance, deviation, model.data,
-        )  # fmt: skip
+            sha256(draft / GRAPH),
+            model.config_hash,
+            model.fingerprint,
+            int(model.step),
+            model.shape,
+            dimensions,
+            model.own_distance,
+            deviation,
+            model.data,
+        )
         write_json(draft / FACTS, asdict(facts))
 
 
 def load(
-    model: str | Path, checkpoint: str, runtime: Runtime | None, *, trust_code: bool, versions: Versions
+    model: str | Path,
+    checkpoint: str,
+    runtime: Runtime | None,
+    *,
+    trust_code: bool,
+    versions: Versions,
 ) -> EmbeddingModel:
-    """The model on a runtime; None for onnxruntime if it has the graph and JAX has no accelerator, otherwise JAX."""
+    """The model on a runtime; None for onnxruntime if it has the graph and JAX has no accelerator,
+    otherwise JAX."""
     installed = importlib.util.find_spec("onnxruntime") is not None
     if runtime == "onnxruntime" and not installed:
         raise ConfigError(f"--runtime=onnxruntime: onnxruntime {EXTRA}")
     if runtime == "onnxruntime" and checkpoint != "reported":
-        raise ConfigError(f"--runtime=onnxruntime: needs the reported checkpoint, not --checkpoint={checkpoint}")
-    on_cpu = os.environ.get("JAX_PLATFORMS") == "cpu" or not any(map(importlib.util.find_spec, ACCELERATORS))
-    wanted = runtime == "onnxruntime" or (runtime is None and on_cpu and installed and checkpoint == "reported")
+        raise ConfigError(
+            f"--runtime=onnxruntime: needs the reported checkpoint, not --checkpoint={checkpoint}"
+        )
+    on_cpu = os.environ.get("JAX_PLATFORMS") == "cpu" or not any(
+        map(importlib.util.find_spec, ACCELERATORS)
+    )
+    wanted = runtime == "onnxruntime" or (
+        runtime is None and on_cpu and installed and checkpoint == "reported"
+    )
     directory = locate(model) if wanted and not is_url(model) else None
     if directory and (kept := _read(directory, versions)):
         return kept
     from dml_jax.inference.model import Model  # importing JAX takes a second
 
-    loaded = Model(directory or model, checkpoint, trust_code=trust_code, flip=versions[0], scales=versions[1])
+    loaded = Model(
+        directory or model, checkpoint, trust_code=trust_code, flip=versions[0], scales=versions[1]
+    )
     if runtime != "onnxruntime":
         return loaded
     if importlib.util.find_spec("jax2onnx") is None:
@@ -118,12 +144,15 @@ def load(
         programs.write_onnx(Path(folder, GRAPH), programs.function_of(loaded.trained), loaded.shape)
         keep(loaded, Path(folder, GRAPH))
     if not (kept := _read(loaded.directory, versions)):
-        raise ConfigError(f"--runtime=onnxruntime: {model} is not a finished run; give --runtime=jax")
+        raise ConfigError(
+            f"--runtime=onnxruntime: {model} is not a finished run; give --runtime=jax"
+        )
     return kept
 
 
 def _read(directory: Path, versions: Versions) -> "GraphModel | None":
-    """The model of a directory by its graph; None if there is none, or it is damaged, which is then removed."""
+    """The model of a directory by its graph; None if there is none, or it is damaged, which is then
+    removed."""
     place = entry(directory, versions)
     if place is None or not place.is_dir():
         return None
@@ -152,9 +181,15 @@ class GraphModel(EmbeddingModel):
 
     def __init__(self, directory: Path, versions: Versions, facts: Facts, graph: bytes):
         self.directory, self.added, self._dimensions = directory, versions, facts.dimensions
-        self._session = cache(partial(_session, graph))  # by number of threads, made when it is needed
+        self._session = cache(
+            partial(_session, graph)
+        )  # by number of threads, made when it is needed
         self.data, self.shape, self.step, self.finished = facts.data, facts.shape, facts.step, True
-        self.config_hash, self.fingerprint, self.own_distance = facts.config_hash, facts.fingerprint, facts.own_distance
+        self.config_hash, self.fingerprint, self.own_distance = (
+            facts.config_hash,
+            facts.fingerprint,
+            facts.own_distance,
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -1,9 +1,10 @@
 """An index of enrolled classes: a nearest-neighbour classifier with rejection, without training.
 
-An image is assigned the class with the largest margin over all other classes (see `open_set`), or "unknown" if the
-margin is below a threshold. By default this is the threshold that `FALSE_ACCEPT_RATE` of the images of other classes
-are expected to pass, measured on the unseen classes of the run, or after `Index.calibrate` on other classes. Classes of
-these that are enrolled, by their name or by an equal image, do not take part.
+An image is assigned the class with the largest margin over all other classes (see `open_set`), or
+"unknown" if the margin is below a threshold. By default this is the threshold that
+`FALSE_ACCEPT_RATE` of the images of other classes are expected to pass, measured on the unseen
+classes of the run, or after `Index.calibrate` on other classes. Classes of these that are enrolled,
+by their name or by an equal image, do not take part.
 """
 
 import hashlib
@@ -28,8 +29,8 @@ UNKNOWN = "unknown"
 EMPTY = "the index is empty; add classes first"
 SAME_IMAGE = 1 - 2e-6  # cosine of two embeddings of equal images, which differ by rounding
 BLOCK_ELEMENTS = 1 << 22  # cosines in memory at once
-# The arrays of a file by group, of which only the first is always there: name -> kind of numbers, and what the axes
-# count.
+# The arrays of a file by group, of which only the first is always there: name -> kind of numbers,
+# and what the axes count.
 FIELDS: tuple[dict[str, tuple[str, tuple[str, ...]]], ...] = (
     {
         "embeddings": ("float32", ("enrolled and removed images", "dimensions")),
@@ -47,7 +48,10 @@ FIELDS: tuple[dict[str, tuple[str, tuple[str, ...]]], ...] = (
         "other_sessions": ("str", ("other images",)),
         "other_classes": ("str", ("other classes",)),
     },
-    {"stranger_margins": ("float32", ("strangers",)), "stranger_classes": ("int64", ("strangers",))},
+    {
+        "stranger_margins": ("float32", ("strangers",)),
+        "stranger_classes": ("int64", ("strangers",)),
+    },
 )
 Image = str | Path | bytes | pillow.Image | np.ndarray
 Images = Sequence[Image] | np.ndarray  # an array [N, H, W, 3] is a batch of images
@@ -88,7 +92,10 @@ class Index:
     def __init__(self, model: "EmbeddingModel"):
         if model.own_distance:
             raise DataError(
-                "the model has another distance than the cosine (method.distance), by which enrolled images are "
+                "the model has another distance than the cosine (method.distance), by which "
+                "enrolled "
+                "images "
+                "are "
                 "compared; give a model without"
             )
         self._model = model
@@ -98,7 +105,8 @@ class Index:
         self.images: list[str] = []
         self.sessions: list[str] = []
         self.removed: dict[str, Enrolled] = {}
-        # Images of other classes and the names of these, which include the enrolled ones; of the run, once needed.
+        # Images of other classes and the names of these, which include the enrolled ones; of the
+        # run, once needed.
         self._others: tuple[Photographs, list[str]] | None = None
         self._forget()
 
@@ -106,27 +114,47 @@ class Index:
         """Drops cached results that depend on the enrolled images."""
         self._scorer: Scorer | None = None
         self._measured: Measured | None = None
-        self._strangers: tuple[np.ndarray, np.ndarray] | None = None  # margins and classes, which set thresholds
+        self._strangers: tuple[np.ndarray, np.ndarray] | None = (
+            None  # margins and classes, which set thresholds
+        )
 
-    def add(self, classes: Mapping[str, Sequence[Image]], sessions: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Enrolls images (as for `Model.embed`) of new or existing classes. On an error, nothing is enrolled.
+    def add(
+        self,
+        classes: Mapping[str, Sequence[Image]],
+        sessions: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """Enrolls images (as for `Model.embed`) of new or existing classes. On an error, nothing is
+        enrolled.
 
-        `sessions` are those of the images; they are unknown without it. Equal images of several classes are enrolled,
-        see `shared`.
+        `sessions` are those of the images; they are unknown without it. Equal images of several
+        classes are enrolled, see `shared`.
         """
-        class_of = {image: self.classes[label] for image, label in zip(self.images, self.labels, strict=True) if image}
+        class_of = {
+            image: self.classes[label]
+            for image, label in zip(self.images, self.labels, strict=True)
+            if image
+        }
         for name, images in classes.items():
             _check_name(name)
             for image in images:
                 if (key := _file_name(image)) in class_of:
-                    raise DataError(f"{key}: is already enrolled as {class_of[key]}; give each image once")
+                    raise DataError(
+                        f"{key}: is already enrolled as {class_of[key]}; give each image once"
+                    )
                 if key:
                     class_of[key] = name
         rows, names, taken = self._embedded(classes, sessions)
-        self._append(names, Enrolled(rows, [_file_name(image) for each in classes.values() for image in each], taken))
+        self._append(
+            names,
+            Enrolled(
+                rows, [_file_name(image) for each in classes.values() for image in each], taken
+            ),
+        )
 
     def _embedded(
-        self, classes: Mapping[str, Sequence[Image]], sessions: Mapping[str, Sequence[str]] | None = None
+        self,
+        classes: Mapping[str, Sequence[Image]],
+        sessions: Mapping[str, Sequence[str]] | None = None,
     ) -> tuple[np.ndarray, list[str], list[str]]:
         """Embeddings float32 [N, D], classes, and sessions of images."""
         files = [image for images in classes.values() for image in images]
@@ -135,7 +163,11 @@ class Index:
         rows = self._comparable(self._model.embed(files))
         if bad := open_set.first_bad_row(rows):
             position, what = bad
-            raise DataError(f"{_file_name(files[position]) or f'image {position}'}: its embedding {what}; leave it out")
+            raise DataError(
+                f"{_file_name(files[position]) or f'image {position}'}: its embedding {what}; "
+                "leave it "
+                "out"
+            )
         return rows, names, taken
 
     def _comparable(self, rows: np.ndarray) -> np.ndarray:
@@ -143,16 +175,19 @@ class Index:
         width = self.embeddings.shape[1]
         if width and rows.shape[1] != width:
             raise DataError(
-                f"embeddings of {rows.shape[1]} dimensions cannot be compared with those of the index, which have "
+                f"embeddings of {rows.shape[1]} dimensions cannot be compared with those of the "
+                "index, which "
+                "have "
                 f"{width}; give those of the model that it was created with, or enroll again"
             )
         return rows
 
     def shared(self, first: int = 0) -> list[dict[str, str]]:
-        """Equal images of several classes, found by their embeddings: for each image, class -> file name.
+        """Equal images of several classes, found by their embeddings: for each image, class -> file
+        name.
 
-        At most one of the classes can be right, but nobody can tell which. Only images from position `first` on are
-        compared with all; each is named with those before it.
+        At most one of the classes can be right, but nobody can tell which. Only images from
+        position `first` on are compared with all; each is named with those before it.
         """
         found = []
         step = max(1, BLOCK_ELEMENTS // max(1, len(self.images)))
@@ -161,20 +196,29 @@ class Index:
             for i, row in enumerate(same, start):
                 equal = np.flatnonzero(row[:i] & (self.labels[:i] != self.labels[i]))
                 if len(equal):
-                    one_of_each = equal[np.unique(self.labels[equal], return_index=True)[1]].tolist()
-                    found.append({self.classes[self.labels[j]]: self.images[j] for j in (*one_of_each, i)})
+                    one_of_each = equal[
+                        np.unique(self.labels[equal], return_index=True)[1]
+                    ].tolist()
+                    found.append(
+                        {self.classes[self.labels[j]]: self.images[j] for j in (*one_of_each, i)}
+                    )
         return found
 
     def _append(self, names: Sequence[str], new: Enrolled) -> None:
         self.classes += [name for name in dict.fromkeys(names) if name not in self.classes]
         position = {name: i for i, name in enumerate(self.classes)}
-        self.embeddings = np.concatenate([self.embeddings, new.embeddings]) if self.images else new.embeddings
-        self.labels = np.concatenate([self.labels, np.array([position[name] for name in names], np.int64)])
+        self.embeddings = (
+            np.concatenate([self.embeddings, new.embeddings]) if self.images else new.embeddings
+        )
+        self.labels = np.concatenate(
+            [self.labels, np.array([position[name] for name in names], np.int64)]
+        )
         self.images, self.sessions = [*self.images, *new.images], [*self.sessions, *new.sessions]
         self._forget()
 
     def remove(self, name: str) -> None:
-        """Moves a class and its images to `removed`, where they join those of an earlier class of that name."""
+        """Moves a class and its images to `removed`, where they join those of an earlier class of
+        that name."""
         label = self._position(name)
         keep = self.labels != label
         self.classes.remove(name)
@@ -193,13 +237,17 @@ class Index:
 
     def _rows_where(self, chosen: np.ndarray) -> Enrolled:
         rows = np.flatnonzero(chosen)
-        return Enrolled(self.embeddings[rows], [self.images[i] for i in rows], [self.sessions[i] for i in rows])
+        return Enrolled(
+            self.embeddings[rows], [self.images[i] for i in rows], [self.sessions[i] for i in rows]
+        )
 
     def rename(self, old: str, new: str) -> None:
         """Gives a class another name; its images stay."""
         label = self._position(old)
         if new in self.classes or new in self.removed:
-            raise DataError(f"{new}: is the name of another class, enrolled or removed; give another name")
+            raise DataError(
+                f"{new}: is the name of another class, enrolled or removed; give another name"
+            )
         _check_name(new)
         self.classes[label] = new
         self._forget()
@@ -207,17 +255,26 @@ class Index:
     def restore(self, name: str) -> None:
         """Enrolls a removed class again, unless one of its images has been enrolled since."""
         if name not in self.removed:
-            known = f"removed: {', '.join(self.removed)}" if self.removed else "there is none; enroll its images again"
+            known = (
+                f"removed: {', '.join(self.removed)}"
+                if self.removed
+                else "there is none; enroll its images again"
+            )
             raise DataError(f"{name}: is not a removed class; {known}")
         if again := sorted(set(self.removed[name].images) & set(self.images) - {""}):
-            raise DataError(f"{again[0]}: has been enrolled since {name} was removed; remove that first")
+            raise DataError(
+                f"{again[0]}: has been enrolled since {name} was removed; remove that first"
+            )
         restored = self.removed.pop(name)
         self._append([name] * len(restored.images), restored)
 
     def calibrate(
-        self, classes: Mapping[str, Sequence[Image]], sessions: Mapping[str, Sequence[str]] | None = None
+        self,
+        classes: Mapping[str, Sequence[Image]],
+        sessions: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """Measures thresholds on images (as for `add`) of other classes, instead of the unseen classes of the run."""
+        """Measures thresholds on images (as for `add`) of other classes, instead of the unseen
+        classes of the run."""
         rows, names, taken = self._embedded(classes, sessions)
         known, labels = np.unique(names, return_inverse=True)
         photographs = Photographs(rows, labels, np.array(taken, np.str_))
@@ -225,7 +282,8 @@ class Index:
         self._forget()
 
     def overlap(self) -> list[str]:
-        """The classes that thresholds could be measured on, but that are enrolled, by name or by an equal image."""
+        """The classes that thresholds could be measured on, but that are enrolled, by name or by an
+        equal image."""
         if not self.images:
             raise DataError(EMPTY)
         if self._others is None:
@@ -236,7 +294,8 @@ class Index:
         return [
             name
             for label, name in enumerate(names)
-            if (own := photographs.labels == label).any() and (name in self.classes or same[own].any())
+            if (own := photographs.labels == label).any()
+            and (name in self.classes or same[own].any())
         ]
 
     def background(self) -> Photographs:
@@ -248,7 +307,10 @@ class Index:
         found = photographs.where(~np.isin(photographs.labels, enrolled))
         if not len(found.labels):
             raise DataError(
-                "all classes to measure a threshold on are enrolled; give --calibrate=DIRECTORY with class folders of "
+                "all classes to measure a threshold on are enrolled; give --calibrate=DIRECTORY "
+                "with class "
+                "folders "
+                "of "
                 "other classes"
             )
         return found
@@ -267,9 +329,11 @@ class Index:
         return self._measured
 
     def expect(self, false_accept_rate: float = FALSE_ACCEPT_RATE) -> Point:
-        """The threshold for a false-accept rate, and what to expect of this index at it; see `open_set.promise`.
+        """The threshold for a false-accept rate, and what to expect of this index at it; see
+        `open_set.promise`.
 
-        `false_accept_rate` is the fraction of images of other classes that may be given the name of an enrolled class.
+        `false_accept_rate` is the fraction of images of other classes that may be given the name of
+        an enrolled class.
         """
         self._check_enough(false_accept_rate)
         return open_set.promise(self.measured, false_accept_rate)
@@ -277,7 +341,10 @@ class Index:
     def threshold(self, false_accept_rate: float = FALSE_ACCEPT_RATE) -> float:
         """The threshold of `expect`, without what to expect at it."""
         self._check_enough(false_accept_rate)
-        margins, classes = self._strangers or (self.measured.strangers, self.measured.stranger_groups[:, 0])
+        margins, classes = self._strangers or (
+            self.measured.strangers,
+            self.measured.stranger_groups[:, 0],
+        )
         return open_set.threshold_for(margins, classes, false_accept_rate)[0]
 
     def _check_enough(self, false_accept_rate: float) -> None:
@@ -288,40 +355,73 @@ class Index:
     def check(self, classes: Mapping[str, Sequence[Image]], threshold: float) -> Found:
         """Classifies labelled images (as for `add`) of enrolled and of other classes."""
         rows, names, _ = self._embedded(classes)
-        held = np.concatenate([self.embeddings, self._others[0].rows]) if self._others else self.embeddings
+        held = (
+            np.concatenate([self.embeddings, self._others[0].rows])
+            if self._others
+            else self.embeddings
+        )
         new = (rows @ held.T).max(axis=1) <= SAME_IMAGE
         if not new.any():
             raise DataError("the index holds all of these images; give photographs taken later")
-        answers, truth = np.array(self.classify(rows[new], threshold=threshold)[0]), np.array(names)[new]
+        answers, truth = (
+            np.array(self.classify(rows[new], threshold=threshold)[0]),
+            np.array(names)[new],
+        )
         known = np.isin(truth, self.classes)
         given = answers[known]
-        shares = given == truth[known], (given != truth[known]) & (given != UNKNOWN), given == UNKNOWN
-        right, wrong, unknown, strangers = (
-            float(share.mean()) if len(share) else float("nan") for share in (*shares, answers[~known] != UNKNOWN)
+        shares = (
+            given == truth[known],
+            (given != truth[known]) & (given != UNKNOWN),
+            given == UNKNOWN,
         )
-        return Found(right, wrong, unknown, strangers, int(known.sum()), int((~known).sum()), int((~new).sum()))
+        right, wrong, unknown, strangers = (
+            float(share.mean()) if len(share) else float("nan")
+            for share in (*shares, answers[~known] != UNKNOWN)
+        )
+        return Found(
+            right,
+            wrong,
+            unknown,
+            strangers,
+            int(known.sum()),
+            int((~known).sum()),
+            int((~new).sum()),
+        )
 
     def classify(
-        self, images: Images, *, threshold: float | None = None, false_accept_rate: float = FALSE_ACCEPT_RATE
+        self,
+        images: Images,
+        *,
+        threshold: float | None = None,
+        false_accept_rate: float = FALSE_ACCEPT_RATE,
     ) -> tuple[list[str], np.ndarray]:
         """Class names, and their margins float32 [N].
 
         Args:
-          images: as for `Model.embed`, or their embeddings, an array [N, D] with rows of unit length.
-          threshold: images with a lower margin are "unknown"; None for the threshold of `false_accept_rate`.
+          images: as for `Model.embed`, or their embeddings, an array [N, D] with rows of unit
+            length.
+          threshold: images with a lower margin are "unknown"; None for the threshold of
+            `false_accept_rate`.
           false_accept_rate: see `expect`.
 
         Raises:
-          DataError: an image cannot be used, or an array is not of finite rows of unit length, as many columns as the
-            index has.
+          DataError: an image cannot be used, or an array is not of finite rows of unit length, as
+            many columns as the index has.
         """
-        names, margins, _ = self.nearest(images, threshold=threshold, false_accept_rate=false_accept_rate)
+        names, margins, _ = self.nearest(
+            images, threshold=threshold, false_accept_rate=false_accept_rate
+        )
         return names, margins
 
     def nearest(
-        self, images: Images, *, threshold: float | None = None, false_accept_rate: float = FALSE_ACCEPT_RATE
+        self,
+        images: Images,
+        *,
+        threshold: float | None = None,
+        false_accept_rate: float = FALSE_ACCEPT_RATE,
     ) -> tuple[list[str], np.ndarray, np.ndarray]:
-        """Like `classify`; also returns the positions int [N] in `images` of the nearest image of the best class."""
+        """Like `classify`; also returns the positions int [N] in `images` of the nearest image of
+        the best class."""
         if threshold is None:
             threshold = self.threshold(false_accept_rate)
         open_set.check_threshold(threshold)
@@ -329,7 +429,10 @@ class Index:
             self._scorer = Scorer(self.background(), self.enrolled)
         found = self._scorer.decide(self._rows(images))
         accepted = found.margins >= threshold
-        names = [self.classes[i] if good else UNKNOWN for i, good in zip(found.labels, accepted, strict=True)]
+        names = [
+            self.classes[i] if good else UNKNOWN
+            for i, good in zip(found.labels, accepted, strict=True)
+        ]
         return names, found.margins, found.nearest
 
     def _rows(self, images: Images) -> np.ndarray:
@@ -338,12 +441,17 @@ class Index:
             return self._comparable(self._model.embed(images))
         if images.dtype.kind != "f" or not len(images):
             raise DataError(
-                f"images: {images.dtype} {list(images.shape)}; give embeddings, floats [N, D], or a list of images"
+                f"images: {images.dtype} {list(images.shape)}; give embeddings, floats [N, D], or "
+                "a list of "
+                "images"
             )
         rows = self._comparable(images.astype(np.float32, copy=False))
         if bad := open_set.first_bad_row(rows):
             position, what = bad
-            raise DataError(f"images: row {position} of {list(images.shape)} {what}; give finite rows of unit length")
+            raise DataError(
+                f"images: row {position} of {list(images.shape)} {what}; give finite rows of unit "
+                "length"
+            )
         return rows
 
     def best(self, images: Images, count: int = 5) -> tuple[np.ndarray, np.ndarray]:
@@ -355,23 +463,30 @@ class Index:
         cosines = self._rows(images) @ self.embeddings.T
         order = np.argsort(self.labels, kind="stable")
         ends = np.cumsum(np.bincount(self.labels, minlength=len(self.classes)))[:-1]
-        nearest = np.stack([part[cosines[:, part].argmax(axis=1)] for part in np.split(order, ends)], axis=1)
+        nearest = np.stack(
+            [part[cosines[:, part].argmax(axis=1)] for part in np.split(order, ends)], axis=1
+        )
         values = np.take_along_axis(cosines, nearest, axis=1).clip(-1, 1)
         top = np.argsort(-values, axis=1, kind="stable")[:, :count]
         return np.take_along_axis(nearest, top, axis=1), np.take_along_axis(values, top, axis=1)
 
     def save(self, path: str | Path) -> None:
-        """Writes a `.npz` file, completely or not at all, with the images for measuring thresholds."""
+        """Writes a `.npz` file, completely or not at all, with the images for measuring
+        thresholds."""
         path = Path(path).expanduser()
         parts = [Enrolled(self.embeddings, self.images, self.sessions), *self.removed.values()]
         arrays = {
-            "embeddings": np.concatenate([part.embeddings for part in parts if part.images] or [self.embeddings]),
+            "embeddings": np.concatenate(
+                [part.embeddings for part in parts if part.images] or [self.embeddings]
+            ),
             "labels": self.labels,
             "classes": np.array(self.classes, np.str_),
             "images": np.array([name for part in parts for name in part.images], np.str_),
             "sessions": np.array([name for part in parts for name in part.sessions], np.str_),
             "removed_classes": np.array(list(self.removed), np.str_),
-            "removed_counts": np.array([len(part.images) for part in self.removed.values()], np.int64),
+            "removed_counts": np.array(
+                [len(part.images) for part in self.removed.values()], np.int64
+            ),
             "fingerprint": np.array(self._model.fingerprint),
         }
         if self._others is not None:
@@ -385,7 +500,8 @@ class Index:
 
     @classmethod
     def load(cls, model: "EmbeddingModel", path: str | Path) -> "Index":
-        """Reads an index written by `save`; DataError if it is damaged, or its arrays cannot be those of an index."""
+        """Reads an index written by `save`; DataError if it is damaged, or its arrays cannot be
+        those of an index."""
         path = Path(path).expanduser()
         with reading(path, "enroll again"), path.open("rb") as file:
             arrays = archives.arrays(file)
@@ -395,18 +511,27 @@ class Index:
                 raise DataError(f"{problem}; enroll again")
         if str(arrays["fingerprint"]) != model.fingerprint:
             raise DataError(
-                f"{path}: was created with another model or checkpoint, or other --flip or --scales; give those, or "
+                f"{path}: was created with another model or checkpoint, or other --flip or "
+                "--scales; "
+                "give "
+                "those, "
+                "or "
                 "enroll again"
             )
         index = cls(model)
         index.labels, index.classes = arrays["labels"], arrays["classes"].tolist()
         ends = np.cumsum([len(index.labels), *arrays["removed_counts"]])[:-1]
         columns = [np.split(arrays[name], ends) for name in ("embeddings", "images", "sessions")]
-        parts = [Enrolled(rows, names.tolist(), taken.tolist()) for rows, names, taken in zip(*columns, strict=True)]
+        parts = [
+            Enrolled(rows, names.tolist(), taken.tolist())
+            for rows, names, taken in zip(*columns, strict=True)
+        ]
         index.embeddings, index.images, index.sessions = parts[0]
         index.removed = dict(zip(arrays["removed_classes"].tolist(), parts[1:], strict=True))
         if "other_rows" in arrays:
-            others = Photographs(arrays["other_rows"], arrays["other_labels"], arrays["other_sessions"])
+            others = Photographs(
+                arrays["other_rows"], arrays["other_labels"], arrays["other_sessions"]
+            )
             index._others = others, arrays["other_classes"].tolist()
         if "stranger_margins" in arrays:
             index._strangers = arrays["stranger_margins"], arrays["stranger_classes"]
@@ -416,7 +541,10 @@ class Index:
 def _check_name(name: str) -> None:
     if normalised(name) != name or name in ("", UNKNOWN):
         raise DataError(
-            f"{name!r}: cannot be a class name; give a name without surrounding spaces, in Unicode's composed form "
+            f"{name!r}: cannot be a class name; give a name without surrounding spaces, in "
+            "Unicode's "
+            "composed "
+            "form "
             f"(NFC), other than {UNKNOWN!r}"
         )
 
@@ -424,7 +552,12 @@ def _check_name(name: str) -> None:
 def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
     """What is wrong with the arrays of a file, beginning with what must be right to go on."""
     own, *optional = FIELDS
-    wanted = own | {name: field for group in optional if group.keys() & arrays.keys() for name, field in group.items()}
+    wanted = own | {
+        name: field
+        for group in optional
+        if group.keys() & arrays.keys()
+        for name, field in group.items()
+    }
     for name in sorted(wanted.keys() ^ arrays.keys()):
         yield f"has no {name}" if name in wanted else f"has {name}, which no index has"
     sizes: dict[str, int] = {}
@@ -432,13 +565,17 @@ def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
         array = arrays[name]
         right = array.dtype.kind == "U" if kind == "str" else array.dtype == kind
         fits = array.ndim == len(axes) and all(
-            sizes.setdefault(axis, size) == size for axis, size in zip(axes, array.shape, strict=True)
+            sizes.setdefault(axis, size) == size
+            for axis, size in zip(axes, array.shape, strict=True)
         )
         if not right or not fits:
             shape = ", ".join(f"{axis} {sizes[axis]}" if axis in sizes else axis for axis in axes)
             yield f"{name}: is {array.dtype} {list(array.shape)}; must be {kind} [{shape}]"
     counts = arrays["removed_counts"].tolist()
-    if min(counts, default=1) < 1 or sizes["enrolled images"] + sum(counts) != sizes["enrolled and removed images"]:
+    if (
+        min(counts, default=1) < 1
+        or sizes["enrolled images"] + sum(counts) != sizes["enrolled and removed images"]
+    ):
         yield f"removed_counts: {counts} do not add up"
     for name in ("classes", "removed_classes"):
         names = arrays[name].tolist()
@@ -454,12 +591,19 @@ def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
         yield f"labels: are not the numbers of the {sizes['classes']} classes, each at least once"
     if not all(0 <= label < sizes.get("other classes", 0) for label in set(others.tolist())):
         yield f"other_labels: are not numbers of the {sizes['other classes']} classes"
-    named = {(image, label) for image, label in zip(arrays["images"].tolist(), labels.tolist()) if image}  # noqa: B905
+    both = zip(arrays["images"].tolist(), labels.tolist())  # noqa: B905
+    named = {(image, label) for image, label in both if image}
     if len(dict(named)) < len(named):
         yield "images: the same file is in several classes"
     for name in wanted.keys() & {"embeddings", "other_rows"}:
         if bad := open_set.first_bad_row(arrays[name]):
-            yield f"{name}: row {bad[0]} of {list(arrays[name].shape)} {bad[1]}; rows must be finite and of unit length"
+            yield (
+                f"{name}: row {bad[0]} of {list(arrays[name].shape)} {bad[1]}; rows must be "
+                "finite and "
+                "of "
+                "unit "
+                "length"
+            )
     if not np.isfinite(arrays.get("stranger_margins", 0)).all():
         yield "stranger_margins: are not finite"
 

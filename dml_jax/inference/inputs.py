@@ -1,7 +1,9 @@
-"""Images to embed, in units with one file of embeddings each: loose files, Parquet files and archives.
+"""Images to embed, in units with one file of embeddings each: loose files, Parquet files and
+archives.
 
-A unit is `ROWS` consecutive loose files, a row group of a Parquet file, or an archive (a shard of WebDataset). Its
-images are read in blocks, so that no more than a few hundred contents of a Parquet file or archive are in memory.
+A unit is `ROWS` consecutive loose files, a row group of a Parquet file, or an archive (a shard of
+WebDataset). Its images are read in blocks, so that no more than a few hundred contents of a Parquet
+file or archive are in memory.
 """
 
 import hashlib
@@ -18,7 +20,9 @@ from dml_jax.errors import DataError
 from dml_jax.files import is_url, reading
 
 ROWS = 2048  # loose files per unit, the most that a kill wastes
-BLOCK = 256  # images of a Parquet file or archive that are in memory at a time, or fewer if they are of more than
+# Images of a Parquet file or archive that are in memory at a time, or fewer if they are of more
+# than.
+BLOCK = 256
 BLOCK_BYTES = 2**26  # this number of bytes
 SHARDS = (".parquet", *archives.ENDINGS)
 
@@ -31,11 +35,14 @@ class Item(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """The images of one file of embeddings: loose files, a row group of a Parquet file, or an archive."""
+    """The images of one file of embeddings: loose files, a row group of a Parquet file, or an
+    archive."""
 
     kind: Literal["files", "parquet", "archive"]
     names: tuple[str, ...]  # as the user named the files; more than one only for loose files
-    root: str  # absolute directory to which relative names refer, because another machine may work in another one
+    # Absolute directory to which relative names refer, because another machine may work in another
+    # one.
+    root: str
     group: int = 0  # number of the row group
 
 
@@ -44,8 +51,11 @@ def is_shard(name: str) -> bool:
     return name.lower().endswith(SHARDS)
 
 
-def of_directory(directory: Path, besides: Path | str | None) -> tuple[list[str], list[str], list[str]]:
-    """The image files below a directory; if there are none, its Parquet files and archives, except those in `besides`.
+def of_directory(
+    directory: Path, besides: Path | str | None
+) -> tuple[list[str], list[str], list[str]]:
+    """The image files below a directory; if there are none, its Parquet files and archives, except
+    those in `besides`.
 
     Third, sentences about what is left out. Without `besides`, only image files count.
     """
@@ -54,7 +64,11 @@ def of_directory(directory: Path, besides: Path | str | None) -> tuple[list[str]
     packed = {}
     if besides is not None and not images:
         packed = {name: file.path for name, file in found.files.items() if is_shard(name)}
-        packed = {name: path for name, path in packed.items() if not path.resolve().is_relative_to(besides)}
+        packed = {
+            name: path
+            for name, path in packed.items()
+            if not path.resolve().is_relative_to(besides)
+        }
     skipped = Counter(found.skipped) - Counter(PurePath(name).suffix.lower() for name in packed)
     return images, list(map(str, packed.values())), found._replace(skipped=skipped).doubts()
 
@@ -63,8 +77,13 @@ def bucket_shards(url: str, besides: Path | str) -> list[str]:
     """The Parquet files and archives at a URL or below it, except those in `besides`."""
     names = sources.listed(url)
     if loose := [name for name in names if is_image(name or url)]:
-        raise DataError(f"{url}: holds loose images, e.g. {loose[0]}; copy them to a directory, or give Parquet files")
-    found = [f"{url.rstrip('/')}/{name}" if name else url for name in names if is_shard(name or url)]
+        raise DataError(
+            f"{url}: holds loose images, e.g. {loose[0]}; copy them to a directory, or give "
+            "Parquet files"
+        )
+    found = [
+        f"{url.rstrip('/')}/{name}" if name else url for name in names if is_shard(name or url)
+    ]
     found = [name for name in found if not name.startswith(f"{besides}/")]
     if not found:
         raise DataError(f"{url}: holds no Parquet files or archives")
@@ -81,8 +100,13 @@ def units(files: Sequence[str], shard_files: Iterable[str]) -> list[Unit]:
             continue
         with reading(name), parquet.opened(source(_path("", name))) as (table, _):
             parquet.image_column(table.schema_arrow)
-            rows = [table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups)]
-        found += [Unit("parquet", (name,), root, group) for group, count in enumerate(rows) if count]
+            rows = [
+                table.metadata.row_group(group).num_rows
+                for group in range(table.metadata.num_row_groups)
+            ]
+        found += [
+            Unit("parquet", (name,), root, group) for group, count in enumerate(rows) if count
+        ]
     return found
 
 
@@ -112,7 +136,8 @@ def source(path: Path | str) -> Any:
 
 
 def blocks(unit: Unit) -> Iterator[list[Item]]:
-    """The images of a unit in non-empty lists; raises DataError if its file is damaged or holds no images."""
+    """The images of a unit in non-empty lists; raises DataError if its file is damaged or holds no
+    images."""
     if unit.kind == "files":
         yield [Item(name, Path(unit.root, name)) for name in unit.names]
         return
@@ -164,5 +189,7 @@ def _members(path: Path | str, name: str) -> Iterator[Item]:
         for member in archives.members(name, archive):
             if is_image(member.name) and not is_ignored(member.name):
                 if member.size > MAX_BYTES:
-                    raise DataError(f"{member.name}: larger than {MAX_BYTES // 2**20} MiB; leave it out")
+                    raise DataError(
+                        f"{member.name}: larger than {MAX_BYTES // 2**20} MiB; leave it out"
+                    )
                 yield Item(f"{name}/{member.name}", member.content.read())

@@ -1,8 +1,10 @@
-"""Exact neighbours and faiss indexes of more embeddings than a machine holds, from the Parquet files of `parts`.
+"""Exact neighbours and faiss indexes of more embeddings than a machine holds, from the Parquet
+files of `parts`.
 
-Rows are numbered with 64 bits, in the order of the files' names and without unusable images. A block of queries reads
-the gallery block by block, so a process holds one block of each, however many rows there are. Candidates of different
-blocks are compared by squared distances that are computed in float64 and rounded to float32, as `neighbors.search` does
+Rows are numbered with 64 bits, in the order of the files' names and without unusable images. A
+block of queries reads the gallery block by block, so a process holds one block of each, however
+many rows there are. Candidates of different blocks are compared by squared distances that are
+computed in float64 and rounded to float32, as `neighbors.search` does
 where rounding could decide: the neighbours are the same.
 """
 
@@ -28,7 +30,11 @@ BLOCKS = 64  # of queries, as far as these sizes allow
 GALLERY_BYTES = 2**26  # of a block of the gallery
 BATCH = 2**13  # rows that are decoded at a time
 SAMPLE, NEIGHBORS = 1_000, 10  # queries and neighbours of the recall of an approximate index
-LISTS, PER_LIST, PROBES = 2**16, 64, 32  # most lists of an index, rows to fit each to, and lists that a query reads
+LISTS, PER_LIST, PROBES = (
+    2**16,
+    64,
+    32,
+)  # most lists of an index, rows to fit each to, and lists that a query reads
 CODEBOOK = 256  # codes of each part of a row
 REMEDY = "embed the images again"
 
@@ -43,7 +49,8 @@ class Table(NamedTuple):
     dimensions: int
 
     def blocks(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
-        """The usable rows from `start` to `stop`, `size` at a time; the last block may be smaller."""
+        """The usable rows from `start` to `stop`, `size` at a time; the last block may be
+        smaller."""
         held: list[np.ndarray] = []
         for batch in self._batches(start, sum(self.rows) if stop is None else stop):
             while (missing := size - sum(map(len, held))) <= len(batch):
@@ -62,20 +69,30 @@ class Table(NamedTuple):
                 continue
             with embedding_shards.opened_file(file, REMEDY) as opened:
                 for batch in opened.iter_batches(BATCH, columns=["embedding"]):
-                    rows = batch.column(0).flatten().to_numpy().reshape(-1, self.dimensions)  # without null rows
+                    rows = (
+                        batch.column(0).flatten().to_numpy().reshape(-1, self.dimensions)
+                    )  # without null rows
                     inside = slice(max(0, start - first), max(0, stop - first))
                     yield rows[inside]
                     first += len(rows)
 
 
 def table(directory: str, option: str) -> Table:
-    """The embeddings in a directory of Parquet files, as `dml-jax embed` writes it, or below a URL."""
-    where = directory.rstrip("/") if is_url(directory) else str(expand_path(option, directory).resolve())
-    names = sources.listed(where) if is_url(where) else [path.name for path in Path(where).glob("*")]
+    """The embeddings in a directory of Parquet files, as `dml-jax embed` writes it, or below a
+    URL."""
+    where = (
+        directory.rstrip("/")
+        if is_url(directory)
+        else str(expand_path(option, directory).resolve())
+    )
+    names = (
+        sources.listed(where) if is_url(where) else [path.name for path in Path(where).glob("*")]
+    )
     files = tuple(sorted(f"{where}/{name}" for name in names if name.endswith(".parquet")))
     if not files:
         raise DataError(
-            f"{option}={directory}: holds no Parquet files; give the directory NAME.parquet of dml-jax embed"
+            f"{option}={directory}: holds no Parquet files; give the directory NAME.parquet of "
+            "dml-jax embed"
         )
     rows, widths = [], set()
     for file in files:
@@ -85,17 +102,21 @@ def table(directory: str, option: str) -> Table:
             widths.add(opened.schema_arrow.field("embedding").type.list_size)
     if len(widths) > 1:
         raise DataError(
-            f"{option}={directory}: holds embeddings of {sorted(widths)} dimensions; give those of one model"
+            f"{option}={directory}: holds embeddings of {sorted(widths)} dimensions; give those "
+            "of one model"
         )
     return Table(files, tuple(rows), widths.pop())
 
 
-def nearest(queries: Rows, gallery: Iterable[Rows], k: int, alone: bool, most: tuple[int, int]) -> Rows:
-    """The k nearest gallery rows of each query: numbers int64 [Q, k] and squared distances of unit rows [Q, k].
+def nearest(
+    queries: Rows, gallery: Iterable[Rows], k: int, alone: bool, most: tuple[int, int]
+) -> Rows:
+    """The k nearest gallery rows of each query: numbers int64 [Q, k] and squared distances of unit
+    rows [Q, k].
 
     Args:
-      gallery: blocks of rows, with numbers of their own unless the queries are `alone`, which find no row of their own
-        number. Where there are fewer rows than k, the last numbers are -1.
+      gallery: blocks of rows, with numbers of their own unless the queries are `alone`, which find
+        no row of their own number. Where there are fewer rows than k, the last numbers are -1.
       most: the largest numbers of queries and of gallery rows in a block.
     """
     numbers, rows = queries
@@ -106,9 +127,15 @@ def nearest(queries: Rows, gallery: Iterable[Rows], k: int, alone: bool, most: t
         nearer, indices = neighbors.nearer(rows, block, depth, squares[:, -1], most)
         indices = candidates[indices]
         nearer[alone & (indices == numbers[:, None])] = np.inf
-        squares, found = np.concatenate([squares, nearer], axis=1), np.concatenate([found, indices], axis=1)
+        squares, found = (
+            np.concatenate([squares, nearer], axis=1),
+            np.concatenate([found, indices], axis=1),
+        )
         order = np.lexsort((found, squares), axis=1)[:, :k]
-        squares, found = np.take_along_axis(squares, order, axis=1), np.take_along_axis(found, order, axis=1)
+        squares, found = (
+            np.take_along_axis(squares, order, axis=1),
+            np.take_along_axis(found, order, axis=1),
+        )
     return np.where(np.isfinite(squares), found, -1), squares
 
 
@@ -132,14 +159,21 @@ class Plan(NamedTuple):
             if each is not None
         ]
         digest = hashlib.sha256(json.dumps(tables).encode()).hexdigest()
-        return {"parts": -(-sum(self.queries.rows) // self.size), "inputs_sha256": digest, "k": self.k}
+        return {
+            "parts": -(-sum(self.queries.rows) // self.size),
+            "inputs_sha256": digest,
+            "k": self.k,
+        }
 
     def search(self, number: int, file: Path) -> None:
-        """Writes the neighbours of a block of queries: columns `neighbors` (row numbers) and `distances`."""
+        """Writes the neighbours of a block of queries: columns `neighbors` (row numbers) and
+        `distances`."""
         gallery, start = self.gallery or self.queries, number * self.size
         most = self.size, GALLERY_BYTES // 4 // gallery.dimensions
         (queries,) = self.queries.blocks(self.size, start, start + self.size)
-        found, squares = nearest(queries, gallery.blocks(most[1]), self.k, self.gallery is None, most)
+        found, squares = nearest(
+            queries, gallery.blocks(most[1]), self.k, self.gallery is None, most
+        )
         columns = {
             "neighbors": pa.FixedSizeListArray.from_arrays(pa.array(found.ravel()), self.k),
             "distances": pa.FixedSizeListArray.from_arrays(pa.array(squares.ravel() / 2), self.k),
@@ -148,8 +182,11 @@ class Plan(NamedTuple):
             parquet.write_table(pa.table(columns), draft)
 
 
-def search(plan: Plan, directory: Path, address: str | None, console: Console) -> Iterator[np.ndarray]:
-    """Row numbers of the neighbours, int64 [Q, k] of each block, after tasks of Ray have written the missing blocks.
+def search(
+    plan: Plan, directory: Path, address: str | None, console: Console
+) -> Iterator[np.ndarray]:
+    """Row numbers of the neighbours, int64 [Q, k] of each block, after tasks of Ray have written
+    the missing blocks.
 
     The directory holds the blocks; `console` shows the progress.
     """
@@ -158,23 +195,36 @@ def search(plan: Plan, directory: Path, address: str | None, console: Console) -
         if missing:
             before = out.count - len(missing)
             console.start_progress("blocks of queries", out.count, before)
-            for done, _ in enumerate(ray_engine.run(address, Plan.search, plan, missing), before + 1):
+            for done, _ in enumerate(
+                ray_engine.run(address, Plan.search, plan, missing), before + 1
+            ):
                 console.update_progress(done, f"{done / out.count:.0%}")
         for number in range(out.count):
             with embedding_shards.opened_file(out.file(number), REMEDY) as opened:
-                yield opened.read(["neighbors"])["neighbors"].combine_chunks().flatten().to_numpy().reshape(-1, plan.k)
+                yield (
+                    opened.read(["neighbors"])["neighbors"]
+                    .combine_chunks()
+                    .flatten()
+                    .to_numpy()
+                    .reshape(-1, plan.k)
+                )
 
 
 def faiss(embeddings: Table, file: Path) -> tuple[int, float]:
-    """Writes a faiss index (IVF-PQ by inner product) with row numbers as ids; returns its number of rows and recall.
+    """Writes a faiss index (IVF-PQ by inner product) with row numbers as ids; returns its number of
+    rows and recall.
 
-    The recall is the share of the `NEIGHBORS` nearest rows of a sample that a search of `PROBES` lists finds.
+    The recall is the share of the `NEIGHBORS` nearest rows of a sample that a search of `PROBES`
+    lists finds.
     """
     import faiss as library
 
     total, width = sum(embeddings.rows), embeddings.dimensions
     if total < CODEBOOK:
-        raise DataError(f"{total} rows are too few to fit an index to; give at least {CODEBOOK}, or search exactly")
+        raise DataError(
+            f"{total} rows are too few to fit an index to; give at least {CODEBOOK}, or search "
+            "exactly"
+        )
     lists = int(np.clip(total // (4 * PER_LIST), 1, LISTS))
     codes = max(codes for codes in range(1, max(2, width // 2 + 1)) if width % codes == 0)
     index = library.index_factory(width, f"IVF{lists},PQ{codes}np", library.METRIC_INNER_PRODUCT)
@@ -188,7 +238,9 @@ def faiss(embeddings: Table, file: Path) -> tuple[int, float]:
     library.extract_index_ivf(index).nprobe = PROBES
     exact, _ = nearest(sample, embeddings.blocks(most[1]), NEIGHBORS, False, most)
     _, found = index.search(sample[1], NEIGHBORS)
-    return total, float(np.mean([np.isin(one, other).mean() for one, other in zip(exact, found, strict=True)]))
+    return total, float(
+        np.mean([np.isin(one, other).mean() for one, other in zip(exact, found, strict=True)])
+    )
 
 
 def _sample(embeddings: Table, count: int) -> Rows:

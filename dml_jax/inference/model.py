@@ -20,7 +20,8 @@ from dml_jax.train.model import TrainedModel
 
 
 class Model(EmbeddingModel):
-    """The trained embedding of a run, or a published network as it is; arguments as of `dml_jax.load`.
+    """The trained embedding of a run, or a published network as it is; arguments as of
+    `dml_jax.load`.
 
     Attributes:
       config: of the run.
@@ -64,7 +65,8 @@ class Model(EmbeddingModel):
 
     @cached_property
     def fingerprint(self) -> str:  # type: ignore[override]
-        """SHA-256 of all parameters and of the model state; with the versions of an image if several are averaged."""
+        """SHA-256 of all parameters and of the model state; with the versions of an image if
+        several are averaged."""
         variables = step.fingerprint((self.trained.params, self.trained.model_state))
         return variables if self.added == (False, (1.0,)) else f"{variables} {self.added}"
 

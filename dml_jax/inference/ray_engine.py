@@ -1,9 +1,9 @@
 """Embeds units of images on the machines of a Ray cluster, by actors that each hold the model.
 
-An actor embeds one unit at a time by the code of one machine and writes its part itself, so rows are equal on equal
-processors, and no images or embeddings pass through Ray. Units are given only to actors that have loaded the model: a
-cluster with fewer free devices than actors is slower, but never waits for itself. Ray starts an actor that dies again,
-and repeats its unit.
+An actor embeds one unit at a time by the code of one machine and writes its part itself, so rows
+are equal on equal processors, and no images or embeddings pass through Ray. Units are given only to
+actors that have loaded the model: a cluster with fewer free devices than actors is slower, but
+never waits for itself. Ray starts an actor that dies again, and repeats its unit.
 """
 
 import os
@@ -30,11 +30,15 @@ class Embedder:
     """An actor: a model in a process of its own."""
 
     def __init__(self, directory: str, checkpoint: str, options: dict[str, Any]):
-        self._model = cache(partial(dml_jax.load, directory, checkpoint, **options))  # loaded by the first call
+        self._model = cache(
+            partial(dml_jax.load, directory, checkpoint, **options)
+        )  # loaded by the first call
 
     def facts(self) -> tuple[embedding_shards.Facts, str]:
         """The identity of the model, and the machine's name with the version of this package."""
-        return embedding_shards.facts(self._model()), f"{os.uname().nodename} ({dml_jax.__version__})"
+        return embedding_shards.facts(
+            self._model()
+        ), f"{os.uname().nodename} ({dml_jax.__version__})"
 
     def embed(self, file: Path | str, unit: Unit) -> Path | str:
         """Writes a part, see `parts.embed`."""
@@ -44,7 +48,8 @@ class Embedder:
 
 
 def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
-    """The number of actors and the needs of each, from `ray.nodes()`: one per GPU, or else one per `CORES` cores."""
+    """The number of actors and the needs of each, from `ray.nodes()`: one per GPU, or else one per
+    `CORES` cores."""
     alive = [node["Resources"] for node in nodes if node["Alive"]]
     found = [(int(node.get("CPU", 0)), int(node.get("GPU", 0))) for node in alive]
     machines = [each for each in found if each[1]] or [each for each in found if each[0]]
@@ -60,8 +65,11 @@ def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
 def start(
     address: str | None, model: str, checkpoint: str, **options: Any
 ) -> Iterator[tuple[embedding_shards.Facts, embedding_shards.Embed]]:
-    """A model (see `dml_jax.load`) on the machines of a Ray cluster, which must all see its directory."""
-    name = os.path.abspath(model) if Path(model).exists() else model  # of packaged weights, or on the hub
+    """A model (see `dml_jax.load`) on the machines of a Ray cluster, which must all see its
+    directory."""
+    name = (
+        os.path.abspath(model) if Path(model).exists() else model
+    )  # of packaged weights, or on the hub
     with connect(address) as ray:
         count, needs = resources(ray.nodes())
         pool = _Pool(ray, needs, count, (name, checkpoint, options))
@@ -71,7 +79,9 @@ def start(
 class _Pool:
     """Actors: free ones, and the work of the others."""
 
-    def __init__(self, ray: Any, needs: dict[str, float], count: int, model: tuple[str, str, dict[str, Any]]):
+    def __init__(
+        self, ray: Any, needs: dict[str, float], count: int, model: tuple[str, str, dict[str, Any]]
+    ):
         self._ray, self._directory = ray, model[0]
         kind = ray.remote(max_restarts=-1, max_task_retries=DEATHS - 1, **needs)(Embedder)
         actors = [kind.remote(*model) for _ in range(count)]
@@ -113,7 +123,9 @@ class _Pool:
         facts, machine = found
         if self._facts not in (None, facts) or not machine.endswith(f"({dml_jax.__version__})"):
             raise DataError(
-                f"{self._directory}: is another model or version on {machine}; give a path that all machines share, "
+                f"{self._directory}: is another model or version on {machine}; give a path that "
+                "all machines "
+                "share, "
                 f"and install dml_jax {dml_jax.__version__} on each"
             )
         self._facts = facts
@@ -127,7 +139,13 @@ def _result(ray: Any, reference: Any, name: str) -> Any:
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
         if isinstance(cause, OSError):
-            reason = f"cannot be used on a machine of the cluster ({cause.strerror}); give paths that all of them share"
+            reason = (
+                f"cannot be used on a machine of the cluster ({cause.strerror}); give paths "
+                "that all "
+                "of "
+                "them "
+                "share"
+            )
             raise DataError(f"{cause.filename}: {reason}") from None
         raise (cause if isinstance(cause, UserError | MemoryError) else error) from None
     except ray.exceptions.RayError as error:
@@ -135,8 +153,11 @@ def _result(ray: Any, reference: Any, name: str) -> Any:
         raise DataError(f"{name}: {DEATHS} processes died of it ({reason})") from None
 
 
-def run(address: str | None, function: Callable[..., T], shared: Any, items: Iterable[tuple[Any, ...]]) -> Iterator[T]:
-    """The results of `function(shared, *item)`, in any order, by tasks on the machines of a Ray cluster.
+def run(
+    address: str | None, function: Callable[..., T], shared: Any, items: Iterable[tuple[Any, ...]]
+) -> Iterator[T]:
+    """The results of `function(shared, *item)`, in any order, by tasks on the machines of a Ray
+    cluster.
 
     Each has the resources of an actor; Ray repeats a task whose process died.
     """
@@ -151,11 +172,16 @@ def run(address: str | None, function: Callable[..., T], shared: Any, items: Ite
 
 @contextmanager
 def connect(address: str | None) -> Iterator[Any]:
-    """The ray package, connected to a cluster, or without an address to a new one of this machine alone."""
+    """The ray package, connected to a cluster, or without an address to a new one of this machine
+    alone."""
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "dml_jax"}
+    quiet: dict[str, Any] = {
+        "log_to_driver": False,
+        "logging_level": "ERROR",
+        "namespace": "dml_jax",
+    }
     address = address or os.environ.get("RAY_ADDRESS")
     try:
         if address and address.count(":") == 1:  # Ray would try for minutes
@@ -165,9 +191,13 @@ def connect(address: str | None) -> Iterator[Any]:
             ray.init(address, **quiet)
         else:
             ray.init(
-                "local", num_cpus=usable_cores(), include_dashboard=False, _node_ip_address="127.0.0.1",
-                object_store_memory=100 * 2**20, **quiet,
-            )  # fmt: skip
+                "local",
+                num_cpus=usable_cores(),
+                include_dashboard=False,
+                _node_ip_address="127.0.0.1",
+                object_store_memory=100 * 2**20,
+                **quiet,
+            )
     except Exception as error:  # a time-out of its processes is no class of its own
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ConfigError(f"--address={address or 'local'}: cannot be used ({reason})") from None

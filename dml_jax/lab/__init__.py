@@ -13,6 +13,6 @@ Studies, many runs that make one table:
 These do not import JAX, because trials are processes of their own. The rest does:
 
     head_bench   heads on stored feature maps of a frozen backbone, many in one process
-    compilation  programs compiled for devices that need not be present: memory, bounds of a step's time
-    hlo          what a compiled program reads, computes and sends
+    compilation  programs compiled for devices that need not be present: memory, bounds of a step's
+    time hlo          what a compiled program reads, computes and sends
 """

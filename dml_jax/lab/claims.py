@@ -1,9 +1,10 @@
 """The ledger of claims: statements of the papers, as tests that can fail.
 
-A claim names two rows of a study (`definition.Claim`). Both are trained with the same seeds, and the effect is the mean
-of their paired differences. Two t-tests compare it with the claim's margin, one for the claim and one against it; a
-claim's p-value is twice the smaller of both, and the p-values of a paper on a data set are corrected by Holm. Below
-5 % the claim is supported or refuted, otherwise undecided. Which row is the reference is fixed in the claim.
+A claim names two rows of a study (`definition.Claim`). Both are trained with the same seeds, and
+the effect is the mean of their paired differences. Two t-tests compare it with the claim's margin,
+one for the claim and one against it; a claim's p-value is twice the smaller of both, and the
+p-values of a paper on a data set are corrected by Holm. Below 5 % the claim is supported or
+refuted, otherwise undecided. Which row is the reference is fixed in the claim.
 
 Rows with the same configuration are trained once, whichever studies they are from.
 """
@@ -28,9 +29,22 @@ from dml_jax.lab.tables import Table
 SEEDS = 8  # with fewer, no claim is decided
 LEVEL, POWER = 0.05, 0.8
 MOST = 1000  # seeds beyond which it does not matter how many
-NEAR_ONE = ("photos", "photos_stages")  # data sets where Recall@1 is near 1, so that MAP@R is compared
-METRICS = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "nmi", "density", "spectral_decay",
-           "attention_divergence", "attention_own_class")  # fmt: skip
+NEAR_ONE = (
+    "photos",
+    "photos_stages",
+)  # data sets where Recall@1 is near 1, so that MAP@R is compared
+METRICS = (
+    "recall@1",
+    "recall@2",
+    "recall@4",
+    "recall@8",
+    "map@r",
+    "nmi",
+    "density",
+    "spectral_decay",
+    "attention_divergence",
+    "attention_own_class",
+)
 PERCENT = METRICS[:6]
 COLUMNS = ("study", "row", "seed", *METRICS, "seconds", "data", "code", "machine")
 Verdict = Literal["supported", "refuted", "undecided"]
@@ -61,7 +75,9 @@ def listed(papers: Iterable[str], data: str) -> Iterator[str]:
     for paper in papers:
         for claim in load(paper)[1]:
             rows = " against ".join(reversed(rows_of(claim, data)))
-            where = f"{claim.study}-{data}: {rows}" if study_of(claim, data) else f"no study on {data}"
+            where = (
+                f"{claim.study}-{data}: {rows}" if study_of(claim, data) else f"no study on {data}"
+            )
             yield f"{paper}  {claim.name}: {claim.says} [{claim.where}; {where}]"
 
 
@@ -82,7 +98,8 @@ def distinct(owners: Owners) -> list[Trial]:
 def planned(papers: Iterable[str], data: str, settings: Settings) -> Owners:
     """The trials that decide the claims of some papers on a data set.
 
-    Raises ConfigError if a claim names a row that its study does not have, or no claim has a study on the data set.
+    Raises ConfigError if a claim names a row that its study does not have, or no claim has a study
+    on the data set.
     """
     studies: dict[str, tuple[Study, list[str]]] = {}
     for claim in (claim for paper in papers for claim in load(paper)[1]):
@@ -90,10 +107,13 @@ def planned(papers: Iterable[str], data: str, settings: Settings) -> Owners:
             continue
         names = studies.setdefault(claim.study, (study, []))[1]
         known = {row.name: row for row in study.rows}
-        for name in (row.partition(" + ")[0] if row not in known else row for row in rows_of(claim, data)):
+        for name in (
+            row.partition(" + ")[0] if row not in known else row for row in rows_of(claim, data)
+        ):
             if name not in known:
                 raise ConfigError(
-                    f"claim {claim.name}: {claim.study}-{data} has no row {name!r}; {suggest(name, known)}"
+                    f"claim {claim.name}: {claim.study}-{data} has no row {name!r}; "
+                    f"{suggest(name, known)}"
                 )
             names += [*known[name].members, name]
     if not studies:
@@ -102,16 +122,24 @@ def planned(papers: Iterable[str], data: str, settings: Settings) -> Owners:
     trained: dict[str, Trial] = {}
     for name, (study, names) in studies.items():
         rows = [row for row in study.rows if row.name in names]
-        names += [value[1:] for row in rows for value in row.overrides.values() if str(value)[:1] == "@"]
+        names += [
+            value[1:] for row in rows for value in row.overrides.values() if str(value)[:1] == "@"
+        ]
         folder = replace(settings, root=settings.root / plan.slug(name))
-        made = plan.trials(replace(study, rows=tuple(row for row in study.rows if row.name in names)), folder)
+        made = plan.trials(
+            replace(study, rows=tuple(row for row in study.rows if row.name in names)), folder
+        )
         needed = {other for trial in made for other in trial.needs}
         prefix = f"{folder.root.name}/"
         for trial in made:
             # What others read is in the directory where they expect it.
             own = trial.config is None or trial.name in needed
             same = f"{trial.seed} {trial.directory if own else plan.evaluated_as(trial)}"
-            trial = replace(trial, name=prefix + trial.name, needs=tuple(prefix + other for other in trial.needs))
+            trial = replace(
+                trial,
+                name=prefix + trial.name,
+                needs=tuple(prefix + other for other in trial.needs),
+            )
             owners[name, trial.row, trial.seed] = trained.setdefault(same, trial)
     return owners
 
@@ -127,7 +155,9 @@ def measurements(owners: Owners) -> Lines:
         parts |= {f"{row} + {kind}": part for kind, part in results.get("refined", {}).items()}
         for name, part in parts.items():
             line = dict.fromkeys(COLUMNS, "") | {"study": study, "row": name, "seed": str(seed)}
-            line |= {key: f"{part[key]:.6f}" for key in METRICS if isinstance(part.get(key), float | int)}
+            line |= {
+                key: f"{part[key]:.6f}" for key in METRICS if isinstance(part.get(key), float | int)
+            }
             line["seconds"] = f"{results.get('timing', {}).get('seconds', 0.0):.1f}"
             line["data"] = facts.get("data_hash", "")[:12]
             line["code"] = (facts.get("code") or facts.get("commit") or "")[:12]
@@ -164,8 +194,8 @@ class Test:
 def test(claim: Claim, differences: Sequence[float]) -> Test:
     """The paired tests of a claim for two or more differences.
 
-    "higher" tests a mean above the margin against one below it, "lower" likewise, and "equal" a mean within the margins
-    (two one-sided tests; Schuirmann, 1987) against one outside.
+    "higher" tests a mean above the margin against one below it, "lower" likewise, and "equal" a
+    mean within the margins (two one-sided tests; Schuirmann, 1987) against one outside.
     """
     from scipy import stats  # slow to import
 
@@ -175,7 +205,9 @@ def test(claim: Claim, differences: Sequence[float]) -> Test:
 
     def beyond(effect: float) -> tuple[float, float]:
         """p-values of an effect above the margin and of one below it."""
-        return float(t.sf((effect - claim.margin) / error)), float(t.cdf((effect - claim.margin) / error))
+        return float(t.sf((effect - claim.margin) / error)), float(
+            t.cdf((effect - claim.margin) / error)
+        )
 
     if claim.expects == "equal":
         (above, not_above), (below, not_below) = beyond(mean), beyond(-mean)
@@ -192,8 +224,9 @@ def _deviation(values: Sequence[float] | np.ndarray) -> float:
 
 
 def seeds_needed(claim: Claim, found: Test, tests: int) -> int:
-    """The smallest number of seeds with which the claim would be decided with probability POWER, if the effect and its
-    spread are as observed and the p-value is multiplied by the number of tests; MOST + 1 if that is not enough."""
+    """The smallest number of seeds with which the claim would be decided with probability POWER, if
+    the effect and its spread are as observed and the p-value is multiplied by the number of tests;
+    MOST + 1 if that is not enough."""
     from scipy import stats
 
     effect = {"higher": found.mean, "lower": -found.mean, "equal": abs(found.mean)}[claim.expects]
@@ -232,12 +265,17 @@ def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
         if metric == "retrieval":
             metric = "map@r" if data in NEAR_ONE else "recall@1"
         first, second = (values.get((claim.study, row), {}) for row in rows_of(claim, data))
-        seeds = [seed for seed in sorted(first.keys() & second.keys()) if first[seed][metric] and second[seed][metric]]
+        seeds = [
+            seed
+            for seed in sorted(first.keys() & second.keys())
+            if first[seed][metric] and second[seed][metric]
+        ]
         pairs = [(first[seed], second[seed]) for seed in seeds]
         for key, what in (("data", "data"), ("code", "versions of the code")):
             if len(different := {line[key] for pair in pairs for line in pair}) > 1:
                 raise ConfigError(
-                    f"claim {claim.name}: its rows were run with different {what}, {', '.join(sorted(different))}; "
+                    f"claim {claim.name}: its rows were run with different {what}, "
+                    f"{', '.join(sorted(different))}; "
                     "run them again"
                 )
         found, reason = None, f"no study on {data}"
@@ -248,7 +286,9 @@ def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
         seconds = sum(float(line["seconds"]) for pair in pairs for line in pair)
         entries.append(Entry(claim, metric, found, seconds, reason))
     tested = [(entry, entry.found) for entry in entries if entry.found]
-    for (entry, found), p in zip(tested, outcomes.holm([found.p for _, found in tested]), strict=True):
+    for (entry, found), p in zip(
+        tested, outcomes.holm([found.p for _, found in tested]), strict=True
+    ):
         entry.p = p
         if p < LEVEL:
             entry.verdict = "supported" if found.favours else "refuted"
@@ -258,14 +298,25 @@ def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
     return entries
 
 
-HEAD = ("claim", "metric", "expected", "effect [95 % interval]", "seeds", "p (Holm)", "verdict", "time")
+HEAD = (
+    "claim",
+    "metric",
+    "expected",
+    "effect [95 % interval]",
+    "seeds",
+    "p (Holm)",
+    "verdict",
+    "time",
+)
 
 
 def table(paper: str, lines: Lines, data: str) -> Table:
     """The ledger of a paper on a data set."""
     title, stated = load(paper)
     rows = [cells(entry) for entry in ledger(stated, lines, data)]
-    return Table(f"{title}: claims on {data}", (), dict(zip(HEAD, zip(*rows, strict=True), strict=True)))
+    return Table(
+        f"{title}: claims on {data}", (), dict(zip(HEAD, zip(*rows, strict=True), strict=True))
+    )
 
 
 def cells(entry: Entry) -> tuple[str, ...]:
@@ -274,10 +325,14 @@ def cells(entry: Entry) -> tuple[str, ...]:
     factor, digits, unit = (100, 2, " points") if entry.metric in PERCENT else (1, 3, "")
     margin = f"{factor * claim.margin:g}{unit}"
     below = f"−{margin}" if claim.margin else margin
-    wanted = {"higher": f"> {margin}", "lower": f"< {below}", "equal": f"within ±{margin}"}[claim.expects]
+    wanted = {"higher": f"> {margin}", "lower": f"< {below}", "equal": f"within ±{margin}"}[
+        claim.expects
+    ]
     effect = "–"
     if found:
-        mean, low, high = (f"{factor * value:+.{digits}f}" for value in (found.mean, found.low, found.high))
+        mean, low, high = (
+            f"{factor * value:+.{digits}f}" for value in (found.mean, found.low, found.high)
+        )
         effect = f"{mean} [{low}, {high}]"
     verdict = entry.verdict + (f" ({entry.reason})" if entry.reason else "")
     return (
@@ -288,9 +343,12 @@ def cells(entry: Entry) -> tuple[str, ...]:
 
 
 def on_maps(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that train heads on stored maps, in groups by row; ensembles follow their members."""
+    """The trials that train heads on stored maps, in groups by row; ensembles follow their
+    members."""
     heads = [trial for trial in trials if trial.config and trial.config.train.feature_views]
-    places = {name: i for i, name in enumerate(dict.fromkeys((t.directory.parent, t.row) for t in heads))}
+    places = {
+        name: i for i, name in enumerate(dict.fromkeys((t.directory.parent, t.row) for t in heads))
+    }
     heads.sort(key=lambda trial: places[trial.directory.parent, trial.row])
     known = {trial.directory for trial in heads}
     return heads + [trial for trial in trials if trial.members and known.issuperset(trial.members)]

@@ -1,10 +1,11 @@
-"""Compiles the programs of a configuration for devices that need not be present, and reads their costs.
+"""Compiles the programs of a configuration for devices that need not be present, and reads their
+costs.
 
 XLA compiles for them on any machine that has JAX's wheels for their platform.
 
-The bound of a step's time is the largest of three times at the vendor's peak figures: its products, its memory traffic
-and its transfers between devices. No run can be faster. The utilisation that the bound allows is the share of it that
-the products take.
+The bound of a step's time is the largest of three times at the vendor's peak figures: its products,
+its memory traffic and its transfers between devices. No run can be faster. The utilisation that the
+bound allows is the share of it that the products take.
 """
 
 import importlib.util
@@ -51,7 +52,7 @@ H100 = """
     }
     platform_name: "CUDA" dnn_version_info { major: 9 minor: 8 patch: 0 }
     runtime_version { major: 12 minor: 9 patch: 0 } device_description_str: "NVIDIA H100 80GB HBM3"
-"""
+"""  # noqa: E501
 
 
 class Chip(NamedTuple):
@@ -74,11 +75,19 @@ class Topology(NamedTuple):
 
 
 CHIPS = {
-    "h100": Chip({"float32": 67e12, "tensorfloat32": 494e12, "bfloat16": 989e12}, 3.35e12, 84_942_979_072, 450e9),
+    "h100": Chip(
+        {"float32": 67e12, "tensorfloat32": 494e12, "bfloat16": 989e12},
+        3.35e12,
+        84_942_979_072,
+        450e9,
+    ),
     # A product of float32 takes six passes of bfloat16.
     "v5e": Chip({"float32": 197e12 / 6, "bfloat16": 197e12}, 819e9, 16 * 2**30, 200e9),
 }
-WHEELS = {"h100": ("jax_cuda12_plugin", "requirements-cuda.txt"), "v5e": ("libtpu", "requirements-tpu.txt")}
+WHEELS = {
+    "h100": ("jax_cuda12_plugin", "requirements-cuda.txt"),
+    "v5e": ("libtpu", "requirements-tpu.txt"),
+}
 KNOWN = "h100:N or h100:HOSTSxN (GPUs of a host), v5e:2x2, v5e:2x4, v5e:4x4, v5e:8x8 or v5e:16x16"
 
 
@@ -87,13 +96,17 @@ def find_topology(name: str) -> Topology:
 
     Raises ConfigError if the name is unknown or the wheels of its platform are not installed.
     """
-    found = re.fullmatch(r"(h100):(?:([1-9]\d{0,3})x)?([1-9]\d{0,2})|(v5e):(2x2|2x4|4x4|8x8|16x16)", name)
+    found = re.fullmatch(
+        r"(h100):(?:([1-9]\d{0,3})x)?([1-9]\d{0,2})|(v5e):(2x2|2x4|4x4|8x8|16x16)", name
+    )
     if found is None:
         raise ConfigError(f"--topology={name}: is unknown; give {KNOWN}")
     kind = found[1] or found[4]
     module, requirements = WHEELS[kind]
     if importlib.util.find_spec(module) is None:
-        raise ConfigError(f"--topology={name}: JAX cannot compile for it; pip install -r {requirements}")
+        raise ConfigError(
+            f"--topology={name}: JAX cannot compile for it; pip install -r {requirements}"
+        )
     if kind == "h100":
         shape = f"{found[2] or 1}x1x{found[3]}"
         devices = topologies.get_topology_desc(
@@ -102,17 +115,30 @@ def find_topology(name: str) -> Topology:
         # Without a device to measure them on, Triton finds no sizes for the tiles of some products.
         options = {"xla_gpu_enable_triton_gemm": False}
     else:
-        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # the service that tells a TPU's host about itself
-        devices, options = topologies.get_topology_desc(platform="tpu", topology_name=name).devices, {}
+        os.environ.setdefault(
+            "TPU_SKIP_MDS_QUERY", "1"
+        )  # the service that tells a TPU's host about itself
+        devices, options = (
+            topologies.get_topology_desc(platform="tpu", topology_name=name).devices,
+            {},
+        )
     platform = "cuda" if kind == "h100" else "tpu"
-    return Topology(name, platform, Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,)), CHIPS[kind], options)
+    return Topology(
+        name,
+        platform,
+        Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,)),
+        CHIPS[kind],
+        options,
+    )
 
 
-def programs(config: Config, topology: Topology, announce: Callable[[str], None]) -> dict[str, Facts]:
+def programs(
+    config: Config, topology: Topology, announce: Callable[[str], None]
+) -> dict[str, Facts]:
     """The facts of the training step, the embedding and the evaluation programs, by name.
 
-    Raises ConfigError if the batch does not fit the devices, the data set has no published size and is not there, or
-    the step needs more memory than a device has.
+    Raises ConfigError if the batch does not fit the devices, the data set has no published size and
+    is not there, or the step needs more memory than a device has.
     """
     experiment = describe(config, topology)
     found = {}
@@ -128,13 +154,16 @@ def programs(config: Config, topology: Topology, announce: Callable[[str], None]
 
 
 def describe(config: Config, topology: Topology, classes: int = 0) -> Experiment:
-    """The experiment of a configuration on the devices of a topology, with random weights and images of no content.
+    """The experiment of a configuration on the devices of a topology, with random weights and
+    images of no content.
 
     `classes`, if given, are so many training classes of two images, whatever the data set has.
     """
     config = replace(config, backbone=replace(config.backbone, pretrained="none"), init_from="")
     if getattr(config.method, "teacher", ""):
-        raise ConfigError("method.teacher: a step that needs a trained model cannot be compiled without it")
+        raise ConfigError(
+            "method.teacher: a step that needs a trained model cannot be compiled without it"
+        )
     recipe = getattr(configs.module("data", config.data.name), "RECIPE", None)
     if recipe is None or recipe.counts is None:
         splits = formats.load(config.data)
@@ -155,7 +184,8 @@ def _blank_split(config: Config, images: int, classes: int) -> Split:
 
 
 def arguments(experiment: Experiment) -> tuple[Any, Any, Any]:
-    """Shapes of the state, the batch and the key of the training step, with their places on the devices."""
+    """Shapes of the state, the batch and the key of the training step, with their places on the
+    devices."""
     mesh = experiment.mesh
     rows = lambda x: _shape(x, device_mesh.row_sharded(mesh, 1 if x.ndim > 1 else 0))  # noqa: E731
     batch = jax.tree.map(rows, experiment.example_batch())
@@ -175,9 +205,14 @@ def programs_of(experiment: Experiment) -> Iterator[tuple[str, Callable[[], jax.
     embedder = experiment.embedder(experiment.method.embed)
     images = jax.ShapeDtypeStruct((embedder.batch_size, *experiment.shape, 3), np.uint8)
     pixels = _shape(images, device_mesh.row_sharded(mesh))
-    yield "embedding", partial(embedder.on_all_devices.lower, state.params, state.model_state, pixels)
+    yield (
+        "embedding",
+        partial(embedder.on_all_devices.lower, state.params, state.model_state, pixels),
+    )
 
-    width = jax.eval_shape(experiment.method.embed, state.params, state.model_state, images).shape[1]
+    width = jax.eval_shape(experiment.method.embed, state.params, state.model_state, images).shape[
+        1
+    ]
     count, classes = len(test.labels), len(test.classes)
     everywhere, split = device_mesh.replicated(mesh), device_mesh.row_sharded(mesh)
     tile = tiles.choose_tile_size(count, mesh)
@@ -191,7 +226,12 @@ def programs_of(experiment: Experiment) -> Iterator[tuple[str, Callable[[], jax.
     side: Any = counting_kernels.Side(
         *(
             _shape(jax.ShapeDtypeStruct(shape, np.int32), everywhere)
-            for shape in ((number,), (number, tile), (number, targets + 1, tile), *[(number, targets, tile)] * 2)
+            for shape in (
+                (number,),
+                (number, tile),
+                (number, targets + 1, tile),
+                *[(number, targets, tile)] * 2,
+            )
         )
     )
     sums = jax.ShapeDtypeStruct((mesh.size, number, targets, tile), np.int32, sharding=split)
@@ -199,7 +239,16 @@ def programs_of(experiment: Experiment) -> Iterator[tuple[str, Callable[[], jax.
     counter = counting_kernels.make_counter(2 if targets % 2 == 0 else 1, False)
     yield (
         "retrieval, counting",
-        partial(counting_kernels.accumulate.lower, keys, (side, side), (sums, sums), pairs, pairs, mesh, counter),
+        partial(
+            counting_kernels.accumulate.lower,
+            keys,
+            (side, side),
+            (sums, sums),
+            pairs,
+            pairs,
+            mesh,
+            counter,
+        ),
     )
 
     # k-means runs on one device of each process.
@@ -235,7 +284,9 @@ def compiled(lower: Callable[[], jax.stages.Lowered], topology: Topology) -> Fac
     }
 
 
-def _check_memory(config: Config, topology: Topology, found: Facts, announce: Callable[[str], None]) -> None:
+def _check_memory(
+    config: Config, topology: Topology, found: Facts, announce: Callable[[str], None]
+) -> None:
     """Raises ConfigError if the step does not fit, with the first number of chunks that does."""
     available, needed = topology.chip.memory, found["memory"]["needed"]
     if needed <= available:
@@ -246,7 +297,9 @@ def _check_memory(config: Config, topology: Topology, found: Facts, announce: Ca
             continue
         announce(f"needs {needed / GIB:.1f} GiB; compiling with train.chunks={chunks}")
         try:
-            smaller = describe(replace(config, train=replace(config.train, chunks=chunks)), topology)
+            smaller = describe(
+                replace(config, train=replace(config.train, chunks=chunks)), topology
+            )
         except ConfigError:  # batch norm needs the whole batch
             break
         size = compiled(next(iter(programs_of(smaller)))[1], topology)["memory"]["needed"]
@@ -254,7 +307,8 @@ def _check_memory(config: Config, topology: Topology, found: Facts, announce: Ca
             remedy = f"train.chunks={chunks} needs {size / GIB:.1f}"
             break
     raise ConfigError(
-        f"data.batch_size={config.data.batch_size}: the training step needs {needed / GIB:.1f} GiB of the "
+        f"data.batch_size={config.data.batch_size}: the training step needs {needed / GIB:.1f} "
+        "GiB of the "
         f"{available / GIB:.1f} of {topology.name}; {remedy}"
     )
 
@@ -275,8 +329,14 @@ def bound(experiment: Experiment, topology: Topology, found: Facts) -> Facts:
         "network": sent * (devices - 1) / devices / chip.network,
     }
     limit = max(seconds, key=lambda name: seconds[name])
-    kinds = {"parameters": state.params, "optimizer": state.opt_state, "model state": state.model_state}
-    memory = {name: _bytes(tree) for name, tree in kinds.items()} | {"activations": found["memory"]["temporary"]}
+    kinds = {
+        "parameters": state.params,
+        "optimizer": state.opt_state,
+        "model state": state.model_state,
+    }
+    memory = {name: _bytes(tree) for name, tree in kinds.items()} | {
+        "activations": found["memory"]["temporary"]
+    }
     return {
         "memory_by_kind": memory,
         "flops": flops,
@@ -284,19 +344,28 @@ def bound(experiment: Experiment, topology: Topology, found: Facts) -> Facts:
         "seconds": seconds,
         "bound": {"by": limit, "seconds": seconds[limit]},
         "utilisation": seconds["compute"] / seconds[limit],
-        "images_per_second": experiment.config.data.batch_size * experiment.method.hooks.views / seconds[limit],
+        "images_per_second": experiment.config.data.batch_size
+        * experiment.method.hooks.views
+        / seconds[limit],
     }
 
 
 def _bytes(tree: Any) -> int:
     """Bytes of a device's part of the arrays of a tree."""
     leaves = jax.tree.leaves(tree)
-    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves
+    )
 
 
 def table(title: str, found: dict[str, Facts], chip: Chip) -> Table:
     """The facts of `programs`, one column for each program."""
-    made = Table("a device", *found, title=title, caption="bounds are for the vendor's peak figures; no run is faster")
+    made = Table(
+        "a device",
+        *found,
+        title=title,
+        caption="bounds are for the vendor's peak figures; no run is faster",
+    )
     columns = [_column(facts, chip) for facts in found.values()]
     for name in columns[0]:  # the training step has all rows
         made.add_row(name, *(column.get(name, "") for column in columns))
@@ -312,7 +381,8 @@ def _column(facts: Facts, chip: Chip) -> dict[str, str]:
         f"{p['count']} {p['operation']} {p['type']} {p['precision']}" for p in facts["products"]
     )
     lines["collectives"] = "\n".join(
-        f"{c['count']} {c['operation']} {c['type']} {_size(c['bytes'])}" for c in facts["collectives"]
+        f"{c['count']} {c['operation']} {c['type']} {_size(c['bytes'])}"
+        for c in facts["collectives"]
     )
     if "bound" in facts:
         lines["FLOPs, all devices"] = f"{facts['flops']:.3g}"

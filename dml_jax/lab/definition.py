@@ -1,7 +1,8 @@
 """Content of a study file.
 
-A file `configs/PAPER/studies.py`, or one in `configs/studies/`, defines `get_study(variant)`, which returns a `Study`,
-and the names `VARIANTS` that it accepts; the first is the default. All values are plain data.
+A file `configs/PAPER/studies.py`, or one in `configs/studies/`, defines `get_study(variant)`, which
+returns a `Study`, and the names `VARIANTS` that it accepts; the first is the default. All values
+are plain data.
 """
 
 import itertools
@@ -19,11 +20,12 @@ class Row:
     Attributes:
       name: heading of the row; with a seed, the name of its work directories.
       config: "configs/FILE.py" or "configs/FILE.py:VARIANT"; empty for an ensemble.
-      overrides: value or whole section by dotted key; text is parsed as the type of the key. The text "@ROW" stands for
-        the work directory of another row with the same seed, which is trained first. An override of `seed` is added to
-        the seed of the trial.
+      overrides: value or whole section by dotted key; text is parsed as the type of the key. The
+        text "@ROW" stands for the work directory of another row with the same seed, which is
+        trained first. An override of `seed` is added to the seed of the trial.
       reported: published metrics by source, in addition to the configuration's from other sources.
-      refined: published metrics after test-time refinement, by kind of batches (`evaluation.refine`) and source.
+      refined: published metrics after test-time refinement, by kind of batches
+        (`evaluation.refine`) and source.
       members: rows whose concatenated embeddings are evaluated instead of training a model.
       weights: factors of the members' embeddings; all 1 by default.
     """
@@ -55,7 +57,8 @@ class Search:
 
     Attributes:
       space: by parameter, the choices or a range.
-      overrides: the overrides of a trial from the values of its parameters; by default the parameters are dotted keys.
+      overrides: the overrides of a trial from the values of its parameters; by default the
+        parameters are dotted keys.
       sampler: "random" or "tpe" (tree-structured Parzen estimator).
     """
 
@@ -94,10 +97,12 @@ class Claim:
       says: the statement.
       where: the section, table or figure where it stands.
       study: "FILE:STUDY"; its variant for a data set is "FILE:STUDY-DATA".
-      rows: names of two rows; the effect is the second minus the first. "ROW + KIND" is a row after test-time
-        refinement.
-      expects: whether the effect is "higher" than `margin`, "lower" than minus `margin`, or "equal", within `margin`.
-      margin: the smallest effect, or the margin of equivalence, in the unit of the metric; fractions, not percent.
+      rows: names of two rows; the effect is the second minus the first. "ROW + KIND" is a row after
+        test-time refinement.
+      expects: whether the effect is "higher" than `margin`, "lower" than minus `margin`, or
+        "equal", within `margin`.
+      margin: the smallest effect, or the margin of equivalence, in the unit of the metric;
+        fractions, not percent.
       metric: "retrieval" is Recall@1, or MAP@R on data sets where Recall@1 is near 1.
       rows_on: other names of the rows, by data set.
     """
@@ -116,11 +121,14 @@ class Claim:
 def grid(
     config: str, values: Mapping[str, Sequence[Any]], overrides: Mapping[str, Any] | None = None
 ) -> tuple[Row, ...]:
-    """A row for every combination of values by dotted key, the first key varying slowest, with the same overrides."""
+    """A row for every combination of values by dotted key, the first key varying slowest, with the
+    same overrides."""
     rows = []
     for combination in itertools.product(*values.values()):
         changed = dict(zip(values, combination, strict=True))
-        name = " ".join(f"{key.rpartition('.')[2]}={_text(value)}" for key, value in changed.items())
+        name = " ".join(
+            f"{key.rpartition('.')[2]}={_text(value)}" for key, value in changed.items()
+        )
         rows.append(Row(name, config, {**(overrides or {}), **changed}))
     return tuple(rows)
 

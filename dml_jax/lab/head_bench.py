@@ -2,10 +2,11 @@
 
     python -m dml_jax.lab.head_bench TRIALS.json
 
-TRIALS.json names a directory for the maps and lists trials, each by the file of its configuration and its work
-directory. Maps are computed once, in half precision: of all images as in evaluation, and of training images also as
-random crops. Data sets, samplers, methods, steps and metrics are the same as in any run; a finished trial leaves
-`config.json` and `results.json`, and an interrupted one starts again.
+TRIALS.json names a directory for the maps and lists trials, each by the file of its configuration
+and its work directory. Maps are computed once, in half precision: of all images as in evaluation,
+and of training images also as random crops. Data sets, samplers, methods, steps and metrics are the
+same as in any run; a finished trial leaves `config.json` and `results.json`, and an interrupted one
+starts again.
 """
 
 import json
@@ -56,7 +57,8 @@ class Maps(NamedTuple):
 
 @dataclass(frozen=True)
 class Stored:
-    """The configuration of a network with stored outputs: a backbone without parameters, see `build`."""
+    """The configuration of a network with stored outputs: a backbone without parameters, see
+    `build`."""
 
     channels: int
     name: str = "dml_jax.lab.head_bench"
@@ -67,7 +69,9 @@ class Stored:
 def build(config: Stored) -> Backbone:
     """A backbone that takes stored maps as inputs."""
 
-    def apply(params: PyTree, stats: PyTree, inputs: jax.Array, **_: Any) -> tuple[jax.Array, PyTree]:
+    def apply(
+        params: PyTree, stats: PyTree, inputs: jax.Array, **_: Any
+    ) -> tuple[jax.Array, PyTree]:
         return inputs, stats
 
     return Backbone(lambda key, shape: ({}, {}), apply, config.channels, lambda maps: maps)
@@ -84,7 +88,9 @@ class Source(NamedTuple):
 def computed(config: Config, directory: Path, console: Console) -> Source:
     """The maps of the images of both splits, read from a directory or computed once."""
     whole = replace(config.data, validation_share=0.0)
-    experiment = experiments.build(replace(config, data=whole, train=replace(config.train, select="last"), seed=0))
+    experiment = experiments.build(
+        replace(config, data=whole, train=replace(config.train, select="last"), seed=0)
+    )
     network = configs.module("backbone", config.backbone.name).build(config.backbone)
     variables = network.init(jax.random.key(0), experiment.shape)
     key = frozen_features.digest(experiment, variables)
@@ -98,10 +104,17 @@ def computed(config: Config, directory: Path, console: Console) -> Source:
     found = {}
     for name, split in experiment.splits.items():
         console.print(f"maps of the frozen backbone: {name}")
-        count, stem = config.train.feature_views if name == "train" else 1, directory / f"{key}-{name}"
+        count, stem = (
+            config.train.feature_views if name == "train" else 1,
+            directory / f"{key}-{name}",
+        )
         values = frozen_features.views(embedder, state, split, count, 0, stem, dtype=np.float16)
-        cells = [np.asarray(pooled(jnp.asarray(values[:, view], jnp.float32))) for view in range(count)]
-        found[name] = Maps({image: i for i, image in enumerate(split.ids)}, values, np.stack(cells, axis=1))
+        cells = [
+            np.asarray(pooled(jnp.asarray(values[:, view], jnp.float32))) for view in range(count)
+        ]
+        found[name] = Maps(
+            {image: i for i, image in enumerate(split.ids)}, values, np.stack(cells, axis=1)
+        )
     return Source(found, experiment.splits, experiment.data_hash)
 
 
@@ -119,20 +132,30 @@ class Head:
         self.tested = "validation" if config.train.select == "validation" else "test"
         tested = maps["train" if self.tested == "validation" else "test"]
         self.points = tested.of(experiment.splits[self.tested].ids, whole=whole)[:, 0]
-        self.update = experiment._replace(augment=lambda images, key: images.astype(jnp.float32)).jitted_step()
+        self.update = experiment._replace(
+            augment=lambda images, key: images.astype(jnp.float32)
+        ).jitted_step()
         self.embed = jax.jit(experiment.method.embed)
 
     def trained(self, seed: int) -> tuple[Experiment, TrainState]:
         """The state after training with a seed."""
         config = replace(self.experiment.config, seed=seed)
         sampler = samplers.build(config.data, self.experiment.splits["train"].labels, seed)
-        experiment = self.experiment._replace(config=config, sampler=sampler, features=self.features)
+        experiment = self.experiment._replace(
+            config=config, sampler=sampler, features=self.features
+        )
         key = jax.random.fold_in(experiment.key, 2**31 - 1)
-        state = step.initial(experiment.method, experiment.optimizer, key, experiment.example_batch())
-        state = experiment.filled(device_mesh.place(experiment.mesh, state))  # where steps leave it, so one is compiled
+        state = step.initial(
+            experiment.method, experiment.optimizer, key, experiment.example_batch()
+        )
+        state = experiment.filled(
+            device_mesh.place(experiment.mesh, state)
+        )  # where steps leave it, so one is compiled
         with experiment.batches(0, experiment.steps) as batches:
             for _ in range(experiment.steps):
-                state, metrics = self.update(state, experiment.device_batch(*next(batches)), experiment.key)
+                state, metrics = self.update(
+                    state, experiment.device_batch(*next(batches)), experiment.key
+                )
         if not np.isfinite(float(metrics["loss"])):
             raise DivergedError("training diverged")
         return experiment, state
@@ -142,8 +165,12 @@ class Head:
         rows = []
         for start in range(0, len(self.points), CHUNK):
             part = self.points[start : start + CHUNK].astype(np.float32)
-            padded = np.concatenate([part, np.zeros((CHUNK - len(part), *part.shape[1:]), np.float32)])
-            rows.append(np.asarray(self.embed(state.params, state.model_state, padded))[: len(part)])
+            padded = np.concatenate(
+                [part, np.zeros((CHUNK - len(part), *part.shape[1:]), np.float32)]
+            )
+            rows.append(
+                np.asarray(self.embed(state.params, state.model_state, padded))[: len(part)]
+            )
         return np.concatenate(rows)
 
     def results(self, seed: int, console: Console) -> tuple[dict[str, Any], np.ndarray]:
@@ -158,10 +185,16 @@ class Head:
         if (diagnose := experiment.method.hooks.diagnose) is not None:
             with experiment.batches(0, 1) as batches:
                 images, labels, _ = next(batches)
-            results |= diagnose(state.params, state.model_state, jnp.asarray(images, jnp.float32), labels)
+            results |= diagnose(
+                state.params, state.model_state, jnp.asarray(images, jnp.float32), labels
+            )
         results["protocol"] = model_metrics.protocol_of(experiment, self.tested)
         length = {"steps": experiment.config.train.steps, "epochs": experiment.config.train.epochs}
-        results |= {"length": length, "step": int(state.step), "model": experiment.config.train.select}
+        results |= {
+            "length": length,
+            "step": int(state.step),
+            "model": experiment.config.train.select,
+        }
         return results | {"timing": {"seconds": seconds}, "machine": logs.machine()}, rows
 
 
@@ -169,18 +202,27 @@ def measured(experiment: Experiment, rows: np.ndarray, tested: str) -> dict[str,
     """Retrieval, NMI and geometry of embeddings float32 [N, D]."""
     options, split = experiment.config.evaluation, experiment.splits[tested]
     found = model_metrics.metrics(
-        options, experiment.method.distance, {"test": split}, {"test": rows}, cluster=options.cluster
+        options,
+        experiment.method.distance,
+        {"test": split},
+        {"test": rows},
+        cluster=options.cluster,
     )
     return found | {
-        "density": geometry.density(rows, split.labels), "spectral_decay": geometry.spectral_decay(rows)
-    }  # fmt: skip
+        "density": geometry.density(rows, split.labels),
+        "spectral_decay": geometry.spectral_decay(rows),
+    }
 
 
 class Bench:
     """Trains heads one after the other, reusing what successive heads share."""
 
     def __init__(self, directory: Path):
-        self.directory, self.console, self.code = directory, Console(quiet=True), workdir.source_digest()
+        self.directory, self.console, self.code = (
+            directory,
+            Console(quiet=True),
+            workdir.source_digest(),
+        )
         self.sources: dict[str, Source] = {}
         self.head: Head | None = None
         self.common = ""  # configuration of the head without its seed
@@ -196,8 +238,12 @@ class Bench:
         return self.sources[key], self.head
 
     def run(self, trial: dict[str, Any]) -> str:
-        """Trains a trial, or evaluates an ensemble, and writes its files; returns its result in words."""
-        config, directory = config_files.resolved(trial["config"], {}, trust_code=True), Path(trial["directory"])
+        """Trains a trial, or evaluates an ensemble, and writes its files; returns its result in
+        words."""
+        config, directory = (
+            config_files.resolved(trial["config"], {}, trust_code=True),
+            Path(trial["directory"]),
+        )
         source, head = self.prepare(config)
         if trial["members"]:
             rows = ensemble([Path(member) for member in trial["members"]], trial["weights"])
@@ -206,7 +252,9 @@ class Bench:
             results, rows = head.results(config.seed, self.console)
         directory.mkdir(parents=True, exist_ok=True)
         split = head.experiment.splits["train"]
-        facts = workdir.provenance(config, source.data_hash, split.classes, len(split.labels), head.experiment.shape)
+        facts = workdir.provenance(
+            config, source.data_hash, split.classes, len(split.labels), head.experiment.shape
+        )
         files.write_json(directory / "config.json", facts | {"code": self.code})
         with files.atomic_write(directory / "embeddings.npy") as draft, draft.open("wb") as file:
             np.save(file, rows.astype(np.float16))
@@ -226,7 +274,11 @@ def main(path: Path) -> int:
             result = bench.run(trial)
         except (UserError, FileNotFoundError) as error:  # the others may still decide their claims
             result, code = f"failed: {error}", 1
-        print(f"{number} of {len(told['trials'])}  {directory.parent.name}/{directory.name}: {result}", flush=True)
+        print(
+            f"{number} of {len(told['trials'])}  {directory.parent.name}/{directory.name}: "
+            f"{result}",
+            flush=True,
+        )
     return code
 
 
@@ -235,7 +287,8 @@ def ensemble(members: Sequence[Path], weights: Sequence[float]) -> np.ndarray:
     rows = [np.load(member / "embeddings.npy").astype(np.float32) for member in members]
     rows = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in rows]
     return np.concatenate(
-        [weight * part for weight, part in zip(weights or [1.0] * len(rows), rows, strict=True)], axis=1
+        [weight * part for weight, part in zip(weights or [1.0] * len(rows), rows, strict=True)],
+        axis=1,
     )
 
 

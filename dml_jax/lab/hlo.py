@@ -1,4 +1,5 @@
-"""Operations of a compiled program, from the text of XLA's optimised HLO, and its FLOPs, counted from the jaxpr."""
+"""Operations of a compiled program, from the text of XLA's optimised HLO, and its FLOPs, counted
+from the jaxpr."""
 
 import math
 import re
@@ -53,7 +54,10 @@ def instructions(text: str) -> Iterator[Instruction]:
 
 def arrays(types: str) -> list[tuple[str, int]]:
     """(data type, number of elements) of the arrays in a type, which may be a tuple."""
-    return [(kind, math.prod(map(int, filter(None, shape.split(","))))) for kind, shape in ARRAY.findall(types)]
+    return [
+        (kind, math.prod(map(int, filter(None, shape.split(",")))))
+        for kind, shape in ARRAY.findall(types)
+    ]
 
 
 def size(types: str) -> int:
@@ -62,7 +66,8 @@ def size(types: str) -> int:
 
 
 def collectives(text: str) -> list[dict[str, Any]]:
-    """Transfers between devices by operation and data type, with their count and the bytes of a device's results."""
+    """Transfers between devices by operation and data type, with their count and the bytes of a
+    device's results."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for instruction in instructions(text):
         operation = instruction.operation.removesuffix("-start")
@@ -72,16 +77,21 @@ def collectives(text: str) -> list[dict[str, Any]]:
                 results = results[len(results) // 2 :]
             elif instruction.operation == "collective-permute-start":  # (operand, result, …)
                 results = results[1:2]
-            for kind in {kind for kind, count in results if count > 1} or {kind for kind, _ in results}:
+            for kind in {kind for kind, count in results if count > 1} or {
+                kind for kind, _ in results
+            }:
                 new = {"operation": operation, "type": kind, "count": 0, "bytes": 0}
                 row = found.setdefault((operation, kind), new)
                 row["count"] += 1
-                row["bytes"] += int(sum(SIZES.get(kind, 1) * count for other, count in results if other == kind))
+                row["bytes"] += int(
+                    sum(SIZES.get(kind, 1) * count for other, count in results if other == kind)
+                )
     return [found[key] for key in sorted(found)]
 
 
 def products(text: str) -> list[dict[str, Any]]:
-    """Products and convolutions by operation, data type of the operands and precision, with their count.
+    """Products and convolutions by operation, data type of the operands and precision, with their
+    count.
 
     The precision of an operation of cuDNN is not in the HLO; it follows from the type.
     """
@@ -91,7 +101,10 @@ def products(text: str) -> list[dict[str, Any]]:
         operation = instruction.operation
         if operation == "custom-call":
             target = re.search(r'custom_call_target="([^"]*)"', instruction.rest)
-            operation = next((kind for name, kind in LIBRARY_PRODUCTS.items() if target and name in target[1]), "")
+            operation = next(
+                (kind for name, kind in LIBRARY_PRODUCTS.items() if target and name in target[1]),
+                "",
+            )
         if operation in ("dot", "convolution", "attention"):
             found.append((operation, instruction.rest))
     counts = Counter[tuple[str, str, str]]()
@@ -108,16 +121,20 @@ def products(text: str) -> list[dict[str, Any]]:
 
 def copies(text: str) -> dict[str, int]:
     """Count of transposes and copies, fused ones included, and bytes of their results."""
-    results = [found.result for found in instructions(text) if found.operation in ("transpose", "copy", "copy-start")]
+    results = [
+        found.result
+        for found in instructions(text)
+        if found.operation in ("transpose", "copy", "copy-start")
+    ]
     return {"count": len(results), "bytes": sum(map(size, results))}
 
 
 def traffic(text: str) -> float:
     """Bytes that the program reads from and writes to a device's memory, an estimate.
 
-    Every instruction of the entry computation and of the loops in it, with fusions as one instruction, reads its
-    operands and writes its result; what a chip keeps in faster memory in between is counted all the same. Of an operand
-    that is only sliced, the slices are read.
+    Every instruction of the entry computation and of the loops in it, with fusions as one
+    instruction, reads its operands and writes its result; what a chip keeps in faster memory in
+    between is counted all the same. Of an operand that is only sliced, the slices are read.
     """
     parts = computations(text)
 
@@ -133,7 +150,9 @@ def traffic(text: str) -> float:
                 called = re.search(r"calls=%?([\w.-]+)", found.rest)
                 read = _read_by(parts.get(called[1], []) if called else [], found)
                 total += size(found.result)
-                total += sum(read.get(i, size(types.get(operand, ""))) for i, operand in enumerate(operands))
+                total += sum(
+                    read.get(i, size(types.get(operand, ""))) for i, operand in enumerate(operands)
+                )
         return total
 
     return of("")
@@ -146,17 +165,24 @@ def _read_by(computation: list[Instruction], caller: Instruction) -> dict[int, i
     read = {}
     for parameter in computation:
         if parameter.operation == "parameter":
-            users = [user for user in computation if re.search(rf"%{re.escape(parameter.name)}\b(?![\w.-])", user.rest)]
+            users = [
+                user
+                for user in computation
+                if re.search(rf"%{re.escape(parameter.name)}\b(?![\w.-])", user.rest)
+            ]
             if users and all(user.operation in SLICES for user in users):
-                read[int(parameter.rest.partition(")")[0])] = sum(size(user.result) for user in users)
+                read[int(parameter.rest.partition(")")[0])] = sum(
+                    size(user.result) for user in users
+                )
     return read
 
 
 def flops(function: Any, *arguments: Any, platform: str) -> float:
-    """FLOPs of the products and convolutions of a function of arrays or their shapes; XLA gives none for some devices.
+    """FLOPs of the products and convolutions of a function of arrays or their shapes; XLA gives
+    none for some devices.
 
-    Loops count as often as they run where that is known, once elsewhere. Of branches, that of the platform counts, or
-    the most expensive one.
+    Loops count as often as they run where that is known, once elsewhere. Of branches, that of the
+    platform counts, or the most expensive one.
     """
     return _flops(jax.make_jaxpr(function)(*arguments).jaxpr, platform)
 
@@ -169,15 +195,21 @@ def _flops(jaxpr: Any, platform: str) -> float:
         match equation.primitive.name:
             case "dot_general":
                 contracted = parameters["dimension_numbers"][0][0]
-                total += 2.0 * result * math.prod(equation.invars[0].aval.shape[i] for i in contracted)
+                total += (
+                    2.0 * result * math.prod(equation.invars[0].aval.shape[i] for i in contracted)
+                )
             case "conv_general_dilated":
                 kernel, numbers = equation.invars[1].aval.shape, parameters["dimension_numbers"]
-                inserted = math.prod(parameters["lhs_dilation"])  # zeros between the inputs cost nothing
+                inserted = math.prod(
+                    parameters["lhs_dilation"]
+                )  # zeros between the inputs cost nothing
                 total += 2.0 * result * math.prod(kernel) / kernel[numbers.rhs_spec[0]] / inserted
             case "cond":
                 branches = parameters["branches"]
                 if platforms := parameters.get("branches_platforms"):
-                    chosen = [i for i, names in enumerate(platforms) if names is None or platform in names]
+                    chosen = [
+                        i for i, names in enumerate(platforms) if names is None or platform in names
+                    ]
                     branches = branches[chosen[0] : chosen[0] + 1]
                 total += max(_flops(branch.jaxpr, platform) for branch in branches)
             case name:
@@ -186,5 +218,7 @@ def _flops(jaxpr: Any, platform: str) -> float:
                     times = parameters["length"]
                 elif name == "shard_map":  # shapes are of a device's part
                     times = parameters["mesh"].size
-                total += times * sum(_flops(inner, platform) for inner in jaxprs_in_params(parameters))
+                total += times * sum(
+                    _flops(inner, platform) for inner in jaxprs_in_params(parameters)
+                )
     return total

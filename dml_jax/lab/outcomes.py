@@ -24,7 +24,8 @@ REMEDY = "evaluate the run again, or leave it out"
 
 
 def read(directory: Path, name: str = "results.json") -> dict[str, Any]:
-    """A JSON file of a run, checked by its manifest; empty if there is none (an ensemble has no `config.json`)."""
+    """A JSON file of a run, checked by its manifest; empty if there is none (an ensemble has no
+    `config.json`)."""
     path = directory / name
     if not path.exists():
         return {}
@@ -68,18 +69,22 @@ class Run:
     row: str
     results: dict[str, Any] = field(default_factory=dict)  # contents of `results.json`
     config: dict[str, Any] = field(default_factory=dict)  # as nested mapping; empty for an ensemble
-    # Digests of labels and names of the test images, or of all data where there are no embeddings. Not of the pixels:
-    # rows may differ in the sizes of the same images, and an ensemble knows names only.
+    # Digests of labels and names of the test images, or of all data where there are no embeddings.
+    # Not of the pixels: rows may differ in the sizes of the same images, and an ensemble knows
+    # names only.
     images: tuple[str, ...] = ()
     data_hash: str = ""  # empty for an ensemble
     problem: str = ""
 
 
 def read_run(directory: Path, row: str = "") -> Run:
-    """A finished run; without a name, its row is the directory's without a seed, as in "hist-0" and "hist-seed0"."""
+    """A finished run; without a name, its row is the directory's without a seed, as in "hist-0" and
+    "hist-seed0"."""
     results = read(directory)
     if not results:
-        raise CheckpointError(f"{directory}: holds no finished run (no results.json); finish it or leave it out")
+        raise CheckpointError(
+            f"{directory}: holds no finished run (no results.json); finish it or leave it out"
+        )
     facts = {"config": {}, "data_hash": ""} | read(directory, "config.json")
     geometry = results.get("geometry", {})
     results = {**{name: geometry[name] for name in GEOMETRY if name in geometry}, **results}
@@ -91,14 +96,24 @@ def read_run(directory: Path, row: str = "") -> Run:
 
 
 def name_rows(runs: Sequence[Run]) -> list[Run]:
-    """Runs that differ only in the seed share the name of the first; equal names of others become distinct."""
+    """Runs that differ only in the seed share the name of the first; equal names of others become
+    distinct."""
     names: dict[str, str] = {}
     seen: dict[tuple[Any, ...], Path] = {}
     named = []
     for run in runs:
-        same = {key: value for key, value in configs.decisive(run.config).items() if key not in ("seed", "name")}
-        # From the results: a run may be continued, but until it ends, its results are of the former length.
-        same |= {"length": run.results.get("length"), "data_hash": run.data_hash, "method": run.config.get("method")}
+        same = {
+            key: value
+            for key, value in configs.decisive(run.config).items()
+            if key not in ("seed", "name")
+        }
+        # From the results: a run may be continued, but until it ends, its results are of the former
+        # length.
+        same |= {
+            "length": run.results.get("length"),
+            "data_hash": run.data_hash,
+            "method": run.config.get("method"),
+        }
         identity = json.dumps(same, sort_keys=True) if run.config else str(run.directory)
         if identity not in names:
             choices = (run.row, run.directory.name, str(run.directory.resolve()))
@@ -108,7 +123,9 @@ def name_rows(runs: Sequence[Run]) -> list[Run]:
         other = seen.setdefault(key, run.directory)
         if other != run.directory:
             raise ConfigError(
-                f"{other} and {run.directory}: hold the same configuration with the same seed, so that they would "
+                f"{other} and {run.directory}: hold the same configuration with the same seed, so "
+                "that they "
+                "would "
                 "count as two seeds; leave one out"
             )
         named.append(replace(run, row=names[identity]))
@@ -116,21 +133,28 @@ def name_rows(runs: Sequence[Run]) -> list[Run]:
 
 
 def comparable(runs: Sequence[Run]) -> tuple[str, dict[str, list[Run]]]:
-    """The protocol of runs, without the distance if it differs from row to row, and their rows by name, in their order.
+    """The protocol of runs, without the distance if it differs from row to row, and their rows by
+    name, in their order.
 
     Raises ConfigError for runs with other test images or another protocol.
     """
     from dml_jax.evaluation import protocol  # imports JAX
 
     first = runs[0]
-    distances, protocols = zip(*(protocol.distance_of(run.results["protocol"]) for run in runs), strict=True)
+    distances, protocols = zip(
+        *(protocol.distance_of(run.results["protocol"]) for run in runs), strict=True
+    )
     rows: dict[str, list[Run]] = {}
     for run, stated in zip(runs, protocols, strict=True):
         reasons = ["other test images or labels"] * (run.images != first.images)
         reasons += [f"protocol '{stated}' instead of '{protocols[0]}'"] * (stated != protocols[0])
         if reasons:
             raise ConfigError(
-                f"{run.directory} cannot be compared with {first.directory}: {' and '.join(reasons)}; leave one out"
+                f"{run.directory} cannot be compared with {first.directory}: "
+                f"{' and '.join(reasons)}; "
+                "leave "
+                "one "
+                "out"
             )
         rows.setdefault(run.row, []).append(run)
     return first.results["protocol"] if len(set(distances)) == 1 else protocols[0], rows
@@ -172,8 +196,15 @@ def published(run: Run, stated: Mapping[str, Mapping[str, float]]) -> dict[str, 
     """Published metrics by source: the study's, and of other sources the configuration's."""
     known = configs.published(run.config) if run.config.get("paper") else {}
     # Tables say of all published numbers together how the model was selected.
-    known = {re.sub(r" \(selected on test\)|; selected on test", "", label): known[label] for label in known}
-    others = {label: dict(metrics) for label, metrics in known.items() if not label.startswith(tuple(stated))}
+    known = {
+        re.sub(r" \(selected on test\)|; selected on test", "", label): known[label]
+        for label in known
+    }
+    others = {
+        label: dict(metrics)
+        for label, metrics in known.items()
+        if not label.startswith(tuple(stated))
+    }
     return {source: dict(metrics) for source, metrics in stated.items()} | others
 
 
@@ -185,9 +216,14 @@ def all_rows(trained: Mapping[str, list[Run]]) -> dict[str, list[Run]]:
     rows: dict[str, list[Run]] = {}
     for name, runs in trained.items():
         rows[name] = runs
-        for kind in dict.fromkeys(itertools.chain.from_iterable(run.results.get("refined", {}) for run in runs)):
+        for kind in dict.fromkeys(
+            itertools.chain.from_iterable(run.results.get("refined", {}) for run in runs)
+        ):
             parts = [part for run in runs if (part := run.results.get("refined", {}).get(kind))]
             refined = [Run(Path("-"), kind, part) for part in parts if "recall@1" in part]
-            failed = [Run(Path("-"), kind, problem=str(part.get("problem", "no result"))) for part in parts]
+            failed = [
+                Run(Path("-"), kind, problem=str(part.get("problem", "no result")))
+                for part in parts
+            ]
             rows[f"{name} + {kind}"] = refined or failed
     return rows

@@ -21,8 +21,12 @@ class Settings:
 
     root: Path  # directory of the study
     seeds: tuple[int, ...] = (0,)  # of every row
-    overrides: Mapping[str, str] = field(default_factory=dict)  # text by dotted key, from `--config.KEY=VALUE`
-    paper: bool = False  # whether the authors' protocol is used, which selects models on the test classes
+    overrides: Mapping[str, str] = field(
+        default_factory=dict
+    )  # text by dotted key, from `--config.KEY=VALUE`
+    paper: bool = (
+        False  # whether the authors' protocol is used, which selects models on the test classes
+    )
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,9 @@ class Trial:
     row: str  # of the table
     seed: int  # of the study
     directory: Path  # the work directory
-    config: Config | None = None  # validated; None for an ensemble, and for a trial that is read from `study.json`
+    config: Config | None = (
+        None  # validated; None for an ensemble, and for a trial that is read from `study.json`
+    )
     needs: Sequence[str] = ()  # trials that must be finished first
     members: tuple[Path, ...] = ()  # work directories of an ensemble
     weights: tuple[float, ...] = ()  # of the members
@@ -42,7 +48,8 @@ class Trial:
 
 
 def load(path: str) -> tuple[str, Study]:
-    """The name and the contents of a study file, `FILE` or `FILE:VARIANT`; a paper's has the name of its folder."""
+    """The name and the contents of a study file, `FILE` or `FILE:VARIANT`; a paper's has the name
+    of its folder."""
     given, _, variant = path.partition(":")
     _, study = config_files.run_variant("--study", path, "get_study")
     file = config_files.find_file("--study", given).resolve()
@@ -52,7 +59,8 @@ def load(path: str) -> tuple[str, Study]:
 
 
 def comparison(paths: Sequence[str]) -> tuple[str, Study]:
-    """The name and the contents of a study that compares configuration files, or the seeds of one."""
+    """The name and the contents of a study that compares configuration files, or the seeds of
+    one."""
     paths = list(dict.fromkeys(paths))
     names = [Path(path).name.replace(".py", "", 1) for path in paths]
     if len(set(names)) < len(names):
@@ -73,9 +81,13 @@ def trials(study: Study, settings: Settings) -> list[Trial]:
     """
     for key in settings.overrides:
         if key == "seed" or len({repr(row.overrides.get(key)) for row in study.rows}) > 1:
-            raise ConfigError(f"--config.{key}: the trials of a study differ in it; for seeds, give --seeds=0,1,2")
+            raise ConfigError(
+                f"--config.{key}: the trials of a study differ in it; for seeds, give --seeds=0,1,2"
+            )
     made = [_trial(row, seed, settings) for seed in settings.seeds for row in study.rows]
-    return sorted(made, key=lambda trial: (trial.seed, _depth(trial, {other.name: other for other in made})))
+    return sorted(
+        made, key=lambda trial: (trial.seed, _depth(trial, {other.name: other for other in made}))
+    )
 
 
 def _depth(trial: Trial, named: Mapping[str, Trial]) -> int:
@@ -87,12 +99,20 @@ def evaluated_as(trial: Trial) -> str:
     """Key of a trial; equal if trials train and evaluate the same."""
     values = asdict(trial.config)  # type: ignore[arg-type]
     tested = {key: values[key] for key in ("method", "evaluation")}
-    same = configs.decisive(values) | trial.length | {"name": "", "path": values["data"]["path"], **tested}
+    same = (
+        configs.decisive(values)
+        | trial.length
+        | {"name": "", "path": values["data"]["path"], **tested}
+    )
     return json.dumps(same, sort_keys=True)
 
 
 def _trial(row: Row, seed: int, settings: Settings) -> Trial:
-    referred = {key: value[1:] for key, value in row.overrides.items() if isinstance(value, str) and value[:1] == "@"}
+    referred = {
+        key: value[1:]
+        for key, value in row.overrides.items()
+        if isinstance(value, str) and value[:1] == "@"
+    }
     needed = [*row.members, *referred.values()]
     directories = {name: settings.root / f"{slug(name)}-seed{seed}" for name in (row.name, *needed)}
     directory = directories[row.name]
@@ -103,12 +123,16 @@ def _trial(row: Row, seed: int, settings: Settings) -> Trial:
     overrides = {**row.overrides, **{key: str(directories[name]) for key, name in referred.items()}}
     overrides["seed"] = seed + int(row.overrides.get("seed", 0))
     try:
-        return replace(single(directory, seed, row.config, overrides, settings), row=row.name, needs=needs)
+        return replace(
+            single(directory, seed, row.config, overrides, settings), row=row.name, needs=needs
+        )
     except ConfigError as error:
         raise ConfigError(f"row {row.name!r} ({row.config}): {error}") from error
 
 
-def single(directory: Path, seed: int, path: str, overrides: Mapping[str, Any], settings: Settings) -> Trial:
+def single(
+    directory: Path, seed: int, path: str, overrides: Mapping[str, Any], settings: Settings
+) -> Trial:
     """The trial of a configuration file with overrides; the command line takes precedence."""
     every, protocol = {**overrides, **settings.overrides}, "paper" if settings.paper else None
     config = config_files.resolved(path, every, protocol=protocol, typed=settings.overrides)
@@ -117,7 +141,8 @@ def single(directory: Path, seed: int, path: str, overrides: Mapping[str, Any], 
 
 
 def read_facts(root: Path) -> dict[str, Any] | None:
-    """The contents of `study.json`, which marks the directory of a study; None if there is no such file."""
+    """The contents of `study.json`, which marks the directory of a study; None if there is no such
+    file."""
     path = root / "study.json"
     if not path.exists():
         return None
@@ -127,25 +152,46 @@ def read_facts(root: Path) -> dict[str, Any] | None:
 def stated_trials(root: Path, facts: Mapping[str, Any]) -> list[Trial]:
     """The trials in `study.json`, without their configurations."""
     return [
-        Trial(**trial | {"members": tuple(root / name for name in trial["members"])}, directory=root / trial["name"])
+        Trial(
+            **trial | {"members": tuple(root / name for name in trial["members"])},
+            directory=root / trial["name"],
+        )
         for trial in facts["trials"]
     ]
 
 
-def begin(name: str, study: Study, settings: Settings, made: Sequence[Trial] = ()) -> dict[str, Any]:
-    """Creates the directory of a study with `study.json`, from which tables are made, and returns its contents.
+def begin(
+    name: str, study: Study, settings: Settings, made: Sequence[Trial] = ()
+) -> dict[str, Any]:
+    """Creates the directory of a study with `study.json`, from which tables are made, and returns
+    its contents.
 
-    Raises UserError if the directory belongs to another study or search, or a trial's directory to another run.
+    Raises UserError if the directory belongs to another study or search, or a trial's directory to
+    another run.
     """
     from dml_jax.train.records import workdir  # imports JAX
 
     root, before = settings.root, read_facts(settings.root)
-    facts: dict[str, Any] = {"study": name, "title": study.title, "source": study.source, "metric": study.metric}
+    facts: dict[str, Any] = {
+        "study": name,
+        "title": study.title,
+        "source": study.source,
+        "metric": study.metric,
+    }
     facts["paper"] = settings.paper
-    facts["rows"] = [{"name": r.name, "reported": dict(r.reported), "refined": dict(r.refined)} for r in study.rows]
+    facts["rows"] = [
+        {"name": r.name, "reported": dict(r.reported), "refined": dict(r.refined)}
+        for r in study.rows
+    ]
     if study.search is None:
         facts["trials"] = [
-            {"name": trial.name, "row": trial.row, "seed": trial.seed, "length": trial.length, "needs": trial.needs}
+            {
+                "name": trial.name,
+                "row": trial.row,
+                "seed": trial.seed,
+                "length": trial.length,
+                "needs": trial.needs,
+            }
             | {"members": [path.name for path in trial.members]}
             for trial in made
         ]
@@ -158,7 +204,8 @@ def begin(name: str, study: Study, settings: Settings, made: Sequence[Trial] = (
         foreign = any(before.get(key) != facts.get(key) for key in keys)
     if foreign:
         raise ConfigError(
-            f"--root={root}: holds another study, this search with other options, or other files; give another "
+            f"--root={root}: holds another study, this search with other options, or other files; "
+            "give another "
             "directory"
         )
     for trial in made:
@@ -166,7 +213,9 @@ def begin(name: str, study: Study, settings: Settings, made: Sequence[Trial] = (
             try:
                 workdir.check_same_run(trial.directory, {"config": asdict(trial.config)})
             except CheckpointError as error:
-                raise CheckpointError(str(error).replace("another --workdir", "another --root")) from None
+                raise CheckpointError(
+                    str(error).replace("another --workdir", "another --root")
+                ) from None
     (root / "trials").mkdir(parents=True, exist_ok=True)
     files.write_json(root / "study.json", facts)
     return facts

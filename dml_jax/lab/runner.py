@@ -1,7 +1,7 @@
 """Trains the trials of a study, several side by side, each as a process of its own.
 
-A process never outlives this command, so that a trial is never trained twice at a time. The same command continues an
-interrupted trial from its checkpoint.
+A process never outlives this command, so that a trial is never trained twice at a time. The same
+command continues an interrupted trial from its checkpoint.
 """
 
 import os
@@ -32,37 +32,53 @@ say = partial(print, flush=True)  # at once
 
 
 class Slot(NamedTuple):
-    """A share of this machine: processor cores, and the environment variables that select its accelerator."""
+    """A share of this machine: processor cores, and the environment variables that select its
+    accelerator."""
 
     cores: frozenset[int]
     environment: dict[str, str]
 
     def start(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-        """Starts `python -m ARGUMENTS` and writes its output to a file; it ends when its standard input is closed.
+        """Starts `python -m ARGUMENTS` and writes its output to a file; it ends when its standard
+        input is closed.
 
         Also binds this thread to the cores, because the process inherits them.
         """
-        if self.cores and hasattr(os, "sched_setaffinity"):  # macOS does not bind processes to cores
+        if self.cores and hasattr(
+            os, "sched_setaffinity"
+        ):  # macOS does not bind processes to cores
             os.sched_setaffinity(0, self.cores)
         with open(log, "wb") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "dml_jax.lab.runner", *arguments], stdin=subprocess.PIPE, stdout=output,
-                stderr=subprocess.STDOUT, env={**os.environ, **self.environment}, start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, "-m", "dml_jax.lab.runner", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.environment},
+                start_new_session=True,
+            )
 
 
 def slots(jobs: int) -> list[Slot]:
     """Divides the cores and the NVIDIA devices of this machine among jobs."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    cores = (
+        sorted(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else list(range(os.cpu_count() or 1))
+    )
     if not 1 <= jobs <= len(cores):
         raise ConfigError(f"--jobs={jobs}: must be one of 1 to {len(cores)}, the number of cores")
     gpus = (str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*")))
-    devices = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(gpus)).split(",") if name]
+    devices = [
+        name for name in os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(gpus)).split(",") if name
+    ]
     made = []
     for job in range(jobs):
         own: dict[str, str] = {}
         if devices:
-            own["CUDA_VISIBLE_DEVICES"] = ",".join(devices[job::jobs] or [devices[job % len(devices)]])
+            own["CUDA_VISIBLE_DEVICES"] = ",".join(
+                devices[job::jobs] or [devices[job % len(devices)]]
+            )
             if (sharing := -(-jobs // len(devices))) > 1:
                 own["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / sharing:.2f}"
         made.append(Slot(frozenset(cores[job::jobs]), own))
@@ -71,16 +87,20 @@ def slots(jobs: int) -> list[Slot]:
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Excludes other commands that train the trials of a study; raises ConfigError if there is one."""
+    """Excludes other commands that train the trials of a study; raises ConfigError if there is
+    one."""
     try:
         with files.locked(root / "trials", wait=False):
             yield
     except BlockingIOError:
-        raise ConfigError(f"--root={root}: another command is training this study; wait for its end") from None
+        raise ConfigError(
+            f"--root={root}: another command is training this study; wait for its end"
+        ) from None
 
 
 def file_of(root: Path, name: str, kind: str) -> Path:
-    """A file about a trial: its configuration ("json") or its output ("log"), whose last line says why it failed."""
+    """A file about a trial: its configuration ("json") or its output ("log"), whose last line says
+    why it failed."""
     return root / "trials" / f"{name.replace('/', '-')}.{kind}"
 
 
@@ -97,7 +117,11 @@ def run_all(root: Path, trials: Sequence[Trial], jobs: int) -> None:
         while not stop.is_set():
             done = outcomes.finished(trials)
             taken = {*done, *failed, *(name for name, _ in busy.values())}
-            ready = [trial for trial in trials if trial.name not in taken and done.issuperset(trial.needs)]
+            ready = [
+                trial
+                for trial in trials
+                if trial.name not in taken and done.issuperset(trial.needs)
+            ]
             for trial in ready[: len(free)]:
                 slot = free.pop(0)
                 busy[pool.submit(execute, root, trial, slot, stop)] = trial.name, slot
@@ -137,12 +161,20 @@ def run_heads(root: Path, trials: Sequence[Trial]) -> None:
     """Trains heads on stored maps, all in one process (`lab.head_bench`); see `run_all`."""
     listed = []
     for trial in trials:
-        source = trial if trial.config else next(t for t in trials if t.directory == trial.members[0])
+        source = (
+            trial if trial.config else next(t for t in trials if t.directory == trial.members[0])
+        )
         config = file_of(root, source.name, "json")
         if trial.config:
             files.write_json(config, {"config": asdict(trial.config)})
-        listed.append({"config": str(config), "directory": str(trial.directory),
-                       "members": [str(member) for member in trial.members], "weights": trial.weights})  # fmt: skip
+        listed.append(
+            {
+                "config": str(config),
+                "directory": str(trial.directory),
+                "members": [str(member) for member in trial.members],
+                "weights": trial.weights,
+            }
+        )
     file, log = root / "trials" / "heads.json", root / "trials" / "heads.log"
     files.write_json(file, {"maps": str(root / "maps"), "trials": listed})
     say(f"{len(trials)} heads on stored maps; see {log}")
@@ -168,7 +200,9 @@ def execute(root: Path, trial: Trial, slot: Slot, stop: threading.Event) -> bool
     If it failed, the last line of its log is the reason.
     """
     log = file_of(root, trial.name, "log")
-    if trial.members:  # written after the embeddings, by which `outcomes` tells whose results they are
+    if (
+        trial.members
+    ):  # written after the embeddings, by which `outcomes` tells whose results they are
         (trial.directory / "results.json").unlink(missing_ok=True)
     began = time.monotonic()
     say(f"{trial.name}: {'continues' if (trial.directory / 'checkpoints').exists() else 'starts'}")
@@ -194,21 +228,37 @@ def command(root: Path, trial: Trial) -> list[str]:
     if trial.members:
         weights = [f"--weights={','.join(map(str, trial.weights))}"] if trial.weights else []
         members = ",".join(map(str, trial.members))
-        return ["dml_jax", "evaluate", f"--model={members}", f"--export={trial.directory}", *weights]
+        return [
+            "dml_jax",
+            "evaluate",
+            f"--model={members}",
+            f"--export={trial.directory}",
+            *weights,
+        ]
     # Written here, so its code is the user's own study.
     config = file_of(root, trial.name, "json")
     files.write_json(config, {"config": trial.config and asdict(trial.config)})
-    return ["dml_jax.main", f"--config={config}", f"--workdir={trial.directory}", "--quiet", "--trust_code"]
+    return [
+        "dml_jax.main",
+        f"--config={config}",
+        f"--workdir={trial.directory}",
+        "--quiet",
+        "--trust_code",
+    ]
 
 
 def print_commands(root: Path, trials: Sequence[Trial]) -> None:
-    """Prints a command of each unfinished trial for a shell, with the names of trials that must be finished first."""
+    """Prints a command of each unfinished trial for a shell, with the names of trials that must be
+    finished first."""
     done = outcomes.finished(trials)
     for trial in trials:
         if trial.name not in done:
             line = shlex.join(["python", "-m", *command(root, trial)])
             print(f"{line}  # after {', '.join(trial.needs)}" if trial.needs else line)
-    print(f"{counted(len(trials), 'trial')}, {len(done)} finished; then: dml-jax study --runs {root}", file=sys.stderr)
+    print(
+        f"{counted(len(trials), 'trial')}, {len(done)} finished; then: dml-jax study --runs {root}",
+        file=sys.stderr,
+    )
 
 
 def last_line(log: Path) -> str:
@@ -218,7 +268,8 @@ def last_line(log: Path) -> str:
 
 
 def _end_with_the_other() -> None:
-    """Ends this process when its standard input, a pipe from the one that started it, closes, for whatever reason."""
+    """Ends this process when its standard input, a pipe from the one that started it, closes, for
+    whatever reason."""
     os.read(0, 1)
     os.killpg(0, signal.SIGKILL)  # also the workers that read images
 

@@ -1,8 +1,10 @@
-"""Searches for the values of options with optuna; its storage holds parameters, results and states of the trials.
+"""Searches for the values of options with optuna; its storage holds parameters, results and states
+of the trials.
 
-A trial is an ordinary run. Trials are compared on held-out training classes, or on the test classes under the authors'
-protocol. An interrupted trial is continued by the next command; the sampler is seeded by the number of trials before.
-Commands with directories of their own may share a storage, e.g. a database server.
+A trial is an ordinary run. Trials are compared on held-out training classes, or on the test classes
+under the authors' protocol. An interrupted trial is continued by the next command; the sampler is
+seeded by the number of trials before. Commands with directories of their own may share a storage,
+e.g. a database server.
 """
 
 import importlib
@@ -39,26 +41,39 @@ def open_storage(url: str, name: str) -> Any:
     try:
         # Connections that a pool kept would still be open at the end.
         storage = optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
-        return optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
+        return optuna.create_study(
+            storage=storage, study_name=name, direction="maximize", load_if_exists=True
+        )
     except Exception as error:  # each database has errors of its own
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(f"--storage: cannot be used ({reason.replace(url, 'the URL')})") from error
+        raise ConfigError(
+            f"--storage: cannot be used ({reason.replace(url, 'the URL')})"
+        ) from error
 
 
-def make_trial(search: Search, settings: Settings, name: str, parameters: Mapping[str, Any]) -> Trial:
+def make_trial(
+    search: Search, settings: Settings, name: str, parameters: Mapping[str, Any]
+) -> Trial:
     """The trial with given values."""
     overrides = dict(search.overrides(parameters))
     if not settings.paper:
         overrides |= {"data.validation_share": VALIDATION_SHARE, "train.select": "validation"}
     overrides |= {"seed": settings.seeds[0]}
     for key in overrides.keys() & settings.overrides.keys():
-        raise ConfigError(f"--config.{key}: the search sets it; leave it out, or change it in the file of the search")
+        raise ConfigError(
+            f"--config.{key}: the search sets it; leave it out, or change it in the file of the "
+            "search"
+        )
     return plan.single(settings.root / name, settings.seeds[0], search.config, overrides, settings)
 
 
 def example(search: Search) -> dict[str, Any]:
-    """Values of the parameters with which a configuration can be checked: the first choices and the lower bounds."""
-    return {name: values[0] if isinstance(values, tuple) else values.low for name, values in search.space.items()}
+    """Values of the parameters with which a configuration can be checked: the first choices and the
+    lower bounds."""
+    return {
+        name: values[0] if isinstance(values, tuple) else values.low
+        for name, values in search.space.items()
+    }
 
 
 def begun(study: Any) -> list[Any]:
@@ -67,14 +82,26 @@ def begun(study: Any) -> list[Any]:
 
 
 def train(
-    study: Any, asked: Any, search: Search, settings: Settings, metric: str, slot: Slot, stop: threading.Event
+    study: Any,
+    asked: Any,
+    search: Search,
+    settings: Settings,
+    metric: str,
+    slot: Slot,
+    stop: threading.Event,
 ) -> float | None:
-    """Trains the run of a trial of optuna; its best evaluation, or None if it failed or was interrupted."""
+    """Trains the run of a trial of optuna; its best evaluation, or None if it failed or was
+    interrupted."""
     from dml_jax.train.records.logs import JsonLines  # imports JAX
 
-    name, split = Path(asked.user_attrs["directory"]).name, "test" if settings.paper else "validation"
+    name, split = (
+        Path(asked.user_attrs["directory"]).name,
+        "test" if settings.paper else "validation",
+    )
     for other in begun(study):
-        if other.state.name == "COMPLETE" and other.params == asked.params:  # the result would be the same
+        if (
+            other.state.name == "COMPLETE" and other.params == asked.params
+        ):  # the result would be the same
             runner.say(f"{name}: has the values and so the result of another trial")
             return float(other.value)
     try:
@@ -90,7 +117,9 @@ def train(
     return best
 
 
-def run(name: str, search: Search, settings: Settings, metric: str, jobs: int, storage: str) -> None:
+def run(
+    name: str, search: Search, settings: Settings, metric: str, jobs: int, storage: str
+) -> None:
     """Trains the missing trials of a search; see `runner.run_all`."""
     study, root, next_trial = open_storage(storage, name), settings.root.resolve(), threading.Lock()
     from optuna import distributions, exceptions, samplers, trial
@@ -98,7 +127,11 @@ def run(name: str, search: Search, settings: Settings, metric: str, jobs: int, s
     warnings.filterwarnings("ignore", category=exceptions.ExperimentalWarning)
     seed = len(study.trials)
     random = search.sampler == "random"
-    study.sampler = samplers.RandomSampler(seed) if random else samplers.TPESampler(seed=seed, multivariate=True)
+    study.sampler = (
+        samplers.RandomSampler(seed)
+        if random
+        else samplers.TPESampler(seed=seed, multivariate=True)
+    )
     space: dict[str, Any] = {}
     for key, values in search.space.items():
         if isinstance(values, tuple):
@@ -131,14 +164,17 @@ def run(name: str, search: Search, settings: Settings, metric: str, jobs: int, s
 
 
 def publish(facts: Mapping[str, Any], storage: str, output: Path, console: Console) -> None:
-    """Prints and writes the trials of a search, best first, with the result of the best on the test classes.
+    """Prints and writes the trials of a search, best first, with the result of the best on the test
+    classes.
 
     report.csv has one line per trial.
     """
     made, metric = begun(open_storage(storage, facts["study"])), facts["metric"]
     done = [trial for trial in made if trial.state.name == "COMPLETE"]
     if not done:
-        raise CheckpointError(f"{facts['title']}: no trial of the search is finished; see the logs of the trials")
+        raise CheckpointError(
+            f"{facts['title']}: no trial of the search is finished; see the logs of the trials"
+        )
     best = max(done, key=lambda trial: (trial.value, -trial.number))
     ranked = sorted(made, key=lambda trial: -(trial.value or 0.0))
     heading = f"{metric_table.heading(metric)} {'test' if facts['paper'] else 'validation'}"
@@ -152,22 +188,31 @@ def publish(facts: Mapping[str, Any], storage: str, output: Path, console: Conso
         columns[name] = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in values]
     directory = Path(best.user_attrs["directory"])
     results = outcomes.read(directory)
-    test = "  ".join(f"{e.heading} {metric_table.cell(results, e)}" for e in metric_table.columns(results))
+    test = "  ".join(
+        f"{e.heading} {metric_table.cell(results, e)}" for e in metric_table.columns(results)
+    )
     compared = (
         "THE TEST CLASSES, as the authors did, so that the best value is an optimistic estimate"
-        if facts["paper"] else f"{VALIDATION_SHARE:.0%} of the training classes, held out; the others are trained on"
-    )  # fmt: skip
+        if facts["paper"]
+        else f"{VALIDATION_SHARE:.0%} of the training classes, held out; the others are trained on"
+    )
     notes = (
         f"Trials are compared on {compared}.",
         f"{directory.name} on the test classes: {test}. {results.get('protocol', '')}",
         f"To train with its values: python -m dml_jax.main --config={directory}/config.json"
-        + ("" if facts["paper"] else " --config.data.validation_share=0 --config.train.select=last"),
+        + (
+            "" if facts["paper"] else " --config.data.validation_share=0 --config.train.select=last"
+        ),
     )
     table = Table(facts["title"], notes, columns, {(heading, ranked.index(best))})
     tables.print_table(table, console)
     tables.write(output, [table], facts["source"])
     lines = [
-        {"directory": trial.user_attrs["directory"], "state": trial.state.name.lower(), "value": trial.value}
+        {
+            "directory": trial.user_attrs["directory"],
+            "state": trial.state.name.lower(),
+            "value": trial.value,
+        }
         | trial.params
         for trial in made
     ]

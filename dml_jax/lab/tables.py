@@ -32,13 +32,16 @@ class Table(NamedTuple):
 
     title: str
     notes: Sequence[str]
-    columns: Mapping[str, Sequence[str]]  # cells by heading; the first column has the names of the rows
+    columns: Mapping[
+        str, Sequence[str]
+    ]  # cells by heading; the first column has the names of the rows
     best: Collection[tuple[str, int]] = ()  # heading and row of the best cells of each column
     narrow: Sequence[str] = ()  # headings of the columns that fit on a terminal; empty for all
 
 
 class Summary(NamedTuple):
-    """Finished runs, and trials without results, which have a `problem`; `metric` compares their rows."""
+    """Finished runs, and trials without results, which have a `problem`; `metric` compares their
+    rows."""
 
     title: str
     lead: str  # paragraph below the title
@@ -80,7 +83,8 @@ def of_runs(directories: Sequence[Path], metric: str) -> Summary:
 def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
     """The table of the runs, and the runs of its rows that were trained.
 
-    Rows without results have dashes and a note with the reason. Raises ConfigError for runs that cannot be compared.
+    Rows without results have dashes and a note with the reason. Raises ConfigError for runs that
+    cannot be compared.
     """
     from dml_jax.evaluation import protocol  # imports JAX
 
@@ -90,11 +94,14 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
         reasons = f": {failed[0].directory.name}: {failed[0].problem}" if failed else ""
         raise CheckpointError(f"{summary.title}: no run is finished{reasons}")
     for run in finished:
-        found = (entry.name for entry in metric_table.columns(run.results) if entry.percent)  # the best is the highest
+        found = (
+            entry.name for entry in metric_table.columns(run.results) if entry.percent
+        )  # the best is the highest
         has = [name for name in found if numbers([run], name)]
         if summary.metric not in has:
             raise ConfigError(
-                f"--metric={summary.metric}: {run.directory} has no such result to compare by; it has {', '.join(has)}"
+                f"--metric={summary.metric}: {run.directory} has no such result to compare by; it "
+                f"has {', '.join(has)}"
             )
     stated, trained = outcomes.comparable(finished)
     rows = outcomes.all_rows(trained)
@@ -102,11 +109,18 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
         if run.row not in trained:
             rows.setdefault(run.row, []).append(run)
     entries = metric_table.columns({key: 0 for runs in rows.values() for key in runs[0].results})
-    known = [outcomes.published(runs[0], summary.reported.get(name, {})) for name, runs in rows.items()]
+    known = [
+        outcomes.published(runs[0], summary.reported.get(name, {})) for name, runs in rows.items()
+    ]
     sources = list(dict.fromkeys(source for found in known for source in found))
     counts = [sum(not run.problem for run in runs) for runs in rows.values()]
-    columns = {"": [printable(name) for name in rows], "seeds": [str(count) if count else "–" for count in counts]}
-    distances = [protocol.distance_of(runs[0].results.get("protocol", ""))[0] for runs in rows.values()]
+    columns = {
+        "": [printable(name) for name in rows],
+        "seeds": [str(count) if count else "–" for count in counts],
+    }
+    distances = [
+        protocol.distance_of(runs[0].results.get("protocol", ""))[0] for runs in rows.values()
+    ]
     if len(set(filter(None, distances))) > 1:
         columns["distance"] = [printable(name) for name in distances]
     best: set[tuple[str, int]] = set()
@@ -128,17 +142,26 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
     narrow = [heading for heading in columns if heading in shown]
     problems = {run.problem: name for name, runs in rows.items() for run in runs if run.problem}
     notes = [f"{name}: –, {problem}." for problem, name in problems.items()]
-    notes += [f"Without {run.directory.name}: {run.problem}." for run in failed if run.row in trained]
+    notes += [
+        f"Without {run.directory.name}: {run.problem}." for run in failed if run.row in trained
+    ]
     data = next((run.config["data"]["name"] for run in finished if run.config), "of the members")
     notes.append(f"Data: {data}. Evaluation: {stated}.")
     notes += _explanations(
-        trained, main if "p" in columns else "", any(metrics for found in known for metrics in found.values())
+        trained,
+        main if "p" in columns else "",
+        any(metrics for found in known for metrics in found.values()),
     )
-    return Table(printable(summary.title), [printable(note) for note in notes], columns, best, narrow), trained
+    return Table(
+        printable(summary.title), [printable(note) for note in notes], columns, best, narrow
+    ), trained
 
 
-def publish(summary: Summary, output: Path | None, console: Console, columns: Sequence[str] = ()) -> None:
-    """Prints the table and, unless `output` is None, writes it there as report.md, .tex and .csv, with a heat map.
+def publish(
+    summary: Summary, output: Path | None, console: Console, columns: Sequence[str] = ()
+) -> None:
+    """Prints the table and, unless `output` is None, writes it there as report.md, .tex and .csv,
+    with a heat map.
 
     `columns` are the headings to show; all of them by default.
     """
@@ -151,7 +174,11 @@ def publish(summary: Summary, output: Path | None, console: Console, columns: Se
     write_csv(output / "report.csv", lines(summary.runs))
     if grid := plot_grid(trained, summary.metric):
         grid.savefig(output / "grid.png", dpi=130)
-    console.print(f"report: {output / 'report.md'}   also report.tex, report.csv", markup=False, soft_wrap=True)
+    console.print(
+        f"report: {output / 'report.md'}   also report.tex, report.csv",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def write(output: Path, tables: Sequence[Table], lead: str) -> None:
@@ -170,15 +197,25 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
     Metrics are fractions; those after refinement have the kind of batches as a prefix.
     """
     flat = [configs.flatten(run.config) for run in runs]
-    keys = dict.fromkeys(key for values in flat for key in values if key.partition(".")[0] not in NOT_VARIED)
-    varied = [key for key in keys if len({repr(values[key]) for values in flat if key in values}) > 1]
+    keys = dict.fromkeys(
+        key for values in flat for key in values if key.partition(".")[0] not in NOT_VARIED
+    )
+    varied = [
+        key for key in keys if len({repr(values[key]) for values in flat if key in values}) > 1
+    ]
     made = []
     for run, values in zip(runs, flat, strict=True):
         refined = run.results.get("refined", {})
-        of_kinds = {f"{kind} {key}": value for kind, part in refined.items() for key, value in part.items()}
+        of_kinds = {
+            f"{kind} {key}": value for kind, part in refined.items() for key, value in part.items()
+        }
         found = {**run.results, **of_kinds, **run.results.get("timing", {})}
         made.append(
-            {"row": printable(run.row), "seed": values.get("seed", ""), "directory": printable(str(run.directory))}
+            {
+                "row": printable(run.row),
+                "seed": values.get("seed", ""),
+                "directory": printable(str(run.directory)),
+            }
             | {"data": values.get("data.name", ""), "protocol": run.results.get("protocol", "")}
             | {key: values[key] for key in varied if key in values}
             | {key: value for key, value in found.items() if isinstance(value, int | float)}
@@ -190,7 +227,9 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
 def write_csv(path: Path, found: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> None:
     """Writes lines as a CSV file; its columns are by default the keys of all lines."""
     columns = columns or list(dict.fromkeys(key for line in found for key in line))
-    files.write_csv(path, [columns, *([line.get(column, "") for column in columns] for line in found)])
+    files.write_csv(
+        path, [columns, *([line.get(column, "") for column in columns] for line in found)]
+    )
 
 
 def only(table: Table, headings: Sequence[str]) -> Table:
@@ -199,27 +238,44 @@ def only(table: Table, headings: Sequence[str]) -> Table:
     for heading in headings:
         if heading not in known:
             raise ConfigError(f"--columns: there is no {heading!r}; {suggest(heading, known)}")
-    return table._replace(columns={heading: table.columns[heading] for heading in (first, *headings)}, narrow=())
+    return table._replace(
+        columns={heading: table.columns[heading] for heading in (first, *headings)}, narrow=()
+    )
 
 
 def _explanations(rows: Mapping[str, Sequence[Run]], compared: str, published: bool) -> list[str]:
-    """Sentences on trained rows, on p-values of the column `compared`, if any, and on published numbers, if any."""
+    """Sentences on trained rows, on p-values of the column `compared`, if any, and on published
+    numbers, if any."""
     notes = [
-        "Retrieval and NMI in %, mean ± standard deviation over seeds; bold: best of a column. Time of the training, "
+        "Retrieval and NMI in %, mean ± standard deviation over seeds; bold: best of a column. "
+        "Time of the "
+        "training, "
         "without compilation and evaluations: median over seeds."
     ]
-    on_test = [name for name, runs in rows.items() if any(run.results.get("model") == "test" for run in runs)]
+    on_test = [
+        name
+        for name, runs in rows.items()
+        if any(run.results.get("model") == "test" for run in runs)
+    ]
     if on_test:
         which = "all rows" if len(on_test) == len(rows) else ", ".join(on_test)
-        notes.append(f"Models selected on the test classes, so that their results are optimistic: {which}.")
+        notes.append(
+            f"Models selected on the test classes, so that their results are optimistic: {which}."
+        )
     if compared:
         notes.append(
-            f"p: Welch's test over seeds of the difference to the row with the best {compared}, corrected for the "
+            f"p: Welch's test over seeds of the difference to the row with the best {compared}, "
+            "corrected "
+            "for "
+            "the "
             "number of rows (Holm), but not for the choice of the best one."
         )
     if published and len(on_test) < len(rows):
         others = "the other rows" if on_test else "these runs"
-        notes.append(f"Published numbers are usually of the epoch that is best on the test set; {others} are not.")
+        notes.append(
+            f"Published numbers are usually of the epoch that is best on the test set; {others} "
+            "are not."
+        )
     return notes
 
 
@@ -236,8 +292,13 @@ def _measured(rows: Sequence[Sequence[Run]], entry: MetricEntry) -> tuple[list[s
 
     found = [numbers(runs, entry.name) for runs in rows]
     means = [statistics.fmean(values) if values else math.nan for values in found]
-    spreads = [f" ± {text(statistics.stdev(values))}" if len(values) > 1 else "" for values in found]
-    cells = ["–" if math.isnan(mean) else text(mean) + spread for mean, spread in zip(means, spreads, strict=True)]
+    spreads = [
+        f" ± {text(statistics.stdev(values))}" if len(values) > 1 else "" for values in found
+    ]
+    cells = [
+        "–" if math.isnan(mean) else text(mean) + spread
+        for mean, spread in zip(means, spreads, strict=True)
+    ]
     known = {mean for mean in means if not math.isnan(mean)}
     ranked = entry.percent and len(known) > 1
     return cells, [row for row, mean in enumerate(means) if ranked and mean == max(known)]
@@ -254,8 +315,13 @@ def _published(metrics: Mapping[str, float], entry: MetricEntry) -> str:
 def _significance(rows: Mapping[str, list[Run]], metric: str) -> list[str]:
     """p-values of the differences to the best row; none if no row has two seeds to compare."""
     values = {name: numbers(runs, metric) for name, runs in rows.items()}
-    best = max((name for name in values if values[name]), key=lambda name: statistics.fmean(values[name]))
-    p_values = [math.nan if name == best else outcomes.seed_test(found, values[best]) for name, found in values.items()]
+    best = max(
+        (name for name in values if values[name]), key=lambda name: statistics.fmean(values[name])
+    )
+    p_values = [
+        math.nan if name == best else outcomes.seed_test(found, values[best])
+        for name, found in values.items()
+    ]
     known = [p for p in p_values if not math.isnan(p)]
     corrected = iter(outcomes.holm(known))
     cells = ["" if math.isnan(p) else outcomes.p_text(next(corrected)) for p in p_values]
@@ -273,8 +339,12 @@ def print_table(table: Table, console: Console) -> None:
     printed = RichTable(title=escape(table.title), title_justify="left")
     shown = table.narrow or list(table.columns)
     for i, heading in enumerate(shown):
-        longest = max(map(len, table.columns[heading]), default=0)  # only names and headings are wrapped
-        printed.add_column(escape(heading), justify="right" if i else "left", min_width=longest if i else None)
+        longest = max(
+            map(len, table.columns[heading]), default=0
+        )  # only names and headings are wrapped
+        printed.add_column(
+            escape(heading), justify="right" if i else "left", min_width=longest if i else None
+        )
     for row, cells in enumerate(zip(*(table.columns[heading] for heading in shown), strict=True)):
         styles = ("bold" if (heading, row) in table.best else "" for heading in shown)
         printed.add_row(*map(Text, cells, styles))
@@ -286,7 +356,10 @@ def print_table(table: Table, console: Console) -> None:
 def _lines(table: Table, escaped: Callable[[str], str], bold: str) -> list[list[str]]:
     """The escaped headings and the cells of each row; the format `bold` emphasises the best."""
     columns = [
-        [(bold if (heading, row) in table.best else "{}").format(escaped(cell)) for row, cell in enumerate(cells)]
+        [
+            (bold if (heading, row) in table.best else "{}").format(escaped(cell))
+            for row, cell in enumerate(cells)
+        ]
         for heading, cells in table.columns.items()
     ]
     return [[escaped(heading) for heading in table.columns], *map(list, zip(*columns, strict=True))]
@@ -302,25 +375,49 @@ def markdown(table: Table) -> str:
 
 def latex(table: Table) -> str:
     """The table in LaTeX, with the package booktabs."""
-    head, *body = ("  " + " & ".join(line) + r" \\" for line in _lines(table, _tex, r"\textbf{{{}}}"))
-    caption = " ".join((f"{table.title}.", *table.notes[:1]))  # data and protocol; further notes are comments
+    head, *body = (
+        "  " + " & ".join(line) + r" \\" for line in _lines(table, _tex, r"\textbf{{{}}}")
+    )
+    caption = " ".join(
+        (f"{table.title}.", *table.notes[:1])
+    )  # data and protocol; further notes are comments
     return "\n".join(
         [
-            r"\begin{table}", r"  \centering", rf"  \caption{{{_tex(caption)}}}",
-            rf"  \begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}", r"  \toprule", head, r"  \midrule", *body,
-            r"  \bottomrule", r"  \end{tabular}", *(f"  % {note}" for note in table.notes[1:]), r"\end{table}", "",
+            r"\begin{table}",
+            r"  \centering",
+            rf"  \caption{{{_tex(caption)}}}",
+            rf"  \begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
+            r"  \toprule",
+            head,
+            r"  \midrule",
+            *body,
+            r"  \bottomrule",
+            r"  \end{tabular}",
+            *(f"  % {note}" for note in table.notes[1:]),
+            r"\end{table}",
+            "",
         ]
-    )  # fmt: skip
+    )
 
 
 def _tex(text: str) -> str:
-    signs = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\^{}", "<": "$<$", ">": "$>$", "±": r"$\pm$"}
+    signs = {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\^{}",
+        "<": "$<$",
+        ">": "$>$",
+        "±": r"$\pm$",
+    }
     escaped = "".join(signs.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
-    return re.sub("-(?=-)", "-{}", escaped).replace("–", "--")  # keeps two hyphens from becoming a dash
+    return re.sub("-(?=-)", "-{}", escaped).replace(
+        "–", "--"
+    )  # keeps two hyphens from becoming a dash
 
 
 def plot_grid(trained: Mapping[str, Sequence[Run]], metric: str) -> "Figure | None":
-    """A heat map of rows such as "layers=1 heads=2"; None unless all rows vary the same two values."""
+    """A heat map of rows such as "layers=1 heads=2"; None unless all rows vary the same two
+    values."""
     found = {name: re.fullmatch(r"(\S+)=(\S+) (\S+)=(\S+)", name) for name in trained}
     keys = {(m[1], m[3]) if m else ("", "") for m in found.values()}
     if len(keys) != 1 or ("", "") in keys:
@@ -341,8 +438,17 @@ def plot_grid(trained: Mapping[str, Sequence[Run]], metric: str) -> "Figure | No
     middle = (max(values.values()) + min(values.values())) / 2
     for (row, column), value in values.items():
         colour = "white" if value > middle else drawing.INK
-        axes.text(columns.index(column), rows.index(row), f"{value:.1f}", ha="center", va="center", color=colour)
-    axes.set(xticks=range(len(columns)), xticklabels=columns, yticks=range(len(rows)), yticklabels=rows)
+        axes.text(
+            columns.index(column),
+            rows.index(row),
+            f"{value:.1f}",
+            ha="center",
+            va="center",
+            color=colour,
+        )
+    axes.set(
+        xticks=range(len(columns)), xticklabels=columns, yticks=range(len(rows)), yticklabels=rows
+    )
     axes.set(xlabel=second.replace("_", " "), ylabel=first.replace("_", " "))
     figure.colorbar(shown, ax=axes, label=f"{metric_table.heading(metric)}, %")
     return figure

@@ -6,31 +6,42 @@
 
 Arguments that several losses share, described here only:
 
-- `embeddings`: float [N, D] of any norm. Losses on distances or cosines normalise them; `softmax` and `n_pair`
-  do not.
-- `labels`: int [N], or text where no parameter belongs to a class. Losses with one learned parameter per class need
-  0..C-1 and are NaN for any other label. JAX cuts arguments of a function of your own under `jit` to 32 bits before a
+- `embeddings`: float [N, D] of any norm. Losses on distances or cosines normalise them; `softmax`
+  and `n_pair` do not.
+- `labels`: int [N], or text where no parameter belongs to a class. Losses with one learned
+  parameter per class need 0..C-1 and are NaN for any other label. JAX cuts arguments of a function
+  of your own under `jit` to 32 bits before a
   loss sees them: number larger labels first, `np.unique(labels, return_inverse=True)[1]`.
-- `proxies`: float [C, D], or [C, K, D] for K centers per class, of any norm; learned, like `kernel`, `bias` and `beta`.
+- `proxies`: float [C, D], or [C, K, D] for K centers per class, of any norm; learned, like
+  `kernel`, `bias` and `beta`.
 - `candidates`: embeddings with which a pair loss compares the anchors; None for the batch itself.
-- `positive`, `negative`: relations of any pairs in place of labels, bool [N, M]: `losses.triplet(x, positive=p,
-  negative=n, key=key)`. M are the rows of `candidates` [M, D], or of the batch. `contrastive`, `multi_similarity`,
-  `nt_xent` and `sup_con` also take weights, float [N, M]. A pair may be neither.
-- `distance`: a function of two blocks of rows, [N, D] and [M, D] -> [N, M], in place of the Euclidean distance of unit
-  embeddings.
+- `positive`, `negative`: relations of any pairs in place of labels, bool [N, M]: `losses.triplet(x,
+  positive=p, negative=n, key=key)`. M are the rows of `candidates` [M, D], or of the batch.
+  `contrastive`, `multi_similarity`, `nt_xent` and `sup_con` also take weights, float [N, M]. A pair
+  may be neither.
+- `distance`: a function of two blocks of rows, [N, D] and [M, D] -> [N, M], in place of the
+  Euclidean distance of unit embeddings.
 - `key`: random key of losses that mine at random.
-- `weights`: float [N] >= 0, of the anchors; a mean over anchors, or over their pairs or triplets, becomes a weighted
-  mean, which is 0 if all weights are. Weights of classes are `weights=class_weights[labels]`.
+- `weights`: float [N] >= 0, of the anchors; a mean over anchors, or over their pairs or triplets,
+  becomes a weighted mean, which is 0 if all weights are. Weights of classes are
+  `weights=class_weights[labels]`.
 
 `per_anchor(loss, embeddings, labels, …)` is the loss of each anchor of a batch, [N].
 
-Wrong shapes, types and values raise `DataError`, and options that break their rules `ConfigError`. While a program is
-traced, the values of its arguments are not known and not checked. The methods also build upon pairwise similarities and
-masks (`pairwise`), triplet mining (`mining`), the memory of past batches (`cross_batch_memory`), and losses of given
-pairs and triplets (`pair_losses`, `similarity_losses`).
+Wrong shapes, types and values raise `DataError`, and options that break their rules `ConfigError`.
+While a program is traced, the values of its arguments are not known and not checked. The methods
+also build upon pairwise similarities and masks (`pairwise`), triplet mining (`mining`), the memory
+of past batches (`cross_batch_memory`), and losses of given pairs and triplets (`pair_losses`,
+`similarity_losses`).
 """
 
-from dml_jax.losses.classification import arcface, cosface, normalized_softmax, softmax, subcenter_arcface
+from dml_jax.losses.classification import (
+    arcface,
+    cosface,
+    normalized_softmax,
+    softmax,
+    subcenter_arcface,
+)
 from dml_jax.losses.pair_losses import contrastive, lifted_structure, margin, n_pair, triplet
 from dml_jax.losses.pairwise import Candidates, per_anchor
 from dml_jax.losses.proxies import proxy_anchor, proxy_nca, proxy_nca_pp, soft_triple
@@ -38,7 +49,26 @@ from dml_jax.losses.ranking import recall_at_k, smooth_ap
 from dml_jax.losses.similarity_losses import circle, multi_similarity, nt_xent, sup_con
 
 __all__ = [
-    "Candidates", "arcface", "circle", "contrastive", "cosface", "lifted_structure",
-    "margin", "multi_similarity", "n_pair", "normalized_softmax", "nt_xent", "per_anchor", "proxy_anchor", "proxy_nca",
-    "proxy_nca_pp", "recall_at_k", "smooth_ap", "soft_triple", "softmax", "subcenter_arcface", "sup_con", "triplet",
-]  # fmt: skip
+    "Candidates",
+    "arcface",
+    "circle",
+    "contrastive",
+    "cosface",
+    "lifted_structure",
+    "margin",
+    "multi_similarity",
+    "n_pair",
+    "normalized_softmax",
+    "nt_xent",
+    "per_anchor",
+    "proxy_anchor",
+    "proxy_nca",
+    "proxy_nca_pp",
+    "recall_at_k",
+    "smooth_ap",
+    "soft_triple",
+    "softmax",
+    "subcenter_arcface",
+    "sup_con",
+    "triplet",
+]

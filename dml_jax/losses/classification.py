@@ -1,8 +1,9 @@
 """Losses of classifiers over the training classes.
 
-Sources, in the order of the functions: label smoothing, Szegedy et al. (CVPR 2016); normalised softmax, Zhai & Wu,
-"Classification is a strong baseline for deep metric learning" (BMVC 2019); ArcFace, Deng et al. (CVPR 2019); CosFace,
-Wang et al. (CVPR 2018); sub-center ArcFace, Deng et al. (ECCV 2020).
+Sources, in the order of the functions: label smoothing, Szegedy et al. (CVPR 2016); normalised
+softmax, Zhai & Wu, "Classification is a strong baseline for deep metric learning" (BMVC 2019);
+ArcFace, Deng et al. (CVPR 2019); CosFace, Wang et al. (CVPR 2018); sub-center ArcFace, Deng et al.
+(ECCV 2020).
 """
 
 from typing import Annotated, Any
@@ -23,7 +24,8 @@ def _own(values: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, *, smoothing: float = 0.0) -> jax.Array:
-    """Cross-entropy of logits [B, C] with (1 - smoothing) one-hot + smoothing / C, float [B]; NaN without a class."""
+    """Cross-entropy of logits [B, C] with (1 - smoothing) one-hot + smoothing / C, float [B]; NaN
+    without a class."""
     logits = at_least_float32(logits)
     normalizer = jax.nn.logsumexp(logits, axis=1)
     losses = normalizer - _own(logits, labels)
@@ -65,7 +67,9 @@ def normalized_softmax(
     weights: jax.Array | None = None,
 ) -> jax.Array:
     """Mean over the samples of -log softmax(cos(x, p_1..C) / temperature)_y -> scalar."""
-    losses = cross_entropy(class_cosine(embeddings, proxies) / temperature, labels, smoothing=smoothing)
+    losses = cross_entropy(
+        class_cosine(embeddings, proxies) / temperature, labels, smoothing=smoothing
+    )
     return weighted_mean(losses, weights=weights)
 
 
@@ -75,10 +79,11 @@ def _with_target(cosines: jax.Array, labels: jax.Array, target: jax.Array) -> ja
 
 
 def angular_margin(cosines: jax.Array, labels: jax.Array, *, margin: float) -> jax.Array:
-    """ArcFace's logits before scaling, cos(theta + margin) for the own class (Eq. 3): cosines [B, C] -> [B, C].
+    """ArcFace's logits before scaling, cos(theta + margin) for the own class (Eq. 3): cosines [B,
+    C] -> [B, C].
 
-    Beyond theta = pi - margin, where cos(theta + margin) would rise again, it continues downwards linearly in the
-    cosine, as in the authors' code (deepinsight/insightface).
+    Beyond theta = pi - margin, where cos(theta + margin) would rise again, it continues downwards
+    linearly in the cosine, as in the authors' code (deepinsight/insightface).
     """
     own = _own(cosines, labels)
     shifted = own * jnp.cos(margin) - root(1 - own * own) * jnp.sin(margin)
@@ -115,7 +120,9 @@ def cosface(
 ) -> jax.Array:
     """CosFace, the softmax with an additive cosine margin: mean over the samples -> scalar."""
     cosines = class_cosine(embeddings, proxies)
-    losses = cross_entropy(scale * _with_target(cosines, labels, _own(cosines, labels) - margin), labels)
+    losses = cross_entropy(
+        scale * _with_target(cosines, labels, _own(cosines, labels) - margin), labels
+    )
     return weighted_mean(losses, weights=weights)
 
 
@@ -130,13 +137,15 @@ def subcenter_arcface(
     scale: Positive = 64.0,  # of the cosines
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """Sub-center ArcFace: `arcface` on the cosine to the nearest of the K centers of each class -> scalar."""
+    """Sub-center ArcFace: `arcface` on the cosine to the nearest of the K centers of each class ->
+    scalar."""
     logits = scale * angular_margin(nearest_center(embeddings, proxies), labels, margin=margin)
     return weighted_mean(cross_entropy(logits, labels), weights=weights)
 
 
 def nearest_center(embeddings: jax.Array, centers: jax.Array) -> jax.Array:
-    """Cosine to the nearest center of each class: embeddings [B, D], centers [C, K, D] -> [B, C]."""
+    """Cosine to the nearest center of each class: embeddings [B, D], centers [C, K, D] -> [B,
+    C]."""
     classes, count, dim = centers.shape
     cosines = class_cosine(embeddings, centers.reshape(-1, dim)).reshape(-1, classes, count)
     # Selected by index: the gradient of a maximum, divided among equal entries, can be 0 / 0.

@@ -1,4 +1,5 @@
-"""Cross-batch memory (Wang, Zhang, Huang, Scott, CVPR 2020): pairs with the embeddings of past batches.
+"""Cross-batch memory (Wang, Zhang, Huang, Scott, CVPR 2020): pairs with the embeddings of past
+batches.
 
 One queue serves the global batch: under `jit` every device holds a copy and appends the same rows.
 """
@@ -21,12 +22,14 @@ def empty(size: int, dim: int) -> dict[str, jax.Array]:
 
 
 def enqueue(queue: Any, rows: Any) -> Any:
-    """A queue, a tree of arrays [M, …], with rows [B, …] appended and the oldest removed from its front."""
+    """A queue, a tree of arrays [M, …], with rows [B, …] appended and the oldest removed from its
+    front."""
 
     def push(old: jax.Array, new: jax.Array) -> jax.Array:
         new = new[-len(old) :].astype(old.dtype)
         kept = jnp.roll(old, -len(new), axis=0)
-        # Updating in place keeps a replicated queue replicated; concatenation would inherit the sharding of the rows.
+        # Updating in place keeps a replicated queue replicated; concatenation would inherit the
+        # sharding of the rows.
         return lax.dynamic_update_slice_in_dim(kept, new, len(old) - len(new), axis=0)
 
     return jax.tree.map(push, queue, rows)
@@ -35,11 +38,15 @@ def enqueue(queue: Any, rows: Any) -> Any:
 def candidates(
     memory: dict[str, jax.Array], labels: jax.Array, relation: Callable[..., Any] | None = None
 ) -> Candidates:
-    """The memory as candidates of a pair loss for a batch with labels [N]; unfilled rows are in no pair.
+    """The memory as candidates of a pair loss for a batch with labels [N]; unfilled rows are in no
+    pair.
 
-    `relation` maps labels [N] and [M] to positive and negative pairs [N, M]; None for equal and other labels.
+    `relation` maps labels [N] and [M] to positive and negative pairs [N, M]; None for equal and
+    other labels.
     """
     filled = (memory["labels"] != EMPTY)[None, :]
     same = labels[:, None] == memory["labels"][None, :]
-    pairs = (same, ~same) if relation is None else relation(labels, jnp.maximum(memory["labels"], 0))
+    pairs = (
+        (same, ~same) if relation is None else relation(labels, jnp.maximum(memory["labels"], 0))
+    )
     return Candidates(memory["embeddings"], *(jnp.where(filled, pair, False) for pair in pairs))

@@ -1,15 +1,15 @@
 """Triplet mining with static shapes, for use inside a jitted step.
 
-Distance-weighted sampling (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017) draws a negative at
-distance d with probability proportional to 1/q(d), where
+Distance-weighted sampling (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017)
+draws a negative at distance d with probability proportional to 1/q(d), where
 
     q(d) = d^(D-2) (1 - d^2/4)^((D-3)/2)
 
-is the density of distances between uniform points of the unit sphere in D dimensions: all distances become equally
-likely. No gradient flows through the sampling.
+is the density of distances between uniform points of the unit sphere in D dimensions: all distances
+become equally likely. No gradient flows through the sampling.
 
-Miners take distances float [N, M] between unit vectors and the pairs to choose from, `positive` and `negative`, bool
-[N, M]; row i is anchor i. They return one triplet per anchor.
+Miners take distances float [N, M] between unit vectors and the pairs to choose from, `positive` and
+`negative`, bool [N, M]; row i is anchor i. They return one triplet per anchor.
 """
 
 from typing import Any, Literal, NamedTuple, assert_never
@@ -21,10 +21,14 @@ from jax import lax
 from dml_jax.errors import ConfigError
 from dml_jax.losses.pairwise import distances, masks, same_class
 
-Mining = Literal["random", "semi_hard", "hard", "easy_positive", "semi_hard_positive", "distance_weighted"]
+Mining = Literal[
+    "random", "semi_hard", "hard", "easy_positive", "semi_hard_positive", "distance_weighted"
+]
 
 TripletMining = Literal[Mining, "all"]
-LOWER = 0.5  # smaller distances are raised to it; otherwise near duplicates would dominate the draws
+LOWER = (
+    0.5  # smaller distances are raised to it; otherwise near duplicates would dominate the draws
+)
 
 
 class Triplets(NamedTuple):
@@ -33,7 +37,9 @@ class Triplets(NamedTuple):
     anchors: jax.Array
     positives: jax.Array
     negatives: jax.Array
-    valid: jax.Array  # bool [T]; False where the batch has no positive or no negative for the anchor
+    valid: (
+        jax.Array
+    )  # bool [T]; False where the batch has no positive or no negative for the anchor
 
 
 def log_inverse_density(distances: jax.Array, dim: int) -> jax.Array:
@@ -47,7 +53,8 @@ def log_inverse_density(distances: jax.Array, dim: int) -> jax.Array:
 
 
 def distance_logits(distances: jax.Array, dim: int, *, lower: float = LOWER) -> jax.Array:
-    """Unnormalised log-probabilities [N, M] of drawing a sample, from its distance to the anchor."""
+    """Unnormalised log-probabilities [N, M] of drawing a sample, from its distance to the
+    anchor."""
     return log_inverse_density(jnp.maximum(lax.stop_gradient(distances), lower), dim)
 
 
@@ -77,8 +84,8 @@ def distance_weighted(key: jax.Array, embeddings: jax.Array, labels: jax.Array) 
 def across_classes(key: jax.Array, embeddings: jax.Array, labels: jax.Array) -> Triplets:
     """One triplet of three different classes per sample (Milbich et al., ECCV 2020, Section 3.1).
 
-    The negative is distance-weighted; the positive is drawn uniformly from a third class. A batch with fewer than three
-    classes gives no valid triplet. Embeddings are of unit length.
+    The negative is distance-weighted; the positive is drawn uniformly from a third class. A batch
+    with fewer than three classes gives no valid triplet. Embeddings are of unit length.
     """
     key_positive, key_negative = jax.random.split(key)
     x = lax.stop_gradient(embeddings)
@@ -91,8 +98,8 @@ def across_classes(key: jax.Array, embeddings: jax.Array, labels: jax.Array) -> 
 def within_class(key: jax.Array, labels: jax.Array) -> Triplets:
     """B triplets, each within one class (Milbich et al., ECCV 2020, Section 3.1).
 
-    The class is drawn uniformly from those in the batch, its three samples uniformly from the class; all draws are with
-    replacement, so anchor, positive and negative may be the same sample.
+    The class is drawn uniformly from those in the batch, its three samples uniformly from the
+    class; all draws are with replacement, so anchor, positive and negative may be the same sample.
     """
     size = labels.shape[0]
     same = same_class(labels)
@@ -105,13 +112,17 @@ def within_class(key: jax.Array, labels: jax.Array) -> Triplets:
 
 
 def class_pairs(key: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """One random pair from each class with at least two samples: (positives int [B], valid bool [B]).
+    """One random pair from each class with at least two samples: (positives int [B], valid bool
+    [B]).
 
-    Where valid[i], which holds for one sample per class, samples i and positives[i] are the pair of their class.
+    Where valid[i], which holds for one sample per class, samples i and positives[i] are the pair of
+    their class.
     """
     order = jax.random.permutation(key, labels.shape[0])
     same = same_class(labels)
-    rank = jnp.sum(same & (order[None, :] < order[:, None]), axis=1)  # within the class, in random order
+    rank = jnp.sum(
+        same & (order[None, :] < order[:, None]), axis=1
+    )  # within the class, in random order
     second = same & (rank == 1)[None, :]
     return jnp.argmax(second, axis=1), (rank == 0) & jnp.any(second, axis=1)
 
@@ -126,7 +137,8 @@ def mine(
     dim: int,
     farthest: float = 0.0,
 ) -> Triplets:
-    """One triplet per anchor by the named strategy, in D = `dim` dimensions; strategies that draw need a random key.
+    """One triplet per anchor by the named strategy, in D = `dim` dimensions; strategies that draw
+    need a random key.
 
     random               a uniform positive and a uniform negative
     semi_hard            a uniform positive and the nearest negative beyond it, or, if all are nearer, the farthest
@@ -135,10 +147,12 @@ def mine(
     easy_positive        the nearest positive and a semi-hard negative (Xuan, Stylianou, Pless, WACV 2020)
     semi_hard_positive   the nearest negative and the farthest positive before it, if there is one
     distance_weighted    a uniform positive and a distance-weighted negative, not beyond `farthest` unless that is 0
-    """
+    """  # noqa: E501
     draws = mining in ("random", "semi_hard", "distance_weighted")
     if draws and key is None:
-        raise ConfigError(f"key=None: mining={mining!r} draws at random; give key=jax.random.key(...)")
+        raise ConfigError(
+            f"key=None: mining={mining!r} draws at random; give key=jax.random.key(...)"
+        )
     distances = lax.stop_gradient(distances)
     paired, found = jnp.any(positive, axis=1), jnp.any(negative, axis=1)
 
@@ -154,11 +168,16 @@ def mine(
     match mining:
         case "random":
             key_positive, key_negative = jax.random.split(key)
-            positives, negatives = draw_uniform(key_positive, positive)[0], draw_uniform(key_negative, negative)[0]
+            positives, negatives = (
+                draw_uniform(key_positive, positive)[0],
+                draw_uniform(key_negative, negative)[0],
+            )
         case "hard":
             positives, negatives = last(positive), nearest(negative)
         case "semi_hard" | "easy_positive":
-            positives = nearest(positive) if mining == "easy_positive" else draw_uniform(key, positive)[0]
+            positives = (
+                nearest(positive) if mining == "easy_positive" else draw_uniform(key, positive)[0]
+            )
             beyond = negative & (distances > to(positives))
             negatives = jnp.where(jnp.any(beyond, axis=1), nearest(beyond), last(negative))
         case "semi_hard_positive":

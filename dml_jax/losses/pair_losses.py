@@ -1,8 +1,9 @@
 """Losses on the distances of pairs and triplets.
 
-A function named after a loss takes embeddings and labels and finds its pairs or triplets in the batch, or among other
-`candidates`; its embeddings are compared as unit vectors unless it says otherwise. A function with the suffix `_loss`,
-`_losses` or `_hinges` takes pairs or triplets as given.
+A function named after a loss takes embeddings and labels and finds its pairs or triplets in the
+batch, or among other `candidates`; its embeddings are compared as unit vectors unless it says
+otherwise. A function with the suffix `_loss`, `_losses` or `_hinges` takes pairs or triplets as
+given.
 """
 
 from collections.abc import Callable
@@ -21,13 +22,19 @@ from dml_jax.numerics import at_least_float32, log_sum_exp, root
 
 ROUNDING = 1e-6  # error of float32 distances; a smaller hinge does not count as active
 
-Distance = Callable[[jax.Array, jax.Array], jax.Array]  # of two blocks of rows, [N, D] and [M, D] -> [N, M]
+Distance = Callable[
+    [jax.Array, jax.Array], jax.Array
+]  # of two blocks of rows, [N, D] and [M, D] -> [N, M]
 
 
 def _squared_sides(
-    embeddings: jax.Array, triplets: Triplets, candidates: jax.Array | None, distance: Distance | None
+    embeddings: jax.Array,
+    triplets: Triplets,
+    candidates: jax.Array | None,
+    distance: Distance | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """The squared distances of each triplet's anchor to its positive and to its negative, [T] each."""
+    """The squared distances of each triplet's anchor to its positive and to its negative, [T]
+    each."""
     x = at_least_float32(embeddings)
     others = x if candidates is None else at_least_float32(candidates)
     anchors, sides = x[triplets.anchors], (others[triplets.positives], others[triplets.negatives])
@@ -50,7 +57,8 @@ def contrastive(
     weights: jax.Array | None = None,
     distance: Distance | None = None,
 ) -> jax.Array:
-    """Contrastive loss: the sum of the mean hinges of positive and negative pairs, see `contrastive_hinges` -> scalar.
+    """Contrastive loss: the sum of the mean hinges of positive and negative pairs, see
+    `contrastive_hinges` -> scalar.
 
     Each mean is over the pairs whose hinge is positive.
     """
@@ -61,13 +69,21 @@ def contrastive(
         (distance or pairwise.distances)(x, others.embeddings), near, far,
         positive_margin=positive_margin, negative_margin=negative_margin,
     )  # fmt: skip
-    return weighted_mean(pull, pull > ROUNDING, of_near) + weighted_mean(push, push > ROUNDING, of_far)
+    return weighted_mean(pull, pull > ROUNDING, of_near) + weighted_mean(
+        push, push > ROUNDING, of_far
+    )
 
 
 def contrastive_hinges(
-    distances: jax.Array, positive: jax.Array, negative: jax.Array, *, positive_margin: float, negative_margin: float
+    distances: jax.Array,
+    positive: jax.Array,
+    negative: jax.Array,
+    *,
+    positive_margin: float,
+    negative_margin: float,
 ) -> tuple[jax.Array, jax.Array]:
-    """[d - positive_margin]+ of positive and [negative_margin - d]+ of negative pairs, each [N, M], 0 elsewhere.
+    """[d - positive_margin]+ of positive and [negative_margin - d]+ of negative pairs, each [N, M],
+    0 elsewhere.
 
     As first published, both were squared (Hadsell, Chopra, LeCun, CVPR 2006, Eq. 4).
     """
@@ -86,13 +102,15 @@ def triplet(
     # How triplets are chosen; "random", "semi_hard" and "distance_weighted" need a key.
     mining: TripletMining = "semi_hard",
     smooth: bool = False,  # log(1 + exp(.)) in place of the hinge
-    farthest: NonNegative = 0.0,  # negatives beyond are not drawn by "distance_weighted"; 0: no limit
+    # Negatives beyond are not drawn by "distance_weighted"; 0: no limit.
+    farthest: NonNegative = 0.0,
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
     distance: Distance | None = None,
     key: jax.Array | None = None,
 ) -> jax.Array:
-    """Triplet loss of one mined triplet per anchor, or of all triplets, see `triplet_loss` -> scalar."""
+    """Triplet loss of one mined triplet per anchor, or of all triplets, see `triplet_loss` ->
+    scalar."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
     if mining == "all":
         distances = (distance or pairwise.distances)(x, others.embeddings)
@@ -102,9 +120,15 @@ def triplet(
         )  # fmt: skip
     triplets = _mine(mining, key, x, others, distance, farthest)
     return triplet_loss(
-        x, triplets,
-        margin=margin, squared=squared, smooth=smooth, candidates=others.embeddings, weights=weights, distance=distance,
-    )  # fmt: skip
+        x,
+        triplets,
+        margin=margin,
+        squared=squared,
+        smooth=smooth,
+        candidates=others.embeddings,
+        weights=weights,
+        distance=distance,
+    )
 
 
 def all_triplets_loss(
@@ -116,7 +140,8 @@ def all_triplets_loss(
     smooth: bool = False,
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """Mean over all triplets of an anchor, a positive and a negative of [d_ap - d_an + margin]+ -> scalar; 0 if none.
+    """Mean over all triplets of an anchor, a positive and a negative of [d_ap - d_an + margin]+ ->
+    scalar; 0 if none.
 
     One anchor at a time, also backwards, so that no array [N, M, M] is stored.
     """
@@ -149,16 +174,20 @@ def triplet_loss(
     weights: jax.Array | None = None,
     distance: Distance | None = None,
 ) -> jax.Array:
-    """Mean over all valid triplets, inactive ones included, of [d_ap - d_an + margin]+ -> scalar; 0 if none is valid.
+    """Mean over all valid triplets, inactive ones included, of [d_ap - d_an + margin]+ -> scalar; 0
+    if none is valid.
 
-    Distances are squared as in FaceNet (Schroff et al., CVPR 2015) or plain. Positives and negatives index `candidates`
-    [M, D], by default the embeddings [B, D]; `weights` [B] are theirs as anchors.
+    Distances are squared as in FaceNet (Schroff et al., CVPR 2015) or plain. Positives and
+    negatives index `candidates` [M, D], by default the embeddings [B, D]; `weights` [B] are theirs
+    as anchors.
     """
     near, far = _squared_sides(embeddings, triplets, candidates, distance)
     if not squared:
         near, far = root(near), root(far)
     hinges = _hinge(near - far + margin, smooth)
-    return weighted_mean(hinges, triplets.valid, None if weights is None else jnp.asarray(weights)[triplets.anchors])
+    return weighted_mean(
+        hinges, triplets.valid, None if weights is None else jnp.asarray(weights)[triplets.anchors]
+    )
 
 
 @loss
@@ -169,10 +198,13 @@ def margin(
     *,
     margin: NonNegative = 0.2,  # alpha, half the width of the gap around beta
     nu: NonNegative = 0.0,  # weight of the boundaries
-    divisor: Literal["triplets", "pairs"] = "triplets",  # active ones; pairs as in pytorch-metric-learning
+    divisor: Literal[
+        "triplets", "pairs"
+    ] = "triplets",  # active ones; pairs as in pytorch-metric-learning
     # How triplets are chosen; "random", "semi_hard" and "distance_weighted" need a key.
     mining: Mining = "distance_weighted",
-    farthest: NonNegative = 0.0,  # negatives beyond are not drawn by "distance_weighted"; 0: no limit
+    # Negatives beyond are not drawn by "distance_weighted"; 0: no limit.
+    farthest: NonNegative = 0.0,
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
     distance: Distance | None = None,
@@ -182,9 +214,17 @@ def margin(
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
     triplets = _mine(mining, key, x, others, distance, farthest)
     return margin_loss(
-        x, labels, triplets, beta,
-        margin=margin, nu=nu, divisor=divisor, candidates=others.embeddings, weights=weights, distance=distance,
-    )  # fmt: skip
+        x,
+        labels,
+        triplets,
+        beta,
+        margin=margin,
+        nu=nu,
+        divisor=divisor,
+        candidates=others.embeddings,
+        weights=weights,
+        distance=distance,
+    )
 
 
 def margin_loss(
@@ -200,21 +240,29 @@ def margin_loss(
     weights: jax.Array | None = None,
     distance: Distance | None = None,
 ) -> jax.Array:
-    """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 7 and 8) -> scalar.
+    """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 7 and
+    8) -> scalar.
 
-    The sum of [d_ap - beta_{y_a} + margin]+ and [beta_{y_a} - d_an + margin]+ over the number of active triplets, or of
-    active hinges as in pytorch-metric-learning; 0 if there are none. beta [C] is the boundary between near and far for
-    anchors of each class. nu is the weight of the sum of beta_{y_a} over all triplets, which keeps beta small; divisor
-    "pairs" divides it, too, or drops it if no pair is active. Distances are Euclidean with 1e-8 under the root;
-    candidates and weights are as in `triplet_loss`; the loss is NaN for labels outside 0..C-1.
+    The sum of [d_ap - beta_{y_a} + margin]+ and [beta_{y_a} - d_an + margin]+ over the number of
+    active triplets, or of active hinges as in pytorch-metric-learning; 0 if there are none. beta
+    [C] is the boundary between near and far for anchors of each class. nu is the weight of the sum
+    of beta_{y_a} over all triplets, which keeps beta small; divisor "pairs" divides it, too, or
+    drops it if no pair is active. Distances are Euclidean with 1e-8 under the root; candidates and
+    weights are as in `triplet_loss`; the loss is NaN for labels outside 0..C-1.
     """
     indices = pairwise.class_indices(jnp.asarray(labels)[triplets.anchors], len(beta))
     boundary = jnp.take(at_least_float32(beta), indices, mode="fill", fill_value=jnp.nan)
-    d_ap, d_an = (jnp.sqrt(side + 1e-8) for side in _squared_sides(embeddings, triplets, candidates, distance))
+    d_ap, d_an = (
+        jnp.sqrt(side + 1e-8) for side in _squared_sides(embeddings, triplets, candidates, distance)
+    )
     pull = jnp.where(triplets.valid, jax.nn.relu(d_ap - boundary + margin), 0)
     push = jnp.where(triplets.valid, jax.nn.relu(boundary - d_an + margin), 0)
     near, far = pull > ROUNDING, push > ROUNDING
-    w = jnp.ones_like(pull) if weights is None else jnp.asarray(weights, pull.dtype)[triplets.anchors]
+    w = (
+        jnp.ones_like(pull)
+        if weights is None
+        else jnp.asarray(weights, pull.dtype)[triplets.anchors]
+    )
     total = jnp.sum(w * boundary, where=triplets.valid)
     match divisor:
         case "pairs":
@@ -229,10 +277,17 @@ def margin_loss(
 
 
 def _mine(
-    mining: Mining, key: jax.Array | None, x: jax.Array, others: Candidates, distance: Distance | None, farthest: float
+    mining: Mining,
+    key: jax.Array | None,
+    x: jax.Array,
+    others: Candidates,
+    distance: Distance | None,
+    farthest: float,
 ) -> Triplets:
     distances = (distance or pairwise.distances)(*jax.lax.stop_gradient((x, others.embeddings)))
-    return miners.mine(mining, key, distances, others.positive, others.negative, dim=x.shape[-1], farthest=farthest)
+    return miners.mine(
+        mining, key, distances, others.positive, others.negative, dim=x.shape[-1], farthest=farthest
+    )
 
 
 @loss
@@ -250,9 +305,12 @@ def lifted_structure(
 
     The mean of [J_ij]+^2 / 2 over the positive pairs, 0 for a pair without any negative:
 
-        J_ij = log(sum over negatives k of i of exp(margin - d_ik) + over negatives l of j of exp(margin - d_lj)) + d_ij
+        J_ij = log(sum over negatives k of i of exp(margin - d_ik) + over negatives l of j of
+        exp(margin - d_lj)) + d_ij
     """
-    x, others = pairwise.compared(embeddings, labels, candidates, normalize=normalize and distance is None)
+    x, others = pairwise.compared(
+        embeddings, labels, candidates, normalize=normalize and distance is None
+    )
     distances = (distance or pairwise.distances)(x, others.embeddings)
     rows = log_sum_exp(margin - distances, others.negative, axis=1)
     columns = log_sum_exp(margin - distances, others.negative, axis=0)
@@ -265,22 +323,26 @@ def n_pair(
     embeddings: jax.Array,
     labels: jax.Array,
     *,
-    l2: NonNegative = 0.002,  # weight of the mean squared length of the embeddings, which are not normalised
+    # Weight of the mean squared length of the embeddings, which are not normalised.
+    l2: NonNegative = 0.002,
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
     key: jax.Array,
 ) -> jax.Array:
-    """N-pair loss (Sohn, NeurIPS 2016), on inner products: the mean of `n_pair_losses` over the anchors -> scalar.
+    """N-pair loss (Sohn, NeurIPS 2016), on inner products: the mean of `n_pair_losses` over the
+    anchors -> scalar.
 
-    Within a batch one random pair per class is compared with the positives of the other classes, as published. Among
-    other candidates each anchor is compared with one random positive and all negatives, without the weight of the
-    lengths.
+    Within a batch one random pair per class is compared with the positives of the other classes, as
+    published. Among other candidates each anchor is compared with one random positive and all
+    negatives, without the weight of the lengths.
     """
     x = at_least_float32(embeddings)
     if candidates is not None:
         positives, valid = miners.draw_uniform(key, candidates.positive)
         similarity = pairwise.inner_products(x, at_least_float32(candidates.embeddings))
-        return weighted_mean(n_pair_losses(similarity, positives, candidates.negative), valid, weights)
+        return weighted_mean(
+            n_pair_losses(similarity, positives, candidates.negative), valid, weights
+        )
     positives, valid = miners.class_pairs(key, labels)
     negative = valid[None, :] & ~pairwise.same_class(labels)
     losses = n_pair_losses(pairwise.inner_products(x, x[positives]), jnp.arange(len(x)), negative)
@@ -289,10 +351,11 @@ def n_pair(
 
 
 def n_pair_losses(similarity: jax.Array, positives: jax.Array, negative: jax.Array) -> jax.Array:
-    """log(1 + sum over negatives n of exp(s_in - s_ip)) of each anchor i, float [N] (Sohn, NeurIPS 2016, Eq. 6).
+    """log(1 + sum over negatives n of exp(s_in - s_ip)) of each anchor i, float [N] (Sohn, NeurIPS
+    2016, Eq. 6).
 
-    Similarities [N, M] are inner products, `positives` [N] the column of each anchor's positive; the negatives are in
-    the paper the positives of the other classes.
+    Similarities [N, M] are inner products, `positives` [N] the column of each anchor's positive;
+    the negatives are in the paper the positives of the other classes.
     """
     excess = similarity - jnp.take_along_axis(similarity, positives[:, None], axis=1)
     return jnp.logaddexp(log_sum_exp(excess, negative, axis=1), 0)

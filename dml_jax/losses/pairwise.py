@@ -1,4 +1,5 @@
-"""Pairwise similarities and distances between two sets of embeddings, and which pairs share a class."""
+"""Pairwise similarities and distances between two sets of embeddings, and which pairs share a
+class."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,44 +21,55 @@ class Candidates(NamedTuple):
 
 
 def inner_products(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Inner products [N, M] of the rows of a [N, D] and b [M, D], in full precision even on accelerators."""
+    """Inner products [N, M] of the rows of a [N, D] and b [M, D], in full precision even on
+    accelerators."""
     return jnp.matmul(a, b.T, precision=jax.lax.Precision.HIGHEST)
 
 
 def cosine(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Cosine similarities [N, M] of the rows of a [N, D] and b [M, D], of any norm, in at least float32."""
+    """Cosine similarities [N, M] of the rows of a [N, D] and b [M, D], of any norm, in at least
+    float32."""
     return inner_products(unit(a), unit(b))
 
 
 def class_cosine(embeddings: jax.Array, classes: jax.Array) -> jax.Array:
-    """Cosines [N, C] of embeddings [N, D] with proxies of classes [C, D]; the operands may be bfloat16."""
-    return product("nd,cd->nc", unit(embeddings), unit(classes), precision=jax.lax.Precision.HIGHEST)
+    """Cosines [N, C] of embeddings [N, D] with proxies of classes [C, D]; the operands may be
+    bfloat16."""
+    return product(
+        "nd,cd->nc", unit(embeddings), unit(classes), precision=jax.lax.Precision.HIGHEST
+    )
 
 
 def distances(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Euclidean distances [N, M] between the rows of a [N, D] and b [M, D]; exactly 0 where rows are equal.
+    """Euclidean distances [N, M] between the rows of a [N, D] and b [M, D]; exactly 0 where rows
+    are equal.
 
     The gradient is 0 there.
     """
     return root(squared_distances(a, b))
 
 
-# Below this fraction of |a|^2 + |b|^2, squared distances are computed from the differences of the rows.
+# Below this fraction of |a|^2 + |b|^2, squared distances are computed from the differences of the
+# rows.
 CLOSE = 1e-3
 
 
 @jax.custom_vjp
 def squared_distances(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Squared Euclidean distances [N, M] between the rows of a [N, D] and b [M, D]; exactly 0 where rows are equal.
+    """Squared Euclidean distances [N, M] between the rows of a [N, D] and b [M, D]; exactly 0 where
+    rows are equal.
 
-    |a|^2 + |b|^2 - 2 <a, b> has an error of about 1e-7 (|a|^2 + |b|^2) in float32, and so has its gradient. For close
-    rows both are therefore computed from the differences of the rows. That takes time proportional to the largest
-    number of rows close to any one row; no array [N, M, D] is stored.
+    |a|^2 + |b|^2 - 2 <a, b> has an error of about 1e-7 (|a|^2 + |b|^2) in float32, and so has its
+    gradient. For close rows both are therefore computed from the differences of the rows. That
+    takes time proportional to the largest number of rows close to any one row; no array [N, M, D]
+    is stored.
     """
     return _squared_distances(a, b)[0]
 
 
-def _squared_distances(a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+def _squared_distances(
+    a: jax.Array, b: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
     x, y = at_least_float32(a), at_least_float32(b)
     lengths = jnp.sum(x * x, axis=-1)[:, None] + jnp.sum(y * y, axis=-1)[None, :]
     squares = lengths - 2 * inner_products(x, y)
@@ -72,13 +84,17 @@ def _squared_distances(a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax
     return _over_pairs(close, recompute, jnp.where(equal, 0, squares)), (a, b, close)
 
 
-def _backward(saved: tuple[jax.Array, jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _backward(
+    saved: tuple[jax.Array, jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     def one_side(x: jax.Array, y: jax.Array, close: jax.Array, gradient: jax.Array) -> jax.Array:
         """The sum over j of gradient_ij (x_i - y_j)."""
         far = jnp.where(close, 0, gradient)
 
         def add(columns: jax.Array, sums: jax.Array) -> jax.Array:
-            weights = jnp.take_along_axis(gradient, columns[:, None], axis=1, mode="fill", fill_value=0)
+            weights = jnp.take_along_axis(
+                gradient, columns[:, None], axis=1, mode="fill", fill_value=0
+            )
             return sums + weights * (x - y[columns])
 
         return _over_pairs(close, add, jnp.sum(far, axis=1)[:, None] * x - inner_products(far, y.T))
@@ -92,20 +108,27 @@ def _backward(saved: tuple[jax.Array, jax.Array, jax.Array], gradient: jax.Array
 squared_distances.defvjp(_squared_distances, _backward)
 
 
-def _over_pairs(pairs: jax.Array, step: Callable[[jax.Array, jax.Array], jax.Array], start: jax.Array) -> jax.Array:
-    """Folds `step(columns [N], carry)` over pairs bool [N, M], one per row at a time; column M where none is left."""
+def _over_pairs(
+    pairs: jax.Array, step: Callable[[jax.Array, jax.Array], jax.Array], start: jax.Array
+) -> jax.Array:
+    """Folds `step(columns [N], carry)` over pairs bool [N, M], one per row at a time; column M
+    where none is left."""
 
     def fold(start: jax.Array) -> jax.Array:
         count = jnp.cumsum(pairs, axis=1, dtype=jnp.int32)
         search = jax.vmap(partial(jnp.searchsorted, method="scan_unrolled"), (0, None))
-        return jax.lax.fori_loop(0, count[:, -1].max(), lambda i, carry: step(search(count, i + 1), carry), start)
+        return jax.lax.fori_loop(
+            0, count[:, -1].max(), lambda i, carry: step(search(count, i + 1), carry), start
+        )
 
     return jax.lax.cond(jnp.any(pairs), fold, lambda start: start, start)
 
 
 def _hash_rows(x: jax.Array) -> jax.Array:
     """x [N, D] -> uint32 [N], equal for equal rows; integer sums do not depend on their order."""
-    bits = jax.lax.bitcast_convert_type(jnp.where(x == 0, 0, x), jnp.uint32).reshape(x.shape[0], -1)  # -0.0 equals 0.0
+    bits = jax.lax.bitcast_convert_type(jnp.where(x == 0, 0, x), jnp.uint32).reshape(
+        x.shape[0], -1
+    )  # -0.0 equals 0.0
     columns = jnp.arange(1, bits.shape[1] + 1, dtype=jnp.uint32)
     mixed = bits + columns[None, :] * jnp.uint32(0x9E3779B9)
     for factor in (0x7FEB352D, 0x846CA68B):
@@ -135,7 +158,11 @@ def masks(labels: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def compared(
-    embeddings: jax.Array, labels: jax.Array, candidates: Candidates | None, *, normalize: bool = True
+    embeddings: jax.Array,
+    labels: jax.Array,
+    candidates: Candidates | None,
+    *,
+    normalize: bool = True,
 ) -> tuple[jax.Array, Candidates]:
     """The anchors [N, D] and their candidates: `candidates`, or the batch itself if None.
 
@@ -149,22 +176,27 @@ def compared(
 
 
 def pair_weights(relation: jax.Array, weights: jax.Array | None) -> jax.Array | None:
-    """The weights of pairs [N, M] if the relation has some, times the anchors'; otherwise the anchors' [N]."""
+    """The weights of pairs [N, M] if the relation has some, times the anchors'; otherwise the
+    anchors' [N]."""
     if relation.dtype == bool:
         return weights
     return relation if weights is None else relation * jnp.asarray(weights, relation.dtype)[:, None]
 
 
 def log_weights(relation: jax.Array) -> jax.Array | float:
-    """What is added to the exponents of pairs [N, M], so that a weight of 2 counts as two pairs; 0 for masks."""
+    """What is added to the exponents of pairs [N, M], so that a weight of 2 counts as two pairs; 0
+    for masks."""
     return 0.0 if relation.dtype == bool else jnp.log(jnp.where(relation > 0, relation, 1))
 
 
-def weighted_mean(values: jax.Array, counted: jax.Array | None = None, weights: jax.Array | None = None) -> jax.Array:
-    """The mean that reduces the values of every loss, sum_i w_i values_i / sum_i w_i -> scalar; 0 if none counts.
+def weighted_mean(
+    values: jax.Array, counted: jax.Array | None = None, weights: jax.Array | None = None
+) -> jax.Array:
+    """The mean that reduces the values of every loss, sum_i w_i values_i / sum_i w_i -> scalar; 0
+    if none counts.
 
-    Values [N, …] of anchors or their pairs are left out of both sums unless `counted`; `weights` are of the anchors [N]
-    or of the pairs [N, M].
+    Values [N, …] of anchors or their pairs are left out of both sums unless `counted`; `weights`
+    are of the anchors [N] or of the pairs [N, M].
     """
     counted = jnp.ones(values.shape, bool) if counted is None else counted
     if weights is None:
@@ -176,14 +208,21 @@ def weighted_mean(values: jax.Array, counted: jax.Array | None = None, weights: 
 
 
 def per_anchor(
-    loss: Callable[..., jax.Array], embeddings: jax.Array, labels: jax.Array, *tables: jax.Array, **options: Any
+    loss: Callable[..., jax.Array],
+    embeddings: jax.Array,
+    labels: jax.Array,
+    *tables: jax.Array,
+    **options: Any,
 ) -> jax.Array:
     """The loss of each anchor, with the other rows as its positives and negatives: [N].
 
-    Element i is the loss with weight 1 for anchor i and 0 for all others: a single value for losses that have one per
-    anchor, the mean over its pairs otherwise, and 0 where it has none. The loss of the batch is the mean over the
-    anchors that count, weighted by their numbers of pairs where it is a mean over pairs. Parts that depend on no
-    anchor, such as regularisers, are in every element. `tables` are learned parameters of the loss.
+    Element i is the loss with weight 1 for anchor i and 0 for all others: a single value for losses
+    that have one per anchor, the mean over its pairs otherwise, and 0 where it has none. The loss
+    of the batch is the mean over the anchors that count, weighted by their numbers of pairs where
+    it is a mean over pairs. Parts that depend on no anchor, such as regularisers, are in every
+    element. `tables` are learned parameters of the loss.
     """
     one_each = jnp.eye(len(labels), dtype=at_least_float32(embeddings).dtype)
-    return jax.vmap(lambda weights: loss(embeddings, labels, *tables, weights=weights, **options))(one_each)
+    return jax.vmap(lambda weights: loss(embeddings, labels, *tables, weights=weights, **options))(
+        one_each
+    )

@@ -12,10 +12,15 @@ from dml_jax.losses.signature import Centers, Learned, Proxies, loss
 from dml_jax.numerics import log1p_sum_exp, unit
 
 
-def _compared(embeddings: jax.Array, labels: jax.Array, proxies: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Cosines [B, C] with the proxies, NaN for labels outside 0..C-1; and each sample's own proxy, bool [B, C]."""
+def _compared(
+    embeddings: jax.Array, labels: jax.Array, proxies: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Cosines [B, C] with the proxies, NaN for labels outside 0..C-1; and each sample's own proxy,
+    bool [B, C]."""
     own = own_class(labels, len(proxies))
-    return jnp.where(own.any(axis=1, keepdims=True), class_cosine(embeddings, proxies), jnp.nan), own
+    return jnp.where(
+        own.any(axis=1, keepdims=True), class_cosine(embeddings, proxies), jnp.nan
+    ), own
 
 
 @loss
@@ -29,8 +34,9 @@ def proxy_nca(
 ) -> jax.Array:
     """Proxy-NCA (Movshovitz-Attias et al., ICCV 2017, Eq. 4) -> scalar, not bounded below.
 
-    The mean over the samples of -log exp(-d(x, p_y)) / sum_{c != y} exp(-d(x, p_c)), where d is the squared Euclidean
-    distance between vectors of length `scale`; a sample's own proxy is not in the denominator, so C must be at least 2.
+    The mean over the samples of -log exp(-d(x, p_y)) / sum_{c != y} exp(-d(x, p_c)), where d is the
+    squared Euclidean distance between vectors of length `scale`; a sample's own proxy is not in the
+    denominator, so C must be at least 2.
     """
     cosines, own = _compared(embeddings, labels, proxies)
     distances = 2 * scale**2 * (1 - cosines)
@@ -49,7 +55,8 @@ def proxy_nca_pp(
 ) -> jax.Array:
     """ProxyNCA++ (Teh, DeVries, Taylor, ECCV 2020) -> scalar.
 
-    The mean over the samples of -log softmax(-d(x, p_1..C) / temperature)_y, with squared distances d of unit vectors.
+    The mean over the samples of -log softmax(-d(x, p_1..C) / temperature)_y, with squared distances
+    d of unit vectors.
     """
     losses = cross_entropy(2 * (class_cosine(embeddings, proxies) - 1) / temperature, labels)
     return weighted_mean(losses, weights=weights)
@@ -65,10 +72,12 @@ def proxy_anchor(
     alpha: Positive = 32.0,  # steepness
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """Proxy-Anchor loss (Kim, Kim, Cho, Kwak, CVPR 2020, Eq. 4), with the proxies as anchors -> scalar.
+    """Proxy-Anchor loss (Kim, Kim, Cho, Kwak, CVPR 2020, Eq. 4), with the proxies as anchors ->
+    scalar.
 
-        mean over proxies with positives of log(1 + sum_{x of class c} exp(-alpha (cos(x, p_c) - margin)))
-        + mean over all proxies of log(1 + sum_{x of other classes} exp(alpha (cos(x, p_c) + margin)))
+        mean over proxies with positives of log(1 + sum_{x of class c} exp(-alpha (cos(x, p_c) -
+        margin))) + mean over all proxies of log(1 + sum_{x of other classes} exp(alpha (cos(x, p_c)
+        + margin)))
 
     `weights` multiply the exponentials: a sample of weight 2 counts as two samples.
     """
@@ -98,10 +107,13 @@ def soft_triple(
 ) -> jax.Array:
     """SoftTriple loss (Qian et al., ICCV 2019, Eq. 7, 8 and 10) -> scalar.
 
-    The similarity to a class is the mean of the similarities to its K centers, weighted by softmax_k(cos / gamma).
+    The similarity to a class is the mean of the similarities to its K centers, weighted by
+    softmax_k(cos / gamma).
     """
     classes, count, dim = proxies.shape
-    rows = proxies.swapaxes(0, 1).reshape(-1, dim)  # classes along the last axis, where the softmax is fast
+    rows = proxies.swapaxes(0, 1).reshape(
+        -1, dim
+    )  # classes along the last axis, where the softmax is fast
     cosines = class_cosine(embeddings, rows).reshape(-1, count, classes)
     similarity = jnp.sum(jax.nn.softmax(cosines / gamma, axis=1) * cosines, axis=1)
     losses = cross_entropy(scale * (similarity - margin * own_class(labels, classes)), labels)
@@ -109,13 +121,17 @@ def soft_triple(
 
 
 def center_spread(centers: jax.Array) -> jax.Array:
-    """SoftTriple's regulariser (Eq. 10): half the mean distance between two centers of a class, [C, K, D] -> scalar.
+    """SoftTriple's regulariser (Eq. 10): half the mean distance between two centers of a class, [C,
+    K, D] -> scalar.
 
-    Distances are Euclidean between unit vectors, with 1e-5 under the root as in the authors' code (idstcv/SoftTriple).
+    Distances are Euclidean between unit vectors, with 1e-5 under the root as in the authors' code
+    (idstcv/SoftTriple).
     """
     classes, count, _ = centers.shape
     w = unit(centers)
-    squares = jnp.sum((w[:, :, None] - w[:, None, :]) ** 2, axis=-1)  # fused: [C, K, K, D] is never stored
+    squares = jnp.sum(
+        (w[:, :, None] - w[:, None, :]) ** 2, axis=-1
+    )  # fused: [C, K, K, D] is never stored
     distances = jnp.sqrt(squares + 1e-5)
     upper = jnp.triu(jnp.ones((count, count), bool), 1)
     return jnp.sum(jnp.where(upper[None], distances, 0)) / (classes * max(count * (count - 1), 1))

@@ -9,15 +9,17 @@
         weights: jax.Array | None = None,
     ) -> jax.Array:
 
-- Positional arguments after the labels are learned; their annotation is `Proxies`, `Kernel`, `Bias` or another
-  `Annotated[jax.Array, Learned(…)]`.
-- Keyword arguments with a default other than None are options, `method.my_loss.scale` in a configuration. Their type
-  states the rules (see `dml_jax.config.fields`; without one, the type of the default), their comment the meaning.
-- Other keyword arguments are passed to a loss that has them: `candidates`, with which a loss on pairs compares the
-  anchors, also in a memory; `key`, for random mining; `distance`, a function of two blocks of rows.
+- Positional arguments after the labels are learned; their annotation is `Proxies`, `Kernel`, `Bias`
+  or another `Annotated[jax.Array, Learned(…)]`.
+- Keyword arguments with a default other than None are options, `method.my_loss.scale` in a
+  configuration. Their type states the rules (see `dml_jax.config.fields`; without one, the type of
+  the default), their comment the meaning.
+- Other keyword arguments are passed to a loss that has them: `candidates`, with which a loss on
+  pairs compares the anchors, also in a memory; `key`, for random mining; `distance`, a function of
+  two blocks of rows.
 
-A loss with `candidates` also takes relations in place of labels: `positive` and `negative` [N, M], of the anchors to
-`candidates` [M, D], or to the batch without any.
+A loss with `candidates` also takes relations in place of labels: `positive` and `negative` [N, M],
+of the anchors to `candidates` [M, D], or to the batch without any.
 """
 
 import functools
@@ -45,10 +47,12 @@ class Learned:
 
     Attributes:
       axes: its shape: C classes, D dimensions, K `centers`.
-      start: distribution of the initial values: "normal" is N(0, 2 / C) as in Proxy-Anchor's code, where only the
-        direction of a proxy enters the loss and its length determines how fast it turns; "uniform" is U(±1/sqrt(D)) as
-        in torch.nn.Linear; "constant" is the one option in `options`.
-      options: section of options that the loss has because it learns this parameter, with their defaults.
+      start: distribution of the initial values: "normal" is N(0, 2 / C) as in Proxy-Anchor's code,
+        where only the direction of a proxy enters the loss and its length determines how fast it
+        turns; "uniform" is U(±1/sqrt(D)) as in torch.nn.Linear; "constant" is the one option in
+        `options`.
+      options: section of options that the loss has because it learns this parameter, with their
+        defaults.
     """
 
     axes: str
@@ -81,7 +85,9 @@ def learned(function: Callable[..., Any]) -> Mapping[str, Learned]:
     """Learned arrays of a loss, by argument."""
     hints = typing.get_type_hints(function, include_extras=True)
     marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-    return {name: mark for name, found in marks.items() for mark in found if isinstance(mark, Learned)}
+    return {
+        name: mark for name, found in marks.items() for mark in found if isinstance(mark, Learned)
+    }
 
 
 @functools.cache
@@ -91,7 +97,8 @@ def options(function: Callable[..., Any]) -> Any:
     own = {
         name: parameter.default
         for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default not in (None, parameter.empty)
+        if parameter.kind is parameter.KEYWORD_ONLY
+        and parameter.default not in (None, parameter.empty)
     }
     kinds = {name: hints.get(name, type(default)) for name, default in own.items()}
     bases = []
@@ -101,13 +108,16 @@ def options(function: Callable[..., Any]) -> Any:
             own |= asdict(parameter.options)
             kinds |= typing.get_type_hints(bases[-1], include_extras=True)
     text = f"Options of `{function.__name__}`."
-    made: Any = section(type(function.__name__, tuple(bases), {"__doc__": text, "__annotations__": kinds, **own}))
+    made: Any = section(
+        type(function.__name__, tuple(bases), {"__doc__": text, "__annotations__": kinds, **own})
+    )
     made.__wrapped__ = function  # whose source has the comments
     return made
 
 
 def classifier(logits: Callable[..., jax.Array]) -> Callable[[F], F]:
-    """Declares a classifier: (embeddings [N, D], learned parameters, **options) -> scores [N, C] without margins."""
+    """Declares a classifier: (embeddings [N, D], learned parameters, **options) -> scores [N, C]
+    without margins."""
 
     def declare(function: F) -> F:
         function.logits = logits  # type: ignore[attr-defined]
@@ -117,10 +127,12 @@ def classifier(logits: Callable[..., jax.Array]) -> Callable[[F], F]:
 
 
 def loss(function: F) -> F:
-    """The loss with a check of its arguments, which costs nothing in a compiled program, for labels of any type.
+    """The loss with a check of its arguments, which costs nothing in a compiled program, for labels
+    of any type.
 
-    Arrays become arrays of JAX, and labels numbers of at most 32 bits. Wrong shapes, types and values raise
-    `DataError`, and options that break their rules `ConfigError`; of a traced array only shape and type are known.
+    Arrays become arrays of JAX, and labels numbers of at most 32 bits. Wrong shapes, types and
+    values raise `DataError`, and options that break their rules `ConfigError`; of a traced array
+    only shape and type are known.
     """
     tables, weigh = learned(function), function.__name__ in WEIGH_PAIRS
 
@@ -128,7 +140,9 @@ def loss(function: F) -> F:
     def call(embeddings: Any, labels: Any = None, *arguments: Any, **keywords: Any) -> jax.Array:
         x = _real("embeddings", embeddings)
         if x.ndim != 2:
-            raise DataError(f"embeddings: have shape {list(x.shape)}; give [N, D], one embedding per row")
+            raise DataError(
+                f"embeddings: have shape {list(x.shape)}; give [N, D], one embedding per row"
+            )
         if "positive" in keywords or "negative" in keywords:
             keywords["candidates"] = related(x, keywords)
             labels = np.zeros(len(x), np.int32) if labels is None else labels
@@ -142,18 +156,26 @@ def loss(function: F) -> F:
         if keywords.get("weights") is not None:
             keywords["weights"] = _weights("weights", keywords["weights"], x.shape[:1])
         if not callable(keywords.get("distance") or len):
-            raise ConfigError(f"distance={keywords['distance']!r}: give a function of two blocks of rows")
+            raise ConfigError(
+                f"distance={keywords['distance']!r}: give a function of two blocks of rows"
+            )
         _check_options(call, keywords)
         return function(x, labels, *arguments, **keywords)
 
     return call  # type: ignore[return-value]
 
 
-WEIGH_PAIRS = ("contrastive", "multi_similarity", "nt_xent", "sup_con")  # losses that take weights of pairs
+WEIGH_PAIRS = (
+    "contrastive",
+    "multi_similarity",
+    "nt_xent",
+    "sup_con",
+)  # losses that take weights of pairs
 
 
 def related(embeddings: Any, keywords: dict[str, Any]) -> Candidates:
-    """The candidates of a loss from its keywords `candidates`, `positive` and `negative`, which are removed."""
+    """The candidates of a loss from its keywords `candidates`, `positive` and `negative`, which are
+    removed."""
     others = keywords.pop("candidates", None)
     among = embeddings if others is None else others
     shape = (len(embeddings), len(among))
@@ -164,7 +186,9 @@ def related(embeddings: Any, keywords: dict[str, Any]) -> Candidates:
         if mask.shape != shape:
             raise DataError(f"{name}: has shape {list(mask.shape)}; give {list(shape)}")
         if others is None:  # no row of a batch is its own positive
-            mask = (jnp if isinstance(mask, jax.Array) else np).where(np.eye(*shape, dtype=bool), False, mask)
+            mask = (jnp if isinstance(mask, jax.Array) else np).where(
+                np.eye(*shape, dtype=bool), False, mask
+            )
         found[name] = mask
     return Candidates(among, **found)
 
@@ -176,7 +200,9 @@ def _concrete(values: Any) -> Any:
 
 def _real(name: str, values: Any) -> jax.Array:
     array = _concrete(values)
-    if array.dtype != bool and not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer)):
+    if array.dtype != bool and not any(
+        jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer)
+    ):
         raise DataError(f"{name}: hold {array.dtype}; give real numbers")
     return jnp.asarray(array)
 
@@ -190,17 +216,24 @@ def _weights(name: str, values: Any, shape: tuple[int, ...]) -> jax.Array:
         known = np.asarray(given, np.float64)
         wrong = np.argwhere(~((known >= 0) & (known <= LARGEST)))
         if len(wrong):
-            raise DataError(f"{name}: hold {known[tuple(wrong[0])]} in row {wrong[0][0]}; give finite numbers >= 0")
+            raise DataError(
+                f"{name}: hold {known[tuple(wrong[0])]} in row {wrong[0][0]}; give finite numbers "
+                ">= 0"
+            )
     return at_least_float32(weights)
 
 
 def _numbered(labels: Any, shape: tuple[int, ...], tables: Mapping[str, Learned]) -> jax.Array:
-    """Labels of embeddings [N, D] as integers [N] that are equal where the labels are; JAX would cut 64 bits to 32."""
+    """Labels of embeddings [N, D] as integers [N] that are equal where the labels are; JAX would
+    cut 64 bits to 32."""
     found = _concrete(labels)
     if found.dtype == object and all(isinstance(label, str) for label in found.flat):
         found = found.astype(str)
     if found.shape != shape[:1]:
-        raise DataError(f"labels: have shape {list(found.shape)} for embeddings {list(shape)}; give [{shape[0]}]")
+        raise DataError(
+            f"labels: have shape {list(found.shape)} for embeddings {list(shape)}; give "
+            f"[{shape[0]}]"
+        )
     if found.dtype.kind not in "iuUS":
         raise DataError(f"labels: hold {found.dtype}; give one class per row, an integer or text")
     if isinstance(found, jax.Array):
@@ -210,11 +243,15 @@ def _numbered(labels: Any, shape: tuple[int, ...], tables: Mapping[str, Learned]
         return jnp.asarray(found, jnp.int32)
     if tables:
         what = "are text" if found.dtype.kind in "US" else f"hold {found[np.argmax(np.abs(found))]}"
-        raise DataError(f"labels: {what}; give the number of each label's class in {', '.join(tables)}, 0..C-1")
+        raise DataError(
+            f"labels: {what}; give the number of each label's class in {', '.join(tables)}, 0..C-1"
+        )
     return jnp.asarray(np.unique(found, return_inverse=True)[1], jnp.int32)
 
 
-def _check_tables(shape: tuple[int, ...], given: Mapping[str, Any], tables: Mapping[str, Learned]) -> None:
+def _check_tables(
+    shape: tuple[int, ...], given: Mapping[str, Any], tables: Mapping[str, Learned]
+) -> None:
     """Raises DataError unless the shapes of learned arrays fit the embeddings and each other."""
     sizes = {"D": shape[1]}
     for name in tables.keys() & given.keys():
@@ -223,24 +260,40 @@ def _check_tables(shape: tuple[int, ...], given: Mapping[str, Any], tables: Mapp
             sizes.setdefault(axis, size) != size for axis, size in zip(axes, found, strict=True)
         ):
             wanted = ", ".join(str(sizes.get(axis, axis)) for axis in axes)
-            raise DataError(f"{name}: has shape {list(found)} for embeddings {list(shape)}; give [{wanted}]")
+            raise DataError(
+                f"{name}: has shape {list(found)} for embeddings {list(shape)}; give [{wanted}]"
+            )
 
 
 def _compared(candidates: Candidates, shape: tuple[int, ...], weigh: bool) -> Candidates:
-    """The candidates of embeddings [N, D] as arrays of JAX, with weights of pairs if the loss takes some."""
+    """The candidates of embeddings [N, D] as arrays of JAX, with weights of pairs if the loss takes
+    some."""
     among = _real("candidates", candidates.embeddings)
-    relations = {"positive": _concrete(candidates.positive), "negative": _concrete(candidates.negative)}
+    relations = {
+        "positive": _concrete(candidates.positive),
+        "negative": _concrete(candidates.negative),
+    }
     positive, negative = (relation.shape for relation in relations.values())
-    if among.ndim != 2 or among.shape[1] != shape[1] or not positive == negative == (shape[0], len(among)):
+    if (
+        among.ndim != 2
+        or among.shape[1] != shape[1]
+        or not positive == negative == (shape[0], len(among))
+    ):
         raise DataError(
-            f"candidates: have shapes {list(among.shape)}, {list(positive)} and {list(negative)} for embeddings "
+            f"candidates: have shapes {list(among.shape)}, {list(positive)} and {list(negative)} "
+            "for embeddings "
             f"{list(shape)}; give [M, {shape[1]}] and two masks [{shape[0]}, M]"
         )
     for name, relation in relations.items():
         if relation.dtype != bool and not weigh:
-            raise DataError(f"{name}: holds {relation.dtype}; give bool; only {', '.join(WEIGH_PAIRS)} take weights")
+            raise DataError(
+                f"{name}: holds {relation.dtype}; give bool; only {', '.join(WEIGH_PAIRS)} take "
+                "weights"
+            )
     if not any(isinstance(relation, jax.core.Tracer) for relation in relations.values()):
-        both = np.argwhere(np.all([np.asarray(relation) > 0 for relation in relations.values()], axis=0))
+        both = np.argwhere(
+            np.all([np.asarray(relation) > 0 for relation in relations.values()], axis=0)
+        )
         if len(both):
             raise DataError(f"positive, negative: pair {tuple(map(int, both[0]))} is in both")
     return Candidates(
@@ -253,7 +306,8 @@ def _compared(candidates: Candidates, shape: tuple[int, ...], weigh: bool) -> Ca
 
 
 def _check_options(function: Callable[..., Any], keywords: Mapping[str, Any]) -> None:
-    """Raises ConfigError if an option in a call of a loss breaks its rule; the value of a traced one is not known."""
+    """Raises ConfigError if an option in a call of a loss breaks its rule; the value of a traced
+    one is not known."""
     kind = options(function)
     given = {}
     for name in (keywords.keys() & kind.__dataclass_fields__.keys()) - learned(function).keys():

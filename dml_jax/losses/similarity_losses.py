@@ -1,34 +1,38 @@
 """Losses on the cosine similarities of pairs.
 
-Multi-similarity loss with general pair weighting (Wang, Han, Huang, Dong, Scott, CVPR 2019). Mining keeps a positive
-pair that is less similar than the anchor's hardest negative, and a negative pair that is more similar than its hardest
-positive, by a margin epsilon (Eq. 11 and 12):
+Multi-similarity loss with general pair weighting (Wang, Han, Huang, Dong, Scott, CVPR 2019). Mining
+keeps a positive pair that is less similar than the anchor's hardest negative, and a negative pair
+that is more similar than its hardest positive, by a margin epsilon (Eq. 11 and 12):
 
     P_i = { p : S_ip - epsilon < max_{n negative} S_in },   N_i = { n : S_in + epsilon > min_{p positive} S_ip }
 
 and the loss of anchor i is (Eq. 16)
 
-    1/alpha log(1 + sum_{p in P_i} exp(-alpha (S_ip - base))) + 1/beta log(1 + sum_{n in N_i} exp(beta (S_in - base))).
+    1/alpha log(1 + sum_{p in P_i} exp(-alpha (S_ip - base))) + 1/beta log(1 + sum_{n in N_i}
+    exp(beta (S_in - base))).
 
-The paper states alpha=2, beta=50, base=1, epsilon=0.1; the authors' repository (MalongTech/research-ms-loss) has
-beta=40 and base=0.5. It also drops positive pairs with S >= 1 - 1e-5, which are repetitions of one image that fill up a
-small class; other implementations keep them.
+The paper states alpha=2, beta=50, base=1, epsilon=0.1; the authors' repository
+(MalongTech/research-ms-loss) has beta=40 and base=0.5. It also drops positive pairs with S >= 1 -
+1e-5, which are repetitions of one image that fill up a small class; other implementations keep
+them.
 
-Circle loss for pair-wise labels (Sun et al., CVPR 2020, Eq. 6): with similarities s_p to the positives and s_n to the
-negatives of an anchor,
+Circle loss for pair-wise labels (Sun et al., CVPR 2020, Eq. 6): with similarities s_p to the
+positives and s_n to the negatives of an anchor,
 
     log(1 + sum_n exp(gamma alpha_n (s_n - m)) sum_p exp(-gamma alpha_p (s_p - (1 - m)))),
     alpha_n = [s_n + m]+,   alpha_p = [1 + m - s_p]+,
 
 where the weights alpha are constants in the gradient.
 
-Supervised contrastive loss (Khosla et al., NeurIPS 2020, Eq. 2, "out") of anchor i, with temperature t:
+Supervised contrastive loss (Khosla et al., NeurIPS 2020, Eq. 2, "out") of anchor i, with
+temperature t:
 
     -1/|P_i| sum_{p positive} log(exp(S_ip / t) / sum_{a != i} exp(S_ia / t)).
 
-Weights of pairs: in the multi-similarity loss and among the negatives of NT-Xent, a pair of weight 2 counts as two
-pairs; for positives of NT-Xent and the supervised contrastive loss they weight the mean.
-"""
+Weights of pairs: in the multi-similarity loss and among the negatives of NT-Xent, a pair of weight
+2 counts as two pairs; for positives of NT-Xent and the supervised contrastive loss they weight the
+mean.
+"""  # noqa: E501
 
 from typing import Literal, assert_never
 
@@ -55,17 +59,27 @@ def multi_similarity(
     epsilon: NonNegative = 0.1,  # margin of the mining
     mining: bool = True,  # False: every pair counts
     copies: Literal["drop", "keep"] = "drop",  # positive pairs of similarity 1
-    divisor: Literal["batch", "active"] = "batch",  # mean over all anchors, or over those with a pair left
+    divisor: Literal[
+        "batch", "active"
+    ] = "batch",  # mean over all anchors, or over those with a pair left
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
     """Multi-similarity loss of a batch -> scalar; 0 if no anchor has a pair."""
     x, others = pairwise.compared(embeddings, labels, candidates)
     return multi_similarity_loss(
-        pairwise.inner_products(x, others.embeddings), others.positive, others.negative,
-        alpha=alpha, beta=beta, base=base, epsilon=epsilon, mining=mining, copies=copies, divisor=divisor,
+        pairwise.inner_products(x, others.embeddings),
+        others.positive,
+        others.negative,
+        alpha=alpha,
+        beta=beta,
+        base=base,
+        epsilon=epsilon,
+        mining=mining,
+        copies=copies,
+        divisor=divisor,
         weights=weights,
-    )[0]  # fmt: skip
+    )[0]
 
 
 def multi_similarity_loss(
@@ -82,10 +96,11 @@ def multi_similarity_loss(
     divisor: Literal["batch", "active"],
     weights: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """(loss, each anchor's loss [N], P, N) from cosines [N, M] and masks or weights of pairs [N, M].
+    """(loss, each anchor's loss [N], P, N) from cosines [N, M] and masks or weights of pairs [N,
+    M].
 
-    P and N, bool [N, M], are the pairs that count; with mining, an anchor without pairs of one kind keeps none of the
-    other. The loss of an anchor without pairs is 0.
+    P and N, bool [N, M], are the pairs that count; with mining, an anchor without pairs of one kind
+    keeps none of the other. The loss of an anchor without pairs is 0.
     """
     p, n = positive > 0, negative > 0
     match copies:
@@ -124,7 +139,8 @@ def circle(
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """Circle loss: the mean over the anchors that have positives and negatives -> scalar; 0 if there are none.
+    """Circle loss: the mean over the anchors that have positives and negatives -> scalar; 0 if
+    there are none.
 
     The paper uses the defaults for fine-grained retrieval (CUB, Cars196, SOP).
     """
@@ -146,7 +162,8 @@ def sup_con(
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """Supervised contrastive loss: the mean over the anchors that have positives -> scalar; 0 if there are none."""
+    """Supervised contrastive loss: the mean over the anchors that have positives -> scalar; 0 if
+    there are none."""
     x, others = pairwise.compared(embeddings, labels, candidates)
     logits = pairwise.inner_products(x, others.embeddings) / temperature
     positive = others.positive
@@ -165,14 +182,17 @@ def nt_xent(
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """NT-Xent for any number of positives (Sohn, 2016; Chen et al., ICML 2020): the mean over positive pairs -> scalar.
+    """NT-Xent for any number of positives (Sohn, 2016; Chen et al., ICML 2020): the mean over
+    positive pairs -> scalar.
 
-    -log(exp(s_ap / t) / (exp(s_ap / t) + sum over negatives n of exp(s_an / t))), without the other positives of the
-    anchor in the denominator; an anchor's weight counts for each of its pairs.
+    -log(exp(s_ap / t) / (exp(s_ap / t) + sum over negatives n of exp(s_an / t))), without the other
+    positives of the anchor in the denominator; an anchor's weight counts for each of its pairs.
     """
     x, others = pairwise.compared(embeddings, labels, candidates)
     logits = pairwise.inner_products(x, others.embeddings) / temperature
     shifted = logits + pairwise.log_weights(others.negative)
     push = log_sum_exp(shifted, others.negative > 0, axis=1)
     losses = jax.nn.softplus(push[:, None] - logits)
-    return weighted_mean(losses, others.positive > 0, pairwise.pair_weights(others.positive, weights))
+    return weighted_mean(
+        losses, others.positive > 0, pairwise.pair_weights(others.positive, weights)
+    )

@@ -1,16 +1,20 @@
-"""A loss of the literature on any backbone, so that losses can be compared under one training recipe.
+"""A loss of the literature on any backbone, so that losses can be compared under one training
+recipe.
 
-Global pooling and a linear layer give the embedding, as in Musgrave et al., "A metric learning reality check" (ECCV
-2020), and Roth et al., "Revisiting training strategies" (ICML 2020). `method.loss` names a loss of `dml_jax.losses` or
-of another package: a classifier, a loss against proxies, or a loss on pairs; the section of the same name holds its
-options. It can also be a sum of several, "triplet+arcface", with weights w. Pair losses can also be computed against a
-memory of past batches (Wang et al., CVPR 2020):
+Global pooling and a linear layer give the embedding, as in Musgrave et al., "A metric learning
+reality check" (ECCV 2020), and Roth et al., "Revisiting training strategies" (ICML 2020).
+`method.loss` names a loss of `dml_jax.losses` or
+of another package: a classifier, a loss against proxies, or a loss on pairs; the section of the
+same name holds its options. It can also be a sum of several, "triplet+arcface", with weights w.
+Pair losses can also be computed against a memory of past batches (Wang et al., CVPR 2020):
 
-    L = sum over the losses of w loss(batch, batch) + sum over the pair losses of w loss(batch, memory)
+    L = sum over the losses of w loss(batch, batch) + sum over the pair losses of w loss(batch,
+    memory)
 
-R@1 on CUB, Cars196, SOP with ResNet-50: normalised softmax, 512-d, 61.3, 84.2, 78.2 (as quoted by Seidenschwarz et al.,
-ICML 2021); margin, 512-d, 64.4, 82.2, 78.3 (Milbich et al., ECCV 2020); multi-similarity, 128-d, 62.64, 79.92, 76.49
-(Kan et al., NeurIPS 2022); Proxy-Anchor, 512-d, 69.9, 87.7 on the first two (its authors' repository).
+R@1 on CUB, Cars196, SOP with ResNet-50: normalised softmax, 512-d, 61.3, 84.2, 78.2 (as quoted by
+Seidenschwarz et al., ICML 2021); margin, 512-d, 64.4, 82.2, 78.3 (Milbich et al., ECCV 2020);
+multi-similarity, 128-d, 62.64, 79.92, 76.49 (Kan et al., NeurIPS 2022); Proxy-Anchor, 512-d, 69.9,
+87.7 on the first two (its authors' repository).
 """
 
 import inspect
@@ -29,7 +33,16 @@ from dml_jax import losses
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Pooling, normal_init, uniform_fan_in
-from dml_jax.config.fields import Mark, Named, Needs, NonNegative, NonNegativeInt, require, section, validate
+from dml_jax.config.fields import (
+    Mark,
+    Named,
+    Needs,
+    NonNegative,
+    NonNegativeInt,
+    require,
+    section,
+    validate,
+)
 from dml_jax.config.modules import function, import_code, imported
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.losses import cross_batch_memory, signature
@@ -58,7 +71,8 @@ PAIR_LOSSES = tuple(name for name, loss in LOSSES.items() if takes(loss, "candid
 
 
 def find(name: str, given: Any = None) -> Loss:
-    """A loss by its name in LOSSES, or by the import path of a function; `given` is the whole of `method.loss`."""
+    """A loss by its name in LOSSES, or by the import path of a function; `given` is the whole of
+    `method.loss`."""
     if name in LOSSES:
         return LOSSES[name]
     module, _, attribute = name.rpartition(".")
@@ -85,24 +99,29 @@ REMEMBERED = Needs("method.memory", lambda c: c.method.memory)
 
 @section
 class Config:
-    """The options that all losses share; `config_type` adds the options of a loss, `make_config` builds both."""
+    """The options that all losses share; `config_type` adds the options of a loss, `make_config`
+    builds both."""
 
     name: str = "baseline"
-    # One of LOSSES, a sum such as "triplet+arcface", or the import path of a function; sections of these names.
+    # One of LOSSES, a sum such as "triplet+arcface", or the import path of a function; sections of
+    # these names.
     loss: Annotated[str, Mark.CODE] = "normalized_softmax"
     weights: tuple[NonNegative, ...] = ()  # of the losses; by default 1 each
-    # Of embeddings, in training (by losses that take a distance) and evaluation: "cosine" compares unit vectors, all
-    # others the embeddings as they are. An import path names a function of two blocks of rows.
+    # Of embeddings, in training (by losses that take a distance) and evaluation: "cosine" compares
+    # unit vectors, all others the embeddings as they are. An import path names a function of two
+    # blocks of rows.
     distance: Annotated[str, AfterValidator(Named(("cosine", "euclidean")))] = "cosine"
     embedding_dim: NonNegativeInt = 512  # D; 0: the pooled features without a linear layer
     pooling: Pooling = "avg"  # of the feature map
-    layer_norm: bool = False  # of the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++
+    layer_norm: bool = (
+        False  # of the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++
+    )
     # Number of embeddings of past batches that pair losses also compare with.
     memory: Annotated[NonNegativeInt, PAIRS] = 0
     # Steps before the memory is used; 1,000 in its paper.
     memory_after: Annotated[NonNegativeInt, REMEMBERED] = 0
-    # Import path of a function (labels [N], labels [M]) -> (positive, negative) [N, M], masks or weights: the relation
-    # of pairs, such as shared tags or a hierarchy, in place of equal labels.
+    # Import path of a function (labels [N], labels [M]) -> (positive, negative) [N, M], masks or
+    # weights: the relation of pairs, such as shared tags or a hierarchy, in place of equal labels.
     relation: Annotated[str, AfterValidator(Named(("",))), PAIRS] = ""
 
     def __post_init__(self) -> None:
@@ -125,26 +144,36 @@ def _with_losses(loss: str) -> type[Config]:
     """`Config` with the section of each loss of a sum."""
     kinds = {section_name(name): signature.options(find(name)) for name in loss.split("+")}
     defaults = {name: field(default_factory=kind) for name, kind in kinds.items()}
-    members = {"__annotations__": {"loss": Annotated[str, Mark.CODE], **kinds}, "loss": loss, **defaults}
+    members = {
+        "__annotations__": {"loss": Annotated[str, Mark.CODE], **kinds},
+        "loss": loss,
+        **defaults,
+    }
     return section(type("Config", (Config,), members))
 
 
 def config_type(values: Mapping[str, Any]) -> type[Config]:
-    """`Config` with the section of each loss that `values` choose; ConfigError for an unknown loss, or one twice."""
+    """`Config` with the section of each loss that `values` choose; ConfigError for an unknown loss,
+    or one twice."""
     loss = values.get("loss", Config.loss)
     names = loss.split("+") if isinstance(loss, str) else [str(loss)]
     for name in names:
         find(name, loss)
     if len({section_name(name) for name in names}) < len(names):
-        raise ConfigError(f"method.loss={loss!r}: names a loss twice; give it a weight instead (method.weights)")
+        raise ConfigError(
+            f"method.loss={loss!r}: names a loss twice; give it a weight instead (method.weights)"
+        )
     return _with_losses(loss)
 
 
-def make_config(loss: str = "normalized_softmax", options: Mapping[str, Any] | None = None, **shared: Any) -> Config:
-    """The configuration of a baseline, e.g. `make_config("triplet", {"mining": "hard"}, embedding_dim=64)`.
+def make_config(
+    loss: str = "normalized_softmax", options: Mapping[str, Any] | None = None, **shared: Any
+) -> Config:
+    """The configuration of a baseline, e.g. `make_config("triplet", {"mining": "hard"},
+    embedding_dim=64)`.
 
-    The options are of the loss, or of each loss of a sum by its name; `shared` are fields of `Config`. The module of a
-    loss of your own is imported.
+    The options are of the loss, or of each loss of a sum by its name; `shared` are fields of
+    `Config`. The module of a loss of your own is imported.
     """
     import_code({"method": {"name": "baseline", "loss": loss}})
     sections = (options or {}) if "+" in loss else {section_name(loss): options or {}}
@@ -163,24 +192,33 @@ class Criterion(nn.Module):
 
     def setup(self) -> None:
         """Learned parameters; in a sum, their names begin with the name of the loss."""
-        prefixes = {loss: f"{section_name(loss)}_" if len(self.options) > 1 else "" for loss in self.options}
+        prefixes = {
+            loss: f"{section_name(loss)}_" if len(self.options) > 1 else "" for loss in self.options
+        }
         self.learned = {
             loss: {
-                name: self.param(prefixes[loss] + name, *initial(parameter, options, self.classes, self.dim))
+                name: self.param(
+                    prefixes[loss] + name, *initial(parameter, options, self.classes, self.dim)
+                )
                 for name, parameter in signature.learned(find(loss)).items()
             }
             for loss, options in self.options.items()
         }
 
     def __call__(self, embeddings: jax.Array) -> jax.Array | None:
-        """Embeddings [N, D] -> logits [N, C] without margins of the first classifier; None if there is none."""
+        """Embeddings [N, D] -> logits [N, C] without margins of the first classifier; None if there
+        is none."""
         for loss, options in self.options.items():
             if logits := getattr(find(loss), "logits", None):
                 return logits(embeddings, **self.learned[loss], **vars(options))
         return None
 
     def values(
-        self, embeddings: jax.Array, labels: jax.Array, key: jax.Array, candidates: Candidates | None = None
+        self,
+        embeddings: jax.Array,
+        labels: jax.Array,
+        key: jax.Array,
+        candidates: Candidates | None = None,
     ) -> dict[str, jax.Array]:
         """Each loss of a batch, by its name: scalars. With candidates, the pair losses only.
 
@@ -192,16 +230,26 @@ class Criterion(nn.Module):
             if candidates is not None and not takes(loss, "candidates"):
                 continue
             if candidates is None and self.relation and takes(loss, "candidates"):
-                relations = dict(zip(("positive", "negative"), self.relation(labels, labels), strict=True))
+                relations = dict(
+                    zip(("positive", "negative"), self.relation(labels, labels), strict=True)
+                )
                 others = signature.related(embeddings, relations)
-            given = {"candidates": others, "key": jax.random.fold_in(key, i) if i else key, "distance": self.distance}
+            given = {
+                "candidates": others,
+                "key": jax.random.fold_in(key, i) if i else key,
+                "distance": self.distance,
+            }
             arguments = {**vars(options), **self.learned[name], **given}
-            taken = {argument: value for argument, value in arguments.items() if takes(loss, argument)}
+            taken = {
+                argument: value for argument, value in arguments.items() if takes(loss, argument)
+            }
             found[name] = loss(embeddings, labels, **taken)
         return found
 
 
-def initial(parameter: Learned, options: Any, classes: int, dim: int) -> tuple[Initializer, tuple[int, ...]]:
+def initial(
+    parameter: Learned, options: Any, classes: int, dim: int
+) -> tuple[Initializer, tuple[int, ...]]:
     """Initialiser and shape of a parameter that a loss learns."""
     shape = tuple({"C": classes, "D": dim}.get(axis) or options.centers for axis in parameter.axes)
     match parameter.start:
@@ -219,7 +267,9 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     data.check_classes(2, f"method.loss={config.loss!r}")
     embedding = heads.Embedding(config.embedding_dim, config.pooling, config.layer_norm)
     dim = config.embedding_dim or backbone.channels
-    compared: Any = function("method.distance", config.distance) if "." in config.distance else config.distance
+    compared: Any = (
+        function("method.distance", config.distance) if "." in config.distance else config.distance
+    )
     distance = {"cosine": None, "euclidean": distances}.get(compared, compared)
     relation: Any = function("method.relation", config.relation) if config.relation else None
     criterion = Criterion(config.options, data.classes, dim, distance, relation)
@@ -237,22 +287,35 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     factors = dict(zip(config.losses, config.weights or (1.0,) * len(config.losses), strict=True))
 
     def weighted(values: dict[str, jax.Array]) -> jax.Array:
-        return jnp.sum(jnp.stack([jnp.asarray(factors[loss], x.dtype) * x for loss, x in values.items()]))
+        return jnp.sum(
+            jnp.stack([jnp.asarray(factors[loss], x.dtype) * x for loss, x in values.items()])
+        )
 
     def apply_criterion(params: PyTree, *arguments: Any, method: str) -> PyTree:
         return criterion.apply({"params": params["loss"]}, *arguments, method=method)
 
     def loss(
-        params: PyTree, model_state: PyTree, encoded: jax.Array, batch: Batch, step: jax.Array, key: jax.Array
+        params: PyTree,
+        model_state: PyTree,
+        encoded: jax.Array,
+        batch: Batch,
+        step: jax.Array,
+        key: jax.Array,
     ) -> tuple[jax.Array, Aux]:
         key_batch, key_memory = jax.random.split(key)
         values = apply_criterion(params, encoded, batch.labels, key_batch, method="values")
-        terms = {f"loss_{section_name(loss)}": value for loss, value in values.items()} if len(values) > 1 else {}
+        terms = (
+            {f"loss_{section_name(loss)}": value for loss, value in values.items()}
+            if len(values) > 1
+            else {}
+        )
         total = weighted(values)
         if not config.memory:
             return total, Aux(model_state, terms)
         past = cross_batch_memory.candidates(model_state["memory"], batch.labels, relation)
-        term = weighted(apply_criterion(params, encoded, batch.labels, key_memory, past, method="values"))
+        term = weighted(
+            apply_criterion(params, encoded, batch.labels, key_memory, past, method="values")
+        )
         term = jnp.where(model_state["seen"] >= config.memory_after, term, 0)
         rows = {"embeddings": jax.lax.stop_gradient(encoded), "labels": batch.labels}
         return total + term, Aux(model_state, {**terms, "memory": term}, rows)

@@ -27,7 +27,9 @@ class TrainingSet(NamedTuple):
     def check_classes(self, needed: int, key: str) -> None:
         """Raises `ConfigError` if there are fewer training classes than the option `key` needs."""
         if self.classes < needed:
-            raise ConfigError(f"{key}: needs {needed} training classes, the data has {self.classes}")
+            raise ConfigError(
+                f"{key}: needs {needed} training classes, the data has {self.classes}"
+            )
 
 
 class Teaching(NamedTuple):
@@ -35,7 +37,8 @@ class Teaching(NamedTuple):
 
     Attributes:
       embeddings: float [B, D], of unit length.
-      logits: float [B, C] over the training classes, without margins; None where the method has no classifier.
+      logits: float [B, C] over the training classes, without margins; None where the method has no
+        classifier.
     """
 
     embeddings: jax.Array
@@ -49,8 +52,9 @@ class Batch(NamedTuple):
       images: uint8 [V, B, H, W, 3], V views of each image.
       labels: int32 [B], in 0..C-1.
       index: int32 [B], position of each image in its split.
-      teacher: (images uint8 [B, H, W, 3]) -> Teaching; a pytree whose leaves are the variables of a trained model, so
-        that they are arguments of the compiled step. None unless the method has a `teacher`.
+      teacher: (images uint8 [B, H, W, 3]) -> Teaching; a pytree whose leaves are the variables of a
+        trained model, so that they are arguments of the compiled step. None unless the method has a
+        `teacher`.
     """
 
     images: jax.Array
@@ -60,7 +64,8 @@ class Batch(NamedTuple):
 
 
 def zeros(size: int, shape: tuple[int, int], views: int = 1) -> Batch:
-    """A batch of `size` black images of `shape` (H, W) in pixels, each in so many views, where only shapes matter."""
+    """A batch of `size` black images of `shape` (H, W) in pixels, each in so many views, where only
+    shapes matter."""
     images: Any = np.zeros((views, size, *shape, 3), np.uint8)  # of NumPy, which compiles nothing
     numbers: Any = np.zeros((size,), np.int32)
     return Batch(images, numbers, numbers)
@@ -81,10 +86,17 @@ class Aux(NamedTuple):
 
 
 class Encode(Protocol):
-    """(params, model_state, images uint8 [V, B, H, W, 3]) -> (a pytree with one row per image, model_state)."""
+    """(params, model_state, images uint8 [V, B, H, W, 3]) -> (a pytree with one row per image,
+    model_state)."""
 
     def __call__(
-        self, params: PyTree, model_state: PyTree, images: jax.Array, *, train: bool, key: jax.Array | None = None
+        self,
+        params: PyTree,
+        model_state: PyTree,
+        images: jax.Array,
+        *,
+        train: bool,
+        key: jax.Array | None = None,
     ) -> tuple[PyTree, PyTree]: ...
 
 
@@ -105,8 +117,8 @@ class Refresh(NamedTuple):
     Attributes:
       epochs: between two refreshes, warm-up epochs included.
       features: (params, model_state, images uint8 [B, H, W, 3]) -> [B, K].
-      update: (params, model_state, features float32 [N, K] of all training images, transformed as for evaluation, key)
-        -> (params, model_state), on the host.
+      update: (params, model_state, features float32 [N, K] of all training images, transformed as
+        for evaluation, key) -> (params, model_state), on the host.
     """
 
     epochs: int
@@ -115,28 +127,33 @@ class Refresh(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """Optional parts of a method. Every function takes `params` first, and a hook that is not used is None or empty.
+    """Optional parts of a method. Every function takes `params` first, and a hook that is not used
+    is None or empty.
 
     Attributes:
-      after: (params, model_state, carry of the loss) -> model_state, once the parameters have been updated.
+      after: (params, model_state, carry of the loss) -> model_state, once the parameters have been
+        updated.
       fill: (params, model_state, batches) -> model_state, before the first step.
-      refine: (params, model_state, queries [Q, D], gallery [G, D] or None, groups=None) -> the queries refined at test
-        time [Q, D']; without a gallery they refine one another. `groups`
+      refine: (params, model_state, queries [Q, D], gallery [G, D] or None, groups=None) -> the
+        queries refined at test time [Q, D']; without a gallery they refine one another. `groups`
         (`evaluation.refinement_batches.Groups`) replace the method's own batches, and the gallery.
       refresh: computation from all training images every few epochs.
-      teach: (params, model_state, encoded) -> Teaching, what a student learns from this method's trained model; None
-        where that is `embed` alone.
-      diagnose: (params, model_state, images uint8 [1, B, H, W, 3], labels int32 [B]) -> numbers by name that tell
-        whether the mechanism of the method is at work in a training batch; called on the host.
+      teach: (params, model_state, encoded) -> Teaching, what a student learns from this method's
+        trained model; None where that is `embed` alone.
+      diagnose: (params, model_state, images uint8 [1, B, H, W, 3], labels int32 [B]) -> numbers by
+        name that tell whether the mechanism of the method is at work in a training batch; called on
+        the host.
       views: images per sample.
-      whole_maps: whether `encode` needs whole feature maps; otherwise the mean and the maximum over the map suffice.
-      parts: of the embedding [B, D] that are also analysed by themselves: name, first column, column after the last.
-      history: names of the entries of `model_state` that past batches have left, such as a queue; a run that starts
-        from the weights of another does not take them over.
-      class_axis: path of a parameter -> its axis of training classes, along which it is spread over the devices; None
-        for parameters that are on every device.
-      teacher: work directory of the run whose model `loss` finds in `batch.teacher`. `loss` raises ConfigError, when it
-        is traced, where that model does not fit.
+      whole_maps: whether `encode` needs whole feature maps; otherwise the mean and the maximum over
+        the map suffice.
+      parts: of the embedding [B, D] that are also analysed by themselves: name, first column,
+        column after the last.
+      history: names of the entries of `model_state` that past batches have left, such as a queue; a
+        run that starts from the weights of another does not take them over.
+      class_axis: path of a parameter -> its axis of training classes, along which it is spread over
+        the devices; None for parameters that are on every device.
+      teacher: work directory of the run whose model `loss` finds in `batch.teacher`. `loss` raises
+        ConfigError, when it is traced, where that model does not fit.
     """
 
     after: Callable[[PyTree, PyTree, PyTree], PyTree] | None = None
@@ -156,20 +173,21 @@ class Hooks(NamedTuple):
 class Method(NamedTuple):
     """A deep metric learning method: the parts of every method, and hooks.
 
-    `params` and `model_state` are nested dicts: `params` is trained by gradients; `model_state` is everything else
-    (batch statistics, queue, momentum encoder). Both have a key "backbone".
+    `params` and `model_state` are nested dicts: `params` is trained by gradients; `model_state` is
+    everything else (batch statistics, queue, momentum encoder). Both have a key "backbone".
 
     Attributes:
       init: (key, batch) -> (params, model_state). The batch gives the shapes only.
       encode: backbone and head, applied to each image. Only batch statistics connect the rows.
-      loss: (params, model_state, encoded, batch, step, key) -> (scalar, Aux), from the encoded global batch; `step` is
-        the number of updates so far, for schedules of coefficients.
+      loss: (params, model_state, encoded, batch, step, key) -> (scalar, Aux), from the encoded
+        global batch; `step` is the number of updates so far, for schedules of coefficients.
       embed: (params, model_state, images uint8 [B, H, W, 3]) -> [B, D], normalised as in the paper.
       groups: names of the optimizer's parameter groups.
-      group: path of a parameter, a tuple of dict keys -> name of its group, by default the first key. Also of an entry
-        of `model_state` that is not `history`: batch statistics belong to the group of their layer.
-      distance: with which evaluation compares embeddings: a name, or a function of two blocks of rows, [N, D] and
-        [M, D] -> [N, M], as described in `evaluation.own_distances`.
+      group: path of a parameter, a tuple of dict keys -> name of its group, by default the first
+        key. Also of an entry of `model_state` that is not `history`: batch statistics belong to the
+        group of their layer.
+      distance: with which evaluation compares embeddings: a name, or a function of two blocks of
+        rows, [N, D] and [M, D] -> [N, M], as described in `evaluation.own_distances`.
       hooks: optional parts of the method.
     """
 
@@ -184,14 +202,20 @@ class Method(NamedTuple):
 
 
 def map_functions(wrap: Callable[[Any], Any], method: Method) -> Method:
-    """The method with `wrap` around each of its functions of parameters, except `init`, paths and distances."""
-    wrapped: Method = jax.tree.map(lambda leaf: wrap(leaf) if callable(leaf) else leaf, method, is_leaf=callable)
+    """The method with `wrap` around each of its functions of parameters, except `init`, paths and
+    distances."""
+    wrapped: Method = jax.tree.map(
+        lambda leaf: wrap(leaf) if callable(leaf) else leaf, method, is_leaf=callable
+    )
     hooks = wrapped.hooks._replace(class_axis=method.hooks.class_axis)
-    return wrapped._replace(init=method.init, group=method.group, distance=method.distance, hooks=hooks)
+    return wrapped._replace(
+        init=method.init, group=method.group, distance=method.distance, hooks=hooks
+    )
 
 
 def teaching(method: Method) -> Callable[[PyTree, PyTree, jax.Array], Teaching]:
-    """(params, model_state, images uint8 [B, H, W, 3]) -> Teaching of a trained model: `teach`, or its embedding."""
+    """(params, model_state, images uint8 [B, H, W, 3]) -> Teaching of a trained model: `teach`, or
+    its embedding."""
 
     def outputs(params: PyTree, model_state: PyTree, images: jax.Array) -> Teaching:
         if method.hooks.teach is None:

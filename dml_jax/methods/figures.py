@@ -4,8 +4,8 @@ A method's package with a module `figures` declares there:
 
 FIGURES    the figures by name: dict[str, Figure]
 
-The docstring of that module has one indented line per figure, its name and content, which `dml-jax analyse --help`
-shows. Pure functions compute the numbers, others draw them with `dml_jax.drawing`.
+The docstring of that module has one indented line per figure, its name and content, which `dml-jax
+analyse --help` shows. Pure functions compute the numbers, others draw them with `dml_jax.drawing`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 class Panel(NamedTuple):
     """The part of a figure that comparisons of models show."""
 
-    draw: Callable[["Axes"], None]  # draws it in axes, to which others may have been drawn if they are overlaid
+    draw: Callable[
+        ["Axes"], None
+    ]  # draws it in axes, to which others may have been drawn if they are overlaid
     # All models in one panel, or one panel each, with the same axes or their own.
     layout: Literal["overlaid", "same axes", "own axes"]
 
@@ -65,7 +67,8 @@ class FigureInput(Protocol):
       model: the analysed one.
       node: position, in the training batch, of the image that is shown.
       kept_steps: steps of the models kept during training.
-      training_batch: the images of one training batch by class, cropped as for evaluation: uint8 [1, B, H, W, 3].
+      training_batch: the images of one training batch by class, cropped as for evaluation: uint8
+        [1, B, H, W, 3].
     """
 
     node: int
@@ -80,7 +83,8 @@ class FigureInput(Protocol):
     def training_batch(self) -> Batch: ...
 
     def models(self) -> Iterator[Trained]:
-        """Yields the untrained model, if it can be restored, those kept during training, and the analysed one."""
+        """Yields the untrained model, if it can be restored, those kept during training, and the
+        analysed one."""
 
     def split(self, name: str) -> Split:
         """The split of this name; "batch" stands for the images of `training_batch`."""
@@ -94,7 +98,9 @@ class Figure(NamedTuple):
 
     title: str  # heading in the report
     findings: Callable[[FigureInput, str], list[Finding]]  # computes the numbers for a split
-    reason_not_to: Callable[[FigureInput], str]  # why it does not apply to a run of any method; empty if it does
+    reason_not_to: Callable[
+        [FigureInput], str
+    ]  # why it does not apply to a run of any method; empty if it does
     by_split: bool = True  # False if it shows the training batch, or all splits
 
 

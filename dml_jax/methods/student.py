@@ -1,9 +1,9 @@
 """A student of a trained model (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021, appendix C.4).
 
-Test-time message passing (MPN) needs batches and a second network. A student needs only the backbone: an embedding
-layer and a linear classifier are trained with the label-smoothed cross-entropy LS of MPN's auxiliary loss and with the
-outputs of the teacher (marked *) for the same images. z are logits, f embeddings of unit length, h is the Huber loss
-with delta 1:
+Test-time message passing (MPN) needs batches and a second network. A student needs only the
+backbone: an embedding layer and a linear classifier are trained with the label-smoothed
+cross-entropy LS of MPN's auxiliary loss and with the outputs of the teacher (marked *) for the same
+images. z are logits, f embeddings of unit length, h is the Huber loss with delta 1:
 
     L               = LS(z / T) + w times one of
     distillation    -sum_c p*_c log p_c,          p = softmax(z / tau)      mean over samples; Hinton et al. (2015)
@@ -12,15 +12,17 @@ with delta 1:
     relational       |d*_ij - d_ij|                                         sum over all N^2 ordered pairs
                      d_ij = D_ij / mean(D),  D_ij = sum_k h(f_ik - f_jk)    after Park et al. (CVPR 2019)
 
-These equations follow the authors' code; the paper describes them in words and specifies neither which distillation it
-used nor whether the cross-entropy is kept. The authors store the teacher's outputs in files beforehand; here the
-teacher runs on the same augmented images as the student, before random erasing. An MPN teaches the embeddings and
-logits that its network computes for the training batch; the Group Loss, baselines with a classifier, and students teach
-their test-time embeddings and logits; other methods only their test-time embeddings.
+These equations follow the authors' code; the paper describes them in words and specifies neither
+which distillation it used nor whether the cross-entropy is kept. The authors store the teacher's
+outputs in files beforehand; here the teacher runs on the same augmented images as the student,
+before random erasing. An MPN teaches the embeddings and logits that its network computes for the
+training batch; the Group Loss, baselines with a classifier, and students teach their test-time
+embeddings and logits; other methods only their test-time embeddings.
 
-Reported R@1 and NMI (Table 8), CUB and Cars196: distillation 65.7, 70.3 and 85.6, 71.6; imitation 65.3, 70.1 and 85.6,
-70.9; relational 64.9, 68.7 and 84.7, 70.5; for comparison, MPN's own backbone 70.3, 74.0 and 88.1, 74.8.
-"""
+Reported R@1 and NMI (Table 8), CUB and Cars196: distillation 65.7, 70.3 and 85.6, 71.6; imitation
+65.3, 70.1 and 85.6, 70.9; relational 64.9, 68.7 and 84.7, 70.5; for comparison, MPN's own backbone
+70.3, 74.0 and 88.1, 74.8.
+"""  # noqa: E501
 
 from typing import Annotated, Literal
 
@@ -32,7 +34,16 @@ from jax import lax
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, Pooling
-from dml_jax.config.fields import Fraction, Mark, Needs, NonNegative, Positive, PositiveInt, require, section
+from dml_jax.config.fields import (
+    Fraction,
+    Mark,
+    Needs,
+    NonNegative,
+    Positive,
+    PositiveInt,
+    require,
+    section,
+)
 from dml_jax.errors import ConfigError
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods import heads
@@ -54,7 +65,9 @@ class Config:
     name: str = "student"
     teacher: Annotated[str, Mark.PATH] = ""  # work directory of the teacher's run, on the same data
     kind: Kind = "distillation"  # what to learn from the teacher
-    weight: NonNegative = 1.0  # w, weight of the teacher's term; 0.01 for "relational" in the authors' code
+    weight: NonNegative = (
+        1.0  # w, weight of the teacher's term; 0.01 for "relational" in the authors' code
+    )
     # tau, divides both logits of a distillation; 10 on the authors' other data sets.
     soft_temperature: Annotated[Positive, DISTILLED] = 1.0
     embedding_dim: PositiveInt = 512  # D
@@ -63,7 +76,12 @@ class Config:
     pooling: Pooling = "max"  # pooling of the feature map
 
     def __post_init__(self) -> None:
-        require(self.teacher != "", "teacher", self.teacher, "must be the work directory of a trained run")
+        require(
+            self.teacher != "",
+            "teacher",
+            self.teacher,
+            "must be the work directory of a trained run",
+        )
 
 
 def relative_distances(embeddings: jax.Array) -> jax.Array:
@@ -79,21 +97,26 @@ def check_teacher(teaching: Teaching, classes: int, config: Config) -> None:
     known = 0 if teaching.logits is None else teaching.logits.shape[1]
     if config.kind.startswith("distillation") and known != classes:
         problem = (
-            f"has logits of {known} classes, but the data has {classes}; choose a teacher trained on these classes, or "
+            f"has logits of {known} classes, but the data has {classes}; choose a teacher trained "
+            "on these classes, or "
             "set method.kind to 'imitation' or 'relational'"
         )
     dim = teaching.embeddings.shape[1]
     if config.kind == "imitation" and dim != config.embedding_dim:
         problem = (
-            f"has embeddings of {dim} dimensions, which must equal method.embedding_dim={config.embedding_dim} for "
+            f"has embeddings of {dim} dimensions, which must equal "
+            f"method.embedding_dim={config.embedding_dim} for "
             "method.kind='imitation'"
         )
     if problem:
         raise ConfigError(f"method.teacher={config.teacher!r}: {problem}")
 
 
-def teacher_loss(embeddings: jax.Array, logits: jax.Array, teaching: Teaching, config: Config) -> jax.Array:
-    """The teacher's term of L before its weight, from f [B, D] of unit length and z [B, C] -> scalar."""
+def teacher_loss(
+    embeddings: jax.Array, logits: jax.Array, teaching: Teaching, config: Config
+) -> jax.Array:
+    """The teacher's term of L before its weight, from f [B, D] of unit length and z [B, C] ->
+    scalar."""
     f, f_teacher = at_least_float32(embeddings), at_least_float32(teaching.embeddings)
     match config.kind:
         case "imitation":
@@ -101,7 +124,9 @@ def teacher_loss(embeddings: jax.Array, logits: jax.Array, teaching: Teaching, c
         case "relational":
             return jnp.abs(relative_distances(f_teacher) - relative_distances(f)).sum(axis=1).sum()
     assert teaching.logits is not None
-    logits, teacher_logits = (at_least_float32(z) / config.soft_temperature for z in (logits, teaching.logits))
+    logits, teacher_logits = (
+        at_least_float32(z) / config.soft_temperature for z in (logits, teaching.logits)
+    )
     log_p = jax.nn.log_softmax(logits)
     if config.kind == "distillation":  # not multiplied by tau^2
         return -jnp.sum(jax.nn.softmax(teacher_logits) * log_p, axis=1).mean()
@@ -117,19 +142,28 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)
         params, model_state = heads.init(backbone, embedding, keys, batch)
-        params["auxiliary"], _ = functional.init(auxiliary, keys[2], functional.struct(1, config.embedding_dim))
+        params["auxiliary"], _ = functional.init(
+            auxiliary, keys[2], functional.struct(1, config.embedding_dim)
+        )
         return params, model_state
 
     encode = heads.encoder(backbone, embedding)
 
     def loss(
-        params: PyTree, model_state: PyTree, encoded: jax.Array, batch: Batch, step: jax.Array, key: jax.Array
+        params: PyTree,
+        model_state: PyTree,
+        encoded: jax.Array,
+        batch: Batch,
+        step: jax.Array,
+        key: jax.Array,
     ) -> tuple[jax.Array, Aux]:
         assert batch.teacher is not None
         teaching = lax.stop_gradient(batch.teacher(batch.images[0]))
         check_teacher(teaching, data.classes, config)
         logits: PyTree = auxiliary.apply({"params": params["auxiliary"]}, encoded)
-        loss_labels = cross_entropy(logits / config.temperature, batch.labels, smoothing=config.smoothing).mean()
+        loss_labels = cross_entropy(
+            logits / config.temperature, batch.labels, smoothing=config.smoothing
+        ).mean()
         loss_teacher = teacher_loss(unit(encoded), logits, teaching, config)
         terms = {"loss_labels": loss_labels, "loss_teacher": loss_teacher}
         return loss_labels + config.weight * loss_teacher, Aux(model_state, terms)

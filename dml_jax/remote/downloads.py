@@ -29,10 +29,14 @@ class Source(NamedTuple):
 
 
 def fetch(source: Source, target: Path, elsewhere: str, progress: Callable[[int], None]) -> None:
-    """Downloads a file to `target`; failures are DataErrors that end with `elsewhere`, another source."""
+    """Downloads a file to `target`; failures are DataErrors that end with `elsewhere`, another
+    source."""
     try:
         with atomic_write(target) as draft:
-            with draft.open("wb") as file, urllib.request.urlopen(source.url, timeout=SECONDS) as reply:
+            with (
+                draft.open("wb") as file,
+                urllib.request.urlopen(source.url, timeout=SECONDS) as reply,
+            ):
                 length = reply.headers["Content-Length"]
                 total, done = source.size if length is None else int(length), 0
                 kind = reply.headers.get_content_type()
@@ -49,4 +53,6 @@ def fetch(source: Source, target: Path, elsewhere: str, progress: Callable[[int]
     except (OSError, HTTPException, ValueError) as problem:
         if isinstance(problem, OSError) and problem.errno in UNWRITABLE:
             raise
-        raise DataError(f"{source.url}: cannot be downloaded ({reason(problem)}); try again, or {elsewhere}") from None
+        raise DataError(
+            f"{source.url}: cannot be downloaded ({reason(problem)}); try again, or {elsewhere}"
+        ) from None

@@ -1,6 +1,7 @@
 """The Hugging Face hub: its failures as one sentence (extra "hub").
 
-The client of the hub keeps the files in its own cache, and repeats and continues interrupted downloads.
+The client of the hub keeps the files in its own cache, and repeats and continues interrupted
+downloads.
 """
 
 import importlib
@@ -16,24 +17,31 @@ SECONDS = 60.0  # without an answer, where the client would wait for ever
 
 
 def client(error: type[UserError], needed_for: str) -> Any:
-    """The package `huggingface_hub`, which prints errors only and waits for answers at most `SECONDS`."""
-    # Xet, the faster of its two ways to transfer files, tries for minutes to reach servers that a firewall blocks.
+    """The package `huggingface_hub`, which prints errors only and waits for answers at most
+    `SECONDS`."""
+    # Xet, the faster of its two ways to transfer files, tries for minutes to reach servers that a
+    # firewall blocks.
     os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
     try:
         library = importlib.import_module("huggingface_hub")
     except ImportError:
-        raise error(f"{needed_for}: huggingface_hub is not installed: pip install huggingface_hub") from None
+        raise error(
+            f"{needed_for}: huggingface_hub is not installed: pip install huggingface_hub"
+        ) from None
     importlib.import_module("huggingface_hub.utils").logging.set_verbosity_error()
     library.get_session().timeout = SECONDS
     return library
 
 
 @contextmanager
-def asking(address: str, error: type[UserError], done: str = "downloaded", elsewhere: str = "") -> Iterator[Any]:
-    """Context with the client of the hub, whose failures become `error`: "`address` cannot be `done`".
+def asking(
+    address: str, error: type[UserError], done: str = "downloaded", elsewhere: str = ""
+) -> Iterator[Any]:
+    """Context with the client of the hub, whose failures become `error`: "`address` cannot be
+    `done`".
 
-    `address` is hf://… or the option that was given. `elsewhere` is the end of the messages that say "try again": how
-    to get the files in another way.
+    `address` is hf://… or the option that was given. `elsewhere` is the end of the messages that
+    say "try again": how to get the files in another way.
     """
     library = client(error, address)
     try:
@@ -54,7 +62,10 @@ def explain(problem: Exception, elsewhere: str = "") -> str:
         problem = problem.__cause__
     why, remedy = reason(problem), f"try again{elsewhere}"
     if isinstance(problem, errors.HfHubHTTPError):
-        why = f"HTTP {problem.response.status_code}: {reason(Exception(problem.server_message or 'no reason given'))}"
+        why = (
+            f"HTTP {problem.response.status_code}: "
+            f"{reason(Exception(problem.server_message or 'no reason given'))}"
+        )
         if problem.response.status_code in (401, 403):
             remedy = "log in with `hf auth login` as a user who may do this"
     match problem:

@@ -35,18 +35,22 @@ class Part(NamedTuple):
 
 
 class Explorer:
-    """Nearest neighbours of a split, and of uploaded photographs, in a gallery or else among the queries themselves."""
+    """Nearest neighbours of a split, and of uploaded photographs, in a gallery or else among the
+    queries themselves."""
 
     def __init__(self, title: str, queries: Part, gallery: Part | None = None):
         self._title = title
         self._parts = {"query": queries, "gallery": gallery or queries}
         self._same_set = gallery is None
         searched = self._parts["gallery"]
-        _, first = neighbors.search(queries.embeddings, searched.embeddings, 1, exclude_self=self._same_set)
+        _, first = neighbors.search(
+            queries.embeddings, searched.embeddings, 1, exclude_self=self._same_set
+        )
         self._wrong = searched.split.labels[np.asarray(first)[:, 0]] != queries.split.labels
 
     def routes(self) -> list[Route]:
-        """Routes of the page, lists of images, neighbours, and images; Starlette calls the handlers in threads."""
+        """Routes of the page, lists of images, neighbours, and images; Starlette calls the handlers
+        in threads."""
         return [
             Route("/", self._page),
             Route("/list", self._list),
@@ -66,16 +70,27 @@ class Explorer:
             for i, (name, count) in enumerate(zip(queries.classes, counts.tolist(), strict=True))
             if count
         )
-        body = Template(html.resource("explore.html")).substitute(title=html.text(self._title), options=options)
+        body = Template(html.resource("explore.html")).substitute(
+            title=html.text(self._title), options=options
+        )
         sources = "'self' blob:; connect-src 'self'"
         styles, scripts = ("explore.css",), ("explore.js",)
         title = f"{self._title}: neighbours"
-        return HTMLResponse(html.document(title, body, styles=styles, scripts=scripts, sources=sources))
+        return HTMLResponse(
+            html.document(title, body, styles=styles, scripts=scripts, sources=sources)
+        )
 
     def _list(self, request: Request) -> Response:
-        """PAGE images from `start`, of one class or all, optionally only if their nearest image has another class."""
-        start, label = (_integer(request, name, default) for name, default in (("start", 0), ("class", -1)))
-        chosen = np.ones(len(self._wrong), bool) if label < 0 else self._parts["query"].split.labels == label
+        """PAGE images from `start`, of one class or all, optionally only if their nearest image has
+        another class."""
+        start, label = (
+            _integer(request, name, default) for name, default in (("start", 0), ("class", -1))
+        )
+        chosen = (
+            np.ones(len(self._wrong), bool)
+            if label < 0
+            else self._parts["query"].split.labels == label
+        )
         if request.query_params.get("wrong") == "1":
             chosen = chosen & self._wrong
         rows = np.flatnonzero(chosen)
@@ -88,7 +103,8 @@ class Explorer:
         return JSONResponse({"query": self._entry("query", index), "neighbors": found})
 
     def _nearest(self, row: np.ndarray, query: int | None) -> list[Answer]:
-        """The images nearest to an embedding [D]; a listed image is excluded, and compared with their classes."""
+        """The images nearest to an embedding [D]; a listed image is excluded, and compared with
+        their classes."""
         searched = self._parts["gallery"]
         cosines = np.clip(searched.embeddings @ row, -1, 1)
         if query is not None and self._same_set:
@@ -96,9 +112,14 @@ class Explorer:
         count = min(SHOWN, len(cosines) - (query is not None and self._same_set))
         found = []
         for index in np.argsort(-cosines, kind="stable")[:count].tolist():
-            entry = self._entry("gallery", index) | {"cosine": float(cosines[index]), "link": self._same_set}
+            entry = self._entry("gallery", index) | {
+                "cosine": float(cosines[index]),
+                "link": self._same_set,
+            }
             if query is not None:
-                entry["same"] = bool(searched.split.labels[index] == self._parts["query"].split.labels[query])
+                entry["same"] = bool(
+                    searched.split.labels[index] == self._parts["query"].split.labels[query]
+                )
             found.append(entry)
         return found
 
@@ -117,7 +138,9 @@ class Explorer:
         part, side = request.path_params["part"], SIDES.get(request.path_params["size"])
         if part not in self._parts or side is None:
             raise HTTPException(404, "there are no such images")
-        picture = Image.fromarray(self._parts[part].split.read(self._parse_index(part, request), None))
+        picture = Image.fromarray(
+            self._parts[part].split.read(self._parse_index(part, request), None)
+        )
         picture.thumbnail((side, side))
         file = io.BytesIO()
         picture.save(file, "JPEG", quality=85)

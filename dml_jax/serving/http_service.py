@@ -1,8 +1,9 @@
 """HTTP service of `dml-jax serve` and `dml-jax explore`: answers images in batches.
 
-uvicorn and Starlette limit connections, sizes and host names; `_Protocol` closes the connections of clients that keep
-the server waiting. Images of more than `PIXELS` are refused before they are decoded, and `decode.Room` limits the
-memory of those that are decoded at a time. Encryption and authentication are left to a reverse proxy.
+uvicorn and Starlette limit connections, sizes and host names; `_Protocol` closes the connections of
+clients that keep the server waiting. Images of more than `PIXELS` are refused before they are
+decoded, and `decode.Room` limits the memory of those that are decoded at a time. Encryption and
+authentication are left to a reverse proxy.
 """
 
 import asyncio
@@ -44,10 +45,12 @@ SECONDS = 30.0  # from the headers of a request to its answer
 BODY = 32 << 20  # bytes
 BODIES = 1 << 27  # bytes of all requests in memory
 PIXELS = 25_000_000  # of an image, somewhat more than most cameras have
-# Bytes needed to decode an image, and scans of a JPEG file, above which it is decoded after the others of this kind.
+# Bytes needed to decode an image, and scans of a JPEG file, above which it is decoded after the
+# others of this kind.
 LARGE, SCANS = decode.MEMORY // 4, 20
 CONNECTIONS = 128
-# A client has these seconds to send a request or to take an answer, and one more for this many bytes that it sends.
+# A client has these seconds to send a request or to take an answer, and one more for this many
+# bytes that it sends.
 PATIENCE, RATE = 10.0, 1 << 14
 BATCH = 16  # images per call of the network, a power of two
 CLASSES = 5  # in an answer
@@ -56,11 +59,14 @@ BUSY = JSONResponse({"error": TOO_MANY}, 503, {"Retry-After": "1", "Connection":
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 Answer = dict[str, Any]
-Answers = Callable[[np.ndarray], Sequence[Answer | DataError]]  # embeddings float32 [B, D] -> B answers
+Answers = Callable[
+    [np.ndarray], Sequence[Answer | DataError]
+]  # embeddings float32 [B, D] -> B answers
 
 
 class Service:
-    """Answers `POST /`. A batch consists of the images that arrived while the previous one was computed.
+    """Answers `POST /`. A batch consists of the images that arrived while the previous one was
+    computed.
 
     `answers` computes the answers from the embeddings, which are otherwise the answers.
     """
@@ -71,7 +77,9 @@ class Service:
         self._answers = answers or (lambda rows: [{"embedding": row.tolist()} for row in rows])
         # Threads of their own: neither the network nor small images wait for large ones.
         self._readers, self._large = ThreadPoolExecutor(usable_cores()), ThreadPoolExecutor(1)
-        self._waiting: asyncio.Queue[tuple[np.ndarray, asyncio.Future[tuple[np.ndarray, Answer]]]] = asyncio.Queue()
+        self._waiting: asyncio.Queue[
+            tuple[np.ndarray, asyncio.Future[tuple[np.ndarray, Answer]]]
+        ] = asyncio.Queue()
 
     def compile(self) -> None:
         """Compiles the programs for every batch size."""
@@ -81,14 +89,18 @@ class Service:
     def _compute(self, images: list[np.ndarray]) -> list[tuple[np.ndarray, Answer] | DataError]:
         rows = self._model.embed_pixels(np.stack(images))
         answers = zip(rows, self._answers(rows), strict=True)
-        return [answer if isinstance(answer, DataError) else (row, answer) for row, answer in answers]
+        return [
+            answer if isinstance(answer, DataError) else (row, answer) for row, answer in answers
+        ]
 
     def _reader(self, file: bytes) -> ThreadPoolExecutor:
         """The threads that decode an image, by its header; refuses one of too many pixels."""
         with suppress(DataError):  # which decoding it raises again, with a name
             width, height, memory = decode.header(file)
             if width * height > PIXELS:
-                raise HTTPException(413, f"image: {width}x{height} pixels; send one of at most {PIXELS:,} pixels")
+                raise HTTPException(
+                    413, f"image: {width}x{height} pixels; send one of at most {PIXELS:,} pixels"
+                )
             if memory > LARGE or file.count(b"\xff\xda") > SCANS:
                 return self._large
         return self._readers
@@ -99,11 +111,15 @@ class Service:
             batch = [await self._waiting.get()]
             while len(batch) < BATCH and not self._waiting.empty():
                 batch.append(self._waiting.get_nowait())
-            batch = [(image, future) for image, future in batch if not future.done()]  # drops requests timed out
+            batch = [
+                (image, future) for image, future in batch if not future.done()
+            ]  # drops requests timed out
             if not batch:
                 continue
             try:
-                results: Sequence[Any] = await asyncio.to_thread(self._compute, [image for image, _ in batch])
+                results: Sequence[Any] = await asyncio.to_thread(
+                    self._compute, [image for image, _ in batch]
+                )
             except Exception as error:  # fails this batch only
                 results = [error] * len(batch)
             for (_, future), result in zip(batch, results, strict=True):
@@ -126,11 +142,15 @@ class Service:
                 self._waiting.put_nowait((image, future))
                 row, answer = await future
         except TimeoutError:
-            raise HTTPException(503, f"no answer within {SECONDS:g} seconds; try again later") from None
+            raise HTTPException(
+                503, f"no answer within {SECONDS:g} seconds; try again later"
+            ) from None
         except ClientDisconnect:
             return Response()  # nobody receives it
         if not np.isfinite(row).all():
-            raise HTTPException(400, "image: the model's embedding is not finite; send another image")
+            raise HTTPException(
+                400, "image: the model's embedding is not finite; send another image"
+            )
         if request.query_params.get("embedding") == "1":
             answer = answer | {"embedding": row.tolist()}
         return JSONResponse(answer)
@@ -144,11 +164,14 @@ async def _content(request: Request) -> bytes:
         for value in form.values():
             if isinstance(value, UploadFile):
                 return await value.read()
-    raise HTTPException(400, "the form contains no complete file; send one, e.g. curl -F file=@photo.jpg")
+    raise HTTPException(
+        400, "the form contains no complete file; send one, e.g. curl -F file=@photo.jpg"
+    )
 
 
 class _Bodies:
-    """The application, with a limit on the bytes of all requests that it has received and not yet answered."""
+    """The application, with a limit on the bytes of all requests that it has received and not yet
+    answered."""
 
     def __init__(self, app: ASGIApp):
         self._app, self._held = app, 0
@@ -174,8 +197,8 @@ class _Bodies:
 class _Protocol(H11Protocol):
     """uvicorn's protocol, with a deadline for headers, bodies and the taking of answers.
 
-    Beyond `CONNECTIONS`, the client that has kept the server waiting for longest makes room for a new one, so that
-    those who send nothing, or slowly, block nobody.
+    Beyond `CONNECTIONS`, the client that has kept the server waiting for longest makes room for a
+    new one, so that those who send nothing, or slowly, block nobody.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -183,7 +206,11 @@ class _Protocol(H11Protocol):
         self._began = self._heard = self.loop.time()
         self._received = 0
         if len(self.connections) > CONNECTIONS:
-            others = [each for each in self.connections if isinstance(each, _Protocol) and each is not self]
+            others = [
+                each
+                for each in self.connections
+                if isinstance(each, _Protocol) and each is not self
+            ]
             if waiting := [each for each in others if each._keeps_waiting()]:
                 min(waiting, key=lambda each: each._heard)._end()
             else:
@@ -212,8 +239,14 @@ class _Protocol(H11Protocol):
 
     def _end(self) -> None:
         self.connections.discard(self)  # at once, for their limit
-        if self._received and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not self.transport.is_closing():
-            self.transport.write(b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        if (
+            self._received
+            and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
+            and not self.transport.is_closing()
+        ):
+            self.transport.write(
+                b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+            )
         self.transport.abort()  # rather than wait for it to take what was sent
 
 
@@ -227,15 +260,20 @@ async def _explain(request: Request, error: Exception) -> Response:
     if isinstance(error, DataError):
         return JSONResponse({"error": printable(str(error))}, 400)
     if isinstance(error, MemoryError):
-        return JSONResponse({"error": "not enough memory for this image; try again later, or send a smaller one"}, 503)
+        return JSONResponse(
+            {"error": "not enough memory for this image; try again later, or send a smaller one"},
+            503,
+        )
     return JSONResponse({"error": "internal error; see the output of the server"}, 500)
 
 
-def server(service: Service, routes: Sequence[Route] = (), hosts: Sequence[str] = LOCAL_NAMES) -> uvicorn.Server:
+def server(
+    service: Service, routes: Sequence[Route] = (), hosts: Sequence[str] = LOCAL_NAMES
+) -> uvicorn.Server:
     """A server of `POST /`, `GET /health`, `GET /statistics` and further routes.
 
-    It refuses requests for other host names: a page of another site could otherwise let its own name resolve to the
-    address of this server.
+    It refuses requests for other host names: a page of another site could otherwise let its own
+    name resolve to the address of this server.
     """
 
     @asynccontextmanager
@@ -263,16 +301,27 @@ def server(service: Service, routes: Sequence[Route] = (), hosts: Sequence[str] 
             Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
             Middleware(_Bodies),
         ],
-        exception_handlers=dict.fromkeys((HTTPException, DataError, MemoryError, Exception), _explain),
+        exception_handlers=dict.fromkeys(
+            (HTTPException, DataError, MemoryError, Exception), _explain
+        ),
         lifespan=lifespan,
         max_body_size=BODY,
     )
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # silences a warning for every malformed form
+    logging.getLogger("python_multipart").setLevel(
+        logging.ERROR
+    )  # silences a warning for every malformed form
     config = uvicorn.Config(
-        app, http=_Protocol, ws="none", lifespan="on", log_level="error", access_log=False, proxy_headers=False,
-        h11_max_incomplete_event_size=1 << 14, timeout_keep_alive=5,
+        app,
+        http=_Protocol,
+        ws="none",
+        lifespan="on",
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=1 << 14,
+        timeout_keep_alive=5,
         timeout_graceful_shutdown=int(SECONDS),
-    )  # fmt: skip
+    )
     running = uvicorn.Server(config)
     return running
 
@@ -280,8 +329,8 @@ def server(service: Service, routes: Sequence[Route] = (), hosts: Sequence[str] 
 class EnrolledClasses:
     """Answers with the classes of an index file; a replaced file is read again.
 
-    A new file that cannot be used is reported on stderr once, and the index before it is kept. `decision` holds the
-    arguments of `Index.classify`.
+    A new file that cannot be used is reported on stderr once, and the index before it is kept.
+    `decision` holds the arguments of `Index.classify`.
     """
 
     def __init__(self, model: "EmbeddingModel", path: Path, decision: dict[str, Any]):
@@ -291,16 +340,21 @@ class EnrolledClasses:
         self._counts: Counter[str] = Counter()
 
     def statistics(self) -> Answer:
-        """The answers since the start by class, and the rates to compare: unknown now, and as promised."""
+        """The answers since the start by class, and the rates to compare: unknown now, and as
+        promised."""
         total, unknown = self._counts.total(), self._counts[UNKNOWN]
         point = self._index.expect(self._decision["false_accept_rate"])
         return {
             "answers": total,
-            "classes": {printable(name): n for name, n in self._counts.most_common() if name != UNKNOWN},
+            "classes": {
+                printable(name): n for name, n in self._counts.most_common() if name != UNKNOWN
+            },
             "unknown": unknown,
             "unknown_rate": unknown / total if total else None,
             # Without strangers; as many of these as the images hold are unknown in addition.
-            "promised_unknown_rate": [None if np.isnan(share) else share for share in point.unknown],
+            "promised_unknown_rate": [
+                None if np.isnan(share) else share for share in point.unknown
+            ],
             "index": {"images": len(self._index.images), "classes": len(self._index.classes)},
         }
 
@@ -317,19 +371,27 @@ class EnrolledClasses:
         try:
             self._index = self._load()
         except UserError as error:
-            print(f"warning: {printable(str(error))}; the index before it is kept", file=sys.stderr, flush=True)
+            print(
+                f"warning: {printable(str(error))}; the index before it is kept",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def __call__(self, rows: np.ndarray) -> list[Answer | DataError]:
-        """Answers with "class", "score", "threshold", "cosine" and "classes", the most similar ones with cosines.
+        """Answers with "class", "score", "threshold", "cosine" and "classes", the most similar ones
+        with cosines.
 
-        An image whose embedding cannot be compared has an error instead, which does not concern the others.
+        An image whose embedding cannot be compared has an error instead, which does not concern the
+        others.
         """
         self._reload()
         bad = [open_set.first_bad_row(row[None]) for row in rows]
         good = np.array([problem is None for problem in bad])
         answers = iter(self._classified(rows[good]) if good.any() else ())
         return [
-            DataError(f"image: the model's embedding {problem[1]}; send another image") if problem else next(answers)
+            DataError(f"image: the model's embedding {problem[1]}; send another image")
+            if problem
+            else next(answers)
             for problem in bad
         ]
 
@@ -352,5 +414,7 @@ class EnrolledClasses:
                     for label, value in zip(labels, values, strict=True)
                 ],
             }
-            for name, margin, labels, values in zip(names, margins, index.labels[positions], cosines, strict=True)
+            for name, margin, labels, values in zip(
+                names, margins, index.labels[positions], cosines, strict=True
+            )
         ]

@@ -18,4 +18,4 @@
     records/            the work directory: metrics, timing, kept models
 
 `dml_jax.run` calls `loop.train`.
-"""
+"""  # noqa: E501

@@ -1,14 +1,15 @@
 """Checkpoints of the complete train state, verified before they are read.
 
-`<workdir>/checkpoints/latest` keeps the newest few and `…/best` the best few, in separate directories so that neither
-deletes the other's. Orbax writes each into a temporary directory and renames it; a manifest, written last, marks it as
-complete and says which run it belongs to. A killed run leaves nothing that could be mistaken for a checkpoint, and
-damage and checkpoints of another run are found before anything is restored.
+`<workdir>/checkpoints/latest` keeps the newest few and `…/best` the best few, in separate
+directories so that neither deletes the other's. Orbax writes each into a temporary directory and
+renames it; a manifest, written last, marks it as complete and says which run it belongs to. A
+killed run leaves nothing that could be mistaken for a checkpoint, and damage and checkpoints of
+another run are found before anything is restored.
 
-Training may go on while a checkpoint is written, but never beyond the next one: whatever reads, deletes or writes
-checkpoints first waits for it. So they are complete in the order in which they were saved, and the oldest is deleted
-once a newer one is complete. If storage fails to keep one of `latest`, the training goes on; it ends if the next one
-fails, too.
+Training may go on while a checkpoint is written, but never beyond the next one: whatever reads,
+deletes or writes checkpoints first waits for it. So they are complete in the order in which they
+were saved, and the oldest is deleted once a newer one is complete. If storage fails to keep one of
+`latest`, the training goes on; it ends if the next one fails, too.
 """
 
 import logging
@@ -35,11 +36,19 @@ from dml_jax.train.distributed import process_group
 from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState, inference_state
 
-# More than one: there is something to fall back on if one is corrupt, or if the best is newer than the latest.
+# More than one: there is something to fall back on if one is corrupt, or if the best is newer than
+# the latest.
 KEPT = {"latest": 3, "best": 2}
 CORRUPT = "the checkpoint is corrupt"
-NEVER_STARTED = r"coroutine '(async_serialize_from_host|_read_array_index_and_device_put|Store\.)"  # of orbax
-ON_DISK = ("step", "params", "method", "optimizer")  # names of the fields of `TrainState` in a checkpoint
+NEVER_STARTED = (
+    r"coroutine '(async_serialize_from_host|_read_array_index_and_device_put|Store\.)"  # of orbax
+)
+ON_DISK = (
+    "step",
+    "params",
+    "method",
+    "optimizer",
+)  # names of the fields of `TrainState` in a checkpoint
 
 
 def _to_disk(state: TrainState) -> dict[str, Any]:
@@ -49,8 +58,9 @@ def _to_disk(state: TrainState) -> dict[str, Any]:
 class Checkpoints:
     """The checkpoints of a run, in `directory`; `run` holds the contents of its `config.json`.
 
-    `template` gives the shapes, dtypes and shardings to restore. `warn` is called with each checkpoint that cannot be
-    read; if None, that is an error. Without `writing`, no file is touched, because a run may be writing them.
+    `template` gives the shapes, dtypes and shardings to restore. `warn` is called with each
+    checkpoint that cannot be read; if None, that is an error. Without `writing`, no file is
+    touched, because a run may be writing them.
     """
 
     def __init__(
@@ -74,54 +84,86 @@ class Checkpoints:
         self._pending: Future[None] | None = None
         self._saved = ""  # kind of the last one
         self._failed = False  # whether the one before could not be written
-        # Threads that wait for directories would keep a process alive for 20 minutes after storage has failed.
+        # Threads that wait for directories would keep a process alive for 20 minutes after storage
+        # has failed.
         options = ocp.AsyncOptions(create_directories_asynchronously=False)
-        self._checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(), async_options=options)
+        self._checkpointer = ocp.AsyncCheckpointer(
+            ocp.CompositeCheckpointHandler(), async_options=options
+        )
         if writing:
             process_group.decided_by_first(self._remove_incomplete)
 
     def _remove_incomplete(self) -> None:
         """Removes the remains of a killed run."""
-        found = [path for path in self.directory.glob("*/*") if path.parent.name in KEPT and path.name.isdigit()]
-        for path in set(found).difference(*(workdir.complete_checkpoints(self.directory / kind) for kind in KEPT)):
+        found = [
+            path
+            for path in self.directory.glob("*/*")
+            if path.parent.name in KEPT and path.name.isdigit()
+        ]
+        for path in set(found).difference(
+            *(workdir.complete_checkpoints(self.directory / kind) for kind in KEPT)
+        ):
             epath.Path(path).rmtree()
         for kind in KEPT:
             epath.Path(self.directory / kind).mkdir(parents=True, exist_ok=True)
 
-    def save(self, kind: str, state: TrainState, notes: dict[str, Any], *, background: bool = False) -> None:
+    def save(
+        self, kind: str, state: TrainState, notes: dict[str, Any], *, background: bool = False
+    ) -> None:
         """Writes a checkpoint of kind "latest" or "best", with notes for resuming (JSON).
 
-        It is on disk on return or, in the `background`, the state has been copied to the host and may be donated.
+        It is on disk on return or, in the `background`, the state has been copied to the host and
+        may be donated.
         """
         self._wait_for_previous()
-        path, values, alone = self.directory / kind / str(int(state.step)), _to_disk(state), jax.process_count() == 1
+        path, values, alone = (
+            self.directory / kind / str(int(state.step)),
+            _to_disk(state),
+            jax.process_count() == 1,
+        )
         if alone:  # then even the first request to the storage may take minutes
             values = jax.tree.map(np.array, values)
-        items = ocp.args.Composite(state=ocp.args.StandardSave(values), notes=ocp.args.JsonSave(notes))
+        items = ocp.args.Composite(
+            state=ocp.args.StandardSave(values), notes=ocp.args.JsonSave(notes)
+        )
         if not alone:  # orbax copies the shares of all processes, which wait for each other
             self._begin(path, items)
-        self._saved, self._pending = kind, self._background.submit(self._write, path, items if alone else None)
+        self._saved, self._pending = (
+            kind,
+            self._background.submit(self._write, path, items if alone else None),
+        )
         if not background:
             self.wait()
 
     def _wait_for_previous(self) -> None:
-        """Waits for the previous checkpoint; once, storage may have failed to keep one that only resuming needs."""
+        """Waits for the previous checkpoint; once, storage may have failed to keep one that only
+        resuming needs."""
         try:
             self.wait()
         except Exception as error:
-            if exit_code_of(error) != os.EX_TEMPFAIL or self._failed or self._saved != "latest" or self._warn is None:
+            if (
+                exit_code_of(error) != os.EX_TEMPFAIL
+                or self._failed
+                or self._saved != "latest"
+                or self._warn is None
+            ):
                 raise
             self._failed = True
-            self._warn(f"{error}; the training goes on, and ends if the next checkpoint cannot be written either")
+            self._warn(
+                f"{error}; the training goes on, and ends if the next checkpoint cannot be "
+                "written either"
+            )
 
     def _begin(self, path: Path, items: ocp.args.Composite) -> None:
         with buckets.reaching(str(path)), name_file(path):
             buckets.check_writer(self.kept)
-            # Replaces one from before an interrupted evaluation; if killed now, the run continues the one before it.
+            # Replaces one from before an interrupted evaluation; if killed now, the run continues
+            # the one before it.
             self._checkpointer.save(path, items, force=True)
 
     def _write(self, path: Path, items: ocp.args.Composite | None) -> None:
-        """Writes a checkpoint, marks it as complete once the records up to it are there, and deletes the oldest."""
+        """Writes a checkpoint, marks it as complete once the records up to it are there, and
+        deletes the oldest."""
         if items is not None:
             self._begin(path, items)
         with buckets.reaching(str(path)), name_file(path):
@@ -147,14 +189,19 @@ class Checkpoints:
     def steps(self, kind: str = "latest") -> list[int]:
         return [int(path.name) for path in workdir.complete_checkpoints(self.directory / kind)]
 
-    def restore(self, kind: str = "latest", step: int | None = None) -> tuple[TrainState, dict[str, Any]] | None:
-        """(state, notes) of the checkpoint of a step, or of the newest intact one; None if there is none."""
+    def restore(
+        self, kind: str = "latest", step: int | None = None
+    ) -> tuple[TrainState, dict[str, Any]] | None:
+        """(state, notes) of the checkpoint of a step, or of the newest intact one; None if there is
+        none."""
         self.wait()
         if step is not None:
             steps = self.steps(kind)
             if step not in steps:
                 known = ", ".join(map(str, steps)) or "none"
-                raise CheckpointError(f"--checkpoint={step}: not in {self.directory / kind}; available: {known}")
+                raise CheckpointError(
+                    f"--checkpoint={step}: not in {self.directory / kind}; available: {known}"
+                )
             path = self.directory / kind / str(step)
             stored = manifest.check(path, None, CheckpointError, CORRUPT)
             workdir.check_same_facts(path, stored.get("run", {}), self.run)
@@ -163,18 +210,25 @@ class Checkpoints:
         return None if newest < 0 else self._read(kind, newest)
 
     def _newest_intact(self, kind: str) -> int:
-        """The newest checkpoint that is not corrupt, or -1; corrupt ones are deleted with a warning."""
+        """The newest checkpoint that is not corrupt, or -1; corrupt ones are deleted with a
+        warning."""
         steps = self.steps(kind)
         for candidate in reversed(steps):
             path = self.directory / kind / str(candidate)
             try:
                 run = manifest.check(path, None, CheckpointError, CORRUPT).get("run", {})
             except CheckpointError as error:
-                if isinstance(error.__cause__, OSError):  # such as missing permissions: the files may be intact
+                if isinstance(
+                    error.__cause__, OSError
+                ):  # such as missing permissions: the files may be intact
                     raise
                 if candidate == steps[0] or self._warn is None:
                     alone = "there is no earlier one, so delete it and start again"
-                    remedy = alone if candidate == steps[0] else "load an earlier one with --checkpoint=STEP"
+                    remedy = (
+                        alone
+                        if candidate == steps[0]
+                        else "load an earlier one with --checkpoint=STEP"
+                    )
                     raise CheckpointError(f"{error}; {remedy}") from error
                 self._warn(f"{error}; falling back to the previous one")
                 if self._writing:
@@ -185,12 +239,15 @@ class Checkpoints:
         return -1
 
     def select(self, checkpoint: str, select: str) -> TrainState:
-        """The `inference_state` for a value of `--checkpoint`; `train.select` determines what is "reported"."""
+        """The `inference_state` for a value of `--checkpoint`; `train.select` determines what is
+        "reported"."""
         if checkpoint == "reported":
             checkpoint = "latest" if select == "last" else "best"
         number = int(checkpoint) if checkpoint.isdecimal() else None
         if number is None and checkpoint not in ("latest", "best"):
-            raise CheckpointError(f"--checkpoint={checkpoint}: must be reported, latest, best or a step")
+            raise CheckpointError(
+                f"--checkpoint={checkpoint}: must be reported, latest, best or a step"
+            )
         found = self.restore("best" if checkpoint == "best" else "latest", number)
         if found is None:
             raise CheckpointError(f"--checkpoint={checkpoint}: there is none in {self.directory}")
@@ -237,24 +294,31 @@ def _delete(path: Path) -> None:
 def _ignore_abandoned_transfers() -> None:
     """Keeps Python from printing tracebacks and warnings after a failure that has been reported.
 
-    Orbax transfers all arrays at once and closes its event loop at the first failure. Those that end later find it
-    closed, in a callback from which nothing can be raised; others fail or are discarded unseen, and some never start.
+    Orbax transfers all arrays at once and closes its event loop at the first failure. Those that
+    end later find it closed, in a callback from which nothing can be raised; others fail or are
+    discarded unseen, and some never start.
     """
     warnings.filterwarnings("ignore", NEVER_STARTED, RuntimeWarning)
     logging.getLogger("asyncio").addFilter(_is_not_from_orbax)  # a function is added once
     report = sys.unraisablehook
 
     def without_abandoned_transfers(unraisable: "sys.UnraisableHookArgs") -> None:
-        if str(unraisable.exc_value) != "Event loop is closed" and not _in_orbax(unraisable.exc_traceback):
+        if str(unraisable.exc_value) != "Event loop is closed" and not _in_orbax(
+            unraisable.exc_traceback
+        ):
             report(unraisable)
 
     if getattr(report, "__name__", "") != without_abandoned_transfers.__name__:
         sys.unraisablehook = without_abandoned_transfers
 
 
-def _is_not_from_orbax(record: logging.LogRecord) -> bool:  # others' errors, such as those of `serve`, stay visible
+def _is_not_from_orbax(
+    record: logging.LogRecord,
+) -> bool:  # others' errors, such as those of `serve`, stay visible
     return not (record.exc_info and _in_orbax(record.exc_info[2]))
 
 
 def _in_orbax(trace: TracebackType | None) -> bool:
-    return any("orbax" in Path(frame.f_code.co_filename).parts for frame, _ in traceback.walk_tb(trace))
+    return any(
+        "orbax" in Path(frame.f_code.co_filename).parts for frame, _ in traceback.walk_tb(trace)
+    )

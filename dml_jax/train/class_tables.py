@@ -1,9 +1,10 @@
 """Tables with one row per training class, spread over the devices (`train.shard_classes`).
 
-Proxies, classifiers and class statistics grow with the number of classes, and so do their optimizer moments; with a
-million classes they fill a device. Spread, each device holds and updates its share of the rows. The rows are padded
-with zeros to a multiple of `MULTIPLE`, so that a checkpoint fits any number of devices; the method itself only sees the
-rows of its classes, and its values and gradients are the same up to rounding.
+Proxies, classifiers and class statistics grow with the number of classes, and so do their optimizer
+moments; with a million classes they fill a device. Spread, each device holds and updates its share
+of the rows. The rows are padded with zeros to a multiple of `MULTIPLE`, so that a checkpoint fits
+any number of devices; the method itself only sees the rows of its classes, and its values and
+gradients are the same up to rounding.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +19,8 @@ from dml_jax.backbones.contract import PyTree
 from dml_jax.methods.contract import Batch, Method, map_functions
 from dml_jax.train.distributed import device_mesh
 
-# Moving from padded to unpadded shares costs a transfer of up to MULTIPLE rows a step, so it is not larger.
+# Moving from padded to unpadded shares costs a transfer of up to MULTIPLE rows a step, so it is not
+# larger.
 MULTIPLE = 256  # of the rows; every number of devices must divide it
 
 ClassAxis = Callable[[tuple[str, ...]], int | None]
@@ -42,9 +44,15 @@ def spread(build: Callable[[int], Method], classes: int, batch: Batch, mesh: Mes
         return padded(params, class_axis), model_state
 
     def loss(
-        params: PyTree, model_state: PyTree, encoded: PyTree, batch: Batch, step: jax.Array, key: jax.Array
+        params: PyTree,
+        model_state: PyTree,
+        encoded: PyTree,
+        batch: Batch,
+        step: jax.Array,
+        key: jax.Array,
     ) -> Any:
-        # Each device compares its classes with all images. Left to itself, the compiler may gather the tables instead.
+        # Each device compares its classes with all images. Left to itself, the compiler may gather
+        # the tables instead.
         everywhere = device_mesh.replicated(mesh)
         encoded, labels = jax.lax.with_sharding_constraint((encoded, batch.labels), everywhere)
         return method.loss(params, model_state, encoded, batch._replace(labels=labels), step, key)
@@ -64,19 +72,25 @@ def spread(build: Callable[[int], Method], classes: int, batch: Batch, mesh: Mes
 
 def unpadded(params: PyTree, class_axis: ClassAxis, classes: int) -> PyTree:
     """The parameters with tables of `classes` rows."""
-    return _resized(params, class_axis, lambda leaf, axis: jax.lax.slice_in_dim(leaf, 0, classes, axis=axis))
+    return _resized(
+        params, class_axis, lambda leaf, axis: jax.lax.slice_in_dim(leaf, 0, classes, axis=axis)
+    )
 
 
 def padded(params: PyTree, class_axis: ClassAxis) -> PyTree:
     """The parameters with tables of a multiple of MULTIPLE rows."""
 
     def pad(leaf: jax.Array, axis: int) -> jax.Array:
-        return jnp.pad(leaf, [(0, -leaf.shape[i] % MULTIPLE if i == axis else 0) for i in range(leaf.ndim)])
+        return jnp.pad(
+            leaf, [(0, -leaf.shape[i] % MULTIPLE if i == axis else 0) for i in range(leaf.ndim)]
+        )
 
     return _resized(params, class_axis, pad)
 
 
-def _resized(params: PyTree, class_axis: ClassAxis, resize: Callable[[jax.Array, int], jax.Array]) -> PyTree:
+def _resized(
+    params: PyTree, class_axis: ClassAxis, resize: Callable[[jax.Array, int], jax.Array]
+) -> PyTree:
     def one(path: Any, leaf: jax.Array) -> jax.Array:
         axis = class_axis(path)
         return leaf if axis is None else resize(leaf, axis)
@@ -85,12 +99,16 @@ def _resized(params: PyTree, class_axis: ClassAxis, resize: Callable[[jax.Array,
 
 
 def class_axes(method: Method, larger: Method, batch: Batch) -> Mapping[tuple[str, ...], int]:
-    """The axis along which each parameter grows from a method to one with one more class, by path."""
+    """The axis along which each parameter grows from a method to one with one more class, by
+    path."""
     own, more = (
-        traverse_util.flatten_dict(jax.eval_shape(made.init, jax.random.key(0), batch)[0]) for made in (method, larger)
+        traverse_util.flatten_dict(jax.eval_shape(made.init, jax.random.key(0), batch)[0])
+        for made in (method, larger)
     )
     return {
-        path: next(i for i, (a, b) in enumerate(zip(leaf.shape, more[path].shape, strict=True)) if a != b)
+        path: next(
+            i for i, (a, b) in enumerate(zip(leaf.shape, more[path].shape, strict=True)) if a != b
+        )
         for path, leaf in own.items()
         if leaf.shape != more[path].shape
     }

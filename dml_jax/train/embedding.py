@@ -1,7 +1,8 @@
-"""From images to embeddings: of training's evaluations, exports and analyses, and of `dml_jax.load(...).embed`.
+"""From images to embeddings: of training's evaluations, exports and analyses, and of
+`dml_jax.load(...).embed`.
 
-All cores read images ahead while the devices compute. A row does not depend on the other images of its batch, but
-programs for different batch sizes or numbers of devices may round differently.
+All cores read images ahead while the devices compute. A row does not depend on the other images of
+its batch, but programs for different batch sizes or numbers of devices may round differently.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,12 +41,16 @@ class Embedder(NamedTuple):
     """A compiled function of images, and how images are read for it."""
 
     on_one_device: Any  # (params, model_state, images uint8 [B, H, W, 3]) -> [B, ...]
-    on_all_devices: Any  # the same with images split over the devices, and the result on every device
+    on_all_devices: (
+        Any  # the same with images split over the devices, and the result on every device
+    )
     mesh: Mesh
     data: Data  # the transform of the images
     shape: tuple[int, int]  # (H, W) in pixels
     batch_size: int  # the most images at once, on all devices together
-    few: bool  # whether 1, 2, 4, … images have programs of their own; otherwise every batch is padded to the full size
+    # Whether 1, 2, 4, … images have programs of their own; otherwise every batch is padded to the
+    # full size.
+    few: bool
 
     def padded_size(self, count: int) -> int:
         """Number of rows of the program that embeds `count` images."""
@@ -54,8 +59,11 @@ class Embedder(NamedTuple):
         size = max(size, count)
         return size if size < devices else -(-size // devices) * devices
 
-    def start(self, model: Variables, pixels: Sequence[np.ndarray] | np.ndarray, count: int = 0) -> jax.Array:
-        """Starts to embed images, each uint8 [H, W, 3]; the rows of the result after the last image are padding.
+    def start(
+        self, model: Variables, pixels: Sequence[np.ndarray] | np.ndarray, count: int = 0
+    ) -> jax.Array:
+        """Starts to embed images, each uint8 [H, W, 3]; the rows of the result after the last image
+        are padding.
 
         With several processes, `pixels` are this process's share of `count` images.
         """
@@ -67,7 +75,9 @@ class Embedder(NamedTuple):
         if devices == 1:
             return self.on_one_device(*variables, batch)
         if size < devices:
-            return self.on_one_device(*jax.tree.map(lambda x: x.addressable_data(0), variables), batch)
+            return self.on_one_device(
+                *jax.tree.map(lambda x: x.addressable_data(0), variables), batch
+            )
         rows = device_mesh.row_sharded(self.mesh)
         return self.on_all_devices(*variables, jax.make_array_from_process_local_data(rows, batch))
 
@@ -78,17 +88,21 @@ class Embedder(NamedTuple):
     def embed_split(
         self, model: Variables, split: Split, on_progress: Callable[[int], None] = lambda done: None
     ) -> np.ndarray:
-        """Embeds the images of a split, float32 [N, ...]; each process reads its share of every batch."""
+        """Embeds the images of a split, float32 [N, ...]; each process reads its share of every
+        batch."""
 
         def read(index: int) -> np.ndarray:
             return self.transformed(split.read(index, None), split.ids[index])
 
         groups = [range(len(split.labels))]
-        (rows,) = self.stream(model, read, groups, name=lambda index: split.ids[index], on_progress=on_progress)
+        (rows,) = self.stream(
+            model, read, groups, name=lambda index: split.ids[index], on_progress=on_progress
+        )
         return rows
 
     def transformed(self, image: np.ndarray, name: str) -> np.ndarray:
-        """An image as the network sees it, uint8 [H, W, 3]; raises DataError with its name if it does not fit."""
+        """An image as the network sees it, uint8 [H, W, 3]; raises DataError with its name if it
+        does not fit."""
         return transforms.for_network(self.data, self.shape, image, name)
 
     def stream(
@@ -101,7 +115,8 @@ class Embedder(NamedTuple):
         on_bad: Callable[[DataError], object] | None = None,
         on_progress: Callable[[int], None] = lambda done: None,
     ) -> Iterator[np.ndarray]:
-        """Embeds groups of images, see `read_ahead.stream`; each process reads its share of every batch."""
+        """Embeds groups of images, see `read_ahead.stream`; each process reads its share of every
+        batch."""
 
         def own(items: Sequence[T]) -> Sequence[T]:
             share = self.padded_size(len(items)) // jax.process_count()
@@ -109,12 +124,21 @@ class Embedder(NamedTuple):
 
         blank = np.zeros((*self.shape, 3), np.uint8)
         return stream(
-            partial(read_each, read), partial(self.start, model), groups, blank, self.batch_size, own,
-            name=name, on_bad=on_bad, on_progress=on_progress,
-        )  # fmt: skip
+            partial(read_each, read),
+            partial(self.start, model),
+            groups,
+            blank,
+            self.batch_size,
+            own,
+            name=name,
+            on_bad=on_bad,
+            on_progress=on_progress,
+        )
 
 
-def compiled(function: Embed, config: Config, mesh: Mesh, shape: tuple[int, int], *, few: bool = False) -> Embedder:
+def compiled(
+    function: Embed, config: Config, mesh: Mesh, shape: tuple[int, int], *, few: bool = False
+) -> Embedder:
     """The embedder of a function such as `Method.embed`."""
     jit = partial(jax.jit, compiler_options=device_mesh.compiler_options(mesh))
     size = -(-config.evaluation.batch_size // mesh.size) * mesh.size
@@ -123,7 +147,8 @@ def compiled(function: Embed, config: Config, mesh: Mesh, shape: tuple[int, int]
 
 
 def averaged(embed: Embed, *, flip: bool, scales: tuple[float, ...]) -> Embed:
-    """The mean, of unit length, of the unit embeddings of each image at several scales, with `flip` also mirrored."""
+    """The mean, of unit length, of the unit embeddings of each image at several scales, with `flip`
+    also mirrored."""
     if not flip and scales == (1.0,):
         return embed
 

@@ -1,4 +1,5 @@
-"""From a configuration to the parts of a run: data, batches, method, optimizer, state, compiled step.
+"""From a configuration to the parts of a run: data, batches, method, optimizer, state, compiled
+step.
 
 Everything is validated here, early, and all processes must have built the same.
 """
@@ -51,15 +52,18 @@ class Experiment(NamedTuple):
     shape: tuple[int, int]  # (height, width) in pixels of the images that are embedded
     # The functions of `evaluation.readings` like `Method.embed`, by name; empty if there are none.
     readings: Mapping[str, Embed] = MappingProxyType({})
-    # The model that `method.loss` learns from, images uint8 [B, H, W, 3] -> Teaching: a pytree whose leaves, its
-    # variables, are on every device; set by `other_models.with_teacher`, because only training needs it.
+    # The model that `method.loss` learns from, images uint8 [B, H, W, 3] -> Teaching: a pytree
+    # whose leaves, its variables, are on every device; set by `other_models.with_teacher`, because
+    # only training needs it.
     teach: jax.tree_util.Partial | None = None
-    # Of that model, for `config.json`: "hash" of its configuration, "step", "sha256" of its variables.
+    # Of that model, for `config.json`: "hash" of its configuration, "step", "sha256" of its
+    # variables.
     teacher: Mapping[str, Any] = MappingProxyType({})
-    # float32 [N, views, 1, 2, K] of the training images, if training draws them instead of images; set by
-    # `frozen_features.with_features`.
+    # float32 [N, views, 1, 2, K] of the training images, if training draws them instead of images;
+    # set by `frozen_features.with_features`.
     features: np.ndarray | None = None
-    # Work directory or directory of converted weights that the training starts from; empty for `method.init`.
+    # Work directory or directory of converted weights that the training starts from; empty for
+    # `method.init`.
     start: str = ""
 
     @property
@@ -73,7 +77,8 @@ class Experiment(NamedTuple):
         return splitting.digest(self.splits)
 
     def batches(self, start: int, stop: int) -> pipeline.BatchReader[Any]:
-        """Reader of this host's rows of the training batches `start` to `stop` - 1, see `pipeline.training`."""
+        """Reader of this host's rows of the training batches `start` to `stop` - 1, see
+        `pipeline.training`."""
         return pipeline.training(
             self.splits["train"],
             self.sampler,
@@ -102,15 +107,19 @@ class Experiment(NamedTuple):
     def initial_state(self) -> TrainState:
         """The state before the first step, a pure function of the seed.
 
-        Each device computes what it holds: a table of classes that is spread over the devices may not fit into one.
+        Each device computes what it holds: a table of classes that is spread over the devices may
+        not fit into one.
         """
         batch = self.example_batch()
         layout = jax.tree.map(lambda leaf: leaf.sharding, self.template())
         key = device_mesh.place(self.mesh, jax.random.fold_in(self.key, 2**31 - 1))
         compiled = partial(jax.jit, out_shardings=layout, compiler_options=UNOPTIMIZED)
         if self.config.backbone.pretrained == "none":
-            return compiled(step.initial, static_argnums=(0, 1))(self.method, self.optimizer, key, batch)
-        # Weights that are read while the program is traced would be constants in it; as arguments they cost nothing.
+            return compiled(step.initial, static_argnums=(0, 1))(
+                self.method, self.optimizer, key, batch
+            )
+        # Weights that are read while the program is traced would be constants in it; as arguments
+        # they cost nothing.
         initial = partial(step.initial, self.method, self.optimizer)
         program, shapes = jax.make_jaxpr(initial, return_shape=True)(key, batch)
 
@@ -130,7 +139,8 @@ class Experiment(NamedTuple):
             return state._replace(model_state=fill(state.params, state.model_state, batches))
 
     def jitted_step(self) -> Any:
-        """(state, batch, key) -> (state, metrics), see `step.build`, with the state donated and laid out as before."""
+        """(state, batch, key) -> (state, metrics), see `step.build`, with the state donated and
+        laid out as before."""
         everywhere: Any = device_mesh.replicated(self.mesh)
         if self.method.hooks.class_axis is no_classes:
             layout: Any = TrainState(*(everywhere for _ in TrainState._fields))
@@ -138,12 +148,16 @@ class Experiment(NamedTuple):
             layout = jax.tree.map(lambda leaf: leaf.sharding, self.template())
         built = step.build(self.method, self.optimizer, self.augment)
 
-        def update(state: TrainState, batch: Batch, key: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:
+        def update(
+            state: TrainState, batch: Batch, key: jax.Array
+        ) -> tuple[TrainState, dict[str, jax.Array]]:
             with batches_over(self.mesh):
                 return built(state, batch, key)
 
         options = device_mesh.compiler_options(self.mesh)
-        return jax.jit(update, donate_argnums=0, out_shardings=(layout, everywhere), compiler_options=options)
+        return jax.jit(
+            update, donate_argnums=0, out_shardings=(layout, everywhere), compiler_options=options
+        )
 
     def embedder(self, function: Embed) -> Embedder:
         """A function of images such as `Method.embed`, compiled for the splits of the run."""
@@ -153,33 +167,54 @@ class Experiment(NamedTuple):
         """The trained model of an `inference_state`, with one of `evaluation.readings`."""
         method = self.method._replace(embed=self.readings.get(reading, self.method.embed))
         classes = [str(name) for name in self.splits["train"].classes]
-        return TrainedModel(self.config, method, state.params, state.model_state, int(state.step), self.shape, classes)
+        return TrainedModel(
+            self.config,
+            method,
+            state.params,
+            state.model_state,
+            int(state.step),
+            self.shape,
+            classes,
+        )
 
     def provenance(self) -> dict[str, Any]:
         """The contents of `config.json`."""
         split = self.splits["train"]
-        return workdir.provenance(self.config, self.data_hash, split.classes, len(split.labels), self.shape)
+        return workdir.provenance(
+            self.config, self.data_hash, split.classes, len(split.labels), self.shape
+        )
 
 
-def build(config: Config, splits: dict[str, Split] | None = None, mesh: Mesh | None = None) -> Experiment:
-    """Loads the data set, unless its splits are given, and assembles the run; nothing is trained or written."""
+def build(
+    config: Config, splits: dict[str, Split] | None = None, mesh: Mesh | None = None
+) -> Experiment:
+    """Loads the data set, unless its splits are given, and assembles the run; nothing is trained or
+    written."""
     data, train = config.data, config.train
     splits = formats.load(data) if splits is None else splits
     mesh = mesh or device_mesh.make()
     if data.validation_share and "validation" in splits:
-        raise ConfigError("data.validation_share: the data set has its own validation split; set it to 0")
+        raise ConfigError(
+            "data.validation_share: the data set has its own validation split; set it to 0"
+        )
     if data.validation_share:
         splits["train"], splits["validation"] = hold_out(splits["train"], data.validation_share)
     elif train.select == "validation" and "validation" not in splits:
-        raise ConfigError("train.select='validation': needs a validation set; set data.validation_share, e.g. to 0.2")
+        raise ConfigError(
+            "train.select='validation': needs a validation set; set data.validation_share, e.g. "
+            "to 0.2"
+        )
     for name, split in splits.items():
         if len(np.unique(split.labels)) < 2:
             raise DataError(
-                f"the {name} split needs images of 2 classes or more (a folder 4, half of which are tested)"
+                f"the {name} split needs images of 2 classes or more (a folder 4, half of which "
+                "are tested)"
             )
     _check_batch_size(config, mesh.size)
     if train.precision == "tensorfloat32" and mesh.devices.flat[0].platform == "tpu":
-        raise ConfigError("train.precision='tensorfloat32': TPUs do not have it; use bfloat16, or float32")
+        raise ConfigError(
+            "train.precision='tensorfloat32': TPUs do not have it; use bfloat16, or float32"
+        )
 
     sampler = samplers.build(data, splits["train"].labels, config.seed)
     warmup = sampler.first_step(train.warmup_epochs)
@@ -207,13 +242,23 @@ def build(config: Config, splits: dict[str, Split] | None = None, mesh: Mesh | N
         steps,
         mesh,
         (height, width),
-        {name: build_method(read_as(config, name), images, mesh).embed for name in config.evaluation.readings},
+        {
+            name: build_method(read_as(config, name), images, mesh).embed
+            for name in config.evaluation.readings
+        },
         start=config.init_from,
     )
     if jax.process_count() > 1:
-        options = {key: value for key, value in configs.flatten(asdict(config)).items() if key not in PER_PROCESS}
+        options = {
+            key: value
+            for key, value in configs.flatten(asdict(config)).items()
+            if key not in PER_PROCESS
+        }
         libraries = {f"version of {name}": number for name, number in workdir.versions().items()}
-        digests = {"data (SHA-256)": experiment.data_hash, "code (SHA-256)": workdir.source_digest()}
+        digests = {
+            "data (SHA-256)": experiment.data_hash,
+            "code (SHA-256)": workdir.source_digest(),
+        }
         process_group.check_same(options | libraries | digests)
     return experiment
 
@@ -228,17 +273,25 @@ def _check_batch_size(config: Config, devices: int) -> None:
         near = max(1, round(size / (devices * parts))) * devices * parts
         chunks = f" times train.chunks={parts}" if parts > 1 else ""
         raise ConfigError(
-            f"data.batch_size={size}: must be a multiple of the {devices} devices{chunks}; the nearest that fits is "
+            f"data.batch_size={size}: must be a multiple of the {devices} devices{chunks}; the "
+            "nearest that "
+            "fits "
+            "is "
             f"{near}"
         )
     if config.train.shard_classes and class_tables.MULTIPLE % devices:
         raise ConfigError(
-            f"train.shard_classes=true: the number of devices (={devices}) must divide {class_tables.MULTIPLE}; set it "
+            f"train.shard_classes=true: the number of devices (={devices}) must divide "
+            f"{class_tables.MULTIPLE}; "
+            "set "
+            "it "
             "to false, or use fewer devices"
         )
     if parts > 1 and getattr(config.backbone, "freeze_bn", None) is False:
         raise ConfigError(
-            f"train.chunks={parts}: batch norm would compute its statistics of each chunk instead of the whole batch; "
+            f"train.chunks={parts}: batch norm would compute its statistics of each chunk instead "
+            "of the whole "
+            "batch; "
             "set backbone.freeze_bn=true, or train.chunks=1"
         )
 
@@ -248,7 +301,10 @@ def _check_refinement(config: Config, method: Method, splits: dict[str, Split]) 
     batches = [kind for kind in options.refine if "." not in kind]
     if batches and method.hooks.refine is None:
         raise ConfigError(
-            f"evaluation.refine={','.join(batches)}: method {config.method.name} has no test-time refinement"
+            f"evaluation.refine={','.join(batches)}: method {config.method.name} has no test-time "
+            "refinement"
         )
     images = sum(len(split.labels) for split in splitting.with_gallery(splits).values())
-    refinement_batches.check_options(options.refine, options.refine_clusters, options.refine_min_samples, images)
+    refinement_batches.check_options(
+        options.refine, options.refine_clusters, options.refine_min_samples, images
+    )

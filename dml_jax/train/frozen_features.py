@@ -2,9 +2,10 @@
 
 A head may be trained on them before the whole network (`head` of a configuration).
 
-Each training image passes through the backbone as in evaluation and as some random crops, augmented and flipped at
-random. Batches are drawn as usual; each image of a batch contributes one of its views. Export, inference and evaluation
-run the whole network. The features are kept in the work directory, under the digest of everything that determines them.
+Each training image passes through the backbone as in evaluation and as some random crops, augmented
+and flipped at random. Batches are drawn as usual; each image of a batch contributes one of its
+views. Export, inference and evaluation run the whole network. The features are kept in the work
+directory, under the digest of everything that determines them.
 """
 
 import hashlib
@@ -46,7 +47,9 @@ CROPS = (
 TOLERANCE = 1e-3  # of an embedding of unit length, between a feature map and its two cells
 
 
-def with_features(experiment: Experiment, directory: Path, console: Console, stop: Stop) -> Experiment:
+def with_features(
+    experiment: Experiment, directory: Path, console: Console, stop: Stop
+) -> Experiment:
     """The experiment with its features, if it trains on features; kept in `directory`."""
     config = experiment.config
     if not config.train.feature_views:
@@ -77,9 +80,12 @@ def views(
 ) -> np.ndarray:
     """The outputs [N, count, ...] for all images as in evaluation and as random crops.
 
-    Those of view i are kept in the file `<stem>-<i>.npy`, and read from it by a process that is alone.
+    Those of view i are kept in the file `<stem>-<i>.npy`, and read from it by a process that is
+    alone.
     """
-    uncropped = embedder._replace(data=replace(embedder.data, crop="none", image_size=0, resize=0, training_size=0))
+    uncropped = embedder._replace(
+        data=replace(embedder.data, crop="none", image_size=0, resize=0, training_size=0)
+    )
     found = []
     for view in range(count):
         file, before = stem.with_name(f"{stem.name}-{view}.npy"), view * len(split.labels)
@@ -103,13 +109,16 @@ def _features(config: Config) -> Embed:
 
     def compute(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         variables = model_state["backbone"]
-        return pooled_cells(backbone.apply(variables, variables, backbone.preprocess(images), train=False)[0])
+        return pooled_cells(
+            backbone.apply(variables, variables, backbone.preprocess(images), train=False)[0]
+        )
 
     return compute
 
 
 def crops(split: Split, data: Data, seed: int, view: int) -> Split:
-    """Random crops of a split, the same ones whenever they are read, as large as the images of the evaluation."""
+    """Random crops of a split, the same ones whenever they are read, as large as the images of the
+    evaluation."""
     crop = transforms.training(replace(data, training_size=0))
 
     def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
@@ -126,19 +135,23 @@ def check(experiment: Experiment, state: TrainState) -> None:
 
     def both(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         features = compute(params, model_state, images)
-        return jnp.stack([embed(params, model_state, inputs) for inputs in (images, features)], axis=1)
+        return jnp.stack(
+            [embed(params, model_state, inputs) for inputs in (images, features)], axis=1
+        )
 
     pixels = np.random.default_rng(0).integers(0, 256, (1, *experiment.shape, 3), np.uint8)
     of_image, of_features = np.asarray(experiment.embedder(both).start(state, pixels))[0]
     if not np.allclose(of_image, of_features, atol=TOLERANCE):
         raise ConfigError(
-            f"train.feature_views={experiment.config.train.feature_views}: method {experiment.config.method.name} "
+            f"train.feature_views={experiment.config.train.feature_views}: method "
+            f"{experiment.config.method.name} "
             "needs whole feature maps, not pooled features; set it to 0, or choose another method"
         )
 
 
 def digest(experiment: Experiment, backbone: PyTree) -> str:
-    """Digest of everything that determines features, for the names of their files; `backbone` are its variables."""
+    """Digest of everything that determines features, for the names of their files; `backbone` are
+    its variables."""
     config = experiment.config
     facts = {
         "data": experiment.data_hash,
@@ -159,7 +172,8 @@ def head_config(config: Config) -> Config:
 
 
 def with_head(experiment: Experiment, directory: Path, console: Console, stop: Stop) -> Experiment:
-    """Trains everything but the backbone in `<workdir>/head`; returns the experiment that starts from there."""
+    """Trains everything but the backbone in `<workdir>/head`; returns the experiment that starts
+    from there."""
     head = directory / HEAD
     console.print(f"training all but the backbone first, on frozen features: {head}")
     first = experiments.build(head_config(experiment.config))

@@ -1,9 +1,9 @@
 """The training loop, read from top to bottom: batch, step, log, evaluate, save.
 
-Exact resume: batch i is a pure function of (seed, i) and the step folds its number into the key, so the state alone
-determines how a run continues. A line of metrics is on disk before the checkpoint that follows it, which has the digest
-of all lines so far; on resume, lines after the checkpoint are removed and written again, bit for bit the same.
-Checkpoints are written while the training goes on.
+Exact resume: batch i is a pure function of (seed, i) and the step folds its number into the key, so
+the state alone determines how a run continues. A line of metrics is on disk before the checkpoint
+that follows it, which has the digest of all lines so far; on resume, lines after the checkpoint are
+removed and written again, bit for bit the same. Checkpoints are written while the training goes on.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,7 +47,9 @@ class Progress(NamedTuple):
     processes: int
 
     best: float = -1.0  # Recall@1 of the best model so far; negative before the first evaluation
-    pending: dict[str, Any] | None = None  # the line of metrics of this step if its evaluation was interrupted
+    pending: dict[str, Any] | None = (
+        None  # the line of metrics of this step if its evaluation was interrupted
+    )
 
 
 def train(
@@ -61,9 +63,10 @@ def train(
 ) -> TrainState:
     """The state after training from the newest checkpoint, or the start, to the last step.
 
-    `facts` are the contents of `config.json` in the work directory, `traced` the first and last step of a trace, or 0.
-    `show` is called with each line of metrics. On a signal, raises Interrupted once a checkpoint of the current step is
-    on disk; DivergedError if the loss, the gradient or the state is not finite, and the newest checkpoint is earlier.
+    `facts` are the contents of `config.json` in the work directory, `traced` the first and last
+    step of a trace, or 0. `show` is called with each line of metrics. On a signal, raises
+    Interrupted once a checkpoint of the current step is on disk; DivergedError if the loss, the
+    gradient or the state is not finite, and the newest checkpoint is earlier.
     """
     main = device_mesh.is_main_process()
     metrics = logs.JsonLines(directory / "metrics.jsonl", main, show)
@@ -71,24 +74,33 @@ def train(
     stored = Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=facts)
     with closing(stored) as checkpoints:
         out = Records(checkpoints, metrics, speed, console)
-        return make_steps(experiment, out, stop, directory / "profile" / workdir.process_name(), traced)
+        return make_steps(
+            experiment, out, stop, directory / "profile" / workdir.process_name(), traced
+        )
 
 
-def make_steps(experiment: Experiment, out: Records, stop: Stop, profile: Path, traced: tuple[int, int]) -> TrainState:
+def make_steps(
+    experiment: Experiment, out: Records, stop: Stop, profile: Path, traced: tuple[int, int]
+) -> TrainState:
     """The loop of `train`; `profile` is the directory of the trace."""
     config, total, method = experiment.config.train, experiment.steps, experiment.method
     state, progress = resume_or_start(experiment, out)
     start = int(state.step)
     tested = model_metrics.compiled(experiment, state)
     if progress.pending:
-        progress = evaluate_and_record(experiment, out, tested, state, progress.pending, progress, stop)
+        progress = evaluate_and_record(
+            experiment, out, tested, state, progress.pending, progress, stop
+        )
     if start == total:
         return state
     update = experiment.jitted_step()
     rate_factor = jax.jit(experiment.schedule)
     key = device_mesh.place(experiment.mesh, experiment.key)
     batches = experiment.batches(start, total)
-    reloads = {experiment.sampler.first_step(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
+    reloads = {
+        experiment.sampler.first_step(config.warmup_epochs + epoch)
+        for epoch in config.reload_best_epochs
+    }
     refresh = method.hooks.refresh
     refreshes = refresh_steps(refresh, experiment.sampler, total)
     features = experiment.embedder(refresh.features) if refresh else None
@@ -116,7 +128,9 @@ def make_steps(experiment: Experiment, out: Records, stop: Stop, profile: Path, 
             batch = experiment.device_batch(*next(batches))
             state, metrics = update(state, batch, key)
             stepped(done)
-            check_finite(previous, done - 1)  # one step behind, so that the devices never wait for the host
+            check_finite(
+                previous, done - 1
+            )  # one step behind, so that the devices never wait for the host
             previous = metrics
             if done == traced[1]:
                 jax.block_until_ready(metrics)
@@ -138,11 +152,17 @@ def make_steps(experiment: Experiment, out: Records, stop: Stop, profile: Path, 
                 check_state(state)
             if keeping:
                 model_files.write(out.checkpoints.kept, inference_state(state), out.checkpoints.run)
-            line: dict[str, Any] = {"step": done, **values, "learning_rate_factor": float(rate_factor(done - 1))}
+            line: dict[str, Any] = {
+                "step": done,
+                **values,
+                "learning_rate_factor": float(rate_factor(done - 1)),
+            }
             if logging:
                 speed = clock.read(done)
                 out.timing.write(speed)
-                out.console.update_progress(done, f"loss {values['loss']:.4f}  {logs.describe(speed)}")
+                out.console.update_progress(
+                    done, f"loss {values['loss']:.4f}  {logs.describe(speed)}"
+                )
             if evaluating:
                 best_before = progress.best
                 progress = evaluate_and_record(experiment, out, tested, state, line, progress, stop)
@@ -166,13 +186,15 @@ def save_unless_held(out: Records, state: TrainState, progress: Progress) -> Non
 
 
 def save(out: Records, state: TrainState, progress: Progress, *, background: bool = False) -> None:
-    """Saves a checkpoint from which the run can be resumed, with the digests of the metrics that belong to it."""
+    """Saves a checkpoint from which the run can be resumed, with the digests of the metrics that
+    belong to it."""
     notes = {"progress": progress._asdict(), "metrics": out.metrics.digests(int(state.step))}
     out.checkpoints.save("latest", state, notes, background=background)
 
 
 def resume_or_start(experiment: Experiment, out: Records) -> tuple[TrainState, Progress]:
-    """State and progress of the newest checkpoint, with later records removed; or those before the first step."""
+    """State and progress of the newest checkpoint, with later records removed; or those before the
+    first step."""
     restored = out.checkpoints.restore()
     here = {"devices": experiment.mesh.size, "processes": jax.process_count()}
     if restored:
@@ -181,16 +203,23 @@ def resume_or_start(experiment: Experiment, out: Records) -> tuple[TrainState, P
         out.console.print(f"resuming from step {int(state.step)}")
         if progress != before:
             out.console.print(
-                f"devices: {here['devices']} of {counted(here['processes'], 'process')}, until now {before.devices} of "
-                f"{counted(before.processes, 'process')}; from here on, equal to the same run up to rounding"
+                f"devices: {here['devices']} of {counted(here['processes'], 'process')}, until "
+                f"now {before.devices} "
+                "of "
+                f"{counted(before.processes, 'process')}; from here on, equal to the same run up "
+                "to rounding"
             )
     else:
         progress, digests = Progress(**here), {}
         state = experiment.filled(other_models.initial_state(experiment, out.console))
     start = int(state.step)
-    due = logging_due(experiment, start) or evaluation_due(experiment, start)  # not at the end of a shorter run
+    due = logging_due(experiment, start) or evaluation_due(
+        experiment, start
+    )  # not at the end of a shorter run
     last, lines = (start, "through") if due and not progress.pending else (start - 1, "before")
-    out.metrics.truncate(last, digests.get(lines))  # before anything is deleted, because it may refuse
+    out.metrics.truncate(
+        last, digests.get(lines)
+    )  # before anything is deleted, because it may refuse
     out.checkpoints.drop_newer("best", start)
     model_files.drop_newer(out.checkpoints.kept, start)
     out.timing.truncate(start)
@@ -202,7 +231,9 @@ def check_finite(metrics: dict[str, jax.Array], step: int) -> dict[str, float]:
     values = {name: float(value) for name, value in jax.device_get(metrics).items()}
     if bad := [name for name, value in values.items() if not abs(value) < float("inf")]:
         shown = ", ".join(f"{name}={values[name]}" for name in bad)
-        raise DivergedError(f"training diverged at step {step}: {shown}; lower the learning rates and start again")
+        raise DivergedError(
+            f"training diverged at step {step}: {shown}; lower the learning rates and start again"
+        )
     return values
 
 
@@ -216,7 +247,9 @@ def evaluation_due(experiment: Experiment, step: int) -> bool:
         return True
     if config.evaluate_every:
         return step % config.evaluate_every == 0
-    return config.epochs > 0 and experiment.sampler.epoch(step) != experiment.sampler.epoch(step - 1)
+    return config.epochs > 0 and experiment.sampler.epoch(step) != experiment.sampler.epoch(
+        step - 1
+    )
 
 
 def evaluate_and_record(
@@ -228,11 +261,17 @@ def evaluate_and_record(
     progress: Progress,
     stop: Stop,
 ) -> Progress:
-    """Evaluates, writes the line of metrics with the results, and keeps the model if it is the best so far.
+    """Evaluates, writes the line of metrics with the results, and keeps the model if it is the best
+    so far.
 
-    On a signal, the newest checkpoint records that this evaluation is pending before `Interrupted` is raised.
+    On a signal, the newest checkpoint records that this evaluation is pending before `Interrupted`
+    is raised.
     """
-    select, options, distance = experiment.config.train.select, experiment.config.evaluation, experiment.method.distance
+    select, options, distance = (
+        experiment.config.train.select,
+        experiment.config.evaluation,
+        experiment.method.distance,
+    )
     name = "validation" if "validation" in experiment.splits and select != "test" else "test"
     splits = with_gallery(experiment.splits, name)
     on_progress = lambda done: stop.raise_if_stopped()  # noqa: E731
@@ -244,17 +283,25 @@ def evaluate_and_record(
         }
         reading = model_metrics.reported(options, found)
         results = found[reading]
-        seen = model_metrics.of_training_classes(experiment, tested, reading, model, splits[name], on_progress)
+        seen = model_metrics.of_training_classes(
+            experiment, tested, reading, model, splits[name], on_progress
+        )
     except Interrupted:
         save_unless_held(out, state, progress._replace(pending=line))
         raise
     progress = progress._replace(pending=None)
-    each = {f"{name}/recall@1 {other}": metrics["recall@1"] for other, metrics in found.items() if other}
-    out.metrics.write({**line, **seen, **{f"{name}/{metric}": value for metric, value in results.items()}, **each})
+    each = {
+        f"{name}/recall@1 {other}": metrics["recall@1"] for other, metrics in found.items() if other
+    }
+    out.metrics.write(
+        {**line, **seen, **{f"{name}/{metric}": value for metric, value in results.items()}, **each}
+    )
     # Processes may rank near ties differently.
     recall = process_group.decided_by_first(lambda: float(results["recall@1"]))
     which = f"  ({reading})" if reading else ""
-    out.console.print(f"step {int(state.step)}: {name} Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}{which}")
+    out.console.print(
+        f"step {int(state.step)}: {name} Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}{which}"
+    )
     if select == "last" or recall <= progress.best:
         return progress
     out.checkpoints.save("best", state, {"recall@1": recall}, background=True)
@@ -262,25 +309,36 @@ def evaluate_and_record(
 
 
 def refresh_steps(refresh: Refresh | None, sampler: Sampler, steps: int) -> frozenset[int]:
-    """The numbers of steps of a run of `steps` after which a refresh is due, including 0; empty without one."""
+    """The numbers of steps of a run of `steps` after which a refresh is due, including 0; empty
+    without one."""
     starts = (sampler.first_step(epoch) for epoch in count(0, refresh.epochs)) if refresh else ()
     return frozenset(takewhile(lambda step: step < steps, starts))
 
 
 def refresh_state(
-    experiment: Experiment, out: Records, features: Embedder, state: TrainState, progress: Progress, stop: Stop
+    experiment: Experiment,
+    out: Records,
+    features: Embedder,
+    state: TrainState,
+    progress: Progress,
+    stop: Stop,
 ) -> TrainState:
-    """The state after the method's refresh, a function of the state before, which is on disk if a signal comes."""
+    """The state after the method's refresh, a function of the state before, which is on disk if a
+    signal comes."""
     out.console.print(f"step {int(state.step)}: computing features of all training images")
     refresh = experiment.method.hooks.refresh
     assert refresh is not None
     try:
-        found = features.embed_split(state, experiment.splits["train"], lambda done: stop.raise_if_stopped())
+        found = features.embed_split(
+            state, experiment.splits["train"], lambda done: stop.raise_if_stopped()
+        )
     except Interrupted:
         save_unless_held(out, state, progress)
         raise
     key = jax.random.fold_in(jax.random.fold_in(experiment.key, 2**31 - 2), int(state.step))
     local = jax.tree.map(device_mesh.to_host, (state.params, state.model_state))
     updated = refresh.update(*local, found, key)
-    params, model_state = device_mesh.place(experiment.mesh, updated, experiment.method.hooks.class_axis)
+    params, model_state = device_mesh.place(
+        experiment.mesh, updated, experiment.method.hooks.class_axis
+    )
     return state._replace(params=params, model_state=model_state)

@@ -1,17 +1,19 @@
 """Optimizers with PyTorch's conventions, one per parameter group, and the schedule they share.
 
-Coupled decay ("adam", "sgd") is added to the gradient; decoupled decay ("adamw", "radam") to the update. The
-defaults are PyTorch's, too.
+Coupled decay ("adam", "sgd") is added to the gradient; decoupled decay ("adamw", "radam") to the
+update. The defaults are PyTorch's, too.
 
-"radam" is Rectified Adam (Liu et al., ICLR 2020) as implemented in the code of Seidenschwarz et al. (ICML 2021):
+"radam" is Rectified Adam (Liu et al., ICLR 2020) as implemented in the code of Seidenschwarz et al.
+(ICML 2021):
 
     m_t   = b1 m_{t-1} + (1 - b1) g_t,     v_t = b2 v_{t-1} + (1 - b2) g_t^2
     rho   = rho_inf - 2 t b2^t / (1 - b2^t),     rho_inf = 2 / (1 - b2) - 1
     r     = sqrt((1 - b2^t) (rho - 4) (rho - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho))
     u_t   = r / (1 - b1^t) m_t / (sqrt(v_t) + eps)   if rho >= 5, else   m_t / (1 - b1^t)
 
-With the usual b2 the first five updates are momentum SGD. `optax.scale_by_radam` adds eps to the root of the
-bias-corrected v; here it is added to the root of v itself, which matters where gradients are tiny.
+With the usual b2 the first five updates are momentum SGD. `optax.scale_by_radam` adds eps to the
+root of the bias-corrected v; here it is added to the root of v itself, which matters where
+gradients are tiny.
 """
 
 import math
@@ -35,7 +37,8 @@ FIXED = ""  # label of parameters that only their low-rank updates change
 
 
 def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, ...]) -> Schedule:
-    """The factor of every learning rate by step: 1 before `start`, the end of the warm-up; the run has `stop` steps."""
+    """The factor of every learning rate by step: 1 before `start`, the end of the warm-up; the run
+    has `stop` steps."""
 
     def cosine(step: Any) -> Any:
         progress = jnp.clip(jnp.asarray(step - start, float) / max(stop - start, 1), 0.0, 1.0)
@@ -48,7 +51,9 @@ def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, .
     def rising(step: Any) -> Any:
         return jnp.minimum(jnp.asarray(step + 1, float) / train.linear_warmup, 1.0) * chosen(step)
 
-    chosen = {"constant": lambda step: jnp.ones(()), "cosine": cosine, "step": stairs}[train.schedule]
+    chosen = {"constant": lambda step: jnp.ones(()), "cosine": cosine, "step": stairs}[
+        train.schedule
+    ]
     return rising if train.linear_warmup else chosen
 
 
@@ -64,7 +69,8 @@ def scaled(schedule: Schedule, train: Train, batch_size: int) -> Schedule:
 def _direction(train: Train, decay: float) -> optax.GradientTransformation:
     """The direction of an update including weight decay, before the learning rate.
 
-    `train.optimizer` may be the import path of a function (weight_decay) -> optax.GradientTransformation.
+    `train.optimizer` may be the import path of a function (weight_decay) ->
+    optax.GradientTransformation.
     """
     if "." in train.optimizer:
         return function("train.optimizer", train.optimizer)(decay)
@@ -78,11 +84,14 @@ def _direction(train: Train, decay: float) -> optax.GradientTransformation:
     return optax.chain(*parts[train.optimizer])
 
 
-def _group_optimizer(train: Train, group: Group, schedule: Schedule, start: int) -> optax.GradientTransformation:
+def _group_optimizer(
+    train: Train, group: Group, schedule: Schedule, start: int
+) -> optax.GradientTransformation:
     if group.freeze:
         return optax.set_to_zero()
     late = start if group.warmup == "freeze" else 0
-    # The inner step count starts when the group is unfrozen: bias corrections start over, the schedule does not.
+    # The inner step count starts when the group is unfrozen: bias corrections start over, the
+    # schedule does not.
     rate = optax.scale_by_schedule(lambda count: -group.learning_rate * schedule(count + late))
     inner = optax.chain(_direction(train, group.weight_decay), rate)
     return optax.transforms.conditionally_mask(inner, lambda step: step >= late) if late else inner
@@ -93,15 +102,20 @@ def no_layer(name: str) -> int | None:
     return None
 
 
-def scale_by_depth(decay: float, layer: Callable[[str], int | None]) -> optax.GradientTransformation:
+def scale_by_depth(
+    decay: float, layer: Callable[[str], int | None]
+) -> optax.GradientTransformation:
     """Lower learning rates for the lower layers of a vision transformer (Bao et al., ICLR 2022).
 
-    Updates of block i of n, from 0, are multiplied by decay^(n - i), and updates of the embeddings by decay^(n + 1);
-    `layer` is the backbone's, see `backbones.contract.Config`.
+    Updates of block i of n, from 0, are multiplied by decay^(n - i), and updates of the embeddings
+    by decay^(n + 1); `layer` is the backbone's, see `backbones.contract.Config`.
     """
 
     def update(updates: Any, params: Any = None) -> Any:
-        layers = {path: layer(path[1]) if path[0] == "backbone" else None for path in flatten_dict(updates)}
+        layers = {
+            path: layer(path[1]) if path[0] == "backbone" else None
+            for path in flatten_dict(updates)
+        }
         top = 1 + max(filter(None, layers.values()), default=0)
 
         def scale(path: Any, leaf: jax.Array) -> jax.Array:
@@ -122,19 +136,31 @@ def build(
 ) -> optax.GradientTransformation:
     for name in train.groups:
         if name not in method.groups:
-            raise ConfigError(f"train.groups.{name}: the method has no such group; {suggest(name, method.groups)}")
+            raise ConfigError(
+                f"train.groups.{name}: the method has no such group; {suggest(name, method.groups)}"
+            )
 
     def label(path: Any, _: Any) -> str:
         name = method.group(path)
-        if name not in train.groups:  # without parameters, as with some options of a method, a group may be missing
+        if (
+            name not in train.groups
+        ):  # without parameters, as with some options of a method, a group may be missing
             raise ConfigError(f"train.groups.{name}: missing; give its learning_rate")
         return FIXED if train.groups[name].rank and not parameter_groups.is_factor(path) else name
 
-    transforms = {n: _group_optimizer(train, g, schedule, warmup_steps) for n, g in train.groups.items()}
-    if any(group.rank for group in train.groups.values()):  # else the checkpoints of other runs would not fit
+    transforms = {
+        n: _group_optimizer(train, g, schedule, warmup_steps) for n, g in train.groups.items()
+    }
+    if any(
+        group.rank for group in train.groups.values()
+    ):  # else the checkpoints of other runs would not fit
         transforms[FIXED] = optax.set_to_zero()
     optimizer = optax.partition(transforms, partial(path_aware_map, label))
-    return optimizer if train.layer_decay == 1 else optax.chain(optimizer, scale_by_depth(train.layer_decay, layer))
+    return (
+        optimizer
+        if train.layer_decay == 1
+        else optax.chain(optimizer, scale_by_depth(train.layer_decay, layer))
+    )
 
 
 class RAdamState(NamedTuple):
@@ -150,7 +176,9 @@ def scale_by_radam() -> optax.GradientTransformation:
     log_b1, log_b2 = math.log(b1), math.log(b2)
 
     def init(params: Any) -> RAdamState:
-        mean, square = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))  # two buffers, because both are donated
+        mean, square = (
+            jax.tree.map(jnp.zeros_like, params) for _ in range(2)
+        )  # two buffers, because both are donated
         return RAdamState(jnp.zeros((), jnp.int32), mean, square)
 
     def update(updates: Any, state: RAdamState, params: Any = None) -> tuple[Any, RAdamState]:
@@ -164,7 +192,9 @@ def scale_by_radam() -> optax.GradientTransformation:
         rectified = rho >= 5
         safe = jnp.where(rectified, rho, 5)
         factor = (safe - 4) / (limit - 4) * (safe - 2) / safe * limit / (limit - 2)
-        size = jnp.where(rectified, jnp.sqrt(-jnp.expm1(-growth) * factor), 1) / -jnp.expm1(t * log_b1)
+        size = jnp.where(rectified, jnp.sqrt(-jnp.expm1(-growth) * factor), 1) / -jnp.expm1(
+            t * log_b1
+        )
 
         def direction(m: jax.Array, v: jax.Array) -> jax.Array:
             return size.astype(m.dtype) * jnp.where(rectified, m / (jnp.sqrt(v) + eps), m)

@@ -1,4 +1,5 @@
-"""Trained models that a run starts or learns from: variables of another run or of published weights, and a teacher.
+"""Trained models that a run starts or learns from: variables of another run or of published
+weights, and a teacher.
 
 A teacher is read from its work directory and is never part of the student's checkpoints.
 """
@@ -30,15 +31,24 @@ def with_teacher(experiment: Experiment, console: Console) -> Experiment:
     source = Path(experiment.method.hooks.teacher).expanduser()
     try:
         facts = workdir.read_config(source)
-        there, here = (facts["data_hash"], tuple(facts["shape"])), (experiment.data_hash, experiment.shape)
+        there, here = (
+            (facts["data_hash"], tuple(facts["shape"])),
+            (experiment.data_hash, experiment.shape),
+        )
         if there != here:
-            raise CheckpointError("was trained on other data; a teacher needs the same images in the same splits")
+            raise CheckpointError(
+                "was trained on other data; a teacher needs the same images in the same splits"
+            )
         teacher = model.load(source, "reported", console.print)
     except UserError as error:
         raise CheckpointError(f"{key}: {error}") from error
     config = teacher.config
     variables = device_mesh.place(experiment.mesh, (teacher.params, teacher.model_state))
-    origin = {"hash": configs.digest(config), "step": teacher.step, "sha256": fingerprint(variables)}
+    origin = {
+        "hash": configs.digest(config),
+        "step": teacher.step,
+        "sha256": fingerprint(variables),
+    }
     origin |= {"finished": not teacher.unfinished}
     teach = jax.tree_util.Partial(teaching(teacher.method), *variables)
     experiment = experiment._replace(teach=teach, teacher=origin)
@@ -59,18 +69,29 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
     source = Path(experiment.start).expanduser()
     if not source.is_dir():
         raise ConfigError(
-            f"init_from={source}: there is no such directory; give a work directory or one of converted weights"
+            f"init_from={source}: there is no such directory; give a work directory or one of "
+            "converted "
+            "weights"
         )
     method = experiment.method
     base, updates = parameter_groups.split(state.params)
-    own = class_tables.unpadded(base, method.hooks.class_axis, len(experiment.splits["train"].classes))
+    own = class_tables.unpadded(
+        base, method.hooks.class_axis, len(experiment.splits["train"].classes)
+    )
     if (source / "config.json").exists():
-        params, model_state, kept = _from_run(source, own, state.model_state, method.hooks.history, console)
+        params, model_state, kept = _from_run(
+            source, own, state.model_state, method.hooks.history, console
+        )
     else:
         params, model_state, kept = converted.load_method(str(source), own, state.model_state)
-    variables = parameter_groups.join(class_tables.padded(params, method.hooks.class_axis), updates), model_state
+    variables = (
+        parameter_groups.join(class_tables.padded(params, method.hooks.class_axis), updates),
+        model_state,
+    )
     groups = sorted({name.split("/")[1] for name in kept})
-    console.print(f"starting from {source}" + (f"; newly initialised: {', '.join(groups)}" if groups else ""))
+    console.print(
+        f"starting from {source}" + (f"; newly initialised: {', '.join(groups)}" if groups else "")
+    )
     params, model_state = device_mesh.place(experiment.mesh, variables, method.hooks.class_axis)
     return state._replace(params=params, model_state=model_state)
 
@@ -84,7 +105,9 @@ def _from_run(
         other = model.load(source, checkpoint, console.print)
     except CheckpointError as error:
         raise CheckpointError(f"init_from={source}: {error}") from error
-    their_params = class_tables.unpadded(other.params, other.method.hooks.class_axis, len(other.classes))
+    their_params = class_tables.unpadded(
+        other.params, other.method.hooks.class_axis, len(other.classes)
+    )
     theirs = traverse_util.flatten_dict({"params": their_params, "state": other.model_state})
     kept = []
 
@@ -93,10 +116,18 @@ def _from_run(
         found = theirs.get(path)
         if entry == "backbone" and found is None:  # frozen parts, such as blocks, are in the state
             found = theirs.get(("state" if collection == "params" else "params", entry, *rest))
-        if found is not None and found.shape == own.shape and not (collection == "state" and entry in history):
+        if (
+            found is not None
+            and found.shape == own.shape
+            and not (collection == "state" and entry in history)
+        ):
             return found
         if entry == "backbone":
-            problem = "is missing" if found is None else f"has shape {found.shape} there, {own.shape} here"
+            problem = (
+                "is missing"
+                if found is None
+                else f"has shape {found.shape} there, {own.shape} here"
+            )
             raise ConfigError(f"init_from={source}: the backbones differ, {name} {problem}")
         kept.append(name)
         return own

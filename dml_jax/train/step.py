@@ -1,4 +1,5 @@
-"""The train state, and one update: encode the batch, loss, gradient, optimizer, and the method's own changes."""
+"""The train state, and one update: encode the batch, loss, gradient, optimizer, and the method's
+own changes."""
 
 import hashlib
 from collections.abc import Callable
@@ -25,7 +26,9 @@ class TrainState(NamedTuple):
 
     step: jax.Array  # int32 [], number of updates so far
     params: Any  # trained parameters, nested dict
-    model_state: Any  # state that is not trained by gradients (batch statistics, queue, momentum encoder), nested dict
+    # State that is not trained by gradients (batch statistics, queue, momentum encoder), nested
+    # dict.
+    model_state: Any
     opt_state: Any  # the optimizer's state
 
 
@@ -44,7 +47,8 @@ def fingerprint(variables: Any) -> str:
 
 
 def check_finite(state: TrainState) -> None:
-    """Raises a DivergedError that names an array if parameters, model state or optimizer state are not finite."""
+    """Raises a DivergedError that names an array if parameters, model state or optimizer state are
+    not finite."""
     paths = jax.tree_util.tree_leaves_with_path(state)
     leaves = {path: leaf for path, leaf in paths if jnp.issubdtype(leaf.dtype, jnp.floating)}
     if jax.device_get(_all_finite(list(leaves.values()))).all():
@@ -52,7 +56,10 @@ def check_finite(state: TrainState) -> None:
     path = next(path for path, leaf in leaves.items() if not jnp.isfinite(leaf).all())
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     raise DivergedError(
-        f"training diverged at step {int(state.step)}: {name} is not finite after the update; lower the learning rates "
+        f"training diverged at step {int(state.step)}: {name} is not finite after the update; "
+        "lower the "
+        "learning "
+        "rates "
         "and start again"
     )
 
@@ -71,11 +78,14 @@ def loss(
     key: jax.Array,
     augment: Augment | None = None,
 ) -> tuple[jax.Array, Aux]:
-    """The loss of a batch, its images augmented on the device, after `step` (int32 []) updates: (scalar, Aux)."""
+    """The loss of a batch, its images augmented on the device, after `step` (int32 []) updates:
+    (scalar, Aux)."""
     key_augment, key_encode, key_loss = jax.random.split(key, 3)
     if augment is not None:
         batch = batch._replace(images=augment(batch.images, key_augment))
-    encoded, model_state = method.encode(params, model_state, batch.images, train=True, key=key_encode)
+    encoded, model_state = method.encode(
+        params, model_state, batch.images, train=True, key=key_encode
+    )
     return method.loss(params, model_state, encoded, batch, step, key_loss)
 
 
@@ -84,15 +94,23 @@ def build(
 ) -> Callable[[TrainState, Batch, jax.Array], tuple[TrainState, dict[str, jax.Array]]]:
     """The training step as a pure function, to be jitted with its state donated.
 
-    The batch is the global one: under `jit`, with its rows sharded over the devices, batch statistics and pair losses
-    keep their global meaning and the gradient needs no factor. Metrics are float scalars: the loss, its terms, and
-    `grad_norm`, the global L2 norm of the gradient.
+    The batch is the global one: under `jit`, with its rows sharded over the devices, batch
+    statistics and pair losses keep their global meaning and the gradient needs no factor. Metrics
+    are float scalars: the loss, its terms, and `grad_norm`, the global L2 norm of the gradient.
     """
 
-    def step(state: TrainState, batch: Batch, key: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:
+    def step(
+        state: TrainState, batch: Batch, key: jax.Array
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
         def objective(params: PyTree) -> tuple[jax.Array, Aux]:
             return loss(
-                method, params, state.model_state, batch, state.step, jax.random.fold_in(key, state.step), augment
+                method,
+                params,
+                state.model_state,
+                batch,
+                state.step,
+                jax.random.fold_in(key, state.step),
+                augment,
             )
 
         (value, aux), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
@@ -106,7 +124,9 @@ def build(
     return step
 
 
-def initial(method: Method, optimizer: optax.GradientTransformation, key: jax.Array, batch: Batch) -> TrainState:
+def initial(
+    method: Method, optimizer: optax.GradientTransformation, key: jax.Array, batch: Batch
+) -> TrainState:
     """The state before the first step; `batch` gives the shapes."""
     params, model_state = method.init(key, batch)
     return TrainState(jnp.zeros((), jnp.int32), params, model_state, optimizer.init(params))
@@ -116,9 +136,14 @@ _initial = jax.jit(initial, static_argnums=(0, 1))  # whose shapes JAX remembers
 
 
 def state_shapes(
-    config: Config, method: Method, optimizer: optax.GradientTransformation, shape: tuple[int, int], mesh: Mesh
+    config: Config,
+    method: Method,
+    optimizer: optax.GradientTransformation,
+    shape: tuple[int, int],
+    mesh: Mesh,
 ) -> TrainState:
-    """Shapes, dtypes and shardings of the state of a run on images of `shape`; nothing is computed."""
+    """Shapes, dtypes and shardings of the state of a run on images of `shape`; nothing is
+    computed."""
     batch = zeros(config.data.batch_size, shape, method.hooks.views)
     key = jax.eval_shape(lambda: jax.random.key(config.seed))
     if config.backbone.pretrained == "none":
@@ -127,22 +152,31 @@ def state_shapes(
         shapes = jax.eval_shape(partial(initial, method, optimizer), key, batch)
     shardings = device_mesh.shardings(mesh, shapes, method.hooks.class_axis)
     return jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes, shardings
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        shapes,
+        shardings,
     )
 
 
 def chunked(method: Method, chunks: int) -> Method:
-    """The method with the images of a training batch encoded in chunks; their number divides the batch size.
+    """The method with the images of a training batch encoded in chunks; their number divides the
+    batch size.
 
-    The forward pass keeps the encoded images only, and the backward pass encodes each chunk again for its gradient
-    (GradCache: Gao et al., "Scaling deep contrastive learning batch size under memory limited setup", RepL4NLP 2021).
-    `encode` must not change batch statistics. Each chunk draws its own random numbers (erasing, dropped paths).
+    The forward pass keeps the encoded images only, and the backward pass encodes each chunk again
+    for its gradient (GradCache: Gao et al., "Scaling deep contrastive learning batch size under
+    memory limited setup", RepL4NLP 2021). `encode` must not change batch statistics. Each chunk
+    draws its own random numbers (erasing, dropped paths).
     """
     if chunks == 1:
         return method
 
     def encode(
-        params: PyTree, model_state: PyTree, images: jax.Array, *, train: bool, key: jax.Array | None = None
+        params: PyTree,
+        model_state: PyTree,
+        images: jax.Array,
+        *,
+        train: bool,
+        key: jax.Array | None = None,
     ) -> tuple[PyTree, PyTree]:
         @jax.checkpoint
         def one_chunk(chunk: tuple[jax.Array, jax.Array | None]) -> PyTree:
@@ -150,10 +184,13 @@ def chunked(method: Method, chunks: int) -> Method:
             return method.encode(params, model_state, rows, train=train, key=key)[0]
 
         views, size = images.shape[:2]
-        # Chunk i has every row i + chunks * j, so that each device computes its own rows of every chunk.
+        # Chunk i has every row i + chunks * j, so that each device computes its own rows of every
+        # chunk.
         split = jnp.moveaxis(images.reshape(views, size // chunks, chunks, *images.shape[2:]), 2, 0)
         keys = None if key is None else jax.random.split(key, chunks)
         encoded = jax.lax.map(one_chunk, (split, keys))  # leaves [chunks, B / chunks, ...]
-        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(size, *leaf.shape[2:]), encoded), model_state
+        return jax.tree.map(
+            lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(size, *leaf.shape[2:]), encoded
+        ), model_state
 
     return method._replace(encode=encode)

@@ -1,4 +1,5 @@
-"""Figures for degenerate inputs, and which images, numbers and names the figures and the report show."""
+"""Figures for degenerate inputs, and which images, numbers and names the figures and the report
+show."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +27,11 @@ def test_one_dimension_and_names_that_look_like_formulas(tmp_path: Path) -> None
 def test_the_nearest_images_are_shown(separate: bool) -> None:
     """Of the gallery, if there is one; of the other queries, if not."""
     rng = np.random.default_rng(0)
-    gallery = Run(rng.normal(size=(20, 4)), np.arange(20) % 3, ["a", "b", "c"], first=100) if separate else None
+    gallery = (
+        Run(rng.normal(size=(20, 4)), np.arange(20) % 3, ["a", "b", "c"], first=100)
+        if separate
+        else None
+    )
     run = Run(rng.normal(size=(60, 4)), np.arange(60) % 3, ["a", "b", "c"], gallery)
     found = {finding.name: finding for finding in retrieval.findings(run, "test")}
     strips = found["retrieval"].pictures
@@ -40,10 +45,14 @@ def test_the_nearest_images_are_shown(separate: bool) -> None:
         expected = np.argsort(-cosines)[: retrieval.NEIGHBORS]
         assert near == (expected + 100 * separate).tolist()
         hits = labels[expected] == run.labels[query]
-        assert [picture.mark for picture in pictures] == ["query"] + ["right" if hit else "wrong" for hit in hits]
+        assert [picture.mark for picture in pictures] == ["query"] + [
+            "right" if hit else "wrong" for hit in hits
+        ]
         assert [picture.image for picture in pictures[1:]] == [str(i) for i in expected]
         assert [picture.name for picture in pictures[1:]] == ["abc"[labels[i]] for i in expected]
-        assert [float(picture.note) for picture in pictures[1:]] == pytest.approx(cosines[expected], abs=6e-4)
+        assert [float(picture.note) for picture in pictures[1:]] == pytest.approx(
+            cosines[expected], abs=6e-4
+        )
 
 
 def test_a_map_states_the_explained_variance() -> None:
@@ -73,7 +82,10 @@ def test_chosen_classes_of_a_map() -> None:
     assert found.rows == [row for row in whole.rows if row[1] in run.classes]
     axes = drawing.figure(3, 3).subplots()
     found.panel.draw(axes)
-    looks = [(part.get_facecolor().tobytes(), part.get_paths()[0].vertices.tobytes()) for part in axes.collections[1:]]
+    looks = [
+        (part.get_facecolor().tobytes(), part.get_paths()[0].vertices.tobytes())
+        for part in axes.collections[1:]
+    ]
     assert len(set(looks)) == len(looks) == 9
     assert [part.get_label() for part in axes.collections[1:]] == list(run.classes)
     assert len(axes.collections[0].get_offsets()) == 0
@@ -82,16 +94,30 @@ def test_chosen_classes_of_a_map() -> None:
 def test_models_in_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each as it is alone: curves of its name in one panel, or a panel of its name."""
     rng, drawn, save = np.random.default_rng(0), {}, drawing.save
-    monkeypatch.setattr(drawing, "save", lambda figure, path: (drawn.update({path.stem: figure}), save(figure, path)))
-    monkeypatch.setattr(Run, "model", SimpleNamespace(method=SimpleNamespace(hooks=Hooks())), raising=False)
+    monkeypatch.setattr(
+        drawing,
+        "save",
+        lambda figure, path: (drawn.update({path.stem: figure}), save(figure, path)),
+    )
+    monkeypatch.setattr(
+        Run, "model", SimpleNamespace(method=SimpleNamespace(hooks=Hooks())), raising=False
+    )
     rows = rng.normal(size=(40, 5))
-    runs = {name: Run(rows + shift, np.arange(40) % 3, "abc") for name, shift in (("wide", 0), ("narrow", 9))}
+    runs = {
+        name: Run(rows + shift, np.arange(40) % 3, "abc")
+        for name, shift in (("wide", 0), ("narrow", 9))
+    }
     for subject in (SUBJECTS[name] for name in ("spectra", "components")):
         for found in findings.side_by_side(runs, subject, "test"):
             found.plot(tmp_path / f"{found.name}.png")
-            alone = [next(f for f in subject.findings(run, "test") if f.name == found.name) for run in runs.values()]
+            alone = [
+                next(f for f in subject.findings(run, "test") if f.name == found.name)
+                for run in runs.values()
+            ]
             assert found.columns == ("model", *alone[0].columns)
-            assert found.rows == [(n, *row) for n, one in zip(runs, alone, strict=True) for row in one.rows]
+            assert found.rows == [
+                (n, *row) for n, one in zip(runs, alone, strict=True) for row in one.rows
+            ]
             assert all(one.caption in found.caption for one in alone)
     assert set(drawn) == {"spectra", "components"}
     (axes,) = drawn["spectra"].axes
@@ -101,15 +127,23 @@ def test_models_in_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_curves() -> None:
-    lines = [{"step": 1, "loss": 3.0, "loss_a": 1.0}, {"step": 2, "loss": 2.0, "train/recall@1": 0.5, "grad_norm": 1.0}]
+    lines = [
+        {"step": 1, "loss": 3.0, "loss_a": 1.0},
+        {"step": 2, "loss": 2.0, "train/recall@1": 0.5, "grad_norm": 1.0},
+    ]
     assert curves.loss_terms(lines) == {"loss": [(1, 3.0), (2, 2.0)], "loss_a": [(1, 1.0)]}
-    assert curves.recalls(lines, {"step": 2, "recall@1": 0.7}) == {"train": [(2, 0.5)], "test": [(2, 0.7)]}
+    assert curves.recalls(lines, {"step": 2, "recall@1": 0.7}) == {
+        "train": [(2, 0.5)],
+        "test": [(2, 0.7)],
+    }
 
 
 def test_montage() -> None:
     """Images of any size and shape, each within its cell."""
     sizes = ((1, 1), (3, 9), (200, 100), (7, 7), (1, 300))
-    made = drawing.montage((np.zeros((*size, 3), np.uint8) for size in sizes), len(sizes), 3, 20, gap=2)
+    made = drawing.montage(
+        (np.zeros((*size, 3), np.uint8) for size in sizes), len(sizes), 3, 20, gap=2
+    )
     assert made.shape == (40, 60, 3)
     expected = ((16, 16), (5, 16), (16, 8), (16, 16), (1, 16), (0, 0))
     for i, (height, width) in enumerate(expected):

@@ -18,7 +18,9 @@ CLASSES = 4
 
 
 @pytest.mark.parametrize("equations", ["authors", "paper"])
-def test_rows_are_those_of_the_forward_pass(equations: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_those_of_the_forward_pass(
+    equations: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of `teach`, which runs the network as training does, without dropout."""
     config = mpn.Config(embedding_dim=8, heads=2, layers=2, equations=equations)
     method = mpn.build(config, toys.backbone(), TrainingSet(CLASSES, 16))
@@ -40,7 +42,9 @@ def test_rows_are_those_of_the_forward_pass(equations: Any, monkeypatch: pytest.
         patched.setattr("dml_jax.methods.mpn.method.attend", watched)
         expected = forward(params, model_state, batch.images)
     network = mpn.MessagePassingNetwork(config, CLASSES)
-    found = jax.jit(partial(mpn.batch_attention, method.encode, network))(params, model_state, batch.images)
+    found = jax.jit(partial(mpn.batch_attention, method.encode, network))(
+        params, model_state, batch.images
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert found.shape == (2, 2, 16, 16)
     total = np.asarray(found).sum(axis=-1)
@@ -73,12 +77,15 @@ def test_influence_is_the_gradient() -> None:
         for row, column, channel in np.ndindex(pixels.shape[2:]):
             step = np.zeros_like(pixels)
             step[0, image, row, column, channel] = 4.0
-            derivatives.append(float(log_probability(pixels + step) - log_probability(pixels - step)) / 8)
+            derivatives.append(
+                float(log_probability(pixels + step) - log_probability(pixels - step)) / 8
+            )
         assert found[1, image] == pytest.approx(np.linalg.norm(derivatives), rel=0.02)
 
 
 def test_attention_statistics() -> None:
-    """KL from uniform, weight on the own class and on the node itself; rows that sum to less than 1 are normalised."""
+    """KL from uniform, weight on the own class and on the node itself; rows that sum to less than 1
+    are normalised."""
     rng = np.random.default_rng(0)
     weights = rng.random((2, 3, 5, 5)) * 0.2
     weights[0, 0, 0] = [0.3, 0, 0, 0, 0]

@@ -44,18 +44,31 @@ def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
         path.write_bytes(b"png")
 
     table = html.listing(("class", "share"), [("caf\udce9", 0.5)], "shares")
-    found = Finding("a", "what <it> shows", plot, ("x", "y", "name"), [(1, 1 / 3, "caf\udce9")], table=table)
+    found = Finding(
+        "a", "what <it> shows", plot, ("x", "y", "name"), [(1, 1 / 3, "caf\udce9")], table=table
+    )
     for name, suffix, to in (
         ("tsne", "", "analysis"),
         ("classes", "", "figures"),
         ("classes", "", "analysis"),
         ("classes", "-train", "analysis"),
     ):
-        findings.write(tmp_path, name, name.upper(), 7, [found._replace(name=name)], suffix=suffix, to=to)
-    assert (tmp_path / "analysis" / "tsne.csv").read_text().splitlines() == ["x,y,name", r"1,0.3333333,caf\udce9"]
+        findings.write(
+            tmp_path, name, name.upper(), 7, [found._replace(name=name)], suffix=suffix, to=to
+        )
+    assert (tmp_path / "analysis" / "tsne.csv").read_text().splitlines() == [
+        "x,y,name",
+        r"1,0.3333333,caf\udce9",
+    ]
     sections = findings.read(tmp_path, ("classes", "components", "tsne"))
-    links = ["analysis/classes.csv", "analysis/classes-train.csv", "analysis/tsne.csv"]  # the newer classes
-    assert [re.findall('href="(.*?)"', section.body) for section in sections] == [[link] for link in links]
+    links = [
+        "analysis/classes.csv",
+        "analysis/classes-train.csv",
+        "analysis/tsne.csv",
+    ]  # the newer classes
+    assert [re.findall('href="(.*?)"', section.body) for section in sections] == [
+        [link] for link in links
+    ]
     assert (sections[2].title, sections[2].note) == ("TSNE", "(step 7)")
     assert "what &lt;it&gt; shows" in sections[2].body
     assert r"<td>caf\udce9</td>" in sections[2].body

@@ -1,4 +1,5 @@
-"""The report of a run whose names are hostile: its structure, its policy, what it loads, its size."""
+"""The report of a run whose names are hostile: its structure, its policy, what it loads, its
+size."""
 
 import itertools
 import re
@@ -19,7 +20,13 @@ from tests.analysis.runs import Run
 from tests.test_configs import resolved
 
 VOID = {"meta", "link", "img", "input", "br"}
-HOSTILE = ('<script>alert("1")</script>', "' onmouseover='alert(2)", "a&b]]>", "$x_{$", "\x1b[2J\u202e caf\udce9")
+HOSTILE = (
+    '<script>alert("1")</script>',
+    "' onmouseover='alert(2)",
+    "a&b]]>",
+    "$x_{$",
+    "\x1b[2J\u202e caf\udce9",
+)
 CLASSES = 100
 
 
@@ -56,7 +63,8 @@ class Page(HTMLParser):
 
 
 class Photographs(Run):
-    """Embeddings of noise, which compresses worst, as photographs of 100 classes with hostile names."""
+    """Embeddings of noise, which compresses worst, as photographs of 100 classes with hostile
+    names."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
@@ -64,7 +72,9 @@ class Photographs(Run):
         centres = rng.normal(size=(CLASSES, 8))
         names = [f"{HOSTILE[i % len(HOSTILE)]} {i}" for i in range(CLASSES)]
         ids = [f"{HOSTILE[i % len(HOSTILE)]}/{i}.jpg" for i in range(len(labels))]
-        super().__init__(centres[labels] + rng.normal(size=(len(labels), 8)), labels, names, ids=ids)
+        super().__init__(
+            centres[labels] + rng.normal(size=(len(labels), 8)), labels, names, ids=ids
+        )
         pictures = rng.integers(0, 256, (50, 40, 30, 3), np.uint8)
         read = lambda i, rng: np.repeat(np.repeat(pictures[i % 50], 4, axis=0), 4, axis=1)  # noqa: E731
         self.splits["test"] = self.splits["test"]._replace(read=read)
@@ -76,18 +86,31 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("run")
     config, run = resolved("digits_baseline"), Photographs()
     files.write_json(
-        directory / "config.json", workdir.provenance(config, "x", list(map(str, range(40))), 900, (160, 120))
+        directory / "config.json",
+        workdir.provenance(config, "x", list(map(str, range(40))), 900, (160, 120)),
     )
-    for name, subject in ((name, subject) for name, subject in SUBJECTS.items() if subject.standard):
-        found = [finding._replace(plot=finding.plot and draw) for finding in subject.findings(run, "test")]
+    for name, subject in (
+        (name, subject) for name, subject in SUBJECTS.items() if subject.standard
+    ):
+        found = [
+            finding._replace(plot=finding.plot and draw)
+            for finding in subject.findings(run, "test")
+        ]
         findings.write(directory, name, subject.title, 60, found, to=findings.STANDARD_DIRECTORY)
     metrics = {"recall@1": 0.5, "recall@1_stderr": 0.01, "map@r": 0.25}
     results: dict[str, Any] = {
-        **metrics, "model": "last", "step": 60, "protocol": "clean protocol; ties broken by lower index",
-        "controls": {"raw pixels": {**metrics, "recall@1": 0.2}, "untrained": {**metrics, "recall@1": 0.1}},
-        "timing": {"seconds": 3725.0, "images_per_second": 120.0, "peak_memory": 2**31}, "machine": "1 x <cpu>",
+        **metrics,
+        "model": "last",
+        "step": 60,
+        "protocol": "clean protocol; ties broken by lower index",
+        "controls": {
+            "raw pixels": {**metrics, "recall@1": 0.2},
+            "untrained": {**metrics, "recall@1": 0.1},
+        },
+        "timing": {"seconds": 3725.0, "images_per_second": 120.0, "peak_memory": 2**31},
+        "machine": "1 x <cpu>",
         "data": {"test": {"images": 800, "classes": 100}},
-    }  # fmt: skip
+    }
     run_report.write_page(directory, config, results)
     return directory
 
@@ -115,7 +138,10 @@ def test_structure(text: str) -> None:
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
     words = " ".join(" ".join(shown.texts).split())
     for expected in (
-        "For 50.0% of the test images", "raw pixels, 20.0%; untrained, 10.0%", "raw pixels: Recall@1 +30.0 points, ",
+        "For 50.0% of the test images", "raw pixels, 20.0%; untrained, 10.0%", "raw pixels: "
+                                                                               "Recall@1 "
+                                                                               "+30.0 "
+                                                                               "points, ",
         "1:02:05 h (120 images/s)", "1 x <cpu>, 2.0 GiB", "800 of 100 classes",
         "ties broken by lower index", "of the variance", "worst first", "✓", "✗",
     ):  # fmt: skip
@@ -135,7 +161,9 @@ def test_names_are_escaped(text: str) -> None:
 
 def test_nothing_is_loaded_or_run(directory: Path, text: str) -> None:
     shown = Page(text)
-    sources = [attrs[name] or "" for _, attrs in shown.tags for name in ("src", "href") if name in attrs]
+    sources = [
+        attrs[name] or "" for _, attrs in shown.tags for name in ("src", "href") if name in attrs
+    ]
     local = [source for source in sources if not source.startswith(("data:", "#"))]
     assert local
     assert all((directory / source).is_file() for source in local)  # numbers
@@ -167,13 +195,26 @@ def test_tables() -> None:
     ("recall", "ranking", "words"),
     [
         (0.5, 0.3, "over the best, colour histogram: Recall@1 +10.0 points, MAP@R +20.0 points"),
-        (0.41, 0.3, "not clearly better than with colour histogram, but the ranking is: Recall@1 +1"),
+        (
+            0.41,
+            0.3,
+            "not clearly better than with colour histogram, but the ranking is: Recall@1 +1",
+        ),
         (0.41, 0.1, "This run is not clearly better than colour histogram"),
-        (0.39, 0.09, "The control 'colour histogram' does better than this run, which differs from it by Recall@1 -1"),
+        (
+            0.39,
+            0.09,
+            "The control 'colour histogram' does better than this run, which differs from it by "
+            "Recall@1 "
+            "-1",
+        ),
     ],
 )
 def test_controls_in_words(recall: float, ranking: float, words: str) -> None:
-    controls = {"raw pixels": {"recall@1": 0.2, "map@r": 0.05}, "colour histogram": {"recall@1": 0.4, "map@r": 0.1}}
+    controls = {
+        "raw pixels": {"recall@1": 0.2, "map@r": 0.05},
+        "colour histogram": {"recall@1": 0.4, "map@r": 0.1},
+    }
     results = {"recall@1": recall, "map@r": ranking, "recall@1_stderr": 0.01, "map@r_stderr": 0.01}
     assert words in run_report.in_words(results | {"controls": controls, "protocol": ""})
 

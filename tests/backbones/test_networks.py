@@ -1,4 +1,5 @@
-"""All backbones: shapes, initialisation, frozen statistics, rematerialisation, precision, errors."""
+"""All backbones: shapes, initialisation, frozen statistics, rematerialisation, precision,
+errors."""
 
 import math
 from dataclasses import replace
@@ -12,7 +13,18 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from dml_jax.backbones import bn_inception, deit, dinov3, efficientnet_lite, googlenet, layers, mit, resnet, siglip, vit
+from dml_jax.backbones import (
+    bn_inception,
+    deit,
+    dinov3,
+    efficientnet_lite,
+    googlenet,
+    layers,
+    mit,
+    resnet,
+    siglip,
+    vit,
+)
 from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.config import choices
 from dml_jax.config.fields import validate
@@ -55,7 +67,9 @@ SMALL: dict[str, tuple[ModuleType, Any]] = {
     "bottleneck": (resnet, resnet.Config(depths=(1, 1, 1), widths=(4, 6, 8))),
     "efficientnet_lite": (
         efficientnet_lite,
-        efficientnet_lite.Config(depths=(1, 1, 1, 1, 1, 1, 1), widths=(2, 3, 4, 5, 6, 7, 8), stem=4, channels=12),
+        efficientnet_lite.Config(
+            depths=(1, 1, 1, 1, 1, 1, 1), widths=(2, 3, 4, 5, 6, 7, 8), stem=4, channels=12
+        ),
     ),
     "deit": (deit, deit.Config(depth=2, width=32, heads=2, patch=8, drop_path=0.5)),
     "vit": (
@@ -72,7 +86,10 @@ SMALL: dict[str, tuple[ModuleType, Any]] = {
             output="patches",
         ),
     ),
-    "mit": (mit, mit.Config(depths=(1, 1, 1, 1), widths=(4, 8, 8, 8), heads=(1, 2, 2, 2), drop_path=0.5)),
+    "mit": (
+        mit,
+        mit.Config(depths=(1, 1, 1, 1), widths=(4, 8, 8, 8), heads=(1, 2, 2, 2), drop_path=0.5),
+    ),
 }
 
 
@@ -80,46 +97,71 @@ SMALL: dict[str, tuple[ModuleType, Any]] = {
     params=[
         "basic",
         "deit",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("bottleneck", "efficientnet_lite", "mit", "vit")),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("bottleneck", "efficientnet_lite", "mit", "vit")
+        ),
     ]
 )
 def small(request: pytest.FixtureRequest) -> tuple[ModuleType, Any]:
     return SMALL[request.param]
 
 
-def run(backbone: Backbone, *, train: bool, key: jax.Array | None = None) -> tuple[np.ndarray, PyTree, PyTree]:
+def run(
+    backbone: Backbone, *, train: bool, key: jax.Array | None = None
+) -> tuple[np.ndarray, PyTree, PyTree]:
     """(features, new stats, parameters) for random inputs, no larger than MiT needs."""
     params, stats = backbone.init(jax.random.key(0), (32, 32))
     x = np.random.default_rng(1).normal(size=(4, 32, 32, 3)).astype(np.float32)
-    features, new = jax.jit(lambda p, s, x: backbone.apply(p, s, x, train=train, key=key))(params, stats, x)
+    features, new = jax.jit(lambda p, s, x: backbone.apply(p, s, x, train=train, key=key))(
+        params, stats, x
+    )
     return np.asarray(features), new, params
 
 
 def test_names() -> None:
     assert choices("backbone") == [
-        "bn_inception", "deit", "dinov3", "efficientnet_lite", "googlenet", "mit", "resnet", "siglip", "vit"
-    ]  # fmt: skip
+        "bn_inception",
+        "deit",
+        "dinov3",
+        "efficientnet_lite",
+        "googlenet",
+        "mit",
+        "resnet",
+        "siglip",
+        "vit",
+    ]
     for module, config, _, _ in PUBLISHED:
         assert config.name == module.__name__.rpartition(".")[2]
 
 
 @pytest.mark.parametrize(
     ("module", "config", "parameters", "sides"),
-    [pytest.param(*case, marks=[] if case is PUBLISHED[0] else [pytest.mark.slow]) for case in PUBLISHED],
+    [
+        pytest.param(*case, marks=[] if case is PUBLISHED[0] else [pytest.mark.slow])
+        for case in PUBLISHED
+    ],
 )
-def test_published_shapes(module: ModuleType, config: Any, parameters: int, sides: dict[int, int]) -> None:
+def test_published_shapes(
+    module: ModuleType, config: Any, parameters: int, sides: dict[int, int]
+) -> None:
     backbone = module.build(config)
     for side, expected in sides.items():
-        params, stats = jax.eval_shape(lambda side=side: backbone.init(jax.random.key(0), (side, side)))
+        params, stats = jax.eval_shape(
+            lambda side=side: backbone.init(jax.random.key(0), (side, side))
+        )
         x = jax.ShapeDtypeStruct((2, side, side, 3), jnp.float32)
-        features, _ = jax.eval_shape(lambda p, s, x: backbone.apply(p, s, x, train=True, key=None), params, stats, x)
+        features, _ = jax.eval_shape(
+            lambda p, s, x: backbone.apply(p, s, x, train=True, key=None), params, stats, x
+        )
         assert features.shape == (2, expected, expected, backbone.channels)
         if side == next(iter(sides)):
             assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) == parameters
 
 
 def published_std(module: ModuleType, path: str, shape: tuple[int, ...]) -> float:
-    """Standard deviation of the initial values of a kernel or token, by the formulas of the papers and their code."""
+    """Standard deviation of the initial values of a kernel or token, by the formulas of the papers
+    and their code."""
     fan_in = math.prod(shape[:-1])
     if module is resnet:  # He et al. (2015), fan out
         return math.sqrt(2 / (shape[0] * shape[1] * shape[3]))
@@ -127,12 +169,14 @@ def published_std(module: ModuleType, path: str, shape: tuple[int, ...]) -> floa
         return math.sqrt(2 / fan_in)
     if module is googlenet:  # torchvision
         return 0.01
-    # He et al. (2015), fan out divided by the number of groups: TensorFlow, in which EfficientNet was published, stores
-    # depthwise kernels as [k, k, C, 1].
+    # He et al. (2015), fan out divided by the number of groups: TensorFlow, in which EfficientNet
+    # was published, stores depthwise kernels as [k, k, C, 1].
     if module in (efficientnet_lite, mit) and len(shape) == 4:
         groups = shape[3] if "dwconv" in path or "depthwise_conv" in path else 1
         return math.sqrt(2 / (shape[0] * shape[1] * shape[3] / groups))
-    if module in (deit, vit) and path == "patch_embed/kernel":  # variance of PyTorch's default, U(±1/sqrt(fan in))
+    if (
+        module in (deit, vit) and path == "patch_embed/kernel"
+    ):  # variance of PyTorch's default, U(±1/sqrt(fan in))
         return math.sqrt(1 / (3 * fan_in))
     return 1e-6 if path in ("cls_token", "reg_token") else 0.02  # timm, SegFormer
 
@@ -151,10 +195,14 @@ def published_std(module: ModuleType, path: str, shape: tuple[int, ...]) -> floa
     ],
 )
 def test_initialisation(module: ModuleType, config: Any) -> None:
-    """Kernels and tokens are normal with the published standard deviation; scales start at 1 and biases at 0."""
+    """Kernels and tokens are normal with the published standard deviation; scales start at 1 and
+    biases at 0."""
     params, stats = module.build(config).init(jax.random.key(0), (64, 64))
     constants = {"scale": 1, "bias": 0, "mean": 0, "var": 1, "gamma": np.float32(0.1)}
-    leaves = [*traverse_util.flatten_dict(params, sep="/").items(), *traverse_util.flatten_dict(stats, sep="/").items()]
+    leaves = [
+        *traverse_util.flatten_dict(params, sep="/").items(),
+        *traverse_util.flatten_dict(stats, sep="/").items(),
+    ]
     for path, leaf in leaves:
         assert leaf.dtype == jnp.float32, path
         kind = path.rpartition("/")[2]
@@ -165,7 +213,9 @@ def test_initialisation(module: ModuleType, config: Any) -> None:
         error = 5 / math.sqrt(z.size)
         assert abs(z.mean()) < error, path
         assert abs(z.std() - 1) < error / math.sqrt(2), path
-        assert abs(np.mean(np.abs(z) < 1) - 0.6827) < error * 0.4655, path  # of a normal distribution
+        assert abs(np.mean(np.abs(z) < 1) - 0.6827) < error * 0.4655, (
+            path
+        )  # of a normal distribution
 
 
 def assert_close(a: Any, b: Any) -> None:
@@ -173,11 +223,18 @@ def assert_close(a: Any, b: Any) -> None:
 
 
 def test_linen_modules_initialise_themselves(small: tuple[ModuleType, Any]) -> None:
-    """`build(config).init` returns the variables of the module's own `init`, with and without rematerialisation."""
+    """`build(config).init` returns the variables of the module's own `init`, with and without
+    rematerialisation."""
     module, config = small
-    network = {"efficientnet_lite": "EfficientNetLite", "mit": "MixTransformer", "resnet": "ResNet"}.get(config.name)
+    network = {
+        "efficientnet_lite": "EfficientNetLite",
+        "mit": "MixTransformer",
+        "resnet": "ResNet",
+    }.get(config.name)
     made: Any = getattr(module, network)(config) if network else vit.VisionTransformer(config)
-    expected = jax.jit(made.init, static_argnums=2)(jax.random.key(3), jnp.zeros((1, 32, 32, 3)), False)
+    expected = jax.jit(made.init, static_argnums=2)(
+        jax.random.key(3), jnp.zeros((1, 32, 32, 3)), False
+    )
     for remat in (False, True):
         params, stats = module.build(replace(config, remat=remat)).init(jax.random.key(3), (32, 32))
         jax.tree.map(assert_close, params, expected["params"])
@@ -188,42 +245,67 @@ def test_linen_modules_initialise_themselves(small: tuple[ModuleType, Any]) -> N
 def test_gradient_of_layer_norm() -> None:
     """As Flax's, which differentiates the mean and the variance."""
     random = np.random.default_rng(0)
-    x, cotangent, scale, bias = (random.normal(2, 3, shape) for shape in ((4, 5, 7), (4, 5, 7), 7, 7))
+    x, cotangent, scale, bias = (
+        random.normal(2, 3, shape) for shape in ((4, 5, 7), (4, 5, 7), 7, 7)
+    )
     variables = {"params": {"scale": scale, "bias": bias}}
     ours, theirs = (
-        jax.jit(lambda *inputs, apply=layer.apply: jax.vjp(apply, *inputs)[1](cotangent))(variables, x)
+        jax.jit(lambda *inputs, apply=layer.apply: jax.vjp(apply, *inputs)[1](cotangent))(
+            variables, x
+        )
         for layer in (layers.LayerNorm(1e-3), nn.LayerNorm(epsilon=1e-3, use_fast_variance=False))
     )
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), ours, theirs)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), ours, theirs
+    )
 
 
 UPDATES = [(True, False), (True, True), (False, False)]
-FIXED = "bn_inception", "googlenet"  # networks of one size; golden values need their running statistics in evaluation
+FIXED = (
+    "bn_inception",
+    "googlenet",
+)  # networks of one size; golden values need their running statistics in evaluation
 
 
 @pytest.mark.parametrize(
     ("name", "train", "frozen"),
     [
-        *((name, *case) for name in ("basic", "bottleneck", "efficientnet_lite") for case in UPDATES),
+        *(
+            (name, *case)
+            for name in ("basic", "bottleneck", "efficientnet_lite")
+            for case in UPDATES
+        ),
         *((name, *UPDATES[0]) for name in FIXED),
-        *(pytest.param(name, *case, marks=pytest.mark.slow) for name in FIXED for case in UPDATES[1:]),
+        *(
+            pytest.param(name, *case, marks=pytest.mark.slow)
+            for name in FIXED
+            for case in UPDATES[1:]
+        ),
     ],
 )
 def test_when_statistics_are_updated(name: str, train: bool, frozen: bool) -> None:
     """In the jaxpr, the outputs of statistics that stay are the input variables."""
-    module, config = SMALL.get(name) or {m.__name__.rpartition(".")[2]: (m, c) for m, c, _, _ in PUBLISHED}[name]
+    module, config = (
+        SMALL.get(name) or {m.__name__.rpartition(".")[2]: (m, c) for m, c, _, _ in PUBLISHED}[name]
+    )
     backbone = module.build(replace(config, freeze_bn=frozen))
     params, stats = jax.eval_shape(lambda: backbone.init(jax.random.key(0), (64, 64)))
     x = jax.ShapeDtypeStruct((2, 64, 64, 3), jnp.float32)
-    traced = jax.make_jaxpr(lambda s, p, x: backbone.apply(p, s, x, train=train)[1])(stats, params, x).jaxpr
+    traced = jax.make_jaxpr(lambda s, p, x: backbone.apply(p, s, x, train=train)[1])(
+        stats, params, x
+    ).jaxpr
     unchanged = [out in traced.invars for out in traced.outvars]
     assert unchanged == [frozen or not train] * len(jax.tree.leaves(stats))
 
 
 def test_two_updates_of_the_stage_statistics() -> None:
-    """Two updates with the same batch equal one with momentum 1 - 0.9^2 = 0.19; the stem's are updated once."""
+    """Two updates with the same batch equal one with momentum 1 - 0.9^2 = 0.19; the stem's are
+    updated once."""
     config = SMALL["basic"][1]
-    once, twice = (run(resnet.build(replace(config, stage_bn_updates=count)), train=True)[1] for count in (1, 2))
+    once, twice = (
+        run(resnet.build(replace(config, stage_bn_updates=count)), train=True)[1]
+        for count in (1, 2)
+    )
     assert_close(twice["bn1"]["mean"], once["bn1"]["mean"])
     for leaf, initial in (("mean", 0), ("var", 1)):
         moved = np.asarray(once["layer2_1"]["bn2"][leaf]) - initial
@@ -232,7 +314,14 @@ def test_two_updates_of_the_stage_statistics() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["basic", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bottleneck", "deit", "mit", "vit"))]
+    "name",
+    [
+        "basic",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("bottleneck", "deit", "mit", "vit")
+        ),
+    ],
 )
 def test_remat_keeps_fewer_activations_and_the_gradients(name: str) -> None:
     module, config = SMALL[name]
@@ -242,24 +331,32 @@ def test_remat_keeps_fewer_activations_and_the_gradients(name: str) -> None:
     for remat in (False, True):
         backbone = module.build(replace(config, remat=remat))
 
-        def loss(params: PyTree, x: jax.Array, backbone: Backbone = backbone) -> tuple[jax.Array, PyTree]:
+        def loss(
+            params: PyTree, x: jax.Array, backbone: Backbone = backbone
+        ) -> tuple[jax.Array, PyTree]:
             features, new = backbone.apply(params, stats, x, train=True, key=None)
-            # From a target, as the mean square of normalised features does not depend on the parameters.
+            # From a target, as the mean square of normalised features does not depend on the
+            # parameters.
             target = np.random.default_rng(2).normal(size=features.shape).astype(np.float32)
             return jnp.mean((features - target) ** 2), new
 
         grads.append(jax.jit(jax.grad(loss, has_aux=True))(params, x))
-        pull = jax.eval_shape(lambda params, loss=loss: jax.vjp(loss, params, x, has_aux=True)[1], params)
+        pull = jax.eval_shape(
+            lambda params, loss=loss: jax.vjp(loss, params, x, has_aux=True)[1], params
+        )
         kept.append(sum(array.size for array in jax.tree.leaves(pull)))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
     assert kept[1] - parameters < 0.7 * (kept[0] - parameters)
     assert jax.tree.structure(grads[0]) == jax.tree.structure(grads[1])
     for plain, rematerialised in zip(*map(jax.tree.leaves, grads), strict=True):
-        np.testing.assert_allclose(rematerialised, plain, rtol=2e-4, atol=1e-5 * float(np.abs(plain).max() + 1e-6))
+        np.testing.assert_allclose(
+            rematerialised, plain, rtol=2e-4, atol=1e-5 * float(np.abs(plain).max() + 1e-6)
+        )
 
 
 def test_bfloat16(small: tuple[ModuleType, Any]) -> None:
-    """Parameters, statistics and features are float32; features agree with float32's to the precision of bfloat16."""
+    """Parameters, statistics and features are float32; features agree with float32's to the
+    precision of bfloat16."""
     module, config = small
     exact, _, _ = run(module.build(config), train=False)
     backbone = module.build(replace(config, dtype="bfloat16"))
@@ -302,7 +399,12 @@ def test_wrong_configurations(module: ModuleType, values: dict[str, Any], messag
     ("module", "config", "side", "message"),
     [
         (bn_inception, bn_inception.Config(), 112, r"112x112 pixels.*multiple of 32, or 227"),
-        (googlenet, googlenet.Config(), 14, r"14x14 pixels: too small for GoogLeNet; use at least 15x15"),
+        (
+            googlenet,
+            googlenet.Config(),
+            14,
+            r"14x14 pixels: too small for GoogLeNet; use at least 15x15",
+        ),
         (deit, deit.Config(), 15, r"15x15 pixels: smaller than a patch; use at least 16x16"),
         (mit, mit.Config(), 28, "28x28 pixels: too small for stage 1 of MiT"),
     ],

@@ -77,12 +77,13 @@ def get_config(variant=None):
         train=Train(groups={name: Group(1e-3) for name in baseline.GROUPS}, steps=1),
         evaluation=Evaluation(cluster=False),
     )
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
 def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The guide's network and loss, unchanged, beside a configuration for few digits; `theirs` is this module."""
+    """The guide's network and loss, unchanged, beside a configuration for few digits; `theirs` is
+    this module."""
     monkeypatch.setattr(digits, "load", toys.few_digits(20))
     monkeypatch.setattr(run_report, "write", lambda run, results: None)
     monkeypatch.chdir(tmp_path)
@@ -90,8 +91,12 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setitem(sys.modules, "theirs", sys.modules[__name__])
     Path("mypaper").mkdir()
     Path("mypaper/__init__.py").touch()
-    Path("mypaper/net.py").write_text(next(block for block in blocks() if "from theirs import" in block))
-    Path("mypaper/losses.py").write_text(next(block for block in blocks() if "def my_loss" in block))
+    Path("mypaper/net.py").write_text(
+        next(block for block in blocks() if "from theirs import" in block)
+    )
+    Path("mypaper/losses.py").write_text(
+        next(block for block in blocks() if "def my_loss" in block)
+    )
     Path("paper.py").write_text(CONFIG)
     yield tmp_path
     for name in ("mypaper", "mypaper.net", "mypaper.losses"):
@@ -104,17 +109,25 @@ def test_a_convnext_of_equimo_in_commands(paper: Path, capsys: pytest.CaptureFix
     pytest.importorskip("equimo.models")
     network = paper / "mypaper" / "net.py"
     contract = network.read_text().partition("def build")[0]
-    network.write_text(contract + next(block for block in blocks() if "from equimo.models import" in block))
+    network.write_text(
+        contract + next(block for block in blocks() if "from equimo.models import" in block)
+    )
     test_the_contract_suffices((), capsys)
 
 
 @pytest.mark.usefixtures("paper")
-@pytest.mark.parametrize("options", [(), ("--config.train.feature_views=2", "--config.train.precision=bfloat16")])
-def test_the_contract_suffices(options: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "options", [(), ("--config.train.feature_views=2", "--config.train.precision=bfloat16")]
+)
+def test_the_contract_suffices(
+    options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     """A network and a loss with nothing beyond the contract are trained, evaluated and loaded."""
     run = ("--config=paper.py", "--workdir=run", "--quiet", *options)
     for mode in ("train", "evaluate"):
-        assert cli.exit_code(lambda mode=mode: main.execute([*run, f"--mode={mode}"])) == 0, capsys.readouterr().err
+        assert cli.exit_code(lambda mode=mode: main.execute([*run, f"--mode={mode}"])) == 0, (
+            capsys.readouterr().err
+        )
     assert 0 < json.loads(Path("run/results.json").read_text())["recall@1"] <= 1
     model = dml_jax.load("run")
     images = np.random.default_rng(0).integers(0, 256, (3, *model.shape, 3), np.uint8)
@@ -124,7 +137,8 @@ def test_the_contract_suffices(options: tuple[str, ...], capsys: pytest.CaptureF
 
 @pytest.mark.usefixtures("package")
 def test_a_network_of_nnx() -> None:
-    """Features, gradients and statistics are those of the library, and the pixels those of its weights."""
+    """Features, gradients and statistics are those of the library, and the pixels those of its
+    weights."""
     example: ModuleType = importlib.import_module("othernet.net")
     backbone = configs.module("backbone", "othernet.net").build(example.Config())
     params, stats = backbone.init(jax.random.key(3), (8, 8))
@@ -160,11 +174,14 @@ def test_a_network_of_nnx() -> None:
 @pytest.mark.usefixtures("package")
 def test_an_import_path_that_is_no_network() -> None:
     configs.import_code({"backbone": {"name": "othernet.nothing"}})
-    with pytest.raises(ConfigError, match=r"backbone\.name='othernet\.nothing': does not define build\(\)"):
+    with pytest.raises(
+        ConfigError, match=r"backbone\.name='othernet\.nothing': does not define build\(\)"
+    ):
         configs.module("backbone", "othernet.nothing")
     given = values(steps=1) | {"backbone": {"name": "othernet.module"}}
     configs.import_code(given)
     with pytest.raises(
-        ConfigError, match=r"backbone\.name='othernet\.module': its build\(\) returns a Network, not a Back"
+        ConfigError,
+        match=r"backbone\.name='othernet\.module': its build\(\) returns a Network, not a Back",
     ):
         build_method(configs.resolve(given), TrainingSet(4, 16))

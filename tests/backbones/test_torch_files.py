@@ -1,4 +1,5 @@
-"""Torch's files: the packaged ones without torch, all others by `torch.load`, and no code of theirs is executed."""
+"""Torch's files: the packaged ones without torch, all others by `torch.load`, and no code of theirs
+is executed."""
 
 import argparse
 import os
@@ -40,10 +41,15 @@ def test_other_files_need_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "torch", None)
     path = tmp_path / "w.pth"
     path.write_bytes(b"PK\3\4" + bytes(100))
-    with pytest.raises(WeightsError, match=r"w\.pth: needs torch: pip install 'dml_jax\[torch\]', or give a \.safeten"):
+    with pytest.raises(
+        WeightsError,
+        match=r"w\.pth: needs torch: pip install 'dml_jax\[torch\]', or give a \.safeten",
+    ):
         tensor_files.read(path)
     path.write_bytes(b"\x89PNG\r\n" + bytes(100))
-    with pytest.raises(WeightsError, match=r"w\.pth: is neither safetensors nor a torch file; download it again"):
+    with pytest.raises(
+        WeightsError, match=r"w\.pth: is neither safetensors nor a torch file; download it again"
+    ):
         tensor_files.read(path)
 
 
@@ -95,7 +101,9 @@ def test_views_parameters_and_bfloat16(save: Any) -> None:
 def test_other_contents_of_published_checkpoints_are_ignored(save: Any) -> None:
     """DiVA's hold the options of the run and its curves beside the weights."""
     options = argparse.Namespace(bs=112, best=np.float64(0.5), kind=np.dtype("f4"))
-    found = tensor_files.read(save({"state_dict": tensors(), "opt": options, "aux": {"rho": tensors()}}))
+    found = tensor_files.read(
+        save({"state_dict": tensors(), "opt": options, "aux": {"rho": tensors()}})
+    )
     assert found.keys() == ARRAYS.keys()
 
 
@@ -118,7 +126,10 @@ def test_no_code_is_executed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = save({"state_dict": tensors(), "x": hostile})
-    with pytest.raises(WeightsError, match=rf"w\.pth: refers to {name}, which is never executed; save only the state_"):
+    with pytest.raises(
+        WeightsError,
+        match=rf"w\.pth: refers to {name}, which is never executed; save only the state_",
+    ):
         tensor_files.read(path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["w.pth"]
 

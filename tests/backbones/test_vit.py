@@ -1,4 +1,5 @@
-"""Networks of other libraries, and weights for other options. Values and gradients: tests/golden/test_vit.py."""
+"""Networks of other libraries, and weights for other options. Values and gradients:
+tests/golden/test_vit.py."""
 
 import math
 from dataclasses import asdict, replace
@@ -20,7 +21,8 @@ from dml_jax.errors import WeightsError
 SMALL = vit.Config(depth=2, width=16, heads=2, patch=8, layer_scale=0.1)
 
 
-# By library: the model, the published network that its tensors are, and the pixels of the side of its images.
+# By library: the model, the published network that its tensors are, and the pixels of the side of
+# its images.
 LIBRARIES = [
     ("timm", "vit_small_patch16_dinov3", "dinov3_vits16", 256),
     ("timm", "vit_base_patch16_dinov3_qkvb", "dinov3_vitb16", 256),
@@ -32,15 +34,26 @@ LIBRARIES = [
     ("timm", "vit_so400m_patch16_siglip_512", "siglip_so400m16", 512),
     ("timm", "vit_giantopt_patch16_siglip_256", "siglip_vitg16", 256),
     ("transformers", {"hidden_size": 384, "num_attention_heads": 6}, "dinov3_vits16", 256),
-    ("transformers", {"hidden_size": 1152, "num_hidden_layers": 27, "num_attention_heads": 16, "patch_size": 14,
-                      "intermediate_size": 4304}, "siglip_so400m14", 224),
-]  # fmt: skip
+    (
+        "transformers",
+        {
+            "hidden_size": 1152,
+            "num_hidden_layers": 27,
+            "num_attention_heads": 16,
+            "patch_size": 14,
+            "intermediate_size": 4304,
+        },
+        "siglip_so400m14",
+        224,
+    ),
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("library", "model", "published", "side"), LIBRARIES)
 def test_networks_of_other_libraries(library: str, model: Any, published: str, side: int) -> None:
-    """Every tensor of their networks is converted, and as many parameters are found as they have."""
+    """Every tensor of their networks is converted, and as many parameters are found as they
+    have."""
     torch = pytest.importorskip("torch")
     other = pytest.importorskip(library)
     with torch.device("meta"):
@@ -64,23 +77,31 @@ def test_networks_of_other_libraries(library: str, model: Any, published: str, s
 
 def written(directory: Path, architecture: dict[str, Any]) -> str:
     params, _ = vit.build(SMALL).init(jax.random.key(0), (16, 16))
-    arrays = {f"backbone/params/{k}": np.asarray(v) for k, v in traverse_util.flatten_dict(params, sep="/").items()}
+    arrays = {
+        f"backbone/params/{k}": np.asarray(v)
+        for k, v in traverse_util.flatten_dict(params, sep="/").items()
+    }
     converted.write(directory, arrays, {"architecture": architecture})
     return str(directory)
 
 
 def test_weights_for_other_heads_and_pixels(tmp_path: Path) -> None:
-    """The shapes are the same, the features would be wrong: an error for the heads, a warning of the run for pixels."""
+    """The shapes are the same, the features would be wrong: an error for the heads, a warning of
+    the run for pixels."""
     trained = replace(SMALL, pixels=Pixels(order="bgr"), drop_path=0.1)
     config = replace(SMALL, heads=4, pretrained=written(tmp_path / "w", asdict(trained)))
-    with pytest.raises(WeightsError, match=r"w': are weights of backbone\.heads=2 instead of 4; set these values"):
+    with pytest.raises(
+        WeightsError, match=r"w': are weights of backbone\.heads=2 instead of 4; set these values"
+    ):
         vit.build(config).init(jax.random.key(0), (16, 16))
     assert converted.overridden_pixels(asdict(config)) == [
         "backbone.pixels.mean=[0.485, 0.456, 0.406] instead of [0.5, 0.5, 0.5]",
         "backbone.pixels.std=[0.229, 0.224, 0.225] instead of [0.5, 0.5, 0.5]",
         "backbone.pixels.order=bgr instead of rgb",
     ]
-    other = replace(trained, pretrained=config.pretrained, drop_path=0.0, remat=True, interpolation="offset")
+    other = replace(
+        trained, pretrained=config.pretrained, drop_path=0.0, remat=True, interpolation="offset"
+    )
     vit.build(other).init(jax.random.key(0), (16, 16))
     unknown = written(tmp_path / "old", {"name": "vit"})
     vit.build(replace(config, pretrained=unknown)).init(jax.random.key(0), (16, 16))

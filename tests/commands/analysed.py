@@ -16,7 +16,8 @@ from tests.train.experiments import write_run
 
 
 def write(directory: Path, config: Config) -> Path:
-    """What a finished run leaves, with the untrained model in all places: the end, and steps 2 and 4."""
+    """What a finished run leaves, with the untrained model in all places: the end, and steps 2 and
+    4."""
     experiment = experiments.build(config)
     state = experiment.initial_state()
     store = write_run(directory, experiment, state._replace(step=jnp.asarray(4, jnp.int32)))
@@ -24,7 +25,10 @@ def write(directory: Path, config: Config) -> Path:
         model_files.write(store.kept, state._replace(step=jnp.asarray(step, jnp.int32)), store.run)
     lines: list[dict[str, Any]] = [{"step": step, "loss": 1.0} for step in (2, 4)]
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    files.write_json(directory / "results.json", {"model": "last", "step": 4, "recall@1": 0.5, "protocol": "clean"})
+    files.write_json(
+        directory / "results.json",
+        {"model": "last", "step": 4, "recall@1": 0.5, "protocol": "clean"},
+    )
     return directory
 
 

@@ -30,13 +30,17 @@ def execute(capsys: pytest.CaptureFixture[str]) -> Execute:
 
 @pytest.fixture
 def fails(execute: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fails:
-    """Runs a command that must print one line of an error, nothing else, and leave no file: this line."""
+    """Runs a command that must print one line of an error, nothing else, and leave no file: this
+    line."""
     monkeypatch.chdir(tmp_path)
 
     def run(command: Any, *arguments: object) -> str:
         before = sorted(tmp_path.rglob("*"))
         code, out, err = execute(command, *arguments)
-        assert (code, out, err.count("\n"), err.startswith("error: ")) == (2, "", 1, True), (out, err)
+        assert (code, out, err.count("\n"), err.startswith("error: ")) == (2, "", 1, True), (
+            out,
+            err,
+        )
         assert sorted(tmp_path.rglob("*")) == before
         return err.removeprefix("error: ")
 
@@ -45,9 +49,13 @@ def fails(execute: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def small_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`dml-jax convert`, here in an empty directory, converts the small networks of its tests as well."""
+    """`dml-jax convert`, here in an empty directory, converts the small networks of its tests as
+    well."""
     monkeypatch.chdir(tmp_path)
-    networks = convert.published() | {"tiny": TINY, "tiny_deit": deit.Config(depth=1, width=64, heads=1)}
+    networks = convert.published() | {
+        "tiny": TINY,
+        "tiny_deit": deit.Config(depth=1, width=64, heads=1),
+    }
     monkeypatch.setattr(convert, "published", lambda: networks)
 
 

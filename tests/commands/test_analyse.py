@@ -28,14 +28,22 @@ from tests.commands.conftest import Fails
 from tests.train.experiments import values
 
 MADE = ("retrieval", "classes", "components", "overfitting", "spectra", "tsne")
-OF_METHODS = {name: figure for module in parts("method", "figures").values() for name, figure in module.FIGURES.items()}
+OF_METHODS = {
+    name: figure
+    for module in parts("method", "figures").values()
+    for name, figure in module.FIGURES.items()
+}
 
 
 def tiny() -> configs.Config:
     """A linear embedding of digits, trained for four steps, keeping two models."""
-    train = Train(groups={group: Group(1e-3) for group in baseline.GROUPS}, steps=4, keep_every=2, log_every=2)
+    train = Train(
+        groups={group: Group(1e-3) for group in baseline.GROUPS}, steps=4, keep_every=2, log_every=2
+    )
     method = asdict(baseline.make_config("proxy_anchor", embedding_dim=8))
-    return configs.resolve(values(steps=4) | {"name": "tiny", "method": method, "train": asdict(train)})
+    return configs.resolve(
+        values(steps=4) | {"name": "tiny", "method": method, "train": asdict(train)}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +98,8 @@ def other(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_models_side_by_side(run: Path, other: Path, tmp_path: Path) -> None:
-    """A run, another, and the first before its training, which here is the same network; of chosen classes."""
+    """A run, another, and the first before its training, which here is the same network; of chosen
+    classes."""
     both = [f"--compare={other},untrained", "--classes=8,6", f"--output={tmp_path}", "--quiet"]
     analyse.execute([f"--model={run}", *both, "--what=components"])
     rows = table(tmp_path, "components", "figures")
@@ -109,22 +118,49 @@ def test_models_side_by_side(run: Path, other: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ([], "arguments are required: --model"),
-        (["--model={}", "--what=clases"], "--what=clases: there is no 'clases'; did you mean classes"),
-        (["--model={}", "--split=validation"], "--split=validation: the run has none; give train or test or batch"),
-        (["--model={}", "--split=train", "--what=overfitting"], "--what=overfitting: is not made by split"),
+        (
+            ["--model={}", "--what=clases"],
+            "--what=clases: there is no 'clases'; did you mean classes",
+        ),
+        (
+            ["--model={}", "--split=validation"],
+            "--split=validation: the run has none; give train or test or batch",
+        ),
+        (
+            ["--model={}", "--split=train", "--what=overfitting"],
+            "--what=overfitting: is not made by split",
+        ),
         (
             ["--model={}", "--config.method.embedding_dim=2"],
             "--config.method.embedding_dim: belongs to the run; only data.path",
         ),
         (["--model={}", "--checkpoint=3"], "--checkpoint=3: not in"),
         (["--model={}", "--node=16"], "--node=16: must be in 0 to 15"),
-        (["--model={}", "--compare=x", "--what=classes"], "--what=classes: not with --compare, only components"),
-        (["--model={}", "--compare=refined", "--what=tsne"], "message passing needs a batch; add --split=batch"),
-        (["--model={}", "--compare=refined", "--split=batch"], "method baseline has no test-time refinement"),
-        (["--model={}", "--split=batch", "--what=classes"], "--what=classes: not with --split=batch"),
-        (["--model={}", "--classes=3", "--what=classes"], "--what=classes: shows no chosen classes"),
+        (
+            ["--model={}", "--compare=x", "--what=classes"],
+            "--what=classes: not with --compare, only components",
+        ),
+        (
+            ["--model={}", "--compare=refined", "--what=tsne"],
+            "message passing needs a batch; add --split=batch",
+        ),
+        (
+            ["--model={}", "--compare=refined", "--split=batch"],
+            "method baseline has no test-time refinement",
+        ),
+        (
+            ["--model={}", "--split=batch", "--what=classes"],
+            "--what=classes: not with --split=batch",
+        ),
+        (
+            ["--model={}", "--classes=3", "--what=classes"],
+            "--what=classes: shows no chosen classes",
+        ),
         (["--model={}", "--classes=50", "--what=tsne"], "--classes=50: must be in 1 to 5"),
-        (["--model={}", "--classes=5,seven", "--what=tsne"], "--classes=5,seven: there is no 'seven'"),
+        (
+            ["--model={}", "--classes=5,seven", "--what=tsne"],
+            "--classes=5,seven: there is no 'seven'",
+        ),
     ],
 )
 def test_invalid_input(arguments: list[str], message: str, run: Path, fails: Fails) -> None:
@@ -133,7 +169,9 @@ def test_invalid_input(arguments: list[str], message: str, run: Path, fails: Fai
 
 @pytest.mark.parametrize("name", OF_METHODS)
 def test_figures_of_other_methods(name: str, run: Path, fails: Fails) -> None:
-    assert f"--what={name}: method baseline has no " in fails(analyse, f"--model={run}", f"--what={name}")
+    assert f"--what={name}: method baseline has no " in fails(
+        analyse, f"--model={run}", f"--what={name}"
+    )
 
 
 def test_help_lists_every_analysis() -> None:
@@ -153,9 +191,13 @@ def test_everything_of_a_trained_run(tmp_path: Path) -> None:
     assert figures(report) == ["loss", "recall", *MADE[:at], "components-train", *MADE[at:]]
     results = json.loads((tmp_path / "results.json").read_text())
     recalls = table(tmp_path, "overfitting")
-    assert [(row["step"], row["classes"]) for row in recalls] == [(s, c) for c in ("train", "test") for s in "024"]
+    assert [(row["step"], row["classes"]) for row in recalls] == [
+        (s, c) for c in ("train", "test") for s in "024"
+    ]
     assert float(recalls[-1]["recall@1"]) == pytest.approx(results["recall@1"])
     by_class = [(float(row["recall@1"]), int(row["queries"])) for row in table(tmp_path, "classes")]
-    assert sum(recall * count for recall, count in by_class) == pytest.approx(results["recall@1"] * 896, abs=1e-2)
+    assert sum(recall * count for recall, count in by_class) == pytest.approx(
+        results["recall@1"] * 896, abs=1e-2
+    )
     for scalar in ("density", "effective_rank"):
         assert f"{results['geometry'][scalar]:.4g}" in report

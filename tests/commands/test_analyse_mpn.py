@@ -21,9 +21,13 @@ from tests.train.experiments import values
 
 def tiny() -> configs.Config:
     """MPN on digits for four steps, keeping two models."""
-    train = Train(groups={group: Group(1e-3) for group in mpn.GROUPS}, steps=4, keep_every=2, log_every=2)
+    train = Train(
+        groups={group: Group(1e-3) for group in mpn.GROUPS}, steps=4, keep_every=2, log_every=2
+    )
     method = asdict(mpn.Config(embedding_dim=8, heads=2))
-    return configs.resolve(values(steps=4) | {"name": "tiny", "method": method, "train": asdict(train)})
+    return configs.resolve(
+        values(steps=4) | {"name": "tiny", "method": method, "train": asdict(train)}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +40,10 @@ def test_attention(run: Path) -> None:
     assert [row["step"] for row in table(run, "attention")] == ["0", "0", "2", "2", "4", "4"]
     assert {row["head"] for row in table(run, "attention_node")} == {"1", "2"}
     assert figures((run / "report.html").read_text()) == ["attention", "attention_node"]
-    assert all((run / "analysis" / f"{name}.png").stat().st_size > 5000 for name in ("attention", "attention_node"))
+    assert all(
+        (run / "analysis" / f"{name}.png").stat().st_size > 5000
+        for name in ("attention", "attention_node")
+    )
 
 
 def test_a_training_batch_without_and_with_message_passing(run: Path, tmp_path: Path) -> None:
@@ -49,7 +56,9 @@ def test_a_training_batch_without_and_with_message_passing(run: Path, tmp_path: 
     split = experiment.splits["train"]
     index = experiment.sampler.batch(2)
     for model in (run.name, "refined"):
-        assert sorted(row["image"] for row in rows if row["model"] == model) == sorted(split.ids[i] for i in index)
+        assert sorted(row["image"] for row in rows if row["model"] == model) == sorted(
+            split.ids[i] for i in index
+        )
     plain, refined = batch.embeddings("batch"), batch.refined().embeddings("batch")
     network = mpn.MessagePassingNetwork(config.method, len(split.classes))
     nodes = jnp.arange(16)[None]

@@ -1,4 +1,5 @@
-"""`dml-jax check`: the guide's plug-ins pass, and each kind of mistake is named with its line and its remedy."""
+"""`dml-jax check`: the guide's plug-ins pass, and each kind of mistake is named with its line and
+its remedy."""
 
 import dataclasses
 import importlib.machinery
@@ -17,35 +18,68 @@ from dml_jax.methods import baseline
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = {
-    "loss.attraction": "loss", "distance.poincare": "distance", "sampler.one_against_many": "sampler",
-    "optimizer.lion": "optimizer", "metric.last_hit": "metric", "step.expand": "step", "method": "method",
-    "network": "backbone", "photos": "data", "relation.shared_tags": "relation",
-}  # fmt: skip
+    "loss.attraction": "loss",
+    "distance.poincare": "distance",
+    "sampler.one_against_many": "sampler",
+    "optimizer.lion": "optimizer",
+    "metric.last_hit": "metric",
+    "step.expand": "step",
+    "method": "method",
+    "network": "backbone",
+    "photos": "data",
+    "relation.shared_tags": "relation",
+}
 OTHER_FILES = {  # of tests/plugins: (the only plug-in in it, its kind), or None
     "comparison": None, "experiment": None, "own_loop": None, "two_towers": "method",
 }  # fmt: skip
 MISTAKES = {
-    "def a(embeddings, labels):\n    return jnp.sqrt(((embeddings[:, None] - embeddings[None]) ** 2).sum(2)).mean()":
-        ["scalar, finite", "gradient", *conformance.DEGENERATE, "bfloat16"],
-    "def a(embeddings, labels):\n    return embeddings.sum(axis=1)":
-        ["scalar, finite", "order of the rows", *conformance.DEGENERATE, "bfloat16"],
-    "def a(embeddings, labels):\n    return (jnp.arange(len(labels)) * embeddings[:, 0]).sum()":
-        ["order of the rows", "bfloat16"],
-    "def a(embeddings, labels):\n    same = labels[:, None] == labels[None] - jnp.eye(len(labels))\n"
-    "    return (embeddings @ embeddings.T * same).sum() / same.sum()": ["every image its own class", "bfloat16"],
-    "def a(embeddings, labels):\n    return ((2 * jax.lax.stop_gradient(embeddings) - embeddings) ** 2).sum()":
-        ["gradient", "bfloat16"],
-    "def a(x, y):\n    return jnp.abs(x[:, None] - y[None]).sum(2) * x[:, :1]": ["finite, symmetric"],
-    "def a(x, y):\n    return ((x[:, None] - y[None]) ** 2).sum(2) / x.std()":
-        ["pairs of rows", "finite, symmetric", "gradient"],
-    "calls = []\ndef a(labels, batch_size, images_per_class, seed):\n    def batch(step):\n        calls.append(step)\n"
+    "def a(embeddings, labels):\n    return jnp.sqrt(((embeddings[:, None] - embeddings[None]) ** "
+    "2).sum(2)).mean()": [
+        "scalar, finite",
+        "gradient",
+        *conformance.DEGENERATE,
+        "bfloat16",
+    ],
+    "def a(embeddings, labels):\n    return embeddings.sum(axis=1)": [
+        "scalar, finite",
+        "order of the rows",
+        *conformance.DEGENERATE,
+        "bfloat16",
+    ],
+    "def a(embeddings, labels):\n    return (jnp.arange(len(labels)) * embeddings[:, 0]).sum()": [
+        "order of the rows",
+        "bfloat16",
+    ],
+    "def a(embeddings, labels):\n    same = labels[:, None] == labels[None] - "
+    "jnp.eye(len(labels))\n"
+    "    return (embeddings @ embeddings.T * same).sum() / same.sum()": [
+        "every image its own class",
+        "bfloat16",
+    ],
+    "def a(embeddings, labels):\n    return ((2 * jax.lax.stop_gradient(embeddings) - embeddings) "
+    "** 2).sum()": [
+        "gradient",
+        "bfloat16",
+    ],
+    "def a(x, y):\n    return jnp.abs(x[:, None] - y[None]).sum(2) * x[:, :1]": [
+        "finite, symmetric"
+    ],
+    "def a(x, y):\n    return ((x[:, None] - y[None]) ** 2).sum(2) / x.std()": [
+        "pairs of rows",
+        "finite, symmetric",
+        "gradient",
+    ],
+    "calls = []\ndef a(labels, batch_size, images_per_class, seed):\n    def batch(step):\n       "
+    " calls.append(step)\n"
     "        return np.arange(len(calls), len(calls) + batch_size) % 60\n"
     "    return samplers.from_batches(batch, 5)": ["a function of seed and step"],
     "def a(weight_decay):\n    return optax.scale(-1.0)": ["descends", "weight decay"],
     "def a(hits):\n    return np.flatnonzero(hits)": ["finite numbers"],
-    "def a(labels, others):\n    same = labels[:, None] == others[None]\n    return same, same": ["masks or weights"],
+    "def a(labels, others):\n    same = labels[:, None] == others[None]\n    return same, same": [
+        "masks or weights"
+    ],
     "def a(queries, gallery):\n    queries *= 2\n    return queries": ["queries"],
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -57,7 +91,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("name", "kind"), PLUGINS.items())
-def test_the_plugins_of_the_guide_pass(name: str, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plugins_of_the_guide_pass(
+    name: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = f"tests.plugins.{name}"
     assert check.found(path, None) == [(path, kind)]
     assert check.found(f"tests.plugins.{name.partition('.')[0]}", None) == [(path, kind)]
@@ -68,7 +104,11 @@ def test_the_plugins_of_the_guide_pass(name: str, kind: str, capsys: pytest.Capt
 
 
 def test_every_file_of_the_plugins_is_recognised() -> None:
-    files = {path.stem for path in (ROOT / "tests/plugins").glob("*.py") if not path.stem.startswith(("_", "test_"))}
+    files = {
+        path.stem
+        for path in (ROOT / "tests/plugins").glob("*.py")
+        if not path.stem.startswith(("_", "test_"))
+    }
     assert files == {name.partition(".")[0] for name in PLUGINS} | OTHER_FILES.keys()
     for name, kind in OTHER_FILES.items():
         if kind:
@@ -98,9 +138,11 @@ def test_kinds_are_known_by_the_arguments(signature: str, kind: str | None) -> N
 def test_keys_are_those_that_options_declare_and_the_guide_names() -> None:
     sections = {"data": Data, "train": Train, "evaluation": Evaluation, "method": baseline.Config}
     declared = {
-        f"{name}.{option.name}" for name, kind in sections.items() for option in dataclasses.fields(kind)
+        f"{name}.{option.name}"
+        for name, kind in sections.items()
+        for option in dataclasses.fields(kind)
         if any(map(fields.names_code, fields.declared(kind, option.name)))
-    }  # fmt: skip
+    }
     assert declared == {kind.key for kind in plugins.FUNCTIONS.values()}
     guide = (ROOT / "docs/guides/own_parts.md").read_text()
     assert all(f"| `{kind.key}` | `{kind.call}`" in guide for kind in plugins.FUNCTIONS.values())
@@ -109,14 +151,19 @@ def test_keys_are_those_that_options_declare_and_the_guide_names() -> None:
 @pytest.mark.parametrize("code", MISTAKES)
 def test_mistakes(code: str, folder: Path) -> None:
     imports = (
-        "import jax\nimport jax.numpy as jnp\nimport numpy as np\nimport optax\nfrom dml_jax.data import samplers\n"
+        "import jax\nimport jax.numpy as jnp\nimport numpy as np\nimport optax\nfrom "
+        "dml_jax.data "
+        "import "
+        "samplers\n"
     )
     (folder / "mine.py").write_text(imports + code)
     ((path, kind),) = check.found("mine", None)
     outcomes = conformance.check(path, kind, {}, None)
     assert [one.check for one in outcomes if one.result == "failed"] == MISTAKES[code]
     for one in outcomes:
-        assert one.result != "failed" or (one.remedy and one.where.startswith(str(folder / "mine.py")))
+        assert one.result != "failed" or (
+            one.remedy and one.where.startswith(str(folder / "mine.py"))
+        )
 
 
 def test_a_line_and_the_exit_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,13 +180,17 @@ def test_pytorch_metric_learning_is_compared(folder: Path, monkeypatch: pytest.M
     """By a stand-in with two losses, for which tensors are NumPy arrays."""
     library = types.ModuleType("pytorch_metric_learning")
     library.__spec__ = importlib.machinery.ModuleSpec(library.__name__, None)
-    library.losses = types.SimpleNamespace(TotalLoss=lambda: lambda x, _: x.sum(), TwiceLoss=lambda: lambda x, _: 2.0)
+    library.losses = types.SimpleNamespace(
+        TotalLoss=lambda: lambda x, _: x.sum(), TwiceLoss=lambda: lambda x, _: 2.0
+    )
     monkeypatch.setitem(sys.modules, library.__name__, library)
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(tensor=np.asarray))
     code = "def {}(embeddings, labels):\n    return at_least_float32(embeddings).sum()\n"
     losses = "".join(code.format(name) for name in ("total", "twice", "other"))
     (folder / "mine.py").write_text(f"from dml_jax.numerics import at_least_float32\n{losses}")
-    total, twice, other = (conformance.check(*each, {}, None)[-1] for each in check.found("mine", None))
+    total, twice, other = (
+        conformance.check(*each, {}, None)[-1] for each in check.found("mine", None)
+    )
     assert total.text.startswith("equals TotalLoss to ")
     assert twice.text.endswith("and TwiceLoss with its defaults gives 2")
     assert other.text == "it has no otherloss"
@@ -148,7 +199,10 @@ def test_pytorch_metric_learning_is_compared(folder: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere.losses"], r"MODULE='nowhere\.losses': cannot be imported \(ModuleNotFoundError.*PYTHONPATH"),
+        (
+            ["nowhere.losses"],
+            r"MODULE='nowhere\.losses': cannot be imported \(ModuleNotFoundError.*PYTHONPATH",
+        ),
         (["mine.brokn"], r"mine\.brokn: mine has no brokn; did you mean broken\?"),
         (["mine.broken"], r"mine\.broken: is no plug-in; a module defines build or load"),
     ],

@@ -1,4 +1,5 @@
-"""The command `dml-jax convert`: libraries' and authors' layouts, and one-line errors without output."""
+"""The command `dml-jax convert`: libraries' and authors' layouts, and one-line errors without
+output."""
 
 import hashlib
 import json
@@ -25,7 +26,9 @@ pytestmark = pytest.mark.usefixtures("small_networks")
 
 
 @pytest.mark.parametrize("kind", ["whole", "half", "parallel"])
-def test_torchvision(kind: str, tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+def test_torchvision(
+    kind: str, tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = tiny
     if kind == "half":
         source = {k: v.astype(np.float16) if v.dtype == np.float32 else v for k, v in tiny.items()}
@@ -35,7 +38,11 @@ def test_torchvision(kind: str, tiny: state_dicts.StateDict, capsys: pytest.Capt
     check_tiny("weights/tiny", source)
     info = json.loads(Path("weights/tiny/weights.json").read_text())
     assert info["source_sha256"] == {"w.safetensors": sha256_of("w.safetensors")}
-    assert (info["layout"], info["kind"], info["architecture"]["depths"]) == ("torchvision", "backbone", [1, 1])
+    assert (info["layout"], info["kind"], info["architecture"]["depths"]) == (
+        "torchvision",
+        "backbone",
+        [1, 1],
+    )
     printed = capsys.readouterr().out
     assert sha256_of("w.safetensors") in printed
     assert "w.safetensors: tiny, names of torchvision, backbone" in printed
@@ -53,7 +60,11 @@ OTHER_LAYOUTS: list[tuple[str, Any, str]] = [
     ("googlenet", googlenet.Config(), "torchvision"),
     ("deit", deit.Config(depth=2, width=128, heads=2, distilled=True), "timm"),
     ("mit", mit.Config(depths=(1, 2, 1, 1), widths=(8, 16, 40, 64)), "SegFormer"),
-    ("resnet", resnet.Config(block="basic", depths=(1, 2, 1), widths=(4, 8, 8), stem="small"), "torchvision"),
+    (
+        "resnet",
+        resnet.Config(block="basic", depths=(1, 2, 1), widths=(4, 8, 8), stem="small"),
+        "torchvision",
+    ),
 ]
 
 
@@ -75,17 +86,29 @@ def test_recognises_every_layout(architecture: str, config: Any, layout: str) ->
 
 
 def test_checkpoints_of_a_method(tiny: state_dicts.StateDict) -> None:
-    """Heads by the names of its authors, one under the name of a classifier, and a network in a file of its own."""
+    """Heads by the names of its authors, one under the name of a classifier, and a network in a
+    file of its own."""
     rng = np.random.default_rng(0)
     renamed = lambda tensors, source: {f"method/params/{source}/{k}": v for k, v in tensors.items()}  # noqa: E731
-    heads = (from_torch.Head(r"task(\d)", r"method/params/heads/\1"), from_torch.Head("fc", "method/params/b", False))
-    layout = from_torch.Checkpoint("X", heads, ("copy.",), from_torch.SecondNetwork("decoder", "d.weight", renamed))
-    body = {k: v for k, v in tiny.items() if not k.startswith("fc.")} | {"copy.x": np.ones(2, np.float32)}
+    heads = (
+        from_torch.Head(r"task(\d)", r"method/params/heads/\1"),
+        from_torch.Head("fc", "method/params/b", False),
+    )
+    layout = from_torch.Checkpoint(
+        "X", heads, ("copy.",), from_torch.SecondNetwork("decoder", "d.weight", renamed)
+    )
+    body = {k: v for k, v in tiny.items() if not k.startswith("fc.")} | {
+        "copy.x": np.ones(2, np.float32)
+    }
     theirs = body | linear(rng, "task3", 5, CHANNELS) | linear(rng, "fc", 7, 5)
     converted = from_torch.convert({"w": theirs}, [layout])
     assert converted.kind == "X"
-    np.testing.assert_array_equal(converted.tensors["method/params/heads/3/kernel"], theirs["task3.weight"].T)
-    np.testing.assert_array_equal(converted.tensors["method/params/b/kernel"], theirs["fc.weight"].T)
+    np.testing.assert_array_equal(
+        converted.tensors["method/params/heads/3/kernel"], theirs["task3.weight"].T
+    )
+    np.testing.assert_array_equal(
+        converted.tensors["method/params/b/kernel"], theirs["fc.weight"].T
+    )
     assert not [path for path in converted.tensors if path.startswith("classifier/")]
     both = from_torch.convert({"w": theirs, "n": {"d.weight": np.ones(3, np.float32)}}, [layout])
     assert (both.kind, both.tensors.keys() - converted.tensors.keys()) == (
@@ -94,7 +117,9 @@ def test_checkpoints_of_a_method(tiny: state_dicts.StateDict) -> None:
     plain = from_torch.convert({"w": tiny}, [layout])
     assert plain.kind == "backbone"
     np.testing.assert_array_equal(plain.tensors["classifier/fc/kernel"], tiny["fc.weight"].T)
-    with pytest.raises(WeightsError, match=r"unexpected: copy\.x, task3\.weight, task3\.bias, fc\.weight"):
+    with pytest.raises(
+        WeightsError, match=r"unexpected: copy\.x, task3\.weight, task3\.bias, fc\.weight"
+    ):
         from_torch.convert({"w": theirs})
 
 
@@ -116,7 +141,9 @@ def zeros(architecture: str, config: Any) -> state_dicts.StateDict:
     return found
 
 
-def test_complete_files_of_other_sizes_are_refused(monkeypatch: pytest.MonkeyPatch, fails: Fails) -> None:
+def test_complete_files_of_other_sizes_are_refused(
+    monkeypatch: pytest.MonkeyPatch, fails: Fails
+) -> None:
     other = zeros("deit", deit.Config(depth=2, width=64, heads=1))
     monkeypatch.setattr(tensor_files, "read", lambda _: other)
     line = fails(convert, "--weights=w.safetensors", "--output=out")
@@ -141,8 +168,13 @@ def test_complete_files_of_other_sizes_are_refused(monkeypatch: pytest.MonkeyPat
 def test_wrong_fields_of_weights_json(content: Any) -> None:
     converted.write(Path("w"), {"x": np.ones(3, np.float32)}, {"architecture": {"name": "resnet"}})
     whole = json.loads(Path("w/weights.json").read_text())
-    Path("w/weights.json").write_text(json.dumps(whole | content if isinstance(content, dict) and content else content))
-    with pytest.raises(WeightsError, match=r"w/weights\.json: is truncated or damaged \(.*convert the weights again"):
+    Path("w/weights.json").write_text(
+        json.dumps(whole | content if isinstance(content, dict) and content else content)
+    )
+    with pytest.raises(
+        WeightsError,
+        match=r"w/weights\.json: is truncated or damaged \(.*convert the weights again",
+    ):
         converted.read(Path("w"))
 
 
@@ -179,7 +211,9 @@ def test_invalid_arguments(tiny: state_dicts.StateDict, fails: Fails) -> None:
     assert "arguments are required: --weights" in fails(convert)
     assert "did you mean resnet50" in fails(convert, "--weights=w", "--backbone=resnet5")
     assert "did you mean --output" in fails(convert, "--weights=w", "--outputs=x")
-    assert "--weight=w: there is no such option; did you mean --weights" in fails(convert, "--weight=w")
+    assert "--weight=w: there is no such option; did you mean --weights" in fails(
+        convert, "--weight=w"
+    )
     assert "has no configuration" in fails(convert, "--weights=w", "--config.method.tau=3")
     state_dicts.write(Path("w.safetensors"), tiny)
     assert "contains tiny" in fails(convert, "--weights=w.safetensors", "--backbone=resnet50")
@@ -187,7 +221,9 @@ def test_invalid_arguments(tiny: state_dicts.StateDict, fails: Fails) -> None:
     assert "none of the known networks" in fails(convert, "--weights=other.safetensors")
     Path("there").mkdir()
     assert "already exists" in fails(convert, "--weights=w.safetensors", "--output=there")
-    assert "a parent of this path is a file" in fails(convert, "--weights=nowhere.pth", "--output=w.safetensors/y")
+    assert "a parent of this path is a file" in fails(
+        convert, "--weights=nowhere.pth", "--output=w.safetensors/y"
+    )
     assert "one file with a backbone" in fails(convert, "--weights=w.safetensors,other.safetensors")
 
 
@@ -198,7 +234,9 @@ def test_weights_of_another_network_are_rejected(tiny: state_dicts.StateDict) ->
     state_dicts.write(Path("w.safetensors"), tiny)
     assert status("--weights=w.safetensors", "--output=out") == 0
     wider = replace(TINY, widths=(4, 8), pretrained="out")
-    with pytest.raises(WeightsError, match=r"are weights of backbone\.widths=\[4, 6\] instead of \[4, 8\]; set"):
+    with pytest.raises(
+        WeightsError, match=r"are weights of backbone\.widths=\[4, 6\] instead of \[4, 8\]; set"
+    ):
         resnet.build(wider).init(jax.random.key(0), (32, 32))
     with pytest.raises(WeightsError, match=r"are weights of backbone\.name=resnet instead of deit"):
         deit.build(deit.Config(pretrained="out")).init(jax.random.key(0), (32, 32))
@@ -209,7 +247,9 @@ def test_weights_of_another_network_are_rejected(tiny: state_dicts.StateDict) ->
     with pytest.raises(WeightsError, match="SHA-256"):
         resnet.build(replace(TINY, pretrained="out")).init(jax.random.key(0), (32, 32))
     Path("out/weights.json").unlink()
-    with pytest.raises(WeightsError, match=r"weights\.json: is missing; give a directory of converted weights, or"):
+    with pytest.raises(
+        WeightsError, match=r"weights\.json: is missing; give a directory of converted weights, or"
+    ):
         resnet.build(replace(TINY, pretrained="out")).init(jax.random.key(0), (32, 32))
 
 
@@ -221,15 +261,25 @@ def test_weights_of_another_network_are_rejected(tiny: state_dicts.StateDict) ->
         ("dino_deitsmall16_pretrain.pth", "", "dino_vits16"),
         ("w.pth", "vit_small", "vit_small"),
         ("dino.pth", "deit_small", "deit_small"),
-        ("w.pth", "vit_base", "error: w.pth: contains deit_small or vit_small or dino_vits16 (name='deit', "),
+        (
+            "w.pth",
+            "vit_base",
+            "error: w.pth: contains deit_small or vit_small or dino_vits16 (name='deit', ",
+        ),
     ],
 )
 def test_networks_with_the_same_tensors(
-    source: str, option: str, found: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    source: str,
+    option: str,
+    found: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The file's name tells for which pixels they were trained, or --backbone does."""
     monkeypatch.setattr(tensor_files, "read", lambda _: dict(zeros("deit", deit.Config())))
-    monkeypatch.setattr(tensor_files, "finite", lambda *_: {"backbone/params/x": np.zeros(1, np.float32)})
+    monkeypatch.setattr(
+        tensor_files, "finite", lambda *_: {"backbone/params/x": np.zeros(1, np.float32)}
+    )
     Path(source).parent.mkdir(exist_ok=True)
     Path(source).touch()
     code = status(f"--weights={source}", *([f"--backbone={option}"] if option else []))
@@ -242,13 +292,18 @@ def test_networks_with_the_same_tensors(
     recorded = json.loads(Path(f"weights/{found}/weights.json").read_text())["architecture"]
     named = asdict(convert.published()[found])
     assert recorded["pixels"] == json.loads(json.dumps(named["pixels"]))
-    assert (recorded["name"], recorded["interpolation"]) == (named["name"], "antialiased")  # as timm does
+    assert (recorded["name"], recorded["interpolation"]) == (
+        named["name"],
+        "antialiased",
+    )  # as timm does
 
 
 def test_position_embeddings_are_resized() -> None:
     """DeiT's weights can be used with any image size."""
     config = deit.Config(depth=1, width=64, heads=1)
-    state_dicts.write(Path("w.safetensors"), state_dicts.random_state_dict(deit.build(config), "deit", side=64))
+    state_dicts.write(
+        Path("w.safetensors"), state_dicts.random_state_dict(deit.build(config), "deit", side=64)
+    )
     assert status("--weights=w.safetensors", "--output=out") == 0
     backbone = deit.build(replace(config, pretrained="out"))
     assert backbone.init(jax.random.key(0), (64, 64))[0]["pos_embed"].shape == (1, 17, 64)

@@ -1,4 +1,5 @@
-"""The command that embeds folders: what is written, continued, refused, divided and left out; killed at any moment."""
+"""The command that embeds folders: what is written, continued, refused, divided and left out;
+killed at any moment."""
 
 import io
 import json
@@ -30,7 +31,8 @@ from tests.test_main import command
 from tests.tiny_model import DIM, Tiny
 
 COUNT = 20  # images, in three files of at most 8 rows
-# Of `embed_killed_at`: before and after the plan, three files, the manifest of the arrays, and their directory.
+# Of `embed_killed_at`: before and after the plan, three files, the manifest of the arrays, and
+# their directory.
 LAST_MOMENT = 12
 
 
@@ -47,7 +49,9 @@ def run(photos: Path, monkeypatch: pytest.MonkeyPatch, execute: Execute) -> Exec
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
     monkeypatch.setattr("dml_jax.commands.jax_setup.enable_compilation_cache", lambda: None)
     monkeypatch.chdir(photos.parent)
-    return lambda *arguments: execute(embed, "--model=w", "--output=out", "--quiet", *arguments, "photos")
+    return lambda *arguments: execute(
+        embed, "--model=w", "--output=out", "--quiet", *arguments, "photos"
+    )
 
 
 def stop_after(files: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +78,9 @@ def test_the_output_and_what_follows_it(run: Execute, photos: Path) -> None:
     files = sorted(photos.iterdir())
     rows = np.load("out/embeddings.npy")
     pixels = [Tiny().read(file) for file in files]
-    np.testing.assert_allclose(rows, Tiny().embed_pixels(np.stack(pixels)), atol=1e-6)  # one batch, another program
+    np.testing.assert_allclose(
+        rows, Tiny().embed_pixels(np.stack(pixels)), atol=1e-6
+    )  # one batch, another program
     assert json.loads(Path("out/ids.json").read_text()) == [f"photos/{file.name}" for file in files]
     assert sorted(entry.name for entry in Path().iterdir()) == ["out", "out.parquet", "photos"]
 
@@ -88,7 +94,9 @@ def test_the_output_and_what_follows_it(run: Execute, photos: Path) -> None:
     assert run()[0] == 0
     np.testing.assert_array_equal(np.load("out/embeddings.npy"), rows)
     pictures.write(files[5], 99)
-    assert "out.parquet: was written for other or changed images (inputs_sha256); delete " in run()[2]
+    assert (
+        "out.parquet: was written for other or changed images (inputs_sha256); delete " in run()[2]
+    )
     shutil.rmtree("out.parquet")
     assert run()[0] == 0
     changed = (np.load("out/embeddings.npy") != rows).any(axis=1)
@@ -97,19 +105,25 @@ def test_the_output_and_what_follows_it(run: Execute, photos: Path) -> None:
 
 def test_the_progress_has_the_rates(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
     texts: list[str] = []
-    monkeypatch.setattr(console.Console, "update_progress", lambda _, done, text: texts.append(text))
+    monkeypatch.setattr(
+        console.Console, "update_progress", lambda _, done, text: texts.append(text)
+    )
     assert run()[0] == 0
     assert len(texts) == 2
     assert all(re.fullmatch(r"\d+ images/s, a core decodes \d+", text) for text in texts)
 
 
-def test_changes_between_two_tries_are_refused(run: Execute, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_between_two_tries_are_refused(
+    run: Execute, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stop_after(1, monkeypatch)
     assert run()[0] == 130
     where = Path("out.parquet").resolve()
     remedy = f"delete {where} or give another --output\n"
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny(seed=1))
-    expected = f"error: {where}: was written for another model, version or option (model_sha256); {remedy}"
+    expected = (
+        f"error: {where}: was written for another model, version or option (model_sha256); {remedy}"
+    )
     assert run() == (2, "", expected)
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
     file = photos / "00.jpg"
@@ -120,7 +134,11 @@ def test_changes_between_two_tries_are_refused(run: Execute, photos: Path, monke
     assert run() == (2, "", expected)
     Path("out.parquet/_plan.json").write_text("{")
     code, _, err = run()
-    assert (code, "plan.json: is truncated or damaged" in err, err.endswith(remedy)) == (2, True, True)
+    assert (code, "plan.json: is truncated or damaged" in err, err.endswith(remedy)) == (
+        2,
+        True,
+        True,
+    )
     Path("out.parquet/_plan.json").rename("out.parquet/notes")
     assert run()[2] == f"error: {where}: holds other files; give another directory\n"
 
@@ -151,7 +169,10 @@ def test_damaged_parts_are_named(run: Execute) -> None:
 def test_two_commands_do_not_write_at_once(run: Execute) -> None:
     run()
     with files.locked(Path("out.parquet").resolve()):
-        error = f"error: {Path('out.parquet').resolve()}: another command is writing there; wait for its end\n"
+        error = (
+            f"error: {Path('out.parquet').resolve()}: another command is writing there; wait "
+            "for its end\n"
+        )
         assert run()[2] == error
 
 
@@ -159,13 +180,16 @@ NO_IMAGE = "not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, PPM)"
 
 
 def packed(photos: Path) -> None:
-    """Writes the photographs as two Parquet files, the first with two row groups, and as two shards of WebDataset."""
+    """Writes the photographs as two Parquet files, the first with two row groups, and as two shards
+    of WebDataset."""
     files = sorted(photos.iterdir())
     for folder in ("tables", "shards"):
         Path(folder).mkdir()
     for number, some in enumerate((files[:12], files[12:])):
         images = [{"bytes": file.read_bytes(), "path": None} for file in some]
-        table = pa.table({"image": images} | ({"id": [file.name for file in some]} if number else {}))
+        table = pa.table(
+            {"image": images} | ({"id": [file.name for file in some]} if number else {})
+        )
         pq.write_table(table, f"tables/{number}.parquet", row_group_size=9)
         with tarfile.open(f"shards/{number}.tar", "w") as shard:
             for file in some:
@@ -175,23 +199,33 @@ def packed(photos: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["tables", "shards"])
-def test_parquet_files_and_archives(folder: str, run: Execute, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their rows are those of the loose files; a unit is read in blocks, and an unusable image is a row."""
+def test_parquet_files_and_archives(
+    folder: str, run: Execute, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their rows are those of the loose files; a unit is read in blocks, and an unusable image is a
+    row."""
     monkeypatch.setattr(inputs, "BLOCK", 5)
     (photos / "03.jpg").write_text("no")
     packed(photos)
     code, out, err = run("--skip_bad", "--output=packed", folder)
     first = f"{folder}/0.{'parquet/3' if folder == 'tables' else 'tar/03.jpg'}"
     assert (code, err.splitlines()[-1]) == (0, f"left out: {first}: {NO_IMAGE}")
-    assert out.splitlines()[-1] == f"{2 * COUNT - 2} embeddings with {DIM} dimensions: packed"  # and the loose ones
+    assert (
+        out.splitlines()[-1] == f"{2 * COUNT - 2} embeddings with {DIM} dimensions: packed"
+    )  # and the loose ones
     exported = embedding_files.read(Path("packed"))
     loose, rest = exported.embeddings[: COUNT - 1], exported.embeddings[COUNT - 1 :]
     np.testing.assert_allclose(rest, loose, atol=1e-6)
     names = [f"{i:02d}.jpg" for i in range(COUNT) if i != 3]
     if folder == "tables":
-        assert exported.ids[COUNT - 1 :] == [f"tables/0.parquet/{i}" for i in range(12) if i != 3] + names[11:]
+        assert (
+            exported.ids[COUNT - 1 :]
+            == [f"tables/0.parquet/{i}" for i in range(12) if i != 3] + names[11:]
+        )
     else:
-        assert exported.ids[COUNT - 1 :] == [f"shards/{int(name[:2]) // 12}.tar/{name}" for name in names]
+        assert exported.ids[COUNT - 1 :] == [
+            f"shards/{int(name[:2]) // 12}.tar/{name}" for name in names
+        ]
     table = pq.read_table("packed.parquet")
     assert table.schema.names == ["id", "embedding", "error"]
     assert str(table.schema.field("embedding").type) == f"fixed_size_list<element: float>[{DIM}]"
@@ -210,7 +244,10 @@ def test_unusable_parquet_files_and_archives(run: Execute, photos: Path) -> None
     with tarfile.open("empty.tar", "w"):
         pass
     assert "error: empty.tar: holds no images; leave it out" in run("--output=b", "empty.tar")[2]
-    assert "error: --query: needs image files, neither Parquet" in run("--query=photos/00.jpg", "shards")[2]
+    assert (
+        "error: --query: needs image files, neither Parquet"
+        in run("--query=photos/00.jpg", "shards")[2]
+    )
 
 
 def test_bombs(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,17 +260,23 @@ def test_bombs(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
     sparse.size = 2**24
     with tarfile.open("x.tar.gz", "w:gz") as tar:
         tar.addfile(sparse, io.BytesIO(bytes(2**24)))
-    repeated = pa.DictionaryArray.from_arrays(pa.array(np.zeros(4096, np.int32)), pa.array([bytes(2**10)]))
+    repeated = pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(4096, np.int32)), pa.array([bytes(2**10)])
+    )
     pq.write_table(pa.table({"image": repeated}), "x.parquet", store_schema=False)
     pq.write_table(pa.table({"image": pa.array([None] * 2**16, pa.binary())}), "rows.parquet")
     for name in ("x.zip", "x.tar.gz", "x.parquet", "rows.parquet"):
         assert Path(name).stat().st_size < 20_000
         code, _, err = run(f"--output={name}-out", name)
         assert (code, err.count("\n")) == (2, 1), err
-        assert f"error: {name}: unpacks to more than 200 times its size; if it is yours, give" in err
+        assert (
+            f"error: {name}: unpacks to more than 200 times its size; if it is yours, give" in err
+        )
 
 
-def test_contents_in_memory_are_limited_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contents_in_memory_are_limited_by_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(inputs, "BLOCK_BYTES", 5000)
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
         for i, size in enumerate((2000, 2000, 2000, 9000, 100, 100)):
@@ -243,16 +286,23 @@ def test_contents_in_memory_are_limited_by_bytes(tmp_path: Path, monkeypatch: py
     assert sizes == [[2000, 2000, 2000], [9000], [100, 100]]
 
 
-def test_embeddings_that_are_too_large_for_an_array(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embeddings_that_are_too_large_for_an_array(
+    run: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(embed, "ARRAY_BYTES", 4 * COUNT * DIM - 1)
-    assert run()[1] == f"{COUNT} embeddings with {DIM} dimensions: {Path('out.parquet').resolve()}\n"
+    assert (
+        run()[1] == f"{COUNT} embeddings with {DIM} dimensions: {Path('out.parquet').resolve()}\n"
+    )
     assert not Path("out").exists()
 
 
 def test_queries_that_are_no_images(run: Execute) -> None:
     """Are refused before anything is written."""
     Path("no.png").write_text("no")
-    for query, message in (("none.png", "there is no such file; give one image"), ("no.png", "no.png: not an image")):
+    for query, message in (
+        ("none.png", "there is no such file; give one image"),
+        ("no.png", "no.png: not an image"),
+    ):
         code, out, err = run(f"--query={query}")
         assert (code, out, message in err) == (2, "", True)
     assert not Path("out.parquet").exists()
@@ -266,19 +316,34 @@ def test_options_of_ray(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unusable_images(run: Execute, photos: Path) -> None:
-    """They are rows with an error; without --skip_bad the command fails in the end, and goes on from there with it."""
+    """They are rows with an error; without --skip_bad the command fails in the end, and goes on
+    from there with it."""
     for name in ("02.jpg", "17.jpg"):
         (photos / name).write_text("no")
     code, _, err = run()
     reasons = [f"photos/{i}.jpg: {NO_IMAGE}" for i in ("02", "17")]
     where = Path("out.parquet").resolve()
-    error = f"2 of 20 images cannot be used; all errors are in {where}; give --skip_bad to leave such images out of out"
+    error = (
+        f"2 of 20 images cannot be used; all errors are in {where}; give --skip_bad to leave "
+        "such images "
+        "out "
+        "of "
+        "out"
+    )
     unusable = [f"unusable: {reason}" for reason in reasons]
-    assert (code, err.splitlines(), Path("out").exists()) == (2, [*unusable, f"error: {error}"], False)
+    assert (code, err.splitlines(), Path("out").exists()) == (
+        2,
+        [*unusable, f"error: {error}"],
+        False,
+    )
     listed = [f"left out: {reason}" for reason in reasons]
     code, out, err = run("--skip_bad")
     found = ["left out: 2 of 20 images", f"18 embeddings with {DIM} dimensions: out"]
-    assert (code, out.splitlines(), err.splitlines()) == (0, ["all images have been embedded already", *found], listed)
+    assert (code, out.splitlines(), err.splitlines()) == (
+        0,
+        ["all images have been embedded already", *found],
+        listed,
+    )
     ids = json.loads(Path("out/ids.json").read_text())
     assert ids == [f"photos/{i:02d}.jpg" for i in range(COUNT) if i not in (2, 17)]
     expected = Tiny().expected([np.asarray(Image.open(name)) for name in ids])
@@ -290,13 +355,18 @@ def test_an_error_of_a_missing_package_is_not_final(
 ) -> None:
     """Once the package is installed, the same command embeds the image."""
     pillow_heif = pytest.importorskip("pillow_heif")
-    pillow_heif.from_pillow(Image.fromarray(pictures.pixels(1, 20, 24))).save(photos / "20.heic", quality=100)
+    pillow_heif.from_pillow(Image.fromarray(pictures.pixels(1, 20, 24))).save(
+        photos / "20.heic", quality=100
+    )
     (photos / "no.png").write_text("no")
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "pillow_heif", None)
         for _ in range(2):
             code, out, err = run("--skip_bad")
-            assert (code, "photos/20.heic: is HEIC, which needs one more package" in err) == (0, True)
+            assert (code, "photos/20.heic: is HEIC, which needs one more package" in err) == (
+                0,
+                True,
+            )
         assert "all images have been embedded already" in out
         assert len(embedding_files.read(Path("out")).ids) == COUNT
     code, out, err = run("--skip_bad")
@@ -307,7 +377,8 @@ def test_an_error_of_a_missing_package_is_not_final(
 
 
 def test_what_is_left_out_is_said(run: Execute, photos: Path) -> None:
-    """Images whose names differ in the case of their suffix are both read; own output and other files are not."""
+    """Images whose names differ in the case of their suffix are both read; own output and other
+    files are not."""
     pictures.write(photos / "00.JPG", 99)
     for name in ("a.cr2", "b.CR2", "c"):
         (photos / name).write_text("no")
@@ -322,7 +393,8 @@ def test_what_is_left_out_is_said(run: Execute, photos: Path) -> None:
 
 
 def check_kills(photos: Path, folder: Path, moments: Sequence[int]) -> None:
-    """Kills the command at each moment, each time in a new output; the same command then gives the same files."""
+    """Kills the command at each moment, each time in a new output; the same command then gives the
+    same files."""
     done = command(*map(str, (photos, folder, *moments)), program=("-m", "tests.tiny_model"))
     assert json.loads(done.stdout.splitlines()[-1]) == {
         str(moment): [-9, 0] if 0 < moment <= LAST_MOMENT else [0] for moment in moments
@@ -330,7 +402,9 @@ def check_kills(photos: Path, folder: Path, moments: Sequence[int]) -> None:
     outputs = [folder / f"killed at {moment}" for moment in moments]
     parts = [output.with_name(f"{output.name}.parquet") for output in outputs]
     # A killed command may leave its lock, which nobody holds.
-    assert sorted(path for path in folder.iterdir() if path.suffix != ".lock") == sorted(outputs + parts)
+    assert sorted(path for path in folder.iterdir() if path.suffix != ".lock") == sorted(
+        outputs + parts
+    )
     for output, part in zip(outputs, parts, strict=True):
         assert written(output) == written(outputs[0]), output
         assert written(part) == written(parts[0]), part

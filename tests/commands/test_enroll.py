@@ -22,7 +22,12 @@ from dml_jax.inference import index as indexes
 from dml_jax.inference.index import Index
 from tests import tiny_model
 
-COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250), "grey": (120, 120, 120)}
+COLOURS = {
+    "red": (250, 10, 10),
+    "green": (10, 250, 10),
+    "blue": (10, 10, 250),
+    "grey": (120, 120, 120),
+}
 
 
 class Colours:
@@ -33,7 +38,9 @@ class Colours:
     def unseen(self):
         """Twenty classes of ten images in all directions."""
         rng = np.random.default_rng(0)
-        rows = np.repeat(rng.standard_normal((20, 4)), 10, axis=0) + 0.1 * rng.standard_normal((200, 4))
+        rows = np.repeat(rng.standard_normal((20, 4)), 10, axis=0) + 0.1 * rng.standard_normal(
+            (200, 4)
+        )
         rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
         names = [f"other {i}" for i in range(20)]
         return Photographs(rows, np.arange(200) // 10, np.tile(["a", "b"], 100)), names
@@ -58,7 +65,10 @@ def picture(path, colour, level=0):
 @pytest.fixture
 def photos(tmp_path: Path) -> dict[str, list[str]]:
     """Three images per colour, in gallery/<colour>."""
-    return {c: [picture(tmp_path / "gallery" / c / f"{i}.png", c, 9 * i) for i in range(3)] for c in COLOURS}
+    return {
+        c: [picture(tmp_path / "gallery" / c / f"{i}.png", c, 9 * i) for i in range(3)]
+        for c in COLOURS
+    }
 
 
 def test_enroll_classify_add(photos, tmp_path, monkeypatch):
@@ -71,7 +81,9 @@ def test_enroll_classify_add(photos, tmp_path, monkeypatch):
     assert index.classify(asked, false_accept_rate=0.1)[0] == ["green", "red", "blue"]
     assert (index.classes, index.labels.tolist()) == (["red", "green", "blue"], [0, 0, 1, 1, 2, 0])
     scorer = open_set.Scorer(Colours().unseen()[0], index.enrolled)
-    np.testing.assert_array_equal(index.classify(asked)[1], scorer.decide(Colours().embed(asked)).margins)
+    np.testing.assert_array_equal(
+        index.classify(asked)[1], scorer.decide(Colours().embed(asked)).margins
+    )
     for rate in (0.05, 0.5):
         point = index.expect(rate)
         assert (index.measured.strangers >= point.threshold).mean() <= rate
@@ -98,7 +110,11 @@ def test_remove(photos):
     index.add({name: photos[name] for name in ("red", "green", "blue")})
     index.remove("green")
     other.add({name: photos[name] for name in ("red", "blue")})
-    assert (index.classes, index.images, index.labels.tolist()) == (other.classes, other.images, [0, 0, 0, 1, 1, 1])
+    assert (index.classes, index.images, index.labels.tolist()) == (
+        other.classes,
+        other.images,
+        [0, 0, 0, 1, 1, 1],
+    )
     np.testing.assert_array_equal(index.embeddings, other.embeddings)
     assert index.classify(photos["green"][:1], threshold=-3)[0] != ["green"]
     index.add({"green": photos["green"]})
@@ -116,11 +132,16 @@ def test_restore(photos, tmp_path):
     index = Index.load(Colours(), file)
     assert (index.classes, set(index.removed)) == (["red"], {"blue", "green"})
     index.restore("blue")
-    assert (index.images, index.labels.tolist()) == ([*photos["red"], *photos["blue"]], [0, 0, 0, 1, 1, 1])
+    assert (index.images, index.labels.tolist()) == (
+        [*photos["red"], *photos["blue"]],
+        [0, 0, 0, 1, 1, 1],
+    )
     np.testing.assert_array_equal(index.embeddings[3:], before)
     assert index.classify(photos["blue"], false_accept_rate=0.1)[0] == ["blue"] * 3
     index.add({"green": photos["green"][:1]})
-    with pytest.raises(DataError, match=r"0\.png: has been enrolled since green was removed; remove that first"):
+    with pytest.raises(
+        DataError, match=r"0\.png: has been enrolled since green was removed; remove that first"
+    ):
         index.restore("green")
 
 
@@ -129,10 +150,14 @@ def test_best(photos):
     index.add({name: photos[name] for name in ("red", "green")})
     rows = Colours().embed([photos["green"][2], photos["red"][2]])
     for row, found, values in zip(rows, *index.best(rows, 2), strict=True):
-        per_class = [max(range(3 * c, 3 * c + 3), key=lambda i: row @ index.embeddings[i]) for c in (0, 1)]
+        per_class = [
+            max(range(3 * c, 3 * c + 3), key=lambda i: row @ index.embeddings[i]) for c in (0, 1)
+        ]
         assert found.tolist() == sorted(per_class, key=lambda i: -(row @ index.embeddings[i]))
         np.testing.assert_allclose(values, index.embeddings[found] @ row, atol=1e-6)
-    assert index.best(1.005 * rows, 2)[1].max() == 1  # rows in float32 may be a little longer than 1
+    assert (
+        index.best(1.005 * rows, 2)[1].max() == 1
+    )  # rows in float32 may be a little longer than 1
 
 
 def test_failed_enrolment_changes_nothing(photos, tmp_path):
@@ -164,10 +189,16 @@ def test_invalid_index_files(photos, tmp_path):
     with pytest.raises(DataError, match="created with another model"):
         Index.load(other, file)
     whole, arrays = file.read_bytes(), dict(np.load(file))
-    swapped = {name: array[::-1] for name, array in arrays.items() if array.ndim == 1 and len(set(array.tolist())) > 1}
+    swapped = {
+        name: array[::-1]
+        for name, array in arrays.items()
+        if array.ndim == 1 and len(set(array.tolist())) > 1
+    }
     assert set(swapped) >= {"classes", "images", "labels"}
     changed = [{**arrays, name: array} for name, array in swapped.items()]
-    changed += [{name: array for name, array in arrays.items() if name != left_out} for left_out in arrays]
+    changed += [
+        {name: array for name, array in arrays.items() if name != left_out} for left_out in arrays
+    ]
     changed += [{**arrays, "x": np.zeros(3)}, {"embeddings": np.array([{}])}]
     for content in changed:
         np.savez(file, **content)
@@ -188,46 +219,87 @@ def with_value(array, position, value):
     return changed
 
 
-# By the array that is named: what it is replaced by in an index of 3 red, 3 green and 3 removed blue images.
+# By the array that is named: what it is replaced by in an index of 3 red, 3 green and 3 removed
+# blue images.
 CRAFTED = {
     "embeddings": (
-        lambda x: with_value(x, 0, np.nan), lambda x: with_value(x, 8, np.inf), lambda x: with_value(x, 1, 0),
-        lambda x: with_value(x, 1, 10 * x[1]), lambda x: x.astype(np.float64), lambda x: x.astype(str),
-        lambda x: x.astype(complex), np.ravel, lambda x: x[:, :, None], lambda x: np.zeros(9, [("a", "f4")]),
+        lambda x: with_value(x, 0, np.nan),
+        lambda x: with_value(x, 8, np.inf),
+        lambda x: with_value(x, 1, 0),
+        lambda x: with_value(x, 1, 10 * x[1]),
+        lambda x: x.astype(np.float64),
+        lambda x: x.astype(str),
+        lambda x: x.astype(complex),
+        np.ravel,
+        lambda x: x[:, :, None],
+        lambda x: np.zeros(9, [("a", "f4")]),
     ),
-    "images": (lambda x: x[:-1], lambda x: np.arange(9), lambda x: x[:, None], lambda x: np.repeat(x[:1], 9)),
+    "images": (
+        lambda x: x[:-1],
+        lambda x: np.arange(9),
+        lambda x: x[:, None],
+        lambda x: np.repeat(x[:1], 9),
+    ),
     "sessions": (lambda x: x[:-1], lambda x: np.zeros(9), lambda x: x[:1].reshape(())),
     "labels": (
-        lambda x: with_value(x, 0, 2), lambda x: with_value(x, 0, -1), lambda x: 0 * x, lambda x: x.astype(float),
-        lambda x: x.astype(str), lambda x: x.astype(np.uint64), lambda x: x.astype("M8[s]"), lambda x: x[:, None],
+        lambda x: with_value(x, 0, 2),
+        lambda x: with_value(x, 0, -1),
+        lambda x: 0 * x,
+        lambda x: x.astype(float),
+        lambda x: x.astype(str),
+        lambda x: x.astype(np.uint64),
+        lambda x: x.astype("M8[s]"),
+        lambda x: x[:, None],
         lambda x: x[0],
     ),
     "classes": (
-        lambda x: x[[0, 0]], lambda x: np.array(["red", "unknown"]), lambda x: np.array(["red", ""]),
-        lambda x: np.array(["red", " a"]), lambda x: np.arange(2), lambda x: x.astype(bytes), lambda x: x[0],
+        lambda x: x[[0, 0]],
+        lambda x: np.array(["red", "unknown"]),
+        lambda x: np.array(["red", ""]),
+        lambda x: np.array(["red", " a"]),
+        lambda x: np.arange(2),
+        lambda x: x.astype(bytes),
+        lambda x: x[0],
         lambda x: x[:, None],
     ),
     "removed_counts": (
-        lambda x: x - 1, lambda x: -x, lambda x: 0 * x + 2**62, lambda x: x.astype(float), lambda x: x[0],
-        lambda x: np.array([1, 2]), lambda x: x[:0],
+        lambda x: x - 1,
+        lambda x: -x,
+        lambda x: 0 * x + 2**62,
+        lambda x: x.astype(float),
+        lambda x: x[0],
+        lambda x: np.array([1, 2]),
+        lambda x: x[:0],
     ),
     "removed_classes": (lambda x: np.arange(1), lambda x: x[0], lambda x: np.array(["unknown"])),
     "fingerprint": (lambda x: np.array(3), lambda x: x[None]),
     "other_rows": (
-        lambda x: with_value(x, 0, np.nan), lambda x: 2 * x, lambda x: x[:, :3], lambda x: x[:, :0], np.ravel,
+        lambda x: with_value(x, 0, np.nan),
+        lambda x: 2 * x,
+        lambda x: x[:, :3],
+        lambda x: x[:, :0],
+        np.ravel,
     ),
     "other_labels": (
-        lambda x: with_value(x, 0, 20), lambda x: with_value(x, 0, -1), lambda x: x[1:], lambda x: x.astype(float),
+        lambda x: with_value(x, 0, 20),
+        lambda x: with_value(x, 0, -1),
+        lambda x: x[1:],
+        lambda x: x.astype(float),
     ),
     "other_sessions": (lambda x: x[1:], lambda x: np.zeros(200)),
     "other_classes": (lambda x: np.arange(20), lambda x: x[0]),
-    "stranger_margins": (lambda x: with_value(x, 0, np.nan), lambda x: x[:, None], lambda x: x.astype(str)),
+    "stranger_margins": (
+        lambda x: with_value(x, 0, np.nan),
+        lambda x: x[:, None],
+        lambda x: x.astype(str),
+    ),
     "stranger_classes": (lambda x: x[1:], lambda x: x[:, None], lambda x: x.astype(float)),
-}  # fmt: skip
+}
 
 
 def test_crafted_indexes(photos, tmp_path, monkeypatch, fails):
-    """Arrays with the right digest that are not those of an index are named, whatever is to be done with it."""
+    """Arrays with the right digest that are not those of an index are named, whatever is to be done
+    with it."""
     index, file = Index(Colours()), tmp_path / "i.npz"
     index.add({name: photos[name] for name in ("red", "green", "blue")})
     index.remove("blue")
@@ -236,7 +308,9 @@ def test_crafted_indexes(photos, tmp_path, monkeypatch, fails):
     good = dict(np.load(file))
     del good["sha256"]
     assert set(CRAFTED) == set(good)
-    crafted = [(name, good | {name: make(good[name])}) for name, each in CRAFTED.items() for make in each]
+    crafted = [
+        (name, good | {name: make(good[name])}) for name, each in CRAFTED.items() for make in each
+    ]
     crafted += [(name, {other: good[other] for other in good if other != name}) for name in good]
     crafted.append(("x", good | {"x": np.zeros(3)}))
     assert len(crafted) > 75
@@ -245,7 +319,12 @@ def test_crafted_indexes(photos, tmp_path, monkeypatch, fails):
         with pytest.raises(DataError, match=rf"i\.npz: (has (no )?)?{name}\b.*; enroll again"):
             Index.load(Colours(), file)
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Colours())
-    for arguments in (["--list"], ["--classify", photos["red"][0]], ["--rename=red:a"], ["--remove=red"]):
+    for arguments in (
+        ["--list"],
+        ["--classify", photos["red"][0]],
+        ["--rename=red:a"],
+        ["--remove=red"],
+    ):
         assert "i.npz: has x, which no index has; enroll again" in fails(
             enroll, "--model=w", f"--index={file}", *arguments
         )
@@ -291,7 +370,10 @@ def test_classify_refuses_rows_that_are_no_embeddings(photos):
         (10 * rows, r"images: row 0 of \[3, 4\] has length 10; give finite rows of unit length"),
         (with_value(rows, 1, 0), r"images: row 1 of \[3, 4\] has length 0"),
         (1e30 * rows, r"images: row 0 of \[3, 4\] has length inf"),
-        (rows[:, :3], "embeddings of 3 dimensions cannot be compared with those of the index, which have 4"),
+        (
+            rows[:, :3],
+            "embeddings of 3 dimensions cannot be compared with those of the index, which have 4",
+        ),
         (rows[:0], r"images: float32 \[0, 4\]; give embeddings"),
         (np.zeros((8, 4), np.uint8), r"images: uint8 \[8, 4\]; give embeddings"),
         (rows.astype(str), r"images: <U32 \[3, 4\]; give embeddings"),
@@ -305,7 +387,9 @@ def test_classify_refuses_rows_that_are_no_embeddings(photos):
 
 def test_an_image_without_direction_is_not_enrolled(photos, monkeypatch):
     index = Index(Colours())
-    monkeypatch.setattr(Colours, "embed", lambda self, images: np.zeros((len(images), 4), np.float32))
+    monkeypatch.setattr(
+        Colours, "embed", lambda self, images: np.zeros((len(images), 4), np.float32)
+    )
     with pytest.raises(DataError, match=r"red/0\.png: its embedding has length 0; leave it out"):
         index.add({"red": photos["red"]})
     assert index.classes == []
@@ -358,7 +442,9 @@ def test_the_same_image_in_two_classes_is_named_and_kept(photos, tmp_path, monke
     assert index.shared(14) == [{"green": photos["green"][0], "lime": copies[0], "plum": third}]
     index.add({"blue": [str(shutil.copy(photos["blue"][1], tmp_path / "twin.png"))]})
     assert index.shared(15) == []  # its equal is of the same class
-    many = {f"class {i}": [shutil.copy(photos["grey"][0], tmp_path / f"{i}.png")] for i in range(13)}
+    many = {
+        f"class {i}": [shutil.copy(photos["grey"][0], tmp_path / f"{i}.png")] for i in range(13)
+    }
     monkeypatch.setattr(indexes, "BLOCK_ELEMENTS", 30)
     index.add(many)
     assert [len(each) for each in index.shared(16)] == list(range(2, 15))
@@ -376,7 +462,10 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
     gallery, later = tmp_path / "gallery", tmp_path / "later"
     later.mkdir()
     (gallery / "blue").rename(later / "blue")
-    assert run("--classify", gallery) == (2, f"error: --index={file}: there is no such file; enroll classes first\n")
+    assert run("--classify", gallery) == (
+        2,
+        f"error: --index={file}: there is no such file; enroll classes first\n",
+    )
     picture(gallery / "red" / "9.png", "red", 5)
     (gallery / "red" / "notes.txt").write_text("text")
     both = ("--restore=blue", "--remove=grey")
@@ -384,9 +473,18 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
         ([gallery], "enrolled 10 images of 3 classes; now 10 images of 3 classes"),
         ([later], "enrolled 3 images of 1 class; now 13 images of 4 classes"),
         ([gallery, later], "i.npz: skipped 13 enrolled images; now 13 images of 4 classes\n"),
-        (["--remove=blue", "--remove=red", "--skip_bad"], "removed blue, red; now 6 images of 2 classes"),
-        (["--remove=grey", later], "removed grey; enrolled 3 images of 1 class; now 6 images of 2 classes"),
-        (["--restore=grey", "--remove=blue"], "removed blue; restored grey; now 6 images of 2 classes"),
+        (
+            ["--remove=blue", "--remove=red", "--skip_bad"],
+            "removed blue, red; now 6 images of 2 classes",
+        ),
+        (
+            ["--remove=grey", later],
+            "removed grey; enrolled 3 images of 1 class; now 6 images of 2 classes",
+        ),
+        (
+            ["--restore=grey", "--remove=blue"],
+            "removed blue; restored grey; now 6 images of 2 classes",
+        ),
         (both, "removed grey; restored blue; now 6 images of 2 classes"),
         (["--rename=green:lime"], "renamed green:lime; now 6 images of 2 classes"),
         (["--purge"], "purged red, grey; now 6 images of 2 classes"),
@@ -434,7 +532,10 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
         ((), "DIRECTORY|IMAGE: missing"),
         ((gallery, tmp_path / "twice"), "also has a class red"),
         ((tmp_path / "moved",), ".png: is already enrolled as lime; give each image once"),
-        (("--list", "--remove=red"), "--list and --classify: change and check nothing; leave the other options out"),
+        (
+            ("--list", "--remove=red"),
+            "--list and --classify: change and check nothing; leave the other options out",
+        ),
         ((tmp_path / "none",), "there is no such directory"),
         (("--rename=blue:lime",), "lime: is the name of another class"),
         (("--rename=blue",), "--rename=blue: must be OLD:NEW"),
@@ -442,8 +543,14 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
         ((later, "--session=("), "session=(: is neither a column nor a regular expression"),
         (("--remove=bleu",), "bleu: is not enrolled; did you mean blue?"),
         (("--restore=plum",), "plum: is not a removed class; there is none"),
-        (("--classify", "--false_accept_rate=1", new), "false_accept_rate=1: must be above 0 and below 1"),
-        (("--classify", "--false_accept_rate=.1", "--threshold=.5", new), "--threshold: not allowed with"),
+        (
+            ("--classify", "--false_accept_rate=1", new),
+            "false_accept_rate=1: must be above 0 and below 1",
+        ),
+        (
+            ("--classify", "--false_accept_rate=.1", "--threshold=.5", new),
+            "--threshold: not allowed with",
+        ),
     ):
         code, text = run(*arguments)
         assert (code, message in text) == (2, True), text
@@ -454,7 +561,10 @@ def test_the_causes_of_many_unknown_images(photos, tmp_path):
     levels = {"red": [0, 60, 1, 61], "scarlet": [62, 2, 63, 3], "other 3": [0, 1, 2, 3]}
     colours = {"other 3": "blue"}
     images = {
-        name: [picture(tmp_path / name / f"{i}.png", colours.get(name, "red"), level) for i, level in enumerate(each)]
+        name: [
+            picture(tmp_path / name / f"{i}.png", colours.get(name, "red"), level)
+            for i, level in enumerate(each)
+        ]
         for name, each in levels.items()
     }
     index.add(images, {name: ["a", "b"] * 2 for name in images})
@@ -475,7 +585,12 @@ def test_the_unseen_classes_of_a_run(tmp_path):
 
     def export(name, rows, step):
         embedding_files.write(
-            tmp_path / "embeddings" / name, rows, labels, list("abcdefghijkl"), config_hash=None, step=step
+            tmp_path / "embeddings" / name,
+            rows,
+            labels,
+            list("abcdefghijkl"),
+            config_hash=None,
+            step=step,
         )
 
     data = SimpleNamespace(split="classes")
@@ -484,10 +599,14 @@ def test_the_unseen_classes_of_a_run(tmp_path):
     queries, gallery = rng.standard_normal((2, 12, 5)).astype(np.float32)
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
     gallery /= np.linalg.norm(gallery, axis=1, keepdims=True)
-    with pytest.raises(DataError, match=r"test: contains no embeddings .*export them with --mode=export"):
+    with pytest.raises(
+        DataError, match=r"test: contains no embeddings .*export them with --mode=export"
+    ):
         Model.unseen(model)
     export("test", queries, 6)
-    with pytest.raises(CheckpointError, match=r"is of another checkpoint than step 7.*--checkpoint=7"):
+    with pytest.raises(
+        CheckpointError, match=r"is of another checkpoint than step 7.*--checkpoint=7"
+    ):
         Model.unseen(model)
     export("test", queries, 7)
     assert set(map(tuple, Model.unseen(model)[0].rows)) == set(map(tuple, queries))
@@ -496,14 +615,19 @@ def test_the_unseen_classes_of_a_run(tmp_path):
     assert set(map(tuple, found.rows)) == set(map(tuple, np.concatenate([queries, gallery])))
     assert names == ["0", "1", "2", "3"]
     export("gallery", 2 * gallery, 7)
-    with pytest.raises(DataError, match=r"row 12 of \[24, 5\] has length 2, so it gives no threshold"):
+    with pytest.raises(
+        DataError, match=r"row 12 of \[24, 5\] has length 2, so it gives no threshold"
+    ):
         Model.unseen(model)
-    embedding_files.write(tmp_path / "embeddings/gallery", gallery, None, list("abcdefghijkl"), step=7)
+    embedding_files.write(
+        tmp_path / "embeddings/gallery", gallery, None, list("abcdefghijkl"), step=7
+    )
     with pytest.raises(DataError, match="test and gallery are not of one run with labels"):
         Model.unseen(model)
     data.split = "all"
     with pytest.raises(
-        DataError, match=r"no embeddings of unseen classes by this model \(published weights, data\.split=all"
+        DataError,
+        match=r"no embeddings of unseen classes by this model \(published weights, data\.split=all",
     ):
         Model.unseen(model)
 
@@ -516,7 +640,9 @@ def test_one_command_at_a_time(photos, tmp_path, monkeypatch):
     index.add({"old": photos["red"]})
     with ThreadPoolExecutor(1) as pool:
         with locked(path):
-            waiting = pool.submit(enroll.execute, ["--model=w", f"--index={path}", str(tmp_path / "gallery")])
+            waiting = pool.submit(
+                enroll.execute, ["--model=w", f"--index={path}", str(tmp_path / "gallery")]
+            )
             time.sleep(0.2)  # it could embed its images now, if it did not wait
             index.rename("old", "red")
             index.save(path)
@@ -526,7 +652,8 @@ def test_one_command_at_a_time(photos, tmp_path, monkeypatch):
 
 
 def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, execute):
-    """As `prepare`: hidden files and those of file managers are ignored, --skip_bad lists the others."""
+    """As `prepare`: hidden files and those of file managers are ignored, --skip_bad lists the
+    others."""
     gallery, model = tmp_path / "gallery", Colours()
     for name in (".hidden.png", "Thumbs.db", "__MACOSX/a.png", ".git/a.png", "bad\x1b.png"):
         (gallery / "red" / name).parent.mkdir(exist_ok=True)
@@ -535,35 +662,52 @@ def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, execute):
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: model)
     index, reason = f"--index={tmp_path / 'i.npz'}", f"{gallery}/red/bad\\x1b.png: not an image\n"
     assert execute(enroll, "--model=w", index, gallery)[::2] == (2, f"error: {reason}")
-    assert execute(enroll, "--model=w", "--skip_bad", index, gallery)[::2] == (0, f"left out: {reason}")
+    assert execute(enroll, "--model=w", "--skip_bad", index, gallery)[::2] == (
+        0,
+        f"left out: {reason}",
+    )
     enrolled = Index.load(model, tmp_path / "i.npz").images
     assert sorted(enrolled) == sorted(file for files in photos.values() for file in files)
     tabbed = picture(tmp_path / "new" / "x\t\x1b[2J.png", "red")
     code, text, _ = execute(
-        enroll, "--model=w", index, "--skip_bad", "--classify", tabbed, gallery / "red" / "bad\x1b.png"
+        enroll,
+        "--model=w",
+        index,
+        "--skip_bad",
+        "--classify",
+        tabbed,
+        gallery / "red" / "bad\x1b.png",
     )
     assert (code, text.count("\n"), "\x1b" in text) == (0, 1, False)
     assert text.split("\t")[2] == str(tabbed).replace("\t", r"\t").replace("\x1b", r"\x1b")
 
 
 def test_names_of_classes_follow_one_rule(photos, tmp_path, monkeypatch, execute):
-    """Those of folders and of the command line; near-equal ones are named, and refused where they would mislead."""
+    """Those of folders and of the command line; near-equal ones are named, and refused where they
+    would mislead."""
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Colours())
     (tmp_path / "gallery" / "red").rename(tmp_path / "gallery" / "red ")
     index = f"--index={tmp_path / 'i.npz'}"
     assert execute(enroll, "--model=w", index, tmp_path / "gallery")[0] == 0
     assert Index.load(Colours(), tmp_path / "i.npz").classes == ["blue", "green", "grey", "red"]
-    assert execute(enroll, "--model=w", index, "--rename=  red:Gray red ", "--remove=blue\t")[0] == 0
+    assert (
+        execute(enroll, "--model=w", index, "--rename=  red:Gray red ", "--remove=blue\t")[0] == 0
+    )
     assert Index.load(Colours(), tmp_path / "i.npz").classes == ["green", "grey", "Gray red"]
     picture(tmp_path / "later" / "gray_red" / "1.png", "red")
     code, _, err = execute(enroll, "--model=w", index, f"--check={tmp_path / 'later'}")
     message = "the class 'gray_red' would count as a stranger, but 'Gray red' is enrolled"
     assert (code, message in err) == (2, True)
     code, out, _ = execute(enroll, "--model=w", index, tmp_path / "later")
-    assert (code, "doubt: Gray red and gray_red are near-equal names of different classes" in out) == (0, True)
+    assert (
+        code,
+        "doubt: Gray red and gray_red are near-equal names of different classes" in out,
+    ) == (0, True)
 
 
-def test_three_splits_of_the_same_classes_are_enrolled_as_these(photos, tmp_path, monkeypatch, execute):
+def test_three_splits_of_the_same_classes_are_enrolled_as_these(
+    photos, tmp_path, monkeypatch, execute
+):
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Colours())
     for number, split in enumerate(("train", "valid", "test")):
         for name in COLOURS:
@@ -577,5 +721,7 @@ def test_three_splits_of_the_same_classes_are_enrolled_as_these(photos, tmp_path
 def test_an_index_refuses_another_distance(distance) -> None:
     model = tiny_model.Tiny()
     model._use(model.trained._replace(method=model.trained.method._replace(distance=distance)))
-    with pytest.raises(DataError, match=r"has another distance than the cosine \(method\.distance\)"):
+    with pytest.raises(
+        DataError, match=r"has another distance than the cosine \(method\.distance\)"
+    ):
         Index(model)

@@ -21,7 +21,8 @@ Arrays: TypeAlias = Mapping[str, np.ndarray]
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Arrays:
-    """Files here: 60 rows in 6 classes and 20 queries, with cameras, and with several classes per row."""
+    """Files here: 60 rows in 6 classes and 20 queries, with cameras, and with several classes per
+    row."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     means, labels = rng.normal(size=(6, 8)), np.arange(80) % 6
@@ -87,19 +88,27 @@ def test_names_in_text_files_and_all_metrics(evaluated: Evaluated, data: Arrays)
         result, out = evaluated(PAIR[0], f"--labels={file}", *options)
         check(result, expected)
         assert (result["rows"], result["columns"], result["classes"]) == (60, 8, 6)
-        found.append({key: value for key, value in result.items() if key not in ("labels", "seconds")})
+        found.append(
+            {key: value for key, value in result.items() if key not in ("labels", "seconds")}
+        )
         for text in ("MRR", "MAP", "P@5", f"{100 * expected['map']:.2f}"):
             assert text in out
     assert found[0] == found[1] == found[2]
     result, out = evaluated(*PAIR)
-    assert [key for key in result if key.startswith("recall") and "stderr" not in key][-1] == "recall@10"  # of 59 rows
+    assert [key for key in result if key.startswith("recall") and "stderr" not in key][
+        -1
+    ] == "recall@10"  # of 59 rows
     assert "NMI" in out
 
 
 def test_names_of_classes_follow_one_rule(evaluated: Evaluated, data: Arrays) -> None:
-    """Spaces around names and the form of Unicode do not matter in any kind of file; near-equal names are named."""
+    """Spaces around names and the form of Unicode do not matter in any kind of file; near-equal
+    names are named."""
     plain = [f"gr\u00fcn {label}" for label in data["y"].tolist()]
-    names = [f" {name.replace(chr(0xFC), 'u' + chr(0x308))}\t" if i % 2 else name for i, name in enumerate(plain)]
+    names = [
+        f" {name.replace(chr(0xFC), 'u' + chr(0x308))}\t" if i % 2 else name
+        for i, name in enumerate(plain)
+    ]
     Path("names.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
     np.save("names.npy", names)
     Path("names.tsv").write_text("".join(f"{name.strip()} \n" for name in names), encoding="utf-8")
@@ -109,16 +118,26 @@ def test_names_of_classes_follow_one_rule(evaluated: Evaluated, data: Arrays) ->
         found, out = evaluated(PAIR[0], f"--labels={file}", *options)
         assert (found["recall@1"], found["classes"]) == (expected, 6)
         assert "near-equal" not in out
-    Path("names.txt").write_text("".join(f"{n}\n" for n in [plain[0].replace(" ", "_"), *plain[1:]]), encoding="utf-8")
+    Path("names.txt").write_text(
+        "".join(f"{n}\n" for n in [plain[0].replace(" ", "_"), *plain[1:]]), encoding="utf-8"
+    )
     found, out = evaluated(PAIR[0], "--labels=names.txt", *options)
     assert found["classes"] == 7
-    assert "warning: --labels: near-equal names count as different classes: 'gr\u00fcn 0' and 'gr\u00fcn_0'" in out
+    assert (
+        "warning: --labels: near-equal names count as different classes: 'gr\u00fcn 0' and "
+        "'gr\u00fcn_0'" in out
+    )
 
 
 def test_queries_and_gallery(evaluated: Evaluated, data: Arrays) -> None:
-    result, out = evaluated(*PAIR, *QUERIES, "--ks=1,20", "--metric=euclidean", "--no_clustering", "--quiet")
+    result, out = evaluated(
+        *PAIR, *QUERIES, "--ks=1,20", "--metric=euclidean", "--no_clustering", "--quiet"
+    )
     x, y, xq, yq = (data[name] for name in ("x", "y", "xq", "yq"))
-    check(result, metrics.retrieval(xq, yq, ks=(1, 20), metric="euclidean", gallery=x, gallery_labels=y))
+    check(
+        result,
+        metrics.retrieval(xq, yq, ks=(1, 20), metric="euclidean", gallery=x, gallery_labels=y),
+    )
     assert "separate gallery" in result["protocol"]
     assert "nmi" not in result
     assert "candidates" not in out
@@ -185,7 +204,9 @@ def test_reranking(evaluated: Evaluated, data: Arrays) -> None:
 def test_reranking_by_the_paper_protocol(evaluated: Evaluated, data: Arrays) -> None:
     """Without duplicates, dropping the first neighbour is the same as excluding the query."""
     options = (*PAIR, "--no_clustering", "--rerank")
-    clean, paper = (evaluated(*options, f"--protocol={name}")[0]["reranked"] for name in ("clean", "paper"))
+    clean, paper = (
+        evaluated(*options, f"--protocol={name}")[0]["reranked"] for name in ("clean", "paper")
+    )
     assert clean == paper
     assert "recall@10" in clean
 
@@ -196,7 +217,10 @@ def test_groups(evaluated: Evaluated, data: Arrays) -> None:
     gallery = {"gallery": x, "gallery_labels": y, "groups": cq, "gallery_groups": c}
     for options, expected in (
         (given, metrics.retrieval(x, y, ks=(1, 5), groups=c)),
-        ((*given, *QUERIES, "--query_groups=cq.npy"), metrics.retrieval(xq, yq, ks=(1, 5), **gallery)),
+        (
+            (*given, *QUERIES, "--query_groups=cq.npy"),
+            metrics.retrieval(xq, yq, ks=(1, 5), **gallery),
+        ),
     ):
         found, _ = evaluated(*options)
         check(found, expected)

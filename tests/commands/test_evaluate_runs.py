@@ -1,4 +1,5 @@
-"""`dml-jax evaluate --model=RUN,RUN`: metrics of stored embeddings against NumPy, and error messages."""
+"""`dml-jax evaluate --model=RUN,RUN`: metrics of stored embeddings against NumPy, and error
+messages."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +22,9 @@ ROWS = 24
 def unit(seed: int, columns: int, labels: np.ndarray) -> np.ndarray:
     """Noisy unit rows around a direction for each class."""
     rng = np.random.default_rng(seed)
-    points = rng.normal(size=(labels.max() + 1, columns))[labels] + 1.5 * rng.normal(size=(len(labels), columns))
+    points = rng.normal(size=(labels.max() + 1, columns))[labels] + 1.5 * rng.normal(
+        size=(len(labels), columns)
+    )
     return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
 
 
@@ -40,7 +43,9 @@ def member(
     points = unit(seed, columns, labels)
     given = {"labels": labels, "ids": [f"{split}{i}.png" for i in range(ROWS)]} | changes
     given["embeddings"] = points[: len(given["ids"])]
-    embedding_files.write(directory / "embeddings" / split, **given, config_hash=f"hash{seed}", step=seed)
+    embedding_files.write(
+        directory / "embeddings" / split, **given, config_hash=f"hash{seed}", step=seed
+    )
     settings = {"protocol": "clean", "cluster": False, "ks": [1, 2], **evaluation}
     config = {"evaluation": settings, "train": {"select": select}}
     facts = {"config": config, "data_hash": "", "classes": 4, "images": 9, "shape": [8, 8]}
@@ -49,7 +54,9 @@ def member(
 
 
 def run(runs: list[Path], *options: str) -> int:
-    return cli.exit_code(lambda: evaluate.execute([f"--model={','.join(map(str, runs))}", "--quiet", *options]))
+    return cli.exit_code(
+        lambda: evaluate.execute([f"--model={','.join(map(str, runs))}", "--quiet", *options])
+    )
 
 
 def recall(cosine: np.ndarray, labels: np.ndarray, own: np.ndarray) -> float:
@@ -58,7 +65,10 @@ def recall(cosine: np.ndarray, labels: np.ndarray, own: np.ndarray) -> float:
 
 def test_against_numpy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shops = [f"shop {i}" for i in range(ROWS)]
-    points = [member(tmp_path / name, seed, 4 + seed, metadata={"shop": shops}) for seed, name in enumerate("abc")]
+    points = [
+        member(tmp_path / name, seed, 4 + seed, metadata={"shop": shops})
+        for seed, name in enumerate("abc")
+    ]
     runs, output = [tmp_path / name for name in "abc"], tmp_path / "abc.json"
     assert run(runs, f"--output={output}", f"--export={tmp_path / 'abc'}") == 0
     labels = np.arange(ROWS) % 4
@@ -68,7 +78,9 @@ def test_against_numpy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         outside = cosine.copy()
         np.fill_diagonal(outside, -2)
         expected.append(recall(outside, labels, labels))
-    for results in (json.loads(path.read_text()) for path in (output, tmp_path / "abc" / "results.json")):
+    for results in (
+        json.loads(path.read_text()) for path in (output, tmp_path / "abc" / "results.json")
+    ):
         found = [each["recall@1"] for each in (*results["members"].values(), results)]
         np.testing.assert_allclose(found, expected, rtol=1e-9)
         assert list(results["members"]) == [str(path) for path in runs]
@@ -76,11 +88,17 @@ def test_against_numpy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "embeddings/test/ids.json" in manifest.check(tmp_path / "abc")["files"]
     written = embedding_files.read(tmp_path / "abc" / "embeddings" / "test")
     assert written.embeddings.shape == (ROWS, 4 + 5 + 6)
-    np.testing.assert_allclose(written.embeddings @ written.embeddings.T, np.mean(cosines, axis=0), atol=1e-6)
+    np.testing.assert_allclose(
+        written.embeddings @ written.embeddings.T, np.mean(cosines, axis=0), atol=1e-6
+    )
     np.testing.assert_array_equal(written.labels, labels)
     assert written.metadata == {"shop": shops}
     assert written.ids == [f"test{i}.png" for i in range(ROWS)]
-    assert [each["config_hash"] for each in written.manifest["members"]] == ["hash0", "hash1", "hash2"]
+    assert [each["config_hash"] for each in written.manifest["members"]] == [
+        "hash0",
+        "hash1",
+        "hash2",
+    ]
     out = capsys.readouterr().out
     assert "combined" in out
     assert f"{100 * expected[-1]:.1f}" in out
@@ -88,13 +106,20 @@ def test_against_numpy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_one_run(tmp_path: Path) -> None:
     """With the settings of the run, unless the command line gives others."""
-    settings = {"lone_queries": "omit", "full_ranking": True, "cluster": True, "nmi_average": "geometric"}
+    settings = {
+        "lone_queries": "omit",
+        "full_ranking": True,
+        "cluster": True,
+        "nmi_average": "geometric",
+    }
     points = member(tmp_path / "a", 0, 6, evaluation=settings)
     labels, output = np.arange(ROWS) % 4, tmp_path / "a.json"
     for options, ks in (((), (1, 2)), (("--ks=3",), (3,))):
         assert run([tmp_path / "a"], *options, f"--output={output}") == 0
         results = json.loads(output.read_text())
-        expected = protocol.evaluate(points, labels, ks=ks, lone_queries="omit", full_ranking=True, average="geometric")
+        expected = protocol.evaluate(
+            points, labels, ks=ks, lone_queries="omit", full_ranking=True, average="geometric"
+        )
         assert {key: results[key] for key in expected} == expected
         assert (results["model"], results["selected"]) == (str(tmp_path / "a"), "last")
         assert "members" not in results
@@ -103,7 +128,8 @@ def test_one_run(tmp_path: Path) -> None:
 
 
 def test_weights(tmp_path: Path) -> None:
-    """The cosine is the mean of the members' cosines, weighted by the squares; hits are kept by query."""
+    """The cosine is the mean of the members' cosines, weighted by the squares; hits are kept by
+    query."""
     first, second = (member(tmp_path / name, seed, 4) for seed, name in enumerate("ab"))
     output = tmp_path / "ab"
     assert run([tmp_path / "a", tmp_path / "b"], "--weights=1,2", f"--export={output}") == 0
@@ -113,7 +139,9 @@ def test_weights(tmp_path: Path) -> None:
     labels = np.arange(ROWS) % 4
     np.fill_diagonal(cosine, -2)
     with np.load(output / "queries.npz") as kept:
-        np.testing.assert_array_equal(kept["rank"] == 1, labels[np.argmax(cosine, axis=1)] == labels)
+        np.testing.assert_array_equal(
+            kept["rank"] == 1, labels[np.argmax(cosine, axis=1)] == labels
+        )
 
 
 def test_queries_and_gallery(tmp_path: Path) -> None:
@@ -123,7 +151,9 @@ def test_queries_and_gallery(tmp_path: Path) -> None:
     labels = np.arange(ROWS) % 4
     cosine = sum(q.astype(np.float64) @ g.T for q, g in zip(queries, gallery, strict=True))
     results = json.loads((tmp_path / "ab" / "results.json").read_text())
-    np.testing.assert_allclose(results["recall@1"], recall(np.asarray(cosine), labels, labels), rtol=1e-9)
+    np.testing.assert_allclose(
+        results["recall@1"], recall(np.asarray(cosine), labels, labels), rtol=1e-9
+    )
     assert (tmp_path / "ab" / "embeddings" / "gallery" / "manifest.json").is_file()
 
 
@@ -142,16 +172,34 @@ def test_invalid_input(tmp_path: Path, fails: Fails) -> None:
     member(tmp_path / "other", 2, 6, ids=[f"other{i}" for i in range(ROWS)])
     member(tmp_path / "labels", 2, 6, labels=np.zeros(ROWS, int))
     member(tmp_path / "changed", 2, 6)
-    np.save(tmp_path / "changed" / "embeddings" / "test" / "embeddings.npy", np.zeros((ROWS, 6), np.float32))
+    np.save(
+        tmp_path / "changed" / "embeddings" / "test" / "embeddings.npy",
+        np.zeros((ROWS, 6), np.float32),
+    )
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.tex").touch()
     a, b = tmp_path / "a", tmp_path / "b"
     for runs, options, words in (
-        ([a, tmp_path / "none"], (), f"--model={tmp_path / 'none'}: is not the work directory of a run"),
-        *(([a, tmp_path / name], (), "hold different images or labels") for name in ("other", "labels")),
-        ([a, tmp_path / "changed"], (), "changed/embeddings/test/embeddings.npy: has changed since it was written"),
+        (
+            [a, tmp_path / "none"],
+            (),
+            f"--model={tmp_path / 'none'}: is not the work directory of a run",
+        ),
+        *(
+            ([a, tmp_path / name], (), "hold different images or labels")
+            for name in ("other", "labels")
+        ),
+        (
+            [a, tmp_path / "changed"],
+            (),
+            "changed/embeddings/test/embeddings.npy: has changed since it was written",
+        ),
         ([a, b], (f"--export={a}",), "a: contains config.json, which is not an exported file"),
-        ([a, b], (f"--export={tmp_path / 'foreign'}",), "foreign: contains thesis.tex, which is not an exported file"),
+        (
+            [a, b],
+            (f"--export={tmp_path / 'foreign'}",),
+            "foreign: contains thesis.tex, which is not an exported file",
+        ),
         ([a, b], ("--labels=x.npy",), "--labels: is not used with --model"),
         ([a, b], ("--weights=1,inf",), "--weights: 1,inf: must be pos"),
         ([a, b], ("--weights=1",), "--weights: give 2 numbers, one for each run"),

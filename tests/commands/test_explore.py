@@ -31,12 +31,15 @@ COUNT = 150
 
 
 def check_command(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Explores a run that `test_main.py` trains, with the model's answer for a photograph; SIGTERM ends it."""
+    """Explores a run that `test_main.py` trains, with the model's answer for a photograph; SIGTERM
+    ends it."""
     # By which uvicorn would close all handlers; absl's takes the captured stderr with it.
     monkeypatch.setattr(logging.config, "dictConfig", lambda values: None)
     listeners: list[socket.socket] = []
     listen = serve.listen
-    monkeypatch.setattr(serve, "listen", lambda *where: listeners.append(listen(*where)) or listeners[0])
+    monkeypatch.setattr(
+        serve, "listen", lambda *where: listeners.append(listen(*where)) or listeners[0]
+    )
 
     def visit() -> tuple[Any, Any]:
         deadline = time.monotonic() + 120
@@ -69,7 +72,9 @@ NAMES = ("<script>alert(1)</script>", "green & blue", "caf\udce9")
 def colours(count: int, seed: int, gallery: Run | None = None) -> Run:
     """Images whose embeddings are those of a colour, as in `Colours`."""
     rows = np.random.default_rng(seed).random((count, 3))
-    return Run(rows, np.arange(count) % 3, NAMES, gallery, ids=[f"{i}<b>.png" for i in range(count)])
+    return Run(
+        rows, np.arange(count) % 3, NAMES, gallery, ids=[f"{i}<b>.png" for i in range(count)]
+    )
 
 
 def part(run: Run) -> Part:
@@ -124,13 +129,20 @@ def test_neighbours_are_the_nearest(separate: bool, run: Run) -> None:
     with serving(Colours(), **explored(queries, gallery)) as port:
         status, found = ask(port, None, path="neighbors/7")
         assert status == 200
-        assert found["query"] == {"part": "query", "index": 7, "name": "7<b>.png", "class": NAMES[1]}
+        assert found["query"] == {
+            "part": "query",
+            "index": 7,
+            "name": "7<b>.png",
+            "class": NAMES[1],
+        }
         cosines = (gallery or queries).rows @ queries.rows[7]
         if not separate:
             cosines[7] = -2
         expected = np.argsort(-cosines)[:SHOWN]
         assert [near["index"] for near in found["neighbors"]] == expected.tolist()
-        assert [near["cosine"] for near in found["neighbors"]] == pytest.approx(cosines[expected], abs=1e-6)
+        assert [near["cosine"] for near in found["neighbors"]] == pytest.approx(
+            cosines[expected], abs=1e-6
+        )
         assert [near["same"] for near in found["neighbors"]] == (expected % 3 == 1).tolist()
         assert {near["link"] for near in found["neighbors"]} == {not separate}
 
@@ -162,7 +174,10 @@ def test_lists(port: int, run: Run) -> None:
     assert listed("class=2") == list(range(2, COUNT, 3))
     assert listed("wrong=1&class=1") == [i for i in wrong if i % 3 == 1]
     _, found = ask(port, None, path="list?start=120")
-    assert ([image["index"] for image in found["images"]], found["total"]) == (list(range(120, COUNT)), COUNT)
+    assert ([image["index"] for image in found["images"]], found["total"]) == (
+        list(range(120, COUNT)),
+        COUNT,
+    )
     assert ask(port, None, path="list?start=x") == (400, {"error": "start must be a whole number"})
     assert ask(port, None, path="list?start=-5&class=9")[1]["total"] == 0
 
@@ -177,7 +192,9 @@ def test_images(port: int) -> None:
     assert fetch(port, "images/gallery/large/9")[0] == 200
 
 
-@pytest.mark.parametrize("path", ["images/query/small/150", "images/query/small/..%2f..%2fpasswd", "neighbors/150"])
+@pytest.mark.parametrize(
+    "path", ["images/query/small/150", "images/query/small/..%2f..%2fpasswd", "neighbors/150"]
+)
 def test_only_images_by_index(port: int, path: str) -> None:
     status, content = fetch(port, path)
     assert status == 404
@@ -185,11 +202,18 @@ def test_only_images_by_index(port: int, path: str) -> None:
 
 
 def test_invalid_input(tmp_path: Path, fails: Fails) -> None:
-    from dml_jax.train.records import workdir  # imports absl, whose handler takes the captured stderr with it
+    from dml_jax.train.records import (
+        workdir,
+    )  # imports absl, whose handler takes the captured stderr with it
 
     config = configs.resolve(values(steps=1) | {"data": {"name": "folder", "path": "photos/"}})
     facts = workdir.provenance(config, "x", ["a", "b"], 4, (8, 8))
     files.write_json(tmp_path / "config.json", facts)
-    wanted = "data.path=photos/: the data of the run are not there; give their directory with --config.data.path="
+    wanted = (
+        "data.path=photos/: the data of the run are not there; give their directory with "
+        "--config.data.path="
+    )
     assert fails(explore, f"--model={tmp_path}").startswith(wanted)
-    assert fails(explore, "--model=x", "--host=0.0.0.0").startswith("--host=0.0.0.0: there is no such option")
+    assert fails(explore, "--model=x", "--host=0.0.0.0").startswith(
+        "--host=0.0.0.0: there is no such option"
+    )

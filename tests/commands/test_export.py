@@ -1,4 +1,5 @@
-"""`dml-jax export`: what it writes from a work directory alone, and pushing to and pulling from a hub."""
+"""`dml-jax export`: what it writes from a work directory alone, and pushing to and pulling from a
+hub."""
 
 import json
 import re
@@ -25,8 +26,13 @@ from tests.train.test_teacher import trained
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 24, 24, 3), dtype=np.uint8)
 RESULTS = {
-    "recall@1": 0.512, "recall@1_stderr": 0.01, "map@r": 0.25, "protocol": "clean; exact", "model": "last", "step": 5,
-}  # fmt: skip
+    "recall@1": 0.512,
+    "recall@1_stderr": 0.01,
+    "map@r": 0.25,
+    "protocol": "clean; exact",
+    "model": "last",
+    "step": 5,
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +48,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "results.json").write_text(json.dumps(RESULTS))
     for split in ("gallery", "test"):
         embedding_files.write(
-            directory / "embeddings" / split, np.eye(3, 8), np.arange(3), ["a", "b", "c"], config_hash="", step=5,
+            directory / "embeddings" / split,
+            np.eye(3, 8),
+            np.arange(3),
+            ["a", "b", "c"],
+            config_hash="",
+            step=5,
             metadata={"class_name": ["x", "y", "z"]},
-        )  # fmt: skip
+        )
     return directory
 
 
@@ -59,18 +70,31 @@ def push(run: Path, *options: str) -> None:
     command.execute([f"--model={run}", "--push=me/digits", *options])
 
 
-def test_a_pushed_run_is_pulled_without_anything_that_could_hold_code(run: Path, account: Hub) -> None:
+def test_a_pushed_run_is_pulled_without_anything_that_could_hold_code(
+    run: Path, account: Hub
+) -> None:
     push(run, "--private")
     assert account.private == {"me/digits"}
     pushed = account.repositories["me/digits"]
-    wanted = [".gitattributes", "README.md", "config.json", "manifest.json", "model/5.safetensors", "results.json"]
+    wanted = [
+        ".gitattributes",
+        "README.md",
+        "config.json",
+        "manifest.json",
+        "model/5.safetensors",
+        "results.json",
+    ]
     assert sorted(pushed) == wanted
-    assert "/home/me" not in "".join(pushed[name].decode() for name in pushed if name.endswith("json"))
+    assert "/home/me" not in "".join(
+        pushed[name].decode() for name in pushed if name.endswith("json")
+    )
     pushed["model.py"] = b"raise SystemExit"
 
     for _ in range(2):
         model = dml_jax.load("hf://me/digits@v1")
-        np.testing.assert_array_equal(model.embed(list(IMAGES)), dml_jax.load(run).embed(list(IMAGES)))
+        np.testing.assert_array_equal(
+            model.embed(list(IMAGES)), dml_jax.load(run).embed(list(IMAGES))
+        )
         assert model.step == 5
         account.fail("", Fault(status=503))  # what has been pulled is loaded without the hub
     assert not list(CACHE.rglob("*.py"))
@@ -80,22 +104,32 @@ def test_results_of_another_model_are_not_pushed(run: Path, hub: Hub, tmp_path: 
     copy = shutil.copytree(run, tmp_path / "run")
     (copy / "results.json").write_text(json.dumps(RESULTS | {"step": 4}))
     message = r"results\.json is for step 4, but the model is from step 5; finish the run first"
-    with pytest.warns(UserWarning, match="has not finished"), pytest.raises(DataError, match=message):
+    with (
+        pytest.warns(UserWarning, match="has not finished"),
+        pytest.raises(DataError, match=message),
+    ):
         push(copy)
     assert hub.asked == []
 
 
 def test_the_model_of_the_last_push_is_loaded(run: Path, account: Hub, tmp_path: Path) -> None:
-    """Although the one that it replaces has been trained for longer; other files of the repository are kept."""
+    """Although the one that it replaces has been trained for longer; other files of the repository
+    are kept."""
     names = ("model/900.safetensors", "model.onnx", "test.parquet", "photo.jpg")
     account.repositories["me/digits"] = dict.fromkeys(names, b"of another model")
     push(run, "--to=parquet", f"--output={tmp_path / 'new' / 'out'}")
     assert dml_jax.load("hf://me/digits").step == 5
     pushed = account.repositories["me/digits"]
     assert sorted(pushed) == [
-        "README.md", "config.json", "gallery.parquet", "manifest.json", "model/5.safetensors", "photo.jpg",
-        "results.json", "test.parquet",
-    ]  # fmt: skip
+        "README.md",
+        "config.json",
+        "gallery.parquet",
+        "manifest.json",
+        "model/5.safetensors",
+        "photo.jpg",
+        "results.json",
+        "test.parquet",
+    ]
     assert pushed["test.parquet"] == (tmp_path / "new" / "out" / "test.parquet").read_bytes()
 
 
@@ -119,10 +153,18 @@ def test_who_may_not_push(
     run: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hub.reader = True
-    for token, status in (("", "401: Invalid username or password"), ("hf_other", "403: You don't have the rights")):
+    for token, status in (
+        ("", "401: Invalid username or password"),
+        ("hf_other", "403: You don't have the rights"),
+    ):
         monkeypatch.setenv("HF_TOKEN", token)
         assert cli.exit_code(lambda: push(run)) == 2
-        wanted = rf"error: --push=me/digits: cannot be created \(HTTP {status}.*\); log in with `hf auth login` .*\n"
+        wanted = (
+            rf"error: --push=me/digits: cannot be created \(HTTP {status}.*\); log in with "
+            r"`hf auth "
+            r"login` "
+            r".*\n"
+        )
         assert re.fullmatch(wanted, err := capsys.readouterr().err), err
     assert hub.repositories == {}
 
@@ -130,10 +172,16 @@ def test_who_may_not_push(
 def test_what_cannot_be_pulled(hub: Hub) -> None:
     hub.repositories |= {"other/kind": {"config.json": b"{}"}, "empty/one": {}}
     for address, message in {
-        "no/run": r": cannot be downloaded \(there is no such repository, branch or commit, or it is private\)",
-        "other/kind": r": is not a run of dml_jax; it must contain config\.json, results\.json, model/",
+        "no/run": r": cannot be downloaded \(there is no such repository, branch or commit, or it "
+        r"is private\)",
+        "other/kind": r": is not a run of dml_jax; it must contain config\.json, results\.json, "
+        r"model/",
         "empty/one": r": is not a run of dml_jax",
-        "other/kind@v7": r": cannot be downloaded \(there is no such repository, branch or commit, or it is private\)",
+        "other/kind@v7": r": cannot be downloaded \(there is no such repository, branch or "
+        r"commit, or "
+        r"it "
+        r"is "
+        r"private\)",
     }.items():
         with pytest.raises(DataError, match=f"^hf://{address}{message}"):
             dml_jax.load(f"hf://{address}")
@@ -143,14 +191,28 @@ def test_what_cannot_be_pulled(hub: Hub) -> None:
     ("arguments", "wanted"),
     [
         ([], "--model: missing"),
-        (["--model=x", "--to=parquet", "--checkpoint=8"], "--checkpoint=8: --to=parquet and --push need the"),
+        (
+            ["--model=x", "--to=parquet", "--checkpoint=8"],
+            "--checkpoint=8: --to=parquet and --push need the",
+        ),
         (["--model=x"], "--to: missing; give some of onnx,parquet, or --push=user/name"),
-        (["--model=x", "--to=parquet,onx"], "--to=parquet,onx: there is no 'onx'; did you mean onnx?"),
-        (["--model=x", "--to=onnx"], '--to=onnx: jax2onnx is not installed: pip install -e ".[onnx]"'),
-        (["--model=x", "--push=a/b"], "--push=a/b: huggingface_hub is not installed: pip install huggingface_hub"),
+        (
+            ["--model=x", "--to=parquet,onx"],
+            "--to=parquet,onx: there is no 'onx'; did you mean onnx?",
+        ),
+        (
+            ["--model=x", "--to=onnx"],
+            '--to=onnx: jax2onnx is not installed: pip install -e ".[onnx]"',
+        ),
+        (
+            ["--model=x", "--push=a/b"],
+            "--push=a/b: huggingface_hub is not installed: pip install huggingface_hub",
+        ),
     ],
 )
-def test_one_line_errors(arguments: list[str], wanted: str, monkeypatch: pytest.MonkeyPatch, fails: Fails) -> None:
+def test_one_line_errors(
+    arguments: list[str], wanted: str, monkeypatch: pytest.MonkeyPatch, fails: Fails
+) -> None:
     for name in ("jax2onnx", "huggingface_hub"):
         monkeypatch.setitem(sys.modules, name, None)
     assert wanted in fails(command, *arguments)
@@ -162,7 +224,9 @@ def test_onnx_with_a_newer_jax(monkeypatch: pytest.MonkeyPatch, fails: Fails) ->
     monkeypatch.setattr(jax, "__version__", "0.12.0.1")
     monkeypatch.setattr(jax, "__version_info__", (0, 12, 0))
     assert fails(command, "--model=x", "--to=onnx") == (
-        "--to=onnx: jax2onnx cannot convert programs of JAX 0.12.0.1; install an older one, on any Python, with "
+        "--to=onnx: jax2onnx cannot convert programs of JAX 0.12.0.1; install an older one, on "
+        "any Python, "
+        "with "
         'pip install -e ".[onnx]"\n'
     )
 

@@ -33,7 +33,8 @@ def test_a_folder_of_classes(page: Execute) -> None:
         "in all: 12 images of 4 classes",
         "missing: 0 of 12 images",
         "near-equal names: 'Gray Oak', 'gray_oak'",
-        "doubt: near-equal names of classes: 'Gray Oak' and 'gray_oak'; rename those that are the same",
+        "doubt: near-equal names of classes: 'Gray Oak' and 'gray_oak'; rename those that are the "
+        "same",
         "doubt: skipped 1 file other than images (.cr2: 1)",
         "prepare it: dml-jax prepare --name=folder --source=photos --output=data/photos",
         "or use it in place: --config.data.name=folder --config.data.path=photos",
@@ -48,13 +49,19 @@ def test_splits_of_the_same_classes(page: Execute, source: str) -> None:
     lines = page(source)
     assert lines[1:6] == [
         "splits: given",
-        *(f"{name}: 6 images of 2 classes, 'elm' to 'oak'; 3 images each" for name in ("train", "validation", "test")),
+        *(
+            f"{name}: 6 images of 2 classes, 'elm' to 'oak'; 3 images each"
+            for name in ("train", "validation", "test")
+        ),
         "in all: 18 images of 2 classes",
     ]
-    assert lines[-2].startswith("error in training: 2 classes are in both training and test (elm, oak)")
+    assert lines[-2].startswith(
+        "error in training: 2 classes are in both training and test (elm, oak)"
+    )
     assert (
         lines[-1]
-        == f"prepare it: dml-jax prepare --name=folder --source={source} --splits=classes --output=data/photos"
+        == f"prepare it: dml-jax prepare --name=folder --source={source} --splits=classes "
+        "--output=data/photos"
     )
     assert page(source, "--splits=none")[2].startswith("train: 9 images of 3 classes")
 
@@ -62,7 +69,9 @@ def test_splits_of_the_same_classes(page: Execute, source: str) -> None:
 def test_a_table(page: Execute) -> None:
     layouts.photos(Path("x", "images"), ("elm", "oak"))
     rows = [
-        f"images/{name}/{i}.jpg,{name},{split}" for name, split in (("elm", "train"), ("oak", "test")) for i in range(4)
+        f"images/{name}/{i}.jpg,{name},{split}"
+        for name, split in (("elm", "train"), ("oak", "test"))
+        for i in range(4)
     ]
     (Path("x") / "t.csv").write_text("path,label,split\n" + "\n".join(rows))
     lines = page("x")
@@ -75,7 +84,13 @@ def test_a_table(page: Execute) -> None:
 def test_sources_that_cannot_be_read(fails: Fails, tmp_path: Path) -> None:
     assert "SOURCE=nowhere: must be an existing folder" in fails(inspect, "nowhere")
     (tmp_path / "empty").mkdir()
-    assert "empty: no images: give a folder with one folder of images per class" in fails(inspect, "empty")
+    assert "empty: no images: give a folder with one folder of images per class" in fails(
+        inspect, "empty"
+    )
     (tmp_path / "empty" / "t.csv").write_text("a,b\n1,2\n")
-    assert "not read as csv: t.csv: has the columns a, b; must have path, label" in fails(inspect, "empty")
-    assert "--splits=x: must be auto, classes, none, or the names" in fails(inspect, "empty", "--splits=x")
+    assert "not read as csv: t.csv: has the columns a, b; must have path, label" in fails(
+        inspect, "empty"
+    )
+    assert "--splits=x: must be auto, classes, none, or the names" in fails(
+        inspect, "empty", "--splits=x"
+    )

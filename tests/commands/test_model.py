@@ -1,4 +1,5 @@
-"""`--model` with weights that are not those of a run, and labelled images: `--data`, `--calibrate`."""
+"""`--model` with weights that are not those of a run, and labelled images: `--data`,
+`--calibrate`."""
 
 import json
 from pathlib import Path
@@ -27,7 +28,11 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def files(photos: Path) -> tuple[list[Path], np.ndarray]:
     """All images in the order of their classes, and their labels."""
-    found = [(file, label) for label, name in enumerate(CLASSES) for file in sorted((photos / name).iterdir())]
+    found = [
+        (file, label)
+        for label, name in enumerate(CLASSES)
+        for file in sorted((photos / name).iterdir())
+    ]
     return [file for file, _ in found], np.array([label for _, label in found])
 
 
@@ -38,7 +43,12 @@ def test_evaluate_a_model_on_a_folder(photos: Path) -> None:
     expected = metrics.retrieval(dml_jax.load("weights").embed(paths), labels)
     assert results["recall@1"] == pytest.approx(expected["recall@1"])
     assert results["map@r"] == pytest.approx(expected["map@r"], abs=1e-6)
-    assert (results["model"], results["data"], results["rows"], results["classes"]) == ("weights", "photos", 24, 4)
+    assert (results["model"], results["data"], results["rows"], results["classes"]) == (
+        "weights",
+        "photos",
+        24,
+        4,
+    )
 
 
 def test_thresholds_from_classes_that_are_not_enrolled(
@@ -68,30 +78,64 @@ def test_thresholds_from_classes_that_are_not_enrolled(
 
 
 def test_analyse_a_model_on_a_folder(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    analyse.execute(["--model=weights", f"--data={photos}", "--what=classes,spectra", "--output=out", "--quiet"])
+    analyse.execute(
+        ["--model=weights", f"--data={photos}", "--what=classes,spectra", "--output=out", "--quiet"]
+    )
     assert "report: out/report.html" in capsys.readouterr().out
     page = Path("out/report.html").read_text()
     assert "weights on 24 images of 4 classes in photos" in page
-    assert sorted(path.stem for path in Path("out/figures").glob("*.json")) == ["classes", "spectra"]
+    assert sorted(path.stem for path in Path("out/figures").glob("*.json")) == [
+        "classes",
+        "spectra",
+    ]
 
 
 @pytest.mark.parametrize(
     ("command", "arguments", "message"),
     [
-        (analyse, ["--what=attention", "--data=photos"], "--what=attention: needs a trained run on its own data"),
-        (analyse, [], "--data: missing; weights has no data of its own, give a folder of class folders"),
-        (analyse, ["--data=photos", "--config.data.threads=1"], "--config.data.threads: is not used with --data"),
+        (
+            analyse,
+            ["--what=attention", "--data=photos"],
+            "--what=attention: needs a trained run on its own data",
+        ),
+        (
+            analyse,
+            [],
+            "--data: missing; weights has no data of its own, give a folder of class folders",
+        ),
+        (
+            analyse,
+            ["--data=photos", "--config.data.threads=1"],
+            "--config.data.threads: is not used with --data",
+        ),
         (analyse, ["--data=photos", "--split=train"], "--split=train: is not used with --data"),
-        (analyse, ["--data=none"], "none: there is no such directory; give a directory with one folder of images"),
+        (
+            analyse,
+            ["--data=none"],
+            "none: there is no such directory; give a directory with one folder of images",
+        ),
         (explore, [], "--data: missing; weights has no data of its own"),
-        (export, ["--to=parquet"], "--push and --to=parquet: need a finished run with results and embeddings"),
+        (
+            export,
+            ["--to=parquet"],
+            "--push and --to=parquet: need a finished run with results and embeddings",
+        ),
         (export, ["--to=onnx"], "--output: missing; give a directory for the files of weights"),
-        (evaluate, [], "--model=weights: is not the work directory of a run; to embed images, give --data"),
+        (
+            evaluate,
+            [],
+            "--model=weights: is not the work directory of a run; to embed images, give --data",
+        ),
         (evaluate, ["--data=photos", "--labels=x"], "--labels: is not used with --model"),
     ],
 )
 def test_invalid_input(
-    command: object, arguments: list[str], message: str, photos: Path, fails: Fails, monkeypatch: pytest.MonkeyPatch
+    command: object,
+    arguments: list[str],
+    message: str,
+    photos: Path,
+    fails: Fails,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cli, "check_installed", lambda *_: None)
     assert message in fails(command, "--model=weights", *arguments)

@@ -27,7 +27,9 @@ OPTIONS = ("--name=folder", f"--source={PHOTOS}", f"--output={OUT}")
 
 
 @pytest.fixture
-def prepared(execute: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def prepared(
+    execute: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
     """Prepares the photos here, which must succeed: what it prints."""
     monkeypatch.chdir(tmp_path)
 
@@ -43,11 +45,15 @@ def marker() -> bytes:
     return (OUT / prepared_data.MARKER).read_bytes()
 
 
-def test_a_finished_data_set_is_left_unchanged(prepared: Callable[..., str], execute: Execute, fails: Fails) -> None:
+def test_a_finished_data_set_is_left_unchanged(
+    prepared: Callable[..., str], execute: Execute, fails: Fails
+) -> None:
     layouts.photos(PHOTOS)
     out = prepared()
     assert "train: 6 images of 2 classes\ntest: 6 images of 2 classes\nsha256 " in out
-    assert out.endswith("\nwritten: out; use with --config.data.name=folder --config.data.path=out\n")
+    assert out.endswith(
+        "\nwritten: out; use with --config.data.name=folder --config.data.path=out\n"
+    )
     before = marker()
     assert "is already prepared" in prepared()
     assert marker() == before
@@ -65,12 +71,18 @@ def test_images_that_needed_a_missing_package_are_remembered(
         without.setitem(sys.modules, "pillow_heif", None)
         assert "oak/9.heic: is HEIC, which needs one more package" in prepared("--skip_bad")
         assert "could be read now" not in prepared("--skip_bad")
-    assert "warning: out: lacks 1 image that could be read now; delete it to add them" in prepared("--skip_bad")
+    assert "warning: out: lacks 1 image that could be read now; delete it to add them" in prepared(
+        "--skip_bad"
+    )
 
 
-def test_each_image_is_decoded_once_on_all_cores(prepared: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_image_is_decoded_once_on_all_cores(
+    prepared: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     layouts.photos(PHOTOS)  # 12 images
-    Image.fromarray(pictures.pixels(9)).convert("RGBA").save(PHOTOS / "oak" / "1.jpg", "PNG")  # is converted
+    Image.fromarray(pictures.pixels(9)).convert("RGBA").save(
+        PHOTOS / "oak" / "1.jpg", "PNG"
+    )  # is converted
     given = [path.read_bytes() for path in PHOTOS.rglob("*.jpg")]
     decoded = []
     others = threading.Barrier(4)  # until as many threads as cores have arrived
@@ -93,7 +105,10 @@ def test_each_image_is_decoded_once_on_all_cores(prepared: Callable[..., str], m
         ([], "--name: missing"),
         (["--name=foldr", "--source=x", "--output=y"], "--name='foldr'.*folder"),
         (["--name=digits", "--source=x", "--output=y"], "--name=digits: needs no preparation"),
-        (["--name=folder", "--source=nowhere", "--output=y"], "--source=nowhere: must be an existing folder"),
+        (
+            ["--name=folder", "--source=nowhere", "--output=y"],
+            "--source=nowhere: must be an existing folder",
+        ),
         (["--name=folder", "--source=.", f"--output={300 * 'y'}"], "File name too long"),
     ],
 )
@@ -198,7 +213,10 @@ def test_duplicates_are_reported(prepared: Callable[..., str]) -> None:
 
 @pytest.mark.parametrize("options", [(), ("--skip_bad",)])
 def test_equal_images_in_two_classes_are_reported_and_kept(
-    prepared: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: tuple[str]
+    prepared: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    options: tuple[str],
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     layouts.photos(PHOTOS)
@@ -207,25 +225,44 @@ def test_equal_images_in_two_classes_are_reported_and_kept(
     Image.open(PHOTOS / "oak/2.jpg").save(PHOTOS / "yew/equal pixels.png")
     out = prepared(*options)
     told = (
-        "warning: 2 images are in more than one class, e.g. elm/1.jpg (class elm) = oak/copied.jpg (class oak); "
-        "oak/2.jpg (class oak) = yew/equal pixels.png (class yew); at most one of the labels can be right, all are kept"
+        "warning: 2 images are in more than one class, e.g. elm/1.jpg (class elm) = "
+        "oak/copied.jpg "
+        "(class "
+        "oak); "
+        "oak/2.jpg (class oak) = yew/equal pixels.png (class yew); at most one of the labels can "
+        "be right, "
+        "all "
+        "are "
+        "kept"
     )
     assert f"{told} and listed in duplicates.csv" in out.splitlines()
-    assert [line for line in (OUT / duplicates.TABLE).read_text().splitlines() if line.startswith("duplicates,across")] == [
+    assert [
+        line
+        for line in (OUT / duplicates.TABLE).read_text().splitlines()
+        if line.startswith("duplicates,across")
+    ] == [
         "duplicates,across splits and classes,oak/2.jpg,yew/equal pixels.png",
         "duplicates,across classes,elm/1.jpg,oak/copied.jpg",
         "duplicates,across classes,elm/same class.jpg,oak/copied.jpg",
     ]
     kept, in_place = (formats.load(Data(name="folder", path=str(path))) for path in (OUT, PHOTOS))
-    assert sum(len(split.ids) for split in kept.values()) == sum(len(split.ids) for split in in_place.values()) == 15
+    assert (
+        sum(len(split.ids) for split in kept.values())
+        == sum(len(split.ids) for split in in_place.values())
+        == 15
+    )
     assert all(split.note.startswith(told) for split in (*kept.values(), *in_place.values()))
 
 
-def test_official_images_in_two_classes_are_reported_and_kept(execute: Execute, tmp_path: Path) -> None:
+def test_official_images_in_two_classes_are_reported_and_kept(
+    execute: Execute, tmp_path: Path
+) -> None:
     """The classes of the 11 pairs of equal files in Cars196 are in the same split."""
     layouts.cub(tmp_path)
     root = tmp_path / "CUB_200_2011"
-    first, second = (sorted((root / "images").glob(f"{number}*/*.jpg"))[0] for number in ("101", "200"))
+    first, second = (
+        sorted((root / "images").glob(f"{number}*/*.jpg"))[0] for number in ("101", "200")
+    )
     shutil.copy(first, second)
     options = ("--name=cub", f"--source={root}", f"--output={tmp_path / 'out'}", "--subset")
     code, out, _ = execute(prepare, *options)
@@ -242,7 +279,10 @@ def test_rotated_images_are_counted_and_read_either_way(prepared: Callable[..., 
     Image.open(file).save(file, exif=exif)
     assert "EXIF rotation: 1 image (data.exif_rotation)" in prepared()
     name = str(file.relative_to(PHOTOS))
-    loaded = (formats.load(Data(name="folder", path=str(OUT), exif_rotation=rotation)) for rotation in (True, False))
+    loaded = (
+        formats.load(Data(name="folder", path=str(OUT), exif_rotation=rotation))
+        for rotation in (True, False)
+    )
     found = (next(split for split in splits.values() if name in split.ids) for splits in loaded)
     turned, stored = (split.read(list(split.ids).index(name), None) for split in found)
     assert turned.shape[:2] == stored.shape[1::-1] != stored.shape[:2]

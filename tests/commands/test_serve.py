@@ -1,4 +1,5 @@
-"""The command that serves a run, which `test_main.py` trains; `test_http_service.py` tests the answers."""
+"""The command that serves a run, which `test_main.py` trains; `test_http_service.py` tests the
+answers."""
 
 import os
 import signal
@@ -17,17 +18,23 @@ from tests.serving.test_http_service import ask
 
 
 def check_command(run: Path) -> None:
-    """Serves a run and an index: the library's answers for images of either kind; SIGTERM ends the process."""
+    """Serves a run and an index: the library's answers for images of either kind; SIGTERM ends the
+    process."""
     model = dml_jax.load(run)
     images = np.random.default_rng(0).integers(0, 256, (2, *model.shape, 3), dtype=np.uint8)
     index = model.enroll({"one": [images[0]], "other": [images[1] // 2]})
     index.save(run / "index.npz")
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
     threshold = float(index.classify(list(images))[1].mean())  # between the margins of both images
-    options = (f"--model={run}", f"--index={run / 'index.npz'}", f"--threshold={threshold}", "--port=0")
+    options = (
+        f"--model={run}",
+        f"--index={run / 'index.npz'}",
+        f"--threshold={threshold}",
+        "--port=0",
+    )
     with subprocess.Popen(
         [sys.executable, "-m", "dml_jax", "serve", *options],
-        cwd=Path(__file__).parents[2], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parents[2], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,  # noqa: E501
     ) as process:  # fmt: skip
         port = int(process.stdout.readline().strip().rstrip("/").rpartition(":")[2])
         answers = [ask(port, decode.encode_png(image), path="?embedding=1") for image in images]
@@ -38,7 +45,9 @@ def check_command(run: Path) -> None:
     names, _ = index.classify(list(images), threshold=threshold)
     cosines = index.best(list(images), 1)[1][:, 0]
     assert names.count("unknown") == 1  # the image with the lower margin
-    for (status, answer), row, name, cosine in zip(answers, model.embed(list(images)), names, cosines, strict=True):
+    for (status, answer), row, name, cosine in zip(
+        answers, model.embed(list(images)), names, cosines, strict=True
+    ):
         assert (status, answer["class"]) == (200, name)
         np.testing.assert_allclose(answer["embedding"], row, atol=1e-5)
         assert answer["cosine"] == pytest.approx(float(cosine), abs=1e-5)
@@ -51,8 +60,14 @@ def test_invalid_options(fails: Fails) -> None:
             ((), "arguments are required: --model"),
             (("--model=none", "--port=http"), "--port: invalid int value"),
             (("--model=none", "--port=65536"), "--port=65536: must be in 0..65535"),
-            (("--model=none", "--host=nowhere.invalid"), "--host=nowhere.invalid --port=8000: cannot listen there"),
-            (("--model=none", f"--port={used}"), f"--port={used}: cannot listen there (Address already in use"),
+            (
+                ("--model=none", "--host=nowhere.invalid"),
+                "--host=nowhere.invalid --port=8000: cannot listen there",
+            ),
+            (
+                ("--model=none", f"--port={used}"),
+                f"--port={used}: cannot listen there (Address already in use",
+            ),
             (("--model=none", "--port=0"), "none: is not a work directory"),
         ):
             assert words in fails(serve, *arguments)

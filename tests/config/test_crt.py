@@ -22,11 +22,18 @@ def test_every_configuration_and_variant_resolves_without_a_warning() -> None:
 
 def test_settings() -> None:
     """Section 4.1."""
-    keys = "data.batch_size", "method.lambda1", "method.embedding_dims", "train.groups.prototypes.learning_rate"
+    keys = (
+        "data.batch_size",
+        "method.lambda1",
+        "method.embedding_dims",
+        "train.groups.prototypes.learning_rate",
+    )
     expected: dict[str, tuple[Any, ...]] = {
-        "cub_crt": (80, [1.0, 0.1], [128, 1024], 3e-5), "cars_crt": (80, [1.0, 0.1], [128, 1024], 3e-5),
-        "sop_crt": (180, [1.0, 0.9], [128, 1024], 3e-5), "inshop_crt": (180, [1.0, 0.9], [128, 1024], 3e-5),
-    }  # fmt: skip
+        "cub_crt": (80, [1.0, 0.1], [128, 1024], 3e-5),
+        "cars_crt": (80, [1.0, 0.1], [128, 1024], 3e-5),
+        "sop_crt": (180, [1.0, 0.9], [128, 1024], 3e-5),
+        "inshop_crt": (180, [1.0, 0.9], [128, 1024], 3e-5),
+    }
     test_configs.check_settings(keys, expected)
 
 
@@ -41,7 +48,9 @@ def test_variants_build() -> None:
 
 
 def test_every_configuration_fits_its_weights() -> None:
-    test_configs.check_fit_their_weights("crt", {"deit_small", "googlenet", "mit_b1", "mit_b2", "bn_inception"})
+    test_configs.check_fit_their_weights(
+        "crt", {"deit_small", "googlenet", "mit_b1", "mit_b2", "bn_inception"}
+    )
 
 
 def test_published_numbers_as_printed() -> None:
@@ -57,7 +66,10 @@ def test_published_results_beside_baselines() -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        *(f"{AVERAGE} method.{o}" for o in ("prototypes=8,8", "hidden_dim=8", "gamma=single", "sharing=separate")),
+        *(
+            f"{AVERAGE} method.{o}"
+            for o in ("prototypes=8,8", "hidden_dim=8", "gamma=single", "sharing=separate")
+        ),
         f"{AVERAGE} method.w_div=2",
         "cub_crt method.lambda2=0 method.consistency=sum",
     ],

@@ -19,15 +19,21 @@ def test_every_configuration_and_variant_resolves_without_a_warning() -> None:
 def test_settings() -> None:
     """The authors' commands."""
     keys = (
-        "method.rho", "method.alpha_intra", "train.epochs", "train.milestones", "train.gamma", "method.queue_batches",
-    )  # fmt: skip
+        "method.rho",
+        "method.alpha_intra",
+        "train.epochs",
+        "train.milestones",
+        "train.gamma",
+        "method.queue_batches",
+    )
     expected: dict[str, tuple[Any, ...]] = {
         "cub_diva": ([1500.0], 0.3, 350, [55], 0.2, 30),
         "cub_diva:bn_inception": ([300.0], 0.1, 350, [70], 0.3, 30),
-        "cars_diva": ([100.0], 0.15, 350, [70], 0.2, 30), "sop_diva": ([150.0], 0.2, 150, [70], 0.3, 70),
+        "cars_diva": ([100.0], 0.15, 350, [70], 0.2, 30),
+        "sop_diva": ([150.0], 0.2, 150, [70], 0.3, 70),
         "cars_diva:bn_inception": ([100.0], 0.15, 350, [160], 0.3, 30),
         "sop_diva:bn_inception": ([150.0], 0.1, 150, [80], 0.3, 70),
-    }  # fmt: skip
+    }
     test_configs.check_settings(keys, expected)
 
 
@@ -39,7 +45,9 @@ def test_variants_and_protocols(name: str) -> None:
 
 @pytest.mark.slow
 def test_variants_build() -> None:
-    test_configs.check_variants_build(NAMES, lambda method: {"beta"} if method.base == "triplet" else set())
+    test_configs.check_variants_build(
+        NAMES, lambda method: {"beta"} if method.base == "triplet" else set()
+    )
 
 
 def test_every_configuration_fits_its_weights() -> None:
@@ -62,7 +70,7 @@ def test_published_numbers_as_printed(of: str, printed: dict[str, str]) -> None:
     [
         *(
             f"cub_diva method.tasks=discriminative method.{o}"
-            for o in ("alpha_selfsimilarity=0.7", "alpha_shared=0.7", "alpha_intra=0.7", "shared=standard", "dance=off",
+            for o in ("alpha_selfsimilarity=0.7", "alpha_shared=0.7", "alpha_intra=0.7", "shared=standard", "dance=off",  # noqa: E501
                       "selfsimilarity=spread", "temperature=0.5", "queue_batches=7",
                       "momentum=0.5", "rho=7,", "psi_dim=7")
         ),

@@ -1,4 +1,5 @@
-"""What another value of an option changes: declared by its owner, also in the code of another package."""
+"""What another value of an option changes: declared by its owner, also in the code of another
+package."""
 
 import re
 import sys
@@ -64,20 +65,29 @@ def test_a_trained_option_is_decisive_whatever_it_is_called(own: dict[str, Any],
     *outer, last = key.split(".")
     value: Any = {last: True if last == "ensemble" else 7}
     other = own | {"method": {"name": OWN} | ({outer[0]: value} if outer else value)}
-    with pytest.raises(CheckpointError, match=rf"another configuration: method\.{re.escape(key)} \(.* there, "):
+    with pytest.raises(
+        CheckpointError, match=rf"another configuration: method\.{re.escape(key)} \(.* there, "
+    ):
         check_same(own, other)
     assert configs.digest(configs.resolve(other)) != configs.digest(configs.resolve(own))
 
 
-@pytest.mark.parametrize("option", [{"workers": 9}, {"temperature": 9}, {"neighbours": {"shown": 9}}])
-def test_what_an_owner_declares_to_change_no_model(own: dict[str, Any], option: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "option", [{"workers": 9}, {"temperature": 9}, {"neighbours": {"shown": 9}}]
+)
+def test_what_an_owner_declares_to_change_no_model(
+    own: dict[str, Any], option: dict[str, Any]
+) -> None:
     check_same(own, own | {"method": {"name": OWN} | option})
 
 
 def test_an_option_of_the_embedding_matters_while_models_are_selected(own: dict[str, Any]) -> None:
     own["train"] |= {"select": "test"}
     other = own | {"method": {"name": OWN, "temperature": 9, "workers": 9}}
-    with pytest.raises(CheckpointError, match=r"another configuration: method\.temperature \(1 there, 9 here\); give"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"another configuration: method\.temperature \(1 there, 9 here\); give",
+    ):
         check_same(own, other)
     check_same(own, other, selecting=False)
     own["evaluation"] = {"readings": {"warm": {"temperature": 3}}}
@@ -85,7 +95,9 @@ def test_an_option_of_the_embedding_matters_while_models_are_selected(own: dict[
 
 
 def test_published_numbers(own: dict[str, Any]) -> None:
-    assert same_experiment(own, ["method.workers", "seed", "backbone.pretrained", "evaluation.readings.a.temperature"])
+    assert same_experiment(
+        own, ["method.workers", "seed", "backbone.pretrained", "evaluation.readings.a.temperature"]
+    )
     assert not same_experiment(own, ["method.temperature"])
     assert not same_experiment(own, ["data.sampler"])
 
@@ -109,10 +121,13 @@ def test_the_options_of_the_papers(file: str, select: str, free: set[str]) -> No
     given["train"]["select"] = select
     counted = configs.decisive(given).keys()
     missing = {key for key in configs.flatten(given) if key not in counted}
-    assert {key for key in missing if key.startswith("method.")} == {f"method.{option}" for option in free}
+    assert {key for key in missing if key.startswith("method.")} == {
+        f"method.{option}" for option in free
+    }
     of_train = {"steps", "epochs", "log_every", "checkpoint_every", "keep_every"}
     assert {key for key in missing if key.startswith("train.")} == {
-        f"train.{option}" for option in of_train | ({"evaluate_every"} if select == "last" else set())
+        f"train.{option}"
+        for option in of_train | ({"evaluate_every"} if select == "last" else set())
     }
     assert {"data.path", "data.threads"} <= missing
     assert ("evaluation.protocol" in counted) == (select == "test")
@@ -122,12 +137,24 @@ def test_the_training_of_a_head_is_decisive_but_for_its_logs() -> None:
     given = values(steps=4)
     given["head"] = given["train"] | {"feature_views": 1, "steps": 3}
     counted = configs.decisive(asdict(configs.resolve(given))).keys()
-    assert {"head.steps", "head.epochs", "head.optimizer", "head.groups.embedding.learning_rate"} <= counted
-    assert not {"head.log_every", "head.checkpoint_every", "head.evaluate_every", "train.steps"} & counted
+    assert {
+        "head.steps",
+        "head.epochs",
+        "head.optimizer",
+        "head.groups.embedding.learning_rate",
+    } <= counted
+    assert (
+        not {"head.log_every", "head.checkpoint_every", "head.evaluate_every", "train.steps"}
+        & counted
+    )
 
 
 def test_the_configuration_names_no_option_of_a_method() -> None:
-    options = {option for name in configs.choices("method") for option in vars(configs.module("method", name).Config)}
+    options = {
+        option
+        for name in configs.choices("method")
+        for option in vars(configs.module("method", name).Config)
+    }
     for file in (ROOT / "dml_jax" / "config").glob("*.py"):
         named = set(re.findall(r"\bmethod\.(\w+)", re.sub(r"#.*", "", file.read_text()))) - {"name"}
         assert not named & options, file

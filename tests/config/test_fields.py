@@ -1,4 +1,5 @@
-"""Rules at fields: every kind of invalid value becomes one sentence with the key, the value and the rule."""
+"""Rules at fields: every kind of invalid value becomes one sentence with the key, the value and the
+rule."""
 
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass, replace
@@ -8,7 +9,16 @@ import pytest
 
 from dml_jax import config as configs
 from dml_jax.config import fields, show
-from dml_jax.config.fields import AtLeastTwo, Fraction, Positive, PositiveInt, Probability, require, section, validate
+from dml_jax.config.fields import (
+    AtLeastTwo,
+    Fraction,
+    Positive,
+    PositiveInt,
+    Probability,
+    require,
+    section,
+    validate,
+)
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.losses import signature
 from dml_jax.methods.baseline import LOSSES
@@ -82,8 +92,9 @@ def test_sections_are_also_validated_when_constructed() -> None:
 @pytest.mark.parametrize(
     ("word", "known", "expected"),
     [
-        ("evaluation.every", ["train.evaluate_every", "evaluation.ks"], "did you mean train.evaluate_every?"),
-        ("train.groups.a.rat", ["train.groups.a.rate", "train.groups.b.rate"], "did you mean rate?"),
+        ("evaluation.every", ["train.evaluate_every", "evaluation.ks"], "did you mean "
+                                                                        "train.evaluate_every?"),
+        ("train.groups.a.rat", ["train.groups.a.rate", "train.groups.b.rate"], "did you mean rate?"),  # noqa: E501
         ("method.tua", ["method.tau", "method.alpha"], "did you mean tau?"),
         ("tau", ["method.tau", "seed"], "did you mean method.tau?"),
         ("method.nonsense", ["method.tau", "method.alpha", "seed"], "known: alpha, tau"),
@@ -114,4 +125,7 @@ def test_every_option_has_a_meaning() -> None:
     for kind in sections:
         known = show.meanings(kind)
         for field in fields_of(kind):
-            assert field.name in known or field.name == "name" or is_dataclass(field.type), (kind, field.name)
+            assert field.name in known or field.name == "name" or is_dataclass(field.type), (
+                kind,
+                field.name,
+            )

@@ -17,10 +17,16 @@ def test_every_configuration_and_variant_resolves_without_a_warning() -> None:
 
 
 def test_settings() -> None:
-    keys = "train.groups.classifier.learning_rate", "data.batch_size", "method.anchors", "method.temperature"
+    keys = (
+        "train.groups.classifier.learning_rate",
+        "data.batch_size",
+        "method.anchors",
+        "method.temperature",
+    )
     expected: dict[str, tuple[Any, ...]] = {
-        "cub_group_loss": (0.0001563663718906821, 54, 2, 24.0), "cars_group_loss": (0.0002, 35, 3, 79.0),
-    }  # fmt: skip
+        "cub_group_loss": (0.0001563663718906821, 54, 2, 24.0),
+        "cars_group_loss": (0.0002, 35, 3, 79.0),
+    }
     test_configs.check_settings(keys, expected)
 
 

@@ -21,15 +21,26 @@ def test_every_configuration_and_variant_resolves_without_a_warning() -> None:
 
 def test_settings() -> None:
     """Tables 2 and 8 of the reproduction."""
-    keys = "method.tau", "method.alpha", "method.lambda_s", "train.groups.distributions.learning_rate"
+    keys = (
+        "method.tau",
+        "method.alpha",
+        "method.lambda_s",
+        "train.groups.distributions.learning_rate",
+    )
     expected = {
-        "cub_hist": (32.0, 1.1, 1.0, 0.1), "cub_hist:retuned": (24.0, 1.15, 1.0, 0.1),
-        "cub_hist:bn_inception": (16.0, 1.0, 1.0, 0.05), "cub_hist:bn_inception-retuned": (20.0, 0.95, 1.2, 0.05),
-        "cars_hist": (32.0, 0.9, 1.0, 0.1), "cars_hist:retuned": (32.0, 0.9, 0.8, 0.1),
-        "cars_hist:bn_inception": (24.0, 0.9, 1.0, 0.1), "cars_hist:bn_inception-retuned": (22.0, 1.0, 1.5, 0.1),
-        "sop_hist": (16.0, 2.0, 1.0, 0.01), "sop_hist:retuned": (20.0, 2.1, 0.5, 0.01),
-        "sop_hist:bn_inception": (16.0, 1.6, 1.0, 0.01), "sop_hist:bn_inception-retuned": (12.0, 1.55, 1.5, 0.01),
-    }  # fmt: skip
+        "cub_hist": (32.0, 1.1, 1.0, 0.1),
+        "cub_hist:retuned": (24.0, 1.15, 1.0, 0.1),
+        "cub_hist:bn_inception": (16.0, 1.0, 1.0, 0.05),
+        "cub_hist:bn_inception-retuned": (20.0, 0.95, 1.2, 0.05),
+        "cars_hist": (32.0, 0.9, 1.0, 0.1),
+        "cars_hist:retuned": (32.0, 0.9, 0.8, 0.1),
+        "cars_hist:bn_inception": (24.0, 0.9, 1.0, 0.1),
+        "cars_hist:bn_inception-retuned": (22.0, 1.0, 1.5, 0.1),
+        "sop_hist": (16.0, 2.0, 1.0, 0.01),
+        "sop_hist:retuned": (20.0, 2.1, 0.5, 0.01),
+        "sop_hist:bn_inception": (16.0, 1.6, 1.0, 0.01),
+        "sop_hist:bn_inception-retuned": (12.0, 1.55, 1.5, 0.01),
+    }
     test_configs.check_settings(keys, expected)
 
 
@@ -44,12 +55,15 @@ def test_schedules() -> None:
 
 
 def test_the_rate_falls_throughout_the_longer_trials_of_the_search() -> None:
-    """StepLR halves it every 5 epochs on CUB and every 10 on the others, in all 60; after one epoch of warm-up."""
+    """StepLR halves it every 5 epochs on CUB and every 10 on the others, in all 60; after one epoch
+    of warm-up."""
     for variant in search.VARIANTS:
         wanted = search.get_study(variant).search
         assert wanted is not None
         lengths = wanted.overrides({"method.tau": 16.0})
-        config = config_files.resolved(wanted.config, {key: str(value) for key, value in lengths.items()})
+        config = config_files.resolved(
+            wanted.config, {key: str(value) for key, value in lengths.items()}
+        )
         if variant == "omniglot":
             continue
         assert (config.train.epochs, config.train.milestones) == (60, ())
@@ -59,7 +73,9 @@ def test_the_rate_falls_throughout_the_longer_trials_of_the_search() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_variants_and_protocols(name: str) -> None:
     """The authors cluster with scikit-learn."""
-    test_configs.check_variants_and_protocols(name, nmi_average="geometric", k_means=("k-means++", 10, 300))
+    test_configs.check_variants_and_protocols(
+        name, nmi_average="geometric", k_means=("k-means++", 10, 300)
+    )
 
 
 @pytest.mark.slow
@@ -75,11 +91,23 @@ def test_every_configuration_fits_its_weights() -> None:
     ("of", "source", "paper", "printed"),
     [
         ("cars_hist", "paper", PAPER, {"recall@1": "89.8", "recall@2": "94.0", "nmi": "75.5"}),
-        ("cub_hist:bn_inception", "reproduction", REPRODUCTION, {"recall@1": "68.7", "nmi": "70.3"}),
-        ("hist:sizes-cars/embedding_dim=1024 hidden_dim=1024", "reproduction", REPRODUCTION, {"recall@1": "89.97"}),
+        (
+            "cub_hist:bn_inception",
+            "reproduction",
+            REPRODUCTION,
+            {"recall@1": "68.7", "nmi": "70.3"},
+        ),
+        (
+            "hist:sizes-cars/embedding_dim=1024 hidden_dim=1024",
+            "reproduction",
+            REPRODUCTION,
+            {"recall@1": "89.97"},
+        ),
     ],
 )
-def test_published_numbers_as_printed(of: str, source: str, paper: str, printed: dict[str, str]) -> None:
+def test_published_numbers_as_printed(
+    of: str, source: str, paper: str, printed: dict[str, str]
+) -> None:
     test_configs.check_printed(of, source, paper, printed)
 
 

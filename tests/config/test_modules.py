@@ -1,4 +1,5 @@
-"""Methods, backbones, data sets and losses of other packages: trained by import path, loaded with consent only."""
+"""Methods, backbones, data sets and losses of other packages: trained by import path, loaded with
+consent only."""
 
 import json
 import sys
@@ -107,7 +108,10 @@ def test_a_command_line_names_code(paper: Path) -> None:
     found = config_files.load_config("digits_baseline", {**named, "method.attraction.scale": "3.0"})
     Path("config.json").write_text(found.to_json())
     forget()
-    with pytest.raises(ConfigError, match=r"method\.loss='mypaper\.loss\.attraction': mypaper\.loss is not imported"):
+    with pytest.raises(
+        ConfigError,
+        match=r"method\.loss='mypaper\.loss\.attraction': mypaper\.loss is not imported",
+    ):
         config_files.resolved("config.json", {"method.embedding_dim": "4"})
     config = config_files.resolved("config.json", named)
     assert config.method.options["mypaper.loss.attraction"].scale == 3.0
@@ -118,7 +122,9 @@ def test_another_network_starts_from_its_defaults() -> None:
     given = {"backbone.depths": "2,2,2,2", "backbone.name": "resnet", "backbone.block": "basic"}
     found = config_files.load_config("configs/folder_baseline.py", given)["backbone"].to_dict()
     assert found == asdict(resnet.Config(block="basic", depths=(2, 2, 2, 2)))
-    with pytest.raises(ConfigError, match=r"backbone\.name='resnett': unknown backbone; did you mean resnet"):
+    with pytest.raises(
+        ConfigError, match=r"backbone\.name='resnett': unknown backbone; did you mean resnet"
+    ):
         config_files.load_config("configs/folder_baseline.py", {"backbone.name": "resnett"})
 
 
@@ -129,13 +135,17 @@ def test_another_network_starts_from_its_defaults() -> None:
         ("mit_b2", "mit", {"depths": "3,4,6,3"}),
     ],
 )
-def test_a_published_network_is_no_backbone_but_named(name: str, network: str, options: dict[str, str]) -> None:
+def test_a_published_network_is_no_backbone_but_named(
+    name: str, network: str, options: dict[str, str]
+) -> None:
     given = "".join(f" --config.backbone.{key}={value}" for key, value in options.items())
     with pytest.raises(ConfigError) as caught:
         config_files.load_config("configs/folder_baseline.py", {"backbone.name": name})
     remedy = f"{name} is a network of {network}: give --config.backbone.name={network}{given}"
     assert str(caught.value) == f"backbone.name={name!r}: unknown backbone; {remedy}"
-    overrides = {"backbone.name": network} | {f"backbone.{key}": value for key, value in options.items()}
+    overrides = {"backbone.name": network} | {
+        f"backbone.{key}": value for key, value in options.items()
+    }
     chosen = config_files.load_config("configs/digits_hist.py", overrides)["backbone"]
     module = configs.module("backbone", network)
     assert validate(module.Config, chosen) == module.PUBLISHED[name]
@@ -164,10 +174,14 @@ def test_the_code_of_the_data_is_not_needed_to_use_a_model(paper: Path) -> None:
 def test_code_that_cannot_be_imported_or_does_not_fit(paper: Path) -> None:
     Path("mypaper/broken.py").write_text("1 / 0")
     sys.path.insert(0, str(paper))
-    with pytest.raises(ConfigError, match=r"^data\.name='nowhere\.photos': .*No module .*PYTHONPATH"):
+    with pytest.raises(
+        ConfigError, match=r"^data\.name='nowhere\.photos': .*No module .*PYTHONPATH"
+    ):
         configs.import_code({"data": {"name": "nowhere.photos"}})
     with pytest.raises(ConfigError, match=r"^backbone\.name='mypaper\.broken': .* \(ZeroDivision"):
         configs.import_code({"backbone": {"name": "mypaper.broken"}})
     configs.import_code({"method": {"name": "mypaper.loss"}})
-    with pytest.raises(ConfigError, match=r"method\.name='mypaper\.loss': does not define build\(\)"):
+    with pytest.raises(
+        ConfigError, match=r"method\.name='mypaper\.loss': does not define build\(\)"
+    ):
         configs.module("method", "mypaper.loss")

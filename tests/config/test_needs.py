@@ -59,7 +59,9 @@ def check_has_no_effect(case: str) -> None:
     config, *overrides = case.split()
     key = re.escape(overrides[-1].partition("=")[0])
     with pytest.raises(ConfigError, match=rf"^{key}=.*: .*; "):
-        main.execute([f"--config={path(config)}", "--mode=show", *(f"--config.{text}" for text in overrides)])
+        main.execute(
+            [f"--config={path(config)}", "--mode=show", *(f"--config.{text}" for text in overrides)]
+        )
 
 
 @pytest.mark.parametrize("case", WITHOUT_EFFECT)
@@ -70,14 +72,27 @@ def test_on_the_command_line(case: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "warning"),
     [
-        ("config.data.path = 'photos/'", "data.path='photos/': has no effect without another data.name than digits"),
-        ("config.train.milestones = (3,)", "train.milestones=(3,): has no effect without train.schedule='step'"),
-        ("config.data.jitter, config.train.feature_views = 0.3, 1", "data.jitter=0.3: has no effect without train.f"),
-        ("config.backbone.freeze_bn = True", "backbone.freeze_bn=True: the running statistics of a network without "),
+        (
+            "config.data.path = 'photos/'",
+            "data.path='photos/': has no effect without another data.name than digits",
+        ),
+        (
+            "config.train.milestones = (3,)",
+            "train.milestones=(3,): has no effect without train.schedule='step'",
+        ),
+        (
+            "config.data.jitter, config.train.feature_views = 0.3, 1",
+            "data.jitter=0.3: has no effect without train.f",
+        ),
+        (
+            "config.backbone.freeze_bn = True",
+            "backbone.freeze_bn=True: the running statistics of a network without ",
+        ),
     ],
 )
 def test_in_a_file(statement: str, warning: str, tmp_path: Path) -> None:
-    """The user is warned, and the option takes its default; a rule that is broken leaves the value."""
+    """The user is warned, and the option takes its default; a rule that is broken leaves the
+    value."""
     shown: list[str] = []
     (tmp_path / "mine.py").write_text(MINE.format(statement))
     made = config_files.resolved(str(tmp_path / "mine.py"), {}, shown.append)
@@ -85,16 +100,22 @@ def test_in_a_file(statement: str, warning: str, tmp_path: Path) -> None:
     key = warning.partition("=")[0]
     found = configs.flatten(asdict(made))[key]
     assert found == (
-        True if "freeze_bn" in key else configs.flatten(asdict(config_files.resolved(path("digits_baseline"), {})))[key]
+        True
+        if "freeze_bn" in key
+        else configs.flatten(asdict(config_files.resolved(path("digits_baseline"), {})))[key]
     )
 
 
 def test_what_an_override_leaves_without_effect() -> None:
     """An override that makes another option of the file pointless is no error."""
     shown: list[str] = []
-    made = config_files.resolved(path("cars_baseline:proxy_anchor"), {"train.schedule": "cosine"}, shown.append)
+    made = config_files.resolved(
+        path("cars_baseline:proxy_anchor"), {"train.schedule": "cosine"}, shown.append
+    )
     assert (made.train.milestones, made.train.gamma) == ((), 0.1)
     assert [text.partition("=")[0] for text in shown] == ["train.milestones", "train.gamma"]
     shown.clear()
-    made = config_files.resolved(path("digits_baseline:arcface"), {"method.loss": "cosface"}, shown.append)
+    made = config_files.resolved(
+        path("digits_baseline:arcface"), {"method.loss": "cosface"}, shown.append
+    )
     assert (made.method.losses, made.method.cosface.margin, shown) == (("cosface",), 0.35, [])

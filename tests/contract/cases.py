@@ -1,4 +1,5 @@
-"""How the tests of the contract examine a method. `P.py` beside this file says it for the methods of paper P."""
+"""How the tests of the contract examine a method. `P.py` beside this file says it for the methods
+of paper P."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,8 +17,10 @@ class Small(NamedTuple):
     Attributes:
       build: from a toy backbone, for DATA.
       in_float64: the same where 64 bits would draw other random numbers; None for `build`.
-      of_classes: columns of the embeddings that learn classes, where others tell single images apart.
-      frozen: (encoded at test time, encoded in training) -> what to train on with a frozen batch norm.
+      of_classes: columns of the embeddings that learn classes, where others tell single images
+        apart.
+      frozen: (encoded at test time, encoded in training) -> what to train on with a frozen batch
+        norm.
       slow, slow_chunks: all its tests, or that of chunks, run with the slow tests.
     """
 
@@ -29,7 +32,8 @@ class Small(NamedTuple):
     slow_chunks: bool = True
 
 
-# Much larger than an array of embeddings: images, feature maps, similarities of the batch to itself, logits.
+# Much larger than an array of embeddings: images, feature maps, similarities of the batch to
+# itself, logits.
 BATCH, DIM, CHANNELS, CLASSES = 64, 8, 64, 1000
 LARGE_DATA, BODY = TrainingSet(CLASSES, 5000), toys.backbone(CHANNELS)
 STATISTICS = 8 * 3 * CHANNELS * 4  # bytes of a batch norm, from eight devices
@@ -41,7 +45,8 @@ class Large(NamedTuple):
     Attributes:
       build: the method on BODY for LARGE_DATA, and its teacher if it needs one.
       limit: bytes of the largest array that devices exchange.
-      slow, slow_trace: the tests that compile its step, or trace it in float64, run with the slow tests.
+      slow, slow_trace: the tests that compile its step, or trace it in float64, run with the slow
+        tests.
     """
 
     build: Callable[[], tuple[Method, Any]]

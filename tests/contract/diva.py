@@ -1,4 +1,5 @@
-"""DiVA in the tests of the contract, also with the task of single images, which drives the images of a class apart."""
+"""DiVA in the tests of the contract, also with the task of single images, which drives the images
+of a class apart."""
 
 from dataclasses import replace
 from typing import Any
@@ -34,9 +35,16 @@ def small(config: diva.Config, **options: Any) -> Small:
 SMALL = {
     "diva": small(CONFIG),
     "diva, instances": small(
-        replace(CONFIG, selfsimilarity="instance"), of_classes=slice(CONFIG.embedding_dim), slow=True
+        replace(CONFIG, selfsimilarity="instance"),
+        of_classes=slice(CONFIG.embedding_dim),
+        slow=True,
     ),
 }
 LARGE = {
-    "diva": Large(lambda: (diva.build(diva.Config(embedding_dim=DIM, queue_batches=2), BODY, LARGE_DATA), None))
-}  # fmt: skip
+    "diva": Large(
+        lambda: (
+            diva.build(diva.Config(embedding_dim=DIM, queue_batches=2), BODY, LARGE_DATA),
+            None,
+        )
+    )
+}

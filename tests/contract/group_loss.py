@@ -8,7 +8,9 @@ SMALL = {"group_loss": Small(lambda body: group_loss.build(CONFIG, body, DATA))}
 LARGE = {
     "group_loss": Large(
         lambda: (group_loss.build(group_loss.Config(embedding_dim=DIM), BODY, LARGE_DATA), None),
-        limit=BATCH * CLASSES * 4,  # the dynamics multiply similarities with the probabilities [B, C] of the batch
+        limit=BATCH
+        * CLASSES
+        * 4,  # the dynamics multiply similarities with the probabilities [B, C] of the batch
         slow_trace=False,
     )
 }

@@ -23,9 +23,13 @@ def parts(body: Backbone, data: TrainingSet) -> tuple[Method, Method]:
 def with_teacher(body: Backbone) -> Method:
     """A student whose loss has its teacher."""
     made, teacher = parts(body, DATA)
-    teach = jax.tree_util.Partial(teaching(teacher), *jax.jit(teacher.init)(jax.random.key(2), toys.batch(1)))
+    teach = jax.tree_util.Partial(
+        teaching(teacher), *jax.jit(teacher.init)(jax.random.key(2), toys.batch(1))
+    )
 
-    def loss(params: Any, model_state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array) -> Any:
+    def loss(
+        params: Any, model_state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array
+    ) -> Any:
         return made.loss(params, model_state, encoded, batch._replace(teacher=teach), count, key)
 
     return made._replace(loss=loss)

@@ -1,4 +1,5 @@
-"""What the devices exchange in a training step, and what they hold, by the text of the compiled program."""
+"""What the devices exchange in a training step, and what they hold, by the text of the compiled
+program."""
 
 from collections import Counter
 from dataclasses import replace
@@ -25,21 +26,31 @@ def compiled_step(name: str) -> tuple[Any, Any]:
     made, teacher = LARGE[name].build()
     config, optimizer = small(steps=1), optax.adam(1e-3)
     data = replace(config.data, flip=0.5, jitter=0.2, greyscale=0.2)
-    run = experiment.build(config)._replace(method=made, optimizer=optimizer, augment=partial(augment.apply, data=data))
+    run = experiment.build(config)._replace(
+        method=made, optimizer=optimizer, augment=partial(augment.apply, data=data)
+    )
     given = toys.batch(made.hooks.views, size=BATCH)
 
     def placed(tree: Any, sharding: Any) -> Any:
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree
+        )
 
     everywhere = device_mesh.replicated(run.mesh)
-    state = placed(jax.eval_shape(partial(step.initial, made, optimizer), jax.random.key(0), given), everywhere)
-    rows = [placed(x, device_mesh.row_sharded(run.mesh, axis)) for x, axis in zip(given[:3], (1, 0, 0), strict=True)]
+    state = placed(
+        jax.eval_shape(partial(step.initial, made, optimizer), jax.random.key(0), given), everywhere
+    )
+    rows = [
+        placed(x, device_mesh.row_sharded(run.mesh, axis))
+        for x, axis in zip(given[:3], (1, 0, 0), strict=True)
+    ]
     batch = Batch(*rows, placed(teacher, everywhere))
     return state, run.jitted_step().lower(state, batch, jax.random.key(0)).compile()
 
 
 def exchanged(text: str) -> list[tuple[str, int, int]]:
-    """(operation, elements, bytes) of the arrays that collectives result in; a combined one counts as several."""
+    """(operation, elements, bytes) of the arrays that collectives result in; a combined one counts
+    as several."""
     return [
         (kind, size, int(hlo.SIZES[dtype] * size))
         for instruction in hlo.instructions(text)
@@ -50,7 +61,11 @@ def exchanged(text: str) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if case.slow else []) for name, case in LARGE.items()]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if case.slow else [])
+        for name, case in LARGE.items()
+    ],
 )
 def test_devices_exchange_gradients_and_embeddings(name: str) -> None:
     state, compiled = compiled_step(name)

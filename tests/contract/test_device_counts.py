@@ -1,4 +1,5 @@
-"""Training on any number of devices and processes is the same up to rounding, in float32 and in float64."""
+"""Training on any number of devices and processes is the same up to rounding, in float32 and in
+float64."""
 
 import json
 import os
@@ -35,16 +36,24 @@ FAST = [("proxies", "float64")]
 
 
 def cast(tree: Any, dtype: str) -> Any:
-    return jax.tree.map(lambda x: x.astype(dtype) if jax.numpy.issubdtype(x.dtype, np.floating) else x, tree)
+    return jax.tree.map(
+        lambda x: x.astype(dtype) if jax.numpy.issubdtype(x.dtype, np.floating) else x, tree
+    )
 
 
 @cache
 def losses(name: str, dtype: str, devices: int) -> list[float]:
     """The loss of each step on the first devices of all processes."""
     made, teacher = LARGE[name].build()
-    optimizer = optax.sgd(0.01, momentum=0.9)  # Adam would enlarge the rounding of gradients that are zero
-    state = jax.jit(partial(step.initial, made, optimizer))(jax.random.key(1), toys.batch(made.hooks.views, size=BATCH))
-    mesh = jax.make_mesh((devices,), (device_mesh.AXIS,), (AxisType.Auto,), devices=jax.devices()[:devices])
+    optimizer = optax.sgd(
+        0.01, momentum=0.9
+    )  # Adam would enlarge the rounding of gradients that are zero
+    state = jax.jit(partial(step.initial, made, optimizer))(
+        jax.random.key(1), toys.batch(made.hooks.views, size=BATCH)
+    )
+    mesh = jax.make_mesh(
+        (devices,), (device_mesh.AXIS,), (AxisType.Auto,), devices=jax.devices()[:devices]
+    )
     rows = np.split(np.arange(BATCH), jax.process_count())[jax.process_index()]
     found = []
     with jax.enable_x64(dtype == "float64"), batches_over(mesh):
@@ -52,8 +61,12 @@ def losses(name: str, dtype: str, devices: int) -> list[float]:
         teacher = device_mesh.place(mesh, cast(jax.device_get(teacher), dtype))
         run = jax.jit(step.build(made, optimizer), donate_argnums=0)
         for seed in range(STEPS[dtype]):
-            images, labels, index, _ = toys.batch(made.hooks.views, size=BATCH, classes=8, seed=seed)
-            batch = device_mesh.shard_batch(mesh, *(np.asarray(x) for x in (images[:, rows], labels[rows], index[rows])))
+            images, labels, index, _ = toys.batch(
+                made.hooks.views, size=BATCH, classes=8, seed=seed
+            )
+            batch = device_mesh.shard_batch(
+                mesh, *(np.asarray(x) for x in (images[:, rows], labels[rows], index[rows]))
+            )
             state, terms = run(state, batch._replace(teacher=teacher), jax.random.key(0))
             assert terms["loss"].dtype == dtype
             found.append(float(terms["loss"]))
@@ -80,7 +93,13 @@ def test_one_two_and_eight_devices(name: str, dtype: str) -> None:
 def test_two_processes_of_two_devices(tmp_path: Path) -> None:
     port = free_port()
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.contract.test_device_counts", f"localhost:{port}", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.contract.test_device_counts",
+        f"localhost:{port}",
+        str(tmp_path),
+    ]
     processes = [
         subprocess.Popen(
             [*command, str(number)], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True,
@@ -93,11 +112,14 @@ def test_two_processes_of_two_devices(tmp_path: Path) -> None:
         found = json.loads((tmp_path / f"{number}.json").read_text())
         assert len(found) == len(LARGE) * len(STEPS)
         for name, dtype, values in found:
-            np.testing.assert_allclose(values, losses(name, dtype, 1), rtol=TOLERANCE[dtype], err_msg=name)
+            np.testing.assert_allclose(
+                values, losses(name, dtype, 1), rtol=TOLERANCE[dtype], err_msg=name
+            )
 
 
 def narrow(jaxpr: Any) -> list[str]:
-    """The operations of a program, and of those in it, whose results are floats of less than 64 bits."""
+    """The operations of a program, and of those in it, whose results are floats of less than 64
+    bits."""
     own = [
         str(equation)
         for equation in jaxpr.eqns
@@ -105,13 +127,19 @@ def narrow(jaxpr: Any) -> list[str]:
         if jax.dtypes.issubdtype(out.aval.dtype, np.floating) and out.aval.dtype != np.float64
     ]
     return own + [
-        line for equation in jaxpr.eqns for part in jaxprs_in_params(equation.params) for line in narrow(part)
+        line
+        for equation in jaxpr.eqns
+        for part in jaxprs_in_params(equation.params)
+        for line in narrow(part)
     ]
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if case.slow_trace else []) for name, case in LARGE.items()],
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if case.slow_trace else [])
+        for name, case in LARGE.items()
+    ],
 )
 def test_nothing_is_computed_in_float32_in_a_run_in_float64(name: str) -> None:
     """With everything that a configuration can add to the step."""
@@ -124,7 +152,9 @@ def test_nothing_is_computed_in_float32_in_a_run_in_float64(name: str) -> None:
     given = toys.batch(made.hooks.views, size=BATCH)
     state = jax.eval_shape(partial(step.initial, made, optimizer), jax.random.key(0), given)
     with jax.enable_x64(True):
-        state, teacher = (jax.eval_shape(partial(cast, dtype="float64"), tree) for tree in (state, teacher))
+        state, teacher = (
+            jax.eval_shape(partial(cast, dtype="float64"), tree) for tree in (state, teacher)
+        )
         update = step.build(made, optimizer, partial(augment.apply, data=data))
         program = jax.make_jaxpr(update)(state, given._replace(teacher=teacher), jax.random.key(0))
     assert narrow(program.jaxpr) == []
@@ -140,5 +170,7 @@ def test_pixels_in_float64() -> None:
 if __name__ == "__main__":
     address, folder, number = sys.argv[1:]
     process_group.connect(address, 2, int(number))
-    found = [(name, dtype, losses(name, dtype, jax.device_count())) for name in LARGE for dtype in STEPS]
+    found = [
+        (name, dtype, losses(name, dtype, jax.device_count())) for name in LARGE for dtype in STEPS
+    ]
     Path(folder, f"{number}.json").write_text(json.dumps(found))

@@ -1,4 +1,5 @@
-"""DiVA differs from what `dml-jax check` asks for by its reversed gradients; classes spread over devices."""
+"""DiVA differs from what `dml-jax check` asks for by its reversed gradients; classes spread over
+devices."""
 
 import pytest
 
@@ -20,7 +21,9 @@ def test_eight_devices_with_a_share_of_the_classes_are_one_with_all() -> None:
 @pytest.mark.slow
 def test_diva_differs_by_its_reversed_gradients_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     reversed_gradients = examined("diva")
-    assert [name for name, one in reversed_gradients.items() if one.result != "passed"] == ["gradient"]
+    assert [name for name, one in reversed_gradients.items() if one.result != "passed"] == [
+        "gradient"
+    ]
     assert "stop_gradient" in reversed_gradients["gradient"].text
     monkeypatch.setattr("dml_jax.methods.diva.equations.reverse_gradient", lambda x: x)
     assert examined("diva")["gradient"] == conformance.Outcome("gradient")

@@ -1,4 +1,5 @@
-"""What every method guarantees: one compilation, finite values, batch statistics, any number of devices, precision."""
+"""What every method guarantees: one compilation, finite values, batch statistics, any number of
+devices, precision."""
 
 import re
 from functools import cache, partial
@@ -28,11 +29,16 @@ from tests.contract.methods import SMALL
 # All tests of a method run one after another, because they share compiled programs.
 every_method = pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if case.slow else []) for name, case in SMALL.items()],
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if case.slow else [])
+        for name, case in SMALL.items()
+    ],
     scope="module",
 )
 KEY = 0
-OPTIMIZER = optax.sgd(0.01, momentum=0.9)  # the first step, unlike Adam's, shows gradients that are wrong by a factor
+OPTIMIZER = optax.sgd(
+    0.01, momentum=0.9
+)  # the first step, unlike Adam's, shows gradients that are wrong by a factor
 
 
 def method(name: str) -> Method:
@@ -56,7 +62,9 @@ def started(name: str) -> TrainState:
     batch = toys.batch(made.hooks.views)
     state = jax.jit(partial(step.initial, made, OPTIMIZER))(jax.random.key(1), batch)
     if made.hooks.fill:
-        state = state._replace(model_state=made.hooks.fill(state.params, state.model_state, iter([batch] * 4)))
+        state = state._replace(
+            model_state=made.hooks.fill(state.params, state.model_state, iter([batch] * 4))
+        )
     return state
 
 
@@ -71,11 +79,14 @@ def jitted_step(made: Method) -> Any:
 
 @cache
 def outputs(name: str) -> Any:
-    """(params, model_state, images of all views) -> (encoded images, embeddings of the first view) at test time."""
+    """(params, model_state, images of all views) -> (encoded images, embeddings of the first view)
+    at test time."""
     made = method(name)
 
     def both(params: Any, model_state: Any, images: jax.Array) -> tuple[Any, jax.Array]:
-        return made.encode(params, model_state, images, train=False)[0], made.embed(params, model_state, images[0])
+        return made.encode(params, model_state, images, train=False)[0], made.embed(
+            params, model_state, images[0]
+        )
 
     return jax.jit(both)
 
@@ -101,7 +112,9 @@ def test_compiles_once_and_moves_every_group(name: str) -> None:
     assert run._cache_size() == 1
     assert int(after.step) == 3
     assert all(np.ndim(term) == 0 and np.isfinite(term) for term in terms.values())
-    assert not np.array_equal(after.model_state["backbone"]["bn"]["mean"], state.model_state["backbone"]["bn"]["mean"])
+    assert not np.array_equal(
+        after.model_state["backbone"]["bn"]["mean"], state.model_state["backbone"]["bn"]["mean"]
+    )
     moved: dict[str, bool] = dict.fromkeys(made.groups, False)
     old = jax.tree_util.tree_leaves_with_path(state.params)
     for (path, before), now in zip(old, jax.tree.leaves(after.params), strict=True):
@@ -115,19 +128,25 @@ def test_batch_statistics_are_updated_in_training_and_used_at_test_time(name: st
     made, run = method(name), update(name)
     batch, state = toys.batch(made.hooks.views), started(name)
     after, _ = run(state, batch, jax.random.key(KEY))
-    inputs = batch.images[0].reshape(len(batch.labels), 2, 4, 2, 4, 3).transpose(0, 1, 3, 2, 4, 5) / 255
+    inputs = (
+        batch.images[0].reshape(len(batch.labels), 2, 4, 2, 4, 3).transpose(0, 1, 3, 2, 4, 5) / 255
+    )
     seen = inputs.reshape(-1, 48) @ np.asarray(state.params["backbone"]["kernel"])
     np.testing.assert_allclose(
         after.model_state["backbone"]["bn"]["mean"], 0.1 * seen.mean(axis=0), rtol=1e-4, atol=1e-6
     )
-    shifted = {**after.model_state, "backbone": jax.tree.map(lambda x: x + 1.0, after.model_state["backbone"])}
+    shifted = {
+        **after.model_state,
+        "backbone": jax.tree.map(lambda x: x + 1.0, after.model_state["backbone"]),
+    }
     _, embeddings = outputs(name)(after.params, after.model_state, batch.images)
     assert not np.allclose(outputs(name)(after.params, shifted, batch.images)[1], embeddings)
 
 
 @every_method
 def test_rows_are_encoded_independently_and_logs_are_scalars(name: str) -> None:
-    """What a loss in chunks relies on: `encode` sees one image at a time, `loss` sees the whole batch."""
+    """What a loss in chunks relies on: `encode` sees one image at a time, `loss` sees the whole
+    batch."""
     made, state = method(name), started(name)
     batch = toys.batch(made.hooks.views)
     found = outputs(name)(state.params, state.model_state, batch.images)
@@ -135,10 +154,14 @@ def test_rows_are_encoded_independently_and_logs_are_scalars(name: str) -> None:
     images = np.array(batch.images)
     images[:, 5:] = 0
     others = outputs(name)(state.params, state.model_state, images)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[:5], b[:5], rtol=1e-5, atol=1e-6), found, others)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a[:5], b[:5], rtol=1e-5, atol=1e-6), found, others
+    )
 
     def in_training(key: jax.Array) -> Any:
-        encoded, model_state = made.encode(state.params, state.model_state, batch.images, train=True, key=key)
+        encoded, model_state = made.encode(
+            state.params, state.model_state, batch.images, train=True, key=key
+        )
         return encoded, made.loss(state.params, model_state, encoded, batch, state.step, key)
 
     encoded, (value, aux) = jax.eval_shape(in_training, jax.random.key(KEY))
@@ -158,9 +181,14 @@ def degenerate(views: int) -> dict[str, Batch]:
         "one class": (images, 0 * labels),
         "one class of duplicates": (same, 0 * labels),
         "nearly singletons": (images, np.arange(len(labels), dtype=np.int32) % DATA.classes),
-        "opposite": (np.where(np.arange(len(labels))[:, None, None, None] % 2 == 0, same, 255 - same), labels),
+        "opposite": (
+            np.where(np.arange(len(labels))[:, None, None, None] % 2 == 0, same, 255 - same),
+            labels,
+        ),
     }
-    return {kind: Batch(jnp.asarray(x), jnp.asarray(y), usual.index) for kind, (x, y) in cases.items()}
+    return {
+        kind: Batch(jnp.asarray(x), jnp.asarray(y), usual.index) for kind, (x, y) in cases.items()
+    }
 
 
 @every_method
@@ -174,33 +202,52 @@ def test_degenerate_batches_stay_finite(name: str, dtype: Any) -> None:
 
 
 # What may be computed with bfloat16 arrays: products, ReLUs, and whatever only moves values.
-MOVES = {"convert", "broadcast_in_dim", "compare", "maximum", "select", "constant", "transpose", "reshape"}
+MOVES = {
+    "convert",
+    "broadcast_in_dim",
+    "compare",
+    "maximum",
+    "select",
+    "constant",
+    "transpose",
+    "reshape",
+}
 
 
 @every_method
 def test_bfloat16_rounds_the_products_of_the_network_only(name: str) -> None:
-    """Loss and gradient stay close, the state and all sums float32, and products of embeddings exact."""
+    """Loss and gradient stay close, the state and all sums float32, and products of embeddings
+    exact."""
     run, start = update(name, jnp.bfloat16), started(name)
     batch = toys.batch(method(name).hooks.views)
     after, terms = run(start, batch, jax.random.key(KEY))
     exact, exact_terms = update(name)(start, batch, jax.random.key(KEY))
-    # bfloat16 rounds by up to u = 2^-8. Ten products in a row, forwards and backwards, of two rounded operands each,
-    # change the gradient by up to 20 u.
+    # bfloat16 rounds by up to u = 2^-8. Ten products in a row, forwards and backwards, of two
+    # rounded operands each, change the gradient by up to 20 u.
     assert float(terms["loss"]) == pytest.approx(float(exact_terms["loss"]), rel=20 * 2**-8)
-    step_of = [np.concatenate([np.ravel(x) for x in leaves(s.params)]) for s in (start, exact, after)]
+    step_of = [
+        np.concatenate([np.ravel(x) for x in leaves(s.params)]) for s in (start, exact, after)
+    ]
     gradient, rounded = step_of[1] - step_of[0], step_of[2] - step_of[0]
     assert 0 < np.linalg.norm(rounded - gradient) < 20 * 2**-8 * np.linalg.norm(gradient)
-    assert {leaf.dtype for leaf in leaves(after) if leaf.dtype.kind not in "iub"} == {np.dtype("float32")}
+    assert {leaf.dtype for leaf in leaves(after) if leaf.dtype.kind not in "iub"} == {
+        np.dtype("float32")
+    }
 
-    # Of the program for GPUs, because CPUs have no such products and compute the same numbers in float32.
-    text = run.trace(start, batch, jax.random.key(KEY)).lower(lowering_platforms=("cuda",)).as_text()
+    # Of the program for GPUs, because CPUs have no such products and compute the same numbers in
+    # float32.
+    text = (
+        run.trace(start, batch, jax.random.key(KEY)).lower(lowering_platforms=("cuda",)).as_text()
+    )
     lines = [line for line in text.splitlines() if "stablehlo." in line]
     named = [(re.findall(r"stablehlo\.(\w+)", line)[0], line) for line in lines]
     assert {op for op, line in named if "bf16" in line} <= MOVES | {"dot_general"}
     products = [line for op, line in named if op == "dot_general"]
     assert sum("bf16" in line for line in products) >= 3
     between_images = r"\(tensor<16(x16)?xf32>, tensor<16(x16)?xf32>\)"
-    others = [line for line in products if "bf16" not in line and not re.search(between_images, line)]
+    others = [
+        line for line in products if "bf16" not in line and not re.search(between_images, line)
+    ]
     assert all("HIGHEST" in line for line in others)
 
 
@@ -228,7 +275,11 @@ def test_eight_devices_are_one(name: str) -> None:
         eight, eight_terms = run(device_mesh.place(mesh, state), spread, jax.random.key(KEY))
     assert float(eight_terms["loss"]) == pytest.approx(float(one_terms["loss"]), rel=1e-6)
     assert float(eight_terms["grad_norm"]) == pytest.approx(float(one_terms["grad_norm"]), rel=1e-5)
-    for a, b in zip(leaves((one.params, one.model_state)), leaves((eight.params, eight.model_state)), strict=True):
+    for a, b in zip(
+        leaves((one.params, one.model_state)),
+        leaves((eight.params, eight.model_state)),
+        strict=True,
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
@@ -236,7 +287,9 @@ def frozen(name: str) -> Method:
     """A method whose batch norm uses its running statistics in training."""
     made = method(name)
 
-    def encode(params: Any, model_state: Any, images: jax.Array, *, train: bool, key: Any = None) -> Any:
+    def encode(
+        params: Any, model_state: Any, images: jax.Array, *, train: bool, key: Any = None
+    ) -> Any:
         encoded, _ = made.encode(params, model_state, images, train=False)
         if train:
             trained, _ = made.encode(params, model_state, images, train=True, key=key)
@@ -248,7 +301,10 @@ def frozen(name: str) -> Method:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if case.slow_chunks else []) for name, case in SMALL.items()],
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if case.slow_chunks else [])
+        for name, case in SMALL.items()
+    ],
     scope="module",
 )
 def test_chunks_on_eight_devices_are_one_batch_on_one(name: str) -> None:
@@ -261,7 +317,11 @@ def test_chunks_on_eight_devices_are_one_batch_on_one(name: str) -> None:
     parts, parts_terms = run(device_mesh.place(mesh, state), spread, jax.random.key(KEY))
     for term, value in terms.items():
         assert float(parts_terms[term]) == pytest.approx(float(value), rel=1e-5), term
-    for a, b in zip(leaves((whole.params, whole.model_state)), leaves((parts.params, parts.model_state)), strict=True):
+    for a, b in zip(
+        leaves((whole.params, whole.model_state)),
+        leaves((parts.params, parts.model_state)),
+        strict=True,
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
@@ -272,7 +332,10 @@ def test_float64_agrees(name: str) -> None:
     for dtype in (jnp.float32, jnp.float64):
         run = update(name, dtype)
         with jax.enable_x64(dtype is jnp.float64):
-            cast = lambda x, dtype=dtype: np.asarray(x, dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x  # noqa: E731
+
+            def cast(x: Any, dtype: Any = dtype) -> Any:
+                return np.asarray(x, dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
             _, terms = run(jax.tree.map(cast, started(name)), batch, jax.random.key(KEY))
             assert terms["loss"].dtype == terms["grad_norm"].dtype == dtype
             values.append((float(terms["loss"]), float(terms["grad_norm"])))

@@ -15,7 +15,9 @@ from dml_jax.data.prepare import archives
 from dml_jax.errors import DataError
 
 
-def zipped(path: Path, members: dict[str, bytes], mode: int = 0, compression: int = zipfile.ZIP_DEFLATED) -> Path:
+def zipped(
+    path: Path, members: dict[str, bytes], mode: int = 0, compression: int = zipfile.ZIP_DEFLATED
+) -> Path:
     with zipfile.ZipFile(path, "w", compression) as file:
         for name, data in members.items():
             info = zipfile.ZipInfo("placeholder")
@@ -33,7 +35,9 @@ def tarred(path: Path, members: list[tarfile.TarInfo], compression: str = "gz") 
     return path
 
 
-def info(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, link: str = "") -> tarfile.TarInfo:
+def info(
+    name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, link: str = ""
+) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.type, member.size, member.linkname = kind, size, link
     return member
@@ -41,7 +45,11 @@ def info(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, link: str = ""
 
 @pytest.mark.parametrize("name", ["good.zip", "good.tar", "good.tgz"])
 def test_unpacks_regular_files(tmp_path: Path, name: str) -> None:
-    content = {"a/b.jpg": b"picture", "a/ä ö.png": b"", "list.txt": os.urandom(3 * archives.CHUNK + 1)}
+    content = {
+        "a/b.jpg": b"picture",
+        "a/ä ö.png": b"",
+        "list.txt": os.urandom(3 * archives.CHUNK + 1),
+    }
     path = tmp_path / name
     if name.endswith("zip"):
         zipped(path, content)
@@ -59,7 +67,10 @@ def test_unpacks_regular_files(tmp_path: Path, name: str) -> None:
 LINK = 0o120777
 BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "zip link": (lambda p: zipped(p / "x.zip", {"l": b"/etc/passwd"}, LINK), "link or device"),
-    "tar link": (lambda p: tarred(p / "x.tar.gz", [info("l", tarfile.LNKTYPE, link="../x")]), "link or device"),
+    "tar link": (
+        lambda p: tarred(p / "x.tar.gz", [info("l", tarfile.LNKTYPE, link="../x")]),
+        "link or device",
+    ),
     "pipe": (lambda p: tarred(p / "x.tar.gz", [info("d", tarfile.FIFOTYPE)]), "link or device"),
     "not an archive": (lambda p: _written(p / "x.zip", b"hello"), "is truncated or damaged"),
     "truncated": (lambda p: _truncated(p), "is truncated or damaged"),
@@ -95,10 +106,17 @@ def test_rejects(tmp_path: Path, kind: str) -> None:
 
 
 def test_names_are_no_paths(tmp_path: Path) -> None:
-    """Names that lead elsewhere or are not UTF-8 are only names; of two equal ones, the last counts."""
+    """Names that lead elsewhere or are not UTF-8 are only names; of two equal ones, the last
+    counts."""
     path = zipped(tmp_path / "x.zip", {"a/../../x": b"12", "/etc/x": b"3", "C:\\x": b"4"})
-    assert archives.unpack(path, tmp_path / "blob") == [("a/../../x", 0, 2), ("/etc/x", 2, 1), ("C:/x", 3, 1)]
-    with tarfile.open(tmp_path / "x.tar", "w:", format=tarfile.GNU_FORMAT, encoding="latin-1") as file:
+    assert archives.unpack(path, tmp_path / "blob") == [
+        ("a/../../x", 0, 2),
+        ("/etc/x", 2, 1),
+        ("C:/x", 3, 1),
+    ]
+    with tarfile.open(
+        tmp_path / "x.tar", "w:", format=tarfile.GNU_FORMAT, encoding="latin-1"
+    ) as file:
         file.addfile(info("ä.jpg"))
     assert archives.unpack(tmp_path / "x.tar", tmp_path / "blob") == [("\\udce4.jpg", 0, 0)]
     twice = tarred(tmp_path / "x.tgz", [info("a", size=1), info("./a", size=2)])
@@ -117,8 +135,11 @@ def test_rejects_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         archives.unpack(tar, tmp_path / "blob")
 
 
-def test_bombs_are_rejected_by_their_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a member is read: also many that share their bytes, empty ones, and a sparse file in a tar archive."""
+def test_bombs_are_rejected_by_their_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a member is read: also many that share their bytes, empty ones, and a sparse file in a
+    tar archive."""
     monkeypatch.setattr(archives, "ALLOWANCE", 2**20)
     empty = zipped(tmp_path / "empty.zip", {str(i): b"" for i in range(12_000)})
     monkeypatch.setattr(archives, "MAX_RATIO", 0)
@@ -145,7 +166,10 @@ def test_bombs_are_rejected_by_their_headers(tmp_path: Path, monkeypatch: pytest
 
 
 def test_arrays_are_not_larger_than_their_file(tmp_path: Path) -> None:
-    path, rows = tmp_path / "x.npz", {"rows": np.eye(3, dtype=np.float32), "names": np.array(["a", "Ü"]), "none": []}
+    path, rows = (
+        tmp_path / "x.npz",
+        {"rows": np.eye(3, dtype=np.float32), "names": np.array(["a", "Ü"]), "none": []},
+    )
     np.savez(path, **rows)
     with path.open("rb") as file:
         found = archives.arrays(file)
@@ -156,7 +180,9 @@ def test_arrays_are_not_larger_than_their_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="larger than the file"), path.open("rb") as file:
         archives.arrays(file)
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**40,)})
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (2**40,)}
+    )
     zipped(path, {"rows.npy": header.getvalue()}, compression=zipfile.ZIP_STORED)
     with (
         pytest.raises(DataError, match=r"rows\.npy: is shorter than its shape \[1099511627776\]"),
@@ -170,18 +196,26 @@ def test_arrays_are_not_larger_than_their_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
 def test_rejects_large_headers(tmp_path: Path, kind: bytes) -> None:
-    """tarfile reads and parses a header at once: one of 1.2 GB took 2.3 GB of memory and minutes."""
+    """tarfile reads and parses a header at once: one of 1.2 GB took 2.3 GB of memory and
+    minutes."""
     path = tarred(tmp_path / "x.tgz", [info("header", kind, 2**25), info("a", size=1)])
     tracemalloc.start()
-    with pytest.raises(DataError, match=r"is truncated or damaged \(a header of type b'.' with 33554432 bytes"):
+    with pytest.raises(
+        DataError, match=r"is truncated or damaged \(a header of type b'.' with 33554432 bytes"
+    ):
         archives.unpack(path, tmp_path / "blob")
     assert tracemalloc.get_traced_memory()[1] < 2**22
     tracemalloc.stop()
 
 
-def test_rejects_many_headers_without_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_many_headers_without_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(archives, "ALLOWANCE", 2**20)
-    path = tarred(tmp_path / "x.tgz", [info(str(i), tarfile.DIRTYPE) for i in range(10_000)] + [info("a", size=1)])
+    path = tarred(
+        tmp_path / "x.tgz",
+        [info(str(i), tarfile.DIRTYPE) for i in range(10_000)] + [info("a", size=1)],
+    )
     assert path.stat().st_size < 60_000
     monkeypatch.setattr(archives, "MAX_RATIO", 20)
     with pytest.raises(DataError, match="unpacks to more than 20 times its size"):
@@ -196,4 +230,11 @@ def test_rejects_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ):
         with pytest.raises(DataError, match="more than 10 files"):
             archives.unpack(archive, tmp_path / "blob")
-    assert len(archives.unpack(zipped(tmp_path / "y.zip", {str(i): b"" for i in range(10)}), tmp_path / "blob")) == 10
+    assert (
+        len(
+            archives.unpack(
+                zipped(tmp_path / "y.zip", {str(i): b"" for i in range(10)}), tmp_path / "blob"
+            )
+        )
+        == 10
+    )

@@ -1,4 +1,5 @@
-"""Every data set is prepared from a miniature of its original distribution and loaded again, pixel for pixel."""
+"""Every data set is prepared from a miniature of its original distribution and loaded again, pixel
+for pixel."""
 
 import dataclasses
 import io
@@ -26,7 +27,13 @@ from tests.data import layouts, pictures
 from tests.train.experiments import small
 
 
-def prepare(name: str, sources: list[Path], output: Path, console: Console | None = None, **overrides: object) -> None:
+def prepare(
+    name: str,
+    sources: list[Path],
+    output: Path,
+    console: Console | None = None,
+    **overrides: object,
+) -> None:
     recipe = configs.module("data", name).RECIPE
     options = {"subset": True} | overrides
     request = prepare_dataset.Request(name=name, sources=tuple(sources), output=output, **options)  # type: ignore[arg-type]
@@ -38,17 +45,24 @@ def load(name: str, path: Path) -> dict[str, Split]:
 
 
 def counts(splits: dict[str, Split]) -> dict[str, tuple[int, int]]:
-    return {name: (len(split.labels), len(set(split.labels.tolist()))) for name, split in splits.items()}
+    return {
+        name: (len(split.labels), len(set(split.labels.tolist()))) for name, split in splits.items()
+    }
 
 
 BIRDS = {"train": (9, 3), "test": (6, 2)}, "101.White_Pelican"
 PRODUCTS = {"train": (6, 3), "test": (6, 2)}, "11319"
 SHOP = {"train": (4, 2), "test": (2, 2), "gallery": (3, 2)}, "id_00000001"
 CARS = {"train": (4, 2), "test": (4, 2)}, "099 FIAT 500 Abarth 2012"
-LAYOUTS: dict[str, tuple[Any, ...]] = {  # the sources; images and classes of each split; the first test class
+LAYOUTS: dict[
+    str, tuple[Any, ...]
+] = {  # the sources; images and classes of each split; the first test class
     "cub": (layouts.cub, *BIRDS),
     "cub folders": (layouts.cub_folders, *BIRDS),
-    "cub folders below others": (lambda path: layouts.cub_folders(path, "CUB_200_2011/images/"), *BIRDS),
+    "cub folders below others": (
+        lambda path: layouts.cub_folders(path, "CUB_200_2011/images/"),
+        *BIRDS,
+    ),
     "sop": (layouts.sop, *PRODUCTS),
     "sop with other folders": (lambda path: layouts.sop(path, "Info_Files/", "images/"), *PRODUCTS),
     "inshop": (layouts.inshop, *SHOP),
@@ -59,15 +73,26 @@ LAYOUTS: dict[str, tuple[Any, ...]] = {  # the sources; images and classes of ea
         lambda path: [*layouts.cars_joined(path), layouts.cars_original(path)[2]],
         *CARS,
     ),
-    "cars folders": (layouts.cars_folders, {"train": (4, 2), "test": (4, 2)}, "FIAT 500 Abarth 2012"),
-    "cars folders with numbers": (lambda path: layouts.cars_folders(path, "{number:03d} {title}"), *CARS),
+    "cars folders": (
+        layouts.cars_folders,
+        {"train": (4, 2), "test": (4, 2)},
+        "FIAT 500 Abarth 2012",
+    ),
+    "cars folders with numbers": (
+        lambda path: layouts.cars_folders(path, "{number:03d} {title}"),
+        *CARS,
+    ),
     "cars folders that are numbers": (
         lambda path: layouts.cars_folders(path, "{number}"),
         {"train": (4, 2), "test": (4, 2)},
         "099",
     ),
     "omniglot": (layouts.omniglot, {"train": (8, 4), "test": (4, 2)}, "Tagalog/character01"),
-    "folder": (lambda path: layouts.photos(path / "photos"), {"train": (6, 2), "test": (6, 2)}, "yew"),
+    "folder": (
+        lambda path: layouts.photos(path / "photos"),
+        {"train": (6, 2), "test": (6, 2)},
+        "yew",
+    ),
 }
 
 
@@ -81,9 +106,16 @@ def test_prepare_and_load(tmp_path: Path, case: str) -> None:
     assert not set(splits["train"].classes) & set(splits["test"].classes)
     if "gallery" in splits:
         assert splits["gallery"].classes == splits["test"].classes
-    assert {split.read(len(split.ids) - 1, None).dtype for split in splits.values()} == {np.dtype(np.uint8)}
+    assert {split.read(len(split.ids) - 1, None).dtype for split in splits.values()} == {
+        np.dtype(np.uint8)
+    }
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {prepared_data.MARKER, prepared_data.INDEX, prepared_data.RECORDS, duplicates.TABLE}
+    assert names == {
+        prepared_data.MARKER,
+        prepared_data.INDEX,
+        prepared_data.RECORDS,
+        duplicates.TABLE,
+    }
     prepared_data.verify(tmp_path / "out")
 
 
@@ -96,12 +128,16 @@ def test_invalid_image_lists(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-OFFICIAL = {name: configs.module("data", name).RECIPE for name in ("cub", "cars", "sop", "inshop", "omniglot")}
+OFFICIAL = {
+    name: configs.module("data", name).RECIPE
+    for name in ("cub", "cars", "sop", "inshop", "omniglot")
+}
 
 
 @pytest.mark.parametrize("case", LAYOUTS)
 def test_layouts_are_recognised(tmp_path: Path, case: str) -> None:
-    """By the data set that they belong to, and by no other; folders that are only numbers could be anything."""
+    """By the data set that they belong to, and by no other; folders that are only numbers could be
+    anything."""
     sources = LAYOUTS[case][0](tmp_path)
     sources = sources if isinstance(sources, list) else [sources]
     files = source_files.list_files(sources, tmp_path, lambda text: None)
@@ -113,13 +149,21 @@ IMAGES = r"found 15 images, e\.g\. 001\.Black_footed_Albatross/Black_footed_Alba
 DIAGNOSES: dict[str, tuple[Any, str]] = {  # the sources; the one error
     "cars kaggle": (
         layouts.cars_kaggle,
-        r"cars_annos\.mat: none of its 8 images, e\.g\. car_ims/000001\.jpg, is among the files; found 8 images, .*"
-        r"cars_test/cars_test/00001\.jpg and cars_annos\.mat; give car_ims as another --source, or for cars_train and "
-        r"cars_test, whose images are numbered in another order, cars_train_annos\.mat and cars_test_annos_withlabels",
+        r"cars_annos\.mat: none of its 8 images, e\.g\. car_ims/000001\.jpg, is among the files; "
+        r"found 8 images, "
+        r".*"
+        r"cars_test/cars_test/00001\.jpg and cars_annos\.mat; give car_ims as another --source, "
+        r"or for cars_train "
+        r"and "
+        r"cars_test, whose images are numbered in another order, cars_train_annos\.mat and "
+        r"cars_test_annos_withlabels",
     ),
     "cars of another kind": (
         lambda path: [layouts.photos(path / "photos")],
-        r"elm/0\.jpg is in no class folder of Cars196; expected cars_train and cars_test with .* class folders such as "
+        r"elm/0\.jpg is in no class folder of Cars196; expected cars_train and cars_test with .* "
+        r"class folders "
+        r"such "
+        r"as "
         r"'Acura TL Sedan 2012', .*; found 12 images, e\.g\. elm/0\.jpg$",
     ),
     "cars without images": (
@@ -128,23 +172,36 @@ DIAGNOSES: dict[str, tuple[Any, str]] = {  # the sources; the one error
     ),
     "cub of another kind": (
         lambda path: [layouts.photos(path / "photos")],
-        r"elm/0\.jpg is in no folder that begins with the number of a class; expected images\.txt, or class",
+        r"elm/0\.jpg is in no folder that begins with the number of a class; expected "
+        r"images\.txt, "
+        r"or "
+        r"class",
     ),
     "cub twice": (
-        lambda path: [layouts.written(layouts.cub_folders(path, "images/"), layouts.cub_images("cropped/"))],
-        r"images/001\.Black.*jpg: another folder also contains 001\.Black_footed_Albatross/Black.*only one of them",
+        lambda path: [
+            layouts.written(layouts.cub_folders(path, "images/"), layouts.cub_images("cropped/"))
+        ],
+        r"images/001\.Black.*jpg: another folder also contains "
+        r"001\.Black_footed_Albatross/Black.*only one of them",
     ),
     "sop without tables": (
         lambda path: [layouts.cub_folders(path)],
-        rf"Ebay_train\.txt is missing: expected Ebay_train\.txt, Ebay_test\.txt and .*; {IMAGES}; give the folder or",
+        rf"Ebay_train\.txt is missing: expected Ebay_train\.txt, Ebay_test\.txt and .*; {IMAGES}; "
+        r"give the "
+        r"folder "
+        r"or",
     ),
     "inshop without images": (
         lambda path: layouts.inshop(path)[:1],
-        r"partition\.txt: none of its 9 images, e\.g\. img/WOMEN/.*; found no image and Eval/list_.*Img/img\.zip; give",
+        r"partition\.txt: none of its 9 images, e\.g\. img/WOMEN/.*; found no image and "
+        r"Eval/list_.*Img/img\.zip; "
+        r"give",
     ),
     "inshop without tables": (
         lambda path: layouts.inshop(path)[1:],
-        r"list_eval_partition\.txt is missing: expected Eval/list_eval_partition\.txt and the images of Img/img\.zip",
+        r"list_eval_partition\.txt is missing: expected Eval/list_eval_partition\.txt and the "
+        r"images of "
+        r"Img/img\.zip",
     ),
 }
 
@@ -156,7 +213,9 @@ def test_files_that_do_not_suffice_have_one_diagnosis(
     make, message = DIAGNOSES[case]
     with pytest.raises(DataError, match=message):
         prepare(case.split()[0], make(tmp_path), tmp_path / "out", Console())
-    assert [line for line in capsys.readouterr().out.splitlines() if not line.startswith("unpacking")] == []
+    assert [
+        line for line in capsys.readouterr().out.splitlines() if not line.startswith("unpacking")
+    ] == []
 
 
 def test_of_several_copies_the_most_complete_counts(tmp_path: Path) -> None:
@@ -185,20 +244,29 @@ def test_missing_images_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     doubt, *lines = capsys.readouterr().out.splitlines()
     assert f": 25 % of the listed images (3) are missing, e.g. {names.partition(',')[0]}" in doubt
     assert lines == [
-        f"3 images are missing, e.g. {names}; give the folder or archive that contains them as another --source"
+        f"3 images are missing, e.g. {names}; give the folder or archive that contains them as "
+        "another --source"
     ]
     prepare("sop", [root], tmp_path / "out", skip_bad=True)
     assert counts(load("sop", tmp_path / "out")) == {"train": (4, 3), "test": (5, 2)}
 
 
 @pytest.mark.parametrize("without", [3, 1])
-def test_cars_without_test_labels_or_images(tmp_path: Path, capsys: pytest.CaptureFixture[str], without: int) -> None:
+def test_cars_without_test_labels_or_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], without: int
+) -> None:
     """Half of Cars196 is labelled: both ways out are named, and --subset takes it."""
     sources = layouts.cars_original(tmp_path)
     del sources[without]
-    missing = "cars_test/ is left out, because its images or their labels in cars_test_annos_withlabels.mat are missing"
+    missing = (
+        "cars_test/ is left out, because its images or their labels in "
+        "cars_test_annos_withlabels.mat "
+        "are "
+        "missing"
+    )
     with pytest.raises(
-        DataError, match=rf"^train has 2 images of .* 8054 of 98; {missing}; give all files, or --subset"
+        DataError,
+        match=rf"^train has 2 images of .* 8054 of 98; {missing}; give all files, or --subset",
     ):
         prepare("cars", sources, tmp_path / "out", subset=False)
     prepare("cars", sources, tmp_path / "out", Console())
@@ -219,7 +287,10 @@ def test_cars_without_test_labels_or_images(tmp_path: Path, capsys: pytest.Captu
         ("196", ("test", "196")),
         ("Eagle Talon Hatchback 1998", ("train", "Eagle Talon Hatchback 1998")),
         ("fiat_500_abarth_2012", ("test", "fiat_500_abarth_2012")),
-        ("Acura Integra Type R 2001", ("train", "Acura Integra Type R 2001")),  # the first of the make, but number 6
+        (
+            "Acura Integra Type R 2001",
+            ("train", "Acura Integra Type R 2001"),
+        ),  # the first of the make, but number 6
         ("0", None),
         ("197", None),
         ("2012", None),
@@ -229,20 +300,25 @@ def test_cars_without_test_labels_or_images(tmp_path: Path, capsys: pytest.Captu
 def test_class_folders_of_cars(folder: str, expected: tuple[str, str] | None) -> None:
     files = {f"cars/{folder}/00001.jpg": File(Path())}
     if expected is None:
-        with pytest.raises(DataError, match=rf"cars/{folder}/00001\.jpg is in no class folder of Cars196"):
+        with pytest.raises(
+            DataError, match=rf"cars/{folder}/00001\.jpg is in no class folder of Cars196"
+        ):
             OFFICIAL["cars"].find(files, Options())
     else:
         [entry] = OFFICIAL["cars"].find(files, Options())
         assert (entry.split, entry.class_name) == expected
 
 
-def test_the_split_of_class_folders_of_cars_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_split_of_class_folders_of_cars_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sources, told = (
         layouts.cars_folders(tmp_path, "{number:03d} {title}"),
         "the classes 1 to 98 .* 99 to 196 .* for test",
     )
     with pytest.raises(
-        DataError, match=rf"^train has 4 images of 2 classes instead of 8054 of 98; .*{told}; .*--subset"
+        DataError,
+        match=rf"^train has 4 images of 2 classes instead of 8054 of 98; .*{told}; .*--subset",
     ):
         prepare("cars", sources, tmp_path / "out", subset=False)
     prepare("cars", sources, tmp_path / "out", Console())
@@ -255,7 +331,9 @@ def test_class_folders_of_cars_have_the_numbers_of_the_devkit(tmp_path: Path) ->
     titles[[5, 173]] = "Acura Integra Type R 2001", "Ram C/V Cargo Van Minivan 2012"
     (tmp_path / "cars_meta.mat").write_bytes(layouts.mat(class_names=titles))
     names = ("Acura Integra Type R 2001", "Ram C-V Cargo Van Minivan 2012")
-    files = {"cars_meta.mat": File(tmp_path / "cars_meta.mat")} | {f"{name}/1.jpg": File(Path()) for name in names}
+    files = {"cars_meta.mat": File(tmp_path / "cars_meta.mat")} | {
+        f"{name}/1.jpg": File(Path()) for name in names
+    }
     entries = OFFICIAL["cars"].find(files, Options())
     assert [(entry.split, entry.class_name) for entry in entries] == [
         ("train", "006 Acura Integra Type R 2001"),
@@ -265,7 +343,9 @@ def test_class_folders_of_cars_have_the_numbers_of_the_devkit(tmp_path: Path) ->
 
 def test_official_counts_are_checked(tmp_path: Path) -> None:
     archive = layouts.sop(tmp_path)
-    with pytest.raises(DataError, match=r"train has 6 images of 3 classes instead of 59551 of 11318.*--subset"):
+    with pytest.raises(
+        DataError, match=r"train has 6 images of 3 classes instead of 59551 of 11318.*--subset"
+    ):
         prepare("sop", [archive], tmp_path / "out", subset=False)
     assert not (tmp_path / "out").exists()
 
@@ -278,9 +358,17 @@ def test_train_and_test_folders(tmp_path: Path) -> None:
     assert splits["train"].classes == ["a", "b", "c"]
     assert splits["test"].classes == ["d", "e"]
     layouts.photos(tmp_path / "p" / "test", ("a", "d", "e"), seed=800)
-    with pytest.raises(DataError, match=r"1 classes are in both training and test \(a\).*--splits=classes"):
+    with pytest.raises(
+        DataError, match=r"1 classes are in both training and test \(a\).*--splits=classes"
+    ):
         prepare("folder", [tmp_path / "p"], tmp_path / "mixed")
-    prepare("folder", [tmp_path / "p"], tmp_path / "by_class", options=Options(0.4, "classes"), skip_bad=True)
+    prepare(
+        "folder",
+        [tmp_path / "p"],
+        tmp_path / "by_class",
+        options=Options(0.4, "classes"),
+        skip_bad=True,
+    )
     splits = load("folder", tmp_path / "by_class")
     assert sorted([*splits["train"].classes, *splits["test"].classes]) == ["a", "b", "c", "d", "e"]
     assert len(splits["test"].classes) == 2
@@ -298,14 +386,20 @@ def test_csv(tmp_path: Path) -> None:
     layouts.photos(tmp_path / "images")
     rows = [f"images/{label}/{i}.jpg,{label},train," for label in ("elm", "oak") for i in range(3)]
     rows += [f"images/{label}/0.jpg,{label},test,query" for label in ("Öl bäume", "yew")]
-    rows += [f"images/{label}/{i}.jpg,{label},test,gallery" for label in ("Öl bäume", "yew") for i in (1, 2)]
+    rows += [
+        f"images/{label}/{i}.jpg,{label},test,gallery"
+        for label in ("Öl bäume", "yew")
+        for i in (1, 2)
+    ]
     table = tmp_path / "photos.csv"
     table.write_text("path,label,split,role\n" + "\n".join(rows), encoding="utf-8-sig")
     prepare("csv", [table], tmp_path / "out" / "deep")
     splits = load("csv", tmp_path / "out" / "deep")
     assert counts(splits) == {"train": (6, 2), "test": (2, 2), "gallery": (4, 2)}
     assert splits["test"].classes == ["yew", "Öl bäume"]
-    table.write_text("path,label\n" + "\n".join(row.rsplit(",", 2)[0] for row in rows), encoding="utf-8")
+    table.write_text(
+        "path,label\n" + "\n".join(row.rsplit(",", 2)[0] for row in rows), encoding="utf-8"
+    )
     prepare("csv", [table], tmp_path / "out" / "plain")
     assert counts(load("csv", tmp_path / "out" / "plain")) == {"train": (6, 2), "test": (6, 2)}
 
@@ -313,8 +407,14 @@ def test_csv(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,label,n,n\na.jpg,b,1,2\n", r"x\.csv: has the columns path, label, n, n; must have path, label"),
-        ("path,label,split\na.jpg,b,trial\n", r"x\.csv, line 2: needs a path, a label, no further columns, and"),
+        (
+            "path,label,n,n\na.jpg,b,1,2\n",
+            r"x\.csv: has the columns path, label, n, n; must have path, label",
+        ),
+        (
+            "path,label,split\na.jpg,b,trial\n",
+            r"x\.csv, line 2: needs a path, a label, no further columns, and",
+        ),
         ("path,label,split,role\na.jpg,b,train,query\n", "line 2: needs a path, a label"),
         (
             "path,label\n\0.jpg,b\nx.jpg,c\ny.jpg,d\nz.jpg,e\n",
@@ -330,16 +430,22 @@ def test_invalid_csv(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_validation_and_metadata_columns_of_a_csv(tmp_path: Path) -> None:
-    """Rows of the split val form the validation split; other columns follow their image into every split."""
+    """Rows of the split val form the validation split; other columns follow their image into every
+    split."""
     layouts.photos(tmp_path / "images")
     splits_of = {"elm": "train", "oak": "train", "yew": "test", "Öl bäume": "test"}
-    rows = [(f"images/{label}/{i}.jpg", label, splits_of[label]) for label in splits_of for i in (0, 1, 2)]
+    rows = [
+        (f"images/{label}/{i}.jpg", label, splits_of[label])
+        for label in splits_of
+        for i in (0, 1, 2)
+    ]
     rows += [(f"images/{label}/{i}.jpg", label, "val") for label in ("elm", "oak") for i in (3, 4)]
     for number, (path, _, split) in enumerate(rows):
         if split == "val":
             pictures.write(tmp_path / path, 900 + number)
     text = "path,label,split,shop,price\n" + "\n".join(
-        f"{path},{label},{split},shop of {path},{i if i % 2 else ''}" for i, (path, label, split) in enumerate(rows)
+        f"{path},{label},{split},shop of {path},{i if i % 2 else ''}"
+        for i, (path, label, split) in enumerate(rows)
     )
     (tmp_path / "t.csv").write_text(text, encoding="utf-8")
     prepare("csv", [tmp_path / "t.csv"], tmp_path / "out" / "x")
@@ -353,9 +459,15 @@ def test_validation_and_metadata_columns_of_a_csv(tmp_path: Path) -> None:
             "price": [price[path] for path in split.ids],
         }
     assert len(held.ids) == 3
-    assert prepare_dataset.summary(prepared_data.read_marker(tmp_path / "out" / "x") or {})[3] == "metadata: price, shop"
+    assert (
+        prepare_dataset.summary(prepared_data.read_marker(tmp_path / "out" / "x") or {})[3]
+        == "metadata: price, shop"
+    )
     (tmp_path / "t.csv").write_text(text.replace("elm,val", "yew,val"), encoding="utf-8")
-    with pytest.raises(DataError, match=r"1 classes are in both validation and test \(yew\): test classes must be new"):
+    with pytest.raises(
+        DataError,
+        match=r"1 classes are in both validation and test \(yew\): test classes must be new",
+    ):
         prepare("csv", [tmp_path / "t.csv"], tmp_path / "out" / "y")
 
 
@@ -366,7 +478,9 @@ def test_a_data_set_with_a_validation_split_selects_on_it(monkeypatch: pytest.Mo
     config = small(steps=1, select="validation")
     assert experiments.build(config).splits["validation"] is given["validation"]
     share = dataclasses.replace(config, data=dataclasses.replace(config.data, validation_share=0.2))
-    with pytest.raises(ConfigError, match=r"data\.validation_share: the data set has its own validation split"):
+    with pytest.raises(
+        ConfigError, match=r"data\.validation_share: the data set has its own validation split"
+    ):
         experiments.build(share)
     del given["validation"]
     with pytest.raises(ConfigError, match=r"needs a validation set; set data\.validation_share"):
@@ -390,12 +504,14 @@ def test_unprepared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         np.testing.assert_array_equal(split.read(3, None), splits[name].read(3, None))
     (photos / "oak" / "1.jpg").write_bytes(b"nothing")
     with pytest.raises(
-        DataError, match=r"1 of 12 images cannot be used, the first is oak/1.jpg: not .*photos_prepared"
+        DataError,
+        match=r"1 of 12 images cannot be used, the first is oak/1.jpg: not .*photos_prepared",
     ):
         load("folder", photos)
     (tmp_path / "bare").mkdir()
     with pytest.raises(
-        DataError, match=r"data\.path=.*bare: there is no class folder with images; put the images of each"
+        DataError,
+        match=r"data\.path=.*bare: there is no class folder with images; put the images of each",
     ):
         load("folder", tmp_path / "bare")
 
@@ -408,7 +524,9 @@ def test_files_that_are_not_images_are_skipped_and_counted(
     photos = layouts.photos(tmp_path / "photos")
     layouts.written(photos, {"oak/notes.txt": b"text", "README": b"text"})
     skipped = "skipped 2 files other than images (no suffix: 1, .txt: 1)"
-    assert [load("folder", photos)["test"].note for _ in range(2)] == [f"data.path={photos}: {skipped}"] * 2
+    assert [load("folder", photos)["test"].note for _ in range(2)] == [
+        f"data.path={photos}: {skipped}"
+    ] * 2
     prepare("folder", [photos], tmp_path / "out", console=Console())
     assert f"--source={photos}: {skipped}" in capsys.readouterr().out.splitlines()
 
@@ -418,14 +536,18 @@ def test_images_outside_of_class_folders(tmp_path: Path) -> None:
     layouts.photos(tmp_path / "p" / "test", ("d", "e"), seed=800)
     for splits in ("auto", "classes"):
         with pytest.raises(
-            DataError, match=r"1 image, e\.g\. train/1\.jpg, is in no class folder.*--splits=none if 'train' is"
+            DataError,
+            match=r"1 image, e\.g\. train/1\.jpg, is in no class folder.*--splits=none if 'train' "
+            r"is",
         ):
             prepare("folder", [tmp_path / "p"], tmp_path / "out", options=Options(splits=splits))
 
 
 @pytest.mark.parametrize("name", ["cub", "parquet"])
 def test_unprepared_data_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match=rf"no such directory; dml-jax prepare --name={name} .*nowhere"):
+    with pytest.raises(
+        DataError, match=rf"no such directory; dml-jax prepare --name={name} .*nowhere"
+    ):
         load(name, tmp_path / "nowhere")
     with pytest.raises(DataError, match=rf"not a prepared data set; dml-jax prepare --name={name}"):
         load(name, tmp_path)
@@ -440,7 +562,9 @@ def test_damage_after_preparation(tmp_path: Path) -> None:
     index = tmp_path / "out" / prepared_data.INDEX
     names = index.read_bytes()
     index.write_bytes(names.replace(b"oak", b"elm"))
-    with pytest.raises(DataError, match=f"^{index}: has changed since it was written; prepare the data set again"):
+    with pytest.raises(
+        DataError, match=f"^{index}: has changed since it was written; prepare the data set again"
+    ):
         load("folder", tmp_path / "out")
     index.write_bytes(names)
     records.write_bytes(whole[:-1])
@@ -462,9 +586,13 @@ def test_damaged_records_name_the_image(tmp_path: Path) -> None:
     records = next((tmp_path / "out").rglob("*train.array_record*"))
     whole = records.read_bytes()
     start = whole.index(b"IHDR") if b"IHDR" in whole else whole.index(b"\xff\xd8\xff")
-    records.write_bytes(whole[: start + 200] + bytes([whole[start + 200] ^ 1]) + whole[start + 201 :])
+    records.write_bytes(
+        whole[: start + 200] + bytes([whole[start + 200] ^ 1]) + whole[start + 201 :]
+    )
     split = load("folder", tmp_path / "out")["train"]
-    with pytest.raises(DataError, match=r"records, image \d of train: is truncated or damaged \(.*prepare the data"):
+    with pytest.raises(
+        DataError, match=r"records, image \d of train: is truncated or damaged \(.*prepare the data"
+    ):
         [split.read(i, None) for i in range(len(split.labels))]
 
 
@@ -512,7 +640,10 @@ class Pictures(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
         return {
-            split: ((i, {"image": io.BytesIO(image), "label": name}) for i, (image, name) in enumerate(rows))
+            split: (
+                (i, {"image": io.BytesIO(image), "label": name})
+                for i, (image, name) in enumerate(rows)
+            )
             for split, rows in self._examples.items()
         }
 
@@ -553,7 +684,13 @@ def test_tfds_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_metadata_keeps_any_name(tmp_path: Path) -> None:
     labels = np.array([0, 1, 0], np.int64)
     splits = {
-        "train": Split(labels, ["a\nb", "ü,\"'", "\0"], unread, ["x", "ÿ"], files=["", os.fsdecode(b"\xff"), "漢字"]),
+        "train": Split(
+            labels,
+            ["a\nb", "ü,\"'", "\0"],
+            unread,
+            ["x", "ÿ"],
+            files=["", os.fsdecode(b"\xff"), "漢字"],
+        ),
         "test": Split(labels, ["1", "2", "3"], unread, ["a", "b"]),
     }
     split_metadata.save(tmp_path / "i.arrow", splits)

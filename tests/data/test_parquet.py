@@ -1,4 +1,5 @@
-"""Parquet files in the form of Hugging Face data sets: what is read from them, and one sentence for what cannot be."""
+"""Parquet files in the form of Hugging Face data sets: what is read from them, and one sentence for
+what cannot be."""
 
 import datetime
 import gc
@@ -31,15 +32,22 @@ def content(number: int) -> bytes:
 
 
 def table(rows: range, **columns: pa.Array) -> pa.Table:
-    """Rows whose image i has the content i and the class i % 4, as `datasets.Dataset.to_parquet` writes them."""
+    """Rows whose image i has the content i and the class i % 4, as `datasets.Dataset.to_parquet`
+    writes them."""
     images = [{"bytes": content(i), "path": f"{i}.img" if i else None} for i in rows]
-    given = {"image": pa.array(images, IMAGE), "label": pa.array([i % 4 for i in rows], pa.int64()), **columns}
+    given = {
+        "image": pa.array(images, IMAGE),
+        "label": pa.array([i % 4 for i in rows], pa.int64()),
+        **columns,
+    }
     features = {
         "image": {"_type": "Image"},
         "label": {"names": NAMES, "_type": "ClassLabel"},
         "sequence": [{"dtype": "int64", "_type": "Value"}],
     }
-    return pa.table(given).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    return pa.table(given).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
 
 
 def prepare(source: Path, output: Path, options: Options = Options()) -> dict[str, Split]:  # noqa: B008
@@ -103,7 +111,11 @@ def test_the_split_is_named_by_files_or_a_column(tmp_path: Path) -> None:
     column = pa.array(["val" if i in (4, 5, 8, 9) else words[i % 4] for i in range(16)])
     pq.write_table(table(range(16), split=column), tmp_path / "one.parquet")
     splits = prepare(tmp_path / "one.parquet", tmp_path / "by_column")
-    assert {name: len(split.ids) for name, split in splits.items()} == {"train": 4, "validation": 4, "test": 8}
+    assert {name: len(split.ids) for name, split in splits.items()} == {
+        "train": 4,
+        "validation": 4,
+        "test": 8,
+    }
     assert list(splits["train"].metadata) == ["path"]
 
 
@@ -111,11 +123,17 @@ def test_the_split_is_named_by_files_or_a_column(tmp_path: Path) -> None:
     ("columns", "expected"),
     [
         ({"image": pa.array([content(0)])}, "a.parquet/0 oak"),
-        ({"image": None, "img": pa.array([{"bytes": content(0), "path": None}], IMAGE)}, "a.parquet/0 oak"),
+        (
+            {"image": None, "img": pa.array([{"bytes": content(0), "path": None}], IMAGE)},
+            "a.parquet/0 oak",
+        ),
         ({"label": None, "species": pa.array([1])}, "a.parquet/0 oak"),
         ({"label": pa.array(["a tree"])}, "a.parquet/0 a tree"),
         ({"label": None}, r"a\.parquet: has no column 'label'; it has image; rename one of them"),
-        ({"image": pa.array(["x.jpg"])}, r"a\.parquet: column 'image' is string instead of binary or struct<bytes"),
+        (
+            {"image": pa.array(["x.jpg"])},
+            r"a\.parquet: column 'image' is string instead of binary or struct<bytes",
+        ),
         ({"image": pa.array([{"bytes": None, "path": "a.jpg"}], IMAGE)}, BAD_ROW),
         ({"label": pa.array([None], pa.int64())}, BAD_ROW),
         ({"label": pa.array([4])}, BAD_ROW),
@@ -129,7 +147,9 @@ def test_columns(tmp_path: Path, columns: dict[str, Any], expected: str) -> None
     named = {"names": NAMES, "_type": "ClassLabel"}
     features = {"img": {"_type": "Image"}, "label": named, "species": named}
     features = {name: feature for name, feature in features.items() if name in rows.column_names}
-    rows = rows.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    rows = rows.replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
     pq.write_table(rows, tmp_path / "a.parquet")
     arguments = {"a.parquet": File(tmp_path / "a.parquet")}, Options(scratch=tmp_path)
     if expected.startswith("a.parquet/"):
@@ -145,7 +165,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     whole = (tmp_path / "a.parquet").read_bytes()
     for damaged in (b"", whole[:4] + bytes(len(whole) - 12) + whole[-8:]):
         (tmp_path / "a.parquet").write_bytes(damaged)
-        with pytest.raises(DataError, match=r"--source=.*a\.parquet: is truncated or damaged \(.*; write or copy it"):
+        with pytest.raises(
+            DataError,
+            match=r"--source=.*a\.parquet: is truncated or damaged \(.*; write or copy it",
+        ):
             prepare(tmp_path / "a.parquet", tmp_path / "out")
     with pytest.raises(DataError, match=r"found no \.parquet file; .* unpack archives"):
         parquet.find({"a.parquet": File(tmp_path / "x.zip", 10, 100)}, Options(scratch=tmp_path))
@@ -155,12 +178,20 @@ def test_few_rows_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Of a single row group of 48 MiB, a few images of 256 KiB are in memory at a time."""
     images = [np.random.default_rng(i).bytes(2**18) for i in range(192)]
     rows = pa.table({"image": pa.array(images), "label": pa.array(["a"] * 192)})
-    options = {"use_dictionary": False, "compression": "none", "row_group_size": 192, "write_batch_size": 4}
+    options = {
+        "use_dictionary": False,
+        "compression": "none",
+        "row_group_size": 192,
+        "write_batch_size": 4,
+    }
     pq.write_table(rows, tmp_path / "a.parquet", **options)
     del rows
-    gc.collect()  # the counter is of the whole process: earlier tests leave Arrow buffers in reference cycles
+    # The counter is of the whole process: earlier tests leave Arrow buffers in reference cycles.
+    gc.collect()
     held, entry = [], parquet.Entry
-    monkeypatch.setattr(parquet, "Entry", lambda *given: held.append(pa.total_allocated_bytes()) or entry(*given))
+    monkeypatch.setattr(
+        parquet, "Entry", lambda *given: held.append(pa.total_allocated_bytes()) or entry(*given)
+    )
     entries = parquet.find({"a.parquet": File(tmp_path / "a.parquet")}, Options(scratch=tmp_path))
     assert [entry.file.read() for entry in entries] == images
     assert 2**18 < max(held) < 16 * 2**20
@@ -170,7 +201,9 @@ def test_a_page_that_claims_to_be_huge(tmp_path: Path) -> None:
     """1 GiB, by the header of the first page; the pages of the file have a few hundred bytes."""
     pq.write_table(table(range(4)), tmp_path / "a.parquet", use_dictionary=False)
     damaged = bytearray((tmp_path / "a.parquet").read_bytes())
-    damaged[4:15] = bytes.fromhex("1500 1502 158080808008 00")  # a data page, 1 byte unpacked, 2**30 bytes packed
+    damaged[4:15] = bytes.fromhex(
+        "1500 1502 158080808008 00"
+    )  # a data page, 1 byte unpacked, 2**30 bytes packed
     (tmp_path / "a.parquet").write_bytes(damaged)
     before = pa.default_memory_pool().max_memory()
     with pytest.raises(DataError, match=r"^a\.parquet: is truncated or damaged"):
@@ -180,9 +213,13 @@ def test_a_page_that_claims_to_be_huge(tmp_path: Path) -> None:
 
 def test_a_bomb_is_rejected(tmp_path: Path) -> None:
     """4 GiB of images in a file of less than a megabyte."""
-    repeated = pa.DictionaryArray.from_arrays(pa.array(np.zeros(4096, np.int32)), pa.array([bytes(2**20)]))
+    repeated = pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(4096, np.int32)), pa.array([bytes(2**20)])
+    )
     pq.write_table(
-        pa.table({"image": repeated, "label": pa.array(["a"] * 4096)}), tmp_path / "a.parquet", store_schema=False
+        pa.table({"image": repeated, "label": pa.array(["a"] * 4096)}),
+        tmp_path / "a.parquet",
+        store_schema=False,
     )
     assert (tmp_path / "a.parquet").stat().st_size < 2**20
     with pytest.raises(DataError, match=r"^a\.parquet: unpacks to more than 200 times its size"):
@@ -193,7 +230,9 @@ def test_a_bomb_is_rejected(tmp_path: Path) -> None:
 def test_a_bomb_is_rejected_by_its_header(tmp_path: Path) -> None:
     """128 MiB of zeros, compressed to a few kilobytes: refused before a page is read."""
     images = pa.array([bytes([i]) * 2**26 for i in range(2)])
-    pq.write_table(pa.table({"image": images, "label": ["a", "b"]}), tmp_path / "a.parquet", compression="zstd")
+    pq.write_table(
+        pa.table({"image": images, "label": ["a", "b"]}), tmp_path / "a.parquet", compression="zstd"
+    )
     assert (tmp_path / "a.parquet").stat().st_size < 2**17
     pa.default_memory_pool().release_unused()
     before = pa.total_allocated_bytes()
@@ -206,10 +245,18 @@ def test_a_bomb_is_rejected_by_its_header(tmp_path: Path) -> None:
 
 
 def test_a_batch_holds_few_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One stored value of 1 KiB stands for every row: the header does not say how large they are together."""
+    """One stored value of 1 KiB stands for every row: the header does not say how large they are
+    together."""
     monkeypatch.setattr(parquet, "BYTES", 4096)
-    repeated = pa.DictionaryArray.from_arrays(pa.array(np.zeros(50, np.int32)), pa.array([bytes(1024)]))
-    pq.write_table(pa.table({"image": repeated}), tmp_path / "a.parquet", store_schema=False, write_statistics=False)
+    repeated = pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(50, np.int32)), pa.array([bytes(1024)])
+    )
+    pq.write_table(
+        pa.table({"image": repeated}),
+        tmp_path / "a.parquet",
+        store_schema=False,
+        write_statistics=False,
+    )
     with parquet.opened(tmp_path / "a.parquet") as (opened, _):
         assert opened.metadata.row_group(0).total_byte_size < 2048
         batches = list(parquet.row_batches(opened, 0, ["image"]))

@@ -1,4 +1,5 @@
-"""Files at URLs: those of the local file system, by the same code as in buckets; with `slow`, in an emulated bucket."""
+"""Files at URLs: those of the local file system, by the same code as in buckets; with `slow`, in an
+emulated bucket."""
 
 import io
 import shutil
@@ -66,13 +67,17 @@ def test_a_damaged_data_set_is_not_used(bucket: Path, tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    with pytest.raises(DataError, match=r"prepared: .*array_record.*has changed since it was written"):
+    with pytest.raises(
+        DataError, match=r"prepared: .*array_record.*has changed since it was written"
+    ):
         prepared_data.staged(url)
 
 
 def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
     images = [path.read_bytes() for path in sorted(bucket.rglob("*.png"))]
-    parquet.write_table(pa.table({"image": images}), tmp_path / "bucket" / "a.parquet", row_group_size=10)
+    parquet.write_table(
+        pa.table({"image": images}), tmp_path / "bucket" / "a.parquet", row_group_size=10
+    )
     with tarfile.open(tmp_path / "bucket" / "b.tar", "w") as archive:
         for i, content in enumerate([*images[:5], b"no"]):
             info = tarfile.TarInfo(f"{i}.png")
@@ -114,7 +119,10 @@ def test_buckets(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with emulator.running() as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        images = {path.relative_to(bucket).as_posix(): path.read_bytes() for path in sorted(bucket.rglob("*.png"))}
+        images = {
+            path.relative_to(bucket).as_posix(): path.read_bytes()
+            for path in sorted(bucket.rglob("*.png"))
+        }
         for name, content in images.items():
             with written(f"{there}/photos/{name}") as draft:
                 draft.write_bytes(content)
@@ -123,9 +131,13 @@ def test_buckets(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(DataError, match="cannot be read"):
             prepared_data.staged(there.replace("bucket", "none") + "/photos")
         with written(f"{there}/shards/a.parquet") as draft:
-            parquet.write_table(pa.table({"image": list(images.values())}), draft, row_group_size=10)
+            parquet.write_table(
+                pa.table({"image": list(images.values())}), draft, row_group_size=10
+            )
         units, model = inputs.units([], inputs.bucket_shards(f"{there}/shards", "")), Tiny()
-        with embedding_shards.opened(f"{there}/out.parquet", embedding_shards.plan(units, embedding_shards.facts(model))) as out:
+        with embedding_shards.opened(
+            f"{there}/out.parquet", embedding_shards.plan(units, embedding_shards.facts(model))
+        ) as out:
             pass
         list(embedding_shards.embed(model, [(out.file(i), units[i]) for i in out.missing()]))
         assert out.missing() == []

@@ -15,12 +15,16 @@ LABELS = np.repeat(np.arange(len(SIZES)), SIZES)
 NAMES = sorted(samplers.SAMPLERS)
 
 
-def build(sampler: str, batch_size: int, images: int, seed: int = 3, labels: np.ndarray = LABELS) -> samplers.Sampler:
+def build(
+    sampler: str, batch_size: int, images: int, seed: int = 3, labels: np.ndarray = LABELS
+) -> samplers.Sampler:
     data = Data(sampler=sampler, batch_size=batch_size, images_per_class=images)  # type: ignore[arg-type]
     return samplers.build(data, labels, seed)
 
 
-@pytest.mark.parametrize(("batch_size", "images"), [(12, 4), (20, 4), (36, 4), (15, 5), (8, 1), (9, 3), (12, 6)])
+@pytest.mark.parametrize(
+    ("batch_size", "images"), [(12, 4), (20, 4), (36, 4), (15, 5), (8, 1), (9, 3), (12, 6)]
+)
 def test_balanced_counts_are_even_at_every_step(batch_size: int, images: int) -> None:
     sampler = build("balanced", batch_size, images)
     class_indices = samplers.indices_by_class(LABELS)
@@ -67,7 +71,10 @@ def test_shuffled_draws_no_image_twice_in_an_epoch() -> None:
     assert sampler.first_step(1) == len(LABELS) // 12
     for epoch in range(3):
         seen = np.concatenate(
-            [sampler.batch(s) for s in range(sampler.first_step(epoch), sampler.first_step(epoch + 1))]
+            [
+                sampler.batch(s)
+                for s in range(sampler.first_step(epoch), sampler.first_step(epoch + 1))
+            ]
         )
         assert len(set(seen)) == len(seen) == sampler.first_step(1) * 12
 
@@ -79,25 +86,47 @@ def test_any_labels_are_classes(name: str) -> None:
     options = {"batch_size": 12} | ({} if name in WITHOUT_CLASSES else {"images_per_class": 3})
     names = np.array(["ash", "beech", "elm", "fir", "lime", "oak", "pine", "plum", "yew"])
     expected = [make(LABELS, **options).batch(step) for step in range(5)]
-    for labels in (LABELS * 2 + 1, LABELS.astype(np.uint64) + 2**63, LABELS - 5, names[LABELS], list(names[LABELS])):
-        np.testing.assert_array_equal([make(labels, **options).batch(step) for step in range(5)], expected)
+    for labels in (
+        LABELS * 2 + 1,
+        LABELS.astype(np.uint64) + 2**63,
+        LABELS - 5,
+        names[LABELS],
+        list(names[LABELS]),
+    ):
+        np.testing.assert_array_equal(
+            [make(labels, **options).batch(step) for step in range(5)], expected
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 10, "images_per_class": 4}, "images_per_class=4: must divide data.batch_size=10"),
+        (
+            {"batch_size": 10, "images_per_class": 4},
+            "images_per_class=4: must divide data.batch_size=10",
+        ),
         ({"batch_size": 8, "images_per_class": 0}, "images_per_class=0: must be greater than 0"),
         ({"batch_size": 8, "images_per_class": -2}, "images_per_class=-2: must be"),
-        ({"batch_size": 8, "images_per_class": 8}, "batch_size=8: a batch would hold one class only"),
-        ({"batch_size": 8, "images_per_class": 16}, "images_per_class=16: must divide data.batch_size=8"),
+        (
+            {"batch_size": 8, "images_per_class": 8},
+            "batch_size=8: a batch would hold one class only",
+        ),
+        (
+            {"batch_size": 8, "images_per_class": 16},
+            "images_per_class=16: must divide data.batch_size=8",
+        ),
         ({"batch_size": 8.0, "images_per_class": 4}, "batch_size=8.0: must be a valid integer"),
         ({"batch_size": 0, "images_per_class": 4}, "batch_size=0: must be"),
-        ({"batch_size": np.int64(8), "images_per_class": np.int32(2), "seed": -1}, "seed=-1: must be"),
+        (
+            {"batch_size": np.int64(8), "images_per_class": np.int32(2), "seed": -1},
+            "seed=-1: must be",
+        ),
     ],
 )
-def test_the_rules_of_the_configuration_hold_in_direct_calls(name: str, options: dict[str, Any], message: str) -> None:
+def test_the_rules_of_the_configuration_hold_in_direct_calls(
+    name: str, options: dict[str, Any], message: str
+) -> None:
     if name in WITHOUT_CLASSES:
         options = {key: value for key, value in options.items() if key != "images_per_class"}
         if not message.startswith(("batch_size=8.0", "batch_size=0", "seed")):
@@ -106,9 +135,13 @@ def test_the_rules_of_the_configuration_hold_in_direct_calls(name: str, options:
         samplers.SAMPLERS[name](LABELS, **options)
 
 
-@pytest.mark.parametrize("labels", [LABELS.astype(float), LABELS[:, None], np.zeros(0, int), np.array([None, "a"])])
+@pytest.mark.parametrize(
+    "labels", [LABELS.astype(float), LABELS[:, None], np.zeros(0, int), np.array([None, "a"])]
+)
 def test_labels_that_are_no_classes(labels: np.ndarray) -> None:
-    with pytest.raises(DataError, match=r"^labels: hold .*; give one class per image, an integer or text$"):
+    with pytest.raises(
+        DataError, match=r"^labels: hold .*; give one class per image, an integer or text$"
+    ):
         samplers.balanced(labels, batch_size=4, images_per_class=2)
 
 
@@ -127,8 +160,18 @@ def test_one_class() -> None:
 @pytest.mark.parametrize(
     ("name", "size", "images", "message"),
     [
-        ("balanced", 40, 4, r"^data\.batch_size=40: .* 10 classes.* has 9; use at most data\.batch_size=36$"),
-        ("shuffled", 50, 4, r"^data\.batch_size=50: .* only 49 images; use a smaller data\.batch_size$"),
+        (
+            "balanced",
+            40,
+            4,
+            r"^data\.batch_size=40: .* 10 classes.* has 9; use at most data\.batch_size=36$",
+        ),
+        (
+            "shuffled",
+            50,
+            4,
+            r"^data\.batch_size=50: .* only 49 images; use a smaller data\.batch_size$",
+        ),
         ("balanced", 10, 4, r"^data\.images_per_class=4: must divide data\.batch_size=10"),
     ],
 )

@@ -39,9 +39,13 @@ def test_where_sessions_come_from(tmp_path: Path) -> None:
     assert sessions.find("", names, dated) == [""] * 3  # not all have a date
     assert sessions.find("", names[:2], dated[:2]) == days[:2]
     assert sessions.find("", names[:2], dated[:1] * 2) == [""] * 2  # all of one day
-    with pytest.raises(DataError, match=r"session=\^x_: fits none of 3 images, e\.g\. oak/train_1\.jpg"):
+    with pytest.raises(
+        DataError, match=r"session=\^x_: fits none of 3 images, e\.g\. oak/train_1\.jpg"
+    ):
         sessions.find("^x_", names)
-    with pytest.raises(ConfigError, match=r"session=\(: is neither a column nor a regular expression"):
+    with pytest.raises(
+        ConfigError, match=r"session=\(: is neither a column nor a regular expression"
+    ):
         sessions.find("(", names)
 
 
@@ -58,7 +62,9 @@ def test_all_classes_together() -> None:
     def read(start: int) -> object:
         return lambda index, rng: np.full((1, 1, 3), start + index, np.uint8)
 
-    train = Split(np.array([0, 1]), ["a", "b"], read(0), ["oak", "elm"], metadata={"day": [1, 2], "x": [0, 0]})
+    train = Split(
+        np.array([0, 1]), ["a", "b"], read(0), ["oak", "elm"], metadata={"day": [1, 2], "x": [0, 0]}
+    )
     test = Split(np.array([0, 0]), ["c", "d"], read(10), ["yew"], metadata={"day": [3, 4]})
     whole = together([train, test])
     assert [whole.classes[label] for label in whole.labels] == ["oak", "elm", "yew", "yew"]
@@ -69,7 +75,9 @@ def test_all_classes_together() -> None:
 
 
 def test_unknown_sessions_are_their_own() -> None:
-    split = Split(np.zeros(3, np.int64), [*"abc"], unread, ["x"], metadata={"session": ["s", "", ""]})
+    split = Split(
+        np.zeros(3, np.int64), [*"abc"], unread, ["x"], metadata={"session": ["s", "", ""]}
+    )
     (groups,) = sessions.groups({"test": split}).values()
     assert len(set(groups)) == 3
     assert sessions.groups({"test": split._replace(metadata={})}) == {}
@@ -83,8 +91,11 @@ def test_near_copies() -> None:
 
 
 @pytest.mark.slow
-def test_training_and_evaluation_across_sessions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Metrics of a run, of its controls and of `evaluate` are those of relevant images of other sessions."""
+def test_training_and_evaluation_across_sessions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Metrics of a run, of its controls and of `evaluate` are those of relevant images of other
+    sessions."""
     photos = layouts.photos(tmp_path / "photos", tuple(f"class {i}" for i in range(8)), each=6)
     for directory in photos.iterdir():
         for number, file in enumerate(sorted(directory.iterdir())):
@@ -114,12 +125,19 @@ def test_training_and_evaluation_across_sessions(tmp_path: Path, capsys: pytest.
     assert results["controls"]
     for session in ("", "^(a|b)_"):
         output = tmp_path / "out.json"
-        evaluate.execute([f"--model={run}", "--quiet", f"--output={output}", f"--session={session}"])
+        evaluate.execute(
+            [f"--model={run}", "--quiet", f"--output={output}", f"--session={session}"]
+        )
         assert json.loads(output.read_text())["map@r"] == pytest.approx(expected["map@r"], abs=1e-6)
     assert "across 2 sessions" in capsys.readouterr().out
     evaluate.execute([f"--model={run}", f"--data={photos}", "--quiet", f"--output={output}"])
     assert 0 <= json.loads(output.read_text())["near_copies"] <= 1
-    assert cli.exit_code(lambda: evaluate.execute([f"--model={run}", f"--data={photos}", "--session=^[ab]()"])) == 2
+    assert (
+        cli.exit_code(
+            lambda: evaluate.execute([f"--model={run}", f"--data={photos}", "--session=^[ab]()"])
+        )
+        == 2
+    )
     capsys.readouterr()
 
     code, run, text = train("all", "--config.data.split=all")

@@ -18,7 +18,10 @@ CENTRE = Data(crop="centre", resize=256, image_size=224)
 def test_narrow_images_are_rejected_before_they_are_enlarged(shape: Any) -> None:
     image = np.zeros(shape, np.uint8)
     tracemalloc.start()
-    with pytest.raises(DataError, match=rf"^{shape[1]}x{shape[0]} pixels: .* more than 100 times the other; crop it$"):
+    with pytest.raises(
+        DataError,
+        match=rf"^{shape[1]}x{shape[0]} pixels: .* more than 100 times the other; crop it$",
+    ):
         transforms.evaluation(CENTRE)(image)
     assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()

@@ -1,4 +1,5 @@
-"""How sources are understood: splits, classes, paths in tables, own output, skipped files, and what is said of them."""
+"""How sources are understood: splits, classes, paths in tables, own output, skipped files, and what
+is said of them."""
 
 import json
 import os
@@ -24,10 +25,14 @@ TWO = {"train": ["elm", "oak"], "test": ["ash", "yew"]}
 
 def at(*folders: str) -> Files:
     """Two images in each folder, which are not read."""
-    return {name: File(Path(name)) for path in folders for name in (f"{path}/1.jpg", f"{path}/2.jpg")}
+    return {
+        name: File(Path(name)) for path in folders for name in (f"{path}/1.jpg", f"{path}/2.jpg")
+    }
 
 
-def read(files: Files, *, recipe: Recipe = folder.RECIPE, labelled: bool = False, **options: object) -> Page:
+def read(
+    files: Files, *, recipe: Recipe = folder.RECIPE, labelled: bool = False, **options: object
+) -> Page:
     return understand(recipe, files, Options(**options), "photos", labelled=labelled)  # type: ignore[arg-type]
 
 
@@ -39,8 +44,8 @@ def table(rows: Sequence[str], images: Sequence[str], directory: Path) -> Files:
 
 @pytest.mark.parametrize(
     ("train", "test"),
-    [("train", "test"), ("Train", "Test"), ("TRAINING", "TESTING"), ("train_set", "test-set"), ("trainset", "testSet"),
-     ("TrainSet", "Test Set"), ("training_images", "query"), ("01_train", "02_test"), ("x/train", "x/test"),
+    [("train", "test"), ("Train", "Test"), ("TRAINING", "TESTING"), ("train_set", "test-set"), ("trainset", "testSet"),  # noqa: E501
+     ("TrainSet", "Test Set"), ("training_images", "query"), ("01_train", "02_test"), ("x/train", "x/test"),  # noqa: E501
      ("x/y/Train", "x/y/holdout"), ("train (1)", "test (1)")],
 )  # fmt: skip
 def test_folders_that_are_splits(train: str, test: str) -> None:
@@ -58,13 +63,21 @@ def test_folders_below_each_class_are_splits() -> None:
     assert page.classes() == {"train": ["elm", "oak"], "test": ["elm", "oak"]}
 
 
-CLOSED = at(*(f"{split}/{name}" for split in ("train", "valid", "test") for name in ("ash", "elm", "oak", "yew")))
+CLOSED = at(
+    *(
+        f"{split}/{name}"
+        for split in ("train", "valid", "test")
+        for name in ("ash", "elm", "oak", "yew")
+    )
+)
 
 
 @pytest.mark.parametrize("top", ["", "fruits/"])
 def test_the_same_classes_in_training_and_test(top: str) -> None:
     files = {f"{top}{path}": file for path, file in CLOSED.items()}
-    with pytest.raises(DataError, match=r"^photos: 4 classes are in both training and test .*--splits=classes, or"):
+    with pytest.raises(
+        DataError, match=r"^photos: 4 classes are in both training and test .*--splits=classes, or"
+    ):
         read(files)
     page = read(files, labelled=True)
     assert list(page.classes()) == ["train", "validation", "test"]
@@ -76,12 +89,22 @@ def test_the_same_classes_in_training_and_test(top: str) -> None:
 
 def test_a_class_may_be_called_test() -> None:
     page = read(at("oak", "elm", "test", "train"))
-    assert sorted(name for names in page.classes().values() for name in names) == ["elm", "oak", "test", "train"]
+    assert sorted(name for names in page.classes().values() for name in names) == [
+        "elm",
+        "oak",
+        "test",
+        "train",
+    ]
     assert page.doubts == ["the folders 'test', 'train' count as classes, not as splits"]
     assert read(at("test"), labelled=True).entries[0].class_name == "test"
-    with pytest.raises(DataError, match=r"in no class folder.* or give --splits=none if 'test' is a class"):
+    with pytest.raises(
+        DataError, match=r"in no class folder.* or give --splits=none if 'test' is a class"
+    ):
         read(at("train", "test"))
-    assert sum(len(names) for names in read(at("train", "test"), splits="none").classes().values()) == 2
+    assert (
+        sum(len(names) for names in read(at("train", "test"), splits="none").classes().values())
+        == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,8 +114,14 @@ def test_a_class_may_be_called_test() -> None:
             ("train/oak", "test/oak", "extra/oak"),
             r"the class 'oak' is in 'test/oak' and in 'train/oak'.*--splits=train:",
         ),
-        (("oak/train", "oak/test", "elm", "ash"), "the class 'oak' is in 'oak/test' and in 'oak/train'.*--splits=none"),
-        (("train/oak", "test/elm", "extra/ash"), "folders such as 'test' look like splits.*--splits=train:valid:test"),
+        (
+            ("oak/train", "oak/test", "elm", "ash"),
+            "the class 'oak' is in 'oak/test' and in 'oak/train'.*--splits=none",
+        ),
+        (
+            ("train/oak", "test/elm", "extra/ash"),
+            "folders such as 'test' look like splits.*--splits=train:valid:test",
+        ),
     ],
 )
 def test_uncertain_splits_are_refused(folders: Sequence[str], message: str) -> None:
@@ -105,28 +134,37 @@ def test_uncertain_splits_are_refused(folders: Sequence[str], message: str) -> N
 def test_named_splits() -> None:
     files = at("lernen/oak", "lernen/elm", "prüfen/ash", "prüfen/yew")
     assert read(files, splits="lernen:prüfen").classes() == TWO
-    assert read(files | at("wählen/oak"), splits="lernen:wählen:prüfen").classes() == {**TWO, "validation": ["oak"]}
+    assert read(files | at("wählen/oak"), splits="lernen:wählen:prüfen").classes() == {
+        **TWO,
+        "validation": ["oak"],
+    }
     with pytest.raises(DataError, match="the folder 'wählen/oak' is in none of them"):
         read(files | at("wählen/oak"), splits="lernen:prüfen")
     with pytest.raises(DataError, match="there are no folders of these names"):
         read(files, splits="a:b")
     for wrong in ("x", "", "a:a", ":b", "a:", "a:b:c:d:e"):
         with pytest.raises(
-            ConfigError, match=r"^--splits=.*: must be auto, classes, none, or the names of the folders"
+            ConfigError,
+            match=r"^--splits=.*: must be auto, classes, none, or the names of the folders",
         ):
             Options(splits=wrong).named()
 
 
 def test_folders_inside_class_folders() -> None:
-    """They belong to the class if it holds images of its own; otherwise they are classes, and this is said."""
+    """They belong to the class if it holds images of its own; otherwise they are classes, and this
+    is said."""
     page = read(at("oak", "oak/2024/march", "elm", "yew/a", "yew/b"))
     assert {entry.class_name for entry in page.entries} == {"oak", "elm", "yew/a", "yew/b"}
     assert len([entry for entry in page.entries if entry.class_name == "oak"]) == 4
     assert page.doubts[0].startswith(
         "1 folder inside class folders, e.g. 'oak/2024/march', counts as part of that class"
     )
-    assert page.doubts[1].startswith("2 classes, e.g. 'yew/a', are folders in 1 folder; if such folders are parts")
-    by_day = read(at("oak/monday", "oak/friday", "elm/monday", "elm", "yew/friday"), session="folder")
+    assert page.doubts[1].startswith(
+        "2 classes, e.g. 'yew/a', are folders in 1 folder; if such folders are parts"
+    )
+    by_day = read(
+        at("oak/monday", "oak/friday", "elm/monday", "elm", "yew/friday"), session="folder"
+    )
     assert {entry.class_name for entry in by_day.entries} == {"oak", "elm", "yew"}
 
 
@@ -135,10 +173,16 @@ def test_equal_and_near_equal_names() -> None:
     assert {entry.class_name for entry in page.entries} == {"ash", "gr\u00fcn", "oak", "elm"}
     assert page.doubts == ["2 classes are written in several ways, e.g. 'ash' and 'ash '"]
     split = at("train/Gray Catbird", "train/oak", "test/gray_catbird", "test/elm")
-    message = r"^photos: the classes 'Gray Catbird' in training and 'gray_catbird' in test look like .*--splits=classes"
+    message = (
+        r"^photos: the classes 'Gray Catbird' in training and 'gray_catbird' in test look "
+        r"like .*--splits=classes"
+    )
     with pytest.raises(DataError, match=message):
         read(split)
-    alike = "near-equal names of classes: 'Gray Catbird' and 'gray_catbird'; rename those that are the same"
+    alike = (
+        "near-equal names of classes: 'Gray Catbird' and 'gray_catbird'; rename those that "
+        "are the same"
+    )
     assert read(split, splits="train:test").doubts == [alike]
     divided = read(split, splits="classes")
     assert divided.doubts == [alike]
@@ -155,7 +199,8 @@ def test_near_equal_names_are_divided_together(share: float) -> None:
 
 @pytest.mark.parametrize(
     "written",
-    ["images/ö 1.jpg", "./images/ö 1.jpg", "images/../images//ö 1.jpg", "images\\ö 1.jpg", "images/o\u0308 1.jpg",
+    ["images/ö 1.jpg", "./images/ö 1.jpg", "images/../images//ö 1.jpg", "images\\ö 1.jpg", "images/o\u0308 "  # noqa: E501
+                                                                                           "1.jpg",
      "/elsewhere/data/images/ö 1.jpg", "C:\\data\\images\\ö 1.jpg"],
 )  # fmt: skip
 def test_paths_in_tables(tmp_path: Path, written: str) -> None:
@@ -168,16 +213,28 @@ def test_paths_in_tables(tmp_path: Path, written: str) -> None:
 
 
 def test_paths_relative_to_a_folder_of_the_table(tmp_path: Path) -> None:
-    files = table(["path,label", "../images/1.jpg,oak", "images/2.jpg,elm"], ["images/1.jpg", "images/2.jpg"], tmp_path)
+    files = table(
+        ["path,label", "../images/1.jpg,oak", "images/2.jpg,elm"],
+        ["images/1.jpg", "images/2.jpg"],
+        tmp_path,
+    )
     files = {("labels/t.csv" if name == "t.csv" else name): file for name, file in files.items()}
-    assert [entry.id for entry in read(files, recipe=csv.RECIPE).entries] == ["images/1.jpg", "images/2.jpg"]
+    assert [entry.id for entry in read(files, recipe=csv.RECIPE).entries] == [
+        "images/1.jpg",
+        "images/2.jpg",
+    ]
 
 
 def test_absolute_paths_share_one_start(tmp_path: Path) -> None:
     """A path below another folder does not stand for a file of the same name."""
     rows = ["path,label", "/a/x/1.jpg,oak", "/a/x/2.jpg,oak", "/b/x/3.jpg,elm", "/a/x/4.jpg,elm"]
     page = read(table(rows, [f"x/{i}.jpg" for i in (1, 2, 3)], tmp_path), recipe=csv.RECIPE)
-    assert [entry.id for entry in page.entries] == ["x/1.jpg", "x/2.jpg", "/b/x/3.jpg", "/a/x/4.jpg"]
+    assert [entry.id for entry in page.entries] == [
+        "x/1.jpg",
+        "x/2.jpg",
+        "/b/x/3.jpg",
+        "/a/x/4.jpg",
+    ]
     assert page.missing() == ["/b/x/3.jpg", "/a/x/4.jpg"]
     assert "50 % of the listed images (2) are missing, e.g. /b/x/3.jpg" in page.doubts
 
@@ -185,7 +242,9 @@ def test_absolute_paths_share_one_start(tmp_path: Path) -> None:
 def test_a_table_whose_images_are_elsewhere(tmp_path: Path) -> None:
     files = table(["path,label", "1.jpg,oak", "2.jpg,elm"], ["other/3.jpg"], tmp_path)
     with pytest.raises(
-        DataError, match=r"all 2 listed images are missing, e\.g\. 1\.jpg; the source holds 1 image, e\.g\. other/3"
+        DataError,
+        match=r"all 2 listed images are missing, e\.g\. 1\.jpg; the source holds 1 image, e\.g\. "
+        r"other/3",
     ):
         read(files, recipe=csv.RECIPE)
 
@@ -196,15 +255,26 @@ def test_splits_of_tables(tmp_path: Path) -> None:
 
     def rows(*splits: str) -> Files:
         by_class = dict(zip(names, splits, strict=True))
-        return table(["path,label,split", *(f"{p},{p[:3]},{by_class[p[:3]]}" for p in images)], images, tmp_path)
+        return table(
+            ["path,label,split", *(f"{p},{p[:3]},{by_class[p[:3]]}" for p in images)],
+            images,
+            tmp_path,
+        )
 
-    for splits in (("Training", "train", "TEST", "testing"), ("train_set", "train", "query", "query")):
+    for splits in (
+        ("Training", "train", "TEST", "testing"),
+        ("train_set", "train", "query", "query"),
+    ):
         assert read(rows(*splits), recipe=csv.RECIPE).classes() == TWO
-    with pytest.raises(DataError, match=r"line 2: .*--splits=train:valid:test names other splits than 'a'"):
+    with pytest.raises(
+        DataError, match=r"line 2: .*--splits=train:valid:test names other splits than 'a'"
+    ):
         read(rows("a", "a", "b", "b"), recipe=csv.RECIPE)
     assert read(rows("a", "a", "b", "b"), recipe=csv.RECIPE, splits="a:b").classes() == TWO
     for splits in ("none", "classes"):
-        assert read(rows("train", "train", "test", "test"), recipe=csv.RECIPE, splits=splits).divided
+        assert read(
+            rows("train", "train", "test", "test"), recipe=csv.RECIPE, splits=splits
+        ).divided
 
 
 @pytest.mark.parametrize("validation", ["valid", "dev", "val"])
@@ -220,7 +290,11 @@ def test_splits_of_parquet_files(tmp_path: Path, validation: str) -> None:
     files = {path.name: File(path) for path in tmp_path.glob("*.parquet")}
     page = read(files, recipe=parquet.RECIPE, scratch=tmp_path / "scratch")
     assert page.divided
-    assert [line for line in page.doubts if "give no split, because not all of training and test have one" in line]
+    assert [
+        line
+        for line in page.doubts
+        if "give no split, because not all of training and test have one" in line
+    ]
 
 
 OUTPUTS = {
@@ -233,18 +307,24 @@ OUTPUTS = {
 
 
 @pytest.mark.parametrize("marker", OUTPUTS)
-def test_own_output_is_left_out(tmp_path: Path, marker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_output_is_left_out(
+    tmp_path: Path, marker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     photos = layouts.photos(tmp_path / "photos")
     before = formats.load(Data(name="folder", path=str(photos)))
     pictures.write(photos / "runs" / "x" / "figures" / "1.png", 1)
     (photos / "runs" / "x" / marker).write_text(json.dumps(OUTPUTS[marker]))
     after = formats.load(Data(name="folder", path=str(photos)))
-    assert {name: list(split.ids) for name, split in after.items()} == {n: list(s.ids) for n, s in before.items()}
+    assert {name: list(split.ids) for name, split in after.items()} == {
+        n: list(s.ids) for n, s in before.items()
+    }
     assert "left out, because dml_jax has written them: runs/x (" in after["test"].note
     assert set(formats.class_folders([str(photos)])) == {"elm", "oak", "yew", "Öl bäume"}
     (photos / "runs" / "x" / marker).write_text("[" * 5000)  # of another program
-    assert "runs/x/figures" in {entry.class_name for entry in read(dict(sources.walk(photos))).entries}
+    assert "runs/x/figures" in {
+        entry.class_name for entry in read(dict(sources.walk(photos))).entries
+    }
 
 
 def test_a_run_in_the_folder_of_the_photographs_itself(tmp_path: Path) -> None:
@@ -256,16 +336,25 @@ def test_a_run_in_the_folder_of_the_photographs_itself(tmp_path: Path) -> None:
 
 
 def test_skipped_files_are_counted_by_suffix() -> None:
-    files = at("oak", "elm") | {name: File(Path(name)) for name in ("oak/1.JPG", "oak/2.mpo", "elm/3.avif")}
-    files |= {name: File(Path(name)) for name in ("oak/a.cr2", "oak/b.CR2", "elm/x", "elm/y.svg", "elm/z.cr2")}
+    files = at("oak", "elm") | {
+        name: File(Path(name)) for name in ("oak/1.JPG", "oak/2.mpo", "elm/3.avif")
+    }
+    files |= {
+        name: File(Path(name))
+        for name in ("oak/a.cr2", "oak/b.CR2", "elm/x", "elm/y.svg", "elm/z.cr2")
+    }
     page = read(files)
     assert len(page.entries) == 7
     assert page.doubts == ["skipped 5 files other than images (.cr2: 3, no suffix: 1, .svg: 1)"]
 
 
 def test_images_that_a_table_does_not_list_are_counted(tmp_path: Path) -> None:
-    files = table(["path,label", "1.jpg,oak", "2.jpg,elm"], ["1.jpg", "2.jpg", "3.jpg", "4.jpg"], tmp_path)
-    assert read(files, recipe=csv.RECIPE).doubts == ["2 images, e.g. 3.jpg, not listed and not used"]
+    files = table(
+        ["path,label", "1.jpg,oak", "2.jpg,elm"], ["1.jpg", "2.jpg", "3.jpg", "4.jpg"], tmp_path
+    )
+    assert read(files, recipe=csv.RECIPE).doubts == [
+        "2 images, e.g. 3.jpg, not listed and not used"
+    ]
 
 
 def test_at_most_ten_lines_are_printed() -> None:
@@ -278,12 +367,19 @@ def test_a_table_is_read_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """By training, and by commands that compare all images of a folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     photos = layouts.photos(tmp_path / "x" / "images", ("elm", "oak", "ash", "yew"))
-    rows = [f"{photos / name / f'{i}.jpg'},{name}" for name in ("elm", "oak", "ash", "yew") for i in range(3)]
+    rows = [
+        f"{photos / name / f'{i}.jpg'},{name}"
+        for name in ("elm", "oak", "ash", "yew")
+        for i in range(3)
+    ]
     (tmp_path / "x" / "t.csv").write_text("path,label\n" + "\n".join(rows))
     splits = formats.load(Data(name="csv", path=str(tmp_path / "x")))
     assert {name: len(split.ids) for name, split in splits.items()} == {"train": 6, "test": 6}
     assert splits["test"].read(0, None).shape[2] == 3
-    expected = {name: [photos / name / f"{i}.jpg" for i in range(3)] for name in ("elm", "oak", "ash", "yew")}
+    expected = {
+        name: [photos / name / f"{i}.jpg" for i in range(3)]
+        for name in ("elm", "oak", "ash", "yew")
+    }
     for source in (tmp_path / "x", tmp_path / "x" / "t.csv"):
         assert formats.class_folders([str(source)]) == expected
     (tmp_path / "x.zip").write_bytes(b"")
@@ -291,13 +387,20 @@ def test_a_table_is_read_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         formats.class_folders([str(tmp_path / "x.zip")])
 
 
-def test_training_in_place_with_a_session_for_each_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_in_place_with_a_session_for_each_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The folders in a class folder are sessions of one class, in training as in other commands."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for number, name in enumerate(("ash", "elm", "oak", "yew")):
         layouts.photos(tmp_path / "photos" / name, ("friday", "monday"), seed=100 * number)
     splits = formats.load(Data(name="folder", path=str(tmp_path / "photos"), session="folder"))
-    assert sorted([*splits["train"].classes, *splits["test"].classes]) == ["ash", "elm", "oak", "yew"]
+    assert sorted([*splits["train"].classes, *splits["test"].classes]) == [
+        "ash",
+        "elm",
+        "oak",
+        "yew",
+    ]
     assert set(splits["test"].metadata["session"]) == {"friday", "monday"}
     days = formats.load(Data(name="folder", path=str(tmp_path / "photos")))
     assert (len(days["train"].classes), len(days["test"].classes)) == (4, 4)
@@ -308,12 +411,17 @@ def test_links_and_twins_are_read(tmp_path: Path) -> None:
     photos = layouts.photos(tmp_path / "photos", ("oak", "elm"))
     pictures.write(photos / "oak" / "0.JPG", 5)
     os.symlink(photos / "oak" / "0.jpg", photos / "elm" / "linked.jpg")
-    assert {"oak/0.jpg", "oak/0.JPG", "elm/linked.jpg"} <= {e.id for e in read(dict(sources.walk(photos))).entries}
+    assert {"oak/0.jpg", "oak/0.JPG", "elm/linked.jpg"} <= {
+        e.id for e in read(dict(sources.walk(photos))).entries
+    }
 
 
 def test_a_published_data_set_that_cannot_be_read_is_no_folder_of_classes(tmp_path: Path) -> None:
-    """Its folders would be two classes, "cars_train" and "cars_test"; --splits=none takes them for classes."""
+    """Its folders would be two classes, "cars_train" and "cars_test"; --splits=none takes them for
+    classes."""
     (directory,) = layouts.cars_kaggle(tmp_path)
-    with pytest.raises(DataError, match=r"not read as cars: .*cars_annos\.mat: none of its 8 images.*--splits=none"):
+    with pytest.raises(
+        DataError, match=r"not read as cars: .*cars_annos\.mat: none of its 8 images.*--splits=none"
+    ):
         formats.class_folders([str(directory)])
     assert len(formats.class_folders([str(directory)], splits="none")) == 2

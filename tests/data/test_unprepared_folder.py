@@ -1,4 +1,5 @@
-"""Unprepared folders: changed images are noticed, copies are the same data set, a damaged cache is replaced."""
+"""Unprepared folders: changed images are noticed, copies are the same data set, a damaged cache is
+replaced."""
 
 import os
 import shutil
@@ -66,7 +67,9 @@ def test_a_damaged_cache_is_replaced(
     assert data_hash(photos) == before
 
 
-def test_a_cache_that_cannot_be_written_is_not_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_not_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert data_hash(layouts.photos(tmp_path / "photos"))
@@ -75,7 +78,9 @@ def test_a_cache_that_cannot_be_written_is_not_needed(tmp_path: Path, monkeypatc
 def test_a_pipe_is_not_read(tmp_path: Path) -> None:
     photos = layouts.photos(tmp_path / "photos")
     os.mkfifo(photos / "oak" / "odd.jpg")
-    with pytest.raises(DataError, match=r"the first is oak/odd\.jpg: not a regular file of at most 256 MiB"):
+    with pytest.raises(
+        DataError, match=r"the first is oak/odd\.jpg: not a regular file of at most 256 MiB"
+    ):
         data_hash(photos)
 
 

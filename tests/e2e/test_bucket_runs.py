@@ -1,4 +1,5 @@
-"""Whole runs in an emulator of Google Cloud Storage: killed and resumed, with a lost upload, and by two processes."""
+"""Whole runs in an emulator of Google Cloud Storage: killed and resumed, with a lost upload, and by
+two processes."""
 
 import json
 import os
@@ -20,9 +21,21 @@ from tests.test_main import CONFIG, ROOT, TINY, environment
 pytest.importorskip("gcsfs")
 pytest.importorskip("gcp_storage_emulator")
 pytestmark = pytest.mark.slow
-RUN = [CONFIG, *TINY, "--config.train.steps=60", "--config.train.checkpoint_every=20", "--config.train.keep_every=30",
-       "--config.train.log_every=5", "--config.evaluation.controls=false"]  # fmt: skip
-SAME = ("metrics.jsonl", "queries.npz", "embeddings/test/embeddings.npy", "checkpoints/kept/60.safetensors")
+RUN = [
+    CONFIG,
+    *TINY,
+    "--config.train.steps=60",
+    "--config.train.checkpoint_every=20",
+    "--config.train.keep_every=30",
+    "--config.train.log_every=5",
+    "--config.evaluation.controls=false",
+]
+SAME = (
+    "metrics.jsonl",
+    "queries.npz",
+    "embeddings/test/embeddings.npy",
+    "checkpoints/kept/60.safetensors",
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +46,13 @@ def client() -> Iterator[Any]:
 
 def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "dml_jax.main", *RUN, *arguments], cwd=ROOT, env=environment() | variables,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "dml_jax.main", *RUN, *arguments],
+        cwd=ROOT,
+        env=environment() | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def finished(process: subprocess.Popen[str]) -> str:
@@ -52,13 +69,19 @@ def wait_for(client: Any, path: str) -> None:
     raise AssertionError(path)
 
 
-def test_a_killed_run_continues_bit_for_bit_also_after_a_lost_upload(client: Any, tmp_path: Path) -> None:
+def test_a_killed_run_continues_bit_for_bit_also_after_a_lost_upload(
+    client: Any, tmp_path: Path
+) -> None:
     finished(start(f"--workdir={tmp_path}"))
     first = start("--workdir=gs://bucket/killed")
     wait_for(client, "bucket/killed/checkpoints/latest/40/manifest.json")
     os.kill(first.pid, signal.SIGKILL)
     first.communicate()
-    lost = next(p for p in client.find("bucket/killed/checkpoints/latest/40/state") if "/ocdbt.process_0/d/" in p)
+    lost = next(
+        p
+        for p in client.find("bucket/killed/checkpoints/latest/40/state")
+        if "/ocdbt.process_0/d/" in p
+    )
     client.rm_file(lost)
     printed = finished(start("--workdir=gs://bucket/killed"))
     assert f"taking over from process {first.pid} on " in printed

@@ -1,4 +1,5 @@
-"""Two processes of two devices each agree with one device; an error or Ctrl-C in one ends all, each with a message."""
+"""Two processes of two devices each agree with one device; an error or Ctrl-C in one ends all, each
+with a message."""
 
 import fcntl
 import json
@@ -34,7 +35,8 @@ def free_port() -> int:
 
 @pytest.mark.parametrize("failing", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_processes_end_together(tmp_path: Path, failing: int) -> None:
-    """Process 0 fails early, as the work directory is locked; process 1 later, as it cannot write its log."""
+    """Process 0 fails early, as the work directory is locked; process 1 later, as it cannot write
+    its log."""
     port = free_port()
     (tmp_path / "run" / "logs").mkdir(parents=True)
     if failing == 1:
@@ -42,7 +44,9 @@ def test_processes_end_together(tmp_path: Path, failing: int) -> None:
     with open(tmp_path / "run" / ".config.json.lock", "w") as lock:
         if failing == 0:
             fcntl.flock(lock, fcntl.LOCK_EX)
-        processes = [start(f"--workdir={tmp_path / 'run'}", port=port, number=number) for number in range(2)]
+        processes = [
+            start(f"--workdir={tmp_path / 'run'}", port=port, number=number) for number in range(2)
+        ]
         errors = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [2, 2], errors
     lines = [[line for line in text.splitlines() if line.startswith("error: ")] for text in errors]
@@ -65,7 +69,10 @@ def test_ctrl_c_in_one_process_outside_training() -> None:
         "run.check = busy\n"
         "sys.exit(main.main())\n"
     )
-    processes = [start("--mode=check", port=port, number=number, program=["-c", program]) for number in range(2)]
+    processes = [
+        start("--mode=check", port=port, number=number, program=["-c", program])
+        for number in range(2)
+    ]
     errors = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [130, 130], errors
     assert "error: process 1 has stopped: SIGINT" in errors[0]
@@ -95,7 +102,9 @@ def test_different_configurations_do_not_train_together(tmp_path: Path) -> None:
     assert [process.returncode for process in processes] == [2, 2], errors
     for text in errors:
         (line,) = [line for line in text.splitlines() if line.startswith("error: ")]
-        assert "the processes differ in data.batch_size, seed; start all with the same options" in line
+        assert (
+            "the processes differ in data.batch_size, seed; start all with the same options" in line
+        )
         assert "Traceback" not in text
     assert not (tmp_path / "run").exists()
 
@@ -103,9 +112,15 @@ def test_different_configurations_do_not_train_together(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hanging"])
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_lost_process_ends_the_other_with_a_message(lost: int, how: signal.Signals, tmp_path: Path) -> None:
+def test_a_lost_process_ends_the_other_with_a_message(
+    lost: int, how: signal.Signals, tmp_path: Path
+) -> None:
     port = free_port()
-    endless = [f"--workdir={tmp_path / 'run'}", "--config.train.steps=100000", "--config.train.log_every=5"]
+    endless = [
+        f"--workdir={tmp_path / 'run'}",
+        "--config.train.steps=100000",
+        "--config.train.log_every=5",
+    ]
     processes = [start(*endless, "--silence=15", port=port, number=number) for number in range(2)]
     deadline = time.monotonic() + 300
     while not (tmp_path / "run" / "metrics.jsonl").exists():
@@ -116,7 +131,11 @@ def test_a_lost_process_ends_the_other_with_a_message(lost: int, how: signal.Sig
     processes[lost].kill()
     processes[lost].communicate()
     assert processes[1 - lost].returncode == 75, error
-    problem = "was killed or its machine failed" if how == signal.SIGKILL else "has given no sign of life for 15 s"
+    problem = (
+        "was killed or its machine failed"
+        if how == signal.SIGKILL
+        else "has given no sign of life for 15 s"
+    )
     assert f"error: process {lost} {problem}; start all processes again to continue" in error
     assert "Traceback" not in error
     stacks = (tmp_path / "run" / "logs" / f"host-{1 - lost}.stacks").read_text()
@@ -142,8 +161,14 @@ def test_a_signal_during_an_evaluation(tmp_path: Path) -> None:
         "Embedder.embed_split = slow\n"
         "sys.exit(main.main())\n"
     )
-    options = [f"--workdir={tmp_path / 'run'}", "--config.train.evaluate_every=1", "--config.evaluation.batch_size=2"]
-    processes = [start(*options, port=port, number=number, program=["-c", program]) for number in range(2)]
+    options = [
+        f"--workdir={tmp_path / 'run'}",
+        "--config.train.evaluate_every=1",
+        "--config.evaluation.batch_size=2",
+    ]
+    processes = [
+        start(*options, port=port, number=number, program=["-c", program]) for number in range(2)
+    ]
     deadline = time.monotonic() + 300
     while not (tmp_path / "evaluating").exists():
         assert time.monotonic() < deadline
@@ -158,12 +183,21 @@ def test_a_signal_during_an_evaluation(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_processes_agree_with_one(tmp_path: Path) -> None:
     arguments = [
-        CONFIG, *TINY, "--config.train.steps=30", "--config.train.evaluate_every=15",
-        "--config.train.checkpoint_every=10", "--config.evaluation.cluster=true", "--config.evaluation.controls=false",
-    ]  # fmt: skip
+        CONFIG,
+        *TINY,
+        "--config.train.steps=30",
+        "--config.train.evaluate_every=15",
+        "--config.train.checkpoint_every=10",
+        "--config.evaluation.cluster=true",
+        "--config.evaluation.controls=false",
+    ]
     single = command(*arguments, f"--workdir={tmp_path / 'one'}")
     assert single.returncode == 0, single.stderr
-    group = [f"--workdir={tmp_path / 'two'}", f"--coordinator=localhost:{free_port()}", "--processes=2"]
+    group = [
+        f"--workdir={tmp_path / 'two'}",
+        f"--coordinator=localhost:{free_port()}",
+        "--processes=2",
+    ]
     devices = {**environment(), "JAX_NUM_CPU_DEVICES": "2"}
     processes = [
         subprocess.Popen(
@@ -185,14 +219,22 @@ def test_two_processes_agree_with_one(tmp_path: Path) -> None:
     for a, b in zip(one, two, strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
         assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-4)
-    embeddings = [np.load(tmp_path / name / "embeddings" / "test" / "embeddings.npy") for name in ("one", "two")]
+    embeddings = [
+        np.load(tmp_path / name / "embeddings" / "test" / "embeddings.npy")
+        for name in ("one", "two")
+    ]
     np.testing.assert_allclose(*embeddings, atol=1e-4)
-    assert sorted(p.name for p in (tmp_path / "two" / "checkpoints" / "latest").iterdir()) == ["10", "20", "30"]
+    assert sorted(p.name for p in (tmp_path / "two" / "checkpoints" / "latest").iterdir()) == [
+        "10",
+        "20",
+        "30",
+    ]
 
 
 @pytest.mark.slow
 def test_a_second_start_where_one_process_compiles_for_longer(tmp_path: Path) -> None:
-    """Process 0 has its programs in the cache; process 1 takes longer than the 30 s in which Gloo connects devices."""
+    """Process 0 has its programs in the cache; process 1 takes longer than the 30 s in which Gloo
+    connects devices."""
     program = (
         "import sys, time\n"
         "from dml_jax import main\n"
@@ -208,18 +250,32 @@ def test_a_second_start_where_one_process_compiles_for_longer(tmp_path: Path) ->
         "Experiment.jitted_step = slow\n"
         "sys.exit(main.main())\n"
     )
-    variables = {**environment(), "JAX_NUM_CPU_DEVICES": "2", "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+    variables = {
+        **environment(),
+        "JAX_NUM_CPU_DEVICES": "2",
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+    }
     for steps in (2, 4):
-        options = [CONFIG, *TINY, f"--workdir={tmp_path / 'run'}", f"--config.train.steps={steps}",
-                   "--config.train.schedule=constant", "--config.evaluation.controls=false"]  # fmt: skip
+        options = [
+            CONFIG,
+            *TINY,
+            f"--workdir={tmp_path / 'run'}",
+            f"--config.train.steps={steps}",
+            "--config.train.schedule=constant",
+            "--config.evaluation.controls=false",
+        ]
         group = [f"--coordinator=localhost:{free_port()}", "--processes=2"]
         processes = [
             subprocess.Popen(
                 [sys.executable, "-c", program, *options, *group, f"--process={number}"],
-                cwd=ROOT, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                cwd=ROOT,
+                env=variables,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
             )
             for number in range(2)
-        ]  # fmt: skip
+        ]
         errors = [process.communicate(timeout=300)[1] for process in processes]
         assert [process.returncode for process in processes] == [0, 0], errors
     (line,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())

@@ -1,4 +1,5 @@
-"""Retrieval by brute force in NumPy float64: the full distance matrix, a stable sort and the textbook definitions."""
+"""Retrieval by brute force in NumPy float64: the full distance matrix, a stable sort and the
+textbook definitions."""
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ def distances(queries, gallery, metric):
     queries, gallery = np.asarray(queries, np.float64), np.asarray(gallery, np.float64)
     if metric == "cosine":
         queries, gallery = (
-            x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300) for x in (queries, gallery)
+            x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
+            for x in (queries, gallery)
         )
         return 1 - queries @ gallery.T
     return np.sqrt(((queries[:, None] - gallery[None]) ** 2).sum(-1))
@@ -18,8 +20,8 @@ def distances(queries, gallery, metric):
 def retrieval(distances, relevant, ks, *, omitted=None, position=False, labels=None):
     """Metrics by their definitions from distances [Q, G] and the relevant pairs, bool [Q, G].
 
-    Each query leaves out the pairs that are `omitted`, and its nearest candidate if `position`. Returns the means, with
-    that over classes only if there are `labels`, and the values per query.
+    Each query leaves out the pairs that are `omitted`, and its nearest candidate if `position`.
+    Returns the means, with that over classes only if there are `labels`, and the values per query.
     """
     first, values = [], []
     for i, row in enumerate(distances):
@@ -41,14 +43,23 @@ def retrieval(distances, relevant, ks, *, omitted=None, position=False, labels=N
     first, values = np.array(first), np.array(values).T
     means = {f"recall@{k}": float(((first > 0) & (first <= k)).mean()) for k in ks}
     means["mrr"] = float(np.where(first > 0, 1 / np.maximum(first, 1), 0).mean())
-    names = ["r_precision", "map@r", "map", *(f"precision@{k}" for k in ks), *(f"map@{k}" for k in ks)]
+    names = [
+        "r_precision",
+        "map@r",
+        "map",
+        *(f"precision@{k}" for k in ks),
+        *(f"map@{k}" for k in ks),
+    ]
     lone = np.isnan(values[0])
     means |= {
-        name: float(each[~lone].mean()) if not lone.all() else np.nan for name, each in zip(names, values, strict=True)
+        name: float(each[~lone].mean()) if not lone.all() else np.nan
+        for name, each in zip(names, values, strict=True)
     }
     means["lone_queries"] = int(lone.sum())
     if labels is not None:
-        means["macro_recall@1"] = float(np.mean([(first[labels == label] == 1).mean() for label in np.unique(labels)]))
+        means["macro_recall@1"] = float(
+            np.mean([(first[labels == label] == 1).mean() for label in np.unique(labels)])
+        )
     return means, {"rank": first, "r_precision_per_query": values[0], "map@r_per_query": values[1]}
 
 
@@ -63,10 +74,13 @@ def check(found, expected):
 
 
 def far_groups(dtype=np.float32):
-    """168 rows of 21 classes, each in one of ten groups that are much farther apart than the rows of a group."""
+    """168 rows of 21 classes, each in one of ten groups that are much farther apart than the rows
+    of a group."""
     rng = np.random.default_rng(0)
     labels = np.arange(168) % 21
-    points = 1e4 * np.sign(rng.normal(size=(10, 14)))[labels % 10] + rng.normal(size=(21, 14))[labels]
+    points = (
+        1e4 * np.sign(rng.normal(size=(10, 14)))[labels % 10] + rng.normal(size=(21, 14))[labels]
+    )
     return (points + 0.3 * rng.normal(size=points.shape)).astype(dtype), labels
 
 
@@ -74,4 +88,6 @@ def narrow_cone(spread=1e-4, count=168):
     """Rows float64 of 21 classes, in nearly the same direction."""
     rng = np.random.default_rng(1)
     labels = np.arange(count) % 21
-    return 1 + spread * (rng.normal(size=(21, 16))[labels] + 0.7 * rng.normal(size=(count, 16))), labels
+    return 1 + spread * (
+        rng.normal(size=(21, 16))[labels] + 0.7 * rng.normal(size=(count, 16))
+    ), labels

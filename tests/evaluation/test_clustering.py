@@ -9,7 +9,13 @@ from dml_jax.evaluation import metrics
 
 def test_single_groups_and_singletons():
     one, many = np.zeros(6, np.int64), np.arange(6)
-    assert metrics.nmi(one, one) == metrics.ami(one, one) == metrics.nmi(many, many) == metrics.ami(many, many) == 1
+    assert (
+        metrics.nmi(one, one)
+        == metrics.ami(one, one)
+        == metrics.nmi(many, many)
+        == metrics.ami(many, many)
+        == 1
+    )
     assert metrics.nmi(many, one) == metrics.nmi(one, many) == 0
     assert metrics.ami(many, one) == pytest.approx(0, abs=1e-12)
     assert np.isnan(metrics.f1_pairs(many, many))
@@ -17,7 +23,8 @@ def test_single_groups_and_singletons():
 
 @pytest.mark.parametrize("average", ["arithmetic", "geometric"])
 def test_error_of_nmi_from_the_influence_of_every_row(average):
-    """The derivative of the NMI with respect to the weight of each row; the two entropies differ by a factor."""
+    """The derivative of the NMI with respect to the weight of each row; the two entropies differ by
+    a factor."""
     rng = np.random.default_rng(0)
     clusters = rng.integers(0, 12, 200)
     labels = np.where(rng.random(200) < 0.8, clusters // 6, 2)
@@ -25,17 +32,25 @@ def test_error_of_nmi_from_the_influence_of_every_row(average):
     def nmi(weights):
         table = np.zeros((3, 12))
         np.add.at(table, (labels, clusters), weights / weights.sum())
-        joint, rows, columns = (-np.sum(p[p > 0] * np.log(p[p > 0])) for p in (table, table.sum(1), table.sum(0)))
+        joint, rows, columns = (
+            -np.sum(p[p > 0] * np.log(p[p > 0])) for p in (table, table.sum(1), table.sum(0))
+        )
         mean = (rows + columns) / 2 if average == "arithmetic" else np.sqrt(rows * columns)
         return (rows + columns - joint) / mean
 
     one = np.eye(200)
     influence = [200 * (nmi(1 + 1e-5 * row) - nmi(1 - 1e-5 * row)) / 2e-5 for row in one]
-    assert metrics.nmi(labels, clusters, average=average) == pytest.approx(nmi(np.ones(200)), rel=1e-12)
+    assert metrics.nmi(labels, clusters, average=average) == pytest.approx(
+        nmi(np.ones(200)), rel=1e-12
+    )
     expected = np.sqrt(np.mean(np.square(influence)) / 200)
-    assert metrics.nmi_stderr(labels, clusters, average=average) == pytest.approx(expected, rel=1e-6)
+    assert metrics.nmi_stderr(labels, clusters, average=average) == pytest.approx(
+        expected, rel=1e-6
+    )
 
 
 def test_invalid_input():
-    with pytest.raises(DataError, match=r"assignments: holds int64 of shape \[2\] for 3 rows of labels"):
+    with pytest.raises(
+        DataError, match=r"assignments: holds int64 of shape \[2\] for 3 rows of labels"
+    ):
         metrics.nmi([0, 1, 1], [0, 1])

@@ -19,7 +19,8 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 
 def test_pca_whitening() -> None:
-    """Whitened training rows have the identity as their covariance; fewer dimensions are the first of more."""
+    """Whitened training rows have the identity as their covariance; fewer dimensions are the first
+    of more."""
     fitted = compression.fit(TRAINING, 12, whiten=True)
     white = (TRAINING - fitted.mean) @ fitted.matrix
     np.testing.assert_allclose(white.T @ white / 200, np.eye(12), atol=1e-4)
@@ -28,7 +29,9 @@ def test_pca_whitening() -> None:
     assert (np.diff(variances) < 0).all()
     few = compression.fit(TRAINING, 5, whiten=True)
     np.testing.assert_allclose(few.matrix, fitted.matrix[:, :5], rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(few.reduced(ROWS), unit((ROWS - fitted.mean) @ fitted.matrix[:, :5]), atol=1e-5)
+    np.testing.assert_allclose(
+        few.reduced(ROWS), unit((ROWS - fitted.mean) @ fitted.matrix[:, :5]), atol=1e-5
+    )
 
 
 def test_codes() -> None:
@@ -39,7 +42,9 @@ def test_codes() -> None:
     limits, center = np.abs(training).max(0), training.mean(0)
     codes = fitted.int8(rows)
     assert codes.dtype == np.int8
-    np.testing.assert_array_equal(codes, np.clip(np.round(127 * rows / limits.astype(np.float32)), -127, 127))
+    np.testing.assert_array_equal(
+        codes, np.clip(np.round(127 * rows / limits.astype(np.float32)), -127, 127)
+    )
     inside = np.abs(rows) < limits
     assert (np.abs(fitted.decoded(codes) - rows) <= limits / 254 + 1e-6)[inside].all()
     bits = fitted.binary(rows)

@@ -54,7 +54,10 @@ def test_errors_of_pairs(scale):
     points = np.stack([centres[name] for name in labels]) + 0.9 * rng.standard_normal((700, 8))
     found = pair_errors(scale * points, labels)
     first, second = np.triu_indices(700, 1)
-    cosines, same = np.sum(units(points)[first] * units(points)[second], axis=1), labels[first] == labels[second]
+    cosines, same = (
+        np.sum(units(points)[first] * units(points)[second], axis=1),
+        labels[first] == labels[second],
+    )
     threshold = found["equal_error_cosine"]
     rejected, accepted = (cosines[same] < threshold).mean(), (cosines[~same] >= threshold).mean()
     assert rejected == pytest.approx(accepted, abs=2e-3)
@@ -66,9 +69,16 @@ def test_errors_of_pairs(scale):
 
 
 def test_errors_of_few_pairs():
-    """Separable classes; rows of zeros, whose cosines are 0; and a rate of 1 in 100 pairs, which is met exactly."""
-    assert pair_errors(np.repeat(np.eye(3), 4, axis=0), np.repeat(np.arange(3), 4))["equal_error_rate"] == 0
-    assert pair_errors(np.array([[0.0, 0], [3, 0], [0, 2]]), np.array([0, 0, 1]))["equal_error_rate"] == 0.5
+    """Separable classes; rows of zeros, whose cosines are 0; and a rate of 1 in 100 pairs, which is
+    met exactly."""
+    assert (
+        pair_errors(np.repeat(np.eye(3), 4, axis=0), np.repeat(np.arange(3), 4))["equal_error_rate"]
+        == 0
+    )
+    assert (
+        pair_errors(np.array([[0.0, 0], [3, 0], [0, 2]]), np.array([0, 0, 1]))["equal_error_rate"]
+        == 0.5
+    )
     axis = [0] * 9 + [2] + [1] * 9 + [2]
     found = pair_errors(np.eye(3)[axis], np.repeat([0, 1], 10))
     assert found["fnmr@0.01"] == pytest.approx(0.2)  # 9 of 45 pairs of a class

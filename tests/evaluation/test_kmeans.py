@@ -1,4 +1,5 @@
-"""k-means: given centres against NumPy, quality against scikit-learn, seeds, empty clusters, invalid input."""
+"""k-means: given centres against NumPy, quality against scikit-learn, seeds, empty clusters,
+invalid input."""
 
 import jax
 import numpy as np
@@ -10,9 +11,10 @@ from tests.evaluation import brute
 
 def blobs(seed, k=12, count=600, width=16, spread=0.6):
     rng = np.random.default_rng(seed)
-    return (rng.normal(size=(k, width))[rng.integers(0, k, count)] + spread * rng.normal(size=(count, width))).astype(
-        np.float32
-    )
+    return (
+        rng.normal(size=(k, width))[rng.integers(0, k, count)]
+        + spread * rng.normal(size=(count, width))
+    ).astype(np.float32)
 
 
 def lloyd(points, centers, iterations):
@@ -51,7 +53,9 @@ def test_neither_blocks_nor_the_way_of_adding_change_the_result(scatter, monkeyp
     monkeypatch.setattr(kmeans, "BLOCK", 96)
     monkeypatch.setattr(kmeans, "BLOCK_SCORES", 1)
     lloyd = kmeans.lloyd.__wrapped__  # compiled anew, with smaller blocks
-    others, same, *_ = jax.jit(lambda *arguments: lloyd(*arguments, scatter))(points, points[:12], 300)
+    others, same, *_ = jax.jit(lambda *arguments: lloyd(*arguments, scatter))(
+        points, points[:12], 300
+    )
     np.testing.assert_array_equal(nearest, same)
     np.testing.assert_allclose(centers, others, rtol=1e-5, atol=1e-6)
 
@@ -59,7 +63,9 @@ def test_neither_blocks_nor_the_way_of_adding_change_the_result(scatter, monkeyp
 @pytest.mark.parametrize("init", ["k-means++", "random"])
 def test_a_seed_is_bit_reproducible(init):
     points = blobs(2)
-    one, two, other = (kmeans.fit(points, 12, init=init, seed=seed, restarts=2) for seed in (5, 5, 6))
+    one, two, other = (
+        kmeans.fit(points, 12, init=init, seed=seed, restarts=2) for seed in (5, 5, 6)
+    )
     np.testing.assert_array_equal(one.centers, two.centers)
     np.testing.assert_array_equal(one.assignments, two.assignments)
     assert one.inertia == two.inertia
@@ -115,6 +121,8 @@ def test_far_groups(init):
         np.testing.assert_array_equal(result.assignments, nearest)
         assert result.inertia == pytest.approx(inertia, rel=1e-6)
         np.testing.assert_allclose(result.centers, centers, rtol=1e-6)
-    means = np.stack([points[result.assignments == i].mean(axis=0, dtype=np.float64) for i in range(21)])
+    means = np.stack(
+        [points[result.assignments == i].mean(axis=0, dtype=np.float64) for i in range(21)]
+    )
     distances = np.linalg.norm(points[:, None].astype(np.float64) - means[None], axis=-1)
     np.testing.assert_array_equal(result.assignments, distances.argmin(axis=1))

@@ -2,7 +2,14 @@
 
 from dml_jax.evaluation import metric_table
 
-RESULTS = {"nmi": 0.7, "recall@10": 0.9, "recall@2": 0.51234, "recall@2_stderr": 0.004, "density": 0.12345, "step": 3}
+RESULTS = {
+    "nmi": 0.7,
+    "recall@10": 0.9,
+    "recall@2": 0.51234,
+    "recall@2_stderr": 0.004,
+    "density": 0.12345,
+    "step": 3,
+}
 
 
 def test_cells() -> None:

@@ -1,4 +1,5 @@
-"""Nearest neighbours against brute force in float64: ties, exclusion, devices and streamed galleries."""
+"""Nearest neighbours against brute force in float64: ties, exclusion, devices and streamed
+galleries."""
 
 import jax
 import numpy as np
@@ -28,9 +29,15 @@ def expected(distances, k, exclude_self):
 
 
 def test_zero_rows_are_as_far_as_orthogonal_ones():
-    """1 - cosine, where the cosine with a zero row is 0, however many rows tie and whichever side is zero."""
-    distances, indices = neighbors.search(np.array([[1.0, 0]]), np.array([[0.0, 0], [0, 0], [0.1, 1]]), 1)
-    assert (indices.tolist(), distances[0, 0]) == ([[2]], pytest.approx(1 - 0.1 / np.hypot(0.1, 1), rel=1e-6))
+    """1 - cosine, where the cosine with a zero row is 0, however many rows tie and whichever side
+    is zero."""
+    distances, indices = neighbors.search(
+        np.array([[1.0, 0]]), np.array([[0.0, 0], [0, 0], [0.1, 1]]), 1
+    )
+    assert (indices.tolist(), distances[0, 0]) == (
+        [[2]],
+        pytest.approx(1 - 0.1 / np.hypot(0.1, 1), rel=1e-6),
+    )
     queries = np.array([[1, 0], [0, 0], [-1, 1e-3]], np.float32)
     gallery = np.array([[0, 0], [0, 1], [0, 0], [1, 0], [1, 1e-4], [-1, 0]], np.float32)
     lengths = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(gallery, axis=1)
@@ -40,7 +47,13 @@ def test_zero_rows_are_as_far_as_orthogonal_ones():
         np.testing.assert_allclose(distances, np.sort(exact, axis=1)[:, :k], atol=1e-6)
         np.testing.assert_allclose(np.take_along_axis(exact, indices, axis=1), distances, atol=1e-6)
     own, other = np.array([1, 1, 0]), np.array([0, 1, 0, 0, 0, 0])
-    options = {"gallery": gallery, "gallery_labels": other, "exclude_self": False, "ks": 1, "per_query": True}
+    options = {
+        "gallery": gallery,
+        "gallery_labels": other,
+        "exclude_self": False,
+        "ks": 1,
+        "per_query": True,
+    }
     assert metrics.retrieval(queries, own, **options)["rank"].tolist() == [4, 2, 1]
 
 
@@ -50,15 +63,21 @@ def test_zero_rows_are_as_far_as_orthogonal_ones():
 def test_against_brute_force(metric, exclude_self, k):
     queries, gallery = rows(0, 170), rows(1, 230)
     gallery[:170] = queries + 0.3 * rows(2, 170)
-    distances, indices = neighbors.search(queries, gallery, k, metric=metric, exclude_self=exclude_self)
+    distances, indices = neighbors.search(
+        queries, gallery, k, metric=metric, exclude_self=exclude_self
+    )
     reference, order = expected(brute.distances(queries, gallery, metric), k, exclude_self)
     np.testing.assert_array_equal(indices, order)
     np.testing.assert_allclose(distances, reference, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize(("count", "memory"), [(8, None), (2, 5_000)])  # the second holds 2 tiles of 5 at once
+@pytest.mark.parametrize(
+    ("count", "memory"), [(8, None), (2, 5_000)]
+)  # the second holds 2 tiles of 5 at once
 def test_ties_go_to_the_lower_index(count, memory, monkeypatch):
-    monkeypatch.setattr(tiles, "local_mesh", lambda: Mesh(np.array(jax.devices()[:count]), ("data",)))
+    monkeypatch.setattr(
+        tiles, "local_mesh", lambda: Mesh(np.array(jax.devices()[:count]), ("data",))
+    )
     if memory:
         monkeypatch.setattr(tiles, "memory_budget", lambda mesh: memory)
     points = np.random.default_rng(3).integers(0, 3, (300, 4))
@@ -73,9 +92,13 @@ def test_ties_go_to_the_lower_index(count, memory, monkeypatch):
 def test_both_forms_of_merging_order_ties_by_index(way, dtype, x64):
     scores = np.random.default_rng(0).integers(-3, 3, (5, 40)).astype(dtype) / 4
     scores[:, ::7], scores[1] = -np.inf, 0
-    indices = np.sort(np.random.default_rng(1).permutation(1000)[:200].reshape(5, 40), axis=1).astype(np.int32)
+    indices = np.sort(
+        np.random.default_rng(1).permutation(1000)[:200].reshape(5, 40), axis=1
+    ).astype(np.int32)
     order = np.lexsort((indices, -scores), axis=1)[:, :25]
-    for found, given in zip(jax.jit(way, static_argnums=0)(25, scores, indices), (scores, indices), strict=True):
+    for found, given in zip(
+        jax.jit(way, static_argnums=0)(25, scores, indices), (scores, indices), strict=True
+    ):
         np.testing.assert_array_equal(found, np.take_along_axis(given, order, axis=1))
 
 
@@ -98,7 +121,9 @@ def test_narrow_cones(spread):
     np.testing.assert_allclose(distances, reference, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("shift", "dtype"), [(1e3, np.float32), (1e3, np.float64), (1e8, np.float64)])
+@pytest.mark.parametrize(
+    ("shift", "dtype"), [(1e3, np.float32), (1e3, np.float64), (1e8, np.float64)]
+)
 def test_rows_find_themselves_in_far_groups(shift, dtype):
     side = np.where(np.arange(400) % 2, shift, -shift)[:, None]
     points = (side + 0.1 * np.random.default_rng(0).normal(size=(400, 8))).astype(dtype)
@@ -112,7 +137,9 @@ def test_rows_find_themselves_in_far_groups(shift, dtype):
 def test_results_do_not_depend_on_the_devices(count, monkeypatch):
     points = rows(7)
     others, same = neighbors.search(points, points, 15)
-    monkeypatch.setattr(tiles, "local_mesh", lambda: Mesh(np.array(jax.devices()[:count]), ("data",)))
+    monkeypatch.setattr(
+        tiles, "local_mesh", lambda: Mesh(np.array(jax.devices()[:count]), ("data",))
+    )
     distances, indices = neighbors.search(points, points, 15)
     np.testing.assert_array_equal(indices, same)
     np.testing.assert_array_equal(distances, others)

@@ -1,4 +1,5 @@
-"""The margin against loops in float64, and its promised rates on classes that it was not measured on."""
+"""The margin against loops in float64, and its promised rates on classes that it was not measured
+on."""
 
 from typing import Any
 
@@ -13,11 +14,14 @@ D = 12
 
 
 def photographs(classes: int, images: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Unit rows float32 of classes that differ in all directions, their images mostly in the first three."""
+    """Unit rows float32 of classes that differ in all directions, their images mostly in the first
+    three."""
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(classes), images)
     spread = np.where(np.arange(D) < 3, 1.0, 0.3)
-    rows = rng.standard_normal((classes, D))[labels] + spread * rng.standard_normal((len(labels), D))
+    rows = rng.standard_normal((classes, D))[labels] + spread * rng.standard_normal(
+        (len(labels), D)
+    )
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), labels
 
 
@@ -55,7 +59,10 @@ def by_loops(query, enrolled, labels, background):
 def test_margins_against_loops() -> None:
     rows, labels = photographs(9, 5, seed=0)
     background = of(rows[labels > 5], labels[labels > 5])
-    enrolled, queries = (labels < 6) & (np.arange(45) % 5 > 1), (labels < 6) & (np.arange(45) % 5 < 2)
+    enrolled, queries = (
+        (labels < 6) & (np.arange(45) % 5 > 1),
+        (labels < 6) & (np.arange(45) % 5 < 2),
+    )
     scorer = Scorer(background, of(rows[enrolled], labels[enrolled]))
     found = scorer.decide(rows[queries])
     for i, query in enumerate(rows[queries]):
@@ -65,9 +72,13 @@ def test_margins_against_loops() -> None:
 
 
 def in_sessions(classes: int, each: int, seed: int, shift: float = 0.8) -> Photographs:
-    """Photographs of every class in three sessions, which move all images of a class by a vector of their own."""
+    """Photographs of every class in three sessions, which move all images of a class by a vector of
+    their own."""
     rng = np.random.default_rng(seed)
-    labels, session = np.repeat(np.arange(classes), 3 * each), np.tile(np.repeat(np.arange(3), each), classes)
+    labels, session = (
+        np.repeat(np.arange(classes), 3 * each),
+        np.tile(np.repeat(np.arange(3), each), classes),
+    )
     centres, moves = rng.standard_normal((classes, D)), shift * rng.standard_normal((classes, 3, D))
     rows = centres[labels] + moves[labels, session] + 0.2 * rng.standard_normal((len(labels), D))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -75,7 +86,8 @@ def in_sessions(classes: int, each: int, seed: int, shift: float = 0.8) -> Photo
 
 
 def test_promises_hold_on_other_classes_and_sessions() -> None:
-    """Of 6 draws; and without sessions, near-copies would promise more than the next session keeps."""
+    """Of 6 draws; and without sessions, near-copies would promise more than the next session
+    keeps."""
     held, accepted, promised, unaware = 0, [], [], []
     for seed in range(6):
         taken = in_sessions(60, 4, seed)
@@ -91,9 +103,13 @@ def test_promises_hold_on_other_classes_and_sessions() -> None:
         others = taken.where((taken.labels >= 12) & (taken.labels < 40))
         accepted.append((scorer.decide(others.rows).margins >= point.threshold).mean())
         promised.append(point.right[0] - right)
-        one = of(taken.rows[first], taken.labels[first], np.arange(first.sum()).astype(str))  # each image its own
+        one = of(
+            taken.rows[first], taken.labels[first], np.arange(first.sum()).astype(str)
+        )  # each image its own
         kept = one.labels < 12
-        naive = open_set.promise(open_set.measure(one.where(one.labels >= 40), one.where(kept)), 0.1)
+        naive = open_set.promise(
+            open_set.measure(one.where(one.labels >= 40), one.where(kept)), 0.1
+        )
         unaware.append(naive.right[0] - right)
     assert held >= 5
     assert np.mean(accepted) == pytest.approx(0.1, abs=0.04)
@@ -103,7 +119,8 @@ def test_promises_hold_on_other_classes_and_sessions() -> None:
 
 @pytest.mark.parametrize("rate", [0.05, 0.2])
 def test_a_new_class_passes_at_the_promised_rate(rate: float) -> None:
-    """Against loops: the most strangers pass with which at most a share of those of a class left out would."""
+    """Against loops: the most strangers pass with which at most a share of those of a class left
+    out would."""
     taken = in_sessions(16, 4, 5)
     measured = open_set.measure(taken.where(taken.labels > 5), taken.where(taken.labels < 6))
     classes = measured.stranger_groups[:, 0]
@@ -123,17 +140,27 @@ def test_a_new_class_passes_at_the_promised_rate(rate: float) -> None:
 
 
 def test_no_image_decides_how_it_is_judged() -> None:
-    """Margins of strangers and of held-out sessions, against an index and a background without them."""
+    """Margins of strangers and of held-out sessions, against an index and a background without
+    them."""
     rows, labels = photographs(12, 4, seed=3)
     background = of(rows[labels > 5], labels[labels > 5], "one")
-    index = (labels < 6) & ((labels == 0) | (np.arange(48) % 4 == 0))  # four images of class 0, one of each other
+    index = (labels < 6) & (
+        (labels == 0) | (np.arange(48) % 4 == 0)
+    )  # four images of class 0, one of each other
     sessions = np.where(np.arange(index.sum()) < 2, "one", "two")
     enrolled = of(rows[index], labels[index], sessions)
     measured = open_set.measure(background, enrolled)
-    for row, label, margin in zip(background.rows, background.labels, measured.strangers, strict=True):
+    for row, label, margin in zip(
+        background.rows, background.labels, measured.strangers, strict=True
+    ):
         rest = background.where(background.labels != label)
-        assert margin == pytest.approx(by_loops(row, enrolled.rows, enrolled.labels, rest)[1], abs=1e-5)
-    first = [by_loops(enrolled.rows[i], *enrolled.where(np.arange(9) > 1)[:2], background)[1] for i in (0, 1)]
+        assert margin == pytest.approx(
+            by_loops(row, enrolled.rows, enrolled.labels, rest)[1], abs=1e-5
+        )
+    first = [
+        by_loops(enrolled.rows[i], *enrolled.where(np.arange(9) > 1)[:2], background)[1]
+        for i in (0, 1)
+    ]
     kept = np.delete(np.arange(9), [2, 3])
     second = [by_loops(enrolled.rows[i], *enrolled.where(kept)[:2], background)[1] for i in (2, 3)]
     np.testing.assert_allclose(np.sort(measured.known), np.sort(first + second), atol=1e-5)
@@ -152,8 +179,12 @@ def test_sessions_of_near_copies() -> None:
 def test_too_few_strangers() -> None:
     taken = in_sessions(10, 2, 0)
     for classes, rate in ((4, 0.1), (6, 0.01)):
-        measured = open_set.measure(taken.where(taken.labels < classes), taken.where(taken.labels > 6))
-        with pytest.raises(DataError, match=f"images of {classes} classes that are not enrolled: are too few"):
+        measured = open_set.measure(
+            taken.where(taken.labels < classes), taken.where(taken.labels > 6)
+        )
+        with pytest.raises(
+            DataError, match=f"images of {classes} classes that are not enrolled: are too few"
+        ):
             open_set.promise(measured, rate)
 
 
@@ -164,22 +195,45 @@ def test_too_few_strangers() -> None:
             40,
             4,
             0.05,
-            "40 images of 4 classes that.*accepted; give --calibrate=DIRECTORY with class folders of 5 other",
+            "40 images of 4 classes that.*accepted; give --calibrate=DIRECTORY with class folders "
+            "of 5 other",
         ),
         (
             99,
             6,
             0.01,
-            "99 images of 6 classes that.*at which 1 %.*class folders of other classes and 100 images or more",
+            "99 images of 6 classes that.*at which 1 %.*class folders of other classes and 100 "
+            "images or "
+            "more",
         ),
-        (50, 5, 0.001, "class folders of 50 other classes or more and 1,000 images or more, of which at most 20 of a"),
-        (1, 1, 0.5, r"1 image of 1 class that.*class folders of 5 other classes or more and 2 images or more"),
-        (5000, 250, 0.0001, r"at which 0\.01 % of strangers are accepted; give --false_accept_rate=0\.0002 or more"),
+        (
+            50,
+            5,
+            0.001,
+            "class folders of 50 other classes or more and 1,000 images or more, of which at most "
+            "20 of a",
+        ),
+        (
+            1,
+            1,
+            0.5,
+            r"1 image of 1 class that.*class folders of 5 other classes or more and 2 images or "
+            r"more",
+        ),
+        (
+            5000,
+            250,
+            0.0001,
+            r"at which 0\.01 % of strangers are accepted; give --false_accept_rate=0\.0002 or more",
+        ),
         (5000, 250, 1e-320, "give --false_accept_rate=0"),
     ],
 )
-def test_what_is_missing_for_a_threshold(images: int, classes: int, rate: float, message: str) -> None:
-    """At most 20 images of each class and 5,000 in all take part, and one of them has to be accepted."""
+def test_what_is_missing_for_a_threshold(
+    images: int, classes: int, rate: float, message: str
+) -> None:
+    """At most 20 images of each class and 5,000 in all take part, and one of them has to be
+    accepted."""
     margins, labels = np.linspace(-1, 1, images, dtype=np.float32), np.arange(images) % classes
     with pytest.raises(DataError, match=message):
         open_set.threshold_for(margins, labels, rate)

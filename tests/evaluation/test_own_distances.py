@@ -39,7 +39,12 @@ def test_retrieval(separate, monkeypatch):
     gallery = {"gallery": points[70:], "gallery_labels": labels[70:]} if separate else {}
     others, of_others = (points[70:], labels[70:]) if separate else (points, labels)
     found = metrics.retrieval(
-        points[queries], labels[queries], ks=KS, metric=manhattan, functions={"first_hit": first_hit}, **gallery
+        points[queries],
+        labels[queries],
+        ks=KS,
+        metric=manhattan,
+        functions={"first_hit": first_hit},
+        **gallery,
     )
     relevant = labels[queries, None] == of_others
     omitted = None if separate else np.eye(len(points), dtype=bool)
@@ -63,10 +68,14 @@ def test_metrics_of_known_distances_do_not_depend_on_the_way():
     """Functions of the ranking sort every query; the other metrics stay as they are."""
     points, labels = sample(2, [1, 2, 8, 40])
     plain = metrics.retrieval(points, labels, ks=KS, full_ranking=True)
-    found = metrics.retrieval(points, labels, ks=KS, full_ranking=True, functions={"one": lambda hits: 1.0})
+    found = metrics.retrieval(
+        points, labels, ks=KS, full_ranking=True, functions={"one": lambda hits: 1.0}
+    )
     assert {key: found[key] for key in plain} == pytest.approx(plain, rel=1e-12)
     assert found["own/one"] == 1
-    by_function = metrics.retrieval(points, labels, ks=KS, metric=one_minus_cosine, full_ranking=True)
+    by_function = metrics.retrieval(
+        points, labels, ks=KS, metric=one_minus_cosine, full_ranking=True
+    )
     assert by_function == pytest.approx(plain, rel=1e-12)
 
 
@@ -78,9 +87,18 @@ def test_the_protocol_states_how_a_function_ranks():
 @pytest.mark.parametrize(
     ("distance", "message"),
     [
-        (lambda a, b: jnp.log(manhattan(a, b)), r"<lambda>: is -inf between rows of lengths .*; it must be finite"),
-        (lambda a, b: a.sum(1)[:, None] - 2 * b.sum(1)[None], "<lambda>: is .* from row .*; it must be symmetric"),
-        (lambda a, b: manhattan(a, b).sum(axis=1), r"<lambda>: returns \[128\] for 128 and 1024 rows; give \[N, M\]"),
+        (
+            lambda a, b: jnp.log(manhattan(a, b)),
+            r"<lambda>: is -inf between rows of lengths .*; it must be finite",
+        ),
+        (
+            lambda a, b: a.sum(1)[:, None] - 2 * b.sum(1)[None],
+            "<lambda>: is .* from row .*; it must be symmetric",
+        ),
+        (
+            lambda a, b: manhattan(a, b).sum(axis=1),
+            r"<lambda>: returns \[128\] for 128 and 1024 rows; give \[N, M\]",
+        ),
     ],
 )
 def test_distances_that_do_not_fit(distance, message):

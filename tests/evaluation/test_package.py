@@ -16,5 +16,8 @@ def test_every_public_name_exists():
 
 
 def test_importing_the_package_imports_neither_jax_nor_scikit_learn():
-    code = "import sys, dml_jax.evaluation; sys.exit(bool({'jax', 'sklearn', 'scipy'} & set(sys.modules)))"
+    code = (
+        "import sys, dml_jax.evaluation; sys.exit(bool({'jax', 'sklearn', 'scipy'} & "
+        "set(sys.modules)))"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

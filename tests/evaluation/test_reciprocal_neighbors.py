@@ -45,7 +45,9 @@ def by_sets(points: np.ndarray, k: int, size: int, rule: str) -> list[list[int]]
 
 @pytest.mark.parametrize("rule", ["authors", "paper"])
 @pytest.mark.parametrize(("rows", "k", "size"), [(150, 10, 7), (131, 5, 20), (40, 7, 3)])
-def test_self_retrieval(rows: int, k: int, size: int, rule: refinement_batches.Rule, x64: None) -> None:
+def test_self_retrieval(
+    rows: int, k: int, size: int, rule: refinement_batches.Rule, x64: None
+) -> None:
     points = clustered(rows, 6, seed=k)
     found = refinement_batches.reciprocal_sets(points, k=k, size=size, rule=rule)
     np.testing.assert_array_equal(found.batches, by_sets(points, k, size, rule))
@@ -54,6 +56,8 @@ def test_self_retrieval(rows: int, k: int, size: int, rule: refinement_batches.R
 def test_fewer_images_than_neighbours(x64: None) -> None:
     points = clustered(4, 3, seed=0)
     order = ranked(points, points)[1]
-    np.testing.assert_array_equal(refinement_batches.reciprocal_sets(points, k=30, size=7).batches, order)
+    np.testing.assert_array_equal(
+        refinement_batches.reciprocal_sets(points, k=30, size=7).batches, order
+    )
     found = refinement_batches.reciprocal_sets(points[:1], points[1:], k=30, size=7)
     assert found.batches.shape == (1, 4)

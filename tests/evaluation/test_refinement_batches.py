@@ -9,7 +9,8 @@ from dml_jax.evaluation import refinement_batches
 
 
 def blobs(count: int, each: int, spread: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Unit rows float32 [count * each, 8] around orthogonal directions, and the direction index of each row."""
+    """Unit rows float32 [count * each, 8] around orthogonal directions, and the direction index of
+    each row."""
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.repeat(np.arange(count), each))
     points = np.eye(8)[labels] + spread * rng.normal(size=(len(labels), 8))
@@ -27,7 +28,9 @@ def blobs(count: int, each: int, spread: float, seed: int = 0) -> tuple[np.ndarr
         ("optics", cluster.OPTICS(max_eps=0.5, min_samples=4)),
     ],
 )
-def test_clusters_are_those_of_scikit_learn(kind: refinement_batches.Algorithm, estimator: cluster.KMeans) -> None:
+def test_clusters_are_those_of_scikit_learn(
+    kind: refinement_batches.Algorithm, estimator: cluster.KMeans
+) -> None:
     points, _ = blobs(6, 15, 0.15)
     found = refinement_batches.cluster(points, kind, count=4, eps=0.5, min_samples=4, seed=3)
     expected = estimator.fit_predict(points)
@@ -48,9 +51,19 @@ def test_noise_is_a_cluster_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("kind", "points", "eps", "words"),
     [
-        ("dbscan", np.eye(8, dtype=np.float32), 0.9, "finds 0 clusters and 8 images of noise among 8 images; set"),
+        (
+            "dbscan",
+            np.eye(8, dtype=np.float32),
+            0.9,
+            "finds 0 clusters and 8 images of noise among 8 images; set",
+        ),
         ("dbscan", blobs(3, 10, 0.02)[0], 1.9, r"finds 1 cluster and 0 images .*refine_eps \(=1.9"),
-        ("kmeans", np.ones((9, 4), np.float32) / 2, 0.9, "among 9 images; the embeddings are too close"),
+        (
+            "kmeans",
+            np.ones((9, 4), np.float32) / 2,
+            0.9,
+            "among 9 images; the embeddings are too close",
+        ),
     ],
 )
 def test_fewer_than_two_clusters(
@@ -63,11 +76,15 @@ def test_fewer_than_two_clusters(
 def test_invalid_options() -> None:
     refinement_batches.check_options(("reciprocal", "neighbors", "optics"), 900, 5, 10**6)
     refinement_batches.check_options(("ward", "kmeans"), 900, 5, 900)
-    with pytest.raises(ConfigError, match=r"evaluation\.refine_clusters=900: must not exceed the 899 images"):
+    with pytest.raises(
+        ConfigError, match=r"evaluation\.refine_clusters=900: must not exceed the 899 images"
+    ):
         refinement_batches.check_options(("dbscan", "birch"), 900, 5, 899)
     with pytest.raises(ConfigError, match=r"evaluation\.refine=ward: is limited to 20,000 images"):
         refinement_batches.check_options(("ward",), 900, 5, 60_502)
-    with pytest.raises(ConfigError, match=r"evaluation\.refine_min_samples=50: must not exceed the 40 images"):
+    with pytest.raises(
+        ConfigError, match=r"evaluation\.refine_min_samples=50: must not exceed the 40 images"
+    ):
         refinement_batches.check_options(("optics",), 9, 50, 40)
 
 

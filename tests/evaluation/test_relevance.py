@@ -18,7 +18,8 @@ def _small_tiles(monkeypatch):
 
 
 def integers(rows=300, classes=30):
-    """Points with small integer coordinates, so that Euclidean distances tie exactly, and their classes."""
+    """Points with small integer coordinates, so that Euclidean distances tie exactly, and their
+    classes."""
     rng = np.random.default_rng(0)
     return rng.integers(0, 3, (rows, 5)).astype(np.float32), rng.integers(0, classes, rows), rng
 
@@ -39,7 +40,12 @@ def test_groups_leave_out_rows_of_the_same_class_and_group(monkeypatch, sort_abo
     omitted = same & (cameras[queries, None] == cameras)
     brute.check(
         found,
-        brute.retrieval(brute.distances(points[queries], points, "euclidean"), same & ~omitted, KS, omitted=omitted),
+        brute.retrieval(
+            brute.distances(points[queries], points, "euclidean"),
+            same & ~omitted,
+            KS,
+            omitted=omitted,
+        ),
     )
     assert found["lone_queries"] >= (labels[queries] < 4).sum() > 0
 
@@ -47,23 +53,37 @@ def test_groups_leave_out_rows_of_the_same_class_and_group(monkeypatch, sort_abo
 def test_close_rows_are_ranked_in_float64():
     points, labels = brute.narrow_cone()
     groups = np.arange(168) // 21 % 4
-    found = metrics.retrieval(points, labels, ks=KS, groups=groups, full_ranking=True, per_query=True)
+    found = metrics.retrieval(
+        points, labels, ks=KS, groups=groups, full_ranking=True, per_query=True
+    )
     same = labels[:, None] == labels
     omitted = same & (groups[:, None] == groups)
-    brute.check(found, brute.retrieval(brute.distances(points, points, "cosine"), same & ~omitted, KS, omitted=omitted))
+    brute.check(
+        found,
+        brute.retrieval(
+            brute.distances(points, points, "cosine"), same & ~omitted, KS, omitted=omitted
+        ),
+    )
 
 
 def test_groups_of_queries_that_begin_the_gallery():
     """A query under another group in the gallery leaves out its own row, too."""
     points, labels, rng = integers()
     groups = rng.integers(0, 3, 300)
-    gallery = {"gallery": points, "gallery_labels": labels, "gallery_groups": groups, "exclude_self": True}
+    gallery = {
+        "gallery": points,
+        "gallery_labels": labels,
+        "gallery_groups": groups,
+        "exclude_self": True,
+    }
     moved = (groups[:100] + np.arange(100) % 2) % 3
     options = {"metric": "euclidean", "full_ranking": True, "per_query": True}
     found = metrics.retrieval(points[:100], labels[:100], ks=KS, groups=moved, **gallery, **options)
     same = labels[:100, None] == labels
     omitted = (same & (moved[:, None] == groups)) | np.eye(100, 300, dtype=bool)
-    expected = brute.retrieval(brute.distances(points[:100], points, "euclidean"), same & ~omitted, KS, omitted=omitted)
+    expected = brute.retrieval(
+        brute.distances(points[:100], points, "euclidean"), same & ~omitted, KS, omitted=omitted
+    )
     brute.check(found, expected)
 
 
@@ -81,7 +101,12 @@ def test_several_classes_per_row(separate):
     omitted = np.eye(len(common), 300, dtype=bool)
     brute.check(
         found,
-        brute.retrieval(brute.distances(points[queries], points, "euclidean"), common & ~omitted, KS, omitted=omitted),
+        brute.retrieval(
+            brute.distances(points[queries], points, "euclidean"),
+            common & ~omitted,
+            KS,
+            omitted=omitted,
+        ),
     )
     assert found["lone_queries"] > 0
     assert "macro_recall@1" not in found
@@ -116,11 +141,20 @@ def test_results_do_not_depend_on_the_memory(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"labels": np.full((20, 3), 2)}, r"labels: int64 \[20, 3\]; several classes per row need bool, or 0 and 1"),
+        (
+            {"labels": np.full((20, 3), 2)},
+            r"labels: int64 \[20, 3\]; several classes per row need bool, or 0 and 1",
+        ),
         ({"labels": [[1]] * 19}, "labels: has 19 entries for 20 rows of queries"),
         ({"labels": None}, "labels: holds object"),
-        ({"groups": np.zeros(19, int)}, r"groups: holds int64 of shape \[19\] for 20 rows of queries"),
-        ({"groups": np.zeros(20, int), "exclusion": "position"}, "exclusion='position': needs one class per row"),
+        (
+            {"groups": np.zeros(19, int)},
+            r"groups: holds int64 of shape \[19\] for 20 rows of queries",
+        ),
+        (
+            {"groups": np.zeros(20, int), "exclusion": "position"},
+            "exclusion='position': needs one class per row",
+        ),
     ],
 )
 def test_invalid_arguments(options, message):
@@ -136,5 +170,10 @@ def test_classes_of_queries_and_gallery_must_fit():
         metrics.retrieval(points, [["a"]] * 20, gallery_labels=[[1]] * 20, **gallery)
     with pytest.raises(DataError, match=r"groups: are .* give both as strings"):
         metrics.retrieval(
-            points, labels, gallery_labels=labels, groups=labels, gallery_groups=labels.astype(str), **gallery
+            points,
+            labels,
+            gallery_labels=labels,
+            groups=labels,
+            gallery_groups=labels.astype(str),
+            **gallery,
         )

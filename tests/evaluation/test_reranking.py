@@ -1,4 +1,5 @@
-"""Re-ranking against a dense float64 implementation; metrics of ranked lists against brute force."""
+"""Re-ranking against a dense float64 implementation; metrics of ranked lists against brute
+force."""
 
 import numpy as np
 import pytest
@@ -11,14 +12,17 @@ from tests.evaluation import brute
 def points(count=90, classes=9, seed=0, width=6):
     rng = np.random.default_rng(seed)
     labels = np.arange(count) % classes
-    return (rng.normal(size=(classes, width))[labels] + 0.8 * rng.normal(size=(count, width))).astype(
-        np.float32
-    ), labels
+    return (
+        rng.normal(size=(classes, width))[labels] + 0.8 * rng.normal(size=(count, width))
+    ).astype(np.float32), labels
 
 
 def dense(queries, gallery, k1, k2, weight):
-    """d* [Q, G] by the equations of the module, with N×N matrices and sets; `gallery` None: among the queries."""
-    rows = np.asarray(queries if gallery is None else np.concatenate([queries, gallery]), np.float64)
+    """d* [Q, G] by the equations of the module, with N×N matrices and sets; `gallery` None: among
+    the queries."""
+    rows = np.asarray(
+        queries if gallery is None else np.concatenate([queries, gallery]), np.float64
+    )
     d = brute.distances(rows, rows, "cosine")
     order = np.argsort(d - 10 * np.eye(len(d)), axis=1, kind="stable")
     d = np.maximum(d, 0) / d.max(axis=1, keepdims=True)
@@ -37,7 +41,9 @@ def dense(queries, gallery, k1, k2, weight):
         v[p, sorted(grown)] = np.exp(-d[p, sorted(grown)])
     v /= v.sum(axis=1, keepdims=True)
     v = np.stack([v[order[p, :k2]].mean(axis=0) for p in range(len(d))])
-    jaccard = np.array([[1 - np.minimum(a, b).sum() / np.maximum(a, b).sum() for b in v] for a in v])
+    jaccard = np.array(
+        [[1 - np.minimum(a, b).sum() / np.maximum(a, b).sum() for b in v] for a in v]
+    )
     found = (1 - weight) * jaccard + weight * d
     return found if gallery is None else found[: len(queries), len(queries) :]
 
@@ -103,8 +109,12 @@ def test_metrics_of_lists_equal_those_of_distances(own):
     gallery, gallery_labels = (x, labels) if own else (x[20:], labels[20:])
     queries, query_labels = (x, labels) if own else (x[:20], labels[:20])
     far = brute.distances(queries, gallery, "cosine")
-    indices = np.argsort(far + (1e9 * np.eye(len(far)) if own else 0), axis=1, kind="stable")[:, :20]
-    found = metrics.of_ranked_lists(indices, query_labels, None if own else gallery_labels, ks=(1, 4, 20))
+    indices = np.argsort(far + (1e9 * np.eye(len(far)) if own else 0), axis=1, kind="stable")[
+        :, :20
+    ]
+    found = metrics.of_ranked_lists(
+        indices, query_labels, None if own else gallery_labels, ks=(1, 4, 20)
+    )
     omitted = np.eye(len(far), dtype=bool) if own else None
     relevant = query_labels[:, None] == gallery_labels
     means, _ = brute.retrieval(far, relevant, (1, 4, 20), omitted=omitted, labels=query_labels)
@@ -112,11 +122,18 @@ def test_metrics_of_lists_equal_those_of_distances(own):
     assert found["lone_queries"] == 3
     blocks = np.array_split(indices, 3)
     relevant = metrics.relevant_counts(query_labels, gallery_labels, exclude_self=own)
-    assert metrics.of_blocks_of_lists(blocks, query_labels, gallery_labels, relevant, (1, 4, 20), "miss") == found
+    assert (
+        metrics.of_blocks_of_lists(
+            blocks, query_labels, gallery_labels, relevant, (1, 4, 20), "miss"
+        )
+        == found
+    )
     omitted = metrics.of_ranked_lists(
         indices, query_labels, None if own else gallery_labels, ks=(4,), lone_queries="omit"
     )
-    assert omitted["recall@4"] == pytest.approx(found["recall@4"] * len(queries) / (len(queries) - 3))
+    assert omitted["recall@4"] == pytest.approx(
+        found["recall@4"] * len(queries) / (len(queries) - 3)
+    )
 
 
 def test_invalid_lists():

@@ -1,4 +1,5 @@
-"""Retrieval against brute force in float64: tile layouts, algorithms, ties, exclusions, devices, names as labels."""
+"""Retrieval against brute force in float64: tile layouts, algorithms, ties, exclusions, devices,
+names as labels."""
 
 import jax
 import numpy as np
@@ -31,7 +32,8 @@ ALL = {"full_ranking": True, "per_query": True}
 
 
 def distances_with_ties(queries, gallery, metric):
-    """Distances to the gallery, in which copies tie exactly, whatever the rounding of the product."""
+    """Distances to the gallery, in which copies tie exactly, whatever the rounding of the
+    product."""
     _, kept, group = np.unique(gallery, axis=0, return_index=True, return_inverse=True)
     return brute.distances(queries, gallery[kept], metric)[:, group.reshape(-1)]
 
@@ -43,7 +45,10 @@ def check_against_brute_force(points, labels, *, metric="cosine", position=False
         distances, labels[:, None] == labels, ks, omitted=omitted, position=position, labels=labels
     )
     exclusion = "position" if position else "index"
-    brute.check(metrics.retrieval(points, labels, ks=ks, metric=metric, exclusion=exclusion, **ALL), expected)
+    brute.check(
+        metrics.retrieval(points, labels, ks=ks, metric=metric, exclusion=exclusion, **ALL),
+        expected,
+    )
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
@@ -95,24 +100,37 @@ def test_separate_gallery(small_tiles, metric, shuffled):
     queries &= labels != 3
     labels = np.where(gallery & (labels == 4), 99, labels)  # class 4 has no relevant row
     expected = brute.retrieval(
-        brute.distances(points[queries], points[gallery], metric), labels[queries, None] == labels[gallery], KS
+        brute.distances(points[queries], points[gallery], metric),
+        labels[queries, None] == labels[gallery],
+        KS,
     )
     assert expected[0]["lone_queries"] > 0
     options = {"gallery": points[gallery], "gallery_labels": labels[gallery], "metric": metric}
-    brute.check(metrics.retrieval(points[queries], labels[queries], ks=KS, **options, **ALL), expected)
+    brute.check(
+        metrics.retrieval(points[queries], labels[queries], ks=KS, **options, **ALL), expected
+    )
 
 
 @pytest.mark.parametrize("sort_above", [5, 256])
 def test_queries_among_the_gallery(small_tiles, monkeypatch, sort_above):
-    """Each query leaves out its own row, wherever it is, by a group of its own; some queries are not in the gallery."""
+    """Each query leaves out its own row, wherever it is, by a group of its own; some queries are
+    not in the gallery."""
     monkeypatch.setattr(plan, "SORT_ABOVE", sort_above)
     points, labels = sample(13, MANY, copies=40)
     rng = np.random.default_rng(0)
     chosen, order = rng.permutation(300)[:100], rng.permutation(300)[:200]
     queries, gallery, gallery_labels = points[chosen], points[order], labels[order]
-    options = {"gallery": gallery, "gallery_labels": gallery_labels, "groups": chosen, "gallery_groups": order}
+    options = {
+        "gallery": gallery,
+        "gallery_labels": gallery_labels,
+        "groups": chosen,
+        "gallery_groups": order,
+    }
     result = metrics.retrieval(queries, labels[chosen], ks=KS, **options, **ALL)
-    distances, relevant = distances_with_ties(queries, gallery, "cosine"), labels[chosen, None] == gallery_labels
+    distances, relevant = (
+        distances_with_ties(queries, gallery, "cosine"),
+        labels[chosen, None] == gallery_labels,
+    )
     omitted = chosen[:, None] == order
     brute.check(result, brute.retrieval(distances, relevant & ~omitted, KS, omitted=omitted))
 
@@ -121,7 +139,9 @@ def test_the_same_gallery_needs_exclude_self():
     points, labels = sample(14, FEW)
     own = metrics.retrieval(points, labels, ks=(1,))
     explicit = {"ks": (1,), "gallery": points.copy(), "gallery_labels": labels}
-    assert metrics.retrieval(points, labels, exclude_self=True, **explicit) == pytest.approx(own, rel=1e-12)
+    assert metrics.retrieval(points, labels, exclude_self=True, **explicit) == pytest.approx(
+        own, rel=1e-12
+    )
     assert metrics.retrieval(points, labels, exclude_self=False, **explicit)["recall@1"] == 1
 
 
@@ -131,7 +151,9 @@ def test_results_do_not_depend_on_the_devices(small_tiles, monkeypatch, count):
     points, labels = sample(6, MANY, copies=40)
     assert tiles.local_mesh().size == 8
     expected = metrics.retrieval(points, labels, per_query=True)
-    monkeypatch.setattr(tiles, "local_mesh", lambda: Mesh(np.array(jax.devices()[:count]), ("data",)))
+    monkeypatch.setattr(
+        tiles, "local_mesh", lambda: Mesh(np.array(jax.devices()[:count]), ("data",))
+    )
     for key, value in metrics.retrieval(points, labels, per_query=True).items():
         np.testing.assert_allclose(value, expected[key], rtol=1e-12, err_msg=key)
 
@@ -139,13 +161,16 @@ def test_results_do_not_depend_on_the_devices(small_tiles, monkeypatch, count):
 def test_positive_and_negative_zero_tie():
     scores = np.array([0.0, -0.0, 1.0, -1.0, 0.0, -0.0], np.float32)
     np.testing.assert_array_equal(query_metrics.nearest_first(scores, -1), [2, 0, 1, 4, 5, 3])
-    np.testing.assert_array_equal(query_metrics.nearest_first(scores.astype(np.float64), 1), [2, 0, 4, 5, 3])
+    np.testing.assert_array_equal(
+        query_metrics.nearest_first(scores.astype(np.float64), 1), [2, 0, 4, 5, 3]
+    )
 
 
 def test_float64(x64):
     points, labels = sample(7, [5] * 20)
     check_against_brute_force(
-        points.astype(np.float64) + 1e-9 * np.random.default_rng(0).normal(size=points.shape), labels
+        points.astype(np.float64) + 1e-9 * np.random.default_rng(0).normal(size=points.shape),
+        labels,
     )
 
 
@@ -153,9 +178,13 @@ def test_a_shift_does_not_change_euclidean_ranks():
     """Without centring, squared lengths far above the distances would hide them in float32."""
     points, labels = sample(8, FEW, WIDTH["euclidean"])
     plain = metrics.retrieval(points, labels, metric="euclidean", per_query=True)
-    shifted = metrics.retrieval(points.astype(np.float64) + 2.0**12, labels, metric="euclidean", per_query=True)
+    shifted = metrics.retrieval(
+        points.astype(np.float64) + 2.0**12, labels, metric="euclidean", per_query=True
+    )
     assert np.mean(plain["rank"] == shifted["rank"]) > 0.99
-    scaled = metrics.retrieval(points * np.float32(2.0**80), labels, metric="euclidean", per_query=True)
+    scaled = metrics.retrieval(
+        points * np.float32(2.0**80), labels, metric="euclidean", per_query=True
+    )
     np.testing.assert_array_equal(plain["rank"], scaled["rank"])
 
 
@@ -193,13 +222,18 @@ def test_standard_errors():
 
 
 def test_separate_gallery_with_names_as_labels():
-    """Strings give the metrics of integers, from arrays, lists and pandas' arrays of objects, in both directions."""
+    """Strings give the metrics of integers, from arrays, lists and pandas' arrays of objects, in
+    both directions."""
     points, labels = sample(1, [3, 4, 5, 20, 60])
     queries, gallery = slice(0, 30), slice(30, None)
     names = np.array(["ant", "bee", "cat", "dog", "eel"])[labels]
     options = {"ks": KS, "gallery": points[gallery], "full_ranking": True}
-    found = metrics.retrieval(points[queries], names[queries].tolist(), gallery_labels=names[gallery], **options)
-    numbers = metrics.retrieval(points[queries], labels[queries], gallery_labels=labels[gallery], **options)
+    found = metrics.retrieval(
+        points[queries], names[queries].tolist(), gallery_labels=names[gallery], **options
+    )
+    numbers = metrics.retrieval(
+        points[queries], labels[queries], gallery_labels=labels[gallery], **options
+    )
     assert found == numbers
     objects = metrics.retrieval(
         points[queries], names[queries].astype(object), gallery_labels=names[gallery], **options

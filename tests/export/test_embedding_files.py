@@ -22,7 +22,9 @@ VALUES = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
 
 
 def write(directory: Path) -> embedding_files.Exported:
-    return embedding_files.write(directory, ROWS, np.array([0, 1, 1]), ["a", "b", "c"], config_hash="h", step=7)
+    return embedding_files.write(
+        directory, ROWS, np.array([0, 1, 1]), ["a", "b", "c"], config_hash="h", step=7
+    )
 
 
 def test_what_is_written(tmp_path: Path) -> None:
@@ -36,7 +38,10 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert content["files"].keys() == {"embeddings.npy", "labels.npy", "ids.json"}
     for name, known in content["files"].items():
         written_file = (tmp_path / "out" / name).read_bytes()
-        assert known == {"size": len(written_file), "sha256": hashlib.sha256(written_file).hexdigest()}
+        assert known == {
+            "size": len(written_file),
+            "sha256": hashlib.sha256(written_file).hexdigest(),
+        }
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
@@ -57,7 +62,9 @@ def test_metadata_is_written_and_read_again(tmp_path: Path) -> None:
     write(tmp_path / "e")
     assert embedding_files.read(tmp_path / "e").metadata == {}
     labels = np.array([0, 1, 1])
-    embedding_files.write(tmp_path / "e", ROWS, labels, list("abc"), config_hash="h", step=7, metadata=columns)
+    embedding_files.write(
+        tmp_path / "e", ROWS, labels, list("abc"), config_hash="h", step=7, metadata=columns
+    )
     assert json.loads((tmp_path / "e" / "metadata.json").read_text()) == columns
     assert embedding_files.read(tmp_path / "e").metadata == columns
     write(tmp_path / "e")
@@ -65,7 +72,13 @@ def test_metadata_is_written_and_read_again(tmp_path: Path) -> None:
 
 
 def test_a_run_exports_the_metadata_of_its_splits(tmp_path: Path) -> None:
-    split = Split(np.array([0, 1, 1]), list("abc"), lambda *_: ROWS, ["x", "y"], metadata={"price": [3, None, 5]})
+    split = Split(
+        np.array([0, 1, 1]),
+        list("abc"),
+        lambda *_: ROWS,
+        ["x", "y"],
+        metadata={"price": [3, None, 5]},
+    )
     experiment: Any = SimpleNamespace(config=small(steps=1), splits={"test": split}, data_hash="")
     run.write_embeddings(experiment, tmp_path, {"test": ROWS}, 7, finished=True)
     found = embedding_files.read(tmp_path / "embeddings" / "test").metadata
@@ -85,10 +98,14 @@ def test_directories_with_other_files_are_not_replaced(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "photos", "x.jpg"]
 
 
-@pytest.mark.parametrize("name", ["embeddings.npy", "labels.npy", "ids.json", "metadata.json", "manifest.json"])
+@pytest.mark.parametrize(
+    "name", ["embeddings.npy", "labels.npy", "ids.json", "metadata.json", "manifest.json"]
+)
 def test_a_changed_file_is_refused(name: str, tmp_path: Path) -> None:
     labels, columns = np.array([0, 1, 1]), {"class_name": ["x", "y", "y"]}
-    embedding_files.write(tmp_path / "e", ROWS, labels, ["a", "b", "c"], config_hash="", step=1, metadata=columns)
+    embedding_files.write(
+        tmp_path / "e", ROWS, labels, ["a", "b", "c"], config_hash="", step=1, metadata=columns
+    )
     file = tmp_path / "e" / name
     content = file.read_bytes()
     changed = content.replace(b'_step": 1', b'_step": 2')  # of the manifest
@@ -100,18 +117,46 @@ def test_a_changed_file_is_refused(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("embeddings.npy", np.full((3, 4), np.nan, np.float32), r"embeddings\.npy: 3 of 3 rows hold NaN or infinity"),
-        ("embeddings.npy", ROWS[:2], r"embeddings\.npy: holds float32 of shape \[2, 4\] for 3 names in ids\.json"),
-        ("embeddings.npy", ROWS.astype(np.float64), r"embeddings\.npy: holds float64 of shape \[3, 4\]"),
-        ("embeddings.npy", ROWS.ravel(), r"embeddings\.npy: holds float32 of shape \[12\]; give real numbers \[N, D\]"),
+        (
+            "embeddings.npy",
+            np.full((3, 4), np.nan, np.float32),
+            r"embeddings\.npy: 3 of 3 rows hold NaN or infinity",
+        ),
+        (
+            "embeddings.npy",
+            ROWS[:2],
+            r"embeddings\.npy: holds float32 of shape \[2, 4\] for 3 names in ids\.json",
+        ),
+        (
+            "embeddings.npy",
+            ROWS.astype(np.float64),
+            r"embeddings\.npy: holds float64 of shape \[3, 4\]",
+        ),
+        (
+            "embeddings.npy",
+            ROWS.ravel(),
+            r"embeddings\.npy: holds float32 of shape \[12\]; give real numbers \[N, D\]",
+        ),
         ("embeddings.npy", ROWS.astype(str), r"embeddings\.npy: holds <U32 of shape \[3, 4\]"),
-        ("labels.npy", np.arange(2), r"labels\.npy: holds int64 of shape \[2\] for 3 rows of embeddings\.npy"),
+        (
+            "labels.npy",
+            np.arange(2),
+            r"labels\.npy: holds int64 of shape \[2\] for 3 rows of embeddings\.npy",
+        ),
         ("labels.npy", np.zeros(3), r"labels\.npy: holds float64 of shape \[3\]"),
         ("labels.npy", np.array(list("abc")), r"labels\.npy: holds <U1; must be int64"),
-        ("ids.json", ["a", "b", 3], r"ids\.json: is truncated or damaged \(2: input should be a valid string\)"),
+        (
+            "ids.json",
+            ["a", "b", 3],
+            r"ids\.json: is truncated or damaged \(2: input should be a valid string\)",
+        ),
         ("ids.json", ["a", "b"], r"embeddings\.npy: holds float32 of shape \[3, 4\] for 2 names"),
         ("ids.json", {"a": 1}, r"ids\.json: is truncated or damaged"),
-        ("metadata.json", {"class_name": ["x", "y"]}, r"metadata\.json: .*'class_name' has 2 values for 3 images"),
+        (
+            "metadata.json",
+            {"class_name": ["x", "y"]},
+            r"metadata\.json: .*'class_name' has 2 values for 3 images",
+        ),
         ("metadata.json", ["x"], r"metadata\.json: is truncated or damaged"),
         ("manifest.json", {"files": []}, r"manifest\.json: is truncated or damaged \(files: "),
         (
@@ -119,10 +164,16 @@ def test_a_changed_file_is_refused(name: str, tmp_path: Path) -> None:
             {"files": {"labels.npy": 3}},
             r"manifest\.json: is truncated or damaged \(files\.labels\.npy: ",
         ),
-        ("manifest.json", {"files": {}}, r"embeddings\.npy: is not in the manifest; export it again"),
+        (
+            "manifest.json",
+            {"files": {}},
+            r"embeddings\.npy: is not in the manifest; export it again",
+        ),
     ],
 )
-def test_crafted_files_with_the_right_checksums(name: str, content: Any, message: str, tmp_path: Path) -> None:
+def test_crafted_files_with_the_right_checksums(
+    name: str, content: Any, message: str, tmp_path: Path
+) -> None:
     write(tmp_path)
     if isinstance(content, np.ndarray):
         np.save(tmp_path / name, content)
@@ -149,7 +200,10 @@ def test_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_full_disk_is_named_and_gets_its_space_back(tmp_path: Path, full_disk: Any) -> None:
-    with full_disk(140), pytest.raises(OSError, match="File too large") as caught:  # the embeddings have more bytes
+    with (
+        full_disk(140),
+        pytest.raises(OSError, match="File too large") as caught,
+    ):  # the embeddings have more bytes
         write(tmp_path / "test")
     assert caught.value.filename == str(tmp_path / "test")
     assert list(tmp_path.iterdir()) == []
@@ -157,17 +211,28 @@ def test_a_full_disk_is_named_and_gets_its_space_back(tmp_path: Path, full_disk:
 
 def test_columns_of_parquet(tmp_path: Path) -> None:
     embedding_files.write(
-        tmp_path / "test", VALUES, np.array([4, 0, 4]), ["a", "b", "ü"], config_hash="", step=1,
+        tmp_path / "test",
+        VALUES,
+        np.array([4, 0, 4]),
+        ["a", "b", "ü"],
+        config_hash="",
+        step=1,
         metadata={
-            "class_name": ["wren", "robin", "wren"], "label": [1.5, None, 2], "metadata_label": [1, 2, 3],
+            "class_name": ["wren", "robin", "wren"],
+            "label": [1.5, None, 2],
+            "metadata_label": [1, 2, 3],
             "mixed": [1, "x", None],
         },
-    )  # fmt: skip
-    embedding_files.write_parquet(tmp_path / "test.parquet", embedding_files.read(tmp_path / "test"))
+    )
+    embedding_files.write_parquet(
+        tmp_path / "test.parquet", embedding_files.read(tmp_path / "test")
+    )
     table = parquet.read_table(tmp_path / "test.parquet")
     assert table.schema.field("embedding").type == pyarrow.list_(pyarrow.float32(), 5)
     assert table.schema.field("label").type == pyarrow.int64()
-    np.testing.assert_array_equal(np.stack(table["embedding"].to_pylist()).astype(np.float32), VALUES)
+    np.testing.assert_array_equal(
+        np.stack(table["embedding"].to_pylist()).astype(np.float32), VALUES
+    )
     assert table.drop_columns("embedding").to_pydict() == {
         "id": ["a", "b", "ü"],
         "label": [4, 0, 4],

@@ -30,10 +30,17 @@ def load(family: str, name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]
     return arrays, json.loads(str(arrays.pop("meta")))
 
 
-def of_vectors(channels: int, layer: Callable[[Any, jax.Array], jax.Array] = lambda params, x: x) -> Backbone:
-    """A layer of parameters and vectors [B, n], whose results [B, channels] are feature maps of one position."""
+def of_vectors(
+    channels: int, layer: Callable[[Any, jax.Array], jax.Array] = lambda params, x: x
+) -> Backbone:
+    """A layer of parameters and vectors [B, n], whose results [B, channels] are feature maps of one
+    position."""
 
-    def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
+    def apply(
+        params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any
+    ) -> tuple[jax.Array, Any]:
         return layer(params, inputs)[:, None, None, :], stats
 
-    return Backbone(init=lambda *_: ({}, {}), apply=apply, channels=channels, preprocess=lambda x: x)
+    return Backbone(
+        init=lambda *_: ({}, {}), apply=apply, channels=channels, preprocess=lambda x: x
+    )

@@ -1,4 +1,5 @@
-"""Backbones compared with their torch definitions by torchvision, Cadene, timm, SegFormer and Hugging Face."""
+"""Backbones compared with their torch definitions by torchvision, Cadene, timm, SegFormer and
+Hugging Face."""
 
 import json
 import math
@@ -83,8 +84,11 @@ def shapes(net: str) -> tuple[dict[Path, tuple[int, ...]], ...]:
     return tuple({path: leaf.shape for path, leaf in flatten_dict(tree).items()} for tree in trees)
 
 
-def rebuild(net: str, seed: int, image_shape: tuple[int, int], sums: dict[str, float]) -> list[PyTree]:
-    """[params, stats] in float64; `sums` holds the sums of some tensors by torch name, to check them."""
+def rebuild(
+    net: str, seed: int, image_shape: tuple[int, int], sums: dict[str, float]
+) -> list[PyTree]:
+    """[params, stats] in float64; `sums` holds the sums of some tensors by torch name, to check
+    them."""
     module, config, _ = NETS[net]
     checked = set()
 
@@ -98,7 +102,10 @@ def rebuild(net: str, seed: int, image_shape: tuple[int, int], sums: dict[str, f
             checked.add(name)
         return jax.device_put(to_jax_axes(path, tensor))
 
-    trees = [unflatten_dict({path: fill(path, shape) for path, shape in tree.items()}) for tree in shapes(net)]
+    trees = [
+        unflatten_dict({path: fill(path, shape) for path, shape in tree.items()})
+        for tree in shapes(net)
+    ]
     heads = tuple(f"{name}." for name in module.CLASSIFIERS)
     assert checked == {name for name in sums if not name.startswith(heads)}
     return trees
@@ -110,13 +117,17 @@ def classifiers(net: str, seed: int) -> dict[str, Any]:
     names = module.CLASSIFIERS[: 2 if getattr(config, "distilled", False) else 1]
     channels = module.build(config).channels
     return {
-        name: {"kernel": draw(seed, f"{name}.weight", (1000, channels)).T, "bias": draw(seed, f"{name}.bias", (1000,))}
+        name: {
+            "kernel": draw(seed, f"{name}.weight", (1000, channels)).T,
+            "bias": draw(seed, f"{name}.bias", (1000,)),
+        }
         for name in names
     }
 
 
 def logits_of(classifiers: dict[str, Any], vectors: Iterable[np.ndarray]) -> np.ndarray:
-    """Logits of ImageNet classifiers, each of its own vectors [B, C]; their mean if there are two."""
+    """Logits of ImageNet classifiers, each of its own vectors [B, C]; their mean if there are
+    two."""
     pairs = zip(classifiers.values(), vectors, strict=False)
     return np.mean([x @ layer["kernel"] + layer["bias"] for layer, x in pairs], axis=0)
 
@@ -126,18 +137,29 @@ def nchw(x: Any) -> Any:
 
 
 def stages(net: str, captured: Any) -> dict[str, jax.Array]:
-    """Outputs of modules under their torch names, in torch's layout (tokens [B, N, C] in transformers)."""
+    """Outputs of modules under their torch names, in torch's layout (tokens [B, N, C] in
+    transformers)."""
     module, config, _ = NETS[net]
     if module is resnet:
-        last = {f"layer{s + 1}": captured[f"layer{s + 1}_{d - 1}"] for s, d in enumerate(config.depths)}
+        last = {
+            f"layer{s + 1}": captured[f"layer{s + 1}_{d - 1}"] for s, d in enumerate(config.depths)
+        }
         named = last | {name: captured[name] for name in ("conv1", "bn1", "maxpool")}
         return {name: nchw(out["__call__"][0]) for name, out in named.items()}
     if module is bn_inception:
-        named = {name: captured[name] for name in ("conv1_7x7_s2", "pool1_3x3_s2", "conv2_3x3", "pool2_3x3_s2")}
-        named |= {f"inception_{key}_pool": captured[f"inception_{key}"]["pool"] for key in bn_inception.BLOCKS}
+        named = {
+            name: captured[name]
+            for name in ("conv1_7x7_s2", "pool1_3x3_s2", "conv2_3x3", "pool2_3x3_s2")
+        }
+        named |= {
+            f"inception_{key}_pool": captured[f"inception_{key}"]["pool"]
+            for key in bn_inception.BLOCKS
+        }
         return {name: nchw(out["__call__"][0]) for name, out in named.items()}
     if module is googlenet:
-        return {name: nchw(out["__call__"][0]) for name, out in captured.items() if name != "__call__"}
+        return {
+            name: nchw(out["__call__"][0]) for name, out in captured.items() if name != "__call__"
+        }
     outputs = {}
     for name, out in captured.items():
         if name in ("__call__", "encode"):
@@ -149,34 +171,60 @@ def stages(net: str, captured: Any) -> dict[str, jax.Array]:
 
 
 @cache
-def network_of(net: str, transform_input: bool = False) -> Callable[[PyTree, PyTree, np.ndarray], Any]:
-    """(params, stats, images [B, H, W, 3]) -> (feature map, tokens of DeiT, outputs of all stages), compiled."""
+def network_of(
+    net: str, transform_input: bool = False
+) -> Callable[[PyTree, PyTree, np.ndarray], Any]:
+    """(params, stats, images [B, H, W, 3]) -> (feature map, tokens of DeiT, outputs of all stages),
+    compiled."""
     _, config, network = NETS[net]
     network = network(replace(config, transform_input=True) if transform_input else config)
-    kept = {"mutable": "intermediates", "capture_intermediates": lambda _, method: method in ("__call__", "encode")}
+    kept = {
+        "mutable": "intermediates",
+        "capture_intermediates": lambda _, method: method in ("__call__", "encode"),
+    }
 
     @jax.jit
     def run(params: PyTree, stats: PyTree, x: jax.Array) -> Any:
         features, more = network.apply({"params": params, "batch_stats": stats}, x, False, **kept)
         captured = more["intermediates"]
-        return features, captured["encode"][0][0] if "encode" in captured else None, stages(net, captured)
+        return (
+            features,
+            captured["encode"][0][0] if "encode" in captured else None,
+            stages(net, captured),
+        )
 
     return lambda *inputs: jax.device_get(run(*inputs))
 
 
 def check_stages(
-    z: dict[str, np.ndarray], meta: dict[str, Any], tag: str, outputs: dict[str, np.ndarray], rtol: float
+    z: dict[str, np.ndarray],
+    meta: dict[str, Any],
+    tag: str,
+    outputs: dict[str, np.ndarray],
+    rtol: float,
 ) -> None:
     for row, name in enumerate(meta["stage_names"]):
         ours, shape = outputs[name], z[f"{tag}.stage_shapes"][row]
         assert ours.shape == tuple(s for s in shape if s), name
         stats = [ours.mean(), ours.std(), np.abs(ours).max(), np.sqrt((ours**2).sum())]
         scale = np.abs(ours).max()
-        np.testing.assert_allclose(stats[:3], z[f"{tag}.stage_stats"][row][:3], rtol=0, atol=rtol * scale, err_msg=name)
-        np.testing.assert_allclose(stats[3], z[f"{tag}.stage_stats"][row][3], rtol=rtol, err_msg=name)
-        first, last = (ours[0, 0, :8], ours[0, -1, :8]) if ours.ndim == 3 else (ours[0, :8, 0, 0], ours[0, :8, -1, -1])
-        np.testing.assert_allclose(first, z[f"{tag}.stage_first"][row], rtol=0, atol=rtol * scale, err_msg=name)
-        np.testing.assert_allclose(last, z[f"{tag}.stage_last"][row], rtol=0, atol=rtol * scale, err_msg=name)
+        np.testing.assert_allclose(
+            stats[:3], z[f"{tag}.stage_stats"][row][:3], rtol=0, atol=rtol * scale, err_msg=name
+        )
+        np.testing.assert_allclose(
+            stats[3], z[f"{tag}.stage_stats"][row][3], rtol=rtol, err_msg=name
+        )
+        first, last = (
+            (ours[0, 0, :8], ours[0, -1, :8])
+            if ours.ndim == 3
+            else (ours[0, :8, 0, 0], ours[0, :8, -1, -1])
+        )
+        np.testing.assert_allclose(
+            first, z[f"{tag}.stage_first"][row], rtol=0, atol=rtol * scale, err_msg=name
+        )
+        np.testing.assert_allclose(
+            last, z[f"{tag}.stage_last"][row], rtol=0, atol=rtol * scale, err_msg=name
+        )
 
 
 def check_features(z: dict[str, np.ndarray], tag: str, features: np.ndarray, rtol: float) -> None:
@@ -188,17 +236,24 @@ def check_features(z: dict[str, np.ndarray], tag: str, features: np.ndarray, rto
     close(ours[:, -8:, -1, -1], z[f"{tag}.feat_last_channels"])
     for name, pooled in (("avg_pool", ours.mean((2, 3))), ("max_pool", ours.max((2, 3)))):
         close(pooled[:, :64], z[f"{tag}.{name}"], err_msg=name)
-        np.testing.assert_allclose(np.linalg.norm(pooled, axis=1), z[f"{tag}.{name}_norm"], rtol=rtol, err_msg=name)
+        np.testing.assert_allclose(
+            np.linalg.norm(pooled, axis=1), z[f"{tag}.{name}_norm"], rtol=rtol, err_msg=name
+        )
 
 
 def check_vector(z: dict[str, np.ndarray], key: str, ours: np.ndarray, rtol: float) -> None:
     """The first 64 values of `ours` [B, n] and its norms."""
-    np.testing.assert_allclose(ours[:, :64], z[key], rtol=0, atol=rtol * np.abs(ours).max(), err_msg=key)
-    np.testing.assert_allclose(np.linalg.norm(ours, axis=1), z[f"{key}_norm"], rtol=rtol, err_msg=key)
+    np.testing.assert_allclose(
+        ours[:, :64], z[key], rtol=0, atol=rtol * np.abs(ours).max(), err_msg=key
+    )
+    np.testing.assert_allclose(
+        np.linalg.norm(ours, axis=1), z[f"{key}_norm"], rtol=rtol, err_msg=key
+    )
 
 
 def cases() -> list[Any]:
-    """Every network and image size of the files; slow, except for the smallest images of networks other than MiT."""
+    """Every network and image size of the files; slow, except for the smallest images of networks
+    other than MiT."""
     parameters = []
     for name in fixtures.names("backbones", "backbone_*"):
         if name not in FORWARD:
@@ -209,7 +264,9 @@ def cases() -> list[Any]:
         for tag in tags:
             # test_hugging_face covers MiT-B1.
             marks = [] if tag == smallest and "mit_b" not in name else [pytest.mark.slow]
-            parameters.append(pytest.param(name.removeprefix("backbone_"), tag, marks=marks, id=f"{name}-{tag}"))
+            parameters.append(
+                pytest.param(name.removeprefix("backbone_"), tag, marks=marks, id=f"{name}-{tag}")
+            )
     return parameters
 
 
@@ -229,7 +286,15 @@ def test_forward(net: str, tag: str) -> None:
 
     features, tokens, outputs = network_of(net, size != tag)(params, stats, nhwc(x))
     check_features(z, tag, features, rtol)
-    known = {"feat_shape", "feat_slice", "feat_last_channels", "avg_pool", "max_pool", "avg_pool_norm", "max_pool_norm"}
+    known = {
+        "feat_shape",
+        "feat_slice",
+        "feat_last_channels",
+        "avg_pool",
+        "max_pool",
+        "avg_pool_norm",
+        "max_pool_norm",
+    }
     known |= {"input_checksum", "stage_shapes", "stage_stats", "stage_first", "stage_last"}
     if f"{tag}.stage_shapes" in z:
         check_stages(z, meta, tag, outputs, rtol)
@@ -246,7 +311,9 @@ def test_forward(net: str, tag: str) -> None:
 
 def as_trees(tensors: dict[str, np.ndarray]) -> tuple[PyTree, PyTree]:
     """(params, stats) from converted tensors."""
-    return converted.subtree(tensors, "backbone/params/"), converted.subtree(tensors, "backbone/stats/")
+    return converted.subtree(tensors, "backbone/params/"), converted.subtree(
+        tensors, "backbone/stats/"
+    )
 
 
 def test_published_sizes() -> None:
@@ -258,15 +325,29 @@ def test_published_sizes() -> None:
         net = name.removeprefix("backbone_")
         _, config, _ = NETS[net]
         params, stats = shapes(net)
-        ours = {torch_name(config.name, path): torch_shape(path, shape) for path, shape in (params | stats).items()}
-        ours |= {key.removesuffix("running_mean") + "num_batches_tracked": () for key in ours if "running_mean" in key}
+        ours = {
+            torch_name(config.name, path): torch_shape(path, shape)
+            for path, shape in (params | stats).items()
+        }
+        ours |= {
+            key.removesuffix("running_mean") + "num_batches_tracked": ()
+            for key in ours
+            if "running_mean" in key
+        }
         if net not in ("mit_b1", "mit_b2"):
             for head, tensors in classifiers(net, 0).items():
-                ours |= {f"{head}.weight": tensors["kernel"].T.shape, f"{head}.bias": tensors["bias"].shape}
+                ours |= {
+                    f"{head}.weight": tensors["kernel"].T.shape,
+                    f"{head}.bias": tensors["bias"].shape,
+                }
         lines = "\n".join(f"{key}:{','.join(map(str, ours[key]))}" for key in sorted(ours))
         assert len(ours) == meta["n_state_keys"], net
         assert zlib.crc32(lines.encode()) == meta["state_key_crc"], net
-        counted = [shape for key, shape in ours.items() if "running" not in key and "num_batches" not in key]
+        counted = [
+            shape
+            for key, shape in ours.items()
+            if "running" not in key and "num_batches" not in key
+        ]
         assert sum(int(np.prod(shape)) for shape in counted) == meta["n_params"], net
 
 
@@ -293,7 +374,9 @@ def hf_tensor(key: str, drawn: Callable[[str], np.ndarray]) -> np.ndarray:
     if parts[0] == "layer_norm":
         return drawn(f"norm{stage}.{parts[2]}")
     if parts[0] == "patch_embeddings":
-        return drawn(f"patch_embed{stage}.{'norm' if parts[2] == 'layer_norm' else 'proj'}.{parts[3]}")
+        return drawn(
+            f"patch_embed{stage}.{'norm' if parts[2] == 'layer_norm' else 'proj'}.{parts[3]}"
+        )
     rest = ".".join(parts[2:])
     for half, name in enumerate(("key", "value")):
         if f"attention.self.{name}" in rest:
@@ -312,7 +395,8 @@ def hf_tensor(key: str, drawn: Callable[[str], np.ndarray]) -> np.ndarray:
     ],
 )
 def test_hugging_face(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Conversion from Hugging Face's names; outputs with the authors' epsilons and with those of Hugging Face."""
+    """Conversion from Hugging Face's names; outputs with the authors' epsilons and with those of
+    Hugging Face."""
     z, meta = fixtures.load("backbones", name)
     net, seed = name.removeprefix("backbone_").removesuffix("_hf"), meta["seed"]
     params, _ = shapes(net)
@@ -331,10 +415,16 @@ def test_hugging_face(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return nchw(mit.build(NETS[net][1]).apply(params, stats, x, train=False)[0])
 
     authors, theirs = (np.asarray(run(params, x, epsilon)) for epsilon in (mit.OUTER, 1e-5))
-    np.testing.assert_allclose(authors[:, :8], z["nvlabs_feat_slice"], rtol=0, atol=rtol * np.abs(authors).max())
+    np.testing.assert_allclose(
+        authors[:, :8], z["nvlabs_feat_slice"], rtol=0, atol=rtol * np.abs(authors).max()
+    )
     assert theirs.shape == tuple(z["feat_shape"])
-    np.testing.assert_allclose(theirs[:, :8], z["feat_slice"], rtol=0, atol=rtol * np.abs(theirs).max())
-    check_vector({k: z[k] for k in ("avg_pool", "avg_pool_norm")}, "avg_pool", theirs.mean((2, 3)), rtol)
+    np.testing.assert_allclose(
+        theirs[:, :8], z["feat_slice"], rtol=0, atol=rtol * np.abs(theirs).max()
+    )
+    check_vector(
+        {k: z[k] for k in ("avg_pool", "avg_pool_norm")}, "avg_pool", theirs.mean((2, 3)), rtol
+    )
 
 
 @pytest.mark.usefixtures("x64")
@@ -348,7 +438,9 @@ def test_training(name: str) -> None:
 
     @partial(jax.jit, donate_argnums=0)  # the gradients take the memory of the parameters
     @partial(jax.value_and_grad, has_aux=True)
-    def loss(params: PyTree, stats: PyTree, x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, PyTree]]:
+    def loss(
+        params: PyTree, stats: PyTree, x: jax.Array
+    ) -> tuple[jax.Array, tuple[jax.Array, PyTree]]:
         features, updated = backbone.apply(params, stats, x, train=True)
         return jnp.mean(features.mean((1, 2)) ** 2), (features, updated)
 
@@ -360,21 +452,32 @@ def test_training(name: str) -> None:
     np.testing.assert_allclose(ours[:, :8], z["feat_slice"], rtol=0, atol=rtol * np.abs(ours).max())
     check_vector(z, "avg_pool", ours.mean((2, 3)), rtol)
     logits = logits_of(classifiers("resnet50", meta["seed"]), [features.mean((1, 2))])
-    np.testing.assert_allclose(logits[:, : z["logits"].shape[1]], z["logits"], rtol=0, atol=rtol * np.abs(logits).max())
+    np.testing.assert_allclose(
+        logits[:, : z["logits"].shape[1]], z["logits"], rtol=0, atol=rtol * np.abs(logits).max()
+    )
     running = {torch_name("resnet", path): leaf for path, leaf in flatten_dict(updated).items()}
     for row, bn in enumerate(meta["bn_names"]):
         for leaf, key in (("running_mean", "bn_mean"), ("running_var", "bn_var")):
             ours = running[f"{bn}.{leaf}"]
             atol = rtol * np.abs(ours).max()
-            np.testing.assert_allclose(ours[:8], z[f"{key}_first8"][row], rtol=0, atol=atol, err_msg=f"{bn}.{leaf}")
-            np.testing.assert_allclose(np.linalg.norm(ours), z[f"{key}_norm"][row], rtol=rtol, err_msg=f"{bn}.{leaf}")
-    gradient = {torch_name("resnet", path): to_torch(path, leaf) for path, leaf in flatten_dict(grads).items()}
+            np.testing.assert_allclose(
+                ours[:8], z[f"{key}_first8"][row], rtol=0, atol=atol, err_msg=f"{bn}.{leaf}"
+            )
+            np.testing.assert_allclose(
+                np.linalg.norm(ours), z[f"{key}_norm"][row], rtol=rtol, err_msg=f"{bn}.{leaf}"
+            )
+    gradient = {
+        torch_name("resnet", path): to_torch(path, leaf)
+        for path, leaf in flatten_dict(grads).items()
+    }
     assert set(gradient) == set(meta["grad_names"])
     for row, key in enumerate(meta["grad_names"]):
         ours = gradient[key].ravel()
         atol = rtol * np.abs(ours).max()
         np.testing.assert_allclose(ours[:8], z["grad_first8"][row], rtol=0, atol=atol, err_msg=key)
-        np.testing.assert_allclose(np.linalg.norm(ours), z["grad_norm"][row], rtol=rtol, err_msg=key)
+        np.testing.assert_allclose(
+            np.linalg.norm(ours), z["grad_norm"][row], rtol=rtol, err_msg=key
+        )
 
 
 def nhwc(x: np.ndarray) -> np.ndarray:
@@ -385,11 +488,15 @@ def pooled(window: int, stride: int, padding: int, ceil: bool) -> Callable[..., 
     return lambda x, z: layers.MaxPool(window, stride, padding, ceil).apply({}, x)
 
 
-def convolved(weight: str, size: int, stride: int, padding: int, depthwise: bool = False) -> Callable[..., Any]:
+def convolved(
+    weight: str, size: int, stride: int, padding: int, depthwise: bool = False
+) -> Callable[..., Any]:
     def run(x: Any, z: dict[str, np.ndarray]) -> Any:
         kernel = to_jax_axes(("kernel",), z[weight])
         groups = kernel.shape[-1] if depthwise else 1
-        layer = layers.Conv(kernel.shape[-1], size, stride, padding=padding, groups=groups, dtype=None, name="conv")
+        layer = layers.Conv(
+            kernel.shape[-1], size, stride, padding=padding, groups=groups, dtype=None, name="conv"
+        )
         return layer.apply({"params": {"kernel": kernel}}, x)
 
     return run
@@ -421,7 +528,9 @@ def test_layers(name: str) -> None:
         found = {}
         for size in {key.split(".")[0] for key in z if key[0].isdigit()}:
             weights = {name: z[f"{size}.{name}"] for name in ("w3", "w7", "dw3")}
-            found |= {f"{size}.{op}": nchw(run(nhwc(z[f"{size}.x"]), weights)) for op, run in OPS.items()}
+            found |= {
+                f"{size}.{op}": nchw(run(nhwc(z[f"{size}.x"]), weights)) for op, run in OPS.items()
+            }
         found["gelu.exact"] = nn.gelu(z["gelu.x"], approximate=False)
         found["gelu.tanh"] = nn.gelu(z["gelu.x"], approximate=True)
         for key in [key for key in z if key.startswith("ln.eps")]:
@@ -434,9 +543,13 @@ def test_layers(name: str) -> None:
         x = nhwc(z["bn.x"])
         found["bn.eval"] = nchw(batch_norm.BatchNorm().apply(variables, x, False))
         for prefix, momentum in (("bn.", 0.1), ("bn.m09.", 0.9)):
-            normed, new = batch_norm.BatchNorm(momentum).apply(variables, x, True, mutable=["batch_stats"])
+            normed, new = batch_norm.BatchNorm(momentum).apply(
+                variables, x, True, mutable=["batch_stats"]
+            )
             found["bn.train"] = nchw(normed)
-            found |= {f"{prefix}new_running_{key}": value for key, value in new["batch_stats"].items()}
+            found |= {
+                f"{prefix}new_running_{key}": value for key, value in new["batch_stats"].items()
+            }
         return found
 
     tolerance = meta["tolerance"]["float64"]
@@ -449,7 +562,8 @@ def test_layers(name: str) -> None:
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", fixtures.names("backbones", "bn_inception_forward"))
 def test_bn_inception_of_hist(name: str) -> None:
-    """The module of HIST's authors, with weights drawn in the order of its parameters and vectors stored as rows."""
+    """The module of HIST's authors, with weights drawn in the order of its parameters and vectors
+    stored as rows."""
     z, meta = fixtures.load("backbones", name)
     tensors = {}
     for k, (key, kind, shape) in enumerate(zip(z["names"], z["kinds"], z["shapes"], strict=True)):
@@ -468,7 +582,9 @@ def test_bn_inception_of_hist(name: str) -> None:
     assert converted.layout == "Cadene"
     params, stats = as_trees(converted.tensors)
     side = meta["input_size"]
-    x = np.random.RandomState(meta["seed"] + 100000).standard_normal((len(z["features"]), 3, side, side))
+    x = np.random.RandomState(meta["seed"] + 100000).standard_normal(
+        (len(z["features"]), 3, side, side)
+    )
     features = nchw(network_of("bninception")(params, stats, nhwc(x))[0])
     close = partial(np.testing.assert_allclose, **meta["tolerance"]["float64"])
     close(features, z["features"])

@@ -1,6 +1,7 @@
 """CRT and the multi-similarity loss against float64 references written from the equations.
 
-The multi-similarity files also contain the results of pytorch-metric-learning 2.9 ("pml"), which keeps duplicates.
+The multi-similarity files also contain the results of pytorch-metric-learning 2.9 ("pml"), which
+keeps duplicates.
 """
 
 import functools
@@ -34,7 +35,12 @@ def test_every_file_is_known() -> None:
 
 
 def ms_options(hyper: dict[str, float]) -> dict[str, float]:
-    return {"alpha": hyper["alpha"], "beta": hyper["beta"], "base": hyper["lam"], "epsilon": hyper["eps"]}
+    return {
+        "alpha": hyper["alpha"],
+        "beta": hyper["beta"],
+        "base": hyper["lam"],
+        "epsilon": hyper["eps"],
+    }
 
 
 def params_of(z: dict[str, np.ndarray], dtype: str, prefix: str = "") -> Any:
@@ -42,10 +48,15 @@ def params_of(z: dict[str, np.ndarray], dtype: str, prefix: str = "") -> Any:
     cast = lambda key: z[prefix + key].astype(dtype)  # noqa: E731
     params: dict[str, Any] = {}
     for b in (1, 2):
-        params[f"branch{b}"] = {"output": {"kernel": cast(f"p{b}.W2").swapaxes(1, 2), "bias": cast(f"p{b}.b2")}}
+        params[f"branch{b}"] = {
+            "output": {"kernel": cast(f"p{b}.W2").swapaxes(1, 2), "bias": cast(f"p{b}.b2")}
+        }
         if f"{prefix}p{b}.C" in z:
             params[f"branch{b}"]["prototypes"] = cast(f"p{b}.C")
-            params[f"branch{b}"]["hidden"] = {"kernel": cast(f"p{b}.W1").swapaxes(1, 2), "bias": cast(f"p{b}.b1")}
+            params[f"branch{b}"]["hidden"] = {
+                "kernel": cast(f"p{b}.W1").swapaxes(1, 2),
+                "bias": cast(f"p{b}.b1"),
+            }
     return params
 
 
@@ -54,7 +65,10 @@ def torch_layout(params: Any) -> dict[str, jax.Array]:
     named = {}
     for b in (1, 2):
         branch = params[f"branch{b}"]
-        named[f"p{b}.W2"], named[f"p{b}.b2"] = (branch["output"]["kernel"].swapaxes(1, 2), branch["output"]["bias"])
+        named[f"p{b}.W2"], named[f"p{b}.b2"] = (
+            branch["output"]["kernel"].swapaxes(1, 2),
+            branch["output"]["bias"],
+        )
         if "prototypes" in branch:
             named[f"p{b}.C"] = branch["prototypes"]
             named[f"p{b}.W1"] = branch["hidden"]["kernel"].swapaxes(1, 2)
@@ -87,7 +101,11 @@ def close(ours: Any, theirs: np.ndarray, dtype: str, meta: dict[str, Any], note:
     gate = meta["tolerance"][dtype]
     scale = max(float(np.abs(theirs).max()), 1.0) if dtype == "float32" else 1.0
     np.testing.assert_allclose(
-        np.asarray(ours), theirs, rtol=gate if dtype == "float64" else 0, atol=gate * scale, err_msg=note
+        np.asarray(ours),
+        theirs,
+        rtol=gate if dtype == "float64" else 0,
+        atol=gate * scale,
+        err_msg=note,
     )
 
 
@@ -132,7 +150,9 @@ def test_head(name: str, dtype: str) -> None:
             check(ours, z[key], note=key)
         for part, (grad_params, grad_x) in jax.tree.map(np.asarray, grads).items():
             for key, ours in ({"x": grad_x} | torch_layout(grad_params)).items():
-                theirs = z.get(f"grad.{part}.{key}", np.zeros(ours.shape))  # not stored if independent
+                theirs = z.get(
+                    f"grad.{part}.{key}", np.zeros(ours.shape)
+                )  # not stored if independent
                 check(ours, theirs, note=f"grad.{part}.{key}")
         assert config.sharing == ("shared" if "once" in meta["L_DIV"] else "separate")
 
@@ -162,7 +182,9 @@ def test_multi_similarity(name: str, dtype: str) -> None:
     z, meta = fixtures.load("crt", name)
     with precision(dtype):
         check = functools.partial(close, dtype=dtype, meta=meta)
-        grads, (s, details) = multi_similarity(z["emb"].astype(dtype), z["labels"], ms_options(meta))
+        grads, (s, details) = multi_similarity(
+            z["emb"].astype(dtype), z["labels"], ms_options(meta)
+        )
         check(s, z["S"], note="S")
         for variant, (loss, each, kept_positive, kept_negative) in details.items():
             check(loss, z[f"{variant}.loss"], note=f"{variant}.loss")
@@ -171,17 +193,22 @@ def test_multi_similarity(name: str, dtype: str) -> None:
             np.testing.assert_array_equal(kept_positive, z[f"{variant}.pos_mask"], err_msg=variant)
             np.testing.assert_array_equal(kept_negative, z[f"{variant}.neg_mask"], err_msg=variant)
         check(details["mined_keepdup"][0], z["pml.mined"], note="pml.mined")
-        check(details["mined_keepdup"][0], z["pml.mined_sum_over_batch"], note="pml.mined_sum_over_batch")
+        check(
+            details["mined_keepdup"][0],
+            z["pml.mined_sum_over_batch"],
+            note="pml.mined_sum_over_batch",
+        )
         check(grads["mined_keepdup"], z["pml.mined_grad"], note="pml.mined_grad")
         check(details["unmined"][0], z["pml.unmined"], note="pml.unmined")
 
 
 @pytest.mark.parametrize("name", METRICS)
 def test_generalization_metrics(name: str) -> None:
-    """The definitions of Roth et al. (ICML 2020), cited by CRT: density from class means, decay of the whole spectrum.
+    """The definitions of Roth et al. (ICML 2020), cited by CRT: density from class means, decay of
+    the whole spectrum.
 
-    Not compared: `code.rho_numpy_truncated`, which loses the smallest singular value; the pairwise and Euclidean
-    variants of the density; the other directions of the divergence.
+    Not compared: `code.rho_numpy_truncated`, which loses the smallest singular value; the pairwise
+    and Euclidean variants of the density; the other directions of the divergence.
     """
     z, meta = fixtures.load("crt", name)
     gate = {"rtol": meta["tolerance"]["float64"], "atol": meta["tolerance"]["float64"]}
@@ -200,7 +227,9 @@ def toy(z: dict[str, np.ndarray]) -> Backbone:
     def init(key: jax.Array, image_shape: tuple[int, int]) -> tuple[Any, Any]:
         raise AssertionError("parameters are read from the file")
 
-    def apply(params: Any, stats: Any, x: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
+    def apply(
+        params: Any, stats: Any, x: jax.Array, *, train: bool, key: Any
+    ) -> tuple[jax.Array, Any]:
         return x @ params["weight"].T + params["bias"].reshape(1, 1, 1, -1), stats
 
     return Backbone(init, apply, channels, preprocess=lambda images: images)
@@ -219,34 +248,59 @@ def test_trace(name: str, x64: None) -> None:
     assert config.sharing == meta["sharing"].removesuffix("_trunk")
     method = crt.build(config, toy(z), TrainingSet(2, 2))
     group = Group(learning_rate=meta["lr"], weight_decay=meta["weight_decay"])
-    train = Train(groups=dict.fromkeys(method.groups, group), steps=meta["steps"], optimizer=meta["optimizer"])
+    train = Train(
+        groups=dict.fromkeys(method.groups, group), steps=meta["steps"], optimizer=meta["optimizer"]
+    )
     schedule = optimizers.rate_factor(train, start=0, stop=meta["steps"], milestones=())
-    np.testing.assert_allclose([meta["lr"] * schedule(i) for i in range(meta["steps"])], z["lrs"], rtol=1e-6)
+    np.testing.assert_allclose(
+        [meta["lr"] * schedule(i) for i in range(meta["steps"])], z["lrs"], rtol=1e-6
+    )
     optimizer = optimizers.build(train, method, schedule)
     params = trace_params(z, "init")
     state = TrainState(np.int32(0), params, {"backbone": {}}, jax.jit(optimizer.init)(params))
     update = jax.jit(step.build(method, optimizer))
 
     gate = meta["tolerance"]["float64"]
-    logged = {"multi_similarity1": "ms1", "multi_similarity2": "ms2", "diversity1": "div1", "consistency": "con"}
+    logged = {
+        "multi_similarity1": "ms1",
+        "multi_similarity2": "ms2",
+        "diversity1": "div1",
+        "consistency": "con",
+    }
     if config.sharing == "separate":
         logged["diversity2"] = "div2"
     counted = ("positives1", "negatives1", "positives2", "negatives2")
     for i in range(len(z["losses"])):
         images, labels = z["inputs"][i][None, :, :, None, :], z["labels"][i].astype(np.int32)
-        state, terms = update(state, Batch(images, labels, np.arange(len(labels))), jax.random.key(0))
+        state, terms = update(
+            state, Batch(images, labels, np.arange(len(labels))), jax.random.key(0)
+        )
         note = f"step {i + 1}"
         np.testing.assert_allclose(terms["loss"], z["losses"][i], **gate, err_msg=note)
         for ours, theirs in logged.items():
-            np.testing.assert_allclose(terms[ours], z[f"losses_{theirs}"][i], **gate, err_msg=f"{note} {ours}")
-        np.testing.assert_array_equal([terms[key] for key in counted], z["mined_counts"][i], err_msg=note)
+            np.testing.assert_allclose(
+                terms[ours], z[f"losses_{theirs}"][i], **gate, err_msg=f"{note} {ours}"
+            )
+        np.testing.assert_array_equal(
+            [terms[key] for key in counted], z["mined_counts"][i], err_msg=note
+        )
         if i == 0:
-            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **gate), state.params, trace_params(z, "step1"))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **gate), state.params, trace_params(z, "final"))
+            jax.tree.map(
+                lambda a, b: np.testing.assert_allclose(a, b, **gate),
+                state.params,
+                trace_params(z, "step1"),
+            )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, **gate),
+        state.params,
+        trace_params(z, "final"),
+    )
 
     @jax.jit
     def evaluated(params: Any, model_state: Any, images: jax.Array) -> Any:
-        return method.encode(params, model_state, images, train=False)[0], method.embed(params, model_state, images[0])
+        return method.encode(params, model_state, images, train=False)[0], method.embed(
+            params, model_state, images[0]
+        )
 
     (f1, f2), embeddings = evaluated(state.params, state.model_state, images)
     np.testing.assert_allclose(f1, z["eval_f1"], **gate)

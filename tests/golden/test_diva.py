@@ -1,4 +1,5 @@
-"""DiVA against the authors' code: miners, losses, DaNCE, decorrelation, queue, whole training runs."""
+"""DiVA against the authors' code: miners, losses, DaNCE, decorrelation, queue, whole training
+runs."""
 
 import dataclasses
 from functools import partial
@@ -58,17 +59,33 @@ def check_dws(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     labels, lower = data["labels"], meta["lower_cutoff"]
 
     @jax.jit
-    def everything(emb: jax.Array, labels: jax.Array, shuffled: jax.Array, chosen: jax.Array) -> Any:
+    def everything(
+        emb: jax.Array, labels: jax.Array, shuffled: jax.Array, chosen: jax.Array
+    ) -> Any:
         distances = pairwise.distances(emb, emb)
         clamped = jnp.maximum(distances, lower)
         density = mining.log_inverse_density(clamped, emb.shape[1])
         same = [pairwise.same_class(of) for of in (labels, shuffled)]
         logits = mining.distance_logits(distances, emb.shape[1], lower=lower)
-        return distances, clamped, density, logits, *same, pairwise.masks(labels)[0], ~same[0] & ~same[0][chosen]
+        return (
+            distances,
+            clamped,
+            density,
+            logits,
+            *same,
+            pairwise.masks(labels)[0],
+            ~same[0] & ~same[0][chosen],
+        )
 
-    found = everything(*(jnp.asarray(data[name]) for name in ("emb", "labels", "labels_perm", "neg_idx")))
-    distances, clamped, density, logits, same, shuffled, positives, third = (np.asarray(part) for part in found)
-    close(distances, data["dist"], meta | {"atol": 1e-7}, "dist")  # diagonal: square root of a rounding error
+    found = everything(
+        *(jnp.asarray(data[name]) for name in ("emb", "labels", "labels_perm", "neg_idx"))
+    )
+    distances, clamped, density, logits, same, shuffled, positives, third = (
+        np.asarray(part) for part in found
+    )
+    close(
+        distances, data["dist"], meta | {"atol": 1e-7}, "dist"
+    )  # diagonal: square root of a rounding error
     close(clamped, data["dist_clamped"], meta)
     close(density, data["log_q_inv"], meta, "log_q_inv")
     np.testing.assert_array_equal(positives, data["pos_mask"])
@@ -84,7 +101,11 @@ def check_dws(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
 
 
 def check_margin(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-    triplets, labels, margin = triplets_of(data["triplets"]), jnp.asarray(data["labels"]), meta["margin"]
+    triplets, labels, margin = (
+        triplets_of(data["triplets"]),
+        jnp.asarray(data["labels"]),
+        meta["margin"],
+    )
 
     @jax.jit
     def everything(emb: jax.Array, beta: jax.Array) -> dict[str, Any]:
@@ -94,7 +115,9 @@ def check_margin(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         return {
             "": jax.value_and_grad(loss, (0, 1))(emb, beta),
             "_pairs_oracle": jax.value_and_grad(loss, (0, 1))(emb, beta, divisor="pairs"),
-            "_nu_oracle": jax.value_and_grad(loss, (0, 1))(emb, beta, nu=meta.get("nu_oracle", 0.0)),
+            "_nu_oracle": jax.value_and_grad(loss, (0, 1))(
+                emb, beta, nu=meta.get("nu_oracle", 0.0)
+            ),
         }
 
     results = everything(jnp.asarray(data["emb"]), jnp.asarray(data["beta"]))
@@ -109,7 +132,9 @@ def check_margin(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         close(grad_beta, data[f"grad_beta{suffix}"], meta, f"grad_beta{suffix}")
     if "count_pairs" in data:
         boundary = data["beta"][data["labels"][data["triplets"][:, 0]]]
-        total = np.sum(np.maximum([data["d_ap"] - boundary + margin, boundary - data["d_an"] + margin], 0))
+        total = np.sum(
+            np.maximum([data["d_ap"] - boundary + margin, boundary - data["d_an"] + margin], 0)
+        )
         close(results[""][0] * data["count_union"], total, meta, "triplets")
         close(results["_pairs_oracle"][0] * data["count_pairs"], total, meta, "pairs")
 
@@ -175,7 +200,9 @@ def check_w_curve(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
             found[f"log_q_inv_clamped_D{dim}"] = mining.log_inverse_density(clamped, dim)
             for cut in meta["lambdas"]:
                 config = diva.Config(equations="paper", dance_lambda=cut)
-                found[f"w_D{dim}_lam{cut:g}"] = equations.dance_weights((1 - d * d / 2)[None], dim, config)[0]
+                found[f"w_D{dim}_lam{cut:g}"] = equations.dance_weights(
+                    (1 - d * d / 2)[None], dim, config
+                )[0]
         return found
 
     for name, found in curves(data["d"]).items():
@@ -224,7 +251,11 @@ def embeddings_of(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def check_decorrelation(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     psi, embeddings = psi_of(data), embeddings_of(data)
-    config = diva.Config(directions=tuple(meta["directions"]), rho=tuple(data["rho"].tolist()), psi_dim=psi_width(psi))
+    config = diva.Config(
+        directions=tuple(meta["directions"]),
+        rho=tuple(data["rho"].tolist()),
+        psi_dim=psi_width(psi),
+    )
     paper = dataclasses.replace(config, equations="paper")
     labels = np.zeros(len(data["emb_discriminative"]), int)
 
@@ -232,8 +263,12 @@ def check_decorrelation(data: dict[str, np.ndarray], meta: dict[str, Any]) -> No
         correlations = []
         for direction in meta["directions"]:
             source, target = (embeddings[task] for task in direction.split("-"))
-            correlations.append([equations.correlation(psi[direction], source, target, c) for c in (config, paper)])
-        return equations.loss({"psi": psi}, embeddings, labels, {}, None, None, config)[0], correlations
+            correlations.append(
+                [equations.correlation(psi[direction], source, target, c) for c in (config, paper)]
+            )
+        return equations.loss({"psi": psi}, embeddings, labels, {}, None, None, config)[
+            0
+        ], correlations
 
     gradient = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
     (value, correlations), (grad_psi, grad_emb) = gradient(psi, embeddings)
@@ -241,7 +276,12 @@ def check_decorrelation(data: dict[str, np.ndarray], meta: dict[str, Any]) -> No
     check_psi(grad_psi, data, meta, "grad_psi_")
     for task, grad in grad_emb.items():
         close(grad, data[f"grad_emb_{task}"], meta, task)
-    close(correlations, np.stack([data["corr"], data["corr_paper_oracle"]], axis=1), meta, "correlation")
+    close(
+        correlations,
+        np.stack([data["corr"], data["corr_paper_oracle"]], axis=1),
+        meta,
+        "correlation",
+    )
 
 
 RANKED = ("discriminative", "shared", "intra")
@@ -292,8 +332,14 @@ def spectrum(values: np.ndarray, mode: int) -> Any:
 
 # Fields of the metrics files that this package does not compute, and why.
 NOT_COMPARED = {
-    "mAP_lim_ascoded": "for up to 1,023 rows the authors' code treats a missing neighbour, index -1, as the last row",
-    "uniformity_t2_oracle": "uniformity (Wang & Isola) is in neither of the authors' repositories, nor here",
+    "mAP_lim_ascoded": "for up to 1,023 rows the authors' code treats a missing neighbour, index "
+    "-1, as the "
+    "last "
+    "row",
+    "uniformity_t2_oracle": "uniformity (Wang & Isola) is in neither of the authors' "
+    "repositories, "
+    "nor "
+    "here",
     "dists_intra": "only the ratio of the two is reported",
     "dists_inter": "only the ratio of the two is reported",
 }
@@ -316,7 +362,8 @@ def check_metrics(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
 
     sizes = np.unique(labels, return_counts=True)[1]
     seen.add("dists_intra_over_inter")
-    # For a class of one sample, the authors' code replaces the mean by the larger value of the first two classes.
+    # For a class of one sample, the authors' code replaces the mean by the larger value of the
+    # first two classes.
     if sizes.min() > 1:
         close(metrics.density(emb, labels), data["dists_intra_over_inter"], meta, "density")
 
@@ -333,7 +380,12 @@ def check_metrics(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     size = (labels[:, None] == labels).sum(axis=1)
     in_top = np.arange(1, len(emb)) <= size[:, None]
     close(np.mean((precision * hits * in_top).sum(axis=1) / size), data["mAP_c"], single, "mAP_c")
-    close(np.mean((precision * hits).sum(axis=1) / size), data["mAP_lim_oracle"], single, "mAP_lim_oracle")
+    close(
+        np.mean((precision * hits).sum(axis=1) / size),
+        data["mAP_lim_oracle"],
+        single,
+        "mAP_lim_oracle",
+    )
     seen |= {"mAP_c", "mAP_lim_oracle"}
 
     tasks = {task: data[f"task_{task}"] for task in diva.TASKS}
@@ -349,17 +401,32 @@ def model_of(data: dict[str, np.ndarray], prefix: str) -> dict[str, Any]:
         weight, bias = (data[f"{prefix}/{name}.{kind}"] for kind in ("weight", "bias"))
         return {"kernel": weight.T, "bias": bias}
 
-    return {"backbone": layer("body"), "heads": {task: layer(f"head_{task}") for task in diva.TASKS}}
+    return {
+        "backbone": layer("body"),
+        "heads": {task: layer(f"head_{task}") for task in diva.TASKS},
+    }
 
 
-def check_model(network: Any, data: dict[str, np.ndarray], prefix: str, tolerance: dict[str, Any]) -> None:
-    layers = {"body": network["backbone"], **{f"head_{task}": head for task, head in network["heads"].items()}}
+def check_model(
+    network: Any, data: dict[str, np.ndarray], prefix: str, tolerance: dict[str, Any]
+) -> None:
+    layers = {
+        "body": network["backbone"],
+        **{f"head_{task}": head for task, head in network["heads"].items()},
+    }
     for name, layer in layers.items():
-        close(np.asarray(layer["kernel"]).T, data[f"{prefix}/{name}.weight"], tolerance, f"{prefix}/{name}")
+        close(
+            np.asarray(layer["kernel"]).T,
+            data[f"{prefix}/{name}.weight"],
+            tolerance,
+            f"{prefix}/{name}",
+        )
         close(layer["bias"], data[f"{prefix}/{name}.bias"], tolerance, f"{prefix}/{name}")
 
 
-def check_params(params: Any, data: dict[str, np.ndarray], prefix: str, tolerance: dict[str, Any]) -> None:
+def check_params(
+    params: Any, data: dict[str, np.ndarray], prefix: str, tolerance: dict[str, Any]
+) -> None:
     check_model(params, data, prefix, tolerance)
     check_psi(params["psi"], data, tolerance, f"{prefix}/psi_")
     for task, beta in params.get("beta", {}).items():
@@ -403,7 +470,9 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     milestones = tuple(epoch * meta["iters_per_epoch"] for epoch in meta["milestones"])
     schedule = optimizers.rate_factor(train, start=0, stop=meta["steps"], milestones=milestones)
     data_set = TrainingSet(meta["C"], meta["C"])
-    backbone = fixtures.of_vectors(meta["Df"], lambda params, x: x @ params["kernel"] + params["bias"][None])
+    backbone = fixtures.of_vectors(
+        meta["Df"], lambda params, x: x @ params["kernel"] + params["bias"][None]
+    )
     method = diva.build(config, backbone, data_set, miner=miner)
     optimizer = optimizers.build(train, method, schedule)
 
@@ -432,9 +501,16 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         state, terms = update(state, batch(t), jax.random.key(0))
         logged.append(terms)
         rates = [train.groups[name.split("_")[0]].learning_rate for name in meta["lr_groups"]]
-        close(np.asarray(rates) * float(schedule(t)), data["lrs"][t], {"rtol": 1e-6, "atol": 0}, "lrs")
+        close(
+            np.asarray(rates) * float(schedule(t)), data["lrs"][t], {"rtol": 1e-6, "atol": 0}, "lrs"
+        )
         if f"queue_step{t + 1}" in data:
-            close(state.model_state["queue"], data[f"queue_step{t + 1}"], tolerance, f"queue_step{t + 1}")
+            close(
+                state.model_state["queue"],
+                data[f"queue_step{t + 1}"],
+                tolerance,
+                f"queue_step{t + 1}",
+            )
         if t == 0:
             check_params(state.params, data, "step1", tolerance)
             check_model(state.model_state["key"], data, "step1_key", tolerance)
@@ -444,7 +520,10 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     close(state.model_state["queue"], data["queue_final"], tolerance, "queue_final")
     check_params(state.params, data, "final", tolerance)
     check_model(state.model_state["key"], data, "final_key", tolerance)
-    configs = [dataclasses.replace(config, ensemble=tuple(weights.tolist())) for weights in data["test_weights"]]
+    configs = [
+        dataclasses.replace(config, ensemble=tuple(weights.tolist()))
+        for weights in data["test_weights"]
+    ]
     methods = [diva.build(weighted, backbone, data_set) for weighted in configs]
     embed = jax.jit(lambda *inputs: [method.embed(*inputs) for method in methods])
     embeddings = embed(state.params, state.model_state, data["test_inputs"])
@@ -478,9 +557,14 @@ def test_reference(name: str) -> None:
     checks[0](data, meta)
 
 
-@pytest.mark.parametrize("name", [n for kind in ("dance_*", "total_*") for n in fixtures.names(FAMILY, kind)])
+@pytest.mark.parametrize(
+    "name", [n for kind in ("dance_*", "total_*") for n in fixtures.names(FAMILY, kind)]
+)
 def test_losses_in_float32(name: str) -> None:
     """Within 1e-3 of each array's largest entry."""
     data, meta = fixtures.load(FAMILY, name)
-    single = {key: value.astype(np.float32) if value.dtype == np.float64 else value for key, value in data.items()}
+    single = {
+        key: value.astype(np.float32) if value.dtype == np.float64 else value
+        for key, value in data.items()
+    }
     CHECKS[name.split("_")[0]](single, meta | {"rtol": 0, "share": 1e-3})

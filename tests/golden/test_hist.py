@@ -1,4 +1,5 @@
-"""HIST against the authors' code (ljin0429/HIST) and the reproduction's (jichengyuan/MLRC2022_HIST)."""
+"""HIST against the authors' code (ljin0429/HIST) and the reproduction's
+(jichengyuan/MLRC2022_HIST)."""
 
 from functools import partial
 from typing import Any
@@ -21,7 +22,9 @@ ELSEWHERE = {"proxy_anchor"}  # tests/golden/test_losses.py
 
 
 def files(kind: str) -> list[str]:
-    return [name for name in fixtures.names("hist") if fixtures.load("hist", name)[1]["kind"] == kind]
+    return [
+        name for name in fixtures.names("hist") if fixtures.load("hist", name)[1]["kind"] == kind
+    ]
 
 
 def test_every_file_is_known() -> None:
@@ -41,10 +44,14 @@ def near(ours: Any, theirs: np.ndarray, note: str = "") -> None:
     """Float32: within 2e-3 of the tensor's largest entry."""
     ours = np.asarray(ours)
     assert ours.dtype == np.float32
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-3 * max(np.abs(theirs).max(), 1e-3), err_msg=note)
+    np.testing.assert_allclose(
+        ours, theirs, rtol=0, atol=2e-3 * max(np.abs(theirs).max(), 1e-3), err_msg=note
+    )
 
 
-def network(z: dict[str, np.ndarray], depth: int, prefix: str = "", stats: str = "") -> tuple[Any, Any]:
+def network(
+    z: dict[str, np.ndarray], depth: int, prefix: str = "", stats: str = ""
+) -> tuple[Any, Any]:
     """(params, stats) of the hypergraph network from torch's layout."""
     params: dict[str, Any] = {}
     running: dict[str, Any] = {}
@@ -73,7 +80,10 @@ def torch_layout(params: Any, prefix: str = "") -> dict[str, np.ndarray]:
         named[f"{prefix}theta{i}_weight"] = theta["kernel"].T
         named[f"{prefix}theta{i}_bias"] = theta["bias"]
         if block != "output":
-            named[f"{prefix}bn{i}_weight"], named[f"{prefix}bn{i}_bias"] = (value["bn"]["scale"], value["bn"]["bias"])
+            named[f"{prefix}bn{i}_weight"], named[f"{prefix}bn{i}_bias"] = (
+                value["bn"]["scale"],
+                value["bn"]["bias"],
+            )
     return named
 
 
@@ -94,16 +104,24 @@ def test_distribution_loss(name: str, x64: None) -> None:
         out["prob_true"] = jax.nn.softmax(-tau * out["distance"])[jnp.arange(len(labels)), labels]
         h, weights = hist.incidence(out["distance"], labels, alpha=alpha)
         out["G"] = hist.propagation(h, weights).times(jnp.eye(len(labels), dtype=h.dtype))
-        first = jnp.asarray([int(np.flatnonzero(z["labels"] == c)[0]) for c in z["classes_in_batch"]])
+        first = jnp.asarray(
+            [int(np.flatnonzero(z["labels"] == c)[0]) for c in z["classes_in_batch"]]
+        )
         out["H"] = h[:, first]
         for suffix, drop in (("", True), ("_logsoftmax", False)):
             value, grads = jax.value_and_grad(
-                lambda x, p, drop=drop: hist.distribution_loss(d(x, p), labels, tau=tau, drop_underflow=drop), (0, 1)
+                lambda x, p, drop=drop: hist.distribution_loss(
+                    d(x, p), labels, tau=tau, drop_underflow=drop
+                ),
+                (0, 1),
             )(embeddings, params)
             out[f"loss_d{suffix}"], out[f"grad_embeddings{suffix}"] = value, grads[0]
             out |= {f"grad_{key}{suffix}": grad for key, grad in grads[1].items()}
         pulled = jax.grad(
-            lambda x, p: (hist.incidence(d(x, p), labels, alpha=alpha)[0][:, first] * z["H_cotangent"]).sum(), (0, 1)
+            lambda x, p: (
+                hist.incidence(d(x, p), labels, alpha=alpha)[0][:, first] * z["H_cotangent"]
+            ).sum(),
+            (0, 1),
         )(embeddings, params)
         out["gH_embeddings"] = pulled[0]
         out |= {f"gH_{key}": grad for key, grad in pulled[1].items()}
@@ -121,25 +139,36 @@ def test_hgnn(name: str, x64: None) -> None:
     params, stats = network(z, depth)
     config = hist.Config(hidden_dim=len(z["bn1_weight"]) if depth else 1, hidden_layers=depth)
     one_edge = meta["n_edges"] == 1
-    # With one hyperedge every row of G is equal: these gradients are zeros, stored as rounding noise.
+    # With one hyperedge every row of G is equal: these gradients are zeros, stored as rounding
+    # noise.
     zeros = {"X", "H", "theta1_weight", "theta1_bias", "bn1_weight"} if one_edge else set()
 
-    def cross_entropy(x: jax.Array, h: jax.Array, params: Any, train: bool) -> tuple[jax.Array, Any]:
+    def cross_entropy(
+        x: jax.Array, h: jax.Array, params: Any, train: bool
+    ) -> tuple[jax.Array, Any]:
         g = hist.propagation(h, jnp.ones(h.shape[1]))
         logits, after = hist.classify(params, stats, x, g, config, train=train)
         log_p = jax.nn.log_softmax(logits)
-        return -log_p[jnp.arange(len(labels)), labels].mean(), (g.times(jnp.eye(len(labels))), logits, after)
+        return -log_p[jnp.arange(len(labels)), labels].mean(), (
+            g.times(jnp.eye(len(labels))),
+            logits,
+            after,
+        )
 
     run = jax.jit(jax.value_and_grad(cross_entropy, (0, 1, 2), has_aux=True), static_argnums=3)
     for mode in ("train", "eval"):
-        (value, (g, logits, after)), grads = run(jnp.asarray(z["X"]), jnp.asarray(z["H"]), params, mode == "train")
+        (value, (g, logits, after)), grads = run(
+            jnp.asarray(z["X"]), jnp.asarray(z["H"]), params, mode == "train"
+        )
         close(g, z["G"], meta["tolerance"])
         close(logits, z[f"logits_{mode}"], meta["tolerance"])
         close(value, z[f"ce_{mode}"], meta["tolerance"])
         named = {"X": grads[0], "H": grads[1], **torch_layout(jax.tree.map(np.asarray, grads[2]))}
         for key, grad in named.items():
             tolerance = (
-                {"float64": {"rtol": 0, "atol": 1e-8}} if mode == "train" and key in zeros else meta["tolerance"]
+                {"float64": {"rtol": 0, "atol": 1e-8}}
+                if mode == "train" and key in zeros
+                else meta["tolerance"]
             )
             close(grad, z[f"grad_{mode}_{key}"], tolerance, f"{mode} {key}")
         if mode == "train":
@@ -152,7 +181,9 @@ def test_hgnn(name: str, x64: None) -> None:
 @pytest.mark.parametrize("name", files("hist_total"))
 def test_total(name: str, dtype: str, x64: None) -> None:
     z, meta = fixtures.load("hist", name)
-    z = {key: value.astype(dtype) if value.dtype == np.float64 else value for key, value in z.items()}
+    z = {
+        key: value.astype(dtype) if value.dtype == np.float64 else value for key, value in z.items()
+    }
     depth, labels = meta["num_hidden_layers"], jnp.asarray(z["labels"])
     params, stats = network(z, depth)
     whole = {"distributions": {k: z[k] for k in ("means", "log_vars")}, "hgnn": params}
@@ -178,7 +209,10 @@ def test_total(name: str, dtype: str, x64: None) -> None:
         one, zero = jnp.ones_like(value), jnp.zeros_like(value)
         grads, (_, ce) = pull((one, zero)), pull((zero, one))
         d = hist.distances(
-            embeddings, params["distributions"]["means"], params["distributions"]["log_vars"], config.distance
+            embeddings,
+            params["distributions"]["means"],
+            params["distributions"]["log_vars"],
+            config.distance,
         )
         h, weights = hist.incidence(d, labels, alpha=config.alpha)
         g = hist.propagation(h, weights)
@@ -188,7 +222,10 @@ def test_total(name: str, dtype: str, x64: None) -> None:
         out |= {"H": h[:, first], "logits": logits}
         out["grad_features"] = jax.vjp(normalise, features)[1](grads[0])[0]
         for key in ("means", "log_vars"):
-            out[f"grad_{key}"], out[f"grad_ce_{key}"] = (grads[1]["distributions"][key], ce["distributions"][key])
+            out[f"grad_{key}"], out[f"grad_ce_{key}"] = (
+                grads[1]["distributions"][key],
+                ce["distributions"][key],
+            )
         out |= torch_layout(grads[1]["hgnn"], "grad_")
         for i in range(1, depth + 1):
             out[f"bn{i}_running_mean_after"] = after[f"block{i}"]["mean"]
@@ -206,7 +243,10 @@ def test_total(name: str, dtype: str, x64: None) -> None:
 def test_embedding_head(name: str, x64: None) -> None:
     z, meta = fixtures.load("hist", name)
     config = hist.Config(embedding_dim=meta["D"], pooling="avg+max" if meta["add_gmp"] else "avg")
-    params = {"kernel": jnp.asarray(z["embedding_weight"].T), "bias": jnp.asarray(z["embedding_bias"])}
+    params = {
+        "kernel": jnp.asarray(z["embedding_weight"].T),
+        "bias": jnp.asarray(z["embedding_bias"]),
+    }
     features = jnp.asarray(z["feature_map"].transpose(0, 2, 3, 1))
     cotangent = jnp.asarray(z["cotangent"] if "cotangent" in z else z["R"])
 
@@ -217,7 +257,11 @@ def test_embedding_head(name: str, x64: None) -> None:
         return embeddings, pull(cotangent)
 
     embeddings, (grads, grad_features) = everything(params, features)
-    close(jax.jit(layers.global_pool, static_argnums=1)(features, config.pooling), z["pooled"], meta["tolerance"])
+    close(
+        jax.jit(layers.global_pool, static_argnums=1)(features, config.pooling),
+        z["pooled"],
+        meta["tolerance"],
+    )
     close(embeddings, z["embeddings"], meta["tolerance"])
     close(np.asarray(grad_features).transpose(0, 3, 1, 2), z["grad_feature_map"], meta["tolerance"])
     close(np.asarray(grads["kernel"]).T, z["grad_embedding_weight"], meta["tolerance"])
@@ -226,7 +270,8 @@ def test_embedding_head(name: str, x64: None) -> None:
 
 @pytest.mark.parametrize("name", files("train_trace"))
 def test_training_trace(name: str, x64: None) -> None:
-    """A whole run through the real step: warm-up with a frozen backbone, four groups, decay, staircase."""
+    """A whole run through the real step: warm-up with a frozen backbone, four groups, decay,
+    staircase."""
     z, meta = fixtures.load("hist", name)
     config = hist.Config(
         embedding_dim=meta["D"],
@@ -244,7 +289,9 @@ def test_training_trace(name: str, x64: None) -> None:
         "hgnn": meta["lr"] * meta["lr_hgnn_factor"],
     }
     train = Train(
-        groups={g: Group(r, decay, "freeze" if g == "backbone" else "train") for g, r in rates.items()},
+        groups={
+            g: Group(r, decay, "freeze" if g == "backbone" else "train") for g, r in rates.items()
+        },
         epochs=meta["epochs"],
         warmup_epochs=warm,
         optimizer=meta["optimizer"],
@@ -253,8 +300,12 @@ def test_training_trace(name: str, x64: None) -> None:
     )
     steps = (warm + meta["epochs"]) * epoch
     falls = range(warm + meta["lr_decay_step"], warm + meta["epochs"], meta["lr_decay_step"])
-    schedule = optimizers.rate_factor(train, start=warm * epoch, stop=steps, milestones=tuple(e * epoch for e in falls))
-    backbone = fixtures.of_vectors(meta["K"], lambda p, x: jax.nn.relu(x @ p["kernel"] + p["bias"][None]))
+    schedule = optimizers.rate_factor(
+        train, start=warm * epoch, stop=steps, milestones=tuple(e * epoch for e in falls)
+    )
+    backbone = fixtures.of_vectors(
+        meta["K"], lambda p, x: jax.nn.relu(x @ p["kernel"] + p["bias"][None])
+    )
     method = hist.build(config, backbone, TrainingSet(meta["C"], meta["C"]))
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warm * epoch)
 
@@ -268,16 +319,24 @@ def test_training_trace(name: str, x64: None) -> None:
         "distributions": {key: z[f"init_{key}"] for key in ("means", "log_vars")},
         "hgnn": hgnn,
     }
-    state = TrainState(np.int32(0), params, {"backbone": {}, "hgnn": stats}, jax.jit(optimizer.init)(params))
+    state = TrainState(
+        np.int32(0), params, {"backbone": {}, "hgnn": stats}, jax.jit(optimizer.init)(params)
+    )
     update = jax.jit(step.build(method, optimizer))
     terms = []
     for t in range(steps):
         labels = z["labels"][t]
-        state, logged = update(state, Batch(z["inputs"][t][None], labels, labels), jax.random.key(0))
+        state, logged = update(
+            state, Batch(z["inputs"][t][None], labels, labels), jax.random.key(0)
+        )
         terms.append(logged)
-        np.testing.assert_allclose(float(schedule(t)) * np.array(list(rates.values())), z["lrs"][t], rtol=1e-6)
+        np.testing.assert_allclose(
+            float(schedule(t)) * np.array(list(rates.values())), z["lrs"][t], rtol=1e-6
+        )
         if t + 1 == warm * epoch:
-            np.testing.assert_array_equal(np.asarray(state.params["backbone"]["kernel"]).T, z["body_weight_after_warm"])
+            np.testing.assert_array_equal(
+                np.asarray(state.params["backbone"]["kernel"]).T, z["body_weight_after_warm"]
+            )
     for key, stored in (("loss", "losses"), ("loss_d", "losses_d"), ("loss_ce", "losses_ce")):
         close([term[key] for term in terms], z[stored], meta["tolerance"], key)
     learned = jax.tree.map(np.asarray, state.params)
@@ -285,7 +344,10 @@ def test_training_trace(name: str, x64: None) -> None:
     for key in ("means", "log_vars"):
         final[key] = learned["distributions"][key]
     for key, group in (("body", "backbone"), ("embedding", "embedding")):
-        final[f"{key}_weight"], final[f"{key}_bias"] = (learned[group]["kernel"].T, learned[group]["bias"])
+        final[f"{key}_weight"], final[f"{key}_bias"] = (
+            learned[group]["kernel"].T,
+            learned[group]["bias"],
+        )
     final["bn1_running_mean"] = state.model_state["hgnn"]["block1"]["mean"]
     final["bn1_running_var"] = state.model_state["hgnn"]["block1"]["var"]
     for key, value in final.items():

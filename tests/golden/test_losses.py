@@ -1,9 +1,10 @@
 """The baselines' losses compared with their authors' code and the benchmark code of Roth et al.
 
-Files: `hist/proxy_anchor*` (tjddus9597/Proxy-Anchor-CVPR2020) and `diva/losses*` (Confusezius' two repositories).
-Excluded from the latter, because they differ from the papers: `arcface_diva_*` (the margin is added to every logit and
-cancels) and `softtriplet_{loss,grad_emb,grad_intra_class_centroids}` (normalised across the centers, and weighted over
-classes instead of centers).
+Files: `hist/proxy_anchor*` (tjddus9597/Proxy-Anchor-CVPR2020) and `diva/losses*` (Confusezius' two
+repositories). Excluded from the latter, because they differ from the papers: `arcface_diva_*` (the
+margin is added to every logit and cancels) and
+`softtriplet_{loss,grad_emb,grad_intra_class_centroids}` (normalised across the centers, and
+weighted over classes instead of centers).
 """
 
 from typing import Any
@@ -18,14 +19,23 @@ from dml_jax.losses import classification, pair_losses, pairwise
 from dml_jax.numerics import unit
 from tests.golden import fixtures
 
-ANCHORS = [n for n in fixtures.names("hist") if fixtures.load("hist", n)[1]["kind"] == "proxy_anchor"]
+ANCHORS = [
+    n for n in fixtures.names("hist") if fixtures.load("hist", n)[1]["kind"] == "proxy_anchor"
+]
 SUITES = fixtures.names("diva", "losses*")
-EXCLUDED = ("arcface_diva_", "softtriplet_loss", "softtriplet_grad_emb", "softtriplet_grad_intra_class_centroids")
+EXCLUDED = (
+    "arcface_diva_",
+    "softtriplet_loss",
+    "softtriplet_grad_emb",
+    "softtriplet_grad_intra_class_centroids",
+)
 INPUTS = {"emb", "labels", "triplets", "class_map", "proxynca_proxies", "softtriplet_centroids"}
 
 
 def gradients(function: Any, *arguments: np.ndarray) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    return jax.jit(jax.value_and_grad(function, argnums=tuple(range(len(arguments)))))(*map(jnp.asarray, arguments))
+    return jax.jit(jax.value_and_grad(function, argnums=tuple(range(len(arguments)))))(
+        *map(jnp.asarray, arguments)
+    )
 
 
 @pytest.mark.parametrize("name", ANCHORS)
@@ -45,7 +55,8 @@ def test_proxy_anchor(name: str, x64: None) -> None:
 
 
 def cases(z: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, tuple[Any, str, str]]:
-    """By loss: (function of parameters and unit embeddings, key of the parameters, key of their gradient)."""
+    """By loss: (function of parameters and unit embeddings, key of the parameters, key of their
+    gradient)."""
     hyper = {key.removeprefix("loss_"): value for key, value in meta["hyper"].items()}
     labels, triplets = jnp.asarray(z["labels"]), z["triplets"]
 
@@ -81,7 +92,9 @@ def cases(z: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, tuple[Any
     def arcface(p: jax.Array, x: jax.Array) -> jax.Array:
         # The reference clips cosines to [1e-10, 1 - 1e-10], so that negative ones have no gradient.
         cosines = jnp.clip(pairwise.cosine(x, p), 1e-10, 1 - 1e-10)
-        shifted = classification.angular_margin(cosines, labels, margin=hyper["arcface_angular_margin"])
+        shifted = classification.angular_margin(
+            cosines, labels, margin=hyper["arcface_angular_margin"]
+        )
         return classification.cross_entropy(hyper["arcface_feature_scale"] * shifted, labels).mean()
 
     def soft_triple(columns: jax.Array, x: jax.Array) -> jax.Array:
@@ -118,7 +131,9 @@ def cases(z: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, tuple[Any
 def test_every_key_is_compared_or_named(name: str) -> None:
     z, meta = fixtures.load("diva", name)
     compared = {
-        key for loss, (_, _, grad) in cases(z, meta).items() for key in (f"{loss}_loss", f"{loss}_grad_emb", grad)
+        key
+        for loss, (_, _, grad) in cases(z, meta).items()
+        for key in (f"{loss}_loss", f"{loss}_grad_emb", grad)
     }
     others = {key for key in z if not key.startswith(EXCLUDED)} - INPUTS
     assert others == compared - {""}
@@ -126,7 +141,8 @@ def test_every_key_is_compared_or_named(name: str) -> None:
 
 @pytest.mark.parametrize("name", SUITES)
 def test_reference(name: str, x64: None) -> None:
-    """The references assume unit embeddings and ours normalise them, so tangential gradients are compared."""
+    """The references assume unit embeddings and ours normalise them, so tangential gradients are
+    compared."""
     z, meta = fixtures.load("diva", name)
     gate = {"rtol": meta["rtol"], "atol": meta["atol"]}
     x = z["emb"]

@@ -34,7 +34,8 @@ def test_every_file_is_of_a_known_kind(name):
 
 
 def check_metrics(arrays, meta, block, result, *, per_query=True, lattice=False):
-    """Compares one block of metrics. Cosines of lattice rows tie only up to rounding, so the tolerance is wider."""
+    """Compares one block of metrics. Cosines of lattice rows tie only up to rounding, so the
+    tolerance is wider."""
     loose = lattice and "cosine" in block
     tolerance = max(5e-3, 4 / len(result["rank"])) if loose else meta["tolerance"]["metrics"]
     ks = arrays[f"{block}_recall_k"].tolist()
@@ -42,7 +43,9 @@ def check_metrics(arrays, meta, block, result, *, per_query=True, lattice=False)
     np.testing.assert_allclose(recall, arrays[f"{block}_recall"], atol=tolerance)
     assert result["lone_queries"] == arrays[f"{block}_n_lone"]
     has = len(result["rank"]) - result["lone_queries"]
-    np.testing.assert_allclose(recall * len(result["rank"]) / has, arrays[f"{block}_recall_excl_lone"], atol=tolerance)
+    np.testing.assert_allclose(
+        recall * len(result["rank"]) / has, arrays[f"{block}_recall_excl_lone"], atol=tolerance
+    )
     assert result["r_precision"] == pytest.approx(arrays[f"{block}_r_precision"], abs=tolerance)
     assert result["map@r"] == pytest.approx(arrays[f"{block}_map_at_r"], abs=tolerance)
     if loose:
@@ -52,13 +55,20 @@ def check_metrics(arrays, meta, block, result, *, per_query=True, lattice=False)
     assert swapped <= (0 if tolerance <= 1e-6 else tolerance)
     if per_query and tolerance <= 1e-6:
         for key, reference in (("r_precision", "r_precision"), ("map@r", "map_at_r")):
-            np.testing.assert_allclose(result[f"{key}_per_query"], arrays[f"{block}_{reference}_per_query"], atol=1e-9)
+            np.testing.assert_allclose(
+                result[f"{key}_per_query"], arrays[f"{block}_{reference}_per_query"], atol=1e-9
+            )
 
 
 def check_library_metrics(arrays, key, result, tolerance):
-    """Compares with pytorch-metric-learning, whose metrics exclude queries without a relevant row."""
+    """Compares with pytorch-metric-learning, whose metrics exclude queries without a relevant
+    row."""
     has = len(result["rank"]) - result["lone_queries"]
-    measured = [result["recall@1"] * len(result["rank"]) / has, result["r_precision"], result["map@r"]]
+    measured = [
+        result["recall@1"] * len(result["rank"]) / has,
+        result["r_precision"],
+        result["map@r"],
+    ]
     np.testing.assert_allclose(measured, arrays[key], atol=tolerance)
 
 
@@ -69,7 +79,11 @@ def test_self_retrieval(name, block):
     if f"{block}_recall" not in arrays:
         pytest.skip("the file covers one metric only")
     result = metrics.retrieval(
-        arrays["x"], arrays["y"], ks=tuple(arrays[f"{block}_recall_k"].tolist()), metric=METRIC[block], per_query=True
+        arrays["x"],
+        arrays["y"],
+        ks=tuple(arrays[f"{block}_recall_k"].tolist()),
+        metric=METRIC[block],
+        per_query=True,
     )
     check_metrics(arrays, meta, block, result, lattice="lattice" in meta["case"])
     if block == "euclid":
@@ -84,15 +98,20 @@ def test_neighbours(name, block):
         pytest.skip("the file covers one metric only")
     index, distance = arrays[f"nn_index_{block}"], arrays[f"nn_dist_{block}"]
     x = arrays["x"]
-    distances, indices = neighbors.search(x, x, index.shape[1], metric=METRIC[block], exclude_self=True)
+    distances, indices = neighbors.search(
+        x, x, index.shape[1], metric=METRIC[block], exclude_self=True
+    )
     check_neighbors(distances, indices, index, distance, meta)
     if block == "euclid" and "lattice" in meta["case"]:
         np.testing.assert_array_equal(indices, index)
 
 
 def check_neighbors(distances, indices, index, distance, meta):
-    """Compares distances, and indices wherever the distance differs clearly from those before and after it."""
-    np.testing.assert_allclose(distances, distance, rtol=1e-6, atol=meta["tolerance"].get("distances", 1e-5))
+    """Compares distances, and indices wherever the distance differs clearly from those before and
+    after it."""
+    np.testing.assert_allclose(
+        distances, distance, rtol=1e-6, atol=meta["tolerance"].get("distances", 1e-5)
+    )
     apart = np.diff(distance, axis=1) > 1e-5
     clear = np.pad(apart, ((0, 0), (1, 0)), constant_values=True) & np.pad(apart, ((0, 0), (0, 1)))
     np.testing.assert_array_equal(indices[clear], index[clear])
@@ -120,14 +139,24 @@ def test_separate_gallery(name):
             check_library_metrics(arrays, "pml_p1_rp_map", result, meta["tolerance"]["metrics"])
         else:
             recall = [result[f"recall@{k}"] for k in arrays["cosine_recall_k"].tolist()]
-            np.testing.assert_allclose(recall, arrays["inshop_recall"], atol=meta["tolerance"]["metrics"])
+            np.testing.assert_allclose(
+                recall, arrays["inshop_recall"], atol=meta["tolerance"]["metrics"]
+            )
         omitted = metrics.retrieval(
-            queries, labels, ks=(1,), metric=metric, gallery=gallery, gallery_labels=gallery_labels, lone_queries="omit"
+            queries,
+            labels,
+            ks=(1,),
+            metric=metric,
+            gallery=gallery,
+            gallery_labels=gallery_labels,
+            lone_queries="omit",
         )
         assert omitted["lone_queries"] == result["lone_queries"]
         recall = [omitted["recall@1"], omitted["r_precision"], omitted["map@r"]]
         if block == "euclid":
-            np.testing.assert_allclose(recall, arrays["pml_p1_rp_map"], atol=meta["tolerance"]["metrics"])
+            np.testing.assert_allclose(
+                recall, arrays["pml_p1_rp_map"], atol=meta["tolerance"]["metrics"]
+            )
 
 
 @pytest.mark.parametrize("name", of_kind("query_gallery"))
@@ -147,7 +176,9 @@ def test_gallery_without_some_classes(name):
         if metric == "cosine":
             check_metrics(arrays, meta, "missing_cosine", result, per_query=False)
         else:
-            check_library_metrics(arrays, "missing_pml_p1_rp_map", result, meta["tolerance"]["metrics"])
+            check_library_metrics(
+                arrays, "missing_pml_p1_rp_map", result, meta["tolerance"]["metrics"]
+            )
 
 
 @pytest.mark.parametrize("name", of_kind("query_gallery"))
@@ -174,10 +205,16 @@ def test_scores_of_clusterings(name):
     for i, given in enumerate(arrays["assignments"]):
         for average in ("arithmetic", "geometric"):
             expected = arrays[f"nmi_{average}"][i]
-            assert metrics.nmi(labels, given, average=average) == pytest.approx(expected, abs=tolerance)
-        assert metrics.ami(labels, given) == pytest.approx(arrays["ami_arithmetic"][i], abs=tolerance)
+            assert metrics.nmi(labels, given, average=average) == pytest.approx(
+                expected, abs=tolerance
+            )
+        assert metrics.ami(labels, given) == pytest.approx(
+            arrays["ami_arithmetic"][i], abs=tolerance
+        )
         expected = arrays["f1_pairs"][i]
-        assert metrics.f1_pairs(labels, given) == pytest.approx(expected, abs=tolerance, nan_ok=True)
+        assert metrics.f1_pairs(labels, given) == pytest.approx(
+            expected, abs=tolerance, nan_ok=True
+        )
 
 
 @pytest.mark.parametrize("name", of_kind("clustering"))
@@ -193,7 +230,10 @@ def test_lloyd_and_restarts(name):
     five = kmeans.fit(x, k, init=arrays["lloyd_init"], max_iterations=5)
     assert five.inertia == pytest.approx(arrays["lloyd_inertia_after_5"], rel=relative)
     best = kmeans.fit(x, k, restarts=10)
-    assert best.inertia <= (1 + meta["tolerance"]["kmeans_inertia_rel"]) * arrays["kmeans_inertia_target"]
+    assert (
+        best.inertia
+        <= (1 + meta["tolerance"]["kmeans_inertia_rel"]) * arrays["kmeans_inertia_target"]
+    )
 
 
 @pytest.mark.parametrize("name", of_kind("geometry"))
@@ -209,9 +249,14 @@ def test_density_and_spectrum(name):
     ):
         ratio = arrays[f"{variant}_classmacro_cosine_intra_inter_ratio"][2]
         assert metrics.density(points, classes) == pytest.approx(ratio, abs=tolerance)
-        assert metrics.spectral_decay(points) == pytest.approx(arrays[f"{variant}_rho_kl_u_s"], abs=tolerance)
+        assert metrics.spectral_decay(points) == pytest.approx(
+            arrays[f"{variant}_rho_kl_u_s"], abs=tolerance
+        )
         np.testing.assert_allclose(
-            metrics.singular_values(points), arrays[f"{variant}_singular_values"], rtol=1e-9, atol=1e-9
+            metrics.singular_values(points),
+            arrays[f"{variant}_singular_values"],
+            rtol=1e-9,
+            atol=1e-9,
         )
 
 
@@ -222,7 +267,9 @@ def test_standard_errors(name):
     assert metrics.nmi(labels, clusters) == pytest.approx(arrays["nmi"], abs=1e-12)
     delta = metrics.nmi_stderr(labels, clusters)
     assert delta == pytest.approx(arrays["nmi_se_delta"], abs=meta["tolerance"]["nmi_delta"])
-    assert delta == pytest.approx(arrays["nmi_se_bootstrap"], rel=meta["tolerance"]["nmi_bootstrap_rel"])
+    assert delta == pytest.approx(
+        arrays["nmi_se_bootstrap"], rel=meta["tolerance"]["nmi_bootstrap_rel"]
+    )
     # Two gallery rows of different classes; every query coincides with one of them.
     hits = arrays["hits"].astype(int)
     result = metrics.retrieval(

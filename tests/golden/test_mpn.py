@@ -1,4 +1,5 @@
-"""MPN against the authors' code (dvl-tum/intra_batch): network, losses, RAdam, reciprocal neighbours, training runs."""
+"""MPN against the authors' code (dvl-tum/intra_batch): network, losses, RAdam, reciprocal
+neighbours, training runs."""
 
 import re
 from typing import Any
@@ -29,8 +30,16 @@ PATTERNS = {
     "inshop": r"rknn_inshop_.*",
     "trace": r"trace_mpn_.*",
 }
-EQUATIONS: dict[str, mpn.Equations] = {"code": "authors", "standard": "transformer", "paper": "paper"}
-LOSSES = {frozenset({"lsce", "lsgnn"}): "both", frozenset({"lsce"}): "auxiliary", frozenset({"lsgnn"}): "mpn"}
+EQUATIONS: dict[str, mpn.Equations] = {
+    "code": "authors",
+    "standard": "transformer",
+    "paper": "paper",
+}
+LOSSES = {
+    frozenset({"lsce", "lsgnn"}): "both",
+    frozenset({"lsce"}): "auxiliary",
+    frozenset({"lsgnn"}): "mpn",
+}
 FROZEN = "bottleneck.0.bias"  # stays 0 in the authors' code; the neck has no bias here
 
 
@@ -46,14 +55,20 @@ def test_every_file_is_known() -> None:
 def load(name: str, dtype: str) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, float]]:
     """Arrays in `dtype`, meta, and the tolerance of the file for that `dtype`."""
     z, meta = fixtures.load("mpn", name)
-    z = {key: value.astype(dtype) if value.dtype == np.float64 else value for key, value in z.items()}
+    z = {
+        key: value.astype(dtype) if value.dtype == np.float64 else value for key, value in z.items()
+    }
     strict = {"atol": meta.get("atol", 0), "rtol": meta.get("rtol", 0)}
     return z, meta, strict if dtype == "float64" else meta.get("tol_float32", {})
 
 
 def configure(meta: dict[str, Any], **more: Any) -> mpn.Config:
     return mpn.Config(
-        layers=meta["num_layers"], heads=meta["num_heads"], embedding_dim=meta["embed_dim"], dropout=0.0, **more
+        layers=meta["num_layers"],
+        heads=meta["num_heads"],
+        embedding_dim=meta["embed_dim"],
+        dropout=0.0,
+        **more,
     )
 
 
@@ -101,14 +116,18 @@ def all_heads(z: dict[str, np.ndarray], prefix: str, count: int) -> dict[str, An
     return {"auxiliary": linear(z, f"{prefix}aux_fc"), "mpn": network}
 
 
-def torch_layout(params: dict[str, Any], prefix: str = "gnn_model.node_model.") -> dict[str, jax.Array]:
+def torch_layout(
+    params: dict[str, Any], prefix: str = "gnn_model.node_model."
+) -> dict[str, jax.Array]:
     """Parameters or gradients under the names and in the layout of the files."""
     named: dict[str, jax.Array] = {}
 
     def put(params: dict[str, jax.Array], *keys: str) -> None:
         for ours, theirs in (("kernel", "weight"), ("bias", "bias"), ("scale", "weight")):
             if ours in params:
-                for key, part in zip(keys, jnp.split(params[ours], len(keys), axis=-1), strict=True):
+                for key, part in zip(
+                    keys, jnp.split(params[ours], len(keys), axis=-1), strict=True
+                ):
                     named[f"{key}.{theirs}"] = part.T
 
     names = {
@@ -136,7 +155,9 @@ def torch_layout(params: dict[str, Any], prefix: str = "gnn_model.node_model.") 
     return named
 
 
-def compare(ours: dict[str, Any], z: dict[str, np.ndarray], prefix: str, tolerance: dict[str, float]) -> None:
+def compare(
+    ours: dict[str, Any], z: dict[str, np.ndarray], prefix: str, tolerance: dict[str, float]
+) -> None:
     """Compares with all arrays of the file under `prefix`, except for the bias that is always 0."""
     stored = {key.removeprefix(prefix): value for key, value in z.items() if key.startswith(prefix)}
     if FROZEN in stored:
@@ -189,15 +210,20 @@ def test_loss(name: str, dtype: str, x64: None) -> None:
 
     classes = params["mpn"]["classifier"]["kernel"].shape[1]
     network, both = (
-        mpn.MessagePassingNetwork(configure(meta, losses=losses, **options), classes) for losses in (selected, "both")
+        mpn.MessagePassingNetwork(configure(meta, losses=losses, **options), classes)
+        for losses in (selected, "both")
     )
 
     @jax.jit
     def compute(params: Any, fc7: jax.Array) -> dict[str, Any]:
-        gradient = jax.value_and_grad(lambda p, f: mpn.loss(p, stats, f, labels, network), (0, 1), has_aux=True)
+        gradient = jax.value_and_grad(
+            lambda p, f: mpn.loss(p, stats, f, labels, network), (0, 1), has_aux=True
+        )
         (value, _), (grads, grad_fc7) = gradient(params, fc7)
         _, (after, terms) = mpn.loss(params, stats, fc7, labels, both)
-        (refined, logits), _ = functional.apply(network, params["mpn"], stats, fc7, True, mutable=True)
+        (refined, logits), _ = functional.apply(
+            network, params["mpn"], stats, fc7, True, mutable=True
+        )
         (eval_refined, eval_logits), _ = functional.apply(network, params["mpn"], after, fc7, False)
         return {
             "aux_logits": dense(params["auxiliary"], fc7),
@@ -234,11 +260,15 @@ def test_refine(name: str, dtype: str, x64: None) -> None:
     params = layers(z, "param/gnn_model.node_model.", meta["num_layers"])
     params["projection"] = linear(z, "param/dim_red")
     embeddings = jnp.asarray(z["embeddings"])
-    refined = jax.jit(mpn.refine, static_argnums=3)(params, embeddings, jnp.asarray(z["batches"]), network)
+    refined = jax.jit(mpn.refine, static_argnums=3)(
+        params, embeddings, jnp.asarray(z["batches"]), network
+    )
     np.testing.assert_allclose(np.asarray(refined)[:, 0], z["refined"], **tolerance)
     if dtype == "float64":  # in float32 the order of near neighbours may differ
         method = mpn.build(config, fixtures.of_vectors(meta["embed_dim"]), TrainingSet(2, 2))
-        np.testing.assert_allclose(method.hooks.refine({"mpn": params}, {}, embeddings), z["refined"], **tolerance)
+        np.testing.assert_allclose(
+            method.hooks.refine({"mpn": params}, {}, embeddings), z["refined"], **tolerance
+        )
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -246,14 +276,20 @@ def test_refine(name: str, dtype: str, x64: None) -> None:
 def test_radam(name: str, dtype: str, x64: None) -> None:
     z, meta, tolerance = load(name, dtype)
     drop = meta["lr_drop_before_step"]
-    train = Train({}, steps=meta["steps"], optimizer="radam", schedule="step", gamma=meta["lr_drop_factor"])
+    train = Train(
+        {}, steps=meta["steps"], optimizer="radam", schedule="step", gamma=meta["lr_drop_factor"]
+    )
     milestones = (drop - 1,) if drop else ()
     schedule = optimizers.rate_factor(train, start=0, stop=meta["steps"], milestones=milestones)
     group = Group(meta["lr"], meta["weight_decay"])
     for i in range(2):
         has_grad = jnp.asarray(z[f"p{i}_has_grad"], bool)
-        own = jnp.flatnonzero(has_grad)  # the schedule counts the steps of the run, not the updates of this parameter
-        rule = optimizers._group_optimizer(train, group, lambda count, own=own: schedule(own[count]), 0)
+        own = jnp.flatnonzero(
+            has_grad
+        )  # the schedule counts the steps of the run, not the updates of this parameter
+        rule = optimizers._group_optimizer(
+            train, group, lambda count, own=own: schedule(own[count]), 0
+        )
         rule = optax.transforms.conditionally_mask(rule, lambda t, has_grad=has_grad: has_grad[t])
         params = jnp.asarray(z[f"p{i}_init"])
         state, trajectory = rule.init(params), []
@@ -264,15 +300,21 @@ def test_radam(name: str, dtype: str, x64: None) -> None:
             trajectory.append(params)
         assert params.dtype == dtype
         np.testing.assert_allclose(trajectory, z[f"p{i}_trajectory"], **tolerance)
-        np.testing.assert_allclose(optax.tree.get(state, "mean"), z[f"p{i}_exp_avg_final"], **tolerance)
-        np.testing.assert_allclose(optax.tree.get(state, "square"), z[f"p{i}_exp_avg_sq_final"], **tolerance)
+        np.testing.assert_allclose(
+            optax.tree.get(state, "mean"), z[f"p{i}_exp_avg_final"], **tolerance
+        )
+        np.testing.assert_allclose(
+            optax.tree.get(state, "square"), z[f"p{i}_exp_avg_sq_final"], **tolerance
+        )
 
 
 @pytest.mark.parametrize("rule", ["authors", "paper"])
 @pytest.mark.parametrize("name", files("rknn"))
 def test_reciprocal_batches(name: str, rule: refinement_batches.Rule, x64: None) -> None:
     z, meta, _ = load(name, "float64")
-    sets = refinement_batches.reciprocal_sets(z["embeddings"], k=meta["k"], size=meta["k_r"], rule=rule)
+    sets = refinement_batches.reciprocal_sets(
+        z["embeddings"], k=meta["k"], size=meta["k_r"], rule=rule
+    )
     prefix = "" if rule == "authors" else "paper_"
     for kind in ("reciprocal", "reciprocal_half", "expanded"):
         np.testing.assert_array_equal(getattr(sets, kind).toarray() > 0, z[f"{prefix}{kind}"])
@@ -282,7 +324,9 @@ def test_reciprocal_batches(name: str, rule: refinement_batches.Rule, x64: None)
 @pytest.mark.parametrize("name", files("inshop"))
 def test_reciprocal_batches_with_a_gallery(name: str, x64: None) -> None:
     z, meta, _ = load(name, "float64")
-    sets = refinement_batches.reciprocal_sets(z["query"], z["gallery"], k=meta["k"], size=meta["k_r"])
+    sets = refinement_batches.reciprocal_sets(
+        z["query"], z["gallery"], k=meta["k"], size=meta["k_r"]
+    )
     np.testing.assert_array_equal(sets.reciprocal.toarray() > 0, z["reciprocal"])
     np.testing.assert_array_equal(sets.reciprocal_half.toarray() > 0, z["gallery_reciprocal_half"])
     np.testing.assert_array_equal(sets.expanded.toarray() > 0, z["expanded"])
@@ -291,29 +335,53 @@ def test_reciprocal_batches_with_a_gallery(name: str, x64: None) -> None:
 
 @pytest.mark.parametrize("name", files("trace"))
 def test_training_trace(name: str, x64: None) -> None:
-    """A run with the actual training step: both losses, statistics of the neck, RAdam beyond step 5, rate decay."""
+    """A run with the actual training step: both losses, statistics of the neck, RAdam beyond step
+    5, rate decay."""
     z, meta, _ = load(name, "float64")
     options = {"temperature": meta["temperature"], "smoothing": meta["label_smoothing"]}
     config = configure(meta, concatenate=bool(meta["cat"]), **options)
-    method = mpn.build(config, fixtures.of_vectors(meta["in_dim"]), TrainingSet(meta["num_classes"], meta["num_nodes"]))
+    method = mpn.build(
+        config,
+        fixtures.of_vectors(meta["in_dim"]),
+        TrainingSet(meta["num_classes"], meta["num_nodes"]),
+    )
     groups = dict.fromkeys(method.groups, Group(meta["lr"], meta["weight_decay"]))
-    train = Train(groups, steps=meta["steps"], optimizer="radam", schedule="step", gamma=meta["lr_drop_factor"])
+    train = Train(
+        groups,
+        steps=meta["steps"],
+        optimizer="radam",
+        schedule="step",
+        gamma=meta["lr_drop_factor"],
+    )
     fall = (meta["lr_drop_before_step"] - 1,) if meta["lr_drop_before_step"] else ()
     schedule = optimizers.rate_factor(train, start=0, stop=meta["steps"], milestones=fall)
     optimizer = optimizers.build(train, method, schedule)
 
     def at(moment: str) -> dict[str, np.ndarray]:
-        return {key.removeprefix(f"{moment}/"): value for key, value in z.items() if key.startswith(f"{moment}/")}
+        return {
+            key.removeprefix(f"{moment}/"): value
+            for key, value in z.items()
+            if key.startswith(f"{moment}/")
+        }
 
-    params = {"backbone": {}, "embedding": linear(at("init"), "body")} | all_heads(at("init"), "", meta["num_layers"])
+    params = {"backbone": {}, "embedding": linear(at("init"), "body")} | all_heads(
+        at("init"), "", meta["num_layers"]
+    )
     stats = {key: z[f"bn_running_{key}_init"] for key in ("mean", "var")}
-    state = TrainState(np.int32(0), params, {"backbone": {}, "neck": stats}, jax.jit(optimizer.init)(params))
-    batches = [Batch(z["inputs"][t][None], z["labels"][t], np.arange(meta["num_nodes"])) for t in range(meta["steps"])]
+    state = TrainState(
+        np.int32(0), params, {"backbone": {}, "neck": stats}, jax.jit(optimizer.init)(params)
+    )
+    batches = [
+        Batch(z["inputs"][t][None], z["labels"][t], np.arange(meta["num_nodes"]))
+        for t in range(meta["steps"])
+    ]
     update, key = jax.jit(step.build(method, optimizer)), jax.random.key(0)
     tolerance = meta["tolerance"]["float64"]
     objective = lambda p: step.loss(method, p, state.model_state, batches[0], state.step, key)[0]  # noqa: E731
     gradient = jax.jit(jax.grad(objective))(params)["embedding"]
-    np.testing.assert_allclose(np.asarray(gradient["kernel"]).T, z["grad1/body.weight"], **tolerance)
+    np.testing.assert_allclose(
+        np.asarray(gradient["kernel"]).T, z["grad1/body.weight"], **tolerance
+    )
     np.testing.assert_allclose(gradient["bias"], z["grad1/body.bias"], **tolerance)
     terms, layout = [], jax.jit(torch_layout)
     for t, batch in enumerate(batches):
@@ -323,8 +391,14 @@ def test_training_trace(name: str, x64: None) -> None:
         for moment in (f"step{t + 1}", "final" if t + 1 == meta["steps"] else ""):
             if at(moment):
                 compare(layout(state.params), z, f"{moment}/", tolerance)
-    for ours, theirs in (("loss", "losses"), ("loss_auxiliary", "losses_aux"), ("loss_mpn", "losses_mpn")):
-        np.testing.assert_allclose([term[ours] for term in terms], z[theirs], **tolerance, err_msg=theirs)
+    for ours, theirs in (
+        ("loss", "losses"),
+        ("loss_auxiliary", "losses_aux"),
+        ("loss_mpn", "losses_mpn"),
+    ):
+        np.testing.assert_allclose(
+            [term[ours] for term in terms], z[theirs], **tolerance, err_msg=theirs
+        )
     neck = state.model_state["neck"]
     np.testing.assert_allclose(neck["mean"], z["bn_running_mean_final"], **tolerance)
     np.testing.assert_allclose(neck["var"], z["bn_running_var_final"], **tolerance)

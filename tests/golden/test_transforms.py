@@ -1,4 +1,5 @@
-"""Decoding, resizing, cropping, erasing, normalising and sampling against Pillow, torchvision and the authors' code."""
+"""Decoding, resizing, cropping, erasing, normalising and sampling against Pillow, torchvision and
+the authors' code."""
 
 import hashlib
 from typing import Any, cast
@@ -15,14 +16,25 @@ from dml_jax.data import augment, decode, samplers, transforms
 from dml_jax.errors import DataError
 from tests.golden import fixtures
 
-KNOWN = {"decode", "eval_transform", "normalise", "random_erasing", "random_resized_crop", "samplers"}
-OLD_PILLOW = int(PIL.__version__.split(".")[0]) < 13  # its two resizing passes run in the other order
+KNOWN = {
+    "decode",
+    "eval_transform",
+    "normalise",
+    "random_erasing",
+    "random_resized_crop",
+    "samplers",
+}
+OLD_PILLOW = (
+    int(PIL.__version__.split(".")[0]) < 13
+)  # its two resizing passes run in the other order
 PIXELS = {
     "imagenet": contract.Pixels(),
     "mpn_resnet": contract.Pixels(std=(0.299, 0.224, 0.225)),
     "bninception_hist_mpn": contract.CAFFE,
     "bninception_ms": contract.CAFFE,
-    "bninception_diva": contract.Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"),
+    "bninception_diva": contract.Pixels(
+        mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"
+    ),
     "googlenet_transform_input": contract.Pixels(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
 }
 
@@ -33,7 +45,9 @@ def files(kind: str) -> list[str]:
 
 def keys(arrays: dict[str, np.ndarray], prefix: str, depth: int = 1) -> list[str]:
     """The distinct sequences of `depth` path components that follow a prefix."""
-    return sorted({"/".join(k.split("/")[1 : 1 + depth]) for k in arrays if k.startswith(prefix + "/")})
+    return sorted(
+        {"/".join(k.split("/")[1 : 1 + depth]) for k in arrays if k.startswith(prefix + "/")}
+    )
 
 
 def test_every_file_is_known() -> None:
@@ -49,7 +63,8 @@ def test_decoded_pixels(name: str) -> None:
         assert ours.dtype == np.uint8
         assert ours.shape == pillow.shape, kind
         if facts["pillow_mode"].startswith("I;16"):
-            # Pillow clips 16-bit greyscale at 255; `decode` keeps the high byte. Where that is not 0, Pillow has 255.
+            # Pillow clips 16-bit greyscale at 255; `decode` keeps the high byte. Where that is not
+            # 0, Pillow has 255.
             assert (pillow[ours > 0] == 255).all()
             assert len(np.unique(ours)) > 1 or pillow.max() < 255
             continue
@@ -68,7 +83,9 @@ def test_broken_files(name: str) -> None:
                 decode.rgb(data)
         else:
             assert facts["outcome"] == "decoded_without_error", kind
-            np.testing.assert_allclose(decode.rgb(data), arrays[f"broken/{kind}/rgb"], atol=1, err_msg=kind)
+            np.testing.assert_allclose(
+                decode.rgb(data), arrays[f"broken/{kind}/rgb"], atol=1, err_msg=kind
+            )
 
 
 def expected(arrays: dict[str, np.ndarray], group: str, path: str) -> np.ndarray:
@@ -104,7 +121,11 @@ def test_shorter_side_and_centre_crop(name: str) -> None:
 def test_geometry_of_full_sized_images(name: str) -> None:
     arrays, meta = fixtures.load("transforms", name)
     for size, crop, height, width, *geometry in arrays["geom_table"].tolist():
-        marked = np.arange(height * width, dtype=np.uint32).view(np.uint8).reshape(height, width, 4)[:, :, :3]
+        marked = (
+            np.arange(height * width, dtype=np.uint32)
+            .view(np.uint8)
+            .reshape(height, width, 4)[:, :, :3]
+        )
         resized = transforms.resize_shorter(marked, size)
         ours = transforms.centre_crop(resized, crop)
         new_height, new_width, top, left = geometry
@@ -112,7 +133,13 @@ def test_geometry_of_full_sized_images(name: str) -> None:
         np.testing.assert_array_equal(ours, resized[top : top + crop, left : left + crop])
     for case in meta["full_size_hashes"]:
         y, x, k = np.ogrid[: case["h"], : case["w"], :3]
-        values = case["a"] * x + case["b"] * y + (x * y) // case["c"] + 71 * k + ((x // 16 + y // 16) % 2) * 97
+        values = (
+            case["a"] * x
+            + case["b"] * y
+            + (x * y) // case["c"]
+            + 71 * k
+            + ((x // 16 + y // 16) % 2) * 97
+        )
         source = (values % 256).astype(np.uint8)
         assert hashlib.sha256(source.tobytes()).hexdigest() == case["src_sha256"]
         shorter = transforms.resize_shorter(source, case["s"])
@@ -130,15 +157,23 @@ def test_crop_then_resize(name: str) -> None:
         if OLD_PILLOW:
             expected_crops[arrays[f"le12_index/{image}"]] = arrays[f"out_le12/{image}"]
         side = expected_crops.shape[1]
-        crops = [transforms.crop(arrays[f"src/{image}"], tuple(box)) for box in arrays[f"boxes/{image}"].tolist()]
+        crops = [
+            transforms.crop(arrays[f"src/{image}"], tuple(box))
+            for box in arrays[f"boxes/{image}"].tolist()
+        ]
         ours = np.stack([transforms.resize(crop, side, side) for crop in crops])
         np.testing.assert_array_equal(ours, expected_crops, err_msg=image)
-        for row, ideal in zip(arrays[f"float64_index/{image}"], arrays[f"float64/{image}"], strict=True):
+        for row, ideal in zip(
+            arrays[f"float64_index/{image}"], arrays[f"float64/{image}"], strict=True
+        ):
             assert np.abs(ours[row] - np.round(ideal)).max() <= 1
 
 
-def assert_same_distribution(values: np.ndarray, arrays: dict[str, np.ndarray], path: str, reference: float) -> None:
-    """Kolmogorov-Smirnov test from both sides of every step of the reference; false positive rate 1e-5."""
+def assert_same_distribution(
+    values: np.ndarray, arrays: dict[str, np.ndarray], path: str, reference: float
+) -> None:
+    """Kolmogorov-Smirnov test from both sides of every step of the reference; false positive rate
+    1e-5."""
     bound = 2.5 * np.sqrt(1 / len(values) + 1 / reference)
     quantiles, ordered = arrays[f"{path}/q"], np.sort(values)
     below = np.searchsorted(ordered, quantiles - 1e-12, "left") / len(values)
@@ -155,15 +190,20 @@ def test_drawn_crops(name: str) -> None:
         draws = f"draws/{case}"
         height, width = (int(side) for side in arrays[f"{draws}/size"])
         scale, ratio = (
-            cast(tuple[float, float], tuple(arrays[f"{draws}/{key}"].tolist())) for key in ("scale", "ratio")
+            cast(tuple[float, float], tuple(arrays[f"{draws}/{key}"].tolist()))
+            for key in ("scale", "ratio")
         )
-        boxes = np.array([transforms.random_resized_box(height, width, scale, ratio, rng) for _ in range(15_000)])
+        boxes = np.array(
+            [transforms.random_resized_box(height, width, scale, ratio, rng) for _ in range(15_000)]
+        )
         top, left, h, w = boxes.T
         values = {"area": h * w / (height * width), "logratio": np.log(w / h)}
         values["top"] = (top / np.maximum(height - h, 1))[h < height]
         values["left"] = (left / np.maximum(width - w, 1))[w < width]
         for quantity, drawn in values.items():
-            assert_same_distribution(drawn, arrays, f"{draws}/{quantity}", float(arrays[f"{draws}/{quantity}/n"]))
+            assert_same_distribution(
+                drawn, arrays, f"{draws}/{quantity}", float(arrays[f"{draws}/{quantity}/n"])
+            )
 
 
 @pytest.mark.usefixtures("x64")
@@ -198,17 +238,32 @@ def test_drawn_erasing(name: str) -> None:
     for case in keys(arrays, "draws"):
         draws = f"draws/{case}"
         height, width = (int(side) for side in arrays[f"{draws}/size"])
-        boxes = jax.jit(augment.erased_boxes, static_argnums=(1, 2, 3, 4))(jax.random.key(0), 0.5, count, height, width)
+        boxes = jax.jit(augment.erased_boxes, static_argnums=(1, 2, 3, 4))(
+            jax.random.key(0), 0.5, count, height, width
+        )
         top, left, tall, wide = (np.asarray(side) for side in boxes)
         erased = tall > 0
-        assert abs(erased.mean() - float(arrays[f"{draws}/erased_share"])) < 4 * np.sqrt(0.25 / count)
+        assert abs(erased.mean() - float(arrays[f"{draws}/erased_share"])) < 4 * np.sqrt(
+            0.25 / count
+        )
         top, left, tall, wide = top[erased], left[erased], tall[erased], wide[erased]
         assert (top + tall <= height).all()
         assert (left + wide <= width).all()
-        values = {"area": tall * wide / (height * width), "ratio": tall / wide, "logratio": np.log(tall / wide)}
-        values |= {"height": tall, "width": wide, "top": top / (height - tall), "left": left / (width - wide)}
+        values = {
+            "area": tall * wide / (height * width),
+            "ratio": tall / wide,
+            "logratio": np.log(tall / wide),
+        }
+        values |= {
+            "height": tall,
+            "width": wide,
+            "top": top / (height - tall),
+            "left": left / (width - wide),
+        }
         for quantity, drawn in values.items():
-            assert_same_distribution(np.asarray(drawn, float), arrays, f"{draws}/{quantity}", meta["draws"] / 2)
+            assert_same_distribution(
+                np.asarray(drawn, float), arrays, f"{draws}/{quantity}", meta["draws"] / 2
+            )
 
 
 @pytest.mark.parametrize("name", files("normalise"))
@@ -218,13 +273,19 @@ def test_normalised_pixels(name: str) -> None:
         if recipe == "mpn_resnet_erased_fill":
             np.testing.assert_array_equal(augment.ERASED, arrays[f"expected/{recipe}"])
             continue
-        ours = np.asarray(contract.preprocess(PIXELS[recipe])(jnp.asarray(arrays["image"])[None])[0])
+        ours = np.asarray(
+            contract.preprocess(PIXELS[recipe])(jnp.asarray(arrays["image"])[None])[0]
+        )
         assert ours.dtype == np.float32
         tolerance = 1e-4 if recipe.startswith("bninception") else 1e-6
-        np.testing.assert_allclose(ours, arrays[f"expected/{recipe}"], rtol=1e-6, atol=tolerance, err_msg=recipe)
+        np.testing.assert_allclose(
+            ours, arrays[f"expected/{recipe}"], rtol=1e-6, atol=tolerance, err_msg=recipe
+        )
 
 
-def build(name: str, sizes: np.ndarray, batch_size: int, images: int, seed: int = 0) -> samplers.Sampler:
+def build(
+    name: str, sizes: np.ndarray, batch_size: int, images: int, seed: int = 0
+) -> samplers.Sampler:
     """A sampler of classes with the given numbers of images, int [C]."""
     data = Data(sampler=name, batch_size=batch_size, images_per_class=images)  # type: ignore[arg-type]
     return samplers.build(data, np.repeat(np.arange(len(sizes)), sizes), seed)
@@ -232,7 +293,12 @@ def build(name: str, sizes: np.ndarray, batch_size: int, images: int, seed: int 
 
 def epoch(sampler: samplers.Sampler, number: int) -> np.ndarray:
     """The batches of one epoch, int [steps, B]."""
-    return np.stack([sampler.batch(step) for step in range(sampler.first_step(number), sampler.first_step(number + 1))])
+    return np.stack(
+        [
+            sampler.batch(step)
+            for step in range(sampler.first_step(number), sampler.first_step(number + 1))
+        ]
+    )
 
 
 def repeats(rows: np.ndarray) -> float:
@@ -245,14 +311,19 @@ def cases(name: str, family: str) -> list[tuple[str, dict[str, Any]]]:
     facts = []
     for case in keys(arrays, family):
         prefix = f"{family}/{case}/"
-        facts.append((case, {k[len(prefix) :]: v for k, v in arrays.items() if k.startswith(prefix)}))
+        facts.append(
+            (case, {k[len(prefix) :]: v for k, v in arrays.items() if k.startswith(prefix)})
+        )
     return facts
 
 
 @pytest.mark.parametrize("name", files("samplers"))
 def test_ms_sampler(name: str) -> None:
     for case, facts in cases(name, "ms"):
-        sizes, (batch_size, images, steps) = facts["class_sizes"], (int(v) for v in facts["bs_k_iters"])
+        sizes, (batch_size, images, steps) = (
+            facts["class_sizes"],
+            (int(v) for v in facts["bs_k_iters"]),
+        )
         labels = np.repeat(np.arange(len(sizes)), sizes)
         sampler = build("ms", sizes, batch_size, images)
         refills = sampler.epoch(steps - 1) + 1
@@ -274,10 +345,16 @@ def test_ms_sampler(name: str) -> None:
         assert_close_shares(float(np.mean(repeated)), 20 * len(batches), theirs, 50 * steps, case)
 
 
-def assert_close_shares(ours: float, count: int, theirs: float, their_count: int, note: str) -> None:
-    """Two shares of (nearly) independent batches or chunks agree within five standard deviations."""
+def assert_close_shares(
+    ours: float, count: int, theirs: float, their_count: int, note: str
+) -> None:
+    """Two shares of (nearly) independent batches or chunks agree within five standard
+    deviations."""
     share = (ours * count + theirs * their_count) / (count + their_count)
-    assert abs(ours - theirs) <= 5 * np.sqrt(share * (1 - share) * (1 / count + 1 / their_count)) + 1e-9, note
+    assert (
+        abs(ours - theirs)
+        <= 5 * np.sqrt(share * (1 - share) * (1 / count + 1 / their_count)) + 1e-9
+    ), note
 
 
 def assert_uniform(drawn: np.ndarray, classes: int) -> None:

@@ -1,4 +1,5 @@
-"""Vision transformers in the names of timm, transformers and DINOv2: conversion, tokens and gradients.
+"""Vision transformers in the names of timm, transformers and DINOv2: conversion, tokens and
+gradients.
 
 The references in `data/backbones/vit.npz` are by `vit_reference.py`.
 """
@@ -22,7 +23,9 @@ from dml_jax.commands import convert as convert_command
 from tests.golden import fixtures, vit_reference
 from tests.golden.test_backbones import draw, image
 
-pytestmark = pytest.mark.skipif("vit" not in fixtures.names("backbones"), reason="no reference of this family")
+pytestmark = pytest.mark.skipif(
+    "vit" not in fixtures.names("backbones"), reason="no reference of this family"
+)
 SMALL = {"depth": 2, "width": 128, "heads": 2}
 DINOV2: dict[str, Any] = SMALL | {"patch": 14, "layer_scale": 1e-5, "pixels": deit.Config().pixels}
 # By library and network: what conversion must find.
@@ -44,7 +47,12 @@ CONFIGS: dict[str, vit.Config] = {
     "dinov2_gated": vit.Config(**DINOV2, mlp="swiglu", interpolation="offset"),
     "dinov2_reg": vit.Config(**DINOV2, registers=4),
 }
-SLOW = ("dinov2", "timm_dinov3", "timm_siglip", "timm_dinov3_qkvb")  # others have all their layers, too
+SLOW = (
+    "dinov2",
+    "timm_dinov3",
+    "timm_siglip",
+    "timm_dinov3_qkvb",
+)  # others have all their layers, too
 LAYOUTS = {"timm": "timm", "transformers": "Hugging Face", "dinov2": "DINOv2"}
 
 
@@ -63,14 +71,19 @@ def parameters(converted: from_torch.Converted) -> Any:
 
 def state_of(case: str) -> dict[str, np.ndarray]:
     _, meta = reference()
-    return {name: draw(meta["seed"], name, tuple(shape)) for name, shape in meta["cases"][case]["shapes"].items()}
+    return {
+        name: draw(meta["seed"], name, tuple(shape))
+        for name, shape in meta["cases"][case]["shapes"].items()
+    }
 
 
 @cache
 def tokens_and_gradients(structure: vit.Config) -> Any:
     def compute(params: Any, x: jax.Array, cotangent: jax.Array) -> Any:
         def tokens(params: Any, x: jax.Array) -> Any:
-            found: Any = vit.VisionTransformer(structure).apply({"params": params}, x, method="encode")
+            found: Any = vit.VisionTransformer(structure).apply(
+                {"params": params}, x, method="encode"
+            )
             return jnp.concatenate(found, axis=1) if structure.summary == "attention" else found[0]
 
         found, pull = jax.vjp(tokens, params, x)
@@ -79,27 +92,40 @@ def tokens_and_gradients(structure: vit.Config) -> Any:
     return jax.jit(compute)
 
 
-def slopes(state: dict[str, np.ndarray], config: vit.Config, shape: Any, gradients: Any, seed: int) -> dict[str, float]:
+def slopes(
+    state: dict[str, np.ndarray], config: vit.Config, shape: Any, gradients: Any, seed: int
+) -> dict[str, float]:
     """By name of a tensor: the derivative along a random direction of that tensor."""
 
     def converted(tensors: dict[str, np.ndarray]) -> list[np.ndarray]:
         return jax.tree.leaves(vit.resize_positions(config, parameters(convert(tensors)), shape))
 
     directions = converted({name: draw(seed, name, array.shape) for name, array in state.items()})
-    owners = converted({name: np.full(array.shape, float(i)) for i, (name, array) in enumerate(state.items())})
+    owners = converted(
+        {name: np.full(array.shape, float(i)) for i, (name, array) in enumerate(state.items())}
+    )
     found = np.zeros(len(state))
-    for gradient, direction, owner in zip(jax.tree.leaves(gradients), directions, owners, strict=True):
-        found += np.bincount(np.rint(owner).astype(int).ravel(), np.multiply(gradient, direction).ravel(), len(state))
+    for gradient, direction, owner in zip(
+        jax.tree.leaves(gradients), directions, owners, strict=True
+    ):
+        found += np.bincount(
+            np.rint(owner).astype(int).ravel(), np.multiply(gradient, direction).ravel(), len(state)
+        )
     return dict(zip(state, found.tolist(), strict=True))
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("native", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[pytest.mark.slow] if case.endswith(SLOW) else []) for case in CONFIGS]
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.slow] if case.endswith(SLOW) else [])
+        for case in CONFIGS
+    ],
 )
 def test_tokens_and_gradients(case: str, native: bool) -> None:
-    """Of a network with the positions of its own images, and with positions resized as the library does."""
+    """Of a network with the positions of its own images, and with positions resized as the library
+    does."""
     z, meta = reference()
     shape = tuple(meta["cases"][case]["images"][0 if native else 1])
     key, seed, state = f"{case}/{shape[0]}x{shape[1]}", meta["seed"], state_of(case)
@@ -113,13 +139,22 @@ def test_tokens_and_gradients(case: str, native: bool) -> None:
     x = image(seed, f"{shape}", (1, 3, *shape)).transpose(0, 2, 3, 1)
     cells = vit.grid(config, shape)
     count = 1 + config.registers + cells[0] * cells[1]
-    structure = vit.Config(**SMALL, patch=config.patch, registers=config.registers, mlp=config.mlp,
-                           layer_scale=config.layer_scale, positions=config.positions, summary=config.summary,
-                           hidden=config.hidden, epsilon=config.epsilon)  # fmt: skip
+    structure = vit.Config(
+        **SMALL,
+        patch=config.patch,
+        registers=config.registers,
+        mlp=config.mlp,
+        layer_scale=config.layer_scale,
+        positions=config.positions,
+        summary=config.summary,
+        hidden=config.hidden,
+        epsilon=config.epsilon,
+    )
     tokens, (gradients, of_image) = tokens_and_gradients(structure)(
         params, x, image(seed, "cotangent", (1, count, 128))
     )
-    # The libraries resize and rotate in float32, and transformers computes the softmax of ViT and SigLIP in float32.
+    # The libraries resize and rotate in float32, and transformers computes the softmax of ViT and
+    # SigLIP in float32.
     rounded = "dinov3" in case or case in ("transformers_vit", "transformers_siglip")
     exact = not rounded and (native or case.startswith("dinov2"))
     tolerance = 1e-9 if exact else 2e-6
@@ -129,7 +164,10 @@ def test_tokens_and_gradients(case: str, native: bool) -> None:
     close(tokens[0, :, :4], z[f"{key}/tokens"])
     close(tokens[0].mean(axis=1), z[f"{key}/mean"])
     close(np.linalg.norm(tokens[0], axis=1), z[f"{key}/norm"])
-    close(np.vdot(of_image, image(seed + 1, f"{shape}", (1, 3, *shape)).transpose(0, 2, 3, 1)), z[f"{key}/image_slope"])
+    close(
+        np.vdot(of_image, image(seed + 1, f"{shape}", (1, 3, *shape)).transpose(0, 2, 3, 1)),
+        z[f"{key}/image_slope"],
+    )
     ours = slopes(state, config, shape, gradients, seed + 1)
     names = json.loads(str(z[f"{key}/names"]))
     close([ours.pop(name) for name in names], z[f"{key}/slopes"])
@@ -146,7 +184,9 @@ def test_feature_maps() -> None:
     @jax.jit
     def run(params: Any, x: jax.Array) -> tuple[jax.Array, ...]:
         tokens, _ = vit.VisionTransformer(config).apply({"params": params}, x, method="encode")
-        features = [made.apply(params, {}, x, train=False)[0] for made in (vit.build(config), patches)]
+        features = [
+            made.apply(params, {}, x, train=False)[0] for made in (vit.build(config), patches)
+        ]
         return jnp.asarray(tokens), *features
 
     tokens, of_class, of_patches = run(params, x)
@@ -157,17 +197,24 @@ def test_feature_maps() -> None:
 
 # The names in the files that transformers writes, beside those of its modules.
 FILE_NAMES = [
-    ("layers.", "encoder.layer."), ("encoder.encoder.", "encoder."), ("attention.q_proj", "attention.attention.query"),
-    ("attention.k_proj", "attention.attention.key"), ("attention.v_proj", "attention.attention.value"),
-    ("attention.o_proj", "attention.output.dense"), ("mlp.down_proj", "mlp.weights_out"),
-]  # fmt: skip
+    ("layers.", "encoder.layer."),
+    ("encoder.encoder.", "encoder."),
+    ("attention.q_proj", "attention.attention.query"),
+    ("attention.k_proj", "attention.attention.key"),
+    ("attention.v_proj", "attention.attention.value"),
+    ("attention.o_proj", "attention.output.dense"),
+    ("mlp.down_proj", "mlp.weights_out"),
+]
 
 
 def in_files(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """A state_dict of transformers 5 in the names of files, which are those of transformers 4."""
     if "head.probe" in state:  # beside the image tower there is one of texts
         tower = {f"vision_model.{name}": array for name, array in state.items()}
-        return tower | {"logit_scale": np.zeros(1), "text_model.encoder.layers.0.layer_norm1.weight": np.zeros(8)}
+        return tower | {
+            "logit_scale": np.zeros(1),
+            "text_model.encoder.layers.0.layer_norm1.weight": np.zeros(8),
+        }
     if "embeddings.patch_embeddings.weight" in state:  # DINOv3
         return {name.removeprefix("model."): array for name, array in state.items()}
     found: dict[str, np.ndarray] = {}
@@ -185,11 +232,14 @@ def in_files(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("case", [name for name in CONFIGS if name.startswith("transformers")])
 def test_files_of_transformers(case: str) -> None:
-    """They are converted to the same arrays as the state_dict, also with the prefix of a classifier's file."""
+    """They are converted to the same arrays as the state_dict, also with the prefix of a
+    classifier's file."""
     state = state_of(case)
     expected, named = convert(state), in_files(state)
     assert set(named) != set(state)
-    prefixed = {f"vit.{name}": array for name, array in named.items() if not name.startswith("pooler.")}
+    prefixed = {
+        f"vit.{name}": array for name, array in named.items() if not name.startswith("pooler.")
+    }
     for other in (named,) if "siglip" in case else (named, prefixed):
         found = convert(other)
         assert found.network.config == expected.network.config
@@ -208,14 +258,24 @@ def test_convert_load_and_embed(case: str, tmp_path: Path, monkeypatch: pytest.M
     made = vit_reference.CASES[case]()
     state = {name: draw(1, name, size).astype(np.float32) for name, size in made.shapes.items()}
     named = in_files(state) if case.startswith("transformers") else state
-    safetensors.numpy.save_file({k: np.ascontiguousarray(v) for k, v in named.items()}, tmp_path / "w.safetensors")
+    safetensors.numpy.save_file(
+        {k: np.ascontiguousarray(v) for k, v in named.items()}, tmp_path / "w.safetensors"
+    )
     monkeypatch.setattr(convert_command, "published", lambda: {"small": CONFIGS[case]})
-    convert_command.execute([f"--weights={tmp_path / 'w.safetensors'}", f"--output={tmp_path / 'small'}"])
+    convert_command.execute(
+        [f"--weights={tmp_path / 'w.safetensors'}", f"--output={tmp_path / 'small'}"]
+    )
     model = dml_jax.load(tmp_path / "small")
     photo = np.random.default_rng(0).integers(0, 256, (300, 280, 3), np.uint8)
     pixels = model.read(photo).astype(np.float64) / 255
     mean, std = (0.5, 0.5) if "siglip" in case else ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     x = torch.from_numpy(((pixels - mean) / std).astype(np.float32).transpose(2, 0, 1)[None].copy())
-    tokens = made.tokens({name: torch.from_numpy(array) for name, array in state.items()}, x).detach().numpy()[0]
+    tokens = (
+        made.tokens({name: torch.from_numpy(array) for name, array in state.items()}, x)
+        .detach()
+        .numpy()[0]
+    )
     summary = tokens[-1 if "siglip" in case else 0]
-    np.testing.assert_allclose(model.embed([photo])[0], summary / np.linalg.norm(summary), atol=1e-5)
+    np.testing.assert_allclose(
+        model.embed([photo])[0], summary / np.linalg.norm(summary), atol=1e-5
+    )

@@ -1,11 +1,13 @@
-"""Outputs and gradients of small vision transformers by timm and transformers, in float64; needs torch and both.
+"""Outputs and gradients of small vision transformers by timm and transformers, in float64; needs
+torch and both.
 
     python -m tests.golden.vit_reference
 
-writes `data/backbones/vit.npz`, which `test_vit.py` reads; the FORMAT.md there describes it. DINOv2's code is no
-package: its networks are timm's, with the names of the published files, and with the positions added as by
-`prepare_tokens_with_masks` and resized as by `interpolate_pos_encoding` of its `vision_transformer.py`, with the
-arguments in its `hub/backbones.py`.
+writes `data/backbones/vit.npz`, which `test_vit.py` reads; the FORMAT.md there describes it.
+DINOv2's code is no
+package: its networks are timm's, with the names of the published files, and with the positions
+added as by `prepare_tokens_with_masks` and resized as by `interpolate_pos_encoding` of its
+`vision_transformer.py`, with the arguments in its `hub/backbones.py`.
 """
 
 import json
@@ -17,8 +19,12 @@ import numpy as np
 
 SEED = 18
 WIDTH, DEPTH, HEADS, REGISTERS = 128, 2, 2, 4
-HIDDEN = 480  # channels inside the MLPs of SigLIP; those of So400m are no multiple of the width either
-GATED = {"mlp_ratio": 2 * 344 / WIDTH}  # of timm's SwiGLU; 344: two thirds of 4 * WIDTH, as a multiple of 8
+HIDDEN = (
+    480  # channels inside the MLPs of SigLIP; those of So400m are no multiple of the width either
+)
+GATED = {
+    "mlp_ratio": 2 * 344 / WIDTH
+}  # of timm's SwiGLU; 344: two thirds of 4 * WIDTH, as a multiple of 8
 # By patch: shape of the images that the positions are for, and another one.
 SHAPES = {16: ((64, 64), (48, 96)), 14: ((70, 70), (42, 98))}
 FILE = Path(__file__).parent / "data" / "backbones" / "vit.npz"
@@ -32,8 +38,8 @@ class Case(NamedTuple):
     Attributes:
       patch: side in pixels.
       shapes: of the tensors, by name.
-      tokens: (tensors, images [B, 3, H, W]) -> [B, N, WIDTH] after the final norm, followed by their attention pooling
-        if the network has it.
+      tokens: (tensors, images [B, 3, H, W]) -> [B, N, WIDTH] after the final norm, followed by
+        their attention pooling if the network has it.
     """
 
     patch: int
@@ -48,9 +54,17 @@ def timm_network(patch: int, image: tuple[int, int], **options: Any) -> Any:
     if options.get("mlp_ratio") == GATED["mlp_ratio"]:
         options |= {"mlp_layer": SwiGLUPacked, "act_layer": "silu"}
     model = VisionTransformer(
-        img_size=image, patch_size=patch, embed_dim=WIDTH, depth=DEPTH, num_heads=HEADS, num_classes=0, **options
+        img_size=image,
+        patch_size=patch,
+        embed_dim=WIDTH,
+        depth=DEPTH,
+        num_heads=HEADS,
+        num_classes=0,
+        **options,
     )
-    model.forward = with_pooling(model) if options.get("global_pool") == "map" else model.forward_features
+    model.forward = (
+        with_pooling(model) if options.get("global_pool") == "map" else model.forward_features
+    )
     return model.eval()
 
 
@@ -65,7 +79,8 @@ def with_pooling(model: Any) -> Callable[[Any], Any]:
 
 
 def timm_dinov3(separate_bias: bool) -> Case:
-    """As `vit_small_patch16_dinov3` or, with biases of queries and values, `vit_small_patch16_dinov3_qkvb`."""
+    """As `vit_small_patch16_dinov3` or, with biases of queries and values,
+    `vit_small_patch16_dinov3_qkvb`."""
     from functools import partial
 
     from timm.models.eva import Eva
@@ -73,11 +88,24 @@ def timm_dinov3(separate_bias: bool) -> Case:
     from torch.nn import LayerNorm
 
     model = Eva(
-        img_size=SHAPES[16][0], patch_size=16, embed_dim=WIDTH, depth=DEPTH, num_heads=HEADS, num_classes=0,
-        qkv_bias=separate_bias, init_values=1e-5, rope_type="dinov3", rope_temperature=100, rope_rotate_half=True,
-        use_rot_pos_emb=True, use_abs_pos_emb=False, num_reg_tokens=REGISTERS, use_fc_norm=False,
-        norm_layer=partial(LayerNorm, eps=1e-5), dynamic_img_size=True,
-    ).eval()  # fmt: skip
+        img_size=SHAPES[16][0],
+        patch_size=16,
+        embed_dim=WIDTH,
+        depth=DEPTH,
+        num_heads=HEADS,
+        num_classes=0,
+        qkv_bias=separate_bias,
+        init_values=1e-5,
+        rope_type="dinov3",
+        rope_temperature=100,
+        rope_rotate_half=True,
+        use_rot_pos_emb=True,
+        use_abs_pos_emb=False,
+        num_reg_tokens=REGISTERS,
+        use_fc_norm=False,
+        norm_layer=partial(LayerNorm, eps=1e-5),
+        dynamic_img_size=True,
+    ).eval()
     model.forward = model.forward_features
     return Case(16, shapes_of(model), lambda state, x: functional_call(model, state, (x,)))
 
@@ -88,11 +116,18 @@ def transformers_dinov3() -> Case:
     from torch.func import functional_call
 
     config = transformers.DINOv3ViTConfig(
-        hidden_size=WIDTH, num_hidden_layers=DEPTH, num_attention_heads=HEADS, intermediate_size=4 * WIDTH,
-        image_size=SHAPES[16][0][0], num_register_tokens=REGISTERS, attn_implementation="eager",
-    )  # fmt: skip
+        hidden_size=WIDTH,
+        num_hidden_layers=DEPTH,
+        num_attention_heads=HEADS,
+        intermediate_size=4 * WIDTH,
+        image_size=SHAPES[16][0][0],
+        num_register_tokens=REGISTERS,
+        attn_implementation="eager",
+    )
     model = transformers.DINOv3ViTModel(config).eval()
-    return Case(16, shapes_of(model), lambda state, x: functional_call(model, state, (x,)).last_hidden_state)
+    return Case(
+        16, shapes_of(model), lambda state, x: functional_call(model, state, (x,)).last_hidden_state
+    )
 
 
 def transformers_siglip() -> Case:
@@ -101,9 +136,14 @@ def transformers_siglip() -> Case:
     from torch.func import functional_call
 
     config = transformers.SiglipVisionConfig(
-        hidden_size=WIDTH, num_hidden_layers=DEPTH, num_attention_heads=HEADS, intermediate_size=HIDDEN,
-        image_size=SHAPES[16][0][0], patch_size=16, attn_implementation="eager",
-    )  # fmt: skip
+        hidden_size=WIDTH,
+        num_hidden_layers=DEPTH,
+        num_attention_heads=HEADS,
+        intermediate_size=HIDDEN,
+        image_size=SHAPES[16][0][0],
+        patch_size=16,
+        attn_implementation="eager",
+    )
     model = transformers.SiglipVisionModel(config).eval()
 
     def tokens(state: State, x: Any) -> Any:
@@ -128,9 +168,15 @@ def transformers_network(kind: str, patch: int, **options: Any) -> Any:
     import transformers
 
     config = getattr(transformers, f"{kind}Config")(
-        hidden_size=WIDTH, num_hidden_layers=DEPTH, num_attention_heads=HEADS, image_size=SHAPES[patch][0][0],
-        patch_size=patch, layer_norm_eps=1e-6, attn_implementation="eager", **options,
-    )  # fmt: skip
+        hidden_size=WIDTH,
+        num_hidden_layers=DEPTH,
+        num_attention_heads=HEADS,
+        image_size=SHAPES[patch][0][0],
+        patch_size=patch,
+        layer_norm_eps=1e-6,
+        attn_implementation="eager",
+        **options,
+    )
     return getattr(transformers, f"{kind}Model")(config).eval()
 
 
@@ -139,7 +185,11 @@ def transformers_case(kind: str, patch: int, **options: Any) -> Case:
 
     model = transformers_network(kind, patch, **options)
     more = {"interpolate_pos_encoding": True} if kind == "ViT" else {}
-    return Case(patch, shapes_of(model), lambda state, x: functional_call(model, state, (x,), more).last_hidden_state)
+    return Case(
+        patch,
+        shapes_of(model),
+        lambda state, x: functional_call(model, state, (x,), more).last_hidden_state,
+    )
 
 
 def dinov2_case(registers: int = 0, **options: Any) -> Case:
@@ -171,19 +221,28 @@ def dinov2_case(registers: int = 0, **options: Any) -> Case:
         named["cls_token"] = state["cls_token"] + state["pos_embed"][:, :1]
         return functional_call(model, named, (x,))
 
-    shapes = {name(timm): shape for timm, shape in shapes_of(timm_network(14, SHAPES[14][0], **options)).items()}
-    return Case(14, shapes | {"pos_embed": (1, 1 + side * side, WIDTH), "mask_token": (1, WIDTH)}, tokens)
+    shapes = {
+        name(timm): shape
+        for timm, shape in shapes_of(timm_network(14, SHAPES[14][0], **options)).items()
+    }
+    return Case(
+        14, shapes | {"pos_embed": (1, 1 + side * side, WIDTH), "mask_token": (1, WIDTH)}, tokens
+    )
 
 
 CASES: dict[str, Callable[[], Case]] = {
     "timm_vit": lambda: timm_case(16),
     "timm_dinov2": lambda: timm_case(14, init_values=1e-5),
-    "timm_dinov2_reg": lambda: timm_case(14, init_values=1e-5, reg_tokens=REGISTERS, no_embed_class=True),
+    "timm_dinov2_reg": lambda: timm_case(
+        14, init_values=1e-5, reg_tokens=REGISTERS, no_embed_class=True
+    ),
     "timm_dinov2_gated": lambda: timm_case(14, init_values=1e-5, **GATED),
     "transformers_vit": lambda: transformers_case("ViT", 16, intermediate_size=4 * WIDTH),
     "transformers_dinov2": lambda: transformers_case("Dinov2", 14),
     "transformers_dinov2_gated": lambda: transformers_case("Dinov2", 14, use_swiglu_ffn=True),
-    "transformers_dinov2_reg": lambda: transformers_case("Dinov2WithRegisters", 14, num_register_tokens=REGISTERS),
+    "transformers_dinov2_reg": lambda: transformers_case(
+        "Dinov2WithRegisters", 14, num_register_tokens=REGISTERS
+    ),
     "timm_dinov3": lambda: timm_dinov3(False),
     "timm_dinov3_qkvb": lambda: timm_dinov3(True),
     "transformers_dinov3": transformers_dinov3,
@@ -203,14 +262,19 @@ def measured(case: Case, shape: tuple[int, int]) -> dict[str, np.ndarray]:
 
     from tests.golden.test_backbones import draw, image
 
-    state = {name: torch.from_numpy(draw(SEED, name, size)).requires_grad_() for name, size in case.shapes.items()}
+    state = {
+        name: torch.from_numpy(draw(SEED, name, size)).requires_grad_()
+        for name, size in case.shapes.items()
+    }
     x = torch.from_numpy(image(SEED, f"{shape}", (1, 3, *shape))).requires_grad_()
     tokens = case.tokens(state, x)
     (tokens * torch.from_numpy(image(SEED, "cotangent", tuple(tokens.shape)))).sum().backward()
     slopes = {}
     for name, tensor in state.items():
         if tensor.grad is not None:
-            slopes[name] = float((tensor.grad * torch.from_numpy(draw(SEED + 1, name, tuple(tensor.shape)))).sum())
+            slopes[name] = float(
+                (tensor.grad * torch.from_numpy(draw(SEED + 1, name, tuple(tensor.shape)))).sum()
+            )
     found = tokens.detach().numpy()
     direction = torch.from_numpy(image(SEED + 1, f"{shape}", tuple(x.shape)))
     return {
@@ -230,7 +294,10 @@ def main() -> None:
         case = make()
         meta["cases"][name] = {"shapes": case.shapes, "images": SHAPES[case.patch]}
         for shape in SHAPES[case.patch]:
-            arrays |= {f"{name}/{shape[0]}x{shape[1]}/{key}": value for key, value in measured(case, shape).items()}
+            arrays |= {
+                f"{name}/{shape[0]}x{shape[1]}/{key}": value
+                for key, value in measured(case, shape).items()
+            }
     np.savez_compressed(FILE, meta=np.array(json.dumps(meta)), **arrays)
 
 

@@ -24,7 +24,16 @@ def crops(count: int, seed: int = 0) -> np.ndarray:
 def test_small_inputs_compile_small_programs() -> None:
     """Each of the batch sizes 1, 2, 4, … is compiled when it is first needed, and no other."""
     model, images = Tiny(batch=32), crops(70)
-    for count, compiled in ((1, [1]), (1, []), (3, [4]), (4, []), (2, [2]), (17, [32]), (70, [8]), (64, [])):
+    for count, compiled in (
+        (1, [1]),
+        (1, []),
+        (3, [4]),
+        (4, []),
+        (2, [2]),
+        (17, [32]),
+        (70, [8]),
+        (64, []),
+    ):
         model.compiled.clear()
         rows = model.embed(list(images[:count]))
         assert [shape[0] for shape in model.compiled] == compiled, count
@@ -33,10 +42,18 @@ def test_small_inputs_compile_small_programs() -> None:
 
 
 def test_batches_are_divided_among_the_devices() -> None:
-    """Eight devices give the embeddings of one, up to rounding; inputs smaller than their number use one of them."""
+    """Eight devices give the embeddings of one, up to rounding; inputs smaller than their number
+    use one of them."""
     assert jax.device_count() == 8
     model = Tiny(batch=30)
-    for count, rows, devices in ((1, 1, 1), (4, 4, 1), (5, 8, 8), (12, 16, 8), (30, 32, 8), (33, 40, 8)):
+    for count, rows, devices in (
+        (1, 1, 1),
+        (4, 4, 1),
+        (5, 8, 8),
+        (12, 16, 8),
+        (30, 32, 8),
+        (33, 40, 8),
+    ):
         started = model._embedder.start(model.trained, crops(count))
         assert (len(started), len(started.sharding.device_set)) == (rows, devices)
     images = list(crops(32))
@@ -56,7 +73,15 @@ def test_images_of_every_kind(tmp_path: Path) -> None:
     file = pictures.write(tmp_path / "a.jpg", 3, 40, 30)
     pixels = np.asarray(Image.open(file))
     png = pictures.encoded(4, kind="PNG")
-    images: list[Any] = [file, str(file), file.read_bytes(), Image.open(file), pixels, png, Image.open(io.BytesIO(png))]
+    images: list[Any] = [
+        file,
+        str(file),
+        file.read_bytes(),
+        Image.open(file),
+        pixels,
+        png,
+        Image.open(io.BytesIO(png)),
+    ]
     rows = model.embed(images * 3)
     expected = model.expected([pixels] * 5 + [pictures.pixels(4)] * 2)
     np.testing.assert_allclose(rows, np.tile(expected, (3, 1)), atol=1e-6)
@@ -69,7 +94,8 @@ def test_images_of_every_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (["ok", np.zeros((4, 4, 3), np.float32)], r"image 1: is float32 \[4, 4, 3\]; must be uint8 \[height, w"),
+        (["ok", np.zeros((4, 4, 3), np.float32)], r"image 1: is float32 \[4, 4, 3\]; must be "
+                                                  r"uint8 \[height, w"),
         (["ok"] * 5 + [np.zeros((4, 4, 4), np.uint8)], r"image 5: is uint8 \[4, 4, 4\]; must be"),
         (np.zeros((8, 8, 3), np.uint8), "images: give a list of one or more images"),
         (["ok", None], "image 1: is object \\[\\]; must be uint8"),
@@ -87,10 +113,13 @@ def test_images_that_cannot_be_used_are_named(images: Any, message: str) -> None
 
 
 def test_embeddings_that_are_not_finite(tmp_path: Path) -> None:
-    """They are the model's fault, and an error even where bad images are left out, whose rows do not matter."""
+    """They are the model's fault, and an error even where bad images are left out, whose rows do
+    not matter."""
 
     def embed(params: Any, model_state: Any, images: jax.Array, /) -> jax.Array:
-        return jnp.ones((len(images), 3)).at[:, 2].divide(images.max((1, 2, 3)))  # infinite for a black image
+        return (
+            jnp.ones((len(images), 3)).at[:, 2].divide(images.max((1, 2, 3)))
+        )  # infinite for a black image
 
     model = Tiny()
     model._use(model.trained._replace(method=model.trained.method._replace(embed=embed)))
@@ -101,7 +130,12 @@ def test_embeddings_that_are_not_finite(tmp_path: Path) -> None:
     (rows,) = model.embed_each([[good, b"no", good]], bad.append)
     assert (np.isnan(rows).all(axis=1).tolist(), len(bad)) == ([False, True, False], 1)
     remedy = "the model's embedding is not finite; use another checkpoint, or leave the image out$"
-    for images, name in (([good] * 5 + [black], "image 5"), ([black], "image 0"), ([good, file], file), ([file], file)):
+    for images, name in (
+        ([good] * 5 + [black], "image 5"),
+        ([black], "image 0"),
+        ([good, file], file),
+        ([file], file),
+    ):
         with pytest.raises(DataError, match=f"^{name}: {remedy}"):
             model.embed(images)
         with pytest.raises(DataError, match=f"^{str(name).partition(' ')[0]}: {remedy}"):
@@ -110,7 +144,8 @@ def test_embeddings_that_are_not_finite(tmp_path: Path) -> None:
 
 
 def test_groups_are_read_ahead_within_bounds() -> None:
-    """Endless groups: only a few batches are read before the first is there. Those of bad images are NaN."""
+    """Endless groups: only a few batches are read before the first is there. Those of bad images
+    are NaN."""
     model, read = Tiny(batch=8), itertools.count()
     largest = 0
 
@@ -124,7 +159,9 @@ def test_groups_are_read_ahead_within_bounds() -> None:
     groups = (range(start, start + 20) for start in itertools.count(20, 20))
     bad: list[str] = []
     for start, rows in zip(
-        range(20, 200, 20), model._embedder.stream(model.trained, reader, groups, on_bad=bad.append), strict=False
+        range(20, 200, 20),
+        model._embedder.stream(model.trained, reader, groups, on_bad=bad.append),
+        strict=False,
     ):
         assert np.isnan(rows).all(axis=1).nonzero()[0].tolist() == [7, 17]
         images = [np.full((SIDE, SIDE, 3), i, np.uint8) for i in range(start, start + 20)]

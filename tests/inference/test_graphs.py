@@ -1,4 +1,5 @@
-"""Embedding by onnxruntime from a graph in the cache: rows, identity, errors, and what is not imported.
+"""Embedding by onnxruntime from a graph in the cache: rows, identity, errors, and what is not
+imported.
 
 Slow: importing the converter takes ten seconds or more.
 """
@@ -27,11 +28,18 @@ def status(*arguments: str) -> int:
     return cli.exit_code(lambda: embed.execute(list(arguments)))
 
 
-def test_the_runtime_must_be_installed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_runtime_must_be_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     find = graphs.importlib.util.find_spec
-    monkeypatch.setattr(graphs.importlib.util, "find_spec", lambda name: None if "onnx" in name else find(name))
+    monkeypatch.setattr(
+        graphs.importlib.util, "find_spec", lambda name: None if "onnx" in name else find(name)
+    )
     assert status("--model=lite0", "--runtime=onnxruntime", str(PHOTOS)) == 2
-    assert "--runtime=onnxruntime: onnxruntime is not installed: pip install" in capsys.readouterr().err
+    assert (
+        "--runtime=onnxruntime: onnxruntime is not installed: pip install"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +65,8 @@ def cached(graph: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_rows_and_identity_are_those_of_jax(cached: Path) -> None:
-    """Many images with a bad one in the middle, a single one, an index made with the other runtime."""
+    """Many images with a bad one in the middle, a single one, an index made with the other
+    runtime."""
     ours, theirs = dml_jax.load("lite0", runtime="jax"), dml_jax.load("lite0")
     assert (ours.runtime, theirs.runtime) == ("jax", "onnxruntime")
     assert theirs.fingerprint == ours.fingerprint
@@ -84,7 +93,14 @@ def test_the_first_answer_imports_no_jax() -> None:
         "import sys; from dml_jax.commands import embed; embed.execute(sys.argv[1:]); "
         "assert not {'jax', 'flax', 'orbax', 'grain', 'scipy'} & {*sys.modules}"
     )
-    command = [sys.executable, "-c", code, "--model=lite0", str(PHOTOS / "china.jpg"), "--output=out"]
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "--model=lite0",
+        str(PHOTOS / "china.jpg"),
+        "--output=out",
+    ]
     subprocess.run(command, check=True)
     assert embedding_files.read(Path("out")).manifest["plan"]["runtime"] == "onnxruntime"
 

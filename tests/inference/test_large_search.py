@@ -1,4 +1,5 @@
-"""Neighbours by blocks are those of one search: ids bit-equal, also with ties, unusable images and 64-bit numbers."""
+"""Neighbours by blocks are those of one search: ids bit-equal, also with ties, unusable images and
+64-bit numbers."""
 
 import json
 import os
@@ -23,9 +24,12 @@ from tests.test_main import ROOT, environment
 
 
 def embeddings(rows: int, seed: int) -> np.ndarray:
-    """Unit rows, a third of them copies or nearly copies of others, so that many distances are equal or nearly so."""
+    """Unit rows, a third of them copies or nearly copies of others, so that many distances are
+    equal or nearly so."""
     rng = np.random.default_rng(seed)
-    points = np.random.default_rng(9).normal(size=(40, 16))[rng.integers(40, size=rows)] + rng.normal(size=(rows, 16))
+    points = np.random.default_rng(9).normal(size=(40, 16))[
+        rng.integers(40, size=rows)
+    ] + rng.normal(size=(rows, 16))
     copies = rng.integers(rows, size=rows // 3)
     points[: len(copies)] = points[copies] + 1e-7 * rng.integers(2, size=(len(copies), 1))
     return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
@@ -41,7 +45,11 @@ def write(directory: Path, points: np.ndarray, each: int = 70) -> str:
         values = np.zeros((len(bad), points.shape[1]), np.float32)
         values[~bad] = part
         with embedding_shards._writing(directory / f"{number:06d}.parquet", points.shape[1]) as add:
-            add([f"{start + i}" for i in range(len(bad))], values, ["damaged" if each else None for each in bad])
+            add(
+                [f"{start + i}" for i in range(len(bad))],
+                values,
+                ["damaged" if each else None for each in bad],
+            )
     (directory / "_plan.json").write_text("{}")
     return str(directory)
 
@@ -57,7 +65,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_neighbours_of_all_blocks_are_those_of_one_search(tmp_path: Path, alone: bool) -> None:
     gallery, queries = embeddings(730, 1), embeddings(300, 2)
     plan = large_search.Plan(
-        large_search.table(write(tmp_path / "q", gallery if alone else queries), "--query_embeddings"),
+        large_search.table(
+            write(tmp_path / "q", gallery if alone else queries), "--query_embeddings"
+        ),
         None if alone else large_search.table(write(tmp_path / "g", gallery), "--embeddings"),
         12,
     )
@@ -84,15 +94,25 @@ def test_numbers_have_64_bits() -> None:
         for start in range(0, 400, 130):
             yield first + np.arange(start, min(400, start + 130)), points[start : start + 130]
 
-    found, _ = large_search.nearest((first + np.arange(50), points[:50]), gallery(), 5, True, (50, 130))
-    np.testing.assert_array_equal(found - first, neighbors.search(points, points, 5, exclude_self=True)[1][:50])
+    found, _ = large_search.nearest(
+        (first + np.arange(50), points[:50]), gallery(), 5, True, (50, 130)
+    )
+    np.testing.assert_array_equal(
+        found - first, neighbors.search(points, points, 5, exclude_self=True)[1][:50]
+    )
 
 
 def test_what_cannot_be_searched(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^--embeddings=.*: holds no Parquet files; give the directory NAME\.parquet"):
+    with pytest.raises(
+        DataError,
+        match=r"^--embeddings=.*: holds no Parquet files; give the directory NAME\.parquet",
+    ):
         large_search.table(str(tmp_path), "--embeddings")
     write(tmp_path / "a", embeddings(100, 0))
-    pq.write_table(pa.table({"embedding": pa.array([[1.0]], pa.list_(pa.float32(), 1))}), tmp_path / "a" / "x.parquet")
+    pq.write_table(
+        pa.table({"embedding": pa.array([[1.0]], pa.list_(pa.float32(), 1))}),
+        tmp_path / "a" / "x.parquet",
+    )
     with pytest.raises(DataError, match=r"holds embeddings of \[1, 16\] dimensions"):
         large_search.table(str(tmp_path / "a"), "--embeddings")
     (tmp_path / "a" / "x.parquet").write_bytes(b"PAR1")
@@ -115,24 +135,45 @@ def test_a_faiss_index_of_blocks(
     assert (index.ntotal, index.pq.M) == (900, 8)
     _, found = index.search(points, 10)
     exact = np.argsort(-(points.astype(float) @ points.T), axis=1)[:, :10]
-    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), exact.tolist(), strict=True)])
-    assert f"900 rows; of the 10 nearest rows of 900 queries it finds {recall:.1%}" in capsys.readouterr().out
+    recall = np.mean(
+        [len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), exact.tolist(), strict=True)]
+    )
+    assert (
+        f"900 rows; of the 10 nearest rows of 900 queries it finds {recall:.1%}"
+        in capsys.readouterr().out
+    )
     assert recall > 0.5
-    with pytest.raises(ConfigError, match=r"^--to=faiss: needs --embeddings=NAME\.parquet and --output=DIRECTORY"):
+    with pytest.raises(
+        ConfigError, match=r"^--to=faiss: needs --embeddings=NAME\.parquet and --output=DIRECTORY"
+    ):
         export.execute(["--to=faiss", "--model=x"])
     with pytest.raises(DataError, match="200 rows are too few"):
-        large_search.faiss(large_search.table(write(tmp_path / "b", points[:200], 100), "--embeddings"), tmp_path / "c")
+        large_search.faiss(
+            large_search.table(write(tmp_path / "b", points[:200], 100), "--embeddings"),
+            tmp_path / "c",
+        )
 
 
 @pytest.mark.slow
 def test_the_command_although_it_and_a_process_of_ray_are_killed(tmp_path: Path) -> None:
-    """Row numbers equal one search, before and after; every block is computed by the killed or the second command."""
+    """Row numbers equal one search, before and after; every block is computed by the killed or the
+    second command."""
     pytest.importorskip("ray")
     points, labels = embeddings(12_000, 6), np.arange(12_000) % 3_000
     write(tmp_path / "e.parquet", points, 2_000)
     np.save(tmp_path / "labels.npy", labels)
-    command = [sys.executable, "-m", "dml_jax", "evaluate", "--engine=ray", "--embeddings=e.parquet", "--export=out",
-               "--labels=labels.npy", "--ks=1,10", "--output=results.json"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "dml_jax",
+        "evaluate",
+        "--engine=ray",
+        "--embeddings=e.parquet",
+        "--export=out",
+        "--labels=labels.npy",
+        "--ks=1,10",
+        "--output=results.json",
+    ]
     environ = environment() | {"PYTHONPATH": str(ROOT)}
     with cluster(tmp_path, str(ROOT)) as address:
         command.append(f"--address={address}")
@@ -152,8 +193,12 @@ def test_the_command_although_it_and_a_process_of_ray_are_killed(tmp_path: Path)
         assert second.wait(600) == 0
     assert kept == {file: file.stat().st_mtime_ns for file in kept}
     files = sorted((tmp_path / "out").glob("[0-9]*.parquet"))
-    lists = np.concatenate([np.array(pq.read_table(file)["neighbors"].to_pylist()) for file in files])
+    lists = np.concatenate(
+        [np.array(pq.read_table(file)["neighbors"].to_pylist()) for file in files]
+    )
     _, expected = neighbors.search(points, points, 10, exclude_self=True)
     np.testing.assert_array_equal(lists, expected)
     results = json.loads((tmp_path / "results.json").read_text())
-    assert results["map@r"] == pytest.approx(metrics.of_ranked_lists(expected, labels, ks=(1, 10))["map@r"])
+    assert results["map@r"] == pytest.approx(
+        metrics.of_ranked_lists(expected, labels, ks=(1, 10))["map@r"]
+    )

@@ -1,4 +1,5 @@
-"""Embedding by actors of a real Ray cluster: rows, a killed actor, clusters and models that cannot be used.
+"""Embedding by actors of a real Ray cluster: rows, a killed actor, clusters and models that cannot
+be used.
 
 The cluster has two nodes of one logical core, so there are two actors.
 """
@@ -35,9 +36,15 @@ def node(alive: bool = True, **resources: float) -> dict[str, Any]:
     ("nodes", "expected"),
     [
         ([node(CPU=2.0)], (1, {"num_cpus": 2})),
-        ([node(CPU=16.0), node(CPU=24.0), node(False, CPU=64.0), node(CPU=0.0)], (5, {"num_cpus": 8})),
+        (
+            [node(CPU=16.0), node(CPU=24.0), node(False, CPU=64.0), node(CPU=0.0)],
+            (5, {"num_cpus": 8}),
+        ),
         ([node(CPU=4.0), node(CPU=9.0)], (3, {"num_cpus": 4})),
-        ([node(CPU=16.0), node(CPU=16.0, GPU=2.0), node(CPU=1.0, GPU=1.0)], (3, {"num_gpus": 1, "num_cpus": 0})),
+        (
+            [node(CPU=16.0), node(CPU=16.0, GPU=2.0), node(CPU=1.0, GPU=1.0)],
+            (3, {"num_gpus": 1, "num_cpus": 0}),
+        ),
     ],
 )
 def test_resources(nodes: list[dict[str, Any]], expected: tuple[int, dict[str, float]]) -> None:
@@ -53,12 +60,16 @@ def test_no_resources() -> None:
 def cluster(folder: Path, path: str) -> Iterator[str]:
     """The address of two nodes on this machine, whose processes find modules in `path`.
 
-    It listens at 127.0.0.2, because Ray takes 127.0.0.1 in an address for the machine's own address in its network.
+    It listens at 127.0.0.2, because Ray takes 127.0.0.1 in an address for the machine's own address
+    in its network.
     """
     env = environment() | {"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", "MARK": str(folder)}
     code = (
         "import sys, ray; from ray.cluster_utils import Cluster\n"
-        "node = dict(num_cpus=1, node_ip_address='127.0.0.2', include_dashboard=False, object_store_memory=8 * 10**7)\n"
+        "node = dict(num_cpus=1, node_ip_address='127.0.0.2', include_dashboard=False, "
+        "object_store_memory=8 "
+        "* "
+        "10**7)\n"
         "cluster = Cluster(True, head_node_args=node)\n"
         "cluster.add_node(**node)\n"
         "print('address', cluster.address, flush=True)\n"
@@ -66,7 +77,12 @@ def cluster(folder: Path, path: str) -> Iterator[str]:
         "cluster.shutdown()\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=folder, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=env,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert process.stdin
     assert process.stdout
@@ -80,7 +96,17 @@ def cluster(folder: Path, path: str) -> Iterator[str]:
 
 
 def start(folder: Path, output: str, *arguments: str) -> subprocess.Popen[str]:
-    command = ["-m", "dml_jax", "embed", "--model=w", f"--output={output}", "--quiet", "--skip_bad", *arguments, "t"]
+    command = [
+        "-m",
+        "dml_jax",
+        "embed",
+        "--model=w",
+        f"--output={output}",
+        "--quiet",
+        "--skip_bad",
+        *arguments,
+        "t",
+    ]
     return subprocess.Popen(
         [sys.executable, *command], cwd=folder, env=environment() | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -122,7 +148,10 @@ def test_rows_equal_those_of_one_machine_although_an_actor_is_killed(folder: Pat
     assert len(rows(folder / "local.parquet")) == UNITS
     with cluster(folder, str(ROOT)) as address:
         process = start(folder, "killed", "--engine=ray", f"--address={address}")
-        while len(done := rows(folder / "killed.parquet")) < 3 or len(running := workers(folder, b"ray::Embedder")) < 2:
+        while (
+            len(done := rows(folder / "killed.parquet")) < 3
+            or len(running := workers(folder, b"ray::Embedder")) < 2
+        ):
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
         os.kill(running[0], signal.SIGKILL)
@@ -130,14 +159,22 @@ def test_rows_equal_those_of_one_machine_although_an_actor_is_killed(folder: Pat
         out, err = process.communicate(timeout=300)
         assert process.returncode == 0
         assert out.endswith(f"{UNITS * EACH - 1} embeddings with 8 dimensions: killed\n")
-        assert err == "left out: t/0.parquet/50: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, PPM)\n"
-        again = start(folder, "killed", "--engine=ray", f"--address={address}").communicate(timeout=120)[0]
+        assert (
+            err == "left out: t/0.parquet/50: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, "
+            "PPM)\n"
+        )
+        again = start(folder, "killed", "--engine=ray", f"--address={address}").communicate(
+            timeout=120
+        )[0]
         assert again.startswith("all images have been embedded already\n")
         wrong = start(folder, "killed", "--engine=ray", f"--address={address}", "--checkpoint=7")
         assert (wrong.communicate(timeout=120)[1].count("\n"), wrong.returncode) == (1, 2)
     one, other = (pq.read_table(folder / f"{name}.parquet") for name in ("local", "killed"))
     assert other.select(["id", "error"]).equals(one.select(["id", "error"]))
-    pairs = (np.concatenate([c.flatten().to_numpy() for c in table["embedding"].chunks]) for table in (other, one))
+    pairs = (
+        np.concatenate([c.flatten().to_numpy() for c in table["embedding"].chunks])
+        for table in (other, one)
+    )
     np.testing.assert_array_equal(*pairs)
 
 
@@ -150,6 +187,8 @@ def test_one_machine_with_ray(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_clusters_that_cannot_be_used(folder: Path) -> None:
-    out, err = start(folder, "out", "--engine=ray", "--address=127.0.0.1:1").communicate(timeout=120)
+    out, err = start(folder, "out", "--engine=ray", "--address=127.0.0.1:1").communicate(
+        timeout=120
+    )
     assert err.startswith("error: --address=127.0.0.1:1: cannot be used (")
     assert (out, err.count("\n")) == ("", 1)

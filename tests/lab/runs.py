@@ -32,13 +32,21 @@ def write_run(
       metrics: further entries of `results.json`.
     """
     (directory / "embeddings" / "test").mkdir(parents=True)
-    manifest = {"files": {"labels.npy": {"sha256": labels}, "ids.json": {"sha256": names or str(len(hits))}}}
+    manifest = {
+        "files": {"labels.npy": {"sha256": labels}, "ids.json": {"sha256": names or str(len(hits))}}
+    }
     (directory / "embeddings" / "test" / "manifest.json").write_text(json.dumps(manifest))
     results = {
-        "recall@1": float(hits.mean()), "recall@1_stderr": 0.01, "map@r": float(hits.mean()) / 2, "protocol": protocol,
-        "model": "last", "step": steps, "steps": steps, "length": {"steps": steps, "epochs": 0},
+        "recall@1": float(hits.mean()),
+        "recall@1_stderr": 0.01,
+        "map@r": float(hits.mean()) / 2,
+        "protocol": protocol,
+        "model": "last",
+        "step": steps,
+        "steps": steps,
+        "length": {"steps": steps, "epochs": 0},
         "timing": {"seconds": 60.0, "images_per_second": 100.0, "peak_memory": 2**30},
-    }  # fmt: skip
+    }
     (directory / "results.json").write_text(json.dumps(results | metrics))
     if config is not None:
         (directory / "config.json").write_text(json.dumps({"config": config}))

@@ -1,4 +1,5 @@
-"""Stands in for the processes of trials, without training: as a process, or in the process of the tests."""
+"""Stands in for the processes of trials, without training: as a process, or in the process of the
+tests."""
 
 import json
 import sys
@@ -17,7 +18,13 @@ def command(trial: Any, seconds: float = 0.0) -> list[str]:
     if trial.members:
         return ["tests.lab.script", str(trial.directory), *map(str, trial.members)]
     split = "validation" if trial.config.data.validation_share else "test"
-    return ["tests.lab.script", str(trial.directory), split, str(trial.config.method.tau), str(seconds)]
+    return [
+        "tests.lab.script",
+        str(trial.directory),
+        split,
+        str(trial.config.method.tau),
+        str(seconds),
+    ]
 
 
 def write(directory: Path, manifest: dict[str, Any], results: dict[str, Any]) -> None:
@@ -27,17 +34,25 @@ def write(directory: Path, manifest: dict[str, Any], results: dict[str, Any]) ->
 
 
 def train(directory: Path, split: str, tau: float, seconds: float) -> None:
-    """The results of 1200 steps; on validation classes the best tau is 20, on test classes a large one."""
+    """The results of 1200 steps; on validation classes the best tau is 20, on test classes a large
+    one."""
     directory.mkdir(exist_ok=True)
     with open(directory.parent / "starts.txt", "a") as starts:
         starts.write(directory.name + "\n")
     time.sleep(seconds)
     if tau == 13 or tau > 38:
-        sys.exit("error: training diverged at step 3: loss=nan; lower the learning rates and start again")
-    lines = [{"step": step, f"{split}/recall@1": (1 - abs(tau - 20) / 100) * step / 20} for step in (10, 20)]
+        sys.exit(
+            "error: training diverged at step 3: loss=nan; lower the learning rates and start again"
+        )
+    lines = [
+        {"step": step, f"{split}/recall@1": (1 - abs(tau - 20) / 100) * step / 20}
+        for step in (10, 20)
+    ]
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     files = {name: {"sha256": "0"} for name in ("labels.npy", "ids.json")}
-    write(directory, {"files": files}, {"recall@1": tau / 100, "length": {"steps": 1200, "epochs": 0}})
+    write(
+        directory, {"files": files}, {"recall@1": tau / 100, "length": {"steps": 1200, "epochs": 0}}
+    )
 
 
 def main(where: str, *others: str) -> None:
@@ -49,7 +64,8 @@ def main(where: str, *others: str) -> None:
 
 
 def finished(arguments: Sequence[str], log: Path) -> AbstractContextManager[Any]:
-    """In place of `runner.Slot.start`: executes the script, and returns the process that has ended."""
+    """In place of `runner.Slot.start`: executes the script, and returns the process that has
+    ended."""
     code = 0
     try:
         main(*arguments[1:])

@@ -1,4 +1,5 @@
-"""The ledger of claims: statistics against SciPy and published values, verdicts, and the trials that decide them."""
+"""The ledger of claims: statistics against SciPy and published values, verdicts, and the trials
+that decide them."""
 
 import csv
 from collections.abc import Sequence
@@ -19,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 DATA = ("photos", "photos_stages", "omniglot", "cub", "cars", "sop", "inshop")
 
 
-def claim(expects: str = "higher", margin: float = 0.0, name: str = "a", metric: str = "recall@1") -> Claim:
+def claim(
+    expects: str = "higher", margin: float = 0.0, name: str = "a", metric: str = "recall@1"
+) -> Claim:
     return Claim(name, "says", "where", "mpn:losses", ("first", "second"), expects, margin, metric)  # type: ignore[arg-type]
 
 
@@ -27,8 +30,14 @@ def lines(claim: Claim, differences: Sequence[float], **changed: str) -> claims.
     made = []
     for seed, difference in enumerate(differences):
         for row, value in zip(claim.rows, (0.5, 0.5 + difference), strict=True):
-            line = dict.fromkeys(claims.COLUMNS, "") | {"study": claim.study, "row": row, "seed": str(seed)}
-            made.append(line | {claim.metric: str(value), "seconds": "30", "data": "d", "code": "c"})
+            line = dict.fromkeys(claims.COLUMNS, "") | {
+                "study": claim.study,
+                "row": row,
+                "seed": str(seed),
+            }
+            made.append(
+                line | {claim.metric: str(value), "seconds": "30", "data": "d", "code": "c"}
+            )
     made[-1] |= changed
     return made
 
@@ -61,7 +70,10 @@ def test_statistics(expects: str, mean: float) -> None:
     expected = {
         "higher": (p(margin, "greater"), p(margin, "less")),
         "lower": (p(-margin, "less"), p(-margin, "greater")),
-        "equal": (max(p(-margin, "greater"), p(margin, "less")), min(p(-margin, "less"), p(margin, "greater"))),
+        "equal": (
+            max(p(-margin, "greater"), p(margin, "less")),
+            min(p(-margin, "less"), p(margin, "greater")),
+        ),
     }[expects]
     interval = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     np.testing.assert_allclose((found.low, found.high), (interval.low, interval.high))
@@ -71,7 +83,9 @@ def test_statistics(expects: str, mean: float) -> None:
 
 def test_holm() -> None:
     """As R's p.adjust(c(0.01, 0.04, 0.03, 0.005, 0.9), "holm")."""
-    np.testing.assert_allclose(outcomes.holm([0.01, 0.04, 0.03, 0.005, 0.9]), [0.04, 0.09, 0.09, 0.025, 0.9])
+    np.testing.assert_allclose(
+        outcomes.holm([0.01, 0.04, 0.03, 0.005, 0.9]), [0.04, 0.09, 0.09, 0.025, 0.9]
+    )
     assert outcomes.holm([]) == []
 
 
@@ -84,7 +98,9 @@ def test_seeds_that_would_decide() -> None:
 
     def power(seeds: int) -> float:
         draws = random.normal(0.006, 0.01, (20_000, seeds))
-        return float(np.mean(stats.ttest_1samp(draws, 0, axis=1, alternative="greater").pvalue < 0.025 / 3))
+        return float(
+            np.mean(stats.ttest_1samp(draws, 0, axis=1, alternative="greater").pvalue < 0.025 / 3)
+        )
 
     assert power(count) == pytest.approx(0.8, abs=0.02)
     assert power(count - 2) < power(count)
@@ -94,7 +110,11 @@ def test_seeds_that_would_decide() -> None:
 def test_verdicts() -> None:
     """Corrected for the number of claims; with fewer seeds than needed, a claim is undecided."""
     noise = np.random.default_rng(0).normal(0, 0.002, 8)
-    stated = [claim(name="yes"), claim("lower", name="no", metric="nmi"), claim("equal", 0.02, "same", "map@r")]
+    stated = [
+        claim(name="yes"),
+        claim("lower", name="no", metric="nmi"),
+        claim("equal", 0.02, "same", "map@r"),
+    ]
     stated += [claim(name="unclear", metric="density"), claim(name="few", metric="spectral_decay")]
     found: claims.Lines = []
     for each, shift in zip(stated, (0.02, 0.02, 0.001, 0.0, 0.02), strict=True):
@@ -104,22 +124,40 @@ def test_verdicts() -> None:
         known = merged.setdefault((line["study"], line["row"], line["seed"]), line)
         known |= {key: value for key, value in line.items() if value}
     entries = claims.ledger(stated, list(merged.values()), "cub")
-    assert [entry.verdict for entry in entries] == ["supported", "refuted", "supported", "undecided", "undecided"]
+    assert [entry.verdict for entry in entries] == [
+        "supported",
+        "refuted",
+        "supported",
+        "undecided",
+        "undecided",
+    ]
     assert [bool(entry.reason) for entry in entries] == [False, False, False, True, True]
     assert entries[4].reason == "5 of 8 seeds"
     assert entries[0].p == pytest.approx(4 * claims.test(stated[0], entries[0].found.differences).p)
     assert claims.cells(entries[0])[3].startswith("+2.00 [")
     assert entries[0].seconds == 16 * 30
-    wanted = [claims.cells(replace(entry, claim=claim(expects, margin)))[2] for entry in entries[:1] for expects, margin
-              in (("higher", 0.005), ("lower", 0.0), ("lower", 0.005), ("equal", 0.01))]  # fmt: skip
+    wanted = [
+        claims.cells(replace(entry, claim=claim(expects, margin)))[2]
+        for entry in entries[:1]
+        for expects, margin in (
+            ("higher", 0.005),
+            ("lower", 0.0),
+            ("lower", 0.005),
+            ("equal", 0.01),
+        )
+    ]
     assert wanted == ["> 0.5 points", "< 0 points", "< −0.5 points", "within ±1 points"]
     strict = claim(margin=0.03)
     assert claims.ledger([strict], lines(strict, 0.02 + noise), "cub")[0].verdict == "refuted"
 
 
-@pytest.mark.parametrize(("key", "message"), [("data", "data, d, x"), ("code", "versions of the code, c, x")])
+@pytest.mark.parametrize(
+    ("key", "message"), [("data", "data, d, x"), ("code", "versions of the code, c, x")]
+)
 def test_rows_that_cannot_be_compared(key: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"claim a: its rows were run with different {message}; run them again"):
+    with pytest.raises(
+        ConfigError, match=f"claim a: its rows were run with different {message}; run them again"
+    ):
         claims.ledger([claim()], lines(claim(), [0.1] * 8, **{key: "x"}), "cub")
 
 
@@ -136,7 +174,9 @@ def test_equal_rows_are_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ensemble = owners["mpn:ensembles", "2 networks", 0]
     assert {trial.directory for trial in trials} >= set(ensemble.members)
     order = [trial.name for trial in trials]
-    assert all(order.index(need) < order.index(trial.name) for trial in trials for need in trial.needs)
+    assert all(
+        order.index(need) < order.index(trial.name) for trial in trials for need in trial.needs
+    )
 
 
 def test_missing_rows_and_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,10 +193,17 @@ def test_missing_rows_and_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             command.execute(arguments)
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Lists claims, trains what is missing, writes measurements, which are kept, and verdicts."""
     monkeypatch.chdir(ROOT)
-    arguments = ["--claims=crt", "--on=omniglot", f"--root={tmp_path / 'root'}", f"--output={tmp_path}"]
+    arguments = [
+        "--claims=crt",
+        "--on=omniglot",
+        f"--root={tmp_path / 'root'}",
+        f"--output={tmp_path}",
+    ]
     command.execute([*arguments, "--list"])
     listed = capsys.readouterr().out.splitlines()
     assert len(listed) == len(claims.load("crt")[1]) + 1
@@ -175,5 +222,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         found = list(csv.DictReader(file))
     assert {line["seed"] for line in found} == set("01234567")
     text = (tmp_path / "report.md").read_text()
-    assert "| crt | recall@1 | > 0 points | +10.00 [+10.00, +10.00] | 8 | <0.001 | supported |" in text
+    assert (
+        "| crt | recall@1 | > 0 points | +10.00 [+10.00, +10.00] | 8 | <0.001 | supported |" in text
+    )
     assert "undecided (0 of 8 seeds)" in text

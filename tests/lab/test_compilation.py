@@ -1,6 +1,8 @@
-"""Compiling for devices that are not there: without the wheels, lowering; what a user may type; with the wheels, facts.
+"""Compiling for devices that are not there: without the wheels, lowering; what a user may type;
+with the wheels, facts.
 
-JAX_TOPOLOGIES names the platforms whose wheels are installed, "cuda" or "tpu"; their tests then run in the slow set.
+JAX_TOPOLOGIES names the platforms whose wheels are installed, "cuda" or "tpu"; their tests then run
+in the slow set.
 """
 
 import json
@@ -27,19 +29,35 @@ from dml_jax.lab.compilation import CHIPS, Topology, find_topology
 from dml_jax.train.distributed import device_mesh
 from tests.test_configs import ROOT
 
-BASELINES = ["cub_vit", "cub_baseline", "cars_vit", "cars_baseline", "sop_baseline", "inshop_baseline"]
+BASELINES = [
+    "cub_vit",
+    "cub_baseline",
+    "cars_vit",
+    "cars_baseline",
+    "sop_baseline",
+    "inshop_baseline",
+]
 
 
 def on_this_machine(devices: int = 2) -> Topology:
-    mesh = jax.sharding.Mesh(jax.devices()[:devices], (device_mesh.AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax.sharding.Mesh(
+        jax.devices()[:devices], (device_mesh.AXIS,), axis_types=(jax.sharding.AxisType.Auto,)
+    )
     return Topology("h100:2", "cuda", mesh, CHIPS["h100"], {})
 
 
 def lowered(
-    name: str, platforms: tuple[str, ...] = ("cuda", "tpu"), *, one_block: bool = False, **train: Any
+    name: str,
+    platforms: tuple[str, ...] = ("cuda", "tpu"),
+    *,
+    one_block: bool = False,
+    **train: Any,
 ) -> dict[str, str]:
-    """The StableHLO of a training step by platform; the network has one block of each stage, or one in all."""
-    config = config_files.resolved(str(ROOT / "configs" / f"{name}.py"), {f"train.{k}": v for k, v in train.items()})
+    """The StableHLO of a training step by platform; the network has one block of each stage, or one
+    in all."""
+    config = config_files.resolved(
+        str(ROOT / "configs" / f"{name}.py"), {f"train.{k}": v for k, v in train.items()}
+    )
     few = {"depth": 1, "depths": (1,) * len(getattr(config.backbone, "depths", ()))}
     if one_block:
         few |= {"depths": (1,), "widths": config.backbone.widths[:1]}
@@ -47,7 +65,9 @@ def lowered(
     config = replace(config, backbone=replace(config.backbone, **few))
     experiment = compilation.describe(config, on_this_machine(1))
     traced = experiment.jitted_step().trace(*compilation.arguments(experiment))
-    return {platform: traced.lower(lowering_platforms=(platform,)).as_text() for platform in platforms}
+    return {
+        platform: traced.lower(lowering_platforms=(platform,)).as_text() for platform in platforms
+    }
 
 
 def lines(text: str, operation: str) -> list[str]:
@@ -84,10 +104,12 @@ NETWORKS: dict[str, tuple[Any, int]] = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "bn_inception" else []) for n in NETWORKS]
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] if n == "bn_inception" else []) for n in NETWORKS],
 )
 def test_forms_for_cpus_leave_no_trace(name: str) -> None:
-    """Each convolution has two gradients, the first one has one; no gradient is summed in bfloat16."""
+    """Each convolution has two gradients, the first one has one; no gradient is summed in
+    bfloat16."""
     config, count = NETWORKS[name]
     backbone = configs.module("backbone", name).build(replace(config, dtype="bfloat16"))
     params, stats = jax.eval_shape(lambda key: backbone.init(key, (70, 70)), jax.random.key(0))
@@ -107,7 +129,9 @@ def test_forms_for_cpus_leave_no_trace(name: str) -> None:
         assert (
             text.count("optimization_barrier") == text.count("LayoutConstraint") == count
         )  # of the kernels' gradients
-        over_images = [line for line in lines(text, "reduce(") if "add across dimensions = [0" in line]
+        over_images = [
+            line for line in lines(text, "reduce(") if "add across dimensions = [0" in line
+        ]
         assert not any("bf16" in line for line in over_images)
 
 
@@ -119,27 +143,45 @@ def test_forms_for_cpus_leave_no_trace(name: str) -> None:
         (["--mode=compile", "--topology=h200:8"], "--topology=h200:8: is unknown; give h100:N"),
     ],
 )
-def test_what_a_user_may_type(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.exit_code(lambda: main.execute([f"--config={ROOT}/configs/cub_baseline.py", *options])) == 2
+def test_what_a_user_may_type(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        cli.exit_code(lambda: main.execute([f"--config={ROOT}/configs/cub_baseline.py", *options]))
+        == 2
+    )
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "file"), [("h100:8", "requirements-cuda.txt"), ("v5e:2x2", "requirements-tpu.txt")])
+@pytest.mark.parametrize(
+    ("name", "file"), [("h100:8", "requirements-cuda.txt"), ("v5e:2x2", "requirements-tpu.txt")]
+)
 def test_missing_wheels_are_named(name: str, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=f"--topology={name}: JAX cannot compile for it; pip install -r {file}"):
+    with pytest.raises(
+        ConfigError, match=f"--topology={name}: JAX cannot compile for it; pip install -r {file}"
+    ):
         find_topology(name)
 
 
 def test_precisions_that_a_device_does_not_have() -> None:
-    """And the type of each product where it has them: the embedding layer's is that of the heads."""
-    config = config_files.resolved(str(ROOT / "configs" / "cub_baseline.py"), {"train.precision": "tensorfloat32"})
+    """And the type of each product where it has them: the embedding layer's is that of the
+    heads."""
+    config = config_files.resolved(
+        str(ROOT / "configs" / "cub_baseline.py"), {"train.precision": "tensorfloat32"}
+    )
     text = lowered("cub_baseline", ("cuda",), precision="tensorfloat32")["cuda"]
-    asked = {found for line in lines(text, "convolution") for found in re.findall(r"precision (HIGH\w*|DEFAULT)", line)}
+    asked = {
+        found
+        for line in lines(text, "convolution")
+        for found in re.findall(r"precision (HIGH\w*|DEFAULT)", line)
+    }
     assert asked == {"HIGH"}
     assert "[HIGHEST, HIGHEST]" in text  # similarities and losses
     tpu = SimpleNamespace(size=1, devices=np.array([SimpleNamespace(platform="tpu")]))
-    with pytest.raises(ConfigError, match=r"train\.precision='tensorfloat32': TPUs do not have it; use bfloat16"):
+    with pytest.raises(
+        ConfigError, match=r"train\.precision='tensorfloat32': TPUs do not have it; use bfloat16"
+    ):
         compilation.describe(config, on_this_machine(1)._replace(mesh=tpu))
 
 
@@ -148,11 +190,19 @@ def test_a_step_that_does_not_fit_names_what_does(monkeypatch: pytest.MonkeyPatc
     needed = {1: 21.3, 2: 17.0, 4: 9.8}
     config = config_files.resolved(f"{ROOT / 'configs' / 'cub_baseline.py'}:proxy_anchor", {})
     monkeypatch.setattr(compilation, "describe", lambda config, _: config.train.chunks)
-    monkeypatch.setattr(compilation, "programs_of", lambda chunks: iter([("training step", chunks)]))
-    monkeypatch.setattr(compilation, "compiled", lambda chunks, _: {"memory": {"needed": needed[chunks] * 2**30}})
+    monkeypatch.setattr(
+        compilation, "programs_of", lambda chunks: iter([("training step", chunks)])
+    )
+    monkeypatch.setattr(
+        compilation, "compiled", lambda chunks, _: {"memory": {"needed": needed[chunks] * 2**30}}
+    )
     topology = on_this_machine()._replace(name="v5e:2x2", chip=CHIPS["v5e"])
-    with pytest.raises(ConfigError, match=r"needs 21\.3 GiB of the 16\.0 of v5e:2x2; train\.chunks=4 needs 9\.8"):
-        compilation._check_memory(config, topology, {"memory": {"needed": 21.3 * 2**30}}, lambda _: None)
+    with pytest.raises(
+        ConfigError, match=r"needs 21\.3 GiB of the 16\.0 of v5e:2x2; train\.chunks=4 needs 9\.8"
+    ):
+        compilation._check_memory(
+            config, topology, {"memory": {"needed": 21.3 * 2**30}}, lambda _: None
+        )
 
 
 @pytest.mark.slow
@@ -164,11 +214,20 @@ def test_compiled_facts(name: str, tmp_path: Path) -> None:
         pytest.skip(f"JAX_TOPOLOGIES does not name {platform}")
     case = accelerators.Case("cub_vit:proxy_anchor-vit_small", "bfloat16", name)
     stored = json.loads((ROOT / "benchmarks" / "ACCELERATORS.json").read_text())[str(case)]
-    options = ["--config.train.precision=bfloat16", "--mode=compile", f"--topology={name}", f"--workdir={tmp_path}",
-               f"--config.data.batch_size={stored['batch']}"]  # fmt: skip
+    options = [
+        "--config.train.precision=bfloat16",
+        "--mode=compile",
+        f"--topology={name}",
+        f"--workdir={tmp_path}",
+        f"--config.data.batch_size={stored['batch']}",
+    ]
     main.execute([f"--config={ROOT}/configs/{case.config.replace(':', '.py:')}", *options])
     step = json.loads((tmp_path / "compile.json").read_text())["programs"]["training step"]
     for key in ("products", "collectives", "flops"):
         assert step[key] == stored[key], key
     assert step["memory"]["needed"] == pytest.approx(stored["memory"]["needed"], rel=0.05)
-    assert all(found["type"] != "bf16" for found in step["collectives"] if found["operation"] == "all-reduce")
+    assert all(
+        found["type"] != "bf16"
+        for found in step["collectives"]
+        if found["operation"] == "all-reduce"
+    )

@@ -44,7 +44,7 @@ def test_traffic_of_a_loop_counts_every_turn() -> None:
       %n = f32[8]{0} negate(%a)
       ROOT %w = f32[8]{0} while(%n), condition=%cond, body=%body, backend_config={"known_trip_count":{"n":"5"}}
     }
-    """
+    """  # noqa: E501
     assert hlo.traffic(dedent(text)) == 2 * 32 + 5 * 3 * 32
 
 
@@ -70,30 +70,40 @@ def test_collectives_of_a_sum_over_devices() -> None:
     rows = NamedSharding(mesh, PartitionSpec("data"))
     x = jax.ShapeDtypeStruct((16, 5), jnp.float32, sharding=rows)
     text = jax.jit(lambda x: x.sum(axis=0)).lower(x).compile().as_text()
-    assert hlo.collectives(text) == [{"operation": "all-reduce", "type": "f32", "count": 1, "bytes": 20}]
+    assert hlo.collectives(text) == [
+        {"operation": "all-reduce", "type": "f32", "count": 1, "bytes": 20}
+    ]
     halves = """
       %g = ((f32[1,3]{1,0}, f32[1,5]{1,0}), (f32[2,3]{1,0}, f32[2,5]{1,0})) all-gather-start(%a, %b), dimensions={0}
       %h = (f32[2,3]{1,0}, f32[2,5]{1,0}) all-gather-done(%g)
       %p = (f32[7]{0}, f32[7]{0}, u32[], u32[]) collective-permute-start(%c), source_target_pairs={{0,1}}
-    """
+    """  # noqa: E501
     found = [tuple(row.values()) for row in hlo.collectives(halves)]
     assert found == [("all-gather", "f32", 1, 64), ("collective-permute", "f32", 1, 28)]
 
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_flops_of_a_convolution_and_its_gradients(stride: int) -> None:
-    """Two per multiplication of an input that is no padding; XLA counts neither padding nor inserted zeros."""
+    """Two per multiplication of an input that is no padding; XLA counts neither padding nor
+    inserted zeros."""
 
     def loss(x: jax.Array, kernel: jax.Array) -> jax.Array:
         dimensions = ("NHWC", "HWIO", "NHWC")
-        return lax.conv_general_dilated(x, kernel, (stride, stride), "VALID", dimension_numbers=dimensions).sum() ** 2
+        return (
+            lax.conv_general_dilated(
+                x, kernel, (stride, stride), "VALID", dimension_numbers=dimensions
+            ).sum()
+            ** 2
+        )
 
     x, kernel = jnp.ones((2, 9, 9, 3)), jnp.ones((3, 3, 3, 5))
     side = (9 - 3) // stride + 1
     forward = 2 * (2 * side * side * 5) * (3 * 3 * 3)
     assert hlo.flops(loss, x, kernel, platform="cpu") == forward
     both = hlo.flops(jax.grad(loss, (0, 1)), x, kernel, platform="cpu")
-    to_input = 2 * (2 * 9 * 9 * 3) * (3 * 3 * 5) / stride**2  # padding of the transposed convolution included
+    to_input = (
+        2 * (2 * 9 * 9 * 3) * (3 * 3 * 5) / stride**2
+    )  # padding of the transposed convolution included
     assert both == pytest.approx(2 * forward + to_input)
 
 
@@ -116,5 +126,7 @@ def test_flops_of_loops_and_branches() -> None:
 def test_matrix_products_on_a_cpu_are_those_of_xla() -> None:
     matrix = jax.ShapeDtypeStruct((512, 512), jnp.float32)
     options = device_mesh.compiler_options(device_mesh.make())
-    ours, default = (jax.jit(jnp.dot, compiler_options=chosen).lower(matrix, matrix) for chosen in (options, {}))
+    ours, default = (
+        jax.jit(jnp.dot, compiler_options=chosen).lower(matrix, matrix) for chosen in (options, {})
+    )
     assert ["ynn" in lowered.compile().as_text() for lowered in (ours, default)] == [False, True]

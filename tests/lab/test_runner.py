@@ -84,12 +84,18 @@ def test_each_trial_runs_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert os.sched_getaffinity(0) == cores
 
 
-def test_a_trial_that_diverges_is_noted(tmp_path: Path, in_process: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """The others go on; what needs it, at any depth, is not run; the next command tries it again."""
+def test_a_trial_that_diverges_is_noted(
+    tmp_path: Path, in_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others go on; what needs it, at any depth, is not run; the next command tries it
+    again."""
     trials = prepared(tmp_path, 12, 13, 14)
     failed = trials[1].name
     second = replace(trials[2], name="second", directory=tmp_path / "second", needs=(failed,))
-    trials += [second, replace(second, name="third", directory=tmp_path / "third", needs=("second",))]
+    trials += [
+        second,
+        replace(second, name="third", directory=tmp_path / "third", needs=("second",)),
+    ]
     run(tmp_path, trials)
     assert [not outcomes.missing(trial) for trial in trials] == [True, False, True, False, False]
     assert f"{failed}: failed: training diverged at step 3" in capsys.readouterr().out
@@ -100,7 +106,10 @@ def test_a_trial_that_diverges_is_noted(tmp_path: Path, in_process: None, capsys
 
 def test_two_commands_exclude_each_other(tmp_path: Path) -> None:
     prepared(tmp_path, 1)
-    with runner.locked(tmp_path), pytest.raises(ConfigError, match="another command is training this study; wait"):
+    with (
+        runner.locked(tmp_path),
+        pytest.raises(ConfigError, match="another command is training this study; wait"),
+    ):
         runner.locked(tmp_path).__enter__()
 
 
@@ -112,7 +121,9 @@ def test_a_process_ends_with_its_command(tmp_path: Path) -> None:
     while not (tmp_path / "starts.txt").exists():
         time.sleep(0.01)
     tasks = Path(f"/proc/{killed.pid}/task")
-    (child,) = (Path("/proc", pid) for file in tasks.glob("*/children") for pid in file.read_text().split())
+    (child,) = (
+        Path("/proc", pid) for file in tasks.glob("*/children") for pid in file.read_text().split()
+    )
     killed.kill()
     killed.wait()
     deadline = time.monotonic() + 60
@@ -138,9 +149,15 @@ def test_a_signal_stops_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_ensemble_waits_for_its_members(
-    tmp_path: Path, in_process: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    in_process: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    student, both = Row("student", DIGITS, {"init_from": "@tau=1"}), Row("both", members=("tau=1", "tau=2"))
+    student, both = (
+        Row("student", DIGITS, {"init_from": "@tau=1"}),
+        Row("both", members=("tau=1", "tau=2")),
+    )
     study = Study("A study", rows=(both, *rows(1, 2), student))
     trials = plan.trials(study, Settings(tmp_path))
     facts = plan.begin("name", study, Settings(tmp_path), trials)
@@ -183,7 +200,10 @@ def test_slots(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command(tmp_path: Path, in_process: None, capsys: pytest.CaptureFixture[str]) -> None:
     """Trains, prints the table, lists; a failed trial makes the exit code 2."""
     file = tmp_path / "mine.py"
-    text = "from dml_jax.lab.definition import *\ndef get_study():\n    return Study('T', rows=({},))\n"
+    text = (
+        "from dml_jax.lab.definition import *\ndef get_study():\n    return Study('T', "
+        "rows=({},))\n"
+    )
     row = f"Row('tau={{0}}', {DIGITS!r}, {{{{'method.tau': {{0}}}}}})"
     file.write_text(text.format(", ".join(row.format(tau) for tau in (11, 12))))
     root = tmp_path / "root"
@@ -193,7 +213,11 @@ def test_the_command(tmp_path: Path, in_process: None, capsys: pytest.CaptureFix
     command.execute(arguments)
     printed = capsys.readouterr().out
     assert re.search(r"tau=12 │ +2 │ +12\.0 ± 0\.0", printed), printed
-    assert {path.name for path in root.glob("report.*")} == {"report.md", "report.tex", "report.csv"}
+    assert {path.name for path in root.glob("report.*")} == {
+        "report.md",
+        "report.tex",
+        "report.csv",
+    }
     command.execute([*arguments, "--list"])
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -233,15 +257,30 @@ def test_comparison_without_a_file(tmp_path: Path, capsys: pytest.CaptureFixture
     printed = capsys.readouterr()
     names = ["digits_hist-seed0", "digits_hist-seed3"]
     assert [shlex.split(line) for line in printed.out.splitlines()] == [
-        ["python", "-m", "dml_jax.main", f"--config={root}/trials/{name}.json", f"--workdir={root / name}", "--quiet",
-         "--trust_code"]
+        [
+            "python",
+            "-m",
+            "dml_jax.main",
+            f"--config={root}/trials/{name}.json",
+            f"--workdir={root / name}",
+            "--quiet",
+            "--trust_code",
+        ]
         for name in names
-    ]  # fmt: skip
+    ]
     assert config_files.load_config(str(root / "trials" / f"{names[1]}.json"), {})["seed"] == 3
     assert f"2 trials, 0 finished; then: dml-jax study --runs {root}" in printed.err
 
 
 def test_the_process_of_an_ensemble(tmp_path: Path) -> None:
-    ensemble = Trial("e", "e", 0, Path("r/e"), None, members=(Path("r/b"), Path("r/c")), weights=(1.0, 2.0))
+    ensemble = Trial(
+        "e", "e", 0, Path("r/e"), None, members=(Path("r/b"), Path("r/c")), weights=(1.0, 2.0)
+    )
     arguments = REAL_COMMAND(tmp_path, ensemble)
-    assert arguments == ["dml_jax", "evaluate", "--model=r/b,r/c", "--export=r/e", "--weights=1.0,2.0"]
+    assert arguments == [
+        "dml_jax",
+        "evaluate",
+        "--model=r/b,r/c",
+        "--export=r/e",
+        "--weights=1.0,2.0",
+    ]

@@ -1,4 +1,5 @@
-"""Searches with a short script in place of training, whose validation result is a known function of the parameters."""
+"""Searches with a short script in place of training, whose validation result is a known function of
+the parameters."""
 
 import csv
 import os
@@ -23,13 +24,17 @@ optuna = pytest.importorskip("optuna")
 
 ROOT = Path(__file__).parents[2]
 DIGITS = str(ROOT / "configs" / "digits_hist.py")
-SPACE = {"method.tau": Uniform(1.0, 40.0), "method.hidden_dim": Uniform(4, 8), "data.flip": (0.0, 0.5)}
+SPACE = {
+    "method.tau": Uniform(1.0, 40.0),
+    "method.hidden_dim": Uniform(4, 8),
+    "data.flip": (0.0, 0.5),
+}
 FILE = f"""
 from dml_jax.lab.definition import *
 def get_study():
     space = {{"method.tau": Uniform(1.0, 40.0), "method.hidden_dim": Uniform(4, 8), "data.flip": (0.0, 0.5)}}
     return Study("A search", search=Search({DIGITS!r}, space, trials=6))
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +56,8 @@ def trials(root: Path) -> list[Any]:
 
 
 def test_a_search(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Compares trials on validation classes only; reports the best with its result on the test classes."""
+    """Compares trials on validation classes only; reports the best with its result on the test
+    classes."""
     root = tmp_path / "root"
     command.execute([f"--study={file}", f"--root={root}"])
     printed = capsys.readouterr().out
@@ -60,10 +66,19 @@ def test_a_search(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str])
     finished = [trial for trial in made if trial.value is not None]
     for trial in finished:
         assert trial.value == pytest.approx(1 - abs(trial.params["method.tau"] - 20) / 100)
-        assert f"trial-{trial.number:04d}: recall@1 {trial.value:.4f} on the validation classes" in printed
+        assert (
+            f"trial-{trial.number:04d}: recall@1 {trial.value:.4f} on the validation classes"
+            in printed
+        )
     best = max(finished, key=lambda trial: trial.value)
-    assert f"trial-{best.number:04d} on the test classes: R@1 {best.params['method.tau']:.1f}" in printed
-    assert f"--config={root}/trial-{best.number:04d}/config.json --config.data.validation_share=0" in printed
+    assert (
+        f"trial-{best.number:04d} on the test classes: R@1 {best.params['method.tau']:.1f}"
+        in printed
+    )
+    assert (
+        f"--config={root}/trial-{best.number:04d}/config.json --config.data.validation_share=0"
+        in printed
+    )
     assert "20% of the training classes, held out" in printed
     assert all((trial.state.name == "FAIL") == (trial.params["method.tau"] > 38) for trial in made)
     with (root / "report.csv").open() as lines:
@@ -77,7 +92,9 @@ def test_a_search(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str])
     assert sorted((root / "starts.txt").read_text().split()) == [f"trial-{i:04d}" for i in range(7)]
 
 
-def test_an_interrupted_trial_is_continued(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_trial_is_continued(
+    tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the same values in the same directory; each trial counts once."""
     root = tmp_path / "root"
     arguments = [f"--study={file}", f"--root={root}"]
@@ -100,7 +117,8 @@ def test_an_interrupted_trial_is_continued(tmp_path: Path, file: str, monkeypatc
 
 
 def test_several_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No trial runs twice, and none is lost; commands with directories of their own share a storage."""
+    """No trial runs twice, and none is lost; commands with directories of their own share a
+    storage."""
     use(monkeypatch, 0.02)
     monkeypatch.setattr(runner, "slots", lambda jobs: [runner.Slot(frozenset(), {})] * jobs)
     storage = f"sqlite:///{tmp_path / 'search.db'}"
@@ -116,7 +134,9 @@ def test_several_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "RUNNING" not in states
 
 
-def test_another_seed_or_protocol(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_seed_or_protocol(
+    tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Is another search; the table says that trials are compared on the test classes."""
     arguments = [f"--study={file}", f"--root={tmp_path / 'root'}"]
     command.execute([*arguments, "--seeds=3", "--trials=1", "--protocol=paper"])
@@ -128,7 +148,9 @@ def test_another_seed_or_protocol(tmp_path: Path, file: str, capsys: pytest.Capt
 def test_equal_values_are_trained_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, path = tmp_path / "root", tmp_path / "mine.py"
     space = 'space = {"method.tau": (10.0, 20.0)}'
-    path.write_text(re.sub("space = .*", space, FILE).replace("trials=6", 'trials=6, sampler="random"'))
+    path.write_text(
+        re.sub("space = .*", space, FILE).replace("trials=6", 'trials=6, sampler="random"')
+    )
     command.execute([f"--study={path}", f"--root={root}"])
     values = {(trial.params["method.tau"], trial.value) for trial in trials(root)}
     assert values == {(10.0, 0.9), (20.0, 1.0)}
@@ -145,7 +167,9 @@ def test_impossible_values_fail_alone(tmp_path: Path, capsys: pytest.CaptureFixt
     plan.begin("n", plan.Study("T", search=wanted), settings)
     storage = f"sqlite:///{tmp_path / 'search.db'}"
     search.run("n", wanted, settings, "recall@1", 1, storage)
-    states = {t.params["data.batch_size"]: t.state.name for t in search.open_storage(storage, "n").trials}
+    states = {
+        t.params["data.batch_size"]: t.state.name for t in search.open_storage(storage, "n").trials
+    }
     assert states == {63: "FAIL", 64: "COMPLETE"}
     message = "not possible: data.images_per_class=4: must divide data.batch_size=63"
     assert message in capsys.readouterr().out
@@ -155,7 +179,10 @@ def test_invalid_searches(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyP
     for option, message in (
         ("--storage=nosuch://x", "--storage: cannot be used"),
         ("--config.method.tau=3", r"--config\.method\.tau: the search sets it; leave it out"),
-        ("--config.data.validation_share=0.3", r"--config\.data\.validation_share: the search sets it"),
+        (
+            "--config.data.validation_share=0.3",
+            r"--config\.data\.validation_share: the search sets it",
+        ),
         ("--list", "--list: the trials of a search depend on each other"),
         ("--seeds=0,1", "--seeds=0,1: a search trains every trial with one seed"),
     ):

@@ -1,4 +1,5 @@
-"""Tables over runs: numbers against independent computations, ranks, groups, formats; no training."""
+"""Tables over runs: numbers against independent computations, ranks, groups, formats; no
+training."""
 
 import csv
 import io
@@ -37,7 +38,9 @@ def directory(tmp_path: Path) -> Path:
     for tau, share in ((8.0, 0.5), (16.0, 0.6)):
         for seed in range(3):
             run = hits(share + 0.01 * seed, seed=seed)
-            write_run(tmp_path / f"tau{tau:.0f}-seed{seed}", run, config=config(seed, tau=tau), nmi=0.7)
+            write_run(
+                tmp_path / f"tau{tau:.0f}-seed{seed}", run, config=config(seed, tau=tau), nmi=0.7
+            )
     write_run(tmp_path / "tau32-seed0", hits(0.55, seed=5), config=config(0, tau=32.0), nmi=0.65)
     return tmp_path
 
@@ -64,12 +67,16 @@ def test_means_and_ranks(directory: Path) -> None:
     """Runs that differ in the seed only are one row."""
     table = table_of(directory)
     recalls = {
-        tau: [hits(share + 0.01 * seed, seed=seed).mean() for seed in range(3)] for tau, share in ((8, 0.5), (16, 0.6))
+        tau: [hits(share + 0.01 * seed, seed=seed).mean() for seed in range(3)]
+        for tau, share in ((8, 0.5), (16, 0.6))
     }
     found = column(table, "R@1")
     assert column(table, "seeds") == {"tau8": "3", "tau16": "3", "tau32": "1"}
     for tau, values in recalls.items():
-        assert found[f"tau{tau}"] == f"{100 * np.mean(values):.1f} ± {100 * np.std(values, ddof=1):.1f}"
+        assert (
+            found[f"tau{tau}"]
+            == f"{100 * np.mean(values):.1f} ± {100 * np.std(values, ddof=1):.1f}"
+        )
     assert found["tau32"] == f"{100 * hits(0.55, seed=5).mean():.1f}"
     assert best(table, "R@1") == ["tau16"]
     assert best(table, "NMI") == ["tau16", "tau8"]
@@ -96,8 +103,14 @@ def test_undefined_metrics(tmp_path: Path) -> None:
     """Are null in JSON; other runs and rows still have a mean and a best."""
     metric = "macro_recall@1"
     first = config() | {"paper": {}}
-    write_run(tmp_path / "a-0", hits(0.5), config=first, nmi=None, refined={"ward": {"recall@1": 0.9, metric: None}},
-              **{metric: 0.5})  # fmt: skip
+    write_run(
+        tmp_path / "a-0",
+        hits(0.5),
+        config=first,
+        nmi=None,
+        refined={"ward": {"recall@1": 0.9, metric: None}},
+        **{metric: 0.5},
+    )
     write_run(tmp_path / "b-0", hits(0.6), config=config(tau=2.0), nmi=0.5, **{metric: 0.4})
     table, _ = tables.table(tables.of_runs(sorted(tmp_path.iterdir()), metric))
     found = column(table, "R@1 per class")
@@ -109,7 +122,9 @@ def test_undefined_metrics(tmp_path: Path) -> None:
 def test_significance(directory: Path) -> None:
     """As SciPy's Welch test over seeds."""
     table = table_of(directory)
-    first, second = ([hits(share + 0.01 * seed, seed=seed).mean() for seed in range(3)] for share in (0.5, 0.6))
+    first, second = (
+        [hits(share + 0.01 * seed, seed=seed).mean() for seed in range(3)] for share in (0.5, 0.6)
+    )
     found = column(table, "p")
     assert found["tau8"] == f"{stats.ttest_ind(first, second, equal_var=False).pvalue:.3f}"
     assert any(note.startswith("p: ") for note in table.notes)
@@ -119,12 +134,17 @@ def test_significance(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("difference", "reason"),
     [
-        ({"protocol": f"{PROTOCOL}; average precision"}, f"protocol '{PROTOCOL}; average precision' instead of '"),
+        (
+            {"protocol": f"{PROTOCOL}; average precision"},
+            f"protocol '{PROTOCOL}; average precision' instead of '",
+        ),
         ({"labels": "of other images"}, "other test images or labels"),
         ({"names": "of other images"}, "other test images or labels"),
     ],
 )
-def test_runs_that_cannot_be_compared(tmp_path: Path, difference: dict[str, str], reason: str) -> None:
+def test_runs_that_cannot_be_compared(
+    tmp_path: Path, difference: dict[str, str], reason: str
+) -> None:
     write_run(tmp_path / "a-0", hits(0.5), config=config(tau=1.0))
     write_run(tmp_path / "b-0", hits(0.9), config=config(tau=2.0), **difference)
     with pytest.raises(ConfigError, match=f"b-0 cannot be compared with .*a-0: {reason}"):
@@ -139,12 +159,20 @@ def test_damaged_files(tmp_path: Path, file: str) -> None:
         study.execute(["--runs", str(tmp_path / "a-0")])
 
 
-def test_rows_without_results_have_a_reason_in_every_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_without_results_have_a_reason_in_every_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Failed trials, and test-time batches whose clustering failed."""
     rows = (Row("x"), Row("y"))
-    made = [Trial(f"{row.name}-seed0", row.name, 0, tmp_path / f"{row.name}-seed0", None) for row in rows]
+    made = [
+        Trial(f"{row.name}-seed0", row.name, 0, tmp_path / f"{row.name}-seed0", None)
+        for row in rows
+    ]
     plan.begin("name", Study("T", rows=rows), Settings(tmp_path), made)
-    refined = {"birch": {"problem": "birch found one cluster"}, "ward": {"recall@1": 0.6, "map@r": 0.3}}
+    refined = {
+        "birch": {"problem": "birch found one cluster"},
+        "ward": {"recall@1": 0.6, "map@r": 0.3},
+    }
     write_run(tmp_path / "x-seed0", hits(0.5), config=config(), refined=refined)
     runner.file_of(tmp_path, "y-seed0", "log").write_text("starts\nerror: training diverged\n")
     study.execute(["--runs", str(tmp_path)])
@@ -167,7 +195,11 @@ def test_published_numbers(tmp_path: Path) -> None:
     published_rows = Study(
         "A title",
         rows=(
-            Row("x", refined={"reciprocal": {"paper": {"recall@1": 0.708}}}, reported={"authors' weights": weights}),
+            Row(
+                "x",
+                refined={"reciprocal": {"paper": {"recall@1": 0.708}}},
+                reported={"authors' weights": weights},
+            ),
             Row("y"),
         ),
     )
@@ -176,16 +208,23 @@ def test_published_numbers(tmp_path: Path) -> None:
     after = {"recall@1": 0.66, "map@r": 0.3}
     published = config() | {"paper": {"clean": {"paper": {"recall@1": 0.703}}}}
     write_run(
-        tmp_path / "x-seed0", hits(0.5), config=published, refined={"reciprocal": after, "ward": {"problem": "no"}},
+        tmp_path / "x-seed0",
+        hits(0.5),
+        config=published,
+        refined={"reciprocal": after, "ward": {"problem": "no"}},
         **{"macro_recall@1": 0.4},
-    )  # fmt: skip
+    )
     made, _ = tables.table(of_study(tmp_path))
     expected = {"x": "70.3", "x + reciprocal": "70.8", "x + ward": "", "y": ""}
     assert column(made, "R@1 paper") == expected
     assert column(made, "R@1 authors' weights")["x"] == "60.5"
     assert best(made, "R@1") == ["x + reciprocal"]
-    assert "Published numbers are usually of the epoch that is best on the test set" in " ".join(made.notes)
-    assert [(run.row, run.problem) for run in of_study(tmp_path).runs if run.problem] == [("y", "not finished")]
+    assert "Published numbers are usually of the epoch that is best on the test set" in " ".join(
+        made.notes
+    )
+    assert [(run.row, run.problem) for run in of_study(tmp_path).runs if run.problem] == [
+        ("y", "not finished")
+    ]
 
 
 def test_formats(directory: Path, tmp_path: Path) -> None:
@@ -217,13 +256,18 @@ def test_the_distance_is_a_property_of_a_row(tmp_path: Path) -> None:
         for seed in range(2):
             text = stated.replace("cosine", metric)
             run = hits(share + 0.01 * seed, seed=seed)
-            write_run(tmp_path / f"{name}{seed}", run, config=config(seed, tau=share), protocol=text)
+            write_run(
+                tmp_path / f"{name}{seed}", run, config=config(seed, tau=share), protocol=text
+            )
     table = table_of(tmp_path, "[ab]*")
     assert list(column(table, "distance").values()) == ["cosine", "euclidean"]
     assert "p" in table.columns
     assert "exact ranking;" in table.notes[0]
     _, without = protocol.distance_of(protocol.description())
-    assert protocol.distance_of(protocol.description(metric=table_of)) == (f"{__name__}.table_of", without)  # type: ignore[arg-type]
+    assert protocol.distance_of(protocol.description(metric=table_of)) == (
+        f"{__name__}.table_of",
+        without,
+    )  # type: ignore[arg-type]
 
 
 def test_chosen_columns(directory: Path) -> None:
@@ -279,21 +323,36 @@ def test_unknown_metric(tmp_path: Path, metric: str) -> None:
     [  # names of directories with what distinguishes the runs, and the names of their rows
         ({"run-0": {}, "run-1": {"tau": 2.0}, "again-1": {"seed": 1}}, ["run", "run-1", "run"]),
         ({"x/a-0": {"tau": 1.0}, "y/a-0": {"tau": 2.0}}, ["a", "a-0"]),
-        ({"short-0": {}, "short-1": {"seed": 1}, "long-0": {"steps": 200}}, ["short", "short", "long"]),
+        (
+            {"short-0": {}, "short-1": {"seed": 1}, "long-0": {"steps": 200}},
+            ["short", "short", "long"],
+        ),
         # Even if the images have the same names.
-        ({"x-0": {"data": "x"}, "x-1": {"seed": 1, "data": "x"}, "y-2": {"seed": 2, "data": "y"}}, ["x", "x", "y"]),
+        (
+            {
+                "x-0": {"data": "x"},
+                "x-1": {"seed": 1, "data": "x"},
+                "y-2": {"seed": 2, "data": "y"},
+            },
+            ["x", "x", "y"],
+        ),
         ({"a": {}, "b": {"protocol": "paper protocol"}}, ["a", "a"]),  # of one model
         ({"ensemble2": {"ensemble": True}}, ["ensemble2"]),
     ],
 )
 def test_rows_of_runs(
-    runs: dict[str, dict[str, Any]], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: dict[str, dict[str, Any]],
+    expected: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Runs that differ in the seed only are one row; a run given twice is one seed."""
     monkeypatch.chdir(tmp_path)
     for name, given in runs.items():
         values = {"steps": given.get("steps", 100), "protocol": given.get("protocol", PROTOCOL)}
-        whole = None if "ensemble" in given else config(given.get("seed", 0), tau=given.get("tau", 1.0))
+        whole = (
+            None if "ensemble" in given else config(given.get("seed", 0), tau=given.get("tau", 1.0))
+        )
         write_run(Path(name), hits(0.5), config=whole, **values)
         if whole:
             facts = {"config": whole, "data_hash": given.get("data", "")}
@@ -305,7 +364,10 @@ def test_rows_of_runs(
 def test_the_same_seed_twice(tmp_path: Path) -> None:
     write_run(tmp_path / "a", hits(0.5), config=config(1))
     write_run(tmp_path / "b", hits(0.5), config=config(1))
-    with pytest.raises(ConfigError, match=f"{tmp_path / 'a'} and {tmp_path / 'b'}: hold the same configuration with"):
+    with pytest.raises(
+        ConfigError,
+        match=f"{tmp_path / 'a'} and {tmp_path / 'b'}: hold the same configuration with",
+    ):
         tables.of_runs([tmp_path / "a", tmp_path / "b"], "recall@1")
 
 
@@ -316,7 +378,9 @@ def test_without_embeddings_the_images_are_unknown(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="other test images"):
         outcomes.comparable([outcomes.read_run(tmp_path / name) for name in ("a", "b")])
     for name in ("a", "b"):
-        (tmp_path / name / "config.json").write_text(json.dumps({"config": config(), "data_hash": "x"}))
+        (tmp_path / name / "config.json").write_text(
+            json.dumps({"config": config(), "data_hash": "x"})
+        )
     outcomes.comparable([outcomes.read_run(tmp_path / name) for name in ("a", "b")])
 
 
@@ -329,7 +393,10 @@ def test_grids_have_a_heat_map(tmp_path: Path) -> None:
     figure = tables.plot_grid(trained, "recall@1")
     axes = figure.axes[0]
     shown = np.ma.filled(axes.images[0].get_array(), np.nan)
-    expected = [[100 * float(hits(share).mean()) for share in (0.1, 0.2)], [100 * float(hits(0.3).mean()), np.nan]]
+    expected = [
+        [100 * float(hits(share).mean()) for share in (0.1, 0.2)],
+        [100 * float(hits(0.3).mean()), np.nan],
+    ]
     np.testing.assert_allclose(shown, expected)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("heads", "layers")
     trained["another"] = trained.pop("layers=1 heads=2")
@@ -337,10 +404,17 @@ def test_grids_have_a_heat_map(tmp_path: Path) -> None:
 
 
 def test_published_digits(tmp_path: Path) -> None:
-    """Those of the source, however many there are: 75.95 is not 75.9, and 83.2 beside it is 83.20."""
-    beside = {"paper": {"clean": {"paper": {"recall@1": 0.7595, "map@r": 0.832, "map@r_stderr": 0.0059}}}}
+    """Those of the source, however many there are: 75.95 is not 75.9, and 83.2 beside it is
+    83.20."""
+    beside = {
+        "paper": {"clean": {"paper": {"recall@1": 0.7595, "map@r": 0.832, "map@r_stderr": 0.0059}}}
+    }
     write_run(tmp_path / "a-0", hits(0.5), config=config() | beside)
-    write_run(tmp_path / "b-0", hits(0.5), config=config(tau=2.0) | {"paper": {"clean": {"paper": {"recall@1": 0.7}}}})
+    write_run(
+        tmp_path / "b-0",
+        hits(0.5),
+        config=config(tau=2.0) | {"paper": {"clean": {"paper": {"recall@1": 0.7}}}},
+    )
     table = table_of(tmp_path, "*")
     assert column(table, "R@1 paper") == {"a": "75.95", "b": "70.0"}
     assert column(table, "MAP@R paper")["a"] == "83.20 ± 0.59"

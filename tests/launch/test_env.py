@@ -1,4 +1,5 @@
-"""launch/env.sh, which creates .venv: two first starts at once, with stand-ins for Python's venv and pip."""
+"""launch/env.sh, which creates .venv: two first starts at once, with stand-ins for Python's venv
+and pip."""
 
 import os
 import subprocess
@@ -32,7 +33,13 @@ def test_two_first_starts(tmp_path: Path) -> None:
     (tmp_path / "stand-in").chmod(0o755)
     variables = os.environ | {"PYTHON": str(tmp_path / "stand-in"), "PATH": "/usr/bin:/bin"}
     command = ["bash", "-ec", ". launch/env.sh; prepare requirements.txt"]
-    options = {"cwd": tmp_path, "env": variables, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    options = {
+        "cwd": tmp_path,
+        "env": variables,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
     for _ in range(2):  # the second time, nothing is to be done
         starts = [subprocess.Popen(command, **options) for _ in range(2)]
         outputs = [start.communicate(timeout=60) for start in starts]

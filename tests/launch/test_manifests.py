@@ -1,4 +1,5 @@
-"""Scripts, manifests and the Dockerfile fit the project and themselves; which devices a process gets."""
+"""Scripts, manifests and the Dockerfile fit the project and themselves; which devices a process
+gets."""
 
 import json
 import os
@@ -24,7 +25,9 @@ from tests.test_main import ROOT
 LAUNCH = ROOT / "launch"
 
 
-@pytest.mark.parametrize("script", [*LAUNCH.glob("*.sh"), *LAUNCH.glob("*.sbatch")], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "script", [*LAUNCH.glob("*.sh"), *LAUNCH.glob("*.sbatch")], ids=lambda path: path.name
+)
 def test_syntax(script: Path) -> None:
     assert subprocess.run(["bash", "-n", script], capture_output=True, text=True).stderr == ""
 
@@ -47,7 +50,9 @@ def test_what_slurm_requeues(code: int, requeued: bool, tmp_path: Path) -> None:
 
 def test_slurm_copies_the_data_to_the_nodes(tmp_path: Path) -> None:
     """With a stand-in for srun that executes the copy and prints the rest."""
-    (tmp_path / "srun").write_text('#!/bin/sh\ncase $3 in cp) shift 2; exec "$@";; *) printf "%s\\n" "$@";; esac\n')
+    (tmp_path / "srun").write_text(
+        '#!/bin/sh\ncase $3 in cp) shift 2; exec "$@";; *) printf "%s\\n" "$@";; esac\n'
+    )
     (tmp_path / "srun").chmod(0o755)
     (tmp_path / "data" / "sop").mkdir(parents=True)
     (tmp_path / "data" / "sop" / "prepared.json").write_text("{}")
@@ -61,7 +66,11 @@ def test_slurm_copies_the_data_to_the_nodes(tmp_path: Path) -> None:
     given = {"STAGE": str(tmp_path / "data" / "sop"), "SLURM_TMPDIR": str(tmp_path / "node")}
     for _ in range(2):
         printed = subprocess.run(
-            ["bash", LAUNCH / "slurm.sbatch", "any.py"], env=job | given, check=True, capture_output=True, text=True
+            ["bash", LAUNCH / "slurm.sbatch", "any.py"],
+            env=job | given,
+            check=True,
+            capture_output=True,
+            text=True,
         )
         assert printed.stdout.splitlines()[-1] == f"--config.data.path={tmp_path / 'node' / 'sop'}"
     assert (tmp_path / "node" / "sop" / "prepared.json").read_text() == "{}"
@@ -69,35 +78,57 @@ def test_slurm_copies_the_data_to_the_nodes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", [*LAUNCH.glob("jobset_*.yaml")], ids=lambda path: path.stem)
 def test_jobsets(file: Path) -> None:
-    """The commands are valid, and names and numbers that must agree do; the schemas are not at hand."""
+    """The commands are valid, and names and numbers that must agree do; the schemas are not at
+    hand."""
     jobset = yaml.safe_load(file.read_text())
     (group,) = jobset["spec"]["replicatedJobs"]
     job = group["template"]["spec"]
     pod = job["template"]["spec"]
     (container,) = pod["containers"]
-    assert container["command"] == ["tini", "--", ".venv/bin/python", "-m", "dml_jax.main"]  # replaces the ENTRYPOINT
+    assert container["command"] == [
+        "tini",
+        "--",
+        ".venv/bin/python",
+        "-m",
+        "dml_jax.main",
+    ]  # replaces the ENTRYPOINT
     arguments = [argument.replace("$(JOB_COMPLETION_INDEX)", "1") for argument in container["args"]]
     options, overrides = main.parser().read(arguments)
     main.check_options(options)
     limits, requests = container["resources"]["limits"], container["resources"]["requests"]
-    devices = job["completions"] * next(limits[name] for name in ("nvidia.com/gpu", "google.com/tpu") if name in limits)
+    devices = job["completions"] * next(
+        limits[name] for name in ("nvidia.com/gpu", "google.com/tpu") if name in limits
+    )
     file, _, variant = options.config.rpartition(":")
     assert variant == f"devices{devices}"
     if not deleted(file):
-        assert config_files.resolved(str(ROOT / options.config), {}).name == f"{Path(file).stem}-{variant}"
+        assert (
+            config_files.resolved(str(ROOT / options.config), {}).name
+            == f"{Path(file).stem}-{variant}"
+        )
     assert requests.keys() == {"cpu", "memory"}
     name = jobset["metadata"]["name"]
     if options.coordinator != "auto":
         assert options.coordinator.startswith(f"{name}-{group['name']}-0-0.{name}:")
         assert options.processes == job["completions"]
-        labels = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0]["labelSelector"]
+        labels = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+            0
+        ]["labelSelector"]
         assert labels["matchLabels"] == {"jobset.sigs.k8s.io/jobset-name": name}
     assert job["completions"] == job["parallelism"]
-    assert (job["backoffLimit"], pod["restartPolicy"]) == (0, "Never")  # all pods restart together, by the JobSet
+    assert (job["backoffLimit"], pod["restartPolicy"]) == (
+        0,
+        "Never",
+    )  # all pods restart together, by the JobSet
     assert restart_action(jobset, container["name"], 2) == "FailJobSet"
     assert restart_action(jobset, container["name"], 143) == "RestartJobSetAndIgnoreMaxRestarts"
-    assert restart_action(jobset, container["name"], 137, disrupted=True) == "RestartJobSetAndIgnoreMaxRestarts"
-    assert {restart_action(jobset, container["name"], code) for code in (1, 75, 134, 137)} == {"RestartJobSet"}
+    assert (
+        restart_action(jobset, container["name"], 137, disrupted=True)
+        == "RestartJobSetAndIgnoreMaxRestarts"
+    )
+    assert {restart_action(jobset, container["name"], code) for code in (1, 75, 134, 137)} == {
+        "RestartJobSet"
+    }
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts.keys() == {volume["name"] for volume in pod["volumes"]}
     environ = {each["name"]: each["value"] for each in container["env"]}
@@ -108,18 +139,25 @@ def test_jobsets(file: Path) -> None:
 
 
 def test_ray_job() -> None:
-    """The command is valid, sees its volumes and has no GPU of its own; the workers have some, also on spot nodes."""
+    """The command is valid, sees its volumes and has no GPU of its own; the workers have some, also
+    on spot nodes."""
     job = yaml.safe_load((LAUNCH / "rayjob.yaml").read_text())["spec"]
     program, *arguments = job["entrypoint"].split()
     assert arguments[:3] == ["-m", "dml_jax", "embed"]
     options = embed.parser().parse_args(arguments[3:])
-    assert (program, options.engine, options.address) == ("/app/.venv/bin/python", "ray", None)  # that of the job
+    assert (program, options.engine, options.address) == (
+        "/app/.venv/bin/python",
+        "ray",
+        None,
+    )  # that of the job
     cluster = job["rayClusterSpec"]
     (workers,) = cluster["workerGroupSpecs"]
     assert workers["replicas"] == workers["minReplicas"] == workers["maxReplicas"]
     head, worker = cluster["headGroupSpec"], workers["template"]["spec"]
     assert head["rayStartParams"]["num-cpus"] == "0"
-    assert {"nvidia.com/gpu", "cloud.google.com/gke-spot"} < {each["key"] for each in worker["tolerations"]}
+    assert {"nvidia.com/gpu", "cloud.google.com/gke-spot"} < {
+        each["key"] for each in worker["tolerations"]
+    }
     for pod in (head["template"]["spec"], worker):
         (container,) = pod["containers"]
         assert ("nvidia.com/gpu" in container["resources"]["limits"]) == (pod is worker)
@@ -131,11 +169,19 @@ def test_ray_job() -> None:
 
 def test_arguments_of_the_slurm_job_that_embeds(tmp_path: Path) -> None:
     """With a stand-in for srun, which prints what it is given."""
-    (tmp_path / "srun").write_text("#!/bin/sh\necho $RAY_AUTH_MODE ${#RAY_AUTH_TOKEN}; printf '%s\\n' \"$@\"\n")
+    (tmp_path / "srun").write_text(
+        "#!/bin/sh\necho $RAY_AUTH_MODE ${#RAY_AUTH_TOKEN}; printf '%s\\n' \"$@\"\n"
+    )
     (tmp_path / "srun").chmod(0o755)
-    job = {"SLURM_CPUS_PER_TASK": "3", "SLURM_JOB_NUM_NODES": "2", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    job = {
+        "SLURM_CPUS_PER_TASK": "3",
+        "SLURM_JOB_NUM_NODES": "2",
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
     command = ["bash", LAUNCH / "slurm_ray.sbatch", "--model=w", "a folder"]
-    printed = subprocess.run(command, env=job, capture_output=True, text=True, check=True).stdout.splitlines()
+    printed = subprocess.run(
+        command, env=job, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert printed[0] == "token 64"
     assert {"--cpus-per-task=3", "--min-nodes=2", "--num-cpus=3"} <= set(printed)
     rest = printed[printed.index("--") + 1 :]
@@ -144,8 +190,11 @@ def test_arguments_of_the_slurm_job_that_embeds(tmp_path: Path) -> None:
     assert (options.engine, options.address, options.paths) == ("ray", "auto", ["a folder"])
 
 
-def restart_action(jobset: dict[str, Any], container: str, code: int, *, disrupted: bool = False) -> str:
-    """What JobSet does when a container ends with this code: the first rules that match, of the Job and the JobSet."""
+def restart_action(
+    jobset: dict[str, Any], container: str, code: int, *, disrupted: bool = False
+) -> str:
+    """What JobSet does when a container ends with this code: the first rules that match, of the Job
+    and the JobSet."""
     job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
     reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
     for index, rule in enumerate(job["podFailurePolicy"]["rules"]):
@@ -154,26 +203,38 @@ def restart_action(jobset: dict[str, Any], container: str, code: int, *, disrupt
             assert (exits["containerName"], exits["operator"]) == (container, "In")
         if (exits and code in exits["values"]) or (disrupted and conditions):
             assert rule["action"] == "FailJob"
-            reason, message = "PodFailurePolicy", f"exit code {code} matching FailJob rule at index {index}"
+            reason, message = (
+                "PodFailurePolicy",
+                f"exit code {code} matching FailJob rule at index {index}",
+            )
             break
     for rule in jobset["spec"]["failurePolicy"]["rules"]:
         patterns = rule.get("onJobFailureMessagePatterns", [""])
-        if reason in rule["onJobFailureReasons"] and any(re.search(pattern, message) for pattern in patterns):
+        if reason in rule["onJobFailureReasons"] and any(
+            re.search(pattern, message) for pattern in patterns
+        ):
             return str(rule["action"])
     return "RestartJobSet"  # the default of JobSet
 
 
 def test_dockerfile() -> None:
-    lines = [line.split(" ", 1) for line in (LAUNCH / "Dockerfile").read_text().splitlines() if line[:1] not in "#"]
+    lines = [
+        line.split(" ", 1)
+        for line in (LAUNCH / "Dockerfile").read_text().splitlines()
+        if line[:1] not in "#"
+    ]
     for sources in (shlex.split(text)[:-1] for word, text in lines if word == "COPY"):
         assert all(list(ROOT.glob(source)) for source in sources), sources
     instructions = dict(lines)
     assert re.search(
-        r"^BASE=python:3\.11-slim@sha256:[0-9a-f]{64}$", next(text for word, text in lines if word == "ARG")
+        r"^BASE=python:3\.11-slim@sha256:[0-9a-f]{64}$",
+        next(text for word, text in lines if word == "ARG"),
     )
     assert (instructions["USER"], instructions["ENTRYPOINT"]) == ("1000", '["tini", "--"]')
     ignored = (LAUNCH / "Dockerfile.dockerignore").read_text()
-    for source in (source for word, text in lines if word == "COPY" for source in shlex.split(text)[:-1]):
+    for source in (
+        source for word, text in lines if word == "COPY" for source in shlex.split(text)[:-1]
+    ):
         assert f"!{source}\n" in ignored
     (command,) = (json.loads(text) for word, text in lines if word == "CMD")
     config = main.parser().read(command[3:])[0].config
@@ -183,9 +244,14 @@ def test_dockerfile() -> None:
 def slurm(monkeypatch: pytest.MonkeyPatch, tasks: int, nodes: int, local: int, **more: str) -> None:
     """The variables that srun sets for the last task; those of task `local` of its node."""
     values = {
-        "SLURM_JOB_ID": "4097", "SLURM_STEP_NODELIST": "gpu[07-12],cpu3", "SLURM_NTASKS": str(tasks),
-        "SLURM_PROCID": str(tasks - 1), "SLURM_LOCALID": str(local), "SLURM_STEP_NUM_NODES": str(nodes), **more,
-    }  # fmt: skip
+        "SLURM_JOB_ID": "4097",
+        "SLURM_STEP_NODELIST": "gpu[07-12],cpu3",
+        "SLURM_NTASKS": str(tasks),
+        "SLURM_PROCID": str(tasks - 1),
+        "SLURM_LOCALID": str(local),
+        "SLURM_STEP_NUM_NODES": str(nodes),
+        **more,
+    }
     for name, value in values.items():
         monkeypatch.setenv(name, value)
 
@@ -196,28 +262,43 @@ def slurm(monkeypatch: pytest.MonkeyPatch, tasks: int, nodes: int, local: int, *
         (2, 2, {}, []),  # launch/slurm.sbatch: all devices of the node
         (2, 2, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, []),
         (8, 2, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, [3]),  # four tasks share them
-        (8, 2, {"CUDA_VISIBLE_DEVICES": "0"}, []),  # srun --gpus-per-task=1: each sees its own, as number 0
+        (
+            8,
+            2,
+            {"CUDA_VISIBLE_DEVICES": "0"},
+            [],
+        ),  # srun --gpus-per-task=1: each sees its own, as number 0
         (2, 2, {"JAX_LOCAL_DEVICE_IDS": "1,2"}, [1, 2]),
     ],
 )
 def test_each_slurm_task_sees_its_devices(
-    tasks: int, nodes: int, more: dict[str, str], devices: list[int], monkeypatch: pytest.MonkeyPatch
+    tasks: int,
+    nodes: int,
+    more: dict[str, str],
+    devices: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What JAX makes of the variables; [] hides no device."""
     slurm(monkeypatch, tasks, nodes, tasks // nodes - 1, **more)
     given = process_group.local_devices()
     if given is None and "JAX_LOCAL_DEVICE_IDS" in more:  # read by JAX before it asks the cluster
         given = [int(index) for index in more["JAX_LOCAL_DEVICE_IDS"].split(",")]
-    found = clusters.ClusterEnv.auto_detect_unset_distributed_params(None, None, None, given, None, 300)
+    found = clusters.ClusterEnv.auto_detect_unset_distributed_params(
+        None, None, None, given, None, 300
+    )
     assert found == (f"gpu07:{65536 - 4096 + 1}", tasks, tasks - 1, devices)
 
 
 @pytest.mark.filterwarnings("ignore:Kubernetes environment detected")
 @pytest.mark.parametrize("variable", ["KUBERNETES_SERVICE_HOST", "NONE"])
 def test_no_cluster(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xla_bridge, "backends_are_initialized", lambda: False)  # other tests have used devices
+    monkeypatch.setattr(
+        xla_bridge, "backends_are_initialized", lambda: False
+    )  # other tests have used devices
     monkeypatch.setenv(variable, "10.0.0.1")
-    with pytest.raises(ConfigError, match=r"no Slurm, TPU pod or Kubernetes can be asked .*; give HOST:PORT"):
+    with pytest.raises(
+        ConfigError, match=r"no Slurm, TPU pod or Kubernetes can be asked .*; give HOST:PORT"
+    ):
         process_group.connect("auto", 1, 0)
 
 

@@ -17,9 +17,12 @@ from tests.test_main import environment
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not shutil.which("slurmctld") or os.geteuid() != 0, reason="needs slurm-wlm and root"),
+    pytest.mark.skipif(
+        not shutil.which("slurmctld") or os.geteuid() != 0, reason="needs slurm-wlm and root"
+    ),
 ]
-# Without munge. The first node, in alphabetical order, has the name of the machine, as its name must resolve.
+# Without munge. The first node, in alphabetical order, has the name of the machine, as its name
+# must resolve.
 CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -49,26 +52,41 @@ NodeName={host} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1
 NodeName={host}-2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4 PriorityTier=1 GraceTime=120
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
-    """Starts the daemons; yields a function that runs a command of Slurm in a checkout and returns what it prints."""
-    host, place, project = socket.gethostname().partition(".")[0], tmp_path / "slurm", tmp_path / "project"
+    """Starts the daemons; yields a function that runs a command of Slurm in a checkout and returns
+    what it prints."""
+    host, place, project = (
+        socket.gethostname().partition(".")[0],
+        tmp_path / "slurm",
+        tmp_path / "project",
+    )
     (place / "state").mkdir(parents=True)
     conf = place / "slurm.conf"
     conf.write_text(CONF.format(host=host, place=place, ports=[free_port() for _ in range(3)]))
     checkout(project)
     variables = environment() | {"SLURM_CONF": str(conf)}
-    daemons = [["slurmctld", "-D", "-c"], ["slurmd", "-D", "-N", host], ["slurmd", "-D", "-N", f"{host}-2"]]
-    running = [subprocess.Popen(daemon, env=variables, stderr=subprocess.DEVNULL) for daemon in daemons]
+    daemons = [
+        ["slurmctld", "-D", "-c"],
+        ["slurmd", "-D", "-N", host],
+        ["slurmd", "-D", "-N", f"{host}-2"],
+    ]
+    running = [
+        subprocess.Popen(daemon, env=variables, stderr=subprocess.DEVNULL) for daemon in daemons
+    ]
 
     def run(*command: str) -> str:
-        return subprocess.run(command, cwd=project, env=variables, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            command, cwd=project, env=variables, capture_output=True, text=True, check=True
+        ).stdout
 
     def ready() -> bool:
-        done = subprocess.run(["sinfo", "-h", "-o", "%D %t"], env=variables, capture_output=True, text=True)
+        done = subprocess.run(
+            ["sinfo", "-h", "-o", "%D %t"], env=variables, capture_output=True, text=True
+        )
         return done.stdout.strip() == "2 idle"
 
     try:
@@ -85,8 +103,17 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 def submit(slurm: Callable[..., str], run: Path, *options: str) -> str:
     """The number of a new job."""
-    size = ("--parsable", "--nodes=2", "--gpus-per-node=0", "--cpus-per-task=1", "--mem=0", f"--output={run}.out")
-    job = slurm("sbatch", *size, "launch/slurm.sbatch", CONFIG, *SHORT, f"--workdir={run}", *options)
+    size = (
+        "--parsable",
+        "--nodes=2",
+        "--gpus-per-node=0",
+        "--cpus-per-task=1",
+        "--mem=0",
+        f"--output={run}.out",
+    )
+    job = slurm(
+        "sbatch", *size, "launch/slurm.sbatch", CONFIG, *SHORT, f"--workdir={run}", *options
+    )
     return job.strip()
 
 
@@ -105,39 +132,61 @@ def task(run: Path, index: int) -> int:
             variables = (process / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        command = arguments[0] != b"srun" and {b"dml_jax.main", f"--workdir={run}".encode()} <= set(arguments)
+        command = arguments[0] != b"srun" and {b"dml_jax.main", f"--workdir={run}".encode()} <= set(
+            arguments
+        )
         if command and f"SLURM_PROCID={index}".encode() in variables:
             return int(process.name)
     raise AssertionError(f"{run}: no task {index}")
 
 
-def test_a_lost_task_is_requeued_and_invalid_input_is_not(slurm: Callable[..., str], tmp_path: Path) -> None:
+def test_a_lost_task_is_requeued_and_invalid_input_is_not(
+    slurm: Callable[..., str], tmp_path: Path
+) -> None:
     """Each of the two tasks is killed once; the metrics are those of an uninterrupted run."""
     wrong = submit(slurm, tmp_path / "wrong", "--config.train.stepz=3")
     wait_until(lambda: state(slurm, wrong)[0] == "FAILED")
     assert state(slurm, wrong)[1:] == ("2:0", "0")
-    options = ("--config.train.steps=300", "--config.train.checkpoint_every=50", "--config.train.log_every=10")
-    whole, killed = submit(slurm, tmp_path / "whole", *options), submit(slurm, tmp_path / "killed", *options)
+    options = (
+        "--config.train.steps=300",
+        "--config.train.checkpoint_every=50",
+        "--config.train.log_every=10",
+    )
+    whole, killed = (
+        submit(slurm, tmp_path / "whole", *options),
+        submit(slurm, tmp_path / "killed", *options),
+    )
     for index in (1, 0):
         before = len(steps(tmp_path / "killed"))
-        wait_until(lambda before=before: len(steps(tmp_path / "killed")) > before + 6)  # after another checkpoint
+        wait_until(
+            lambda before=before: len(steps(tmp_path / "killed")) > before + 6
+        )  # after another checkpoint
         os.kill(task(tmp_path / "killed", index), signal.SIGKILL)
         restarts = str(2 - index)
         wait_until(lambda restarts=restarts: state(slurm, killed)[2] == restarts)
         printed = (tmp_path / "killed.out").read_text()
-        assert f"error: process {index} was killed or its machine failed; start all processes again" in printed
+        assert (
+            f"error: process {index} was killed or its machine failed; start all processes again"
+            in printed
+        )
         assert printed.count("Exited with exit code 75") == 2 - index
-        slurm("scontrol", "update", f"jobid={killed}", "StartTime=now+5")  # it would wait for two minutes
+        slurm(
+            "scontrol", "update", f"jobid={killed}", "StartTime=now+5"
+        )  # it would wait for two minutes
     wait_until(lambda: {state(slurm, job)[0] for job in (whole, killed)} == {"COMPLETED"})
     assert (state(slurm, whole)[2], state(slurm, killed)[2]) == ("0", "2")
     assert (tmp_path / "killed.out").read_text().count("resuming from step") == 2
-    lines = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("whole", "killed")]
+    lines = [
+        (tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("whole", "killed")
+    ]
     assert len(lines[0]) == 30
     assert [json.loads(line) for line in lines[0]] == [json.loads(line) for line in lines[1]]
 
 
 def test_a_cancelled_job_is_not_requeued(slurm: Callable[..., str], tmp_path: Path) -> None:
-    job = submit(slurm, tmp_path / "run", "--config.train.steps=100000", "--config.train.log_every=5")
+    job = submit(
+        slurm, tmp_path / "run", "--config.train.steps=100000", "--config.train.log_every=5"
+    )
     wait_until(lambda: steps(tmp_path / "run"))
     slurm("scancel", job)
     wait_until(lambda: not slurm("squeue", "-h"))
@@ -146,8 +195,11 @@ def test_a_cancelled_job_is_not_requeued(slurm: Callable[..., str], tmp_path: Pa
     assert any((tmp_path / "run" / "checkpoints" / "latest").iterdir())
 
 
-def test_the_time_limit_and_preemption_queue_a_job_again(slurm: Callable[..., str], tmp_path: Path) -> None:
-    """The signal comes five minutes before the limit of six; a job of higher priority takes the nodes."""
+def test_the_time_limit_and_preemption_queue_a_job_again(
+    slurm: Callable[..., str], tmp_path: Path
+) -> None:
+    """The signal comes five minutes before the limit of six; a job of higher priority takes the
+    nodes."""
     run = tmp_path / "run"
     job = submit(slurm, run, "--config.train.steps=1000000", "--config.train.log_every=5")
     slurm("scontrol", "update", f"jobid={job}", "TimeLimit=6")
@@ -157,7 +209,12 @@ def test_the_time_limit_and_preemption_queue_a_job_again(slurm: Callable[..., st
     before = len(steps(run))
     wait_until(lambda: len(steps(run)) > before)
     urgent = slurm(
-        "sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--output=/dev/null", "--wrap=true"
+        "sbatch",
+        "--parsable",
+        "--partition=urgent",
+        "--nodes=2",
+        "--output=/dev/null",
+        "--wrap=true",
     ).strip()
     wait_until(lambda: state(slurm, job)[2] == "2")
     wait_until(lambda: state(slurm, urgent)[0] == "COMPLETED")

@@ -1,4 +1,5 @@
-"""The launch script of a TPU pod, with a stand-in for gcloud that starts two processes on this machine."""
+"""The launch script of a TPU pod, with a stand-in for gcloud that starts two processes on this
+machine."""
 
 import json
 import os
@@ -19,7 +20,8 @@ pytestmark = pytest.mark.slow
 CONFIG = "configs/digits_baseline.py:proxy_anchor"
 SHORT = (*TINY, "--config.evaluation.controls=false", "--config.train.evaluate_every=0")
 
-# Runs "$@" as two tasks with the variables that srun sets; its code is the largest, as that of srun.
+# Runs "$@" as two tasks with the variables that srun sets; its code is the largest, as that of
+# srun.
 TWO_TASKS = """
 export SLURM_JOB_ID=77 SLURM_STEP_NODELIST=localhost SLURM_NTASKS=2 SLURM_STEP_NUM_NODES=2 SLURM_LOCALID=0
 pids=()
@@ -33,7 +35,7 @@ for pid in "${{pids[@]}}"; do
   [ "$one" -gt "$code" ] && code=$one
 done
 exit "$code"
-"""
+"""  # noqa: E501
 GCLOUD = "for last; do :; done; command=${last#--command=}\n" + TWO_TASKS.format(
     start='export HOME=$STUB/host-$task; exec bash -c "$command"'
 )
@@ -55,7 +57,10 @@ def checkout(path: Path) -> None:
 def variables(tmp_path: Path) -> dict[str, str]:
     executable(tmp_path / "bin/gcloud", GCLOUD)
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    port = {"JAX_COORDINATOR_PORT": str(free_port()), "XDG_CACHE_HOME": str(files.cache_dir().parent)}
+    port = {
+        "JAX_COORDINATOR_PORT": str(free_port()),
+        "XDG_CACHE_HOME": str(files.cache_dir().parent),
+    }
     return environment() | port | {"PATH": path, "STUB": str(tmp_path)}
 
 
@@ -77,7 +82,9 @@ def nothing_is_left(tmp_path: Path) -> Iterator[None]:
 
 
 def steps(run: Path) -> list[int]:
-    lines = (run / "metrics.jsonl").read_text().splitlines() if (run / "metrics.jsonl").exists() else []
+    lines = (
+        (run / "metrics.jsonl").read_text().splitlines() if (run / "metrics.jsonl").exists() else []
+    )
     return [json.loads(line)["step"] for line in lines]
 
 
@@ -97,7 +104,10 @@ def test_tpu_pod(tmp_path: Path) -> None:
         "--config.train.log_every=1",
     ]
     first = subprocess.Popen(
-        [*start, "--config.train.steps=100000"], stdout=subprocess.DEVNULL, start_new_session=True, **options
+        [*start, "--config.train.steps=100000"],
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        **options,
     )
     wait_until(lambda: steps(run))
     os.killpg(first.pid, signal.SIGKILL)
@@ -106,7 +116,9 @@ def test_tpu_pod(tmp_path: Path) -> None:
     wait_until(lambda: len(steps(run)) > before)
     second = subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
     printed = ""
-    while printed.count("following the run that is in progress") < 2 and (line := second.stdout.readline()):
+    while printed.count("following the run that is in progress") < 2 and (
+        line := second.stdout.readline()
+    ):
         printed += line
     stopped = subprocess.run([*script, "--stop"], capture_output=True, timeout=300, **options)
     rest, errors = second.communicate(timeout=300)

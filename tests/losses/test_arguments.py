@@ -38,7 +38,9 @@ OPTIONS = [
     (name, option)
     for name, loss in LOSSES.items()
     for option in vars(signature.options(loss)())
-    if takes(loss, option) and option not in TABLES[name] and (name, option) != ("multi_similarity", "base")
+    if takes(loss, option)
+    and option not in TABLES[name]
+    and (name, option) != ("multi_similarity", "base")
 ]
 
 
@@ -52,7 +54,9 @@ def test_every_option_has_its_rule_in_direct_calls(name: str, option: str) -> No
 def test_options_of_other_types_and_traced_ones() -> None:
     expected = float(losses.nt_xent(X, LABELS, temperature=0.5))
     for temperature in (np.float32(0.5), np.array(0.5), jnp.float32(0.5)):
-        assert float(losses.nt_xent(X, LABELS, temperature=temperature)) == pytest.approx(expected, rel=1e-6)
+        assert float(losses.nt_xent(X, LABELS, temperature=temperature)) == pytest.approx(
+            expected, rel=1e-6
+        )
     traced = jax.jit(lambda t: losses.nt_xent(X, LABELS, temperature=t))
     assert float(traced(0.5)) == pytest.approx(expected, rel=1e-5)
     assert float(losses.recall_at_k(X, LABELS, ks=[1, 2], k_temperatures=[1.0, 2.0])) >= 0
@@ -61,11 +65,26 @@ def test_options_of_other_types_and_traced_ones() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: losses.nt_xent(X, LABELS, temperature=0), "nt_xent: temperature=0: must be greater than 0"),
-        (lambda: losses.triplet(X, LABELS, mining="hardest", key=KEY), "triplet: mining='hardest': must be 'random'"),
-        (lambda: losses.triplet(X, LABELS), "key=None: mining='semi_hard' draws at random; give key="),
-        (lambda: losses.triplet(X, LABELS, distance="euclidean", mining="hard"), "distance='euclidean': give a func"),
-        (lambda: losses.recall_at_k(X, LABELS, ks=(1, 2)), r"k_temperatures=.*: give one for each of ks=\(1, 2\)"),
+        (
+            lambda: losses.nt_xent(X, LABELS, temperature=0),
+            "nt_xent: temperature=0: must be greater than 0",
+        ),
+        (
+            lambda: losses.triplet(X, LABELS, mining="hardest", key=KEY),
+            "triplet: mining='hardest': must be 'random'",
+        ),
+        (
+            lambda: losses.triplet(X, LABELS),
+            "key=None: mining='semi_hard' draws at random; give key=",
+        ),
+        (
+            lambda: losses.triplet(X, LABELS, distance="euclidean", mining="hard"),
+            "distance='euclidean': give a func",
+        ),
+        (
+            lambda: losses.recall_at_k(X, LABELS, ks=(1, 2)),
+            r"k_temperatures=.*: give one for each of ks=\(1, 2\)",
+        ),
     ],
 )
 def test_messages(call: Callable[[], Any], message: str) -> None:
@@ -85,7 +104,11 @@ def test_given_triplets_have_no_unknown_choices_either() -> None:
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize(
     ("weight", "message"),
-    [(np.nan, "hold nan in row 3"), (np.inf, "hold inf in row 3"), (-1.0, r"hold -1.0 in row 3; give .* >= 0")],
+    [
+        (np.nan, "hold nan in row 3"),
+        (np.inf, "hold inf in row 3"),
+        (-1.0, r"hold -1.0 in row 3; give .* >= 0"),
+    ],
 )
 def test_weights_that_are_no_weights(name: str, weight: float, message: str) -> None:
     weights = np.ones(ROWS)
@@ -97,7 +120,10 @@ def test_weights_that_are_no_weights(name: str, weight: float, message: str) -> 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_weights_of_other_shapes_and_types(name: str) -> None:
-    for weights, message in ((np.ones(5), r"weights: have shape \[5\]; give \[12\]"), (list("a" * 12), "hold <U1")):
+    for weights, message in (
+        (np.ones(5), r"weights: have shape \[5\]; give \[12\]"),
+        (list("a" * 12), "hold <U1"),
+    ):
         with pytest.raises(DataError, match=message):
             called(name)(weights=weights)
     with pytest.raises(DataError, match=r"weights: have shape \[12, 12\]"):
@@ -116,11 +142,15 @@ def test_without_any_weight_a_loss_is_zero(name: str) -> None:
 def test_values_that_are_not_known_before_they_are_used_are_not_hidden() -> None:
     """A traced weight that is NaN gives NaN; a negative one counts as it is."""
     for name in ("nt_xent", "proxy_anchor", "margin"):
-        assert np.isnan(jax.jit(lambda w, name=name: called(name)(weights=w))(np.full(ROWS, np.nan)))
+        assert np.isnan(
+            jax.jit(lambda w, name=name: called(name)(weights=w))(np.full(ROWS, np.nan))
+        )
     weights = np.linspace(-1, 3, ROWS)
     logits = X @ np.ones((5, 6))
     each = np.log(np.exp(logits).sum(1)) - logits[:, 0]
-    found = jax.jit(lambda w: losses.softmax(X, LABELS, np.ones((5, 6)), np.zeros(6), weights=w))(weights)
+    found = jax.jit(lambda w: losses.softmax(X, LABELS, np.ones((5, 6)), np.zeros(6), weights=w))(
+        weights
+    )
     np.testing.assert_allclose(found, np.average(each, weights=weights), rtol=1e-5)
 
 
@@ -134,8 +164,12 @@ def test_arrays_of_numpy_and_lists_are_arguments_of_traced_calls(name: str) -> N
     )
 
     @jax.jit
-    def both(x: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
-        return called(name)(x, labels, weights=weights), [called(name)(x, y, weights=w) for y, w in kinds]
+    def both(
+        x: jax.Array, labels: jax.Array, weights: jax.Array
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        return called(name)(x, labels, weights=weights), [
+            called(name)(x, y, weights=w) for y, w in kinds
+        ]
 
     expected, found = both(X, LABELS, weights)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
@@ -148,10 +182,14 @@ def test_large_labels(name: str) -> None:
     kinds = numbers * 2**32, numbers.astype(np.uint64) * 2**61, -numbers * 2**40
     if TABLES[name]:
         for large in kinds:
-            with pytest.raises(DataError, match=r"labels: hold -?\d+; give the number of each label's class in"):
+            with pytest.raises(
+                DataError, match=r"labels: hold -?\d+; give the number of each label's class in"
+            ):
                 called(name)(X, large)
     else:
-        expected, *found = jax.jit(lambda x: [called(name)(x, large) for large in (LABELS, *kinds)])(X)
+        expected, *found = jax.jit(
+            lambda x: [called(name)(x, large) for large in (LABELS, *kinds)]
+        )(X)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -163,8 +201,15 @@ def test_unsigned_indices_of_no_class() -> None:
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_labels_that_are_no_classes(name: str) -> None:
-    for labels in (LABELS.astype(float), LABELS > 1, np.array([None] * ROWS), LABELS.astype(complex)):
-        with pytest.raises(DataError, match=r"labels: hold .*; give one class per row, an integer or text"):
+    for labels in (
+        LABELS.astype(float),
+        LABELS > 1,
+        np.array([None] * ROWS),
+        LABELS.astype(complex),
+    ):
+        with pytest.raises(
+            DataError, match=r"labels: hold .*; give one class per row, an integer or text"
+        ):
             called(name)(labels=labels)
     with pytest.raises(DataError, match="labels: hold float32"):
         jax.jit(called(name))(X, LABELS.astype(np.float32))
@@ -172,12 +217,16 @@ def test_labels_that_are_no_classes(name: str) -> None:
 
 def test_text_of_pandas() -> None:
     text = np.array(list("cccddfffpppm"), object)
-    assert float(losses.sup_con(X, text)) == pytest.approx(float(losses.sup_con(X, LABELS)), rel=1e-6)
+    assert float(losses.sup_con(X, text)) == pytest.approx(
+        float(losses.sup_con(X, LABELS)), rel=1e-6
+    )
 
 
 def test_tables_that_do_not_fit_each_other() -> None:
     for kernel, bias in ((np.ones((5, 6)), np.ones(4)), (np.ones((5, 4)), np.ones(6))):
-        with pytest.raises(DataError, match=r"(kernel|bias): has shape \[.*\] for embeddings \[12, 5\]; give \["):
+        with pytest.raises(
+            DataError, match=r"(kernel|bias): has shape \[.*\] for embeddings \[12, 5\]; give \["
+        ):
             losses.softmax(X, LABELS, kernel, bias)
     with pytest.raises(DataError, match="proxies: hold <U1; give real numbers"):
         losses.arcface(X, LABELS, np.full((6, 5), "a"))
@@ -185,7 +234,11 @@ def test_tables_that_do_not_fit_each_other() -> None:
         losses.sup_con(X + 1j, LABELS)
     beta = partial(losses.margin, X, LABELS, mining="hard")
     assert float(beta(beta=BETA)) == float(beta(BETA))
-    assert float(losses.subcenter_arcface(X, LABELS, CENTERS)) > 0 < float(losses.arcface(X, LABELS, PROXIES))
+    assert (
+        float(losses.subcenter_arcface(X, LABELS, CENTERS))
+        > 0
+        < float(losses.arcface(X, LABELS, PROXIES))
+    )
 
 
 @pytest.mark.parametrize(

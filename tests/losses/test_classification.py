@@ -17,13 +17,19 @@ def test_angular_margin_is_monotonic_with_finite_gradients() -> None:
 
 
 def test_subcenter_arcface_of_pytorch_metric_learning(x64: None) -> None:
-    """Values and gradients of version 2.9.0 in float64: ten random batches, one class, equal rows, far centers."""
+    """Values and gradients of version 2.9.0 in float64: ten random batches, one class, equal rows,
+    far centers."""
     function = jax.jit(
-        jax.value_and_grad(lambda x, p, y, m, s: c.subcenter_arcface(x, y, p, margin=m, scale=s), argnums=(0, 1))
+        jax.value_and_grad(
+            lambda x, p, y, m, s: c.subcenter_arcface(x, y, p, margin=m, scale=s), argnums=(0, 1)
+        )
     )
     with np.load(Path(__file__).with_name("subcenter_arcface_pml.npz")) as z:
         for i in range(13):
-            case = {key: jnp.asarray(z[f"{i}_{key}"]) for key in ("x", "centers", "labels", "margin", "scale")}
+            case = {
+                key: jnp.asarray(z[f"{i}_{key}"])
+                for key in ("x", "centers", "labels", "margin", "scale")
+            }
             value, (of_x, of_centers) = function(*case.values())
             np.testing.assert_allclose(value, z[f"{i}_value"], rtol=1e-10)
             np.testing.assert_allclose(of_x, z[f"{i}_grad_x"], rtol=1e-7, atol=1e-9)

@@ -15,9 +15,12 @@ CLOSE += ["lifted_structure", "lifted structure, any norm"]
 
 
 def close_rows(distance: float, width: int) -> np.ndarray:
-    """24 unit rows float32 in three groups, in each of which they are about `distance` apart; two rows are equal."""
+    """24 unit rows float32 in three groups, in each of which they are about `distance` apart; two
+    rows are equal."""
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(3, width))[np.arange(24) % 3] + distance / 2**0.5 * rng.normal(size=(24, width))
+    x = rng.normal(size=(3, width))[np.arange(24) % 3] + distance / 2**0.5 * rng.normal(
+        size=(24, width)
+    )
     x[23] = x[20]
     return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
 
@@ -47,9 +50,16 @@ def test_distances_and_their_gradients(width: int) -> None:
 
 @pytest.mark.parametrize("name", CLOSE)
 def test_losses(name: str, x64: None) -> None:
-    function = jax.jit(jax.value_and_grad(lambda x: LOSSES[name](x, jnp.asarray(np.arange(12) // 2)).astype(x.dtype)))
+    function = jax.jit(
+        jax.value_and_grad(
+            lambda x: LOSSES[name](x, jnp.asarray(np.arange(12) // 2)).astype(x.dtype)
+        )
+    )
     for distance in (1e-4, 1e-3, 1e-2):
         x = close_rows(distance, 128)[:12]
-        (value, gradient), (exact_value, exact) = function(jnp.asarray(x)), function(jnp.asarray(x, jnp.float64))
+        (value, gradient), (exact_value, exact) = (
+            function(jnp.asarray(x)),
+            function(jnp.asarray(x, jnp.float64)),
+        )
         np.testing.assert_allclose(value, exact_value, rtol=1e-5)
         assert np.linalg.norm(gradient - exact) < 1e-3 * np.linalg.norm(exact), distance

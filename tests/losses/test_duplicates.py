@@ -15,12 +15,20 @@ from tests.losses.test_public import CALLS, LABELS
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 MORE: dict[str, Loss] = {
     "contrastive, default margins": losses.contrastive,
-    "contrastive, memory": lambda x, y: losses.contrastive(x, y, candidates=losses.Candidates(x[::-1], *memory(y))),
+    "contrastive, memory": lambda x, y: losses.contrastive(
+        x, y, candidates=losses.Candidates(x[::-1], *memory(y))
+    ),
     "triplet, hard": lambda x, y: losses.triplet(x, y, mining="hard", squared=False),
     "lifted structure, any norm": lambda x, y: losses.lifted_structure(x, y, normalize=False),
-    "multi-similarity, all pairs": lambda x, y: losses.multi_similarity(x, y, copies="keep", mining=False),
-    "soft triple, equal centers": lambda x, y: losses.soft_triple(x, y, jnp.ones((6, 3, 5), x.dtype), spread=5.0),
-    "subcenter arcface, equal centers": lambda x, y: losses.subcenter_arcface(x, y, jnp.ones((6, 3, 5), x.dtype)),
+    "multi-similarity, all pairs": lambda x, y: losses.multi_similarity(
+        x, y, copies="keep", mining=False
+    ),
+    "soft triple, equal centers": lambda x, y: losses.soft_triple(
+        x, y, jnp.ones((6, 3, 5), x.dtype), spread=5.0
+    ),
+    "subcenter arcface, equal centers": lambda x, y: losses.subcenter_arcface(
+        x, y, jnp.ones((6, 3, 5), x.dtype)
+    ),
     "arcface, at a proxy": lambda x, y: losses.arcface(x, y, jnp.concatenate([x[:1], x[2:7]])),
 }
 LOSSES: dict[str, Loss] = {name: call for name, (call, _) in CALLS.items()} | MORE
@@ -32,7 +40,8 @@ def memory(labels: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def with_duplicates(seed: int = 9) -> np.ndarray:
-    """Twelve rows: copies within a class (0, 1), across classes (0, 3 and 8, 5), and zero rows (4, 6, 7, 11)."""
+    """Twelve rows: copies within a class (0, 1), across classes (0, 3 and 8, 5), and zero rows (4,
+    6, 7, 11)."""
     x = np.random.default_rng(seed).normal(size=(12, 5)).astype(np.float32)
     x[[1, 3]], x[5] = x[0], x[8]
     x[[4, 6, 7, 11]] = 0
@@ -47,13 +56,18 @@ def test_float32_agrees_with_float64(name: str, x64: None) -> None:
         found.append(jax.jit(jax.value_and_grad(call))(jnp.asarray(with_duplicates(), dtype)))
     (value, gradient), (exact_value, exact_gradient) = found
     np.testing.assert_allclose(value, exact_value, rtol=1e-5)
-    assert np.linalg.norm(exact_gradient) < 1e4  # divided by the length of zero rows, at least 1e-12, it was up to 1e12
-    np.testing.assert_allclose(gradient, exact_gradient, rtol=0, atol=1e-6 + 1e-4 * np.abs(exact_gradient).max())
+    assert (
+        np.linalg.norm(exact_gradient) < 1e4
+    )  # divided by the length of zero rows, at least 1e-12, it was up to 1e12
+    np.testing.assert_allclose(
+        gradient, exact_gradient, rtol=0, atol=1e-6 + 1e-4 * np.abs(exact_gradient).max()
+    )
 
 
 @pytest.mark.parametrize("width", [1, 5, 512])
 def test_distances_of_equal_rows_are_zero(width: int) -> None:
-    """Of equal rows only, wherever they are in the batch; -0.0 equals 0.0, and near copies are not equal."""
+    """Of equal rows only, wherever they are in the batch; -0.0 equals 0.0, and near copies are not
+    equal."""
     x = np.random.default_rng(1).normal(size=(70, width)).astype(np.float32)
     x[40:60], x[60], x[61] = x[:20], 0, -0.0
     x[62] = x[0] * np.float32(1.1)

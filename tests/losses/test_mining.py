@@ -1,4 +1,5 @@
-"""Triplet mining: frequencies compared with brute force, classes of the samples, batches without triplets."""
+"""Triplet mining: frequencies compared with brute force, classes of the samples, batches without
+triplets."""
 
 from functools import partial
 from typing import Any
@@ -22,11 +23,14 @@ def on_sphere(count: int, dim: int, seed: int = 0) -> np.ndarray:
 
 def frequencies(draws: jax.Array, size: int) -> np.ndarray:
     """Draws [R, T] of columns -> shares [T, size]."""
-    return np.stack([np.bincount(column, minlength=size) for column in np.asarray(draws).T]) / len(draws)
+    return np.stack([np.bincount(column, minlength=size) for column in np.asarray(draws).T]) / len(
+        draws
+    )
 
 
 def assert_frequencies(shares: np.ndarray, probabilities: np.ndarray) -> None:
-    """Frequencies within five standard errors of the probabilities; impossible draws never occur."""
+    """Frequencies within five standard errors of the probabilities; impossible draws never
+    occur."""
     error = np.sqrt(probabilities * (1 - probabilities) / DRAWS)
     assert np.all(np.abs(shares - probabilities) <= 5 * error + 1e-9)
 
@@ -49,7 +53,9 @@ LABELS = np.array([0, 1, 0, 0, 1, 2, 3, 3])
 
 def test_distance_weighted() -> None:
     x = on_sphere(8, 12)
-    draw = jax.jit(jax.vmap(lambda k: mining.distance_weighted(k, jnp.asarray(x), jnp.asarray(LABELS))))
+    draw = jax.jit(
+        jax.vmap(lambda k: mining.distance_weighted(k, jnp.asarray(x), jnp.asarray(LABELS)))
+    )
     triplets = draw(keys())
     positives, negatives = np.zeros((8, 8)), np.zeros((8, 8))
     for i in range(8):
@@ -66,7 +72,9 @@ def test_distance_weighted() -> None:
 
 def test_across_classes() -> None:
     x = on_sphere(8, 12)
-    draw = jax.jit(jax.vmap(lambda k: mining.across_classes(k, jnp.asarray(x), jnp.asarray(LABELS))))
+    draw = jax.jit(
+        jax.vmap(lambda k: mining.across_classes(k, jnp.asarray(x), jnp.asarray(LABELS)))
+    )
     triplets = draw(keys())
     assert bool(triplets.valid.all())
     a, p, n = (LABELS[np.asarray(part)] for part in triplets[:3])
@@ -82,7 +90,8 @@ def test_across_classes() -> None:
 
 
 def test_within_class() -> None:
-    """Classes are equally likely regardless of size; with two samples a quarter of the triplets is one image."""
+    """Classes are equally likely regardless of size; with two samples a quarter of the triplets is
+    one image."""
     labels = np.array([5, 5, 2, 2, 2, 2, 9, 2])
     triplets = jax.jit(jax.vmap(lambda k: mining.within_class(k, jnp.asarray(labels))))(keys())
     assert triplets.anchors.shape == (DRAWS, 8)
@@ -119,7 +128,9 @@ def test_log_weights_are_finite_for_duplicates_opposites_and_zeros(dtype: Any, d
 
 def test_log_weights_of_opposites_are_finite() -> None:
     distances = np.array([0, 2, 2.0001], np.float32)
-    densities = jax.jit(lambda d: [mining.log_inverse_density(d, dim=dim) for dim in (2, 3, 128)])(distances)
+    densities = jax.jit(lambda d: [mining.log_inverse_density(d, dim=dim) for dim in (2, 3, 128)])(
+        distances
+    )
     assert np.isfinite(densities).all()
 
 
@@ -129,7 +140,8 @@ def test_no_gradient_through_sampling() -> None:
 
 
 def check(triplets: mining.Triplets) -> None:
-    """A triplet is valid if its class has two samples; positives and negatives are of the right class."""
+    """A triplet is valid if its class has two samples; positives and negatives are of the right
+    class."""
     np.testing.assert_array_equal(triplets.anchors, np.arange(10))
     np.testing.assert_array_equal(triplets.valid, rows.LABELS != 3)
     valid = np.asarray(triplets.valid)

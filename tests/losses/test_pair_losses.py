@@ -25,7 +25,8 @@ def as_triplets(indices: np.ndarray, valid: np.ndarray) -> Triplets:
 
 
 def test_margin_loss_per_active_pair(x64: None) -> None:
-    """As in pytorch-metric-learning: both hinges of a triplet count, and the boundaries are divided, too."""
+    """As in pytorch-metric-learning: both hinges of a triplet count, and the boundaries are
+    divided, too."""
     x, labels, indices, valid, beta = case()
     hinges, reward = [], 0.0
     for a, p, n in indices[valid]:
@@ -48,7 +49,8 @@ def test_margin_loss_per_pair_without_an_active_pair() -> None:
 
 
 def test_contrastive_margins(x64: None) -> None:
-    """Of positive and negative pairs; a pair whose hinge is as small as rounding errors of distances does not count."""
+    """Of positive and negative pairs; a pair whose hinge is as small as rounding errors of
+    distances does not count."""
     x = X.copy()
     x[1] = x[0] * 1.5
     rows = x / np.linalg.norm(x, axis=1, keepdims=True)

@@ -18,7 +18,9 @@ from dml_jax.methods.baseline import LOSSES
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(12, 5))
 LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 4, 4, 4, 3])
-KERNEL, BIAS, PROXIES, CENTERS = (RNG.normal(size=shape) for shape in ((5, 6), 6, (6, 5), (6, 3, 5)))
+KERNEL, BIAS, PROXIES, CENTERS = (
+    RNG.normal(size=shape) for shape in ((5, 6), 6, (6, 5), (6, 3, 5))
+)
 BETA = RNG.uniform(0.8, 1.4, 6)
 KEY = jax.random.key(5)
 SAME = LABELS[:, None] == LABELS[None]
@@ -48,7 +50,9 @@ def with_own(values: np.ndarray) -> np.ndarray:
 
 def proxy_nca() -> float:
     d = 9 * (2 - 2 * C)
-    others = [np.log(sum(np.exp(-d[i, c]) for c in range(6) if c != y)) for i, y in enumerate(LABELS)]
+    others = [
+        np.log(sum(np.exp(-d[i, c]) for c in range(6) if c != y)) for i, y in enumerate(LABELS)
+    ]
     return float(np.mean(d[ROWS, LABELS] + others))
 
 
@@ -64,11 +68,17 @@ def soft_triple() -> float:
     similarity = (weights * s).sum(-1)
     similarity[ROWS, LABELS] -= 0.01
     c = unit(CENTERS)
-    spread = [np.sqrt(((c[k, i] - c[k, j]) ** 2).sum() + 1e-5) for k in range(6) for i in range(3) for j in range(i)]
+    spread = [
+        np.sqrt(((c[k, i] - c[k, j]) ** 2).sum() + 1e-5)
+        for k in range(6)
+        for i in range(3)
+        for j in range(i)
+    ]
     return cross_entropy(20 * similarity) + 0.2 * sum(spread) / (6 * 3 * 2)
 
 
-# The losses of pairs also of other relations than equal labels: weights of positives, and negatives.
+# The losses of pairs also of other relations than equal labels: weights of positives, and
+# negatives.
 
 
 def contrastive(positive: np.ndarray = POSITIVE, negative: np.ndarray = NEGATIVE) -> float:
@@ -108,7 +118,9 @@ def lifted_structure(weights: np.ndarray | None = None) -> float:
     for i, j in zip(*np.nonzero(POSITIVE), strict=True):
         around = np.exp(1 - D[i][NEGATIVE[i]]).sum() + np.exp(1 - D[j][NEGATIVE[j]]).sum()
         found.append(max(np.log(around) + D[i, j], 0) ** 2 / 2)
-    return float(np.average(found, weights=None if weights is None else weights[np.nonzero(POSITIVE)[0]]))
+    return float(
+        np.average(found, weights=None if weights is None else weights[np.nonzero(POSITIVE)[0]])
+    )
 
 
 def n_pair() -> float:
@@ -121,14 +133,19 @@ def n_pair() -> float:
     return float(np.mean(found) + 0.01 * (X**2).sum(1).mean())
 
 
-def multi_similarity(positive: np.ndarray = POSITIVE, negative: np.ndarray = NEGATIVE, *, mining: bool = True) -> float:
+def multi_similarity(
+    positive: np.ndarray = POSITIVE, negative: np.ndarray = NEGATIVE, *, mining: bool = True
+) -> float:
     total = 0.0
     for i in range(12):
         p, w, n = S[i][positive[i] > 0], positive[i][positive[i] > 0], S[i][negative[i]]
         if mining:
             kept, n = p - 0.1 < n.max(), n[n + 0.1 > p.min(initial=np.inf)]
             p, w = p[kept], w[kept]
-        total += np.log(1 + (w * np.exp(-2 * (p - 0.5))).sum()) / 2 + np.log(1 + np.exp(40 * (n - 0.5)).sum()) / 40
+        total += (
+            np.log(1 + (w * np.exp(-2 * (p - 0.5))).sum()) / 2
+            + np.log(1 + np.exp(40 * (n - 0.5)).sum()) / 40
+        )
     return total / 12
 
 
@@ -173,7 +190,10 @@ def smooth_ap() -> float:
     found = []
     for i in np.flatnonzero(POSITIVE.any(axis=1)):
         positives, everything = np.flatnonzero(POSITIVE[i]), [k for k in range(12) if k != i]
-        found.append(1 - np.mean([rank(i, j, positives, 0.1) / rank(i, j, everything, 0.1) for j in positives]))
+        found.append(
+            1
+            - np.mean([rank(i, j, positives, 0.1) / rank(i, j, everything, 0.1) for j in positives])
+        )
     return float(np.mean(found))
 
 
@@ -183,7 +203,10 @@ def recall_at_k() -> float:
         positives, recalls = np.flatnonzero(POSITIVE[i]), []
         everything = [k for k in range(12) if k != i]
         for k, temperature in ((1, 0.7), (4, 2.0)):
-            near = sum(1 / (1 + np.exp(-(k - rank(i, j, everything, 0.1)) / temperature)) for j in positives)
+            near = sum(
+                1 / (1 + np.exp(-(k - rank(i, j, everything, 0.1)) / temperature))
+                for j in positives
+            )
             recalls.append(min(k, near) / min(k, len(positives)))
         found.append(1 - np.mean(recalls))
     return float(np.mean(found))
@@ -212,8 +235,14 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], float]]] = {
         lambda: cross_entropy(16 * with_own(C[ROWS, LABELS] - 0.2)),
     ),
     "proxy_nca": (lambda x, y: losses.proxy_nca(x, y, floats(PROXIES)), proxy_nca),
-    "proxy_nca_pp": (lambda x, y: losses.proxy_nca_pp(x, y, floats(PROXIES)), lambda: cross_entropy(-9 * (2 - 2 * C))),
-    "proxy_anchor": (lambda x, y: losses.proxy_anchor(x, y, floats(PROXIES), margin=0.2, alpha=16), proxy_anchor),
+    "proxy_nca_pp": (
+        lambda x, y: losses.proxy_nca_pp(x, y, floats(PROXIES)),
+        lambda: cross_entropy(-9 * (2 - 2 * C)),
+    ),
+    "proxy_anchor": (
+        lambda x, y: losses.proxy_anchor(x, y, floats(PROXIES), margin=0.2, alpha=16),
+        proxy_anchor,
+    ),
     "soft_triple": (lambda x, y: losses.soft_triple(x, y, floats(CENTERS)), soft_triple),
     "contrastive": (lambda x, y: losses.contrastive(x, y, negative_margin=0.9), contrastive),
     "triplet": (lambda x, y: losses.triplet(x, y, margin=0.1, key=KEY), semi_hard),
@@ -230,7 +259,9 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], float]]] = {
     "nt_xent": (lambda x, y: losses.nt_xent(x, y, temperature=0.2), nt_xent),
     "smooth_ap": (lambda x, y: losses.smooth_ap(x, y, temperature=0.1), smooth_ap),
     "recall_at_k": (
-        lambda x, y: losses.recall_at_k(x, y, ks=(1, 4), k_temperatures=(0.7, 2.0), temperature=0.1),
+        lambda x, y: losses.recall_at_k(
+            x, y, ks=(1, 4), k_temperatures=(0.7, 2.0), temperature=0.1
+        ),
         recall_at_k,
     ),
 }
@@ -282,12 +313,16 @@ def test_pairs_with_a_memory(x64: None) -> None:
     same = LABELS[:, None] == of[None, 1:]
     push = np.maximum(1 - d, 0)[~same]
     np.testing.assert_allclose(ours, d[same].mean() + push[push > 0].mean(), rtol=1e-12)
-    hinges = [max(d[i][same[i]].max() ** 2 - d[i][~same[i]].min() ** 2 + 0.2, 0) for i in range(12) if same[i].any()]
+    hinges = [
+        max(d[i][same[i]].max() ** 2 - d[i][~same[i]].min() ** 2 + 0.2, 0)
+        for i in range(12)
+        if same[i].any()
+    ]
     np.testing.assert_allclose(hard, np.mean(hinges), rtol=1e-12)
 
 
-# By `method.loss`. Values of the papers or of their code; of the contrastive loss and lifted structure, those of common
-# implementations.
+# By `method.loss`. Values of the papers or of their code; of the contrastive loss and lifted
+# structure, those of common implementations.
 DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
     "arcface": {"margin": 0.5, "scale": 64},
     "circle": {"margin": 0.4, "gamma": 80},
@@ -296,10 +331,21 @@ DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
     "cross_entropy": {"smoothing": 0},
     "lifted_structure": {"margin": 1, "normalize": True},
     "margin": {
-        "beta": 1.2, "margin": 0.2, "nu": 0, "divisor": "triplets", "mining": "distance_weighted", "farthest": 0,
+        "beta": 1.2,
+        "margin": 0.2,
+        "nu": 0,
+        "divisor": "triplets",
+        "mining": "distance_weighted",
+        "farthest": 0,
     },
     "multi_similarity": {
-        "alpha": 2, "beta": 40, "base": 0.5, "epsilon": 0.1, "mining": True, "copies": "drop", "divisor": "batch",
+        "alpha": 2,
+        "beta": 40,
+        "base": 0.5,
+        "epsilon": 0.1,
+        "mining": True,
+        "copies": "drop",
+        "divisor": "batch",
     },
     "n_pair": {"l2": 0.002},
     "normalized_softmax": {"temperature": 0.05, "smoothing": 0},
@@ -307,13 +353,23 @@ DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
     "proxy_anchor": {"margin": 0.1, "alpha": 32},
     "proxy_nca": {"scale": 3},
     "proxy_nca_pp": {"temperature": 1 / 9},
-    "recall_at_k": {"ks": (1, 2, 4, 8, 16), "k_temperatures": (1, 2, 4, 8, 16), "temperature": 0.01},
+    "recall_at_k": {
+        "ks": (1, 2, 4, 8, 16),
+        "k_temperatures": (1, 2, 4, 8, 16),
+        "temperature": 0.01,
+    },
     "smooth_ap": {"temperature": 0.01},
     "soft_triple": {"centers": 10, "scale": 20, "gamma": 0.1, "margin": 0.01, "spread": 0.2},
     "subcenter_arcface": {"centers": 3, "margin": 0.5, "scale": 64},
     "sup_con": {"temperature": 0.1},
-    "triplet": {"margin": 0.2, "squared": True, "mining": "semi_hard", "smooth": False, "farthest": 0},
-}  # fmt: skip
+    "triplet": {
+        "margin": 0.2,
+        "squared": True,
+        "mining": "semi_hard",
+        "smooth": False,
+        "farthest": 0,
+    },
+}
 
 
 def test_options_and_their_defaults() -> None:
@@ -326,7 +382,10 @@ def test_shapes_that_do_not_fit(name: str) -> None:
     x, labels = jnp.asarray(X), jnp.asarray(LABELS)
     for wrong, message in (
         ((x, labels[:7]), r"labels: have shape \[7\] for embeddings \[12, 5\]; give \[12\]"),
-        ((x, labels[:, None]), r"labels: have shape \[12, 1\] for embeddings \[12, 5\]; give \[12\]"),
+        (
+            (x, labels[:, None]),
+            r"labels: have shape \[12, 1\] for embeddings \[12, 5\]; give \[12\]",
+        ),
         ((x[:, None], labels), r"embeddings: have shape \[12, 1, 5\]; give \[N, D\]"),
         ((x[0], labels), r"embeddings: have shape \[5\]; give \[N, D\]"),
     ):
@@ -334,15 +393,26 @@ def test_shapes_that_do_not_fit(name: str) -> None:
             with pytest.raises(DataError, match=message):
                 call(*wrong)
     if name in OF_CLASSES and name != "margin":
-        with pytest.raises(DataError, match=r"(kernel|proxies): has shape \[.*\] for embeddings \[12, 4\]; give \[.*4"):
+        with pytest.raises(
+            DataError,
+            match=r"(kernel|proxies): has shape \[.*\] for embeddings \[12, 4\]; give \[.*4",
+        ):
             CALLS[name][0](x[:, :4], labels)
 
 
 def test_candidates_that_do_not_fit() -> None:
     x, labels = jnp.asarray(X), jnp.asarray(LABELS)
     for among, mask, message in (
-        (x[:7, :4], jnp.ones((12, 7), bool), r"shapes \[7, 4\], .*; give \[M, 5\] and two masks \[12, M"),
-        (x[:7], jnp.ones((12, 6), bool), r"candidates: have shapes \[7, 5\], \[12, 6\] and \[12, 6\]"),
+        (
+            x[:7, :4],
+            jnp.ones((12, 7), bool),
+            r"shapes \[7, 4\], .*; give \[M, 5\] and two masks \[12, M",
+        ),
+        (
+            x[:7],
+            jnp.ones((12, 6), bool),
+            r"candidates: have shapes \[7, 5\], \[12, 6\] and \[12, 6\]",
+        ),
     ):
         with pytest.raises(DataError, match=message):
             losses.sup_con(x, labels, candidates=losses.Candidates(among, mask, mask))

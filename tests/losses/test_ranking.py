@@ -29,13 +29,15 @@ def test_gradient_of_each_rank(x64: None) -> None:
     check_grads(weighted, (s,), order=1, modes="rev", rtol=1e-6)
     ranks = jax.jit(lambda s: ranking.soft_ranks(s, wanted, among, 1e-9))(s)
     hard = [
-        [1 + sum(s[i, k] > s[i, j] for k in range(9) if among[i, k] and k != j) for j in range(9)] for i in range(4)
+        [1 + sum(s[i, k] > s[i, j] for k in range(9) if among[i, k] and k != j) for j in range(9)]
+        for i in range(4)
     ]
     np.testing.assert_allclose(ranks, np.where(wanted, np.array(hard, float), 0))
 
 
 def test_memory_grows_with_the_number_of_pairs() -> None:
-    """No array of value and gradient has more than a few times N^2 elements; the naive form has N^3."""
+    """No array of value and gradient has more than a few times N^2 elements; the naive form has
+    N^3."""
     x, labels = np.zeros((64, 8), np.float32), np.repeat(np.arange(16), 4)
     program = jax.jit(jax.grad(lambda x: losses.smooth_ap(x, labels))).lower(x).compile()
     assert program.memory_analysis().temp_size_in_bytes < 64**3  # a quarter of N^3 float32

@@ -26,7 +26,10 @@ WEIGHTS = SHARED * NEAR
 def test_masks_of_equal_labels_give_the_loss_of_the_labels(name: str, x64: None) -> None:
     options: dict[str, Any] = {"key": KEY} if name in ("triplet", "margin", "n_pair") else {}
     table = (np.ones(6),) if name == "margin" else ()
-    masks = {"positive": POSITIVE | np.eye(12, dtype=bool), "negative": NEGATIVE}  # a row is not its own positive
+    masks = {
+        "positive": POSITIVE | np.eye(12, dtype=bool),
+        "negative": NEGATIVE,
+    }  # a row is not its own positive
     # N-pair draws other pairs among candidates, without the weight of the lengths.
     among = {"candidates": losses.Candidates(X, POSITIVE, NEGATIVE)} if name == "n_pair" else {}
 
@@ -43,7 +46,11 @@ def test_masks_of_equal_labels_give_the_loss_of_the_labels(name: str, x64: None)
     ("name", "expected", "options"),
     [
         ("contrastive", public.contrastive, {"negative_margin": 0.9}),
-        ("multi_similarity", partial(public.multi_similarity, mining=False), {"mining": False, "copies": "keep"}),
+        (
+            "multi_similarity",
+            partial(public.multi_similarity, mining=False),
+            {"mining": False, "copies": "keep"},
+        ),
         ("sup_con", public.sup_con, {"temperature": 0.2}),
         ("nt_xent", public.nt_xent, {"temperature": 0.2}),
     ],
@@ -79,12 +86,17 @@ def test_easy_and_semi_hard_positives() -> None:
         nearest = p[d[i, p].argmin()]
         beyond = n[d[i, n] > d[i, nearest]]
         assert easy.positives[i] == nearest
-        assert easy.negatives[i] == (beyond[d[i, beyond].argmin()] if len(beyond) else n[d[i, n].argmax()])
+        assert easy.negatives[i] == (
+            beyond[d[i, beyond].argmin()] if len(beyond) else n[d[i, n].argmax()]
+        )
         hardest = n[d[i, n].argmin()]
         before = p[d[i, p] < d[i, hardest]]
         assert semi.valid[i] == (len(before) > 0)
         if len(before):
-            assert (semi.positives[i], semi.negatives[i]) == (before[d[i, before].argmax()], hardest)
+            assert (semi.positives[i], semi.negatives[i]) == (
+                before[d[i, before].argmax()],
+                hardest,
+            )
 
 
 def test_an_upper_cut_off_of_the_distance() -> None:
@@ -111,7 +123,11 @@ def test_a_distance_of_ones_own(x64: None) -> None:
         lambda x, y: (triplet(x, y, mining="all"), triplet(x, y, mining="hard"), contrastive(x, y))
     )(X, LABELS)
     np.testing.assert_allclose(found, np.mean(np.maximum(hinges, 0)), rtol=1e-12)
-    expected = [max(d[i][POSITIVE[i]].max() - d[i][NEGATIVE[i]].min() + 0.2, 0) for i in range(12) if POSITIVE[i].any()]
+    expected = [
+        max(d[i][POSITIVE[i]].max() - d[i][NEGATIVE[i]].min() + 0.2, 0)
+        for i in range(12)
+        if POSITIVE[i].any()
+    ]
     np.testing.assert_allclose(hard, np.mean(expected), rtol=1e-12)
     push = np.maximum(9 - d, 0)[NEGATIVE]
     np.testing.assert_allclose(pairs, d[POSITIVE].mean() + push[push > 0].mean(), rtol=1e-12)
@@ -120,10 +136,19 @@ def test_a_distance_of_ones_own(x64: None) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"positive": NEAR[:5], "negative": FAR}, r"positive: has shape \[5, 12\]; give \[12, 12\]"),
+        (
+            {"positive": NEAR[:5], "negative": FAR},
+            r"positive: has shape \[5, 12\]; give \[12, 12\]",
+        ),
         ({"positive": NEAR, "negative": NEAR}, r"positive, negative: pair \(\d+, \d+\) is in both"),
-        ({"positive": WEIGHTS, "negative": FAR}, "positive: holds float.*; give bool; only contrastive, "),
-        ({"positive": NEAR, "negative": FAR, "candidates": X[:7]}, r"positive: has shape \[12, 12\]; give \[12, 7\]"),
+        (
+            {"positive": WEIGHTS, "negative": FAR},
+            "positive: holds float.*; give bool; only contrastive, ",
+        ),
+        (
+            {"positive": NEAR, "negative": FAR, "candidates": X[:7]},
+            r"positive: has shape \[12, 12\]; give \[12, 7\]",
+        ),
     ],
 )
 def test_relations_that_do_not_fit(given: dict[str, Any], message: str) -> None:

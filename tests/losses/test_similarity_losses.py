@@ -19,14 +19,21 @@ LABELS = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 2, 2])
 
 def test_large_exponents_do_not_overflow() -> None:
     similarity = np.array([[0, -1, 1]], np.float32)
-    options: dict[str, Any] = {"alpha": 200.0, "beta": 200.0, "base": 0.0, "epsilon": 0.0, "divisor": "batch"}
+    options: dict[str, Any] = {
+        "alpha": 200.0,
+        "beta": 200.0,
+        "base": 0.0,
+        "epsilon": 0.0,
+        "divisor": "batch",
+    }
     loss = jax.jit(partial(ms.multi_similarity_loss, **options, mining=False, copies="drop"))
     one, *_ = loss(similarity, similarity < 0, similarity > 0)
     np.testing.assert_allclose(one, 2.0, rtol=1e-6)
 
 
 def test_circle(x64: None) -> None:
-    """Value and gradient by a loop over anchors, with the weights alpha constant in the gradient."""
+    """Value and gradient by a loop over anchors, with the weights alpha constant in the
+    gradient."""
 
     def by_anchors(x: jax.Array, margin: jax.Array, gamma: jax.Array) -> jax.Array:
         rows = x / jnp.linalg.norm(x, axis=1, keepdims=True)
@@ -36,7 +43,9 @@ def test_circle(x64: None) -> None:
             near, far = same & (np.arange(12) != i), ~same
             if near.any():
                 p, n = rows[near] @ rows[i], rows[far] @ rows[i]
-                alpha_p, alpha_n = jax.lax.stop_gradient((jnp.maximum(1 + margin - p, 0), jnp.maximum(n + margin, 0)))
+                alpha_p, alpha_n = jax.lax.stop_gradient(
+                    (jnp.maximum(1 + margin - p, 0), jnp.maximum(n + margin, 0))
+                )
                 pull = jnp.exp(-gamma * alpha_p * (p - 1 + margin)).sum()
                 found.append(jnp.log1p(pull * jnp.exp(gamma * alpha_n * (n - margin)).sum()))
         assert len(found) == 11
@@ -47,6 +56,8 @@ def test_circle(x64: None) -> None:
 
     functions = [jax.jit(jax.value_and_grad(function)) for function in (value, by_anchors)]
     for margin, gamma in ((0.4, 80.0), (0.25, 120.0), (0.1, 2.0)):
-        (ours, gradient), (expected, slopes) = (function(EMBEDDINGS, margin, gamma) for function in functions)
+        (ours, gradient), (expected, slopes) = (
+            function(EMBEDDINGS, margin, gamma) for function in functions
+        )
         assert float(ours) == pytest.approx(float(expected), rel=1e-9)
         np.testing.assert_allclose(gradient, slopes, rtol=1e-7, atol=1e-9 * np.abs(slopes).max())

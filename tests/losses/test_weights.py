@@ -13,7 +13,18 @@ from dml_jax import losses
 from dml_jax.losses import Candidates
 from tests.losses import test_public as public
 from tests.losses.test_duplicates import with_duplicates
-from tests.losses.test_public import BETA, BIAS, CALLS, CENTERS, KERNEL, KEY, LABELS, POSITIVE, PROXIES, X
+from tests.losses.test_public import (
+    BETA,
+    BIAS,
+    CALLS,
+    CENTERS,
+    KERNEL,
+    KEY,
+    LABELS,
+    POSITIVE,
+    PROXIES,
+    X,
+)
 
 Loss = Callable[..., jax.Array]
 OF_CLASSES: dict[str, tuple[Loss, tuple[np.ndarray, ...], dict[str, Any]]] = {
@@ -41,20 +52,37 @@ OF_PAIRS: dict[str, tuple[Loss, tuple[np.ndarray, ...], dict[str, Any]]] = {
     "smooth_ap": (losses.smooth_ap, (), {"temperature": 0.1}),
     "recall_at_k": (losses.recall_at_k, (), {"temperature": 0.1}),
 }
-FAST = ("subcenter_arcface", "proxy_anchor", "contrastive", "margin, pairs", "multi_similarity, active")
-INPUTS = [*(np.random.default_rng(seed).normal(size=(12, 5)) for seed in range(10)), with_duplicates().astype(float)]
+FAST = (
+    "subcenter_arcface",
+    "proxy_anchor",
+    "contrastive",
+    "margin, pairs",
+    "multi_similarity, active",
+)
+INPUTS = [
+    *(np.random.default_rng(seed).normal(size=(12, 5)) for seed in range(10)),
+    with_duplicates().astype(float),
+]
 
 
 def test_every_loss_is_weighted() -> None:
-    tested = {name.split(",")[0] for name in {**OF_CLASSES, **OF_PAIRS}} | {"lifted_structure", "n_pair"}
+    tested = {name.split(",")[0] for name in {**OF_CLASSES, **OF_PAIRS}} | {
+        "lifted_structure",
+        "n_pair",
+    }
     assert tested == set(CALLS)
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in (*OF_CLASSES, *OF_PAIRS)]
+    "name",
+    [
+        pytest.param(n, marks=() if n in FAST else pytest.mark.slow)
+        for n in (*OF_CLASSES, *OF_PAIRS)
+    ],
 )
 def test_anchors_count_as_often_as_their_weights(name: str, x64: None) -> None:
-    """Values and gradients, on ten random batches, one with copies and zeros, and one with a single class."""
+    """Values and gradients, on ten random batches, one with copies and zeros, and one with a single
+    class."""
     loss, tables, options = (OF_CLASSES | OF_PAIRS)[name]
     given = tuple(map(jnp.asarray, tables))
 
@@ -73,17 +101,27 @@ def test_anchors_count_as_often_as_their_weights(name: str, x64: None) -> None:
     for seed, x in enumerate([*INPUTS, X]):
         labels = np.zeros(12, int) if seed == len(INPUTS) else LABELS
         rows = np.random.default_rng(seed).integers(12, size=12)
-        (value, gradient), (expected, slopes) = (f(*map(jnp.asarray, (x, labels, rows))) for f in functions)
+        (value, gradient), (expected, slopes) = (
+            f(*map(jnp.asarray, (x, labels, rows))) for f in functions
+        )
         np.testing.assert_allclose(value, expected, rtol=1e-10, atol=1e-13)
-        np.testing.assert_allclose(gradient, slopes, rtol=1e-7, atol=1e-9 * max(1.0, float(jnp.abs(slopes).max())))
+        np.testing.assert_allclose(
+            gradient, slopes, rtol=1e-7, atol=1e-9 * max(1.0, float(jnp.abs(slopes).max()))
+        )
 
 
 def test_lifted_structure_and_n_pair(x64: None) -> None:
-    x, labels, weights = jnp.asarray(X), jnp.asarray(LABELS), np.random.default_rng(0).uniform(0, 2, 12)
+    x, labels, weights = (
+        jnp.asarray(X),
+        jnp.asarray(LABELS),
+        np.random.default_rng(0).uniform(0, 2, 12),
+    )
     found = jax.jit(losses.lifted_structure)(x, labels, weights=weights)
     np.testing.assert_allclose(found, public.lifted_structure(weights), rtol=1e-9)
 
-    each = np.asarray(jax.jit(lambda x: losses.per_anchor(losses.n_pair, x, labels, l2=0.0, key=KEY))(x))
+    each = np.asarray(
+        jax.jit(lambda x: losses.per_anchor(losses.n_pair, x, labels, l2=0.0, key=KEY))(x)
+    )
     unweighted = float(jax.jit(losses.n_pair)(x, labels, l2=0.0, key=KEY))
     counted = each > 0  # one anchor of each class with a pair
     assert counted.sum() == 4
@@ -110,10 +148,16 @@ def test_the_loss_of_each_anchor(x64: None) -> None:
 
 
 def test_only_the_ratios_of_weights_matter(x64: None) -> None:
-    x, labels, weights = jnp.asarray(X), jnp.asarray(LABELS), jnp.asarray(np.random.default_rng(0).uniform(0, 2, 12))
+    x, labels, weights = (
+        jnp.asarray(X),
+        jnp.asarray(LABELS),
+        jnp.asarray(np.random.default_rng(0).uniform(0, 2, 12)),
+    )
     for divisor in ("triplets", "pairs"):
         margin = jax.jit(partial(losses.margin, mining="hard", divisor=divisor))
-        large, small = (margin(x, labels, jnp.asarray(BETA), weights=w) for w in (weights, weights / 1000))
+        large, small = (
+            margin(x, labels, jnp.asarray(BETA), weights=w) for w in (weights, weights / 1000)
+        )
         np.testing.assert_allclose(small, large, rtol=1e-12)
 
 

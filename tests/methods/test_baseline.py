@@ -33,7 +33,9 @@ def batch(labels: Any = None, seed: int = 0) -> Batch:
     return drawn if labels is None else drawn._replace(labels=np.asarray(labels, np.int32))
 
 
-def built(config: baseline.Config, dtype: Any = jnp.float32, rate: float = 0.1) -> tuple[Any, Any, Any]:
+def built(
+    config: baseline.Config, dtype: Any = jnp.float32, rate: float = 0.1
+) -> tuple[Any, Any, Any]:
     """(method, initial state, jitted step)."""
     method, optimizer = baseline.build(config, toys.linear(dtype=dtype), DATA), optax.sgd(rate)
     params, model_state = toys.drawn(method)
@@ -45,11 +47,15 @@ SHORT = ("proxy_anchor", "soft_triple", "triplet", "margin", "multi_similarity",
 
 
 @pytest.mark.parametrize(
-    "loss", [pytest.param(loss, marks=[] if loss in SHORT else [pytest.mark.slow]) for loss in LOSSES]
+    "loss",
+    [pytest.param(loss, marks=[] if loss in SHORT else [pytest.mark.slow]) for loss in LOSSES],
 )
 def test_every_loss_takes_finite_steps(loss: Any) -> None:
-    """On regular and degenerate batches, with one compilation, from float32 and bfloat16 features."""
-    config = baseline.make_config(loss, embedding_dim=5, memory=24 if loss in baseline.PAIR_LOSSES else 0)
+    """On regular and degenerate batches, with one compilation, from float32 and bfloat16
+    features."""
+    config = baseline.make_config(
+        loss, embedding_dim=5, memory=24 if loss in baseline.PAIR_LOSSES else 0
+    )
     dtype = jnp.bfloat16 if loss in baseline.PAIR_LOSSES else jnp.float32
     method, state, update = built(config, dtype, rate=1e-3)
     images = np.asarray(batch().images)
@@ -69,13 +75,19 @@ def test_every_loss_takes_finite_steps(loss: Any) -> None:
             assert terms["grad_norm"] > 0
     assert update._cache_size() == 1
     embedded = jax.jit(method.embed)(state.params, state.model_state, images[0])
-    np.testing.assert_allclose(np.linalg.norm(np.asarray(embedded, np.float32), axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(
+        np.linalg.norm(np.asarray(embedded, np.float32), axis=1), 1, rtol=1e-5
+    )
 
 
 def test_loss_from_pixels() -> None:
     """The mean of the smoothed normalised softmax, computed in NumPy from the images."""
     config = baseline.make_config(
-        "normalized_softmax", {"temperature": 0.2, "smoothing": 0.1}, embedding_dim=5, pooling="max", layer_norm=True
+        "normalized_softmax",
+        {"temperature": 0.2, "smoothing": 0.1},
+        embedding_dim=5,
+        pooling="max",
+        layer_norm=True,
     )
     method, state, _ = built(config)
     loss, _ = jax.jit(partial(step.loss, method))(
@@ -101,22 +113,40 @@ def test_without_a_linear_layer() -> None:
     assert params["loss"]["proxy_nca_proxies"].shape == (SIZE, 7)
     assert model_state["memory"]["embeddings"].shape == (SIZE, 7)
     tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["backbone"])
-    pooled = ((np.asarray(batch().images[0], np.float64) / 255 - 0.5) @ tree["kernel"] + tree["bias"]).mean(axis=(1, 2))
+    pooled = (
+        (np.asarray(batch().images[0], np.float64) / 255 - 0.5) @ tree["kernel"] + tree["bias"]
+    ).mean(axis=(1, 2))
     embeddings = jax.jit(method.embed)(params, model_state, batch().images[0])
-    np.testing.assert_allclose(embeddings, pooled / np.linalg.norm(pooled, axis=1, keepdims=True), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        embeddings, pooled / np.linalg.norm(pooled, axis=1, keepdims=True), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_a_sum_of_losses_with_weights() -> None:
     """contrastive + 0.5 classifier; the memory adds the pair loss."""
     options = {"normalized_softmax": {"temperature": 0.3}}
     config = baseline.make_config(
-        "contrastive+normalized_softmax+proxy_nca", options, embedding_dim=5, memory=SIZE, weights=(1.0, 0.5, 0.0)
+        "contrastive+normalized_softmax+proxy_nca",
+        options,
+        embedding_dim=5,
+        memory=SIZE,
+        weights=(1.0, 0.5, 0.0),
     )
     method, state, update = built(config, rate=0.0)
     alone = {}
-    for loss, options in {"contrastive": {}, "normalized_softmax": {"temperature": 0.3}, "proxy_nca": {}}.items():
-        single = baseline.build(baseline.make_config(loss, options, embedding_dim=5), toys.linear(), DATA)
-        own = {name.removeprefix(f"{loss}_"): leaf for name, leaf in state.params["loss"].items() if loss in name}
+    for loss, options in {
+        "contrastive": {},
+        "normalized_softmax": {"temperature": 0.3},
+        "proxy_nca": {},
+    }.items():
+        single = baseline.build(
+            baseline.make_config(loss, options, embedding_dim=5), toys.linear(), DATA
+        )
+        own = {
+            name.removeprefix(f"{loss}_"): leaf
+            for name, leaf in state.params["loss"].items()
+            if loss in name
+        }
         params = {**state.params, "loss": own}
         of_batch = jax.jit(partial(step.loss, single))
         alone[loss], _ = of_batch(params, state.model_state, batch(), state.step, jax.random.key(1))
@@ -154,15 +184,22 @@ def test_a_relation_in_place_of_equal_labels() -> None:
 
 def test_a_distance_in_training_and_evaluation() -> None:
     path = "tests.plugins.distance"
-    config = baseline.make_config("triplet", {"mining": "all"}, embedding_dim=5, distance=f"{path}.poincare")
+    config = baseline.make_config(
+        "triplet", {"mining": "all"}, embedding_dim=5, distance=f"{path}.poincare"
+    )
     method, state, update = built(config, rate=0.0)
     assert method.distance is distance.poincare
     x = jax.jit(method.embed)(state.params, state.model_state, batch().images[0])
     assert not np.allclose(np.linalg.norm(x, axis=1), 1)  # embeddings as they are
     _, terms = update(state, batch(), jax.random.key(1))
-    expected = jax.jit(partial(losses.triplet, mining="all", distance=distance.poincare))(x, batch().labels)
+    expected = jax.jit(partial(losses.triplet, mining="all", distance=distance.poincare))(
+        x, batch().labels
+    )
     assert float(terms["loss"]) == pytest.approx(float(expected), rel=1e-5)
-    with pytest.raises(ConfigError, match=r"^method\.distance='tests.plugins.distance.absent': .* no function absent"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^method\.distance='tests.plugins.distance.absent': .* no function absent",
+    ):
         baseline.build(replace(config, distance=f"{path}.absent"), toys.linear(), DATA)
 
 
@@ -177,7 +214,9 @@ def test_the_memory_adds_the_loss_against_past_batches() -> None:
         assert set(terms) == {"loss", "memory", "grad_norm"}
     assert past[:2] == [0, 0]
     assert min(past[2:]) > 0
-    np.testing.assert_array_equal(state.model_state["memory"]["labels"], np.tile(np.arange(SIZE) // 4, 2))
+    np.testing.assert_array_equal(
+        state.model_state["memory"]["labels"], np.tile(np.arange(SIZE) // 4, 2)
+    )
 
     # The network is frozen, so at step 4 the memory holds the embeddings of steps 2 and 3.
     method = baseline.build(config, toys.linear(), DATA)
@@ -186,17 +225,24 @@ def test_the_memory_adds_the_loss_against_past_batches() -> None:
     same = np.tile(batch().labels[:, None] == batch().labels[None], 2)
     memory = losses.Candidates(np.concatenate([y, z]), same, ~same)
     contrastive = jax.jit(losses.contrastive)
-    assert past[3] == pytest.approx(float(contrastive(x, batch().labels, candidates=memory)), rel=1e-4)
+    assert past[3] == pytest.approx(
+        float(contrastive(x, batch().labels, candidates=memory)), rel=1e-4
+    )
     assert in_batch[3] == pytest.approx(float(contrastive(x, batch().labels)), rel=1e-4)
 
 
 def test_parameters_of_the_losses() -> None:
     shapes = {}
     for loss in LOSSES:
-        method = baseline.build(baseline.make_config(loss, embedding_dim=5), toys.linear(), TrainingSet(6, 6))
+        method = baseline.build(
+            baseline.make_config(loss, embedding_dim=5), toys.linear(), TrainingSet(6, 6)
+        )
         params, model_state = jax.eval_shape(method.init, jax.random.key(0), batch())
         assert set(params) == {"backbone", "embedding", "loss"}
-        assert {name: leaf.shape for name, leaf in params["embedding"].items()} == {"kernel": (7, 5), "bias": (5,)}
+        assert {name: leaf.shape for name, leaf in params["embedding"].items()} == {
+            "kernel": (7, 5),
+            "bias": (5,),
+        }
         assert set(model_state) == {"backbone"}
         shapes[loss] = {name: leaf.shape for name, leaf in params["loss"].items()}
     assert shapes["cross_entropy"] == {"kernel": (5, 6), "bias": (6,)}
@@ -210,11 +256,15 @@ def test_parameters_of_the_losses() -> None:
 def test_initial_parameters_of_the_losses() -> None:
     def initial(loss: str, options: dict[str, Any] | None = None) -> Any:
         method = baseline.build(
-            baseline.make_config(loss, options, embedding_dim=50), toys.linear(), TrainingSet(400, 400)
+            baseline.make_config(loss, options, embedding_dim=50),
+            toys.linear(),
+            TrainingSet(400, 400),
         )
         return jax.jit(method.init)(jax.random.key(0), batch())[0]["loss"]
 
-    np.testing.assert_array_equal(initial("margin", {"beta": 0.7})["beta"], np.full(400, 0.7, np.float32))
+    np.testing.assert_array_equal(
+        initial("margin", {"beta": 0.7})["beta"], np.full(400, 0.7, np.float32)
+    )
     assert np.std(initial("proxy_nca")["proxies"]) == pytest.approx((2 / 400) ** 0.5, rel=0.03)
     classifier = initial("cross_entropy")
     for leaf in (classifier["kernel"], classifier["bias"]):
@@ -231,7 +281,8 @@ def nearest(embeddings, labels, proxies: Proxies, *, steepness=16.0, text="unuse
 
 
 def test_functions_of_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The guide's loss as printed, and one with proxies: their signatures are all that declares them."""
+    """The guide's loss as printed, and one with proxies: their signatures are all that declares
+    them."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     own = next(block for block in blocks if "def my_loss" in block)
     (tmp_path / "guide_losses.py").write_text(own + WITH_PROXIES)
@@ -254,7 +305,9 @@ def test_functions_of_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyP
     proxy_anchor = jax.jit(partial(losses.proxy_anchor, alpha=8.0))
     expected = proxy_anchor(embedded, batch().labels, state.params["loss"]["proxies"])
     assert float(value) == pytest.approx(float(expected), rel=1e-5)
-    with pytest.raises(ConfigError, match=r"guide_losses has no function absent\(embeddings, labels\)"):
+    with pytest.raises(
+        ConfigError, match=r"guide_losses has no function absent\(embeddings, labels\)"
+    ):
         baseline.make_config("guide_losses.absent")
 
 
@@ -270,7 +323,10 @@ def test_a_resolved_configuration_has_the_options_of_one_loss(loss: str) -> None
     [
         ({"loss": "tripet"}, r"method\.loss='tripet': did you mean triplet"),
         ({"loss": ["triplet"]}, r"method\.loss=\['triplet'\]: "),
-        ({"loss": "triplet", "triplet": {"marign": 0.3}}, r"method\.triplet\.marign: .*did you mean margin"),
+        (
+            {"loss": "triplet", "triplet": {"marign": 0.3}},
+            r"method\.triplet\.marign: .*did you mean margin",
+        ),
         ({"loss": "triplet+arcfce"}, r"method\.loss='triplet\+arcfce': did you mean arcface"),
         ({"loss": "triplet+triplet"}, r"method\.loss='triplet\+triplet': names a loss twice"),
         (

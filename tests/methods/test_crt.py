@@ -1,4 +1,5 @@
-"""CRT: equation 1 against its printed form, the variants in the paper's tables, and the whole method."""
+"""CRT: equation 1 against its printed form, the variants in the paper's tables, and the whole
+method."""
 
 from functools import partial
 from typing import Any
@@ -33,7 +34,10 @@ def test_the_residuals_of_all_positions_are_never_materialized() -> None:
     def sizes(jaxpr: Any) -> list[int]:
         found = [v.aval.size for eqn in jaxpr.eqns for v in eqn.outvars]
         inner = [
-            sub for eqn in jaxpr.eqns for sub in jax.tree.leaves(list(eqn.params.values())) if hasattr(sub, "eqns")
+            sub
+            for eqn in jaxpr.eqns
+            for sub in jax.tree.leaves(list(eqn.params.values()))
+            if hasattr(sub, "eqns")
         ]
         return found + [size for sub in inner for size in sizes(sub)]
 
@@ -50,7 +54,11 @@ def test_initial_values_follow_torch_linear() -> None:
     config = crt.Config(prototypes=(8, 8), embedding_dims=(32, 32), hidden_dim=64)
     params = jax.tree.map(np.asarray, parameters(jax.random.key(3), 16, config))
     trunk, output = params["branch1"], params["branch1"]["output"]
-    for values, fan_in in ((trunk["prototypes"], 16), (trunk["hidden"]["kernel"], 16), (output["kernel"], 64)):
+    for values, fan_in in (
+        (trunk["prototypes"], 16),
+        (trunk["hidden"]["kernel"], 16),
+        (output["kernel"], 64),
+    ):
         bound = fan_in**-0.5
         assert 0.9 * bound < np.abs(values).max() <= bound
     assert not np.array_equal(trunk["hidden"]["kernel"][0], trunk["hidden"]["kernel"][1])
@@ -71,11 +79,19 @@ def test_variants(options: dict[str, Any], terms: set[str], leaves: int) -> None
     method = crt.build(config, toys.linear(), DATA)
     batch = toys.batch(1)
     params, model_state = toys.drawn(method)
-    loss, aux = jax.jit(partial(step.loss, method))(params, model_state, batch, np.int32(0), jax.random.key(1))
-    counts = {f"{kind}{b}" for kind in ("positives", "negatives", "multi_similarity") for b in (1, 2)}
+    loss, aux = jax.jit(partial(step.loss, method))(
+        params, model_state, batch, np.int32(0), jax.random.key(1)
+    )
+    counts = {
+        f"{kind}{b}" for kind in ("positives", "negatives", "multi_similarity") for b in (1, 2)
+    }
     assert set(aux.metrics) == counts | terms | {"consistency"}
     logged = jax.tree.map(np.asarray, aux.metrics)
-    weighted = logged["multi_similarity1"] + 0.1 * logged["multi_similarity2"] + 0.9 * logged["consistency"]
+    weighted = (
+        logged["multi_similarity1"]
+        + 0.1 * logged["multi_similarity2"]
+        + 0.9 * logged["consistency"]
+    )
     np.testing.assert_allclose(loss, weighted + sum(logged[term] for term in terms), rtol=1e-6)
     assert len(jax.tree.leaves({key: params[key] for key in crt.BRANCHES})) == leaves
     embedded = jax.jit(method.embed)(params, model_state, batch.images[0])
@@ -84,7 +100,9 @@ def test_variants(options: dict[str, Any], terms: set[str], leaves: int) -> None
 
 
 def test_invalid_options() -> None:
-    with pytest.raises(ConfigError, match=r"prototypes=\(49, 64\): branches that share .* need the same number"):
+    with pytest.raises(
+        ConfigError, match=r"prototypes=\(49, 64\): branches that share .* need the same number"
+    ):
         crt.Config(prototypes=(49, 64))
     assert crt.Config(prototypes=(49, 64), sharing="separate").prototypes == (49, 64)
     with pytest.raises(ConfigError, match=r"method\.multi_similarity\.divisor='pairs'"):

@@ -1,4 +1,5 @@
-"""The whole of DiVA: options, subsets of tasks, momentum network and queue, degenerate batches, devices."""
+"""The whole of DiVA: options, subsets of tasks, momentum network and queue, degenerate batches,
+devices."""
 
 import dataclasses
 import itertools
@@ -41,7 +42,11 @@ def initial() -> tuple[Any, Any, Any]:
 
 @pytest.mark.parametrize("freeze", [True, False])
 def test_the_backbone_is_in_a_group_of_another_name(freeze: bool) -> None:
-    groups = {"model": Group(1e-3, freeze=freeze), "beta": Group(1e-3), "psi": Group(1e-3, freeze=True)}
+    groups = {
+        "model": Group(1e-3, freeze=freeze),
+        "beta": Group(1e-3),
+        "psi": Group(1e-3, freeze=True),
+    }
     config = SimpleNamespace(method=SMALL, train=SimpleNamespace(groups=groups))
     assert backbone_is_frozen(config) == freeze
 
@@ -69,12 +74,19 @@ def test_subsets_of_tasks(tasks: tuple[str, ...]) -> None:
     assert set(aux.metrics) == {*tasks, *(["decorrelation"] if decorrelated else [])}
     assert (aux.carry is not None) == contrastive
     assert method.hooks.views == 1 + contrastive
-    assert ("queue" in model_state) == ("key" in model_state) == (method.hooks.fill is not None) == contrastive
+    assert (
+        ("queue" in model_state)
+        == ("key" in model_state)
+        == (method.hooks.fill is not None)
+        == contrastive
+    )
     assert set(params["heads"]) == set(tasks)
     assert len(params["psi"]) == (len(tasks) - 1 if decorrelated else 0)
     assert (method.hooks.after is not None) == contrastive
     following = (
-        jax.eval_shape(method.hooks.after, params, aux.model_state, aux.carry) if contrastive else aux.model_state
+        jax.eval_shape(method.hooks.after, params, aux.model_state, aux.carry)
+        if contrastive
+        else aux.model_state
     )
     shapes = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)  # noqa: E731
     assert shapes(following) == shapes(model_state)
@@ -94,7 +106,8 @@ def test_subsets_of_tasks(tasks: tuple[str, ...]) -> None:
         ({"rho": (1.0, 2.0)}, "method.rho=(1.0, 2.0): must hold one number"),
         (
             {"tasks": ("selfsimilarity",), "selfsimilarity": "rotnet"},
-            "method.selfsimilarity='rotnet': has no embedding; add another task to tasks=('selfsimilarity',)",
+            "method.selfsimilarity='rotnet': has no embedding; add another task to "
+            "tasks=('selfsimilarity',)",
         ),
         (
             {"learners": "discriminative", "selfsimilarity": "spread"},
@@ -111,24 +124,41 @@ def test_invalid_options(options: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize(("shared", "classes"), [("random", 1), ("standard", 2)])
 def test_too_few_classes_for_the_triplets(shared: Any, classes: int) -> None:
-    with pytest.raises(ConfigError, match=f"needs {classes + 1} training classes, the data has {classes}"):
-        diva.build(dataclasses.replace(SMALL, shared=shared), toys.backbone(), DATA._replace(classes=classes))
+    with pytest.raises(
+        ConfigError, match=f"needs {classes + 1} training classes, the data has {classes}"
+    ):
+        diva.build(
+            dataclasses.replace(SMALL, shared=shared),
+            toys.backbone(),
+            DATA._replace(classes=classes),
+        )
 
 
 def keys_by_hand(network: Any, images: jax.Array) -> np.ndarray:
-    """The network in evaluation mode with statistics 0 and 1, then average pooling and head; NumPy float64."""
-    patches = np.asarray(images, np.float64).reshape(len(images), 2, 4, 2, 4, 3).transpose(0, 1, 3, 2, 4, 5) / 255
+    """The network in evaluation mode with statistics 0 and 1, then average pooling and head; NumPy
+    float64."""
+    patches = (
+        np.asarray(images, np.float64)
+        .reshape(len(images), 2, 4, 2, 4, 3)
+        .transpose(0, 1, 3, 2, 4, 5)
+        / 255
+    )
     body, head = network["backbone"], network["heads"]["selfsimilarity"]
     x = patches.reshape(len(images), 4, 48) @ np.asarray(body["kernel"]) / np.sqrt(1 + 1e-5)
-    x = np.maximum(x * np.asarray(body["bn"]["scale"]) + np.asarray(body["bn"]["bias"]), 0).mean(axis=1)
+    x = np.maximum(x * np.asarray(body["bn"]["scale"]) + np.asarray(body["bn"]["bias"]), 0).mean(
+        axis=1
+    )
     y = x @ np.asarray(head["kernel"]) + np.asarray(head["bias"])
     return y / np.linalg.norm(y, axis=1, keepdims=True)
 
 
 def test_momentum_network_and_queue() -> None:
-    """Filled with first views; then second views are appended; the key network's batch statistics stay constant."""
+    """Filled with first views; then second views are appended; the key network's batch statistics
+    stay constant."""
     method, first, model_state = initial()
-    filled = method.hooks.fill(first, model_state, iter([batch(seed=5), batch(seed=6), batch(seed=7)]))
+    filled = method.hooks.fill(
+        first, model_state, iter([batch(seed=5), batch(seed=6), batch(seed=7)])
+    )
     by_hand = np.concatenate([keys_by_hand(first, batch(seed=seed).images[0]) for seed in (5, 6)])
     np.testing.assert_allclose(filled["queue"], by_hand, rtol=1e-4, atol=1e-5)
 
@@ -155,13 +185,16 @@ def test_momentum_network_and_queue() -> None:
 
 def test_a_queue_that_cannot_be_filled() -> None:
     method, params, model_state = initial()
-    with pytest.raises(DataError, match=r"16 images cannot fill a queue of 32: lower method\.queue_batches"):
+    with pytest.raises(
+        DataError, match=r"16 images cannot fill a queue of 32: lower method\.queue_batches"
+    ):
         method.hooks.fill(params, model_state, [batch()])
 
 
 @pytest.mark.parametrize("dance", ["original", "fixed"])
 def test_weights_are_equal_where_all_entries_are_cut_off(dance: Any) -> None:
-    """In float32, where the authors' floor of 1e-45 is denormal, a row or column cut off still sums to one."""
+    """In float32, where the authors' floor of 1e-45 is denormal, a row or column cut off still sums
+    to one."""
     config = dataclasses.replace(SMALL, dance=dance)
     rng = np.random.default_rng(0)
     similarities = rng.uniform(0.1, 0.95, (5, 7))
@@ -178,5 +211,8 @@ def test_weights_are_equal_where_all_entries_are_cut_off(dance: Any) -> None:
     e = np.where(2 - 2 * similarities > 1.4**2, 0, np.exp(log - log.max(axis=axis, keepdims=True)))
     e = np.maximum(e, 1e-45)
     np.testing.assert_allclose(
-        weights, e / e.sum(axis=0 if dance == "original" else 1, keepdims=True), rtol=1e-3, atol=1e-30
+        weights,
+        e / e.sum(axis=0 if dance == "original" else 1, keepdims=True),
+        rtol=1e-3,
+        atol=1e-30,
     )

@@ -21,17 +21,23 @@ def sample(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return 3 * rng.normal(size=(COUNT, CLASSES)), rng.normal(size=(COUNT, DIM))
 
 
-def reference(logits: np.ndarray, embeddings: np.ndarray, anchors: list[int], iterations: int, t: float) -> np.ndarray:
+def reference(
+    logits: np.ndarray, embeddings: np.ndarray, anchors: list[int], iterations: int, t: float
+) -> np.ndarray:
     w = np.maximum(np.corrcoef(embeddings), 0)
     x = np.exp(logits / t) / np.exp(logits / t).sum(1, keepdims=True)
     x[anchors] = np.eye(CLASSES)[LABELS[anchors]]
     for _ in range(iterations):
-        grown = np.array([[x[i, c] * (w[i] @ x[:, c]) for c in range(CLASSES)] for i in range(COUNT)])
+        grown = np.array(
+            [[x[i, c] * (w[i] @ x[:, c]) for c in range(CLASSES)] for i in range(COUNT)]
+        )
         x = grown / grown.sum(1, keepdims=True)
     return -np.log(x[np.arange(COUNT), LABELS])
 
 
-@pytest.mark.parametrize(("anchors", "iterations", "temperature"), [(1, 1, 24.0), (2, 3, 1.0), (0, 2, 0.5)])
+@pytest.mark.parametrize(
+    ("anchors", "iterations", "temperature"), [(1, 1, 24.0), (2, 3, 1.0), (0, 2, 0.5)]
+)
 def test_values_and_gradients(anchors: int, iterations: int, temperature: float) -> None:
     logits, embeddings = sample()
     config = Config(anchors=anchors, iterations=iterations, temperature=temperature)
@@ -43,7 +49,9 @@ def test_values_and_gradients(anchors: int, iterations: int, temperature: float)
 
     inputs = (logits, embeddings)
     with jax.enable_x64(True):
-        gradients, losses = jax.jit(jax.grad(total, has_aux=True))(jax.tree.map(jnp.asarray, inputs))
+        gradients, losses = jax.jit(jax.grad(total, has_aux=True))(
+            jax.tree.map(jnp.asarray, inputs)
+        )
     expected = reference(*inputs, positions, iterations, temperature)
     np.testing.assert_allclose(losses, expected, rtol=1e-10, atol=1e-12)
     assert not expected[positions].any()
@@ -51,7 +59,13 @@ def test_values_and_gradients(anchors: int, iterations: int, temperature: float)
     for which in range(2):  # central differences in a random direction
         delta = [1e-6 * rng.normal(size=v.shape) * (i == which) for i, v in enumerate(inputs)]
         ends = [
-            reference(logits + sign * delta[0], embeddings + sign * delta[1], positions, iterations, temperature).sum()
+            reference(
+                logits + sign * delta[0],
+                embeddings + sign * delta[1],
+                positions,
+                iterations,
+                temperature,
+            ).sum()
             for sign in (1, -1)
         ]
         slope = sum(float((np.asarray(g) * d).sum()) for g, d in zip(gradients, delta, strict=True))
@@ -59,24 +73,30 @@ def test_values_and_gradients(anchors: int, iterations: int, temperature: float)
 
 
 def test_similarity_to_the_anchor_of_the_class_lowers_the_loss() -> None:
-    """A wrong prior is corrected if the embedding is similar to its anchor's, and reinforced if it is not."""
+    """A wrong prior is corrected if the embedding is similar to its anchor's, and reinforced if it
+    is not."""
     labels = jnp.asarray([0, 0, 1, 1])
     logits = jnp.asarray([[9.0, 0], [0, 1], [0, 9], [0, 1]])
     separated = jnp.asarray([[1.0, -1, 0], [1, -1, 0.1], [-1, 1, 0], [-1, 1, 0.1]])
     mixed = separated[jnp.asarray([0, 2, 1, 3])]
-    second = jax.jit(lambda x: group_loss.group_loss(logits, x, labels, Config(anchors=1, temperature=1.0))[1])
+    second = jax.jit(
+        lambda x: group_loss.group_loss(logits, x, labels, Config(anchors=1, temperature=1.0))[1]
+    )
     prior = np.log(1 + np.e)  # the cross-entropy of its logits
     assert second(separated) < prior < second(mixed)
 
 
 def test_no_support_and_extreme_logits() -> None:
-    """Constant embeddings keep the priors; gradients stay finite where probabilities underflow in float32."""
+    """Constant embeddings keep the priors; gradients stay finite where probabilities underflow in
+    float32."""
     logits, embeddings = sample()
     config = Config(anchors=1, temperature=1.0)
     constant = jnp.zeros((COUNT, DIM))
     losses = jax.jit(lambda z, x: group_loss.group_loss(z, x, jnp.asarray(LABELS), config))
     expected = reference(logits, embeddings, ANCHORS[1], 0, 1.0)
-    np.testing.assert_allclose(losses(jnp.asarray(logits), constant), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        losses(jnp.asarray(logits), constant), expected, rtol=1e-5, atol=1e-6
+    )
     gradient = jax.jit(jax.grad(lambda z, x: losses(z, x).sum(), (0, 1)))
     for inputs in ((1000 * logits, embeddings), (logits, constant)):
         for leaf in gradient(*map(jnp.asarray, inputs)):

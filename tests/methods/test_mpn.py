@@ -28,7 +28,11 @@ DATA = TrainingSet(CLASSES, 16)
 @cache
 def network_and_params(config: mpn.Config) -> tuple[mpn.MessagePassingNetwork, Any]:
     network = mpn.MessagePassingNetwork(config, CLASSES)
-    init = jax.jit(lambda key: functional.init(network, key, functional.struct(1, config.embedding_dim), False)[0])
+    init = jax.jit(
+        lambda key: functional.init(
+            network, key, functional.struct(1, config.embedding_dim), False
+        )[0]
+    )
     return network, jax.tree.map(np.asarray, init(jax.random.key(0)))
 
 
@@ -37,10 +41,14 @@ def embeddings_of_length_one(*shape: int) -> np.ndarray:
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
-def refined_together(network: mpn.MessagePassingNetwork, params: Any, embeddings: jax.Array) -> jax.Array:
+def refined_together(
+    network: mpn.MessagePassingNetwork, params: Any, embeddings: jax.Array
+) -> jax.Array:
     """All nodes of one batch refined, [N, d] or [N, L d], of unit length."""
     nodes = network.apply({"params": params}, embeddings, method="initial_nodes")
-    return unit(mpn.readout(network.apply({"params": params}, nodes, method="propagate"), network.config))
+    return unit(
+        mpn.readout(network.apply({"params": params}, nodes, method="propagate"), network.config)
+    )
 
 
 def test_nodes_of_the_printed_equations_start_from_the_embeddings_themselves(x64: None) -> None:
@@ -67,7 +75,9 @@ def test_nodes_of_the_printed_equations_start_from_the_embeddings_themselves(x64
     np.testing.assert_allclose(refined, expected, rtol=1e-9, atol=1e-12)
 
     network, params = network_and_params(SMALL)
-    once, thrice = (network.apply({"params": params}, x, method="initial_nodes") for x in (f, 3 * f))
+    once, thrice = (
+        network.apply({"params": params}, x, method="initial_nodes") for x in (f, 3 * f)
+    )
     np.testing.assert_allclose(once, thrice, rtol=1e-9, atol=1e-12)
 
 
@@ -116,7 +126,9 @@ def test_dropout() -> None:
 
     @jax.jit
     def run(key: jax.Array) -> Any:
-        return network.apply({"params": params}, x, train=True, rngs={"dropout": key}, method="propagate")[0]
+        return network.apply(
+            {"params": params}, x, train=True, rngs={"dropout": key}, method="propagate"
+        )[0]
 
     first, again, other = run(jax.random.key(2)), run(jax.random.key(2)), run(jax.random.key(3))
     np.testing.assert_array_equal(first[0], again[0])
@@ -134,7 +146,9 @@ def test_only_what_the_losses_need_is_created(losses: Any, equations: Any) -> No
     assert ("mpn" in params) == (losses != "auxiliary")
     assert (method.hooks.refine is None) == (losses == "auxiliary")
     gradient = jax.value_and_grad(partial(step.loss, method), has_aux=True)
-    (value, aux), grads = jax.eval_shape(gradient, params, state, toys.batch(1), jnp.int32(0), jax.random.key(1))
+    (value, aux), grads = jax.eval_shape(
+        gradient, params, state, toys.batch(1), jnp.int32(0), jax.random.key(1)
+    )
     assert value.shape == ()
     assert len(aux.metrics) == (2 if losses == "both" else 1)
     same = lambda a, b: jax.tree.structure(a) == jax.tree.structure(b)  # noqa: E731
@@ -167,8 +181,12 @@ def test_refinement_against_a_gallery() -> None:
     refined = method.hooks.refine({"mpn": params}, {}, queries, gallery)
     assert refined.shape == (20, 8)
     np.testing.assert_allclose(np.linalg.norm(refined, axis=1), 1, rtol=1e-5)
-    concatenated = mpn.build(dataclasses.replace(SMALL, layers=2, concatenate=True), toys.linear(), DATA)
-    with pytest.raises(ConfigError, match=r"method\.concatenate=True: .* 16 dimensions and the gallery 8"):
+    concatenated = mpn.build(
+        dataclasses.replace(SMALL, layers=2, concatenate=True), toys.linear(), DATA
+    )
+    with pytest.raises(
+        ConfigError, match=r"method\.concatenate=True: .* 16 dimensions and the gallery 8"
+    ):
         concatenated.hooks.refine({"mpn": params}, {}, queries, gallery)
 
 
@@ -190,7 +208,17 @@ def test_refinement_in_given_groups(equations: mpn.Equations, x64: None) -> None
     refine = mpn.build(config, toys.linear(), DATA).hooks.refine
     refined = np.asarray(refine({"mpn": params}, {}, embeddings, groups=groups))
     assert refined.shape == (9, 16)
-    first = {0: (0, 0), 4: (0, 1), 2: (0, 2), 7: (0, 3), 1: (1, 0), 3: (1, 3), 5: (2, 0), 6: (2, 1), 8: (2, 3)}
+    first = {
+        0: (0, 0),
+        4: (0, 1),
+        2: (0, 2),
+        7: (0, 3),
+        1: (1, 0),
+        3: (1, 3),
+        5: (2, 0),
+        6: (2, 1),
+        8: (2, 3),
+    }
     together = jax.jit(partial(refined_together, network))
     expected = [np.asarray(together(params, embeddings[batch])) for batch in batches]
     for row, (number, position) in first.items():

@@ -1,4 +1,5 @@
-"""Students: the teacher's term against NumPy in float64; the loss of a batch; outputs of teachers; errors."""
+"""Students: the teacher's term against NumPy in float64; the loss of a batch; outputs of teachers;
+errors."""
 
 from dataclasses import replace
 from functools import partial
@@ -43,7 +44,11 @@ def reference(embeddings: np.ndarray, logits: np.ndarray, kind: str, tau: float)
         case "imitation":
             return float(huber(embeddings - TEACHER_EMBEDDINGS).sum() / embeddings.size)
         case _:
-            return float(np.abs(relative_distances(TEACHER_EMBEDDINGS) - relative_distances(embeddings)).sum())
+            return float(
+                np.abs(
+                    relative_distances(TEACHER_EMBEDDINGS) - relative_distances(embeddings)
+                ).sum()
+            )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -51,7 +56,9 @@ def reference(embeddings: np.ndarray, logits: np.ndarray, kind: str, tau: float)
 def test_values_and_gradients(kind: Any, tau: float, x64: None) -> None:
     config = replace(SMALL, kind=kind, soft_temperature=tau)
     outputs = Teaching(jnp.asarray(TEACHER_EMBEDDINGS), jnp.asarray(TEACHER_LOGITS))
-    value_and_grad = jax.value_and_grad(lambda x, z: student.teacher_loss(x, z, outputs, config), (0, 1))
+    value_and_grad = jax.value_and_grad(
+        lambda x, z: student.teacher_loss(x, z, outputs, config), (0, 1)
+    )
     value, gradients = jax.jit(value_and_grad)(jnp.asarray(EMBEDDINGS), jnp.asarray(LOGITS))
     assert float(value) == pytest.approx(reference(EMBEDDINGS, LOGITS, kind, tau), rel=1e-12)
     delta = 1e-6
@@ -62,12 +69,17 @@ def test_values_and_gradients(kind: Any, tau: float, x64: None) -> None:
                 inputs = [EMBEDDINGS.copy(), LOGITS.copy()]
                 inputs[which][position] += sign * delta
                 ends.append(reference(*inputs, kind, tau))
-            assert float(gradient[position]) == pytest.approx((ends[0] - ends[1]) / (2 * delta), rel=1e-6, abs=1e-8)
+            assert float(gradient[position]) == pytest.approx(
+                (ends[0] - ends[1]) / (2 * delta), rel=1e-6, abs=1e-8
+            )
 
 
 def test_relational_loss_of_equal_embeddings() -> None:
     """Finite, and equal to the sum of the teacher's relative distances."""
-    config, outputs = replace(SMALL, kind="relational"), Teaching(jnp.asarray(TEACHER_EMBEDDINGS, jnp.float32))
+    config, outputs = (
+        replace(SMALL, kind="relational"),
+        Teaching(jnp.asarray(TEACHER_EMBEDDINGS, jnp.float32)),
+    )
     relational = jax.value_and_grad(lambda x: student.teacher_loss(x, x, outputs, config))
     value, gradient = jax.jit(relational)(jnp.ones((6, 5)))
     assert float(value) == pytest.approx(36)  # their mean is 1
@@ -89,7 +101,9 @@ def test_loss_of_a_batch() -> None:
         return Teaching(scale * images.reshape(len(images), -1)[:, :8].astype(jnp.float32))
 
     def objective(params: Any, scale: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-        return loss(method, params, state, batch._replace(teacher=jax.tree_util.Partial(teacher, scale)))
+        return loss(
+            method, params, state, batch._replace(teacher=jax.tree_util.Partial(teacher, scale))
+        )
 
     differentiate = jax.jit(jax.value_and_grad(objective, (0, 1), has_aux=True))
     (value, terms), gradients = differentiate(params, jnp.asarray(0.01))
@@ -115,7 +129,11 @@ def test_a_student_teaches_the_logits_of_its_loss() -> None:
     [
         ("distillation", Teaching(jnp.ones((16, 8))), "has logits of 0 classes"),
         ("distillation_kl", Teaching(jnp.ones((16, 8))), "has logits of 0 classes"),
-        ("distillation", Teaching(jnp.ones((16, 8)), jnp.ones((16, 5))), "logits of 5 classes, but the data has 4"),
+        (
+            "distillation",
+            Teaching(jnp.ones((16, 8)), jnp.ones((16, 5))),
+            "logits of 5 classes, but the data has 4",
+        ),
         ("imitation", Teaching(jnp.ones((16, 12))), "12 dimensions, .* method.embedding_dim=8"),
     ],
 )
@@ -134,5 +152,7 @@ def test_relational_loss_with_embeddings_of_different_sizes() -> None:
 
 
 def test_a_student_needs_a_teacher() -> None:
-    with pytest.raises(ConfigError, match=r"^method\.teacher='': must be the work directory of a trained run"):
+    with pytest.raises(
+        ConfigError, match=r"^method\.teacher='': must be the work directory of a trained run"
+    ):
         validate(student.Config, {"teacher": ""}, "method")

@@ -26,7 +26,9 @@ def with_teacher(batch: Batch, outputs: Teaching) -> Batch:
     return batch._replace(teacher=jax.tree_util.Partial(lambda outputs, images: outputs, outputs))
 
 
-def loss(method: Method, params: Any, state: Any, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
+def loss(
+    method: Method, params: Any, state: Any, batch: Batch
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """(value, terms), with the running batch statistics of the backbone, as for `teach`."""
     encoded, state = method.encode(params, state, batch.images, train=False)
     value, aux = method.loss(params, state, encoded, batch, jnp.int32(0), jax.random.key(1))
@@ -38,7 +40,8 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def check_logits(method: Method) -> None:
-    """The loss of the method, or its term "classification", is the cross-entropy of the logits that it teaches."""
+    """The loss of the method, or its term "classification", is the cross-entropy of the logits that
+    it teaches."""
     batch = toys.batch(1)
     params, state = toys.drawn(method)
     outputs = teach(method, params, state, batch)
@@ -52,7 +55,9 @@ def check_logits(method: Method) -> None:
 @pytest.mark.parametrize("name", ["cross_entropy", "normalized_softmax", "arcface", "cosface"])
 def test_classifiers_teach_the_logits_of_their_loss(name: str) -> None:
     options = {"margin": 0.0} if name in ("arcface", "cosface") else {}
-    check_logits(baseline.build(baseline.make_config(name, options, embedding_dim=8), toys.backbone(), DATA))
+    check_logits(
+        baseline.build(baseline.make_config(name, options, embedding_dim=8), toys.backbone(), DATA)
+    )
 
 
 def test_methods_without_a_classifier_teach_no_logits() -> None:

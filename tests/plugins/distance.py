@@ -6,7 +6,8 @@ from dml_jax.numerics import root
 
 
 def poincare(a, b):
-    """Distances [N, M] of the rows of a [N, D] and b [M, D], which are first mapped into the unit ball."""
+    """Distances [N, M] of the rows of a [N, D] and b [M, D], which are first mapped into the unit
+    ball."""
 
     def inside(x):
         length = root(1e-12 + jnp.sum(x * x, axis=1, keepdims=True))

@@ -1,4 +1,5 @@
-"""A method: proxies that are attracted to the embeddings of their class, with a learned temperature."""
+"""A method: proxies that are attracted to the embeddings of their class, with a learned
+temperature."""
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,8 @@ def build(config, backbone, data):
         logits = cosines / jnp.exp(params["classes"]["log_temperature"])
         own = jnp.take_along_axis(logits, batch.labels[:, None], axis=1)[:, 0]
         value = jnp.mean(jax.nn.logsumexp(logits, axis=1) - own)
-        return value, Aux(model_state, {"accuracy": jnp.mean(jnp.argmax(logits, axis=1) == batch.labels)})
+        return value, Aux(
+            model_state, {"accuracy": jnp.mean(jnp.argmax(logits, axis=1) == batch.labels)}
+        )
 
     return Method(init, encode, loss, heads.unit_embed(encode), GROUPS, group=lambda path: path[0])

@@ -4,5 +4,6 @@ import numpy as np
 
 
 def last_hit(hits):
-    """The rank of the last relevant row, divided by the number of rows; `hits` is bool [G], nearest first."""
+    """The rank of the last relevant row, divided by the number of rows; `hits` is bool [G], nearest
+    first."""
     return (1 + np.flatnonzero(hits)[-1]) / len(hits)

@@ -1,8 +1,11 @@
-"""A relation: classes are combinations of tags; images are similar by the share of tags that their classes have."""
+"""A relation: classes are combinations of tags; images are similar by the share of tags that their
+classes have."""
 
 import jax.numpy as jnp
 
-TAGS = jnp.array([[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 1, 1], [0, 0, 1]], float)  # of the training classes 0 to 4
+TAGS = jnp.array(
+    [[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 1, 1], [0, 0, 1]], float
+)  # of the training classes 0 to 4
 
 
 def shared_tags(labels, others):

@@ -6,7 +6,8 @@ from dml_jax.data import samplers
 
 
 def one_against_many(labels, batch_size, images_per_class, seed):
-    """`images_per_class` images of a class that changes with the step, the others from the whole training split."""
+    """`images_per_class` images of a class that changes with the step, the others from the whole
+    training split."""
 
     def batch(step):
         random = np.random.default_rng((seed, step))

@@ -6,7 +6,8 @@ from dml_jax.evaluation import neighbors
 
 
 def expand(queries, gallery):
-    """The mean of each query and its three nearest rows; without a gallery, of the other queries."""
+    """The mean of each query and its three nearest rows; without a gallery, of the other
+    queries."""
     rows = queries if gallery is None else gallery
     _, nearest = neighbors.search(queries, rows, 3, exclude_self=gallery is None)
     mixed = queries + rows[nearest].sum(axis=1)

@@ -15,7 +15,8 @@ TOWER = nn.Sequential([nn.Embed(12, 16), lambda words: words.mean(axis=1), nn.De
 
 
 def captions(data):
-    """Tokens int [N, 4] of each training image: two words of its class, two at random. Read yours from a file here."""
+    """Tokens int [N, 4] of each training image: two words of its class, two at random. Read yours
+    from a file here."""
     random = np.random.default_rng(0).integers(2, 12, (data.images, 2))
     return np.column_stack([data.labels % 12, (3 * data.labels + 1) % 12, random])
 
@@ -40,12 +41,16 @@ def build(config, backbone, data):
     def loss(params, model_state, encoded, batch, step, key):
         pair = [encoded, embed_text(params, tokens[batch.index])]
         own = jnp.eye(len(encoded), dtype=bool)  # a caption belongs to its image alone
-        terms = [losses.nt_xent(a, candidates=b, positive=own, negative=~own) for a, b in (pair, pair[::-1])]
+        terms = [
+            losses.nt_xent(a, candidates=b, positive=own, negative=~own)
+            for a, b in (pair, pair[::-1])
+        ]
         return sum(terms) / 2, Aux(model_state, {})
 
     return Method(init, encode, loss, heads.unit_embed(encode), GROUPS, group=lambda path: path[0])
 
 
 def embed_text(params, tokens):
-    """Captions int [N, 4] -> [N, D], for `evaluation.retrieval(text, labels, gallery=images, …)`."""
+    """Captions int [N, 4] -> [N, D], for `evaluation.retrieval(text, labels, gallery=images,
+    …)`."""
     return TOWER.apply({"params": params["text"]}, tokens)

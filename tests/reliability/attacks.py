@@ -1,4 +1,5 @@
-"""Hostile input by kind: valid files with flipped, missing or repeated parts, and command lines with odd values."""
+"""Hostile input by kind: valid files with flipped, missing or repeated parts, and command lines
+with odd values."""
 
 import copy
 import functools
@@ -42,11 +43,48 @@ from tests.reliability.sandbox import CONFIG, Attack, Files
 from tests.train import experiments
 
 HOSTILE_JSON: tuple[Any, ...] = (
-    *(None, True, 0, -1, 1, 3, 10**20, -(2**63), 1e308, 0.5, float("nan"), float("inf"), "", "x", "1", "../../x"),
-    *("/etc/passwd", "~nobody-here/x", "nul\0x", "\ud800", "\x1b[2J", "x" * 5000, [], {}, [[]], [0, -1], [1e9, 1e9]),
+    *(
+        None,
+        True,
+        0,
+        -1,
+        1,
+        3,
+        10**20,
+        -(2**63),
+        1e308,
+        0.5,
+        float("nan"),
+        float("inf"),
+        "",
+        "x",
+        "1",
+        "../../x",
+    ),
+    *(
+        "/etc/passwd",
+        "~nobody-here/x",
+        "nul\0x",
+        "\ud800",
+        "\x1b[2J",
+        "x" * 5000,
+        [],
+        {},
+        [[]],
+        [0, -1],
+        [1e9, 1e9],
+    ),
     *([10**20], ["a", 1], {"a": None}, {"name": "baseline"}, {"": {"": {}}}),
 )
-BROKEN_JSON = (b"", b"[" * 5000, b'{"a":' * 5000, b"\xff\xfe", b"null", b"9" * 5000, b"\xef\xbb\xbf{}")
+BROKEN_JSON = (
+    b"",
+    b"[" * 5000,
+    b'{"a":' * 5000,
+    b"\xff\xfe",
+    b"null",
+    b"9" * 5000,
+    b"\xef\xbb\xbf{}",
+)
 
 
 @st.composite
@@ -63,13 +101,22 @@ def damaged(draw: DrawFn, data: bytes) -> bytes:
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value[:4]) if isinstance(value, list) else ()
-    return [place for key, entry in inner for place in ((*path, key), *_places(entry, (*path, key)))]
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value[:4])
+        if isinstance(value, list)
+        else ()
+    )
+    return [
+        place for key, entry in inner for place in ((*path, key), *_places(entry, (*path, key)))
+    ]
 
 
 @st.composite
 def json_file(draw: DrawFn, value: Any) -> bytes:
-    """A JSON object with one or two entries replaced or removed or, less often, with damaged bytes."""
+    """A JSON object with one or two entries replaced or removed or, less often, with damaged
+    bytes."""
     if draw(st.integers(0, 4)) == 0:
         return draw(damaged(json.dumps(value).encode()) | st.sampled_from(BROKEN_JSON))
     value = json.loads(json.dumps(value))
@@ -88,18 +135,71 @@ def _lines(directory: Path) -> list[str]:
 
 
 TEXTS = (
-    "", "0", "-1", "1", "3", "2147483648", "1e39", "1e-50", "nan", "-inf", "1e400", "0x10", "1_000", "٣", "true",
-    "99999999999999999999", "9" * 5000, "()", "(1,)", "[1,2]", "1,", "a,b", "(1,2", "{}", "(" * 300, "[" * 5000,
-    "__import__('os').system('touch x')", "'a'", "b'x'", "1+1", "x" * 3000, "../../x", "~nobody/x", "~", "1;2",
-    "\x1b[2J", "\udcff", "line\nbreak", "balanced", "shuffled", "cosine", "folder", "(0.1,0.2)", "/dev/zero",
-)  # fmt: skip
-NO_KEYS = ("", ".", "train", "method..tau", "__class__", "data.__init__", "train.groups.x", "no.such", "a" * 999)
+    "",
+    "0",
+    "-1",
+    "1",
+    "3",
+    "2147483648",
+    "1e39",
+    "1e-50",
+    "nan",
+    "-inf",
+    "1e400",
+    "0x10",
+    "1_000",
+    "٣",
+    "true",
+    "99999999999999999999",
+    "9" * 5000,
+    "()",
+    "(1,)",
+    "[1,2]",
+    "1,",
+    "a,b",
+    "(1,2",
+    "{}",
+    "(" * 300,
+    "[" * 5000,
+    "__import__('os').system('touch x')",
+    "'a'",
+    "b'x'",
+    "1+1",
+    "x" * 3000,
+    "../../x",
+    "~nobody/x",
+    "~",
+    "1;2",
+    "\x1b[2J",
+    "\udcff",
+    "line\nbreak",
+    "balanced",
+    "shuffled",
+    "cosine",
+    "folder",
+    "(0.1,0.2)",
+    "/dev/zero",
+)
+NO_KEYS = (
+    "",
+    ".",
+    "train",
+    "method..tau",
+    "__class__",
+    "data.__init__",
+    "train.groups.x",
+    "no.such",
+    "a" * 999,
+)
 
 
 @functools.cache
 def _values() -> dict[str, str]:
     values = configs.flatten(load_config(CONFIG.removeprefix("--config="), {}))
-    return {key: ",".join(map(str, value)) if isinstance(value, list) else str(value) for key, value in values.items()}
+    return {
+        key: ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        for key, value in values.items()
+    }
 
 
 @st.composite
@@ -107,24 +207,40 @@ def _overrides(draw: DrawFn) -> Files:
     values, arguments = _values(), []
     for _ in range(draw(st.integers(1, 3))):
         key = draw(st.sampled_from((*values, *values, *NO_KEYS)))
-        text = st.just(values.get(key, "")) | st.sampled_from(tuple(values.values())) | st.sampled_from(TEXTS)
+        text = (
+            st.just(values.get(key, ""))
+            | st.sampled_from(tuple(values.values()))
+            | st.sampled_from(TEXTS)
+        )
         arguments.append(f"--config.{key}={draw(text)}")
     if draw(st.integers(0, 4)) == 0:
-        option = draw(st.sampled_from(("workdir", "checkpoint", "output", "coordinator", "processes", "process", "")))
+        option = draw(
+            st.sampled_from(
+                ("workdir", "checkpoint", "output", "coordinator", "processes", "process", "")
+            )
+        )
         arguments.append(f"--{option}={draw(st.sampled_from(TEXTS))}")
     return {"arguments": "\0".join(arguments).encode("utf-8", "surrogatepass")}
 
 
 FACTS = {
-    "config": json.loads(json.dumps(asdict(experiments.small(steps=20)))), "hash": "x", "data_hash": "y", "classes": 40,
-    "images": 7208, "shape": [24, 24], "commit": None, "versions": {},
-}  # fmt: skip
+    "config": json.loads(json.dumps(asdict(experiments.small(steps=20)))),
+    "hash": "x",
+    "data_hash": "y",
+    "classes": 40,
+    "images": 7208,
+    "shape": [24, 24],
+    "commit": None,
+    "versions": {},
+}
 LINE = {"step": 3, "loss": 1.5, "test/recall@1": 0.5}
 
 
 @st.composite
 def _work_directory(draw: DrawFn) -> Files:
-    lines = b"\n".join(draw(st.lists(json_file(LINE) | st.just(json.dumps(LINE).encode()), max_size=3)))
+    lines = b"\n".join(
+        draw(st.lists(json_file(LINE) | st.just(json.dumps(LINE).encode()), max_size=3))
+    )
     files: dict[str, bytes | Path | None] = {
         "config.json": draw(json_file(FACTS)),
         "metrics.jsonl": lines + draw(st.sampled_from((b"\n", b""))),
@@ -155,7 +271,10 @@ def _read_work_directory(directory: Path) -> None:
         raise refused
 
 
-WEIGHTS = {"layer1.0.conv1.weight": np.ones((2, 2, 1, 1), np.float32), "fc.bias": np.zeros(3, np.float16)}
+WEIGHTS = {
+    "layer1.0.conv1.weight": np.ones((2, 2, 1, 1), np.float32),
+    "fc.bias": np.zeros(3, np.float16),
+}
 
 
 def _read_weights(directory: Path) -> None:
@@ -163,7 +282,9 @@ def _read_weights(directory: Path) -> None:
 
 
 PICTURES = {f"{name}{i}.png": pictures.encoded(i, 8, 8, "PNG") for i, name in enumerate("aabbccdd")}
-TABLE = "path,label,split\n" + "".join(f"{n},{n[0]},{'train' if n < 'c' else 'test'}\n" for n in PICTURES)
+TABLE = "path,label,split\n" + "".join(
+    f"{n},{n[0]},{'train' if n < 'c' else 'test'}\n" for n in PICTURES
+)
 
 
 def _damaged(name: str, contents: Sequence[bytes], **others: bytes) -> SearchStrategy[Files]:
@@ -179,16 +300,26 @@ def _written(write: Callable[[Any], object]) -> bytes:
 
 
 def _read_table(directory: Path) -> None:
-    page = understand.understand(csv_tables.RECIPE, dict(sources.walk(directory)), sources.Options(), "source")
+    page = understand.understand(
+        csv_tables.RECIPE, dict(sources.walk(directory)), sources.Options(), "source"
+    )
     prepared_data._scan(directory, page, "csv")
 
 
 def _parquet() -> bytes:
     columns = {"image": [{"bytes": data, "path": name} for name, data in PICTURES.items()]}
-    columns |= {"label": [i // 2 for i in range(8)], "price": [None, *range(7)], "shop": ["a", "b"] * 4}
+    columns |= {
+        "label": [i // 2 for i in range(8)],
+        "price": [None, *range(7)],
+        "shop": ["a", "b"] * 4,
+    }
     names = {"label": {"_type": "ClassLabel", "names": ["a", "b", "c", "d"]}}
-    whole = pyarrow.table(columns).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": names}})})
-    return _written(lambda file: pyarrow_parquet.write_table(whole, file, compression="zstd", row_group_size=3))
+    whole = pyarrow.table(columns).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": names}})}
+    )
+    return _written(
+        lambda file: pyarrow_parquet.write_table(whole, file, compression="zstd", row_group_size=3)
+    )
 
 
 def _read_parquet(directory: Path) -> None:
@@ -222,7 +353,9 @@ def _read_archive(directory: Path) -> None:
     try:
         archives.unpack(archive, directory / "unpacked")
     finally:
-        assert {path.name for path in directory.iterdir()} <= {archive.name, "unpacked"}, "wrote another file"
+        assert {path.name for path in directory.iterdir()} <= {archive.name, "unpacked"}, (
+            "wrote another file"
+        )
 
 
 def _images() -> list[bytes]:
@@ -230,9 +363,22 @@ def _images() -> list[bytes]:
     exif[decode.ORIENTATION] = 6
     colours = Image.fromarray(pictures.pixels(0, 12, 16))
     modes = [("RGB", kind) for kind in decode.FORMATS]
-    modes += [("L", "JPEG"), ("CMYK", "JPEG"), ("RGBA", "PNG"), ("P", "PNG"), ("1", "TIFF"), ("P", "GIF")]
-    images = [_written(lambda f, m=mode, k=kind: colours.convert(m).save(f, format=k)) for mode, kind in modes]
-    return [*images, _written(lambda file: colours.save(file, format="JPEG", exif=exif, progressive=True))]
+    modes += [
+        ("L", "JPEG"),
+        ("CMYK", "JPEG"),
+        ("RGBA", "PNG"),
+        ("P", "PNG"),
+        ("1", "TIFF"),
+        ("P", "GIF"),
+    ]
+    images = [
+        _written(lambda f, m=mode, k=kind: colours.convert(m).save(f, format=k))
+        for mode, kind in modes
+    ]
+    return [
+        *images,
+        _written(lambda file: colours.save(file, format="JPEG", exif=exif, progressive=True)),
+    ]
 
 
 def _read_image(directory: Path) -> None:
@@ -242,19 +388,26 @@ def _read_image(directory: Path) -> None:
     transforms.centre_crop(transforms.resize_shorter(pixels, 16), 16)
 
 
-ROWS, LABELS = _written(lambda file: np.save(file, np.eye(3))), _written(lambda file: np.save(file, np.arange(3)))
+ROWS, LABELS = (
+    _written(lambda file: np.save(file, np.eye(3))),
+    _written(lambda file: np.save(file, np.arange(3))),
+)
 
 
 def _read_arrays(directory: Path) -> None:
     points = validation.embeddings(validation.load(directory / "x.npy"))
     labels = directory / "labels.txt"
-    given = validation.read_lines(labels) if labels.exists() else validation.load(directory / "y.npy")
+    given = (
+        validation.read_lines(labels) if labels.exists() else validation.load(directory / "y.npy")
+    )
     validation.labels(given, len(points))
 
 
 def _index() -> bytes:
     index = Index(MODEL)
-    index._append(["a", "b", "b"], Enrolled(np.eye(3, dtype=np.float32), ["x", "y", ""], ["", "1", ""]))
+    index._append(
+        ["a", "b", "b"], Enrolled(np.eye(3, dtype=np.float32), ["x", "y", ""], ["", "1", ""])
+    )
     with tempfile.TemporaryDirectory() as folder:
         index.save(Path(folder, "i.npz"))
         return Path(folder, "i.npz").read_bytes()
@@ -288,10 +441,16 @@ def _bomb(name: str) -> bytes:
                     tar.addfile(info, io.BytesIO(zeros))
             return file.getvalue()
         case "i.npz":
-            return _written(lambda file: np.savez_compressed(file, rows=np.zeros(archives.ALLOWANCE, np.uint8)))
-    values = pyarrow.DictionaryArray.from_arrays(np.zeros(100, np.int32), pyarrow.array([zeros[: 2**20]]))
+            return _written(
+                lambda file: np.savez_compressed(file, rows=np.zeros(archives.ALLOWANCE, np.uint8))
+            )
+    values = pyarrow.DictionaryArray.from_arrays(
+        np.zeros(100, np.int32), pyarrow.array([zeros[: 2**20]])
+    )
     return _written(
-        lambda file: pyarrow_parquet.write_table(pyarrow.table({"image": values}), file, store_schema=False)
+        lambda file: pyarrow_parquet.write_table(
+            pyarrow.table({"image": values}), file, store_schema=False
+        )
     )
 
 
@@ -328,12 +487,16 @@ def _read_device(directory: Path) -> None:
 ATTACKS = {
     "shard": Attack(ARCHIVES | _damaged("x.parquet", [_parquet()]), _read_shard),
     "bomb": Attack(
-        st.sampled_from(("x.zip", "x.tar.xz", "x.parquet", "i.npz")).map(lambda name: {name: _bomb(name)}),
+        st.sampled_from(("x.zip", "x.tar.xz", "x.parquet", "i.npz")).map(
+            lambda name: {name: _bomb(name)}
+        ),
         _read_bomb,
         share=1,
     ),
     "device": Attack(
-        st.sampled_from(tuple(DEVICES)).map(lambda name: {name: Path("/dev/zero")}), _read_device, share=1
+        st.sampled_from(tuple(DEVICES)).map(lambda name: {name: Path("/dev/zero")}),
+        _read_device,
+        share=1,
     ),
     "index": Attack(_damaged("i.npz", [_index()]), lambda d: Index.load(MODEL, d / "i.npz")),
     "configuration": Attack(
@@ -360,12 +523,24 @@ ATTACKS = {
     "Parquet": Attack(
         _damaged("t.parquet", [_parquet()]),
         _read_parquet,
-        lambda d: ["prepare", "--name=parquet", f"--source={d}/t.parquet", f"--output={d}/out", "--quiet"],
+        lambda d: [
+            "prepare",
+            "--name=parquet",
+            f"--source={d}/t.parquet",
+            f"--output={d}/out",
+            "--quiet",
+        ],
     ),
     "archive": Attack(
         ARCHIVES,
         _read_archive,
-        lambda d: ["prepare", "--name=folder", f"--source={next(d.iterdir())}", f"--output={d}/out", "--quiet"],
+        lambda d: [
+            "prepare",
+            "--name=folder",
+            f"--source={next(d.iterdir())}",
+            f"--output={d}/out",
+            "--quiet",
+        ],
     ),
     "image": Attack(
         _damaged("a/x.jpg", _images()).map(

@@ -29,7 +29,8 @@ class Attack(NamedTuple):
     Attributes:
       files: the input.
       read: reads the files in a directory, as the library does.
-      command: the arguments of `python -m dml_jax.…` that reads them; None if no command does so within seconds.
+      command: the arguments of `python -m dml_jax.…` that reads them; None if no command does so
+        within seconds.
       share: of the cases; attacks of which a case takes longer have a smaller one.
     """
 
@@ -40,7 +41,8 @@ class Attack(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a case ended: the error line, or what must not happen with the place in dml_jax where it did."""
+    """How a case ended: the error line, or what must not happen with the place in dml_jax where it
+    did."""
 
     kind: Literal["success", "error", "failure"]
     text: str = ""
@@ -60,7 +62,8 @@ def write(directory: Path, files: Files) -> None:
 
 
 def run(read: Callable[[Path], object], files: Files) -> Outcome:
-    """Writes hostile input into a new directory, where `read`, which is given the directory, reads it."""
+    """Writes hostile input into a new directory, where `read`, which is given the directory, reads
+    it."""
     printed = io.StringIO()
     with tempfile.TemporaryDirectory(prefix="dml_jax-case-") as folder:
         write(Path(folder), files)
@@ -68,12 +71,16 @@ def run(read: Callable[[Path], object], files: Files) -> Outcome:
             with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(io.StringIO()):
                 code = cli.exit_code(lambda: read(Path(folder)))
         except Exception as error:
-            return Outcome("failure", f"{type(error).__name__} at {_place(error)}: {_general(str(error)[:300])}")
+            return Outcome(
+                "failure",
+                f"{type(error).__name__} at {_place(error)}: {_general(str(error)[:300])}",
+            )
     return judge_output(code, printed.getvalue())
 
 
 def _general(text: str) -> str:
-    """A text without the random names of directories, so that equal failures are counted together."""
+    """A text without the random names of directories, so that equal failures are counted
+    together."""
     return re.sub(r"/tmp/[^/'\" ]*", "…", text)
 
 
@@ -89,5 +96,13 @@ def judge_output(code: int, stderr: str) -> Outcome:
 
 def _place(error: BaseException) -> str:
     """The innermost line of dml_jax in a traceback."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(str(ROOT / "dml_jax"))]
-    return f"{Path(frames[-1].filename).relative_to(ROOT)}:{frames[-1].lineno}" if frames else "a library"
+    frames = [
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if f.filename.startswith(str(ROOT / "dml_jax"))
+    ]
+    return (
+        f"{Path(frames[-1].filename).relative_to(ROOT)}:{frames[-1].lineno}"
+        if frames
+        else "a library"
+    )

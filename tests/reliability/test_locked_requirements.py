@@ -19,7 +19,9 @@ def pins(file: str) -> dict[tuple[str, str], str]:
 def test_same_versions_with_hashes() -> None:
     locked, tested = pins("requirements.lock"), pins("constraints.txt") | pins("requirements.txt")
     everywhere = {name: version for (name, marker), version in tested.items() if not marker}
-    assert {key: pin for key, pin in locked.items() if tested.get(key, everywhere.get(key[0])) != pin} == {}
+    assert {
+        key: pin for key, pin in locked.items() if tested.get(key, everywhere.get(key[0])) != pin
+    } == {}
     direct = {name for name, _ in pins("requirements.txt")}
     assert direct <= {name for name, _ in locked}
     text = (ROOT / "requirements.lock").read_text()

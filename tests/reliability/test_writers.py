@@ -1,4 +1,5 @@
-"""Every writer of files that are read again: killed at every operation on files, and two of them at once."""
+"""Every writer of files that are read again: killed at every operation on files, and two of them at
+once."""
 
 import os
 import sys
@@ -27,12 +28,18 @@ class Writer(NamedTuple):
 def write_embeddings(path: Path, version: int) -> None:
     rows = np.full((3 + version, 2), version, np.float32)
     names = [f"{version}-{i}" for i in range(len(rows))]
-    embedding_files.write(path, rows, np.full(len(rows), version), names, config_hash=str(version), step=version)
+    embedding_files.write(
+        path, rows, np.full(len(rows), version), names, config_hash=str(version), step=version
+    )
 
 
 def read_embeddings(path: Path) -> int:
     found = embedding_files.read(path)
-    (version,) = {*found.embeddings.ravel(), *found.labels, *(int(name.partition("-")[0]) for name in found.ids)}
+    (version,) = {
+        *found.embeddings.ravel(),
+        *found.labels,
+        *(int(name.partition("-")[0]) for name in found.ids),
+    }
     assert found.manifest["checkpoint_step"] == version
     return int(version)
 
@@ -55,7 +62,8 @@ WRITERS = {
 
 
 def forked(body: Callable[[], object], killed_at: int = 0) -> int:
-    """The process number of a copy of this process that executes the body, and is killed at an operation on files."""
+    """The process number of a copy of this process that executes the body, and is killed at an
+    operation on files."""
     if process := os.fork():
         return process
     done = 0

@@ -30,12 +30,20 @@ def served(hub: Hub) -> dict[str, bytes]:
 
 
 def fetch(
-    target: Path, size: int | None = len(CONTENT), sha256: str = DIGEST, name: str = "x", where: str = WHERE
+    target: Path,
+    size: int | None = len(CONTENT),
+    sha256: str = DIGEST,
+    name: str = "x",
+    where: str = WHERE,
 ) -> None:
-    downloads.fetch(downloads.Source(f"{where}/{name}", size, sha256), target, "ask the owner", lambda _: None)
+    downloads.fetch(
+        downloads.Source(f"{where}/{name}", size, sha256), target, "ask the owner", lambda _: None
+    )
 
 
-def test_an_interrupted_download_leaves_nothing(hub: Hub, served: dict[str, bytes], tmp_path: Path) -> None:
+def test_an_interrupted_download_leaves_nothing(
+    hub: Hub, served: dict[str, bytes], tmp_path: Path
+) -> None:
     hub.fail("/x$", Fault(cut=1000))
     reason = r"\(ended after 1000 of 256000 bytes\); try again, or ask the"
     with pytest.raises(DataError, match=rf"^{WHERE}/x: cannot be downloaded {reason}"):
@@ -57,7 +65,9 @@ def test_a_server_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monke
 def test_bytes_of_another_file_are_noticed(served: dict[str, bytes], tmp_path: Path) -> None:
     served["x"] = b"y" * len(CONTENT)
     wrong = hashlib.sha256(served["x"]).hexdigest()
-    with pytest.raises(DataError, match=rf"\(its SHA-256 is {wrong} instead of {DIGEST}\); try again"):
+    with pytest.raises(
+        DataError, match=rf"\(its SHA-256 is {wrong} instead of {DIGEST}\); try again"
+    ):
         fetch(tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
     served["x.bin"] = CONTENT  # which the server has elsewhere
@@ -74,7 +84,9 @@ def test_bytes_of_another_file_are_noticed(served: dict[str, bytes], tmp_path: P
         ("longer", r"text/plain of 256001 bytes: the file has moved or changed"),
     ],
 )
-def test_moved_and_changed_files(hub: Hub, served: dict[str, bytes], tmp_path: Path, name: str, message: str) -> None:
+def test_moved_and_changed_files(
+    hub: Hub, served: dict[str, bytes], tmp_path: Path, name: str, message: str
+) -> None:
     served["longer"] = CONTENT + b"!"
     hub.fail("/page", Fault(page=True))
     hub.fail("/busy", Fault(status=503))
@@ -100,7 +112,9 @@ def test_a_full_disk(served: dict[str, bytes], tmp_path: Path, full_disk: Any) -
         (sop, "datasets/stanford_online_products/checksums.tsv"),
     ],
 )
-def test_lengths_and_digests_are_those_of_tensorflow_datasets(module: ModuleType, table: str) -> None:
+def test_lengths_and_digests_are_those_of_tensorflow_datasets(
+    module: ModuleType, table: str
+) -> None:
     lines = Path(tensorflow_datasets.__path__[0], table).read_text().splitlines()
     known = {tuple(line.split("\t")[1:]) for line in lines}
     for source in module.RECIPE.downloads:
@@ -126,7 +140,8 @@ def test_prepare_downloads(
     code, out, err = run(capsys, *command)
     assert code == 2
     assert re.fullmatch(
-        rf"error: {re.escape(address)}: cannot be downloaded \(ended after {len(content) // 2} of {len(content)} "
+        rf"error: {re.escape(address)}: cannot be downloaded \(ended after {len(content) // 2} of "
+        rf"{len(content)} "
         r"bytes\); try again, or download it in a browser, "
         r"from https://www\.vision\.caltech\.edu/\S*, and give it as --source\n",
         err,
@@ -140,7 +155,10 @@ def test_prepare_downloads(
     prepared_data.verify(tmp_path / "data" / "cub")
     requests = len(hub.asked)
     assert run(capsys, *command)[0] == 0
-    assert run(capsys, *command, "--output=again", "--short_side=16")[::2] == (0, "")  # the archive was kept
+    assert run(capsys, *command, "--output=again", "--short_side=16")[::2] == (
+        0,
+        "",
+    )  # the archive was kept
     assert len(hub.asked) == requests
     (tmp_path / "cache" / "dml_jax" / "downloads" / "cub" / "CUB.tgz").write_bytes(b"damaged")
     assert run(capsys, *command, "--output=third")[0] == 0
@@ -150,8 +168,15 @@ def test_prepare_downloads(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--name=inshop"], r"--download: inshop cannot be downloaded: .*DeepFashion.*; get it .* give it as --source"),
-        (["--name=folder"], "--download: folder cannot be downloaded: it is your own data; give it as --source"),
+        (
+            ["--name=inshop"],
+            r"--download: inshop cannot be downloaded: .*DeepFashion.*; get it .* give it as "
+            r"--source",
+        ),
+        (
+            ["--name=folder"],
+            "--download: folder cannot be downloaded: it is your own data; give it as --source",
+        ),
         (["--name=cub", "--source=x"], "--source: is not used with --download"),
     ],
 )

@@ -39,7 +39,11 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: bytes) -> No
 @pytest.fixture
 def timm(hub: Hub, weights: bytes) -> dict[str, bytes]:
     """The files of a repository of timm, which has the weights twice."""
-    hub.repositories[NAME] = {"config.json": b"{}\n", "model.safetensors": weights, "pytorch_model.bin": b"pickle"}
+    hub.repositories[NAME] = {
+        "config.json": b"{}\n",
+        "model.safetensors": weights,
+        "pytorch_model.bin": b"pickle",
+    }
     return hub.repositories[NAME]
 
 
@@ -83,21 +87,40 @@ def test_weights_are_downloaded_once(
 @pytest.mark.parametrize(
     ("pattern", "fault", "message"),
     [
-        (STORE, Fault(cut=0), r"\(peer closed connection without .*\(received 0 bytes, expected \d+\)\); try again"),
-        (STORE, Fault(status=403), r"\(HTTP 403: Forbidden\); log in with `hf auth login` as a user who may do this$"),
-        (HEAD, Fault(status=503), r"\(HTTP 503: Service Unavailable\); try again, or, on a machine with network acc"),
-        ("", Fault(page=True), r"\(Response from http.* is missing the 'X-Repo-Commit' header.*\); try again"),
+        (
+            STORE,
+            Fault(cut=0),
+            r"\(peer closed connection without .*\(received 0 bytes, expected \d+\)\); try again",
+        ),
+        (
+            STORE,
+            Fault(status=403),
+            r"\(HTTP 403: Forbidden\); log in with `hf auth login` as a user who may do this$",
+        ),
+        (
+            HEAD,
+            Fault(status=503),
+            r"\(HTTP 503: Service Unavailable\); try again, or, on a machine with network acc",
+        ),
+        (
+            "",
+            Fault(page=True),
+            r"\(Response from http.* is missing the 'X-Repo-Commit' header.*\); try again",
+        ),
     ],
 )
 def test_failures(
     pattern: str, fault: Fault, message: str, hub: Hub, timm: dict[str, bytes], weights: bytes,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """One sentence; nothing is kept, neither here nor by the client; then the same command succeeds."""
+    """One sentence; nothing is kept, neither here nor by the client; then the same command
+    succeeds."""
     hub.fail(pattern, fault)
     code, out, err = run(capsys)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert re.match(rf"error: hf://{NAME}: cannot be downloaded {message}", err.removesuffix("\n")), err
+    assert re.match(
+        rf"error: hf://{NAME}: cannot be downloaded {message}", err.removesuffix("\n")
+    ), err
     assert list(Path().iterdir()) == []
     assert not [path for path in CACHE.rglob("*") if path.is_file() and path.stat().st_size > 1000]
     hub.faults.clear()
@@ -107,19 +130,32 @@ def test_failures(
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("timm/none", r"timm/none: cannot be downloaded \(there is no such repository, branch or commit, .*\); check"),
+        (
+            "timm/none",
+            r"timm/none: cannot be downloaded \(there is no such repository, branch or commit, "
+            r".*\); check",
+        ),
         (
             "timm/gated",
-            r"timm/gated: cannot be downloaded \(HTTP 401: Access to model timm/gated is restricted\. Please log in\.\)"
+            r"timm/gated: cannot be downloaded \(HTTP 401: Access to model timm/gated is "
+            r"restricted\. "
+            r"Please "
+            r"log "
+            r"in\.\)"
             r"; accept its conditions on its page of the hub, and log in with `hf auth login`",
         ),
-        ("timm/empty", r"timm/empty: contains none of model.safetensors, .*, pytorch_model.bin; name the file"),
+        (
+            "timm/empty",
+            r"timm/empty: contains none of model.safetensors, .*, pytorch_model.bin; name the file",
+        ),
         ("timm/empty/w.pth", r"timm/empty/w\.pth: contains none of w\.pth; name the file"),
         ("timm/a--b", r"timm/a--b: cannot be downloaded \(.*\); give owner/name"),
         ("timm", r"timm: must be hf://owner/repository or hf://owner/repository/file"),
     ],
 )
-def test_what_is_not_there(source: str, message: str, hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_there(
+    source: str, message: str, hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("gated", "empty"):
         hub.repositories[f"timm/{name}"] = {} if name == "empty" else {"model.safetensors": b"x"}
     hub.gated.add("timm/gated")
@@ -139,7 +175,11 @@ def test_a_token_opens_private_repositories(
 
 
 def test_a_full_disk(
-    hub: Hub, timm: dict[str, bytes], weights: bytes, full_disk: Any, capsys: pytest.CaptureFixture[str]
+    hub: Hub,
+    timm: dict[str, bytes],
+    weights: bytes,
+    full_disk: Any,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with full_disk(50_000):
         code, _, err = run(capsys)
@@ -147,13 +187,17 @@ def test_a_full_disk(
     check_converted(run(capsys), weights)
 
 
-def test_without_a_network(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_network(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Nobody listens at the address, however often the client tries."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     code, out, err = run(capsys)
     assert (code, out) == (2, "")
     assert re.fullmatch(
-        rf"error: hf://{NAME}: cannot be downloaded \(Connection refused\); try again, or, on a machine with network "
+        rf"error: hf://{NAME}: cannot be downloaded \(Connection refused\); try again, or, on a "
+        r"machine with "
+        r"network "
         rf"access, download the file from https://huggingface\.co/{NAME} and give its path\n",
         err,
     ), err

@@ -114,7 +114,9 @@ def picture(size: tuple[int, int] = (20, 20), colour: Any = 0) -> bytes:
     return file.getvalue()
 
 
-def ask(port: int, body: Any, headers: dict[str, str] | None = None, path: str = "") -> tuple[int, Any]:
+def ask(
+    port: int, body: Any, headers: dict[str, str] | None = None, path: str = ""
+) -> tuple[int, Any]:
     """The status and the answer."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}/{path}", body, headers or {})
     try:
@@ -141,7 +143,10 @@ def exchange(port: int, *parts: bytes) -> bytes:
 
 def form(name: str, data: bytes) -> tuple[bytes, dict[str, str]]:
     """A form with a text field and a file, as curl sends it, and its header."""
-    head = b'--x\r\nContent-Disposition: form-data; name="note"\r\n\r\nhello\r\n--x\r\nContent-Disposition: form-data; '
+    head = (
+        b"--x\r\nContent-Disposition: form-data; "
+        b'name="note"\r\n\r\nhello\r\n--x\r\nContent-Disposition: form-data; '
+    )
     body = head + f'name="{name}"; filename="a.jpg"\r\n\r\n'.encode() + data + b"\r\n--x--\r\n"
     return body, {"Content-Type": "multipart/form-data; boundary=x"}
 
@@ -163,11 +168,15 @@ def test_images_are_embedded_as_by_the_library(port: int) -> None:
     assert ask(port, None, path="health") == (200, {"status": "ok"})
 
 
-# Starlette leaves the part of a form that is cut off to the garbage collector; it is in memory, not in a file.
+# Starlette leaves the part of a form that is cut off to the garbage collector; it is in memory, not
+# in a file.
 @pytest.mark.filterwarnings("ignore:.*SpooledTemporaryFile:pytest.PytestUnraisableExceptionWarning")
 def test_wrong_bodies(silent: int) -> None:
     port = silent
-    for body, words in ((b"", "image: not an image"), (picture((300, 300))[:-60], "image: damaged")):
+    for body, words in (
+        (b"", "image: not an image"),
+        (picture((300, 300))[:-60], "image: damaged"),
+    ):
         for sent, headers in ((body, {}), form("file", body)):
             status, answer = ask(port, sent, headers)
             assert (status, words in answer["error"]) == (400, True), answer
@@ -185,7 +194,10 @@ def test_wrong_bodies(silent: int) -> None:
 
 
 def test_too_large_bodies(port: int) -> None:
-    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (BODY + 1)
+    head = (
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        % (BODY + 1)
+    )
     assert exchange(port, head).startswith(b"HTTP/1.1 413 ")
 
 
@@ -204,7 +216,15 @@ def test_clients_that_hang_up(silent: int) -> None:
 
 def test_images_that_arrive_together_share_a_batch() -> None:
     model = Colours()
-    colours = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (0, 255, 255), (255, 255, 255), (9, 200, 9)]
+    colours = [
+        (255, 0, 0),
+        (0, 255, 0),
+        (0, 0, 255),
+        (255, 255, 0),
+        (0, 255, 255),
+        (255, 255, 255),
+        (9, 200, 9),
+    ]
     with serving(model) as port, ThreadPoolExecutor(8) as clients:
         model.free.clear()
         first = clients.submit(ask, port, picture(colour=colours[0]))
@@ -231,17 +251,26 @@ def test_more_than_the_service_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
         model.free.clear()
         pending = [clients.submit(ask, port, picture()) for _ in range(3)]
         until(lambda: sum(model.batches) + model.waiting() == 3)
-        assert ask(port, None, path="health") == (503, {"error": "too many requests at a time; try again later"})
+        assert ask(port, None, path="health") == (
+            503,
+            {"error": "too many requests at a time; try again later"},
+        )
         model.free.set()
         assert [client.result(60)[0] for client in pending] == [200] * 3
         until(lambda: exchange(port, HEALTH).startswith(b"HTTP/1.1 200 "))
     monkeypatch.setattr(http_service, "SECONDS", 0.5)
     with serving(model) as port:
         model.free.clear()
-        assert ask(port, picture()) == (503, {"error": "no answer within 0.5 seconds; try again later"})
+        assert ask(port, picture()) == (
+            503,
+            {"error": "no answer within 0.5 seconds; try again later"},
+        )
         model.free.set()
         until(lambda: ask(port, picture())[0] == 200)
-        unfinished = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\nConnection: close\r\n\r\nx"
+        unfinished = (
+            b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\nConnection: "
+            b"close\r\n\r\nx"
+        )
         assert exchange(port, unfinished).startswith(b"HTTP/1.1 503 ")
 
 
@@ -261,7 +290,9 @@ def test_slow_clients_block_nobody(sent: bytes, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(http_service, "PATIENCE", 1000.0)
     with serving(Colours()) as port, ExitStack() as stack:
         for _ in range(12):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)).sendall(sent)
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)).sendall(
+                sent
+            )
         for _ in range(3):
             assert ask(port, picture())[0] == 200
 
@@ -270,7 +301,9 @@ def test_slow_clients_block_nobody(sent: bytes, monkeypatch: pytest.MonkeyPatch)
 def test_requests_have_a_deadline(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_service, "PATIENCE", 0.2)
     with serving(Colours()) as port:
-        assert exchange(port, sent).partition(b"\r\n")[0] == (b"HTTP/1.1 408 Request Timeout" if sent else b"")
+        assert exchange(port, sent).partition(b"\r\n")[0] == (
+            b"HTTP/1.1 408 Request Timeout" if sent else b""
+        )
         assert ask(port, picture())[0] == 200
 
 
@@ -279,7 +312,10 @@ def test_bytes_prolong_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_service, "PATIENCE", 0.2)
     monkeypatch.setattr(http_service, "RATE", 0.1)
     file = picture()
-    with serving(Colours()) as port, socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+    with (
+        serving(Colours()) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as client,
+    ):
         client.sendall(POST + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(file))
         time.sleep(0.6)
         client.sendall(file)
@@ -307,7 +343,10 @@ def test_too_many_pixels_are_refused_by_their_header(monkeypatch: pytest.MonkeyP
         for sent in (picture((20, 21)), *form("file", picture((21, 20)))[:1]):
             headers = form("", b"")[1] if sent.startswith(b"--x") else {}
             status, answer = ask(port, sent, headers)
-            assert (status, "pixels; send one of at most 400 pixels" in answer["error"]) == (413, True), answer
+            assert (status, "pixels; send one of at most 400 pixels" in answer["error"]) == (
+                413,
+                True,
+            ), answer
 
 
 def test_a_small_image_does_not_wait_for_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +376,10 @@ def test_the_bytes_in_memory_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
         with socket.create_connection(("127.0.0.1", port), timeout=60) as other:
             other.sendall(POST + b"Content-Length: 1000\r\n\r\n" + bytes(51))
             until(lambda: ask(port, file)[0] == 503)
-            assert ask(port, file) == (503, {"error": "too many requests at a time; try again later"})
+            assert ask(port, file) == (
+                503,
+                {"error": "too many requests at a time; try again later"},
+            )
         until(lambda: ask(port, file)[0] == 200)
 
 
@@ -350,7 +392,10 @@ def test_damaged_requests(port: int) -> None:
     @settings(max_examples=200, deadline=None, derandomize=True, database=None)
     @given(sent=damaged(request))
     def check(sent: bytes) -> None:
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as client, suppress(ConnectionError):
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=60) as client,
+            suppress(ConnectionError),
+        ):
             client.sendall(sent)
             client.shutdown(socket.SHUT_WR)
             while client.recv(1 << 16):
@@ -372,7 +417,10 @@ def test_a_failure_of_the_network_ends_its_batch_only(capfd: pytest.CaptureFixtu
     model = Colours()
     with serving(model) as port:
         model.embed_pixels = lambda pixels: 1 / 0
-        assert ask(port, picture()) == (500, {"error": "internal error; see the output of the server"})
+        assert ask(port, picture()) == (
+            500,
+            {"error": "internal error; see the output of the server"},
+        )
         del model.embed_pixels
         assert ask(port, picture())[0] == 200
     assert "ZeroDivisionError" in capfd.readouterr().err
@@ -392,12 +440,17 @@ def test_embeddings_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     classify = enrolled(model, tmp_path / "i.npz", -9, caf=200)
     classify._index.classes = ["caf\udce9"]
     embed = model.embed_pixels
-    model.embed_pixels = lambda pixels: np.where(pixels.any(axis=(1, 2, 3))[:, None], embed(pixels), np.nan)
+    model.embed_pixels = lambda pixels: np.where(
+        pixels.any(axis=(1, 2, 3))[:, None], embed(pixels), np.nan
+    )
     refused = {"error": "image: the model's embedding is not finite; send another image"}
     with serving(model, classify) as port:
         assert ask(port, picture()) == (400, refused)
         status, answer = ask(port, picture(colour=(9, 200, 9)))
-    assert (status, answer["class"]) == (200, r"caf\udce9")  # JSON is UTF-8, the name of the folder was not
+    assert (status, answer["class"]) == (
+        200,
+        r"caf\udce9",
+    )  # JSON is UTF-8, the name of the folder was not
 
 
 def test_a_bad_embedding_does_not_concern_other_images_of_the_batch(tmp_path: Path) -> None:
@@ -422,9 +475,17 @@ def test_a_bad_embedding_does_not_concern_other_images_of_the_batch(tmp_path: Pa
     ],
 )
 def test_names_of_others_are_refused(host: str, status: int, port: int) -> None:
-    """Pages of other sites could give such a name the address of this server, and read the answers under it."""
+    """Pages of other sites could give such a name the address of this server, and read the answers
+    under it."""
     file = picture()
-    lines = ["POST / HTTP/1.1", f"Host: {host}", f"Content-Length: {len(file)}", "Connection: close", "", ""]
+    lines = [
+        "POST / HTTP/1.1",
+        f"Host: {host}",
+        f"Content-Length: {len(file)}",
+        "Connection: close",
+        "",
+        "",
+    ]
     answer = exchange(port, "\r\n".join(lines).encode() + file)
     assert answer.startswith(b"HTTP/1.1 %d " % status), answer
     assert (b"embedding" in answer) == (status == 200)
@@ -432,8 +493,14 @@ def test_names_of_others_are_refused(host: str, status: int, port: int) -> None:
 
 def test_classes_of_an_index(tmp_path: Path) -> None:
     model = Colours()
-    with serving(model, enrolled(model, tmp_path / "i.npz", -0.5, red=(255, 0, 0), green=(0, 255, 0))) as port:
-        for colour, wanted in (((250, 9, 9), "red"), ((9, 250, 9), "green"), ((255, 255, 255), "unknown")):
+    with serving(
+        model, enrolled(model, tmp_path / "i.npz", -0.5, red=(255, 0, 0), green=(0, 255, 0))
+    ) as port:
+        for colour, wanted in (
+            ((250, 9, 9), "red"),
+            ((9, 250, 9), "green"),
+            ((255, 255, 255), "unknown"),
+        ):
             status, answer = ask(port, picture(colour=colour))
             row = np.array(colour) + 1.0
             cosines = sorted(row[:2] / np.linalg.norm(row), reverse=True)
@@ -441,7 +508,9 @@ def test_classes_of_an_index(tmp_path: Path) -> None:
             assert (status, list(answer), answer["class"]) == (200, keys, wanted)
             assert answer["threshold"] == -0.5
             assert answer["cosine"] == pytest.approx(cosines[0], abs=0.01)
-            assert [found["cosine"] for found in answer["classes"]] == pytest.approx(cosines, abs=0.01)
+            assert [found["cosine"] for found in answer["classes"]] == pytest.approx(
+                cosines, abs=0.01
+            )
             if wanted != "unknown":
                 other = {"red": "green", "green": "red"}[wanted]
                 assert [found["class"] for found in answer["classes"]] == [wanted, other]

@@ -67,7 +67,9 @@ def test_round_trip(store: Checkpoints) -> None:
     assert equal(store.restore(step=10)[0], 10)
     with pytest.raises(CheckpointError, match=r"--checkpoint=15: .*available: 10, 20"):
         store.restore(step=15)
-    with pytest.raises(CheckpointError, match=r"--checkpoint=newest: must be reported, latest, best or a step"):
+    with pytest.raises(
+        CheckpointError, match=r"--checkpoint=newest: must be reported, latest, best or a step"
+    ):
         store.select("newest", "last")
     assert int(store.select("reported", "last").step) == 20
     store.save("best", state(10), {})
@@ -89,7 +91,9 @@ def test_newest_are_kept_and_best_apart(store: Checkpoints) -> None:
 def damaged(original: Path, copy: Path, number: int, how: str) -> Path | None:
     """A copy of the checkpoints with one file of step 20 damaged; None beyond the last file."""
     shutil.copytree(original, copy)
-    files = sorted(p for p in (copy / "latest" / "20").rglob("*") if p.is_file() and p.stat().st_size)
+    files = sorted(
+        p for p in (copy / "latest" / "20").rglob("*") if p.is_file() and p.stat().st_size
+    )
     if number >= len(files):
         return None
     content = bytearray(files[number].read_bytes())
@@ -132,14 +136,18 @@ def test_nothing_left(store: Checkpoints, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["null", "5", "[]", '"x"', '{"a": 5}', "{", "\xff"])
-def test_a_damaged_manifest_is_survived(text: str, store: Checkpoints, tmp_path: Path, warned: Warned) -> None:
+def test_a_damaged_manifest_is_survived(
+    text: str, store: Checkpoints, tmp_path: Path, warned: Warned
+) -> None:
     (tmp_path / "latest" / "20" / manifest.NAME).write_text(text, encoding="latin-1")
     assert equal(store.restore()[0], 10)
     assert "20/manifest.json: is truncated or damaged" in warned[0]
     assert not (tmp_path / "latest" / "20").exists()
 
 
-def test_a_manifest_that_cannot_be_opened_deletes_nothing(store: Checkpoints, tmp_path: Path) -> None:
+def test_a_manifest_that_cannot_be_opened_deletes_nothing(
+    store: Checkpoints, tmp_path: Path
+) -> None:
     path = tmp_path / "latest" / "20" / manifest.NAME
     path.unlink()
     path.mkdir()
@@ -151,10 +159,13 @@ def test_a_manifest_that_cannot_be_opened_deletes_nothing(store: Checkpoints, tm
 def test_another_process_reads_what_the_first_has_chosen(
     store: Checkpoints, tmp_path: Path, warned: Warned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first process has found step 20 corrupt; this one is so late, or so early, that its files look otherwise."""
+    """The first process has found step 20 corrupt; this one is so late, or so early, that its files
+    look otherwise."""
     chosen = iter([10, 10, -1])
     monkeypatch.setattr(process_group, "decided_by_first", lambda decide: next(chosen))
-    monkeypatch.setattr(manifest, "digests", None)  # reading files that the first process may be deleting
+    monkeypatch.setattr(
+        manifest, "digests", None
+    )  # reading files that the first process may be deleting
     assert equal(store.restore()[0], 10)
     shutil.rmtree(tmp_path / "latest" / "20")
     assert equal(store.restore()[0], 10)
@@ -181,7 +192,10 @@ def test_the_second_failure_of_storage_in_a_row_ends_the_run(
     for step in (30, 40, 50, 60):
         store.save("latest", state(step), {}, background=True)
     assert len(warned) == 2
-    assert "latest/30'; the training goes on, and ends if the next checkpoint cannot be written either" in warned[0]
+    assert (
+        "latest/30'; the training goes on, and ends if the next checkpoint cannot be written either"
+        in warned[0]
+    )
     assert store.steps() == [10, 20, 40]
     with pytest.raises(OSError, match=r"Input/output error.*latest/60"):
         store.save("latest", state(70), {}, background=True)
@@ -242,7 +256,8 @@ def test_what_cannot_be_written_is_one_sentence(
     most: int,
     background: bool,
 ) -> None:
-    """With a limit on the size of files, orbax or the storage layer below it fails at some point."""
+    """With a limit on the size of files, orbax or the storage layer below it fails at some
+    point."""
     with (
         full_disk(most),
         pytest.raises(OSError, match="latest/30") as caught,
@@ -286,20 +301,29 @@ def test_a_save_in_the_background_is_complete_when_the_next_one_starts(
 def test_reads_abandoned_after_a_failure_are_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Orbax reads all arrays at once; when the first does not fit, it leaves the others to the garbage collector."""
+    """Orbax reads all arrays at once; when the first does not fit, it leaves the others to the
+    garbage collector."""
 
     def state(rows: int) -> TrainState:
-        return TrainState(jnp.asarray(0, jnp.int32), {f"w{i}": jnp.zeros((rows, 2)) for i in range(8)}, {}, {})
+        return TrainState(
+            jnp.asarray(0, jnp.int32), {f"w{i}": jnp.zeros((rows, 2)) for i in range(8)}, {}, {}
+        )
 
-    gc.freeze()  # leaves out what other tests have left, and the time of searching the programs they have compiled
+    # Leaves out what other tests have left, and the time of searching the programs they have
+    # compiled.
+    gc.freeze()
     reported: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: reported.append(unraisable.object))
+    monkeypatch.setattr(
+        sys, "unraisablehook", lambda unraisable: reported.append(unraisable.object)
+    )
     for _ in range(3):
         with closing(Checkpoints(tmp_path, lambda: state(3), None, run={})) as store:
             store.save("latest", state(3), {})
         with (
             closing(Checkpoints(tmp_path, lambda: state(4), None, run={})) as store,
-            pytest.raises(CheckpointError, match=r"does not fit this model \(.*\(4, 2\) is not compatible"),
+            pytest.raises(
+                CheckpointError, match=r"does not fit this model \(.*\(4, 2\) is not compatible"
+            ),
         ):
             store.restore()
         shutil.rmtree(tmp_path / "latest")

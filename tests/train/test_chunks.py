@@ -16,7 +16,9 @@ from tests.train.experiments import small
 
 def test_chunks_need_a_fraction_of_the_memory() -> None:
     """The compiler's own figure for a batch whose feature maps are larger than everything else."""
-    made = baseline.build(baseline.make_config(embedding_dim=16), toys.backbone(1024), toys.training_set(4))
+    made = baseline.build(
+        baseline.make_config(embedding_dim=16), toys.backbone(1024), toys.training_set(4)
+    )
     optimizer = optax.sgd(0.01)
     batch = toys.batch(1, size=256)
     state = jax.eval_shape(partial(step.initial, made, optimizer), jax.random.key(0), batch)
@@ -32,7 +34,10 @@ def test_chunks_need_a_fraction_of_the_memory() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"chunks": 3}, "data.batch_size=16: must be a multiple of the 2 devices times train.chunks=3"),
+        (
+            {"chunks": 3},
+            "data.batch_size=16: must be a multiple of the 2 devices times train.chunks=3",
+        ),
         ({"chunks": 2}, "train.chunks=2: batch norm .*backbone.freeze_bn=true"),
     ],
 )

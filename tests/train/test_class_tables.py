@@ -42,16 +42,24 @@ def jitted(method: Method, optimizer: optax.GradientTransformation, shapes: Any)
     mesh = device_mesh.make()
     shardings = device_mesh.shardings(mesh, shapes, method.hooks.class_axis)
     update = step.build(method, optimizer)
-    return jax.jit(update, donate_argnums=0, out_shardings=(shardings, device_mesh.replicated(mesh)))
+    return jax.jit(
+        update, donate_argnums=0, out_shardings=(shardings, device_mesh.replicated(mesh))
+    )
 
 
 def check_a_share_of_the_classes(build: Callable[[int], Method]) -> None:
-    """Training is the same with all rows of the tables on each device, and with an eighth of them."""
-    whole, optimizer = build(CLASSES), optax.sgd(0.1, momentum=0.9)  # Adam would enlarge small gradients' rounding
+    """Training is the same with all rows of the tables on each device, and with an eighth of
+    them."""
+    whole, optimizer = (
+        build(CLASSES),
+        optax.sgd(0.1, momentum=0.9),
+    )  # Adam would enlarge small gradients' rounding
     batch = toys.batch(whole.hooks.views)
     parts = class_tables.spread(build, CLASSES, batch, device_mesh.make())
     initial = jax.jit(step.initial, static_argnums=(0, 1))
-    state, padded = (initial(method, optimizer, jax.random.key(1), batch) for method in (whole, parts))
+    state, padded = (
+        initial(method, optimizer, jax.random.key(1), batch) for method in (whole, parts)
+    )
     mesh = device_mesh.make()
     spread = device_mesh.place(mesh, padded, parts.hooks.class_axis)
     rows = [leaf for leaf in jax.tree.leaves(spread) if not leaf.is_fully_replicated]
@@ -64,9 +72,13 @@ def check_a_share_of_the_classes(build: Callable[[int], Method]) -> None:
         state, terms = run(state, batch, jax.random.key(0))
         spread, spread_terms = run_parts(spread, divided, jax.random.key(0))
         assert float(spread_terms["loss"]) == pytest.approx(float(terms["loss"]), rel=1e-5)
-        assert float(spread_terms["grad_norm"]) == pytest.approx(float(terms["grad_norm"]), rel=1e-4)
+        assert float(spread_terms["grad_norm"]) == pytest.approx(
+            float(terms["grad_norm"]), rel=1e-4
+        )
     for own, (path, leaf) in zip(
-        jax.tree.leaves(state.params), jax.tree_util.tree_leaves_with_path(spread.params), strict=True
+        jax.tree.leaves(state.params),
+        jax.tree_util.tree_leaves_with_path(spread.params),
+        strict=True,
     ):
         axis = parts.hooks.class_axis(tuple(part.key for part in path))
         cut, rest = (leaf, leaf[:0]) if axis is None else jnp.split(leaf, [CLASSES], axis=axis)
@@ -75,40 +87,59 @@ def check_a_share_of_the_classes(build: Callable[[int], Method]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["cross_entropy", *(pytest.param(name, marks=pytest.mark.slow) for name in ("proxy_anchor", "arcface"))]
+    "name",
+    [
+        "cross_entropy",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("proxy_anchor", "arcface")),
+    ],
 )
 def test_eight_devices_with_a_share_of_the_classes_are_one_with_all(name: str) -> None:
     check_a_share_of_the_classes(partial(build, name))
 
 
 def check_a_million_classes(build: Callable[[int], Method]) -> None:
-    """They take an eighth of the memory and little traffic, by the compiler's own figures; nothing is computed."""
+    """They take an eighth of the memory and little traffic, by the compiler's own figures; nothing
+    is computed."""
     classes, optimizer = 1_000_000, optax.adam(1e-2)
     batch = jax.eval_shape(lambda: toys.batch(1, size=128, classes=4))
     method = class_tables.spread(build, classes, batch, device_mesh.make())
     shapes = jax.eval_shape(partial(step.initial, method, optimizer), jax.random.key(0), batch)
     mesh = device_mesh.make()
     layout = device_mesh.shardings(mesh, shapes, method.hooks.class_axis)
-    state = jax.tree.map(lambda x, put: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=put), shapes, layout)
+    state = jax.tree.map(
+        lambda x, put: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=put), shapes, layout
+    )
     images, *others = (
         jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device_mesh.row_sharded(mesh, axis))
         for x, axis in zip(batch[:3], (1, 0, 0), strict=True)
     )
-    compiled = jitted(method, optimizer, shapes).lower(state, type(batch)(images, *others), jax.random.key(0)).compile()
+    compiled = (
+        jitted(method, optimizer, shapes)
+        .lower(state, type(batch)(images, *others), jax.random.key(0))
+        .compile()
+    )
     memory = compiled.memory_analysis()
     total = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
     assert memory.argument_size_in_bytes < total / 7.9
     assert memory.alias_size_in_bytes > total / 8.1  # donated
-    sizes = re.findall(r"= (\S+|\(.*?\)) (?:all-gather|all-reduce|collective-permute|all-to-all)\(", compiled.as_text())
+    sizes = re.findall(
+        r"= (\S+|\(.*?\)) (?:all-gather|all-reduce|collective-permute|all-to-all)\(",
+        compiled.as_text(),
+    )
     assert sizes
     for result in sizes:
         for shape in re.findall(r"[fs]\d+\[([\d,]*)\]", result):
-            # At most the batch's similarities to itself, its embeddings, or the rows that padding moves.
+            # At most the batch's similarities to itself, its embeddings, or the rows that padding
+            # moves.
             assert np.prod([int(n) for n in shape.split(",") if n], dtype=int) <= 128 * 128, result
 
 
 @pytest.mark.parametrize(
-    "name", ["arcface", *(pytest.param(name, marks=pytest.mark.slow) for name in ("proxy_anchor", "cross_entropy"))]
+    "name",
+    [
+        "arcface",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("proxy_anchor", "cross_entropy")),
+    ],
 )
 def test_a_million_classes_take_an_eighth_of_the_memory_and_little_traffic(name: str) -> None:
     check_a_million_classes(partial(build, name))
@@ -149,7 +180,9 @@ def test_weights_that_initialisation_reads(tmp_path: Path) -> None:
 
 def test_too_many_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_tables, "MULTIPLE", 12)
-    with pytest.raises(ConfigError, match=r"train.shard_classes=true: the number of devices \(=8\) must divide 12"):
+    with pytest.raises(
+        ConfigError, match=r"train.shard_classes=true: the number of devices \(=8\) must divide 12"
+    ):
         experiments.build(small(steps=1, shard_classes=True))
 
 
@@ -162,18 +195,23 @@ def updated(run: Experiment, state: TrainState) -> TrainState:
 
 @pytest.mark.parametrize(
     ("shard_classes", "training"),
-    [(True, False), *(pytest.param(spread, True, marks=pytest.mark.slow) for spread in (False, True))],
+    [
+        (True, False),
+        *(pytest.param(spread, True, marks=pytest.mark.slow) for spread in (False, True)),
+    ],
 )
 def test_eight_two_and_one_device(
     shard_classes: bool, training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: TrainState | None = None
     for count in (8, 2, 1):
-        mesh = jax.make_mesh((count,), (device_mesh.AXIS,), (AxisType.Auto,), devices=jax.devices()[:count])
+        mesh = jax.make_mesh(
+            (count,), (device_mesh.AXIS,), (AxisType.Auto,), devices=jax.devices()[:count]
+        )
         monkeypatch.setattr(device_mesh, "make", lambda mesh=mesh: mesh)
         run = experiments.build(small(steps=3, shard_classes=shard_classes))
         store = Checkpoints(tmp_path, lambda run=run: run.template(), None, run={})
-        found = converted.restore()
+        found = store.restore()
         if saved is None:
             assert found is None
             random = device_mesh.place(mesh, drawn(run.template()), run.method.hooks.class_axis)
@@ -184,7 +222,9 @@ def test_eight_two_and_one_device(
         for leaf in jax.tree.leaves(state):
             assert leaf.sharding.device_set == set(mesh.devices.flat)
         proxies = state.params["loss"]["proxies"]
-        assert proxies.addressable_shards[0].data.size == proxies.size // (count if shard_classes else 1)
+        assert proxies.addressable_shards[0].data.size == proxies.size // (
+            count if shard_classes else 1
+        )
         saved = updated(run, state) if training else state._replace(step=state.step + 1)
-        converted.save("latest", saved, {})
-        converted.close()
+        store.save("latest", saved, {})
+        store.close()

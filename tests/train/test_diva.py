@@ -1,4 +1,5 @@
-"""DiVA in training: test-time readings, warm start, clusterings, frozen groups, many classes and accelerators."""
+"""DiVA in training: test-time readings, warm start, clusterings, frozen groups, many classes and
+accelerators."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -56,7 +57,9 @@ def test_a_reading_is_the_method_with_its_options() -> None:
     @jax.jit
     def embed(params: Any, model_state: Any) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         encoded, _ = experiment.method.encode(params, model_state, images[None], train=False)
-        return encoded.embeddings, {name: f(params, model_state, images) for name, f in experiment.readings.items()}
+        return encoded.embeddings, {
+            name: f(params, model_state, images) for name, f in experiment.readings.items()
+        }
 
     embeddings, found = jax.device_get(embed(state.params, state.model_state))
     own, *others = (embeddings[task] for task in diva.TASKS)
@@ -64,21 +67,29 @@ def test_a_reading_is_the_method_with_its_options() -> None:
         expected = np.concatenate(parts, axis=1) / np.sqrt(len(parts))
         shown = found[name][:, np.abs(found[name]).max(axis=0) > 0]
         np.testing.assert_allclose(shown, expected, rtol=1e-4, atol=1e-6)
-    assert {config.method.ensemble for config in (model.read_as(config, "a"),)} == {(1.0, 0.0, 0.0, 0.0)}
+    assert {config.method.ensemble for config in (model.read_as(config, "a"),)} == {
+        (1.0, 0.0, 0.0, 0.0)
+    }
 
 
 def test_a_finished_run_is_read_again(tmp_path: Path) -> None:
     """With other weights or readings, but training goes on only as models were selected."""
     for select in ("last", "test"):
         config = diva_config(select)
-        write_json(tmp_path / "config.json", workdir.provenance(config, "", ["a", "b", "c", "d"], 64, (8, 8)))
+        write_json(
+            tmp_path / "config.json",
+            workdir.provenance(config, "", ["a", "b", "c", "d"], 64, (8, 8)),
+        )
         other = replace(config, method=replace(config.method, ensemble=(1.0, 5.0, 5.0, 5.0)))
         other = replace(other, evaluation=replace(other.evaluation, readings={}, reading="best"))
         workdir.check_same_run(tmp_path, {"config": asdict(other)}, selecting=False)
         if select == "last":
             workdir.check_same_run(tmp_path, {"config": asdict(other)})
         else:
-            with pytest.raises(CheckpointError, match=r"another configuration: evaluation\.readings.*method\.ensemble"):
+            with pytest.raises(
+                CheckpointError,
+                match=r"another configuration: evaluation\.readings.*method\.ensemble",
+            ):
                 workdir.check_same_run(tmp_path, {"config": asdict(other)})
 
 
@@ -94,7 +105,10 @@ def test_invalid_readings() -> None:
     with pytest.raises(ConfigError, match=r"evaluation\.reading='c': must be one of best, a, b"):
         diva_config(reading="c")
     for options, message in (
-        ({"rho": [1.0]}, r"evaluation\.readings\.a\.rho: method diva allows readings only of ensemble"),
+        (
+            {"rho": [1.0]},
+            r"evaluation\.readings\.a\.rho: method diva allows readings only of ensemble",
+        ),
         ({"ensemble": [1.0]}, r"evaluation\.readings\.a\.ensemble=\[1\.0\]: has the wrong number"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -120,7 +134,9 @@ def clustered() -> Iterator[Experiment]:
     given: dict[str, Any] = values(**test_training_set_refresh.TRAIN)
     given["data"] |= test_training_set_refresh.DATA
     tasks = ("discriminative", "selfsimilarity")
-    given["method"] = asdict(diva.Config(tasks=tasks, selfsimilarity="deepcluster", embedding_dim=3, directions=()))
+    given["method"] = asdict(
+        diva.Config(tasks=tasks, selfsimilarity="deepcluster", embedding_dim=3, directions=())
+    )
     given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in (*diva.GROUPS, "classifier")}
     with mock.patch.multiple(self_supervision, CLUSTERS=6, CLUSTER_EPOCHS=1):
         yield experiments.build(configs.resolve(given))

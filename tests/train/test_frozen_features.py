@@ -1,4 +1,5 @@
-"""Training on features of a frozen backbone: the same as training with the backbone frozen, and faster."""
+"""Training on features of a frozen backbone: the same as training with the backbone frozen, and
+faster."""
 
 from dataclasses import asdict, replace
 from functools import partial
@@ -30,14 +31,18 @@ DEVICES, STEPS = 1, 3
 
 def build(**train: Any) -> Experiment:
     given = values(steps=STEPS, optimizer="sgd", **train)
-    given["method"] = asdict(baseline.make_config("proxy_anchor", embedding_dim=4, pooling="avg+max"))
+    given["method"] = asdict(
+        baseline.make_config("proxy_anchor", embedding_dim=4, pooling="avg+max")
+    )
     given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in baseline.GROUPS}
     given["train"]["groups"]["backbone"] = asdict(Group(0.0, freeze=True))
     given["data"] |= {"validation_share": 0.9}  # 90 images are left
     experiment = experiments.build(configs.resolve(given))
     split = experiment.splits["train"]
     # Digits are drawn at random in training; here each image is always the same.
-    splits = experiment.splits | {"train": split._replace(read=lambda index, rng: split.read(index, None))}
+    splits = experiment.splits | {
+        "train": split._replace(read=lambda index, rng: split.read(index, None))
+    }
     return experiment._replace(splits=splits)
 
 
@@ -64,21 +69,27 @@ def test_two_cells_pool_like_the_map(kind: Any) -> None:
 
 
 def test_same_as_a_frozen_backbone(tmp_path: Path) -> None:
-    """The head learns what it learns from images, and the whole network embeds images afterwards."""
+    """The head learns what it learns from images, and the whole network embeds images
+    afterwards."""
     images, features = build(), with_features(build(feature_views=1), tmp_path)
     expected, found = trained(images), trained(features)
     close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
     for name in ("embedding", "loss"):
         jax.tree.map(close, found.params[name], expected.params[name])
     start = other_models.initial_state(images, Console(active=False))
-    assert np.abs(found.params["embedding"]["kernel"] - start.params["embedding"]["kernel"]).max() > 1e-3
+    assert (
+        np.abs(found.params["embedding"]["kernel"] - start.params["embedding"]["kernel"]).max()
+        > 1e-3
+    )
     pixels = np.stack([images.splits["test"].read(i, None) for i in range(8)])
     rows = jax.jit(features.method.embed)(found.params, found.model_state, pixels)
     wanted = jax.jit(images.method.embed)(expected.params, expected.model_state, pixels)
     np.testing.assert_allclose(rows, wanted, atol=1e-5)
 
 
-def test_features_are_kept_and_follow_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_are_kept_and_follow_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     experiment, initial_state = build(feature_views=2), other_models.initial_state
     first = with_features(experiment, tmp_path)
     files = {path: path.read_bytes() for path in (tmp_path / "features").iterdir()}
@@ -90,7 +101,9 @@ def test_features_are_kept_and_follow_the_weights(tmp_path: Path, monkeypatch: p
 
     def larger(*arguments: Any) -> TrainState:
         state = initial_state(*arguments)
-        return state._replace(model_state=jax.tree.map(lambda x: np.asarray(x) + np.float32(1), state.model_state))
+        return state._replace(
+            model_state=jax.tree.map(lambda x: np.asarray(x) + np.float32(1), state.model_state)
+        )
 
     monkeypatch.setattr(other_models, "initial_state", larger)
     with_features(experiment, tmp_path)
@@ -99,11 +112,17 @@ def test_features_are_kept_and_follow_the_weights(tmp_path: Path, monkeypatch: p
     assert frozen_features.digest(seeded, {}) != frozen_features.digest(experiment, {})
 
 
-def test_methods_that_need_maps_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_that_need_maps_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With an embedding of the first position in place of all."""
     monkeypatch.setattr(heads, "global_pool", lambda features, kind: features[:, 0, 0])
     experiment = build(feature_views=1)
-    with pytest.raises(ConfigError, match="feature_views=1: method baseline needs whole feature maps"):
+    with pytest.raises(
+        ConfigError, match="feature_views=1: method baseline needs whole feature maps"
+    ):
         with_features(experiment, tmp_path)
-    with pytest.raises(ConfigError, match="feature_views=1: method baseline needs whole feature maps"):
+    with pytest.raises(
+        ConfigError, match="feature_views=1: method baseline needs whole feature maps"
+    ):
         run.check(experiment.config, Console(active=False))

@@ -27,7 +27,9 @@ def config() -> Config:
 
 
 @pytest.fixture(scope="module")
-def source(few_images: None, patches: None, tmp_path_factory: pytest.TempPathFactory) -> head_bench.Source:
+def source(
+    few_images: None, patches: None, tmp_path_factory: pytest.TempPathFactory
+) -> head_bench.Source:
     return head_bench.computed(config(), tmp_path_factory.mktemp("maps"), Console(quiet=True))
 
 
@@ -44,7 +46,11 @@ def test_embeddings_are_those_of_the_whole_network(
     assert experiment.config.seed == 3
     assert head.update._cache_size() == 1
     network = experiments.build(config())
-    parts = configs.module("backbone", "resnet").build(config().backbone).init(jax.random.key(0), network.shape)
+    parts = (
+        configs.module("backbone", "resnet")
+        .build(config().backbone)
+        .init(jax.random.key(0), network.shape)
+    )
     params, stats = map(traverse_util.flatten_dict, parts)
     backbone = traverse_util.unflatten_dict(params | stats)
     both = state._replace(model_state={**state.model_state, "backbone": backbone})
@@ -63,20 +69,32 @@ def test_a_seed_gives_the_same_head_again(head: head_bench.Head) -> None:
 
 
 def test_trials_of_a_file(tmp_path: Path) -> None:
-    """Finished ones are kept, impossible ones do not stop the others, ensembles are concatenations."""
+    """Finished ones are kept, impossible ones do not stop the others, ensembles are
+    concatenations."""
     made = []
     for name, seed, batch in (("a", 0, 16), ("bad", 0, 10**6), ("b", 1, 16)):
         given = asdict(replace(config(), seed=seed))
         given["data"]["batch_size"] = batch
         (tmp_path / f"{name}.json").write_text(json.dumps({"config": given}))
-        trial = {"config": str(tmp_path / f"{name}.json"), "directory": str(tmp_path / name), "members": []}
+        trial = {
+            "config": str(tmp_path / f"{name}.json"),
+            "directory": str(tmp_path / name),
+            "members": [],
+        }
         made.append(trial | {"weights": []})
-    both = {"directory": str(tmp_path / "both"), "members": [str(tmp_path / name) for name in "ab"], "weights": [1, 2]}
+    both = {
+        "directory": str(tmp_path / "both"),
+        "members": [str(tmp_path / name) for name in "ab"],
+        "weights": [1, 2],
+    }
     file = tmp_path / "trials.json"
     file.write_text(json.dumps({"maps": str(tmp_path), "trials": [*made, made[0] | both]}))
     assert head_bench.main(file) == 1
     assert not (tmp_path / "bad").exists()
-    rows = {name: np.load(tmp_path / name / "embeddings.npy").astype(float) for name in ("a", "b", "both")}
+    rows = {
+        name: np.load(tmp_path / name / "embeddings.npy").astype(float)
+        for name in ("a", "b", "both")
+    }
     unit = {name: rows[name] / np.linalg.norm(rows[name], axis=1, keepdims=True) for name in "ab"}
     np.testing.assert_allclose(rows["both"], np.hstack([unit["a"], 2 * unit["b"]]), atol=2e-3)
     before = (tmp_path / "a" / "results.json").stat().st_mtime_ns

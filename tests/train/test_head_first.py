@@ -44,7 +44,8 @@ def train(directory: Path) -> None:
 
 
 def test_the_network_starts_from_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after an interruption before its own training, for which head and features are used as they are."""
+    """Also after an interruption before its own training, for which head and features are used as
+    they are."""
     head, directory = tmp_path / "run" / "head", tmp_path / "run"
 
     def interrupted(experiment: Experiment, target: Path, *rest: Any) -> Any:
@@ -57,7 +58,9 @@ def test_the_network_starts_from_the_head(tmp_path: Path, monkeypatch: pytest.Mo
         patched.setattr(loop, "train", interrupted)
         with pytest.raises(Interrupted):
             train(directory)
-    written = {path: path.stat().st_mtime_ns for path in head.rglob("*") if "features" in path.parts}
+    written = {
+        path: path.stat().st_mtime_ns for path in head.rglob("*") if "features" in path.parts
+    }
     train(directory)
     assert {path: path.stat().st_mtime_ns for path in written} == written
     results = json.loads((directory / "results.json").read_text())
@@ -69,7 +72,9 @@ def test_the_network_starts_from_the_head(tmp_path: Path, monkeypatch: pytest.Mo
     equal = partial(np.testing.assert_allclose, atol=1e-7)
     jax.tree.map(equal, trained.params["embedding"], first.params["embedding"])
     jax.tree.map(equal, trained.params["backbone"], random["backbone"])
-    assert np.abs(trained.params["embedding"]["kernel"] - random["embedding"]["kernel"]).max() > 1e-3
+    assert (
+        np.abs(trained.params["embedding"]["kernel"] - random["embedding"]["kernel"]).max() > 1e-3
+    )
 
 
 def test_a_head_needs_features() -> None:

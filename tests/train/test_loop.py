@@ -66,7 +66,9 @@ class StopAt(Stop):
 
 
 def checkpoints(experiment: Experiment, directory: Path) -> Checkpoints:
-    return Checkpoints(directory / "checkpoints", lambda: experiment.template(), pytest.fail, run={})
+    return Checkpoints(
+        directory / "checkpoints", lambda: experiment.template(), pytest.fail, run={}
+    )
 
 
 class Strict(Console):
@@ -86,14 +88,18 @@ def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> 
 
 def saved(directory: Path, kind: str = "latest") -> list[int]:
     """The steps of the complete checkpoints of a run."""
-    return [int(path.name) for path in workdir.complete_checkpoints(directory / "checkpoints" / kind)]
+    return [
+        int(path.name) for path in workdir.complete_checkpoints(directory / "checkpoints" / kind)
+    ]
 
 
 def bits(state: TrainState) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
 
 
-CONFIG = small(steps=STEPS, log_every=3, evaluate_every=8, checkpoint_every=7, select="test", optimizer="adam")
+CONFIG = small(
+    steps=STEPS, log_every=3, evaluate_every=8, checkpoint_every=7, select="test", optimizer="adam"
+)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +108,9 @@ def experiment() -> Experiment:
 
 
 @pytest.fixture(scope="module")
-def whole(experiment: Experiment, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[bytes], str]:
+def whole(
+    experiment: Experiment, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[bytes], str]:
     """Final state and metrics of the uninterrupted run."""
     directory = tmp_path_factory.mktemp("whole")
     state = train(experiment, directory)
@@ -110,9 +118,15 @@ def whole(experiment: Experiment, tmp_path_factory: pytest.TempPathFactory) -> t
 
 
 @pytest.mark.parametrize(
-    "k", [pytest.param(k, marks=[] if k in (6, STEPS - 1) else [pytest.mark.slow]) for k in range(STEPS)]
+    "k",
+    [
+        pytest.param(k, marks=[] if k in (6, STEPS - 1) else [pytest.mark.slow])
+        for k in range(STEPS)
+    ],
 )
-def test_resume_is_exact(k: int, experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path) -> None:
+def test_resume_is_exact(
+    k: int, experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path
+) -> None:
     with pytest.raises(Interrupted) as stopped:
         train(experiment, tmp_path, StopAt(k))
     assert stopped.value.code == 143
@@ -123,26 +137,38 @@ def test_resume_is_exact(k: int, experiment: Experiment, whole: tuple[list[bytes
 
 
 def test_another_number_of_devices_is_recorded_and_equal_up_to_rounding(
-    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    experiment: Experiment,
+    whole: tuple[list[bytes], str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(Interrupted):
         train(experiment, tmp_path, StopAt(9))
     more = experiment._replace(mesh=Mesh(np.asarray(jax.devices()[:4]), ("data",)))
     with pytest.raises(Interrupted):
         train(more, tmp_path, StopAt(7))
-    line = "devices: 4 of 1 process, until now 1 of 1 process; from here on, equal to the same run up to rounding"
+    line = (
+        "devices: 4 of 1 process, until now 1 of 1 process; from here on, equal to the same "
+        "run up to "
+        "rounding"
+    )
     assert line in " ".join(capsys.readouterr().out.split())
     state = train(experiment, tmp_path)
     for leaf, expected in zip(jax.tree.leaves(state), whole[0], strict=True):
-        np.testing.assert_allclose(leaf, np.frombuffer(expected, leaf.dtype).reshape(leaf.shape), atol=1e-5)
+        np.testing.assert_allclose(
+            leaf, np.frombuffer(expected, leaf.dtype).reshape(leaf.shape), atol=1e-5
+        )
     lines = (json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
     expected = (json.loads(line) for line in whole[1].splitlines())
     for found, wanted in zip(lines, expected, strict=True):
         assert found["loss"] == pytest.approx(wanted["loss"], rel=1e-4)
 
 
-def test_a_longer_run_is_the_same_run(experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path) -> None:
-    """Its first part ends at an evaluation, but where no line would be logged: in the longer run there is one line."""
+def test_a_longer_run_is_the_same_run(
+    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path
+) -> None:
+    """Its first part ends at an evaluation, but where no line would be logged: in the longer run
+    there is one line."""
     config = replace(CONFIG, train=replace(CONFIG.train, steps=16))
     short = experiment._replace(config=config, steps=16)
     train(short, tmp_path)
@@ -153,7 +179,8 @@ def test_a_longer_run_is_the_same_run(experiment: Experiment, whole: tuple[list[
 def test_a_longer_run_forgets_the_former_end(
     experiment: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the last model as the result, a run may end anywhere; the line of that step is not in a longer run."""
+    """With the last model as the result, a run may end anywhere; the line of that step is not in a
+    longer run."""
     config = replace(CONFIG, train=replace(CONFIG.train, steps=7, select="last", evaluate_every=0))
     long = experiment._replace(config=config, steps=7)
     train(long, tmp_path / "whole")
@@ -166,14 +193,22 @@ def test_a_longer_run_forgets_the_former_end(
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(
-    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    experiment: Experiment,
+    whole: tuple[list[bytes], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first checkpoint, of step 7, is not complete before the line of step 8; a stop waits for its own."""
+    """The first checkpoint, of step 7, is not complete before the line of step 8; a stop waits for
+    its own."""
     metrics, digests = tmp_path / "metrics.jsonl", manifest.digests
 
     def slow(path: Path, *rest: Any) -> dict[str, Any]:
         deadline = time.monotonic() + 600
-        while path.name == "7" and '"step": 8' not in metrics.read_text() and time.monotonic() < deadline:
+        while (
+            path.name == "7"
+            and '"step": 8' not in metrics.read_text()
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
         time.sleep(0.1)
         assert path.name != "7" or '"step": 8' in metrics.read_text()
@@ -188,7 +223,10 @@ def test_training_goes_on_while_a_checkpoint_is_written(
 
 
 def test_a_second_interruption_takes_nothing_away(
-    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    experiment: Experiment,
+    whole: tuple[list[bytes], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Stopped again before the next step: the checkpoint it resumed from is not written again."""
 
@@ -210,13 +248,17 @@ def test_a_second_interruption_takes_nothing_away(
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
 
 
-def test_traced_steps(experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traced_steps(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From the first step, or the one at which a run continues, to the last."""
     events: list[str] = []
     monkeypatch.setattr(jax.profiler, "start_trace", lambda directory: events.append("<"))
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: events.append(">"))
     place = Experiment.device_batch
-    monkeypatch.setattr(Experiment, "device_batch", lambda run, *batch: events.append("s") or place(run, *batch))
+    monkeypatch.setattr(
+        Experiment, "device_batch", lambda run, *batch: events.append("s") or place(run, *batch)
+    )
     for traced, stop in (((2, 3), StopAt(6)), ((5, 8), StopAt(4)), ((2, 3), StopAt(1))):
         with pytest.raises(Interrupted):
             loop.train(experiment, tmp_path, {}, Strict(), stop, traced=traced)
@@ -226,7 +268,8 @@ def test_traced_steps(experiment: Experiment, tmp_path: Path, monkeypatch: pytes
 def test_resume_from_an_older_checkpoint_truncates_the_metrics(
     experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path
 ) -> None:
-    """As after a kill: the newest checkpoint is older than the newest line, and that line is incomplete."""
+    """As after a kill: the newest checkpoint is older than the newest line, and that line is
+    incomplete."""
     train(experiment, tmp_path)
     store = checkpoints(experiment, tmp_path)
     store.drop_newer("latest", 14)
@@ -240,7 +283,8 @@ def test_resume_from_an_older_checkpoint_truncates_the_metrics(
 def test_metrics_that_were_edited_are_refused(
     experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path
 ) -> None:
-    """Nothing is changed then; the line of the checkpoint's own step counts if a run like this has written one."""
+    """Nothing is changed then; the line of the checkpoint's own step counts if a run like this has
+    written one."""
     with pytest.raises(Interrupted):
         train(experiment, tmp_path, StopAt(12))
     file = tmp_path / "metrics.jsonl"
@@ -248,13 +292,23 @@ def test_metrics_that_were_edited_are_refused(
     first, *_, last = text.splitlines(keepends=True)
     assert [json.loads(line)["step"] for line in (first, last)] == [3, 12]
     loss = f'"loss": {json.loads(first)["loss"]}'
-    damaged = [text.replace(loss, '"loss": 0.125'), text.removesuffix(last), text.removeprefix(first), text + last, ""]
+    damaged = [
+        text.replace(loss, '"loss": 0.125'),
+        text.removesuffix(last),
+        text.removeprefix(first),
+        text + last,
+        "",
+    ]
     assert text not in damaged
     for content in damaged:
         file.write_text(content)
         with pytest.raises(
             CheckpointError,
-            match=r"metrics\.jsonl: its lines up to step 12 are not those that the run has written; restore it from a "
+            match=r"metrics\.jsonl: its lines up to step 12 are not those that the run has "
+            r"written; restore "
+            r"it "
+            r"from "
+            r"a "
             r"copy, or delete .*checkpoints to train from the start",
         ):
             train(experiment, tmp_path)
@@ -269,11 +323,15 @@ def test_metrics_that_were_edited_are_refused(
     assert file.read_text() == whole[1]
 
 
-def test_what_changes_no_bit(experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path) -> None:
+def test_what_changes_no_bit(
+    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path
+) -> None:
     """Logging, evaluation, checkpoints and the number of threads do not affect the parameters."""
     config = replace(
         CONFIG,
-        train=replace(CONFIG.train, log_every=20, evaluate_every=0, checkpoint_every=100, select="last"),
+        train=replace(
+            CONFIG.train, log_every=20, evaluate_every=0, checkpoint_every=100, select="last"
+        ),
         data=replace(CONFIG.data, threads=3),
     )
     assert bits(train(experiment._replace(config=config), tmp_path)) == whole[0]
@@ -290,7 +348,9 @@ def test_models_are_kept_and_change_no_bit(
     contents = {file.name: file.read_bytes() for file in kept.iterdir()}
     assert model_files.steps(kept) == [5, 10, 15, 20]
     last = model_files.read(kept, 20, keeping.template(), {})
-    params = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves((last.params, last.model_state))]
+    params = [
+        np.asarray(leaf).tobytes() for leaf in jax.tree.leaves((last.params, last.model_state))
+    ]
     assert params == whole[0][1 : 1 + len(params)]
     store = checkpoints(keeping, tmp_path)
     store.drop_newer("latest", 14)
@@ -303,15 +363,21 @@ def test_models_are_kept_and_change_no_bit(
 def _poisoned(experiment: Experiment, step: int) -> Experiment:
     """The experiment with a NaN in the loss of one step."""
 
-    def loss(params: Any, state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array) -> Any:
+    def loss(
+        params: Any, state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array
+    ) -> Any:
         value, aux = experiment.method.loss(params, state, encoded, batch, count, key)
-        bad = jnp.all(batch.index[:4] == jnp.asarray(experiment.sampler.batch(step - 1)[:4], jnp.int32))
+        bad = jnp.all(
+            batch.index[:4] == jnp.asarray(experiment.sampler.batch(step - 1)[:4], jnp.int32)
+        )
         return value + jnp.where(bad, jnp.nan, 0.0), aux
 
     return experiment._replace(method=experiment.method._replace(loss=loss))
 
 
-def test_divergence_stops_before_the_next_checkpoint(experiment: Experiment, tmp_path: Path) -> None:
+def test_divergence_stops_before_the_next_checkpoint(
+    experiment: Experiment, tmp_path: Path
+) -> None:
     with pytest.raises(DivergedError, match=r"at step 13: .*loss=nan"):
         train(_poisoned(experiment, 13), tmp_path)
     assert saved(tmp_path)[-1] == 8  # the evaluation at 8 found a best model
@@ -321,12 +387,18 @@ TO_INFINITY = optax.sgd(float("inf"))
 
 
 @pytest.mark.parametrize("evaluate_every", [0, 1])
-def test_a_state_that_is_not_finite_is_not_saved(evaluate_every: int, experiment: Experiment, tmp_path: Path) -> None:
+def test_a_state_that_is_not_finite_is_not_saved(
+    evaluate_every: int, experiment: Experiment, tmp_path: Path
+) -> None:
     """Loss and gradient of the only step are finite; the update is not."""
     select = "test" if evaluate_every else "last"
-    config = replace(CONFIG, train=replace(CONFIG.train, steps=1, evaluate_every=evaluate_every, select=select))
+    config = replace(
+        CONFIG, train=replace(CONFIG.train, steps=1, evaluate_every=evaluate_every, select=select)
+    )
     diverging = experiment._replace(config=config, steps=1, optimizer=TO_INFINITY)
-    with pytest.raises(DivergedError, match=r"at step 1: params/\S+ is not finite after the update; lower"):
+    with pytest.raises(
+        DivergedError, match=r"at step 1: params/\S+ is not finite after the update; lower"
+    ):
         train(diverging, tmp_path)
     assert saved(tmp_path) == saved(tmp_path, "best") == []
     assert not (tmp_path / "metrics.jsonl").exists()
@@ -339,10 +411,13 @@ def test_a_finished_schedule_is_not_compiled_again(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As after a kill during the final evaluation: the last checkpoint is there, the results are not."""
+    """As after a kill during the final evaluation: the last checkpoint is there, the results are
+    not."""
     train(experiment, tmp_path)
     capsys.readouterr()
-    monkeypatch.setattr(Experiment, "jitted_step", lambda run: pytest.fail("the training step was built"))
+    monkeypatch.setattr(
+        Experiment, "jitted_step", lambda run: pytest.fail("the training step was built")
+    )
     monkeypatch.setattr(Experiment, "batches", lambda *arguments: pytest.fail("batches were read"))
     assert bits(train(experiment, tmp_path)) == whole[0]
     assert capsys.readouterr().out == f"resuming from step {STEPS}\n"
@@ -350,7 +425,8 @@ def test_a_finished_schedule_is_not_compiled_again(
 
 @pytest.mark.slow
 def test_reload_best_continues_from_the_best_model(experiment: Experiment, tmp_path: Path) -> None:
-    """At the start of the epoch, parameters and statistics become those of the best model; moments and steps do not."""
+    """At the start of the epoch, parameters and statistics become those of the best model; moments
+    and steps do not."""
     data = replace(CONFIG.data, validation_share=0.9)  # four classes are left: epochs of 45 steps
     short = replace(CONFIG, data=data, train=replace(CONFIG.train, steps=46, evaluate_every=44))
     plain = on_patches(replace(short, train=replace(short.train, steps=45)))
@@ -361,7 +437,9 @@ def test_reload_best_continues_from_the_best_model(experiment: Experiment, tmp_p
     store.close()
     assert (int(best[0].step), int(latest[0].step)) == (44, 45)
     expected = latest[0]._replace(params=best[0].params, model_state=best[0].model_state)
-    with pipeline.training(plain.splits["train"], plain.sampler, data, seed=0, start=45, stop=46) as batches:
+    with pipeline.training(
+        plain.splits["train"], plain.sampler, data, seed=0, start=45, stop=46
+    ) as batches:
         batch = device_mesh.shard_batch(plain.mesh, *next(batches))
     expected, _ = jax.jit(step.build(plain.method, plain.optimizer, plain.augment))(
         expected, batch, jax.random.key(short.seed)

@@ -1,4 +1,5 @@
-"""Optimizers against update rules in NumPy; groups with rates, decay, warm-up and freezing of their own."""
+"""Optimizers against update rules in NumPy; groups with rates, decay, warm-up and freezing of their
+own."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,23 +26,34 @@ TARGET = np.linspace(-1, 1, 6)
 def method(groups: tuple[str, ...] = ("fast", "slow")) -> Method:
     """Each group is a vector pulled towards a target that depends on the batch."""
 
-    def encode(params: Any, model_state: Any, images: jax.Array, *, train: bool, key: Any = None) -> Any:
+    def encode(
+        params: Any, model_state: Any, images: jax.Array, *, train: bool, key: Any = None
+    ) -> Any:
         return params, model_state
 
-    def loss(params: Any, model_state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array) -> Any:
+    def loss(
+        params: Any, model_state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array
+    ) -> Any:
         distances = [((x - TARGET * batch.labels[0]) ** 2).sum() for x in jax.tree.leaves(encoded)]
         return sum(distances), Aux(model_state, {})
 
     init = lambda key, batch: ({g: jnp.full(6, 0.5) for g in groups}, {})  # noqa: E731
-    return Method(init, encode, loss, lambda *_: jnp.zeros(()), groups=groups, group=lambda path: path[0])
+    return Method(
+        init, encode, loss, lambda *_: jnp.zeros(()), groups=groups, group=lambda path: path[0]
+    )
 
 
 def batches() -> list[Batch]:
     factors = np.random.default_rng(0).integers(1, 5, STEPS)
-    return [Batch(jnp.zeros((1, 1, 1, 1, 3)), jnp.asarray([f]), jnp.zeros(1, jnp.int32)) for f in factors]
+    return [
+        Batch(jnp.zeros((1, 1, 1, 1, 3)), jnp.asarray([f]), jnp.zeros(1, jnp.int32))
+        for f in factors
+    ]
 
 
-def adam(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, coupled: bool) -> np.ndarray:
+def adam(
+    x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, coupled: bool
+) -> np.ndarray:
     t = memory["t"] = memory.get("t", 0) + 1
     if coupled:
         g = g + DECAY * x
@@ -52,7 +64,9 @@ def adam(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, c
     return x - rate * move - (0 if coupled else rate * DECAY * x)
 
 
-def sgd(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, momentum: float = 0) -> np.ndarray:
+def sgd(
+    x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, momentum: float = 0
+) -> np.ndarray:
     g = g + DECAY * x
     memory["m"] = momentum * memory["m"] + g if "m" in memory else g
     return x - rate * memory["m"]
@@ -102,8 +116,11 @@ def run(train: Train, made: Method, warmup: int = 0, milestones: tuple[int, ...]
     ],
 )
 def test_rules_and_groups(name: str, options: dict[str, Any], x64: None) -> None:
-    """A staircase after steps 4 and 9; the slow group is frozen for three steps and starts from there."""
-    groups = {g: Group(rate, DECAY, "freeze" if g == "slow" else "train") for g, rate in RATES.items()}
+    """A staircase after steps 4 and 9; the slow group is frozen for three steps and starts from
+    there."""
+    groups = {
+        g: Group(rate, DECAY, "freeze" if g == "slow" else "train") for g, rate in RATES.items()
+    }
     train = Train(groups=groups, steps=STEPS, optimizer=name, schedule="step", gamma=0.5, **options)  # type: ignore[arg-type]
     found = run(train, method(), warmup=3, milestones=(4, 9))
     x: dict[str, np.ndarray] = {g: np.full(6, 0.5) for g in RATES}
@@ -113,9 +130,13 @@ def test_rules_and_groups(name: str, options: dict[str, Any], x64: None) -> None
             if g == "slow" and t < 3:
                 continue
             gradient = 2 * (x[g] - TARGET * int(batch.labels[0]))
-            x[g] = RULES[name](x[g], gradient, memory[g], rate * 0.5 ** ((t >= 4) + (t >= 9)), **options)
+            x[g] = RULES[name](
+                x[g], gradient, memory[g], rate * 0.5 ** ((t >= 4) + (t >= 9)), **options
+            )
         for g in RATES:
-            np.testing.assert_allclose(found[t][g], x[g], rtol=1e-10, atol=1e-12, err_msg=f"{g} after {t + 1}")
+            np.testing.assert_allclose(
+                found[t][g], x[g], rtol=1e-10, atol=1e-12, err_msg=f"{g} after {t + 1}"
+            )
 
 
 @pytest.mark.parametrize("length", [{"epochs": 7}, {"steps": 0}])
@@ -123,14 +144,18 @@ def test_a_period_lasts_as_long_as_the_run(length: dict[str, int]) -> None:
     """StepLR: the rate in epoch e after the warm-up is gamma^floor(e / period)."""
     options = {"warmup_epochs": 1, "schedule": "step", "period": 2, "gamma": 0.5}
     epoch = experiments.build(small(epochs=1)).sampler.first_step(1)
-    experiment = experiments.build(small(**options, **(length if "epochs" in length else {"steps": 7 * epoch})))
+    experiment = experiments.build(
+        small(**options, **(length if "epochs" in length else {"steps": 7 * epoch}))
+    )
     steps = np.arange(8 * epoch)
     expected = 0.5 ** (np.maximum(steps // epoch - 1, 0) // 2)
     np.testing.assert_allclose([experiment.schedule(step) for step in steps[::3]], expected[::3])
 
 
 def test_milestones_or_a_period() -> None:
-    with pytest.raises(ConfigError, match=r"train\.milestones=\(3,\): give milestones or a period \(=2\), not both"):
+    with pytest.raises(
+        ConfigError, match=r"train\.milestones=\(3,\): give milestones or a period \(=2\), not both"
+    ):
         small(epochs=5, schedule="step", period=2, milestones=(3,))
 
 
@@ -154,11 +179,22 @@ def test_invalid_options(values: dict[str, Any], wanted: str) -> None:
 
 
 def test_lower_layers_have_lower_rates(x64: None) -> None:
-    """With decay 0.5: the last block at half the rate, the embedding of a network of two blocks at an eighth."""
-    factors = {"patch_embed": 0.125, "cls_token": 0.125, "blocks_0": 0.25, "blocks_1": 0.5, "norm": 1.0}
+    """With decay 0.5: the last block at half the rate, the embedding of a network of two blocks at
+    an eighth."""
+    factors = {
+        "patch_embed": 0.125,
+        "cls_token": 0.125,
+        "blocks_0": 0.25,
+        "blocks_1": 0.5,
+        "norm": 1.0,
+    }
     both = {"backbone": {name: jnp.full(6, 0.5) for name in factors}, "blocks_0": jnp.full(6, 0.5)}
-    made = method()._replace(init=lambda key, batch: (both, {}), group=lambda path: "fast", groups=("fast",))
-    train = Train(groups={"fast": Group(0.1, DECAY)}, steps=STEPS, optimizer="adamw", layer_decay=0.5)
+    made = method()._replace(
+        init=lambda key, batch: (both, {}), group=lambda path: "fast", groups=("fast",)
+    )
+    train = Train(
+        groups={"fast": Group(0.1, DECAY)}, steps=STEPS, optimizer="adamw", layer_decay=0.5
+    )
     last = run(train, made)[-1]
     found = last["backbone"] | {"head": last["blocks_0"]}
     for name, factor in (factors | {"head": 1.0}).items():
@@ -179,17 +215,24 @@ def test_rates_for_larger_batches(rule: Any, factor: float) -> None:
         experiments.build(small(steps=4, **options))
         for options in ({}, {"scale_rates": rule, "rates_for_batch": 4 if rule != "none" else 0})
     )
-    assert scaled.schedule(1) == pytest.approx(factor * given.schedule(1))  # of a run, with batches of 16
+    assert scaled.schedule(1) == pytest.approx(
+        factor * given.schedule(1)
+    )  # of a run, with batches of 16
 
 
 @pytest.mark.parametrize(
     ("groups", "wanted"),
-    [({"fast": 1.0}, "train.groups.slow: missing"), ({"fast": 1.0, "slow": 1.0, "slwo": 1.0}, "did you mean slow?")],
+    [
+        ({"fast": 1.0}, "train.groups.slow: missing"),
+        ({"fast": 1.0, "slow": 1.0, "slwo": 1.0}, "did you mean slow?"),
+    ],
 )
 def test_wrong_groups(groups: dict[str, float], wanted: str) -> None:
     train = Train(groups={g: Group(rate) for g, rate in groups.items()}, steps=1)
     with pytest.raises(ConfigError, match=wanted.replace("?", r"\?")):
-        optimizers.build(train, method(), lambda t: 1.0).init({"fast": jnp.ones(2), "slow": jnp.ones(2)})
+        optimizers.build(train, method(), lambda t: 1.0).init(
+            {"fast": jnp.ones(2), "slow": jnp.ones(2)}
+        )
 
 
 def test_a_group_without_parameters_may_be_missing() -> None:

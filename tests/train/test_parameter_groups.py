@@ -48,13 +48,18 @@ def one_group() -> Method:
 
 
 def test_rates_by_path() -> None:
-    """One step of SGD on gradients of 1 shows the rate of each parameter; the longest pattern that fits counts."""
+    """One step of SGD on gradients of 1 shows the rate of each parameter; the longest pattern that
+    fits counts."""
     params = jax.tree.map(np.asarray, PARAMS)
-    groups = {name: Group(rate) for name, rate in RATES.items()} | {FROZEN_PATH: Group(0.0, freeze=True)}
+    groups = {name: Group(rate) for name, rate in RATES.items()} | {
+        FROZEN_PATH: Group(0.0, freeze=True)
+    }
     made = parameter_groups.by_path(one_group(), groups)
     train = Train(groups=groups, steps=1, optimizer="sgd")
     optimizer = optimizers.build(train, made, lambda step: 1.0)
-    updates, _ = jax.jit(lambda grads: optimizer.update(grads, optimizer.init(params), params))(PARAMS)
+    updates, _ = jax.jit(lambda grads: optimizer.update(grads, optimizer.init(params), params))(
+        PARAMS
+    )
     expected = {
         "backbone": {
             "conv1": {"kernel": 0.5},
@@ -71,10 +76,14 @@ def test_rates_by_path() -> None:
 PROXIES = baseline.make_config("proxy_anchor", embedding_dim=8)
 
 
-def drawn_state(method: Method, optimizer: optax.GradientTransformation, batch: Batch) -> TrainState:
+def drawn_state(
+    method: Method, optimizer: optax.GradientTransformation, batch: Batch
+) -> TrainState:
     """The state before the first step with random parameters, and zeros elsewhere."""
     shapes = jax.eval_shape(partial(step.initial, method, optimizer), jax.random.key(0), batch)
-    return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)._replace(params=drawn(shapes.params))
+    return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)._replace(
+        params=drawn(shapes.params)
+    )
 
 
 def encoded_twice(method: Method, state: TrainState, batch: Batch) -> tuple[Any, Any]:
@@ -96,7 +105,9 @@ def config_of(method: Any, frozen: tuple[str, ...]) -> Config:
     return replace(made, backbone=replace(made.backbone, freeze_bn=False))
 
 
-def check_frozen(method: Any, frozen: tuple[str, ...], owners: Mapping[str, str] | None = None) -> None:
+def check_frozen(
+    method: Any, frozen: tuple[str, ...], owners: Mapping[str, str] | None = None
+) -> None:
     """Two steps change all groups but the frozen ones.
 
     Args:
@@ -134,7 +145,8 @@ def test_nothing_of_a_frozen_group_changes(frozen: tuple[str, ...]) -> None:
 
 
 def test_gradient_of_frozen_groups() -> None:
-    """It is zero, so that XLA leaves its computation out, and the others' is as without frozen groups."""
+    """It is zero, so that XLA leaves its computation out, and the others' is as without frozen
+    groups."""
     frozen = ("embedding",)
 
     def gradient(groups: tuple[str, ...]) -> tuple[Method, Any]:
@@ -142,7 +154,9 @@ def test_gradient_of_frozen_groups() -> None:
         batch = toys.batch(method.hooks.views)
         state = drawn_state(method, optax.sgd(1.0), batch)
         differentiated = jax.jit(jax.grad(step.loss, 1, has_aux=True), static_argnums=0)
-        found = differentiated(method, state.params, state.model_state, batch, state.step, jax.random.key(1))
+        found = differentiated(
+            method, state.params, state.model_state, batch, state.step, jax.random.key(1)
+        )
         return method, jax.tree_util.tree_leaves_with_path(jax.device_get(found[0]))
 
     (method, whole), (_, part) = gradient(()), gradient(frozen)
@@ -176,7 +190,8 @@ GROUPS = {"net": Group(0.1, rank=RANK), "rest": Group(0.1)}
 
 
 def linear() -> Method:
-    """sum (x W1 W2 + b - y)^2 / 2, with W2 a 1x1 convolution, on the numbers of the batch's images."""
+    """sum (x W1 W2 + b - y)^2 / 2, with W2 a 1x1 convolution, on the numbers of the batch's
+    images."""
 
     def init(key: jax.Array, batch: Batch) -> tuple[Any, Any]:
         keys = jax.random.split(key, 3)
@@ -188,12 +203,19 @@ def linear() -> Method:
         }
         return {"net": net, "rest": {"kernel": jax.random.normal(keys[2], (3, 3))}}, {}
 
-    def encode(params: Any, model_state: Any, images: jax.Array, *, train: bool, key: Any = None) -> Any:
+    def encode(
+        params: Any, model_state: Any, images: jax.Array, *, train: bool, key: Any = None
+    ) -> Any:
         net = params["net"]
-        x = images @ net["dense"]["kernel"] @ net["conv"]["kernel"][0, 0] + net["conv"]["bias"][None]
+        x = (
+            images @ net["dense"]["kernel"] @ net["conv"]["kernel"][0, 0]
+            + net["conv"]["bias"][None]
+        )
         return x @ params["rest"]["kernel"], model_state
 
-    def loss(params: Any, model_state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array) -> Any:
+    def loss(
+        params: Any, model_state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array
+    ) -> Any:
         return (encoded**2).sum() / 2, Aux(model_state, {})
 
     embed = lambda params, model_state, images: encode(params, model_state, images, train=False)[0]  # noqa: E731
@@ -211,7 +233,10 @@ def test_values_and_gradients() -> None:
         assert np.abs(a).max() <= 5**-0.5
         assert len(np.unique(a)) == a.size
         assert set(params["net"]["conv"]) == {"kernel", "kernel_lora", "bias"}
-        assert (set(params["rest"]), set(params["net"])) == ({"kernel"}, {"dense", "conv", "depthwise"})
+        assert (set(params["rest"]), set(params["net"])) == (
+            {"kernel"},
+            {"dense", "conv", "depthwise"},
+        )
 
         params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), params)
         x = rng.normal(size=(7, 5))
@@ -219,17 +244,25 @@ def test_values_and_gradients() -> None:
 
         def objective(params: Any) -> Any:
             encoded, state = method.encode(params, {}, batch.images, train=True)
-            return method.loss(params, state, encoded, batch, jnp.zeros((), int), jax.random.key(0))[0]
+            return method.loss(
+                params, state, encoded, batch, jnp.zeros((), int), jax.random.key(0)
+            )[0]
 
         value, gradients = jax.jit(jax.value_and_grad(objective))(params)
         plain, embed = jax.jit(parameter_groups.merged)(params), jax.jit(method.embed)
         np.testing.assert_allclose(embed(plain, {}, x), embed(params, {}, x), rtol=1e-12)
-        np.testing.assert_allclose(jax.jit(linear().embed)(plain, {}, x), embed(params, {}, x), rtol=1e-12)
-        assert "stop_gradient" not in str(jax.make_jaxpr(method.embed)(plain, {}, x))  # jax2onnx cannot convert it
+        np.testing.assert_allclose(
+            jax.jit(linear().embed)(plain, {}, x), embed(params, {}, x), rtol=1e-12
+        )
+        assert "stop_gradient" not in str(
+            jax.make_jaxpr(method.embed)(plain, {}, x)
+        )  # jax2onnx cannot convert it
         assert jax.tree.structure(plain) == jax.tree.structure(parameter_groups.split(params)[0])
 
     net, rest = jax.tree.map(np.asarray, (params["net"], params["rest"]["kernel"]))
-    (a1, b1), (a2, b2) = ((net[n]["kernel_lora"]["a"], net[n]["kernel_lora"]["b"]) for n in ("dense", "conv"))
+    (a1, b1), (a2, b2) = (
+        (net[n]["kernel_lora"]["a"], net[n]["kernel_lora"]["b"]) for n in ("dense", "conv")
+    )
     w1, w2 = net["dense"]["kernel"], net["conv"]["kernel"][0, 0]
     hidden = x @ w1 + (x @ a1) @ b1
     before = hidden @ w2 + (hidden @ a2) @ b2 + net["conv"]["bias"]
@@ -251,7 +284,11 @@ def test_values_and_gradients() -> None:
         },
         "rest": {"kernel": before.T @ y},
     }  # fmt: skip
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12), gradients, expected)
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12),
+        gradients,
+        expected,
+    )
 
 
 def test_a_matrix_that_is_initialised_again_begins_without_an_update() -> None:
@@ -264,7 +301,9 @@ def test_a_matrix_that_is_initialised_again_begins_without_an_update() -> None:
     params, _ = jax.device_get(jax.jit(method.init)(jax.random.key(0), toys.batch(1)))
     params["net"] = jax.tree.map(lambda leaf: leaf + np.float32(1.0), params["net"])
     after, _ = method.hooks.refresh.update(params, {}, np.zeros((1, 3)), jax.random.key(0))
-    np.testing.assert_array_equal(jax.jit(parameter_groups.merged)(after)["net"]["dense"]["kernel"], 1)
+    np.testing.assert_array_equal(
+        jax.jit(parameter_groups.merged)(after)["net"]["dense"]["kernel"], 1
+    )
     assert fingerprint(after["net"]["conv"]) == fingerprint(params["net"]["conv"])
 
 
@@ -295,7 +334,9 @@ def test_only_the_factors_of_the_chosen_layers_change(tmp_path: Path) -> None:
     state = drawn_state(method, optimizer, batch)
     update = jax.jit(step.build(method, optimizer))
     after, _ = update(state, batch, jax.random.key(1))
-    changed = jax.tree.map(lambda a, b: not np.array_equal(a, b), state.params["backbone"], after.params["backbone"])
+    changed = jax.tree.map(
+        lambda a, b: not np.array_equal(a, b), state.params["backbone"], after.params["backbone"]
+    )
     factors = {"kernel": False, "kernel_lora": {"a": True, "b": True}}
     for block in ("blocks_0", "blocks_1"):
         assert changed[block]["attn"]["qkv"] == factors | {"bias": False}
@@ -310,7 +351,9 @@ def test_only_the_factors_of_the_chosen_layers_change(tmp_path: Path) -> None:
     assert fingerprint(one) == fingerprint(other)
     base, embed = parameter_groups.split(after.params)[0], jax.jit(method.embed)
     assert jax.tree.structure(selected) == jax.tree.structure(base)
-    rows, merged, without = (embed(x, {"backbone": {}}, batch.images[0]) for x in (after.params, selected, base))
+    rows, merged, without = (
+        embed(x, {"backbone": {}}, batch.images[0]) for x in (after.params, selected, base)
+    )
     np.testing.assert_allclose(rows, merged, atol=1e-6)
     assert not np.allclose(rows, without, atol=1e-4)
 
@@ -329,12 +372,16 @@ def test_stochastic_depth_where_parts_are_trained(groups: dict[str, Group], rand
     [
         (
             {"backbone/blocks_*/atn/qkv": Group(1e-2, rank=2)},
-            r"train\.groups\.backbone/blocks_\*/atn/qkv: fits no parameter that longer patterns leave; did you mean "
+            r"train\.groups\.backbone/blocks_\*/atn/qkv: fits no parameter that longer patterns "
+            r"leave; did "
+            r"you "
+            r"mean "
             r"backbone/blocks_[01]/attn/qkv",
         ),
         (
             {"backbone/blocks_1/norm1": Group(1e-2, rank=2)},
-            r"train\.groups\.backbone/blocks_1/norm1\.rank=2: the group has no dense layers or 1x1 convolutions",
+            r"train\.groups\.backbone/blocks_1/norm1\.rank=2: the group has no dense layers or "
+            r"1x1 convolutions",
         ),
     ],
 )
@@ -346,5 +393,7 @@ def test_layers_that_do_not_exist(groups: dict[str, Group], message: str) -> Non
 def test_a_frozen_group_has_no_updates() -> None:
     given = vit_values()
     given["train"]["groups"]["backbone"] |= {"rank": 2, "freeze": True}
-    with pytest.raises(ConfigError, match=r"train\.groups\.backbone\.rank=2: a frozen group has no updates"):
+    with pytest.raises(
+        ConfigError, match=r"train\.groups\.backbone\.rank=2: a frozen group has no updates"
+    ):
         configs.resolve(given)

@@ -19,9 +19,12 @@ from tests.train.experiments import small
 
 
 @pytest.mark.parametrize(
-    ("equation", "shapes"), [("...i,io->...o", ((2, 3, 4), (4, 5))), ("npk,npl->nkl", ((2, 6, 3), (2, 6, 4)))]
+    ("equation", "shapes"),
+    [("...i,io->...o", ((2, 3, 4), (4, 5))), ("npk,npl->nkl", ((2, 6, 3), (2, 6, 4)))],
 )
-def test_operands_are_rounded_and_sums_are_not(equation: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+def test_operands_are_rounded_and_sums_are_not(
+    equation: str, shapes: tuple[tuple[int, ...], ...]
+) -> None:
     """Value and both gradients are those of rounded operands, which NumPy computes in float64."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
@@ -46,11 +49,14 @@ def test_operands_are_rounded_and_sums_are_not(equation: str, shapes: tuple[tupl
     for found, wanted in zip((value, *gradients), expected, strict=True):
         assert found.dtype == jnp.float32
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(product(equation, a, b), np.einsum(equation, a, b), atol=1e-5)  # nothing is rounded
+    np.testing.assert_allclose(
+        product(equation, a, b), np.einsum(equation, a, b), atol=1e-5
+    )  # nothing is rounded
 
 
 def test_one_option_sets_backbone_and_heads() -> None:
-    """Every convolution of the step for GPUs is of bfloat16 arrays, and so is the product of the embedding layer."""
+    """Every convolution of the step for GPUs is of bfloat16 arrays, and so is the product of the
+    embedding layer."""
     config = small(steps=1, precision="bfloat16")
     assert config.backbone.dtype == "bfloat16"
     assert configs.resolve(asdict(config)) == config  # as config.json says
@@ -60,24 +66,33 @@ def test_one_option_sets_backbone_and_heads() -> None:
     text = update.lower(lowering_platforms=("cuda",)).as_text()
     convolutions = [line for line in text.splitlines() if "stablehlo.convolution" in line]
     assert len(convolutions) >= 3
-    assert all(re.search(r"\(tensor<[x\d]*bf16>, tensor<[x\d]*bf16>\)", line) for line in convolutions)
-    assert re.search(r"dot_general.*\(tensor<16x4xbf16>, tensor<4x8xbf16>\) -> tensor<16x8xf32>", text)
+    assert all(
+        re.search(r"\(tensor<[x\d]*bf16>, tensor<[x\d]*bf16>\)", line) for line in convolutions
+    )
+    assert re.search(
+        r"dot_general.*\(tensor<16x4xbf16>, tensor<4x8xbf16>\) -> tensor<16x8xf32>", text
+    )
     after, _ = update.out_info
     assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, state)
 
 
 @pytest.mark.parametrize("devices", [1, 2, 4])
 def test_kernel_gradients_are_summed_over_devices_in_float32(devices: int) -> None:
-    """The form for accelerators, run on CPUs: each device's part is rounded to bfloat16, as cuDNN gives it, their sum
-    is not. NumPy has the sum of the parts; the values do not depend on the devices."""
+    """The form for accelerators, run on CPUs: each device's part is rounded to bfloat16, as cuDNN
+    gives it, their sum is not. NumPy has the sum of the parts; the values do not depend on the
+    devices."""
     rng = np.random.default_rng(0)
-    x, grad = (rng.standard_normal(shape).astype(jnp.bfloat16) for shape in ((8, 6, 6, 3), (8, 4, 4, 5)))
+    x, grad = (
+        rng.standard_normal(shape).astype(jnp.bfloat16) for shape in ((8, 6, 6, 3), (8, 4, 4, 5))
+    )
     kernel = rng.standard_normal((3, 3, 3, 5)).astype(np.float32)
     mesh = Mesh(np.array(jax.devices()[:devices]), ("data",), axis_types=(AxisType.Auto,))
     rows = NamedSharding(mesh, PartitionSpec("data"))
 
     def general(x: jax.Array, kernel: jax.Array) -> jax.Array:
-        return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return jax.lax.conv_general_dilated(
+            x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
 
     @jax.jit
     def gradients(x: jax.Array, kernel: jax.Array, grad: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -91,7 +106,9 @@ def test_kernel_gradients_are_summed_over_devices_in_float32(devices: int) -> No
     for part in np.split(np.arange(8), devices):
         for i in range(3):
             for j in range(3):
-                whole = np.einsum("nhwc,nhwd->cd", wide_x[part, i : i + 4, j : j + 4], wide_grad[part])
+                whole = np.einsum(
+                    "nhwc,nhwd->cd", wide_x[part, i : i + 4, j : j + 4], wide_grad[part]
+                )
                 expected[i, j] += whole.astype(jnp.bfloat16).astype(np.float64)
     np.testing.assert_allclose(of_kernel, expected, rtol=0, atol=0.02 * np.abs(expected).max())
     texts = gradients.lower(*arguments).compile().as_text()

@@ -1,5 +1,5 @@
-"""Files of a run: an incomplete last line of a log is left by a kill, any other damage is named; the speed of an
-interval; models kept for analyses.
+"""Files of a run: an incomplete last line of a log is left by a kill, any other damage is named;
+the speed of an interval; models kept for analyses.
 """
 
 import struct
@@ -40,13 +40,16 @@ def test_an_incomplete_last_line_is_ignored_and_written_again(tmp_path: Path) ->
     assert (tmp_path / "metrics.jsonl").read_text().splitlines() == WHOLE
 
 
-@pytest.mark.parametrize("damage", ['{"step": 2, "lo', "", "3", '{"loss": 1}', '{"step": "2"}', "\0\0\0", "[" * 5000])
+@pytest.mark.parametrize(
+    "damage", ['{"step": 2, "lo', "", "3", '{"loss": 1}', '{"step": "2"}', "\0\0\0", "[" * 5000]
+)
 def test_another_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
     text = "\n".join([WHOLE[0], damage, WHOLE[2]]) + "\n"
     damaged = lines(tmp_path, text)
     for act in (damaged.read, lambda: damaged.truncate(3)):
         with pytest.raises(
-            CheckpointError, match=r"metrics\.jsonl: is truncated or damaged \(.*\); restore it from a copy"
+            CheckpointError,
+            match=r"metrics\.jsonl: is truncated or damaged \(.*\); restore it from a copy",
         ):
             act()
     assert (tmp_path / "metrics.jsonl").read_text() == text
@@ -80,17 +83,23 @@ def test_the_summary_of_the_timing(tmp_path: Path) -> None:
     assert logs.summary(timing, 32) == {}
     for step, rate in ((10, 64.0), (20, 0), (40, 32.0)):  # 10 steps in 5 s, 20 in 20 s
         timing.write({"step": step, "images_per_second": rate, "peak_memory": 100 + step})
-    assert logs.summary(timing, 32) == {"seconds": 25.0, "images_per_second": 48.0, "peak_memory": 140}
+    assert logs.summary(timing, 32) == {
+        "seconds": 25.0,
+        "images_per_second": 48.0,
+        "peak_memory": 140,
+    }
     for line in ('{"step": 41}', '{"step": 41, "images_per_second": "fast"}'):
         timing.path.write_text(line + "\n")
         with pytest.raises(
-            CheckpointError, match=r"timing\.jsonl: is truncated or damaged \(.*\); delete it, and repeat"
+            CheckpointError,
+            match=r"timing\.jsonl: is truncated or damaged \(.*\); delete it, and repeat",
         ):
             logs.summary(timing, 32)
 
 
 def event_scalars(directory: Path) -> list[tuple[int, str, float]]:
-    """(step, tag, value) of the scalars in the only event file, in order; the framing is that of TFRecord."""
+    """(step, tag, value) of the scalars in the only event file, in order; the framing is that of
+    TFRecord."""
     from tensorboardX.proto.event_pb2 import Event
 
     (file,) = directory.iterdir()
@@ -99,7 +108,11 @@ def event_scalars(directory: Path) -> list[tuple[int, str, float]]:
         (length,) = struct.unpack("<Q", content[:8])
         event = Event.FromString(content[12 : 12 + length])
         content = content[16 + length :]
-        found += [(event.step, v.tag, v.simple_value) for v in event.summary.value if v.HasField("simple_value")]
+        found += [
+            (event.step, v.tag, v.simple_value)
+            for v in event.summary.value
+            if v.HasField("simple_value")
+        ]
     return found
 
 
@@ -116,7 +129,9 @@ def test_tensorboard_shows_every_line_once(tmp_path: Path) -> None:
     assert [(step, value) for step, tag, value in scalars if tag == "train/loss"] == [
         (line["step"], pytest.approx(line["loss"])) for line in lines
     ]
-    assert {"train/grad_norm", "test/recall_at_1", "final/recall_at_1"} <= {tag for _, tag, _ in scalars}
+    assert {"train/grad_norm", "test/recall_at_1", "final/recall_at_1"} <= {
+        tag for _, tag, _ in scalars
+    }
 
 
 def test_readings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,16 +182,24 @@ def test_round_trip(tmp_path: Path) -> None:
     assert model_files.steps(tmp_path / "nothing") == []
 
 
-@pytest.mark.parametrize("about", ["[]", '{"sha256": "x"}', '{"run": 3, "sha256": "x"}', "{", '"x"'])
+@pytest.mark.parametrize(
+    "about", ["[]", '{"sha256": "x"}', '{"run": 3, "sha256": "x"}', "{", '"x"']
+)
 def test_crafted_records_of_kept_models_are_named(tmp_path: Path, about: str) -> None:
-    (tmp_path / "5.safetensors").write_bytes(safetensors.numpy.save({"0/w": np.ones(2)}, {"dml_jax": about}))
-    with pytest.raises(CheckpointError, match=r"5\.safetensors: is truncated or damaged .*; delete it"):
+    (tmp_path / "5.safetensors").write_bytes(
+        safetensors.numpy.save({"0/w": np.ones(2)}, {"dml_jax": about})
+    )
+    with pytest.raises(
+        CheckpointError, match=r"5\.safetensors: is truncated or damaged .*; delete it"
+    ):
         model_files.read(tmp_path, 5, state(0), RUN)
 
 
 def test_a_kept_model_of_other_arrays_is_named(tmp_path: Path) -> None:
     model_files.write(tmp_path, state(5)._replace(params={"w": jnp.ones((4, 3))}), RUN)
-    with pytest.raises(CheckpointError, match=r"5\.safetensors: does not fit this model \(0/w\); delete it"):
+    with pytest.raises(
+        CheckpointError, match=r"5\.safetensors: does not fit this model \(0/w\); delete it"
+    ):
         model_files.read(tmp_path, 5, state(0), RUN)
 
 
@@ -190,7 +213,10 @@ def test_crafted_facts_of_a_run_belong_to_another_run(config: Any) -> None:
 def test_a_manifest_that_names_no_checkpoint(tmp_path: Path, about: dict[str, Any]) -> None:
     manifest.write(tmp_path, about)
     with (
-        pytest.raises(CheckpointError, match=r"manifest\.json: names no checkpoint; restore it from a copy, or delete"),
+        pytest.raises(
+            CheckpointError,
+            match=r"manifest\.json: names no checkpoint; restore it from a copy, or delete",
+        ),
         workdir.updated(tmp_path, ("figures/",)),
     ):
         pytest.fail("nothing may be written")
@@ -199,7 +225,8 @@ def test_a_manifest_that_names_no_checkpoint(tmp_path: Path, about: dict[str, An
 def test_damage_and_other_models_are_named(tmp_path: Path) -> None:
     model_files.write(tmp_path, state(5), RUN)
     with pytest.raises(
-        CheckpointError, match=r"5.safetensors: belongs to a run of another .*: seed \(0 there, 7 here\)"
+        CheckpointError,
+        match=r"5.safetensors: belongs to a run of another .*: seed \(0 there, 7 here\)",
     ):
         model_files.read(tmp_path, 5, state(0), {"config": asdict(replace(small(steps=5), seed=7))})
     file = tmp_path / "5.safetensors"

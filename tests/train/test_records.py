@@ -1,4 +1,5 @@
-"""What a work directory says about its run is true: checkpoints are bound to configuration, data and precision."""
+"""What a work directory says about its run is true: checkpoints are bound to configuration, data
+and precision."""
 
 import json
 import shutil
@@ -38,10 +39,18 @@ CONFIG = replace(CONFIG, evaluation=replace(CONFIG.evaluation, controls=False))
 
 
 def quick(
-    experiment: Experiment, directory: Path, facts: dict[str, Any], console: Console, stop: Stop, *_: Any
+    experiment: Experiment,
+    directory: Path,
+    facts: dict[str, Any],
+    console: Console,
+    stop: Stop,
+    *_: Any,
 ) -> TrainState:
-    """Stands in for the training loop: counts the steps, and stops after the fourth if it is to be stopped."""
-    with closing(Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=facts)) as checkpoints:
+    """Stands in for the training loop: counts the steps, and stops after the fourth if it is to be
+    stopped."""
+    with closing(
+        Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=facts)
+    ) as checkpoints:
         restored = checkpoints.restore()
         state = restored[0] if restored else experiment.initial_state()
         for step in range(int(state.step) + 2, experiment.steps + 1, 2):
@@ -52,10 +61,14 @@ def quick(
     return state
 
 
-def results(experiment: Experiment, state: TrainState, *_: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def results(
+    experiment: Experiment, state: TrainState, *_: Any
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Stands in for the final evaluation."""
     length = {"steps": experiment.config.train.steps, "epochs": experiment.config.train.epochs}
-    return {"step": int(state.step), "steps": experiment.steps, "length": length}, {"test": np.eye(896, 8)}
+    return {"step": int(state.step), "steps": experiment.steps, "length": length}, {
+        "test": np.eye(896, 8)
+    }
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,7 +76,9 @@ def nothing_is_computed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "train", quick)
         patch.setattr(model_metrics, "final", results)
-        patch.setattr(Embedder, "embed_split", lambda embedder, model, split: np.eye(len(split.labels), 8))
+        patch.setattr(
+            Embedder, "embed_split", lambda embedder, model, split: np.eye(len(split.labels), 8)
+        )
         for name in ("write", "print_table"):
             patch.setattr(run_report, name, lambda *_: None)
         yield
@@ -102,9 +117,14 @@ def test_without_config_json_another_run_is_refused(end: str, request: Any, tmp_
     directory = Path(shutil.copytree(request.getfixturevalue(end), tmp_path / "run"))
     (directory / "config.json").unlink()
     (directory / manifest.NAME).unlink(missing_ok=True)
-    groups = {name: replace(group, learning_rate=0.5) for name, group in CONFIG.train.groups.items()}
+    groups = {
+        name: replace(group, learning_rate=0.5) for name, group in CONFIG.train.groups.items()
+    }
     other = replace(CONFIG, seed=7, train=replace(CONFIG.train, groups=groups))
-    message = r"latest/\d: belongs to a run of another configuration: seed \(0 there, 7 here\), train.groups"
+    message = (
+        r"latest/\d: belongs to a run of another configuration: seed \(0 there, 7 here\), "
+        r"train.groups"
+    )
     with pytest.raises(CheckpointError, match=message):
         run.train(other, directory, QUIET, Stop())
     assert not (directory / "config.json").exists()
@@ -119,7 +139,8 @@ def test_a_checkpoint_of_another_run_is_never_read(interrupted: Path, tmp_path: 
     facts["config"]["method"]["proxy_anchor"]["alpha"] = 99.0
     (directory / "config.json").write_text(json.dumps(facts))
     other: Config = replace(
-        CONFIG, method=replace(CONFIG.method, proxy_anchor=replace(CONFIG.method.proxy_anchor, alpha=99.0))
+        CONFIG,
+        method=replace(CONFIG.method, proxy_anchor=replace(CONFIG.method.proxy_anchor, alpha=99.0)),
     )
     for read in (
         lambda: run.train(other, directory, QUIET, Stop()),
@@ -127,25 +148,39 @@ def test_a_checkpoint_of_another_run_is_never_read(interrupted: Path, tmp_path: 
         lambda: run.restore(other, directory, "2", QUIET),
         lambda: model.load(directory, "latest", print),
     ):
-        with pytest.raises(CheckpointError, match=r"latest/\d: belongs to .*anchor\.alpha \(32\.0 there, 99\.0 here\)"):
+        with pytest.raises(
+            CheckpointError,
+            match=r"latest/\d: belongs to .*anchor\.alpha \(32\.0 there, 99\.0 here\)",
+        ):
             read()
     assert len(workdir.complete_checkpoints(directory / "checkpoints" / "latest")) == 2
 
 
-def test_a_run_in_float32_does_not_go_on_in_float64(interrupted: Path, tmp_path: Path, x64: None) -> None:
+def test_a_run_in_float32_does_not_go_on_in_float64(
+    interrupted: Path, tmp_path: Path, x64: None
+) -> None:
     directory = Path(shutil.copytree(interrupted, tmp_path / "run"))
-    with pytest.raises(CheckpointError, match=r"JAX_ENABLE_X64, .* has changed since this run started"):
+    with pytest.raises(
+        CheckpointError, match=r"JAX_ENABLE_X64, .* has changed since this run started"
+    ):
         run.train(CONFIG, directory, QUIET, Stop())
 
 
 @pytest.mark.parametrize("end", ["interrupted", "finished"])
 def test_images_replaced_under_a_run(
-    end: str, request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    end: str,
+    request: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """They are not trained on, nor is the run said to have finished on them; evaluating them says what they are."""
+    """They are not trained on, nor is the run said to have finished on them; evaluating them says
+    what they are."""
     directory = Path(shutil.copytree(request.getfixturevalue(end), tmp_path / "run"))
     monkeypatch.setattr(Experiment, "data_hash", "of other images")
-    with pytest.raises(CheckpointError, match="the data set has changed since this run started; give another"):
+    with pytest.raises(
+        CheckpointError, match="the data set has changed since this run started; give another"
+    ):
         run.train(CONFIG, directory, QUIET, Stop())
     run.restore(CONFIG, directory, "latest", Console(quiet=True))
     assert "not the images that the run" in capsys.readouterr().out
@@ -161,21 +196,35 @@ def test_a_run_that_has_not_finished_says_so(
     assert dml_jax.load(finished).finished
     assert dml_jax.load(finished, "2").finished
     assert not dml_jax.load(interrupted, "latest").finished  # which was asked for
-    for source, checkpoint in ((finished, "reported"), (interrupted, "reported"), (interrupted, "4")):
+    for source, checkpoint in (
+        (finished, "reported"),
+        (interrupted, "reported"),
+        (interrupted, "4"),
+    ):
         directory = Path(shutil.copytree(source, tmp_path / f"{source.name}-{checkpoint}"))
         run.export(CONFIG, directory, checkpoint, QUIET)
         warned = "has not finished" in capsys.readouterr().out
         assert warned == (source is interrupted and checkpoint == "reported")
-        assert embedding_files.read(directory / "embeddings" / "test").manifest["finished"] == (source is finished)
+        assert embedding_files.read(directory / "embeddings" / "test").manifest["finished"] == (
+            source is finished
+        )
 
 
-@pytest.mark.parametrize("name", ["results.json", "config.json", "queries.npz", "embeddings/test/ids.json"])
-def test_a_finished_run_whose_files_do_not_fit_is_refused(name: str, finished: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["results.json", "config.json", "queries.npz", "embeddings/test/ids.json"]
+)
+def test_a_finished_run_whose_files_do_not_fit_is_refused(
+    name: str, finished: Path, tmp_path: Path
+) -> None:
     directory = Path(shutil.copytree(finished, tmp_path / "run"))
     content = (directory / name).read_bytes()
     place = max(content.rfind(digit) for digit in b"1234567")
-    (directory / name).write_bytes(content[:place] + bytes([content[place] + 1]) + content[place + 1 :])
-    with pytest.raises(CheckpointError, match=rf"^{directory / name}: has changed since it was written; restore it"):
+    (directory / name).write_bytes(
+        content[:place] + bytes([content[place] + 1]) + content[place + 1 :]
+    )
+    with pytest.raises(
+        CheckpointError, match=rf"^{directory / name}: has changed since it was written; restore it"
+    ):
         run.train(CONFIG, directory, QUIET, Stop())
     if name in ("config.json", "results.json"):
         with pytest.raises(CheckpointError, match=rf"{name}: has changed"):
@@ -184,7 +233,10 @@ def test_a_finished_run_whose_files_do_not_fit_is_refused(name: str, finished: P
 
 def test_too_little_memory_is_one_sentence_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "check", lambda *_: jnp.zeros((2**46,), jnp.uint8))
-    message = r"^data\.batch_size=\d+, evaluation\.batch_size=\d+: need more memory .* or a larger train\.chunks$"
+    message = (
+        r"^data\.batch_size=\d+, evaluation\.batch_size=\d+: need more memory .* or a "
+        r"larger train\.chunks$"
+    )
     with pytest.raises(ConfigError, match=message):
         main.execute([f"--config={ROOT / 'configs/digits_baseline.py'}", "--mode=check"])
 

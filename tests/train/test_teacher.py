@@ -1,4 +1,5 @@
-"""Learning from another run's model: none of it is kept, resuming is exact, and what is wrong with it is said."""
+"""Learning from another run's model: none of it is kept, resuming is exact, and what is wrong with
+it is said."""
 
 import json
 import shutil
@@ -33,7 +34,9 @@ QUIET = Console(quiet=True)
 def trained(directory: Path, config: Config, step: int = 5) -> Path:
     """A work directory with a checkpoint of a random model."""
     experiment = experiments.build(config)
-    state = device_mesh.place(experiment.mesh, drawn(experiment.template(), config.seed)._replace(step=np.int32(step)))
+    state = device_mesh.place(
+        experiment.mesh, drawn(experiment.template(), config.seed)._replace(step=np.int32(step))
+    )
     write_run(directory, experiment, state)
     length = {"steps": config.train.steps, "epochs": config.train.epochs}
     files.write_json(directory / "results.json", {"step": step, "length": length})
@@ -51,7 +54,9 @@ def network(seed: int = 0) -> Config:
 
 def pupil(directory: Path, **options: Any) -> Config:
     method = pupils.Config(teacher=str(directory), **options)
-    train = Train(groups=dict.fromkeys(pupils.GROUPS, Group(1e-3)), steps=6, log_every=2, checkpoint_every=10)
+    train = Train(
+        groups=dict.fromkeys(pupils.GROUPS, Group(1e-3)), steps=6, log_every=2, checkpoint_every=10
+    )
     return configs.resolve(values(steps=6) | {"method": asdict(method), "train": asdict(train)})
 
 
@@ -61,7 +66,9 @@ def source(patches: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_student_from_its_first_step_to_life_without_its_teacher(source: Path, tmp_path: Path) -> None:
+def test_a_student_from_its_first_step_to_life_without_its_teacher(
+    source: Path, tmp_path: Path
+) -> None:
     own = Path(shutil.copytree(source, tmp_path / "teacher"))
     config, directory = pupil(own), tmp_path / "student"
 
@@ -87,7 +94,9 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(source: Path,
     assert (directory / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
     experiment, restored = run.restore(config, directory, "latest", QUIET)
     assert bits(restored) == bits(state)
-    held = sum(file.stat().st_size for file in (directory / "checkpoints" / "latest" / "6").rglob("*"))
+    held = sum(
+        file.stat().st_size for file in (directory / "checkpoints" / "latest" / "6").rglob("*")
+    )
     assert held < 4 * 5 * WIDTH  # bytes of the teacher's classifier alone, in float32
     image = np.zeros((*experiment.shape, 3), np.uint8)
     assert dml_jax.load(directory).embed([image]).shape == (1, 8)
@@ -103,7 +112,9 @@ def test_the_teacher_is_an_argument_of_the_step(source: Path) -> None:
     assert len(leaves) == 3 + len(jax.tree.leaves(experiment.teach))
     state = experiment.template()
     loss = partial(step.loss, experiment.method)
-    traced = jax.make_jaxpr(loss)(state.params, state.model_state, batch, state.step, jax.random.key(0))
+    traced = jax.make_jaxpr(loss)(
+        state.params, state.model_state, batch, state.step, jax.random.key(0)
+    )
     assert max((np.size(constant) for constant in traced.consts), default=0) < 128
 
 
@@ -123,10 +134,18 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
     cases: list[tuple[Config, type[UserError], str]] = [
         (pupil(tmp_path / "empty"), CheckpointError, "is not a work directory"),
         (pupil(without), CheckpointError, "there is none in"),
-        (pupil(copied_run(tmp_path / "other", source, data_hash="0")), CheckpointError, "was trained on other data"),
-        (pupil(copied_run(tmp_path / "size", source, shape=[9, 9])), CheckpointError, "was trained on other data"),
+        (
+            pupil(copied_run(tmp_path / "other", source, data_hash="0")),
+            CheckpointError,
+            "was trained on other data",
+        ),
+        (
+            pupil(copied_run(tmp_path / "size", source, shape=[9, 9])),
+            CheckpointError,
+            "was trained on other data",
+        ),
         (pupil(source, largest=8), ConfigError, f"has embeddings of {WIDTH} dimensions"),
-    ]  # fmt: skip
+    ]
     for config, kind, words in cases:
         with pytest.raises(kind) as caught:
             run.train(config, tmp_path / "run", QUIET, Stop())
@@ -134,7 +153,9 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
         assert words in str(caught.value)
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "run").exists()
-    taught = other_models.with_teacher(experiments.build(pupil(trained(tmp_path / "fits", small(steps=5)))), QUIET)
+    taught = other_models.with_teacher(
+        experiments.build(pupil(trained(tmp_path / "fits", small(steps=5)))), QUIET
+    )
     assert taught.teach is not None
 
 
@@ -145,7 +166,8 @@ def test_a_corrupt_checkpoint_of_a_model_is_refused(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "latest" / "6" / "notes")
     with pytest.raises(
         CheckpointError,
-        match=r"latest/6/.* is missing; the checkpoint is corrupt; load an earlier one with --checkpoint=STEP$",
+        match=r"latest/6/.* is missing; the checkpoint is corrupt; load an earlier one with "
+        r"--checkpoint=STEP$",
     ):
         dml_jax.load(tmp_path / "run")
     assert dml_jax.load(tmp_path / "run", "5").step == 5

@@ -1,4 +1,5 @@
-"""What a method recomputes from all training images: when, from what, and bit-exact across every interruption."""
+"""What a method recomputes from all training images: when, from what, and bit-exact across every
+interruption."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +21,8 @@ from tests.train.test_loop import StopAt, compiled_once  # noqa: F401 (a fixture
 
 
 class DuringRefresh(StopAt):
-    """SIGTERM after a number of steps that the loop does not notice between steps, only during a refresh."""
+    """SIGTERM after a number of steps that the loop does not notice between steps, only during a
+    refresh."""
 
     def agreed(self) -> int:
         super().agreed()
@@ -33,7 +35,8 @@ TRAIN = {"steps": 24, "log_every": 4, "checkpoint_every": 5}
 
 
 def refreshed(method: Method, images: int) -> Method:
-    """A baseline that draws its proxies again around the mean embedding, and notes the order of the training images."""
+    """A baseline that draws its proxies again around the mean embedding, and notes the order of the
+    training images."""
 
     def init(key: jax.Array, batch: Batch) -> Any:
         params, model_state = method.init(key, batch)
@@ -42,9 +45,13 @@ def refreshed(method: Method, images: int) -> Method:
     def update(params: Any, model_state: Any, features: np.ndarray, key: jax.Array) -> Any:
         noise = jax.random.normal(key, params["loss"]["proxies"].shape)
         clusters = np.argsort(features[:, 0]).astype(np.int32)
-        return params | {"loss": {"proxies": features.mean(axis=0)[None] + noise}}, model_state | {"clusters": clusters}
+        return params | {"loss": {"proxies": features.mean(axis=0)[None] + noise}}, model_state | {
+            "clusters": clusters
+        }
 
-    return method._replace(init=init, hooks=method.hooks._replace(refresh=Refresh(1, method.embed, update)))
+    return method._replace(
+        init=init, hooks=method.hooks._replace(refresh=Refresh(1, method.embed, update))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +60,9 @@ def experiment() -> Experiment:
     return made._replace(method=refreshed(made.method, len(made.splits["train"].labels)))
 
 
-def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> tuple[list[bytes], str]:
+def train(
+    experiment: Experiment, directory: Path, stop: Stop | None = None
+) -> tuple[list[bytes], str]:
     """The bytes of the final state and the lines of metrics."""
     state = test_loop.train(experiment, directory, stop)
     return test_loop.bits(state), (directory / "metrics.jsonl").read_text()
@@ -117,5 +126,7 @@ def check_resume_is_exact(
 
 @pytest.mark.slow
 def test_resume_is_exact(experiment: Experiment, tmp_path: Path) -> None:
-    first, second, *_ = check_resume_is_exact(experiment, tmp_path, 8, lambda params: params["loss"]["proxies"])
+    first, second, *_ = check_resume_is_exact(
+        experiment, tmp_path, 8, lambda params: params["loss"]["proxies"]
+    )
     assert not np.array_equal(first, second)

@@ -29,7 +29,9 @@ PROXIES = baseline.make_config(loss="proxy_anchor", embedding_dim=4)
 def build(method: Any, *, validation_share: float = 0.0, rank: int = 0, **train: Any) -> Experiment:
     given = values(steps=3, **train)
     given["method"] = asdict(method)
-    given["train"]["groups"] = {name: asdict(Group(1e-3)) for name in configs.module("method", method.name).GROUPS}
+    given["train"]["groups"] = {
+        name: asdict(Group(1e-3)) for name in configs.module("method", method.name).GROUPS
+    }
     if rank:
         given["train"]["groups"]["embedding"]["rank"] = rank
     if train.get("feature_views"):
@@ -41,7 +43,11 @@ def build(method: Any, *, validation_share: float = 0.0, rank: int = 0, **train:
 def saved(experiment: Experiment, directory: Path) -> PyTree:
     """Random variables as the only checkpoint of a run; returns the parameters."""
     state = drawn(experiment.template())._replace(step=np.int32(3))
-    write_run(directory, experiment, device_mesh.place(experiment.mesh, state, experiment.method.hooks.class_axis))
+    write_run(
+        directory,
+        experiment,
+        device_mesh.place(experiment.mesh, state, experiment.method.hooks.class_axis),
+    )
     return state.params
 
 
@@ -67,9 +73,13 @@ def test_tables_are_compared_without_padding(tmp_path: Path) -> None:
     params = saved(build(PROXIES, shard_classes=True), tmp_path / "run")
     classes = len(build(PROXIES).splits["train"].classes)
     same = started(build(PROXIES), tmp_path / "run")
-    np.testing.assert_array_equal(same.params["loss"]["proxies"], params["loss"]["proxies"][:classes])
+    np.testing.assert_array_equal(
+        same.params["loss"]["proxies"], params["loss"]["proxies"][:classes]
+    )
     spread = started(build(PROXIES, shard_classes=True), tmp_path / "run")
-    np.testing.assert_array_equal(spread.params["loss"]["proxies"][:classes], params["loss"]["proxies"][:classes])
+    np.testing.assert_array_equal(
+        spread.params["loss"]["proxies"][:classes], params["loss"]["proxies"][:classes]
+    )
     assert not np.asarray(spread.params["loss"]["proxies"][classes:]).any()
     converted = {"method/params/loss/proxies": params["loss"]["proxies"][:classes]}
     converted.write(tmp_path / "weights", converted, {"architecture": {}})
@@ -91,11 +101,15 @@ def test_low_rank_updates_are_merged(tmp_path: Path) -> None:
     np.testing.assert_allclose(plain["kernel"], expected, rtol=1e-6, atol=1e-5)
     assert set(plain) == {"kernel", "bias"}
     assert_equal(started(build(PROXIES), tmp_path / "run").params, found.params)
-    converted.write(tmp_path / "weights", {"method/params/embedding/bias": layer["bias"]}, {"architecture": {}})
+    converted.write(
+        tmp_path / "weights", {"method/params/embedding/bias": layer["bias"]}, {"architecture": {}}
+    )
     fresh = build(PROXIES, rank=1).initial_state().params["embedding"]
     for source, kernel in (("run", plain["kernel"]), ("weights", fresh["kernel"])):
         start = started(build(PROXIES, rank=1), tmp_path / source).params["embedding"]
-        assert_equal(start, {"kernel": kernel, "bias": layer["bias"], "kernel_lora": fresh["kernel_lora"]})
+        assert_equal(
+            start, {"kernel": kernel, "bias": layer["bias"], "kernel_lora": fresh["kernel_lora"]}
+        )
 
 
 def test_a_frozen_backbone_may_be_trained_later(tmp_path: Path) -> None:
@@ -109,6 +123,8 @@ def test_a_frozen_backbone_may_be_trained_later(tmp_path: Path) -> None:
 def test_the_one_model_of_a_run_from_the_hub(tmp_path: Path) -> None:
     run, pulled = tmp_path / "run", tmp_path / "pulled"
     params = saved(build(PROXIES), run)
-    model_files.write(pulled / model_files.MODEL, model.load(run, "latest"), workdir.read_config(run))
+    model_files.write(
+        pulled / model_files.MODEL, model.load(run, "latest"), workdir.read_config(run)
+    )
     (run / "config.json").rename(pulled / "config.json")
     assert_equal(started(build(PROXIES), pulled).params, params)

@@ -23,7 +23,10 @@ from dml_jax.train.distributed import process_group
 
 @pytest.fixture
 def peers(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
-    peers = [SimpleNamespace(index=i, step=step, heard=time.monotonic() + 60) for i, step in ((1, 6), (2, 4))]
+    peers = [
+        SimpleNamespace(index=i, step=step, heard=time.monotonic() + 60)
+        for i, step in ((1, 6), (2, 4))
+    ]
     monkeypatch.setattr(process_group, "_group", SimpleNamespace(peers=peers))
     return peers
 

@@ -18,7 +18,13 @@ CONFIG = small(steps=20)
 
 
 def written(directory: Path, config: Config = CONFIG) -> Path:
-    facts = {"config": asdict(config), "data_hash": "", "classes": 40, "images": 7, "shape": [24, 24]}
+    facts = {
+        "config": asdict(config),
+        "data_hash": "",
+        "classes": 40,
+        "images": 7,
+        "shape": [24, 24],
+    }
     files.write_json(directory / "config.json", facts)
     return directory / "config.json"
 
@@ -36,7 +42,9 @@ def written(directory: Path, config: Config = CONFIG) -> Path:
         ({"select": "test"}, True),
     ],
 )
-def test_more_steps_are_allowed_where_they_begin_alike(options: dict[str, Any], refused: bool, tmp_path: Path) -> None:
+def test_more_steps_are_allowed_where_they_begin_alike(
+    options: dict[str, Any], refused: bool, tmp_path: Path
+) -> None:
     written(tmp_path, small(steps=20, **options))
     workdir.check_same_run(tmp_path, {"config": asdict(small(steps=20, **options))})
     with pytest.raises(CheckpointError, match=r"train.steps \(20 there, 10 here\)"):
@@ -45,7 +53,8 @@ def test_more_steps_are_allowed_where_they_begin_alike(options: dict[str, Any], 
         workdir.check_same_run(tmp_path, {"config": asdict(small(steps=30, **options))})
         return
     with pytest.raises(
-        CheckpointError, match=r"another configuration: train\.steps \(20 there, 30 here\); give another"
+        CheckpointError,
+        match=r"another configuration: train\.steps \(20 there, 30 here\); give another",
     ):
         workdir.check_same_run(tmp_path, {"config": asdict(small(steps=30, **options))})
 
@@ -53,7 +62,9 @@ def test_more_steps_are_allowed_where_they_begin_alike(options: dict[str, Any], 
 def test_another_method_is_one_difference(tmp_path: Path) -> None:
     written(tmp_path)
     other = replace(CONFIG, seed=7, method=replace(CONFIG.method, name="another"))
-    with pytest.raises(CheckpointError, match=r"method.name \('baseline' there, 'another' here\); give another"):
+    with pytest.raises(
+        CheckpointError, match=r"method.name \('baseline' there, 'another' here\); give another"
+    ):
         workdir.check_same_run(tmp_path, {"config": asdict(other)})
 
 
@@ -70,7 +81,10 @@ def test_a_key_missing_in_config_json_is_named(key: str, tmp_path: Path) -> None
 def test_a_second_run_is_refused_and_does_not_disturb_the_first(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     with workdir.locked(directory):
-        with pytest.raises(CheckpointError, match="another run is using it"), workdir.locked(directory):
+        with (
+            pytest.raises(CheckpointError, match="another run is using it"),
+            workdir.locked(directory),
+        ):
             pass
         (directory / "kept").touch()
     assert (directory / "kept").exists()
@@ -79,15 +93,31 @@ def test_a_second_run_is_refused_and_does_not_disturb_the_first(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *(("config", []), ("config", None), ("data_hash", 5), ("classes", "9"), ("classes", 0), ("classes", 10**20)),
-        *(("images", -1), ("shape", []), ("shape", [8]), ("shape", [8, "8"]), ("shape", [0, 8]), ("shape", [8, 8, 8])),
+        *(
+            ("config", []),
+            ("config", None),
+            ("data_hash", 5),
+            ("classes", "9"),
+            ("classes", 0),
+            ("classes", 10**20),
+        ),
+        *(
+            ("images", -1),
+            ("shape", []),
+            ("shape", [8]),
+            ("shape", [8, "8"]),
+            ("shape", [0, 8]),
+            ("shape", [8, 8, 8]),
+        ),
     ],
 )
 def test_wrong_entries_of_config_json_are_named(key: str, value: object, tmp_path: Path) -> None:
     path = written(tmp_path)
     facts = json.loads(path.read_text())
     path.write_text(json.dumps(facts | {key: value}))
-    with pytest.raises(CheckpointError, match=rf"config\.json: is truncated or damaged \({key}.*\); restore it"):
+    with pytest.raises(
+        CheckpointError, match=rf"config\.json: is truncated or damaged \({key}.*\); restore it"
+    ):
         workdir.read_config(tmp_path)
 
 
@@ -126,7 +156,9 @@ def test_five_failed_starts_without_a_newer_checkpoint_are_the_last(tmp_path: Pa
         for _ in range(5):
             with pytest.raises(OSError, match="failed"):
                 fail(OSError(errno.EIO, "failed"))
-    with pytest.raises(CheckpointError, match="5 starts in a row have failed without a newer checkpoint; see"):
+    with pytest.raises(
+        CheckpointError, match="5 starts in a row have failed without a newer checkpoint; see"
+    ):
         fail(AssertionError())
     for _ in range(6):  # the user is told at once
         with pytest.raises(ConfigError):

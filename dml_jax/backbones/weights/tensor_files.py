@@ -1,4 +1,5 @@
-"""Published weights as NumPy arrays by name: finding, downloading and reading them; nothing in a file is executed."""
+"""Published weights as NumPy arrays by name: finding, downloading and reading them; nothing in a
+file is executed."""
 
 import pickle
 import re
@@ -19,7 +20,8 @@ from dml_jax.remote import hub_client
 StateDict = dict[str, np.ndarray]
 
 CONTAINERS = ("state_dict", "model_state_dict", "model")  # where checkpoints keep the weights
-# Content of published checkpoints beside the weights, such as the options of the run and its curves.
+# Content of published checkpoints beside the weights, such as the options of the run and its
+# curves.
 UNUSED = (
     *("argparse.Namespace", "utilities.logger.Progress_Saver", "numpy.dtype", "_codecs.encode"),
     *("numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar"),
@@ -27,14 +29,16 @@ UNUSED = (
 
 
 def read(path: Path) -> StateDict:
-    """The tensors of a file by name; WeightsError if it is missing or damaged, or refers to anything but tensors.
+    """The tensors of a file by name; WeightsError if it is missing or damaged, or refers to
+    anything but tensors.
 
     The files of `store.PACKAGES` are read without torch, other torch files with it.
     """
     with reading(path, "download it again", WeightsError):
         with path.open("rb") as file:
             head = file.read(9)
-        # A safetensors file starts with the length of its header (8 bytes), and the header with a brace.
+        # A safetensors file starts with the length of its header (8 bytes), and the header with a
+        # brace.
         if head[8:] == b"{":
             return safetensors.numpy.load_file(path)
         if head[:4] != b"PK\3\4" and head[:1] != b"\x80":
@@ -47,7 +51,9 @@ def read(path: Path) -> StateDict:
 def finite(tensors: Mapping[str, np.ndarray], source: str) -> StateDict:
     """Tensors as contiguous float32 arrays; raises WeightsError if one contains NaN or infinity."""
     with np.errstate(over="ignore"):
-        arrays = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
+        arrays = {
+            name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()
+        }
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise WeightsError(f"{source}: {name} contains NaN or infinity")
@@ -68,25 +74,41 @@ def _torch(path: Path) -> StateDict:
     try:
         import torch
     except ModuleNotFoundError:
-        raise WeightsError("needs torch: pip install 'dml_jax[torch]', or give a .safetensors file") from None
+        raise WeightsError(
+            "needs torch: pip install 'dml_jax[torch]', or give a .safetensors file"
+        ) from None
     with torch.serialization.safe_globals([(_Unused, name) for name in UNUSED]):
         try:
             found = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # of many types; the messages of torch propose to execute the file
+        except (
+            Exception
+        ) as error:  # of many types; the messages of torch propose to execute the file
             name = re.search(r"GLOBAL ([\w.]*\w) ", str(error))
-            never = f"refers to {name[1]}, which is never executed; save only the state_dict" if name else ""
+            never = (
+                f"refers to {name[1]}, which is never executed; save only the state_dict"
+                if name
+                else ""
+            )
             raise WeightsError(never or "is truncated or damaged; download it again") from None
     for inner in (found, *(found.get(name) for name in CONTAINERS if isinstance(found, dict))):
         if isinstance(inner, dict):
-            tensors = {name: tensor for name, tensor in inner.items() if isinstance(tensor, torch.Tensor)}
+            tensors = {
+                name: tensor for name, tensor in inner.items() if isinstance(tensor, torch.Tensor)
+            }
             if tensors:
                 # NumPy has no bfloat16.
-                wide = {name: x.float() if x.is_floating_point() else x for name, x in tensors.items()}
+                wide = {
+                    name: x.float() if x.is_floating_point() else x for name, x in tensors.items()
+                }
                 return {name: tensor.detach().numpy() for name, tensor in wide.items()}
-    raise WeightsError(f"contains no state_dict, neither at the top level nor under {', '.join(CONTAINERS)}")
+    raise WeightsError(
+        f"contains no state_dict, neither at the top level nor under {', '.join(CONTAINERS)}"
+    )
 
 
-def _view(storage: np.ndarray, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: Any) -> np.ndarray:
+def _view(
+    storage: np.ndarray, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: Any
+) -> np.ndarray:
     """A view of the storage, which follows in the file."""
     steps = [stride * storage.itemsize for stride in strides]
     return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps)
@@ -102,7 +124,8 @@ NAMES: dict[str, Any] = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads the pickles of the published files with NumPy arrays in place of torch's tensors; nothing is imported."""
+    """Reads the pickles of the published files with NumPy arrays in place of torch's tensors;
+    nothing is imported."""
 
     def __init__(self, file: Any) -> None:
         super().__init__(file)
@@ -119,8 +142,8 @@ class _Unpickler(pickle.Unpickler):
 def read_packaged(path: Path) -> dict[str, np.ndarray]:
     """The tensors of a file of PACKAGES, in the format of torch before 1.6.
 
-    It consists of five pickles (magic number, version, machine, tensors, keys of the storages), and of the length and
-    the numbers of each storage. Only files with a known SHA-256 may be read.
+    It consists of five pickles (magic number, version, machine, tensors, keys of the storages), and
+    of the length and the numbers of each storage. Only files with a known SHA-256 may be read.
     """
     with path.open("rb") as file:
         for _ in range(3):
@@ -140,7 +163,8 @@ _HUB_FILES = ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.b
 def fetch(source: str) -> Path:
     """The local file for a value of `--weights`, downloaded if necessary.
 
-    The source is the name of a package's weights ("lite0"), a path, or `hf://owner/repository[/file]`.
+    The source is the name of a package's weights ("lite0"), a path, or
+    `hf://owner/repository[/file]`.
     """
     if source in converted.PACKAGES:
         return converted.source(source)
@@ -159,7 +183,9 @@ def _fetch_from_hub(source: str) -> Path:
         ", or, on a machine with network access, download the file from "
         f"https://huggingface.co/{owner}/{repository} and give its path"
     )
-    with hub_client.asking(f"hf://{owner}/{repository}", WeightsError, elsewhere=elsewhere) as library:
+    with hub_client.asking(
+        f"hf://{owner}/{repository}", WeightsError, elsewhere=elsewhere
+    ) as library:
         for name in names:
             with suppress(library.errors.RemoteEntryNotFoundError):
                 return Path(library.hf_hub_download(f"{owner}/{repository}", name))

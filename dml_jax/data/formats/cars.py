@@ -1,8 +1,10 @@
 """Cars196 (Stanford Cars): the first 98 of 196 classes for training, the last 98 for test.
 
-The data set's own split, which is for classification, is ignored. The original site is gone, so the layouts in
-circulation are read: the original archives (cars_train, cars_test and a devkit with .mat files), all images in car_ims
-with one cars_annos.mat, and class folders. Sorting the titles of the classes gives the official order of the makes, but
+The data set's own split, which is for classification, is ignored. The original site is gone, so the
+layouts in
+circulation are read: the original archives (cars_train, cars_test and a devkit with .mat files),
+all images in car_ims with one cars_annos.mat, and class folders. Sorting the titles of the classes
+gives the official order of the makes, but
 not of all models: 143 of 196 classes would have another number, though the same split.
 """
 
@@ -20,21 +22,31 @@ CLASSES, TRAINING_CLASSES = 196, 98
 TRAIN, TEST, JOINED = "cars_train_annos.mat", "cars_test_annos_withlabels.mat", "cars_annos.mat"
 FOLDERS = {TRAIN: "cars_train/", TEST: "cars_test/"}
 EXPECTED = (
-    f"expected cars_train and cars_test with {TRAIN} and {TEST}, or car_ims with {JOINED}, or class folders such as "
+    f"expected cars_train and cars_test with {TRAIN} and {TEST}, or car_ims with {JOINED}, or "
+    "class folders "
+    "such "
+    "as "
     "'Acura TL Sedan 2012', '003 Acura TL Sedan 2012' or '3'"
 )
 # car_ims/000001.jpg is another image than cars_train/00001.jpg, and no table connects the two.
 OTHER_NUMBERS = (
-    f"give car_ims as another --source, or for cars_train and cars_test, whose images are numbered in another order, "
+    "give car_ims as another --source, or for cars_train and cars_test, whose images are "
+    "numbered "
+    "in "
+    "another "
+    "order, "
     f"{TRAIN} and {TEST} of the devkit"
 )
 NUMBERED = re.compile(r"(\d{1,3})(?:[ ._-]+(.*))?")
 YEAR = re.compile(r"[^\d].*[ _](19|20)\d\d")  # with which every title ends
-BODY = re.compile(r".*(sedan|coupe|suv|convertible|hatchback|wagon|minivan|van|cab)[ _](19|20)\d\d", re.IGNORECASE)
+BODY = re.compile(
+    r".*(sedan|coupe|suv|convertible|hatchback|wagon|minivan|van|cab)[ _](19|20)\d\d", re.IGNORECASE
+)
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads any layout, and of the original one also one half: the labels of the test images are often missing."""
+    """Reads any layout, and of the original one also one half: the labels of the test images are
+    often missing."""
     tables, titles, entries = _tables(files), _titles(files), []
     for table in tables:
         path, rows = _annotations(files, table)
@@ -45,7 +57,9 @@ def find(files: Files, options: Options) -> list[Entry]:
             names = [f"{FOLDERS[table]}{name}" for name in rows["fname"]]
             images = official.find_images(files, path, names)
         numbers = [int(number) for number in rows["class"]]
-        entries += [_entry(*of, titles.get(of[-1], "")) for of in zip(names, images, numbers, strict=True)]
+        entries += [
+            _entry(*of, titles.get(of[-1], "")) for of in zip(names, images, numbers, strict=True)
+        ]
     return entries if tables else _folders(files, titles)
 
 
@@ -54,27 +68,40 @@ def doubts(files: Files, options: Options) -> list[str]:
     tables = _tables(files)
     if not tables:
         return [
-            "class folders of Cars196: the classes 1 to 98 (AM General to Eagle) are for training, 99 to 196 (FIAT to "
+            "class folders of Cars196: the classes 1 to 98 (AM General to Eagle) are for "
+            "training, 99 to "
+            "196 "
+            "(FIAT "
+            "to "
             "smart) for test"
         ]
     left_out = [table for table in FOLDERS if table not in tables] if JOINED not in tables else []
     return [
-        f"{FOLDERS[table]} is left out, because its images or their labels in {table} are missing" for table in left_out
+        f"{FOLDERS[table]} is left out, because its images or their labels in {table} are missing"
+        for table in left_out
     ]
 
 
 def recognised(files: Files) -> bool:
     """Whether there are its tables, or most images are in folders named like its classes."""
     folders = [path.split("/")[-2] for path in files if "/" in path and is_image(path)]
-    return bool(_tables(files)) or sum(bool(BODY.fullmatch(name)) for name in folders) > len(folders) / 2
+    return (
+        bool(_tables(files))
+        or sum(bool(BODY.fullmatch(name)) for name in folders) > len(folders) / 2
+    )
 
 
 def _tables(files: Files) -> list[str]:
-    """The tables to read, those with images if any; the devkit may lie beside car_ims, whose names have six digits."""
+    """The tables to read, those with images if any; the devkit may lie beside car_ims, whose names
+    have six digits."""
     names = {path.split("/")[-1] for path in files}
     original = [table for table in FOLDERS if table in names]
-    complete = [table for table in original if any(f"/{FOLDERS[table]}" in f"/{path}" for path in files)]
-    joined = JOINED in names and (not original or any(re.fullmatch(r"\d{6}\.jpg", name) for name in names))
+    complete = [
+        table for table in original if any(f"/{FOLDERS[table]}" in f"/{path}" for path in files)
+    ]
+    joined = JOINED in names and (
+        not original or any(re.fullmatch(r"\d{6}\.jpg", name) for name in names)
+    )
     return [JOINED] if joined else complete or original
 
 
@@ -86,7 +113,8 @@ def _entry(name: str, file: File, number: int, title: str) -> Entry:
 def _folders(files: Files, titles: dict[int, str]) -> list[Entry]:
     """Reads class folders, those of the same name in train/ and test/ as one class.
 
-    A number in a name is the official one. Without it, the make is enough: it is up to Eagle, or from FIAT on.
+    A number in a name is the official one. Without it, the make is enough: it is up to Eagle, or
+    from FIAT on.
     """
     number_of = {_plain(title): number for number, title in titles.items()}
     entries = []
@@ -95,18 +123,25 @@ def _folders(files: Files, titles: dict[int, str]) -> list[Entry]:
         match = NUMBERED.fullmatch(folder)
         number = int(match[1]) if match else number_of.get(_plain(folder), 0)
         if 1 <= number <= CLASSES:
-            entries.append(_entry(path, files[path], number, titles.get(number) or (match and match[2]) or ""))
+            entries.append(
+                _entry(path, files[path], number, titles.get(number) or (match and match[2]) or "")
+            )
         elif YEAR.fullmatch(folder):
-            entries.append(Entry(path, files[path], folder, "train" if folder[0].lower() < "f" else "test"))
+            entries.append(
+                Entry(path, files[path], folder, "train" if folder[0].lower() < "f" else "test")
+            )
         else:
-            raise DataError(f"{path} is in no class folder of Cars196; {EXPECTED}; {official.found(files)}")
+            raise DataError(
+                f"{path} is in no class folder of Cars196; {EXPECTED}; {official.found(files)}"
+            )
     if not entries:
         raise DataError(f"{EXPECTED}; {official.found(files)}; {official.ANOTHER}")
     return entries
 
 
 def _plain(title: str) -> str:
-    """A title without the characters that differ between the table and the names of folders, as in "Ram C/V"."""
+    """A title without the characters that differ between the table and the names of folders, as in
+    "Ram C/V"."""
     return "".join(filter(str.isalnum, title)).lower()
 
 
@@ -140,7 +175,10 @@ RECIPE = Recipe(
     doubts=doubts,
     counts={"train": (8_054, 98), "test": (8_131, 98)},
     home="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
-    citation="Krause, Stark, Deng, Fei-Fei: 3D Object Representations for Fine-Grained Categorization, 3dRR 2013",
+    citation="Krause, Stark, Deng, Fei-Fei: 3D Object Representations for Fine-Grained "
+    "Categorization, "
+    "3dRR "
+    "2013",
     terms="its owners have not published it since 2023, when their addresses began to answer 404",
     recognised=recognised,
 )

@@ -1,12 +1,13 @@
-"""Custom images listed in a table with the columns path, label, and optionally split (train, val, test) and role.
+"""Custom images listed in a table with the columns path, label, and optionally split (train, val,
+test) and role.
 
     path,label,split,role,shop
     images/1.jpg,oak,train,,north
     images/7.jpg,elm,test,query,north
     images/8.jpg,elm,test,gallery,south
 
-Paths are relative to the folder of the table, see `sources.located`. Without a split column, the classes are split into
-training and test.
+Paths are relative to the folder of the table, see `sources.located`. Without a split column, the
+classes are split into training and test.
 Other columns, such as shop, are kept as metadata and exported with the embeddings.
 """
 
@@ -35,22 +36,34 @@ def find(files: Files, options: Options) -> list[Entry]:
     columns = table.fieldnames or ()
     if not {"path", "label"} <= set(columns) or "" in columns or len(set(columns)) < len(columns):
         raise DataError(
-            f"{tables[0]}: has the columns {', '.join(columns)}; must have path, label[, split, role], once"
+            f"{tables[0]}: has the columns {', '.join(columns)}; must have path, label[, split, "
+            "role], once"
         )
     names = located(files, base, [row["path"] or "" for row in rows])
     entries = []
     for number, (row, name) in enumerate(zip(rows, names, strict=True), start=2):
         said, role = row.get("split") or "", row.get("role") or ""
         split = "" if options.splits == "none" else options.split_of(said)
-        known = (split or not said or options.splits == "none") and (not role or (split == "test" and role in ROLES))
+        known = (split or not said or options.splits == "none") and (
+            not role or (split == "test" and role in ROLES)
+        )
         if not row["path"] or not (row["label"] or "").strip() or None in row or not known:
             raise DataError(
-                f"{tables[0]}, line {number}: needs a path, a label, no further columns, and the split train, val or "
+                f"{tables[0]}, line {number}: needs a path, a label, no further columns, and the "
+                "split train, "
+                "val "
+                "or "
                 "test, the latter with the role query or gallery, if any"
-                + (f"; --splits=train:valid:test names other splits than {said!r}" if said and not split else "")
+                + (
+                    f"; --splits=train:valid:test names other splits than {said!r}"
+                    if said and not split
+                    else ""
+                )
             )
         metadata = {name: row[name] for name in columns if name not in USED}
-        entries.append(Entry(name, file_at(files, name), row["label"], ROLES.get(role, split), metadata))
+        entries.append(
+            Entry(name, file_at(files, name), row["label"], ROLES.get(role, split), metadata)
+        )
     return entries
 
 

@@ -1,7 +1,8 @@
-"""Caltech-UCSD Birds 200-2011: the first 100 species are the training classes, the last 100 the test classes.
+"""Caltech-UCSD Birds 200-2011: the first 100 species are the training classes, the last 100 the
+test classes.
 
-The folders of the classes begin with their numbers. `images.txt` lists the images; without it, all that are there are
-taken.
+The folders of the classes begin with their numbers. `images.txt` lists the images; without it, all
+that are there are taken.
 """
 
 import re
@@ -18,7 +19,8 @@ EXPECTED = "expected images.txt, or class folders such as 001.Black_footed_Albat
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads the official archive, CUB_200_2011.tgz, or the class folders in its folder `images`, wherever they are."""
+    """Reads the official archive, CUB_200_2011.tgz, or the class folders in its folder `images`,
+    wherever they are."""
     if any(path.split("/")[-1] == "images.txt" for path in files):
         table = official.path_of(files, "images.txt", "CUB-200-2011")
         with reading(table):
@@ -29,15 +31,22 @@ def find(files: Files, options: Options) -> list[Entry]:
         for path in _images(files):
             name = "/".join(path.split("/")[-2:])
             if name in images:
-                raise DataError(f"{path}: another folder also contains {name}; give only one of them as --source")
+                raise DataError(
+                    f"{path}: another folder also contains {name}; give only one of them as "
+                    "--source"
+                )
             images[name] = files[path]
     entries = []
     for name, file in images.items():
         label = name.rpartition("/")[0]
         match = CLASS.fullmatch(label)
         if not match or not 1 <= int(match[1]) <= CLASSES:
-            raise DataError(f"{name} is in no folder that begins with the number of a class; {EXPECTED}")
-        entries.append(Entry(name, file, label, "train" if int(match[1]) <= TRAINING_CLASSES else "test"))
+            raise DataError(
+                f"{name} is in no folder that begins with the number of a class; {EXPECTED}"
+            )
+        entries.append(
+            Entry(name, file, label, "train" if int(match[1]) <= TRAINING_CLASSES else "test")
+        )
     if not entries:
         raise DataError(f"{EXPECTED}; {official.found(files)}; {official.ANOTHER}")
     return entries
@@ -63,7 +72,8 @@ RECIPE = Recipe(
     find,
     counts={"train": (5_864, 100), "test": (5_924, 100)},
     home="https://www.vision.caltech.edu/datasets/cub_200_2011/",
-    citation="Wah, Branson, Welinder, Perona, Belongie: The Caltech-UCSD Birds-200-2011 Dataset, 2011",
+    citation="Wah, Branson, Welinder, Perona, Belongie: The Caltech-UCSD Birds-200-2011 Dataset, "
+    "2011",
     downloads=(  # length and SHA-256 are those in tensorflow_datasets
         Source(
             "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz?download=1",

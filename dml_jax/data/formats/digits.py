@@ -1,9 +1,10 @@
 """Handwritten digits with random placement: built in, no download.
 
-The 1,797 scans of 8×8 pixels that ship with scikit-learn (Alpaydin & Kaynak, UCI, 1998), each drawn on a 24×24 canvas
-with random position, size, rotation, shear, contrast and noise. The training classes are the digits 0-4 under the eight
-symmetries of the square (40 classes), drawn with new random numbers at each read. The test classes are the digits 5-9,
-upright, drawn with random numbers that are fixed by the index.
+The 1,797 scans of 8×8 pixels that ship with scikit-learn (Alpaydin & Kaynak, UCI, 1998), each drawn
+on a 24×24 canvas with random position, size, rotation, shear, contrast and noise. The training
+classes are the digits 0-4 under the eight symmetries of the square (40 classes), drawn with new
+random numbers at each read. The test classes are the digits 5-9, upright, drawn with random numbers
+that are fixed by the index.
 """
 
 from functools import partial
@@ -20,13 +21,20 @@ ROTATION = np.deg2rad(36.0)
 SHEAR = 0.25
 CONTRAST = (0.6, 1.0)
 NOISE = 0.08  # standard deviation, of the range black to white
-PIXELS = np.stack(np.meshgrid(np.arange(SIDE), np.arange(SIDE), indexing="ij")).reshape(2, -1) + 0.5  # of the canvas
+PIXELS = (
+    np.stack(np.meshgrid(np.arange(SIDE), np.arange(SIDE), indexing="ij")).reshape(2, -1) + 0.5
+)  # of the canvas
 
 
 def draw(scan: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draws a scan, float [8, 8] in 0..1, on a black canvas with bilinear interpolation: uint8 [24, 24, 3]."""
+    """Draws a scan, float [8, 8] in 0..1, on a black canvas with bilinear interpolation: uint8 [24,
+    24, 3]."""
     scale = rng.uniform(*SCALE)
-    angle, shear, contrast = rng.uniform(-ROTATION, ROTATION), rng.uniform(-SHEAR, SHEAR), rng.uniform(*CONTRAST)
+    angle, shear, contrast = (
+        rng.uniform(-ROTATION, ROTATION),
+        rng.uniform(-SHEAR, SHEAR),
+        rng.uniform(*CONTRAST),
+    )
     side = len(scan)
     margin = (SIDE - side * scale) / 2
     centre = SIDE / 2 + rng.uniform(-margin, margin, size=2)
@@ -37,7 +45,8 @@ def draw(scan: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     fy, fx = position - corner
     padded = np.zeros((side + 4, side + 4))
     padded[2:-2, 2:-2] = scan
-    # The corners in the padded scan, whose border of two black pixels stands for all that is farther outside.
+    # The corners in the padded scan, whose border of two black pixels stands for all that is
+    # farther outside.
     row, column = np.minimum(np.maximum(corner, -2), side).astype(int) + 2
     at = lambda down, right: padded.ravel().take((row + down) * (side + 4) + column + right)  # noqa: E731
     upper = (1 - fx) * at(0, 0) + fx * at(0, 1)
@@ -48,12 +57,14 @@ def draw(scan: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def transformed(scans: np.ndarray, symmetry: int) -> np.ndarray:
-    """Scans under one of the eight symmetries of the square: flipped if `symmetry >= 4`, then quarter turns."""
+    """Scans under one of the eight symmetries of the square: flipped if `symmetry >= 4`, then
+    quarter turns."""
     return np.rot90(scans if symmetry < 4 else scans[..., ::-1], symmetry % 4, axes=(-2, -1))
 
 
 def _scans() -> tuple[np.ndarray, np.ndarray]:
-    """`sklearn.datasets.load_digits(return_X_y=True)`, without the seconds that importing scikit-learn takes."""
+    """`sklearn.datasets.load_digits(return_X_y=True)`, without the seconds that importing
+    scikit-learn takes."""
     file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     rows = np.loadtxt(str(file), delimiter=",")
     return rows[:, :-1], rows[:, -1].astype(int)

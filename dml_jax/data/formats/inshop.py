@@ -13,7 +13,8 @@ EXPECTED = f"Eval/{TABLE} and the images of Img/img.zip or Img/img_highres.zip"
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads `list_eval_partition.txt` of the official folder; the archive of the images is a source of its own.
+    """Reads `list_eval_partition.txt` of the official folder; the archive of the images is a source
+    of its own.
 
     Its images may also be the larger ones of img_highres.zip, which have the same names.
     """
@@ -23,7 +24,10 @@ def find(files: Files, options: Options) -> list[Entry]:
             (name, item, SPLITS[status]) for name, item, status in read_rows(files, table)[2:]
         ]
     images = official.find_images(files, table, [name for name, *_ in rows], "img/")
-    return [Entry(name, file, item, split) for (name, item, split), file in zip(rows, images, strict=True)]
+    return [
+        Entry(name, file, item, split)
+        for (name, item, split), file in zip(rows, images, strict=True)
+    ]
 
 
 def recognised(files: Files) -> bool:
@@ -34,7 +38,11 @@ RECIPE = Recipe(
     find,
     counts={"train": (25_882, 3_997), "test": (14_218, 3_985), "gallery": (12_612, 3_985)},
     home="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
-    citation="Liu, Luo, Qiu, Wang, Tang: DeepFashion: Powering Robust Clothes Recognition and Retrieval, CVPR 2016",
-    terms="its owners give it away in a shared folder, for non-commercial research, and not at a fixed address",
+    citation="Liu, Luo, Qiu, Wang, Tang: DeepFashion: Powering Robust Clothes Recognition and "
+    "Retrieval, "
+    "CVPR "
+    "2016",
+    terms="its owners give it away in a shared folder, for non-commercial research, and not at a "
+    "fixed address",
     recognised=recognised,
 )

@@ -1,14 +1,18 @@
-"""Omniglot: characters of many alphabets, each drawn by twenty people; training and test alphabets are disjoint.
+"""Omniglot: characters of many alphabets, each drawn by twenty people; training and test alphabets
+are disjoint.
 
-Either the full sets, images_background and images_evaluation, or the two small background sets. Of the latter, the
-second repeats two alphabets of the first, which are left out of the test split.
+Either the full sets, images_background and images_evaluation, or the two small background sets. Of
+the latter, the second repeats two alphabets of the first, which are left out of the test split.
 """
 
 from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe
 from dml_jax.errors import DataError
 from dml_jax.remote.downloads import Source
 
-PAIRS = (("images_background", "images_evaluation"), ("images_background_small1", "images_background_small2"))
+PAIRS = (
+    ("images_background", "images_evaluation"),
+    ("images_background_small1", "images_background_small2"),
+)
 
 
 def find(files: Files, options: Options) -> list[Entry]:
@@ -23,7 +27,9 @@ def find(files: Files, options: Options) -> list[Entry]:
             break
     else:
         needed = " or ".join(" and ".join(pair) for pair in PAIRS)
-        raise DataError(f"found {', '.join(sorted(drawings)) or 'nothing'} of Omniglot; needed are {needed}")
+        raise DataError(
+            f"found {', '.join(sorted(drawings)) or 'nothing'} of Omniglot; needed are {needed}"
+        )
     trained = {alphabet for _, alphabet, _ in drawings[pair[0]]}
     entries = []
     for split, part in zip(("train", "test"), pair, strict=True):
@@ -35,15 +41,21 @@ def find(files: Files, options: Options) -> list[Entry]:
 
 
 def recognised(files: Files) -> bool:
-    return bool({part for pair in PAIRS for part in pair} & {part for path in files for part in path.split("/")[:-3]})
+    return bool(
+        {part for pair in PAIRS for part in pair}
+        & {part for path in files for part in path.split("/")[:-3]}
+    )
 
 
 RECIPE = Recipe(
     find,
     home="https://github.com/brendenlake/omniglot",
-    citation="Lake, Salakhutdinov, Tenenbaum: Human-level concept learning through probabilistic program induction, "
+    citation="Lake, Salakhutdinov, Tenenbaum: Human-level concept learning through probabilistic "
+    "program induction, "
     "Science 2015",
-    downloads=(  # the small sets, which the configurations use; length and SHA-256 are those in tensorflow_datasets
+    # The small sets, which the configurations use; length and SHA-256 are those in
+    # tensorflow_datasets.
+    downloads=(
         Source(
             "https://github.com/brendenlake/omniglot/raw/master/python/images_background_small1.zip",
             1_319_022,

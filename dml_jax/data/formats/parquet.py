@@ -1,15 +1,18 @@
-"""Images inside Parquet files, in the form of Hugging Face data sets: one file, or a folder with files.
+"""Images inside Parquet files, in the form of Hugging Face data sets: one file, or a folder with
+files.
 
     image    struct of bytes and path, or binary: the content of an image file
     label    name of the class; or its number, with the names in the schema's metadata "huggingface"
     split    optional: train, val or test
 
-An image or label column of another name is found if it is the only one with this feature type of Hugging Face. Other
-columns of text, numbers, truth values and dates are kept as metadata, and so is the path of the image.
+An image or label column of another name is found if it is the only one with this feature type of
+Hugging Face. Other columns of text, numbers, truth values and dates are kept as metadata, and so is
+the path of the image.
 
-Without a column split, the names of files and folders give it (`data/train-00000-of-00002.parquet`), if there are both
-training and test files; `valid-*` and `dev-*` are validation files. Otherwise, and with --splits=classes, the classes
-are split into training and test.
+Without a column split, the names of files and folders give it
+(`data/train-00000-of-00002.parquet`), if there are both training and test files; `valid-*` and
+`dev-*` are validation files. Otherwise, and with --splits=classes, the classes are split into
+training and test.
 """
 
 import json
@@ -28,16 +31,23 @@ from dml_jax.data.prepare.sources import Entry, File, Files, Options, Recipe, Sc
 from dml_jax.errors import DataError
 from dml_jax.files import name_file, reading
 
-ROWS = 8  # that are decoded at most at a time; the page of the file that holds them is also in memory
-BYTES = 2**26  # of a row group that are decoded at a time, even if each of its rows is as large as all together
+ROWS = (
+    8  # that are decoded at most at a time; the page of the file that holds them is also in memory
+)
+BYTES = (
+    2**26
+)  # of a row group that are decoded at a time, even if each of its rows is as large as all together
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Copies the images of all .parquet files to `options.scratch`, where they can be read in any order."""
+    """Copies the images of all .parquet files to `options.scratch`, where they can be read in any
+    order."""
     named = {path: file for path, file in files.items() if path.lower().endswith(".parquet")}
     tables = {path: file for path, file in named.items() if file.size < 0 and file.path.is_file()}
     if not tables:
-        raise DataError("found no .parquet file; give one, or a folder with some, as --source; unpack archives")
+        raise DataError(
+            "found no .parquet file; give one, or a folder with some, as --source; unpack archives"
+        )
     split_of = {path: _split_in(path, options) for path in tables}
     if not {"train", "test"} <= set(split_of.values()) or "" in split_of.values():
         split_of = dict.fromkeys(tables, "")
@@ -50,7 +60,8 @@ def find(files: Files, options: Options) -> list[Entry]:
 
 
 def _split_in(path: str, options: Options) -> str:
-    """The split that a word of a path names, the last one if there are several; empty if none does."""
+    """The split that a word of a path names, the last one if there are several; empty if none
+    does."""
     found = ""
     for part in re.split("[/.]", path):
         for word in (part, re.sub(r"-\d.*", "", part), *re.findall("[A-Za-z]+", part)):
@@ -63,7 +74,11 @@ def doubts(files: Files, options: Options) -> list[str]:
     said = {path: _split_in(path, options) for path in files if path.lower().endswith(".parquet")}
     if any(said.values()) and (not {"train", "test"} <= set(said.values()) or "" in said.values()):
         named = next(path for path, split in said.items() if split)
-        return [f"names of files such as {named!r} give no split, because not all of training and test have one"]
+        return [
+            f"names of files such as {named!r} give no split, because not all of training and "
+            "test have "
+            "one"
+        ]
     return []
 
 
@@ -77,34 +92,49 @@ def _features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
 def _column(schema: pa.Schema, features: Mapping[str, dict[str, Any]], name: str, kind: str) -> str:
     typed = [key for key in schema.names if features.get(key, {}).get("_type") == kind]
     if name not in schema.names and len(typed) != 1:
-        raise DataError(f"has no column {name!r}; it has {', '.join(schema.names)}; rename one of them")
+        raise DataError(
+            f"has no column {name!r}; it has {', '.join(schema.names)}; rename one of them"
+        )
     return name if name in schema.names else typed[0]
 
 
 def image_column(schema: pa.Schema) -> str:
-    """The column that holds the image files; raises DataError if there is none, or it has another type."""
+    """The column that holds the image files; raises DataError if there is none, or it has another
+    type."""
     image = _column(schema, _features(schema), "image", "Image")
     kind = schema.field(image).type
-    content = kind.field("bytes").type if pa.types.is_struct(kind) and "bytes" in kind.names else kind
+    content = (
+        kind.field("bytes").type if pa.types.is_struct(kind) and "bytes" in kind.names else kind
+    )
     if not (pa.types.is_binary(content) or pa.types.is_large_binary(content)):
-        raise DataError(f"column {image!r} is {kind} instead of binary or struct<bytes: binary>: the files themselves")
+        raise DataError(
+            f"column {image!r} is {kind} instead of binary or struct<bytes: binary>: the files "
+            "themselves"
+        )
     return image
 
 
 @contextmanager
 def opened(source: Path | IO[bytes]) -> Iterator[tuple[parquet.ParquetFile, int]]:
-    """A Parquet file and its size in bytes; raises DataError if its header announces more than it may unpack to."""
-    # Mapped, because a reader with a buffer makes it as large as a row group, or as a damaged header demands.
+    """A Parquet file and its size in bytes; raises DataError if its header announces more than it
+    may unpack to."""
+    # Mapped, because a reader with a buffer makes it as large as a row group, or as a damaged
+    # header demands.
     options = {"memory_map": True, "pre_buffer": False, "page_checksum_verification": True}
     size = source.stat().st_size if isinstance(source, Path) else archives.length(source)
     with parquet.ParquetFile(source, **options) as table:
         groups = [table.metadata.row_group(group) for group in range(table.num_row_groups)]
-        archives.check_unpacked(sum(each.total_byte_size + archives.OVERHEAD * each.num_rows for each in groups), size)
+        archives.check_unpacked(
+            sum(each.total_byte_size + archives.OVERHEAD * each.num_rows for each in groups), size
+        )
         yield table, size
 
 
-def row_batches(table: parquet.ParquetFile, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a row group, a few at a time: one stored value may be the content of all of them."""
+def row_batches(
+    table: parquet.ParquetFile, group: int, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a row group, a few at a time: one stored value may be the content of all of
+    them."""
     rows = min(max(1, BYTES // max(1, table.metadata.row_group(group).total_byte_size)), ROWS)
     return table.iter_batches(rows, row_groups=[group], columns=columns)
 
@@ -114,19 +144,43 @@ def _is_scalar(kind: pa.DataType) -> bool:
     return pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _entries(source: Path, name: str, file: IO[bytes], split: str, options: Options) -> Iterator[Entry]:
-    """The images of the Parquet file `source`, named <name>/<row>; their contents are written to `file`."""
+def _entries(
+    source: Path, name: str, file: IO[bytes], split: str, options: Options
+) -> Iterator[Entry]:
+    """The images of the Parquet file `source`, named <name>/<row>; their contents are written to
+    `file`."""
     with opened(source) as (table, size):
         schema = table.schema_arrow
         features = _features(schema)
-        image_name, label_name = image_column(schema), _column(schema, features, "label", "ClassLabel")
-        kept = [field for field in schema if field.name in (image_name, label_name) or _is_scalar(field.type)]
-        types = pa.schema([f.with_type(pa.string()) if pa.types.is_temporal(f.type) else f for f in kept])
-        names = {key: feature["names"] for key, feature in features.items() if feature.get("_type") == "ClassLabel"}
-        batches = (batch for group in range(table.num_row_groups) for batch in row_batches(table, group, types.names))
-        for number, row in enumerate(row for batch in batches for row in batch.cast(types).to_pylist()):
+        image_name, label_name = (
+            image_column(schema),
+            _column(schema, features, "label", "ClassLabel"),
+        )
+        kept = [
+            field
+            for field in schema
+            if field.name in (image_name, label_name) or _is_scalar(field.type)
+        ]
+        types = pa.schema(
+            [f.with_type(pa.string()) if pa.types.is_temporal(f.type) else f for f in kept]
+        )
+        names = {
+            key: feature["names"]
+            for key, feature in features.items()
+            if feature.get("_type") == "ClassLabel"
+        }
+        batches = (
+            batch
+            for group in range(table.num_row_groups)
+            for batch in row_batches(table, group, types.names)
+        )
+        for number, row in enumerate(
+            row for batch in batches for row in batch.cast(types).to_pylist()
+        ):
             image = row.pop(image_name)
-            content, path = (image["bytes"], image.get("path")) if isinstance(image, dict) else (image, None)
+            content, path = (
+                (image["bytes"], image.get("path")) if isinstance(image, dict) else (image, None)
+            )
             values = {key: _value(value, names.get(key)) for key, value in row.items()}
             label, given = values.pop(label_name), values.pop("split", None) or ""
             labelled = isinstance(label, str | int | float) and str(label).strip() != ""
@@ -134,20 +188,34 @@ def _entries(source: Path, name: str, file: IO[bytes], split: str, options: Opti
             known = own or not given or options.splits == "none"
             if not known:
                 raise DataError(
-                    f"row {number} (from 0): its split is {given!r}; --splits=train:valid:test says how the "
+                    f"row {number} (from 0): its split is {given!r}; --splits=train:valid:test "
+                    "says how "
+                    "the "
                     "splits are called"
                 )
             if not content or not labelled:
-                raise DataError(f"row {number} (from 0): needs an image, and a label of text or a number of a class")
-            archives.check_unpacked(file.tell() + len(content), size)  # repeated values are stored once
+                raise DataError(
+                    f"row {number} (from 0): needs an image, and a label of text or a number of a "
+                    "class"
+                )
+            archives.check_unpacked(
+                file.tell() + len(content), size
+            )  # repeated values are stored once
             packed = File(Path(file.name), file.tell(), len(content))
             with name_file(packed.path):
                 file.write(content)
-            yield Entry(f"{name}/{number}", packed, str(label), own, {"path": path} | values if path else values)
+            yield Entry(
+                f"{name}/{number}",
+                packed,
+                str(label),
+                own,
+                {"path": path} | values if path else values,
+            )
 
 
 def _value(value: Scalar, names: list[Any] | None) -> Scalar:
-    """A cell, with the number of a class replaced by its name; None for NaN, infinity and numbers of no class."""
+    """A cell, with the number of a class replaced by its name; None for NaN, infinity and numbers
+    of no class."""
     if isinstance(value, int) and names is not None:
         return str(names[value]) if 0 <= value < len(names) else None
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -5,18 +5,26 @@ from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, read_row
 from dml_jax.files import reading
 from dml_jax.remote.downloads import Source
 
-EXPECTED = "Ebay_train.txt, Ebay_test.txt and the folders bicycle_final to toaster_final with the images"
+EXPECTED = (
+    "Ebay_train.txt, Ebay_test.txt and the folders bicycle_final to toaster_final with the images"
+)
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads `Ebay_train.txt` and `Ebay_test.txt` of the official archive, Stanford_Online_Products.zip, anywhere."""
+    """Reads `Ebay_train.txt` and `Ebay_test.txt` of the official archive,
+    Stanford_Online_Products.zip, anywhere."""
     entries = []
     for split in ("train", "test"):
         table = official.path_of(files, f"Ebay_{split}.txt", EXPECTED)
         with reading(table):
-            rows = [(path, f"{int(label):05d}") for _, label, _, path in read_rows(files, table)[1:]]
+            rows = [
+                (path, f"{int(label):05d}") for _, label, _, path in read_rows(files, table)[1:]
+            ]
         images = official.find_images(files, table, [path for path, _ in rows])
-        entries += [Entry(path, file, label, split) for (path, label), file in zip(rows, images, strict=True)]
+        entries += [
+            Entry(path, file, label, split)
+            for (path, label), file in zip(rows, images, strict=True)
+        ]
     return entries
 
 
@@ -28,8 +36,13 @@ RECIPE = Recipe(
     find,
     counts={"train": (59_551, 11_318), "test": (60_502, 11_316)},
     home="https://cvgl.stanford.edu/projects/lifted_struct/",
-    citation="Song, Xiang, Jegelka, Savarese: Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016",
-    downloads=(  # length and SHA-256 are those in tensorflow_datasets; its address, by FTP, is of the same server
+    citation="Song, Xiang, Jegelka, Savarese: Deep Metric Learning via Lifted Structured Feature "
+    "Embedding, "
+    "CVPR "
+    "2016",
+    # Length and SHA-256 are those in tensorflow_datasets; its address, by FTP, is of the same
+    # server.
+    downloads=(
         Source(
             "http://ftp.cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
             3_083_860_082,

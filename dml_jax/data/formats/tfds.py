@@ -1,8 +1,8 @@
 """Data sets prepared by tensorflow_datasets in the array_record format, read in place.
 
-`data.path` is the directory of one version, e.g. ~/tensorflow_datasets/cars196/2.1.0. If its splits share classes, as
-those for classification do, they are merged, and the first half of the classes becomes the training split, as is usual
-for CUB-200-2011 (caltech_birds2011) and Cars196 (cars196).
+`data.path` is the directory of one version, e.g. ~/tensorflow_datasets/cars196/2.1.0. If its splits
+share classes, as those for classification do, they are merged, and the first half of the classes
+becomes the training split, as is usual for CUB-200-2011 (caltech_birds2011) and Cars196 (cars196).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,9 @@ from dml_jax.files import reading
 LABELS = ("label", "class_id")  # features that may contain the label
 
 
-def _read(directory: str, ids: Sequence[str], data: Data, index: int, rng: np.random.Generator | None) -> np.ndarray:
+def _read(
+    directory: str, ids: Sequence[str], data: Data, index: int, rng: np.random.Generator | None
+) -> np.ndarray:
     """`Split.read` for images with ids "<split>/<row>"."""
     split, row = ids[index].split("/")
     with reading(f"{directory}, {ids[index]}"):
@@ -34,7 +36,10 @@ def load(data: Data) -> dict[str, Split]:
     directory = Path(data.path).expanduser().resolve()
     info = directory / "dataset_info.json"
     if not data.path or not info.is_file():
-        raise DataError(f"data.path={data.path}: give a directory with the dataset_info.json of tensorflow_datasets")
+        raise DataError(
+            f"data.path={data.path}: give a directory with the dataset_info.json of "
+            "tensorflow_datasets"
+        )
     fingerprint = f"{directory}\0{info.stat().st_mtime_ns}".encode()
     return {
         name: split._replace(read=partial(_read, str(directory), split.ids, data))
@@ -51,7 +56,11 @@ def _scan(directory: str) -> Mapping[str, Split]:
     random_access = builder.info.file_format == tfds.core.FileFormat.ARRAY_RECORD
     if not random_access or not label or "image" not in builder.info.features:
         raise DataError(
-            f"data.path={directory}: must have a feature image and a feature {' or '.join(LABELS)}, and be stored as "
+            f"data.path={directory}: must have a feature image and a feature "
+            f"{' or '.join(LABELS)}, and "
+            "be "
+            "stored "
+            "as "
             "array_record; prepare it with tfds build --file_format=array_record"
         )
     rows = {}
@@ -60,16 +69,24 @@ def _scan(directory: str) -> Mapping[str, Split]:
         rows[split] = np.array([source[i][label] for i in range(len(source))], np.int64)
     names, labels = np.unique(np.concatenate([*rows.values()]), return_inverse=True)
     trained = np.isin(names, rows.get("train", []))
-    if len(rows) != 2 or "train" not in rows or sum(len(np.unique(each)) for each in rows.values()) > len(names):
+    if (
+        len(rows) != 2
+        or "train" not in rows
+        or sum(len(np.unique(each)) for each in rows.values()) > len(names)
+    ):
         trained = np.arange(len(names)) < len(names) // 2
     ids = [f"{split}/{row}" for split, values in rows.items() for row in range(len(values))]
     every = Split(labels.astype(np.int64), ids, unread, [str(name) for name in names])
-    return {"train": subset(every, np.flatnonzero(trained)), "test": subset(every, np.flatnonzero(~trained))}
+    return {
+        "train": subset(every, np.flatnonzero(trained)),
+        "test": subset(every, np.flatnonzero(~trained)),
+    }
 
 
 @cache
 def _source(directory: str, split: str) -> Sequence[dict[str, Any]]:
-    """Random access to the examples of a split, with images still encoded; opened once by each process."""
+    """Random access to the examples of a split, with images still encoded; opened once by each
+    process."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(directory)

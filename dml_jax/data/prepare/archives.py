@@ -1,7 +1,8 @@
 """Unpacking untrusted archives, and the limits of every file that contains others or is compressed.
 
-The members of an archive are concatenated into one file, so that no name in it is ever used as a path. Links and
-devices are rejected, and the unpacked size is limited, with headers: `check_unpacked` is asked before it is read.
+The members of an archive are concatenated into one file, so that no name in it is ever used as a
+path. Links and devices are rejected, and the unpacked size is limited, with headers:
+`check_unpacked` is asked before it is read.
 """
 
 import io
@@ -28,7 +29,8 @@ CHUNK = 2**20  # bytes
 
 
 class Member(NamedTuple):
-    """A regular file in an archive: its name, declared size and content, which must be read before the next member."""
+    """A regular file in an archive: its name, declared size and content, which must be read before
+    the next member."""
 
     name: str
     size: int
@@ -36,13 +38,18 @@ class Member(NamedTuple):
 
 
 def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
-    """Writes the regular files of an archive into the single file `target`: name, offset and size in bytes of each.
+    """Writes the regular files of an archive into the single file `target`: name, offset and size
+    in bytes of each.
 
-    Of members with the same name, the last one counts. Raises DataError for a damaged or encrypted archive, links,
-    devices, too many members or bytes.
+    Of members with the same name, the last one counts. Raises DataError for a damaged or encrypted
+    archive, links, devices, too many members or bytes.
     """
     found: dict[str, tuple[int, int]] = {}
-    with reading(archive, "download or copy it again"), archive.open("rb") as opened, target.open("wb") as file:
+    with (
+        reading(archive, "download or copy it again"),
+        archive.open("rb") as opened,
+        target.open("wb") as file,
+    ):
         for member in members(archive.name, opened):
             if len(found) == MAX_FILES:
                 raise DataError(f"contains more than {MAX_FILES} files")
@@ -57,7 +64,10 @@ def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
 def check_unpacked(unpacked: int, size: int) -> None:
     """Raises DataError if a file of `size` bytes unpacks to more bytes than it may."""
     if unpacked > ALLOWANCE + MAX_RATIO * size:
-        raise DataError(f"unpacks to more than {MAX_RATIO} times its size; if it is yours, give the images as files")
+        raise DataError(
+            f"unpacks to more than {MAX_RATIO} times its size; if it is yours, give the images as "
+            "files"
+        )
 
 
 def length(file: IO[bytes]) -> int:
@@ -68,12 +78,14 @@ def length(file: IO[bytes]) -> int:
 
 
 def members(name: str, archive: Any) -> Iterator[Member]:
-    """The regular files in an opened zip or tar archive of this name; raises DataError as `unpack`."""
+    """The regular files in an opened zip or tar archive of this name; raises DataError as
+    `unpack`."""
     return _zip(archive) if name.lower().endswith(".zip") else _tar(archive)
 
 
 def arrays(file: IO[bytes]) -> dict[str, np.ndarray]:
-    """The arrays of an opened .npz file that is not compressed; raises DataError before it reads more than its size."""
+    """The arrays of an opened .npz file that is not compressed; raises DataError before it reads
+    more than its size."""
     size, found = length(file), {}
     with zipfile.ZipFile(file) as archive:
         if sum(info.file_size for info in archive.infolist()) > size:
@@ -81,12 +93,20 @@ def arrays(file: IO[bytes]) -> dict[str, np.ndarray]:
         for info in archive.infolist():
             content = io.BytesIO(archive.read(info))
             first = np.lib.format.read_magic(content) == (1, 0)
-            header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+            header = (
+                np.lib.format.read_array_header_1_0
+                if first
+                else np.lib.format.read_array_header_2_0
+            )
             shape, _, dtype = header(content)
-            if math.prod(shape) * dtype.itemsize > info.file_size - content.tell():  # NumPy would allocate it
+            if (
+                math.prod(shape) * dtype.itemsize > info.file_size - content.tell()
+            ):  # NumPy would allocate it
                 raise DataError(f"{info.filename}: is shorter than its shape {list(shape)}")
             content.seek(0)
-            found[info.filename.removesuffix(".npy")] = np.lib.format.read_array(content, allow_pickle=False)
+            found[info.filename.removesuffix(".npy")] = np.lib.format.read_array(
+                content, allow_pickle=False
+            )
     return found
 
 
@@ -98,7 +118,8 @@ def _check_type(regular: bool, name: str) -> None:
 def _zip(archive: Any) -> Iterator[Member]:
     size = length(archive)
     with zipfile.ZipFile(archive) as file:
-        # No member gives more bytes than it declares, also where several share the same compressed bytes.
+        # No member gives more bytes than it declares, also where several share the same compressed
+        # bytes.
         check_unpacked(sum(info.file_size + OVERHEAD for info in file.infolist()), size)
         for info in file.infolist():
             # Unix file type: 4 directory, 8 regular file, 10 link

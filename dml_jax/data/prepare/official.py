@@ -1,4 +1,5 @@
-"""Finding the tables and images of a published data set, which people unpack, rename and repack in many ways."""
+"""Finding the tables and images of a published data set, which people unpack, rename and repack in
+many ways."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,12 +16,15 @@ def found(files: Files) -> str:
     others = [path for path in files if not is_image(path)]
     parts = [f"{counted(len(images), 'image')}, e.g. {images[0]}"] if images else ["no image"]
     if others:
-        parts.append(f"{', '.join(others[:5])}{f' and {len(others) - 5:,} other files' if len(others) > 5 else ''}")
+        parts.append(
+            f"{', '.join(others[:5])}{f' and {len(others) - 5:,} other files' if len(others) > 5 else ''}"  # noqa: E501
+        )
     return f"found {' and '.join(parts)}"
 
 
 def path_of(files: Files, name: str, expected: str) -> str:
-    """The path of the file of this name in any folder; DataError if it is missing or its copies differ.
+    """The path of the file of this name in any folder; DataError if it is missing or its copies
+    differ.
 
     `expected` says what the whole data set consists of.
     """
@@ -28,25 +32,35 @@ def path_of(files: Files, name: str, expected: str) -> str:
     if not paths:
         raise DataError(f"{name} is missing: expected {expected}; {found(files)}; {ANOTHER}")
     if len(paths) > 1 and len({files[path].read() for path in paths}) > 1:
-        raise DataError(f"{paths[0]} and {paths[1]} differ: give only the files of one data set as --source")
+        raise DataError(
+            f"{paths[0]} and {paths[1]} differ: give only the files of one data set as --source"
+        )
     return paths[0]
 
 
-def find_images(files: Files, table: str, names: Sequence[str], below: str = "", remedy: str = ANOTHER) -> list[File]:
-    """The images that a table names, all relative to one folder, which is the one that contains the most of them.
+def find_images(
+    files: Files, table: str, names: Sequence[str], below: str = "", remedy: str = ANOTHER
+) -> list[File]:
+    """The images that a table names, all relative to one folder, which is the one that contains the
+    most of them.
 
-    The folder `below` may have another name. DataError if there are no images; those that are missing in the folder
-    raise DataError when they are read.
+    The folder `below` may have another name. DataError if there are no images; those that are
+    missing in the folder raise DataError when they are read.
     """
     paths = [name.removeprefix(below) for name in names]
     wanted, depths = set(paths), {path.count("/") + 1 for path in paths}
     folders: Counter[str] = Counter()
     for path in files:
         parts = path.split("/")
-        folders.update("/".join([*parts[:-n], ""]) for n in depths if "/".join(parts[-n:]) in wanted)
+        folders.update(
+            "/".join([*parts[:-n], ""]) for n in depths if "/".join(parts[-n:]) in wanted
+        )
     if not folders:
         raise DataError(
-            f"{table}: none of its {counted(len(names), 'image')}, e.g. {', '.join(names[:1])}, is among the files; "
+            f"{table}: none of its {counted(len(names), 'image')}, e.g. {', '.join(names[:1])}, "
+            "is among "
+            "the "
+            "files; "
             f"{found(files)}; {remedy}"
         )
     beside = table.rpartition("/")[0]

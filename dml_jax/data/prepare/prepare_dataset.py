@@ -1,6 +1,7 @@
 """Preparing a data set from archives or folders: `sources` lists its images, `check` decodes them.
 
-A preparation is written to a draft beside the output directory, which appears complete or not at all.
+A preparation is written to a draft beside the output directory, which appears complete or not at
+all.
 """
 
 import contextlib
@@ -46,9 +47,20 @@ class Request(NamedTuple):
 
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""
-        keys = ("name", "test_share", "splits", "session", "short_side", "pixels", "skip_bad", "subset")
+        keys = (
+            "name",
+            "test_share",
+            "splits",
+            "session",
+            "short_side",
+            "pixels",
+            "skip_bad",
+            "subset",
+        )
         values = self._asdict() | self.options._asdict()
-        return {"sources": [str(path.resolve()) for path in self.sources]} | {key: values[key] for key in keys}
+        return {"sources": [str(path.resolve()) for path in self.sources]} | {
+            key: values[key] for key in keys
+        }
 
 
 def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
@@ -56,18 +68,29 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
     output = request.output
     done = prepared_data.read_marker(output)
     if done is not None:
-        differing = [key for key, value in request.identity().items() if done["request"].get(key) != value]
+        differing = [
+            key for key, value in request.identity().items() if done["request"].get(key) != value
+        ]
         if differing:
             raise ConfigError(
-                f"--output={output}: was prepared with another {' and '.join(differing)}; choose another output"
+                f"--output={output}: was prepared with another {' and '.join(differing)}; choose "
+                "another output"
             )
         console.print(f"{output} is already prepared")
         if count := sum(decode.is_outdated(reason) for _, reason in done["skipped"]):
-            console.warn(f"{output}: lacks {counted(count, 'image')} that could be read now; delete it to add them")
+            console.warn(
+                f"{output}: lacks {counted(count, 'image')} that could be read now; delete it to "
+                "add them"
+            )
         return done
     used = output.exists() and (not output.is_dir() or any(output.iterdir()))
-    if used or any(source.is_dir() and output.resolve().is_relative_to(source.resolve()) for source in request.sources):
-        raise ConfigError(f"--output={output}: must be a new or empty directory outside of the sources")
+    if used or any(
+        source.is_dir() and output.resolve().is_relative_to(source.resolve())
+        for source in request.sources
+    ):
+        raise ConfigError(
+            f"--output={output}: must be a new or empty directory outside of the sources"
+        )
     with atomic_directory(output) as draft:
         return _prepare(request, recipe, console, draft)
 
@@ -84,14 +107,20 @@ def summary(content: Mapping[str, Any]) -> list[str]:
         lines.append(f"left out: {counted(len(content['skipped']), 'image')}")
     lines += [f"{kind} {place}: {number}" for kind, place, number in content["duplicates"]]
     if content["exif_rotated"]:
-        lines.append(f"EXIF rotation: {counted(content['exif_rotated'], 'image')} (data.exif_rotation)")
+        lines.append(
+            f"EXIF rotation: {counted(content['exif_rotated'], 'image')} (data.exif_rotation)"
+        )
     return [*lines, f"sha256 {content['sha256']}"]
 
 
 def archives(name: str, recipe: Recipe) -> tuple[Path, ...]:
     """The paths of downloaded archives; raises ConfigError for a data set without an address."""
     if not recipe.downloads:
-        why = f"{recipe.terms} ({recipe.home}); get it yourself and" if recipe.home else "it is your own data;"
+        why = (
+            f"{recipe.terms} ({recipe.home}); get it yourself and"
+            if recipe.home
+            else "it is your own data;"
+        )
         raise ConfigError(f"--download: {name} cannot be downloaded: {why} give it as --source")
     return tuple(cache_dir() / "downloads" / name / source.name for source in recipe.downloads)
 
@@ -99,7 +128,11 @@ def archives(name: str, recipe: Recipe) -> tuple[Path, ...]:
 def _download(recipe: Recipe, targets: Sequence[Path], console: Console) -> None:
     """Downloads the archives that are missing, after printing the terms."""
     size = sum(source.size or 0 for source in recipe.downloads) // MIB
-    for line in (f"terms: {recipe.terms}", f"owners: {recipe.home}", f"please cite: {recipe.citation}"):
+    for line in (
+        f"terms: {recipe.terms}",
+        f"owners: {recipe.home}",
+        f"please cite: {recipe.citation}",
+    ):
         console.print(line)
     remedy = f"download it in a browser, from {recipe.home}, and give it as --source"
     for source, target in zip(recipe.downloads, targets, strict=True):
@@ -123,7 +156,9 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     entries = list(page.entries)
     if not request.subset and (problem := duplicates.incomplete(recipe, entries)):
         doubts = recipe.doubts(page.survey.files, request.options)
-        raise DataError("; ".join([problem, *doubts, "give all files, or --subset to accept a part of them"]))
+        raise DataError(
+            "; ".join([problem, *doubts, "give all files, or --subset to accept a part of them"])
+        )
     for line in shown(page.doubts, named):
         console.print(line)
     duplicates.check_number_of_classes(entries, named)
@@ -139,13 +174,16 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
         console.print(line)
     if reasons and not request.skip_bad:
         raise DataError(
-            f"{len(reasons)} of {len(entries)} images cannot be used (listed above); fix them, or leave them "
+            f"{len(reasons)} of {len(entries)} images cannot be used (listed above); fix them, or "
+            "leave them "
             "out with --skip_bad"
         )
     usable = [i for i in range(len(entries)) if i not in reasons]
     kept = [entries[i] for i in usable]
     duplicates.check_number_of_classes(kept, named)
-    conflicts = duplicates.label_conflicts((facts[i].pixels, entries[i].class_name, entries[i].id) for i in usable)
+    conflicts = duplicates.label_conflicts(
+        (facts[i].pixels, entries[i].class_name, entries[i].id) for i in usable
+    )
     if conflicts:
         conflicts += f" and listed in {duplicates.TABLE}"
         console.print(conflicts)
@@ -159,7 +197,10 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
         "request": request.identity(),
         "skipped": skipped,
         "exif_rotated": sum(facts[i].rotated for i in usable),
-        "duplicates": [(kind, place, number) for (kind, place), number in Counter(row[:2] for row in pairs).items()],
+        "duplicates": [
+            (kind, place, number)
+            for (kind, place), number in Counter(row[:2] for row in pairs).items()
+        ],
     }
     shutil.rmtree(scratch)
     write_json(draft / prepared_data.MARKER, marker)
@@ -167,9 +208,11 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
 
 
 def encode(data: bytes, image: np.ndarray, short_side: int = 0, pixels: bool = False) -> bytes:
-    """The stored form of an image file: JPEG (except CMYK) and 8-bit RGB PNG unchanged, all others as RGB PNG.
+    """The stored form of an image file: JPEG (except CMYK) and 8-bit RGB PNG unchanged, all others
+    as RGB PNG.
 
-    Larger images are resized to the shorter side `short_side` and stored as JPEG; with `pixels`, uncompressed (PPM).
+    Larger images are resized to the shorter side `short_side` and stored as JPEG; with `pixels`,
+    uncompressed (PPM).
     """
     large = 0 < short_side < min(image.shape[:2])
     if large:
@@ -177,16 +220,24 @@ def encode(data: bytes, image: np.ndarray, short_side: int = 0, pixels: bool = F
     if pixels:
         return decode.encode_ppm(image)
     if large:
-        return simplejpeg.encode_jpeg(image, quality=JPEG_QUALITY, colorspace="RGB", colorsubsampling="420")
+        return simplejpeg.encode_jpeg(
+            image, quality=JPEG_QUALITY, colorspace="RGB", colorsubsampling="420"
+        )
     return data if decode.is_plain(data) else decode.encode_png(image)
 
 
 def check_images(
-    entries: Sequence[Entry], spool: Path, short_side: int, pixels: bool, progress: Callable[[int], None]
+    entries: Sequence[Entry],
+    spool: Path,
+    short_side: int,
+    pixels: bool,
+    progress: Callable[[int], None],
 ) -> tuple[list[Entry], dict[int, ImageFacts], dict[int, str]]:
-    """Decodes every image once and encodes the usable ones, to `spool` if they are not stored as they are.
+    """Decodes every image once and encodes the usable ones, to `spool` if they are not stored as
+    they are.
 
-    Returns the entries, with the encoded images as files; facts of the usable and reasons of the unusable, by index.
+    Returns the entries, with the encoded images as files; facts of the usable and reasons of the
+    unusable, by index.
     """
     encoded, lock = list(entries), threading.Lock()
 
@@ -202,9 +253,14 @@ def check_images(
 
 
 def write_records(
-    directory: Path, entries: Sequence[Entry], compressed: bool, progress: Callable[[int], None], note: str = ""
+    directory: Path,
+    entries: Sequence[Entry],
+    compressed: bool,
+    progress: Callable[[int], None],
+    note: str = "",
 ) -> dict[str, Any]:
-    """Writes the images and the index of a data set; returns the fields of the marker file that describe them.
+    """Writes the images and the index of a data set; returns the fields of the marker file that
+    describe them.
 
     The `note` is for the users of the data set, see `Split.note`.
     """
@@ -234,6 +290,9 @@ def write_records(
         "metadata": sorted({column for split in splits.values() for column in split.metadata}),
         "files": {
             path.relative_to(directory).as_posix(): [path.stat().st_size, sha256(path)]
-            for path in [directory / prepared_data.INDEX, *sorted((directory / prepared_data.RECORDS).iterdir())]
+            for path in [
+                directory / prepared_data.INDEX,
+                *sorted((directory / prepared_data.RECORDS).iterdir()),
+            ]
         },
     }

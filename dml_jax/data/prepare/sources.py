@@ -1,7 +1,8 @@
-"""The first step of a preparation: the files and images of a data set, listed without opening an image.
+"""The first step of a preparation: the files and images of a data set, listed without opening an
+image.
 
-Files in buckets are read and written by the file systems of Arrow, with URLs as of `pyarrow.fs.FileSystem.from_uri`,
-e.g. gs://anonymous@bucket/photos for a public bucket.
+Files in buckets are read and written by the file systems of Arrow, with URLs as of
+`pyarrow.fs.FileSystem.from_uri`, e.g. gs://anonymous@bucket/photos for a public bucket.
 """
 
 import json
@@ -26,16 +27,49 @@ from dml_jax.errors import ConfigError, DataError, UserError, counted
 from dml_jax.files import atomic_write, reading, reason
 from dml_jax.remote.downloads import Source
 
-SPLITS = ("train", "validation", "test", "gallery")  # if there is a gallery, the test images are the queries
+SPLITS = (
+    "train",
+    "validation",
+    "test",
+    "gallery",
+)  # if there is a gallery, the test images are the queries
 SPLIT_NAMES = {  # words in the names of folders and files and in columns of tables -> split
     **dict.fromkeys(("train", "training", "trn"), "train"),
-    **dict.fromkeys(("val", "valid", "validation", "validate", "dev", "devel", "development"), "validation"),
-    **dict.fromkeys(("test", "testing", "tst", "eval", "evaluation", "holdout", "query", "queries", "probe"), "test"),
+    **dict.fromkeys(
+        ("val", "valid", "validation", "validate", "dev", "devel", "development"), "validation"
+    ),
+    **dict.fromkeys(
+        ("test", "testing", "tst", "eval", "evaluation", "holdout", "query", "queries", "probe"),
+        "test",
+    ),
     "gallery": "gallery",
 }
-BESIDE = {"set", "split", "data", "dataset", "images", "image", "img", "imgs"}  # words that may stand beside them
+BESIDE = {
+    "set",
+    "split",
+    "data",
+    "dataset",
+    "images",
+    "image",
+    "img",
+    "imgs",
+}  # words that may stand beside them
 IMAGE_SUFFIXES = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"),
+    *(
+        ".jpg",
+        ".jpeg",
+        ".jpe",
+        ".jfif",
+        ".mpo",
+        ".png",
+        ".bmp",
+        ".gif",
+        ".webp",
+        ".tif",
+        ".tiff",
+        ".ppm",
+        ".pgm",
+    ),
     *(".pnm", ".avif", ".heic", ".heif"),
 )
 MARKER = "prepared.json"  # of a prepared data set
@@ -46,7 +80,11 @@ OUTPUTS = {  # files that mark what this package has written, with keys that the
     manifest.NAME: ({"files", "sha256"}, "results"),
     "_plan.json": ({"parts", "inputs_sha256"}, "embeddings"),
 }
-IGNORED_NAMES = ("thumbs.db", "desktop.ini", "__macosx")  # created by file managers; hidden files are ignored as well
+IGNORED_NAMES = (
+    "thumbs.db",
+    "desktop.ini",
+    "__macosx",
+)  # created by file managers; hidden files are ignored as well
 MAX_BYTES = 2**28  # of a single file
 SECONDS = 60  # without an answer of Google Cloud Storage; Arrow would try for a quarter of an hour
 
@@ -59,7 +97,8 @@ class File(NamedTuple):
     size: int = -1
 
     def read(self) -> bytes:
-        """The content; raises DataError for anything but a regular file (a pipe may have no end) of `MAX_BYTES`."""
+        """The content; raises DataError for anything but a regular file (a pipe may have no end) of
+        `MAX_BYTES`."""
         try:
             if self.size >= 0:
                 with self.path.open("rb") as file:
@@ -79,7 +118,8 @@ Scalar = str | int | float | bool | None  # a value of metadata
 
 
 class Entry(NamedTuple):
-    """An image: its name in the data set, its file, its class, its split and further facts, by column."""
+    """An image: its name in the data set, its file, its class, its split and further facts, by
+    column."""
 
     id: str
     file: File
@@ -91,11 +131,16 @@ class Entry(NamedTuple):
 class Options(NamedTuple):
     """How to find the splits and the classes of images."""
 
-    test_share: float = 0.5  # share of the classes that become test classes where the source gives no splits
-    # Names of folders, files and values of a column that give splits: "auto" recognises them, "classes" as well, but
-    # divides the classes by `test_share`, "none" takes such folders for classes, and "train:valid:test" names them.
+    test_share: float = (
+        0.5  # share of the classes that become test classes where the source gives no splits
+    )
+    # Names of folders, files and values of a column that give splits: "auto" recognises them,
+    # "classes" as well, but divides the classes by `test_share`, "none" takes such folders for
+    # classes, and "train:valid:test" names them.
     splits: str = "auto"
-    session: str = ""  # see `data.sessions`; with "folder", the folder in a class folder is no class
+    session: str = (
+        ""  # see `data.sessions`; with "folder", the folder in a class folder is no class
+    )
     scratch: Path = Path()  # folder for unfinished work, where recipes may write files
 
     def named(self) -> dict[str, str]:
@@ -107,13 +152,16 @@ class Options(NamedTuple):
         given = dict(zip(names, known, strict=True)) if known else {}
         if not all(names[i] for i in (0, -1)) or not known or len(given) < len(names):
             raise ConfigError(
-                f"--splits={self.splits}: must be auto, classes, none, or the names of the folders for training, "
+                f"--splits={self.splits}: must be auto, classes, none, or the names of the "
+                "folders for "
+                "training, "
                 "validation and test, e.g. --splits=train:valid:test or --splits=train:test"
             )
         return {name: split for name, split in given.items() if name}
 
     def split_of(self, name: str) -> str:
-        """The split that a name says, such as "Train", "test-set" or "val_images"; empty if it says none."""
+        """The split that a name says, such as "Train", "test-set" or "val_images"; empty if it says
+        none."""
         if self.splits == "none":
             return ""
         if named := self.named():
@@ -132,12 +180,19 @@ def split_of_word(word: str) -> str:
 class Recipe(NamedTuple):
     """How to read a data set as its authors distribute it."""
 
-    # (files, options) -> the images; those whose split is empty are divided by class. Raises DataError if the files are
-    # not this data set.
+    # (files, options) -> the images; those whose split is empty are divided by class. Raises
+    # DataError if the files are not this data set.
     find: Callable[[Files, Options], list[Entry]]
-    # (files, options) -> sentences for the user about how `find` reads them, and what it had to guess.
+    # (files, options) -> sentences for the user about how `find` reads them, and what it had to
+    # guess.
     doubts: Callable[[Files, Options], list[str]] = lambda files, options: []
-    reads: tuple[str, ...] = (".csv", ".json", ".mat", ".parquet", ".txt")  # suffixes of files other than images
+    reads: tuple[str, ...] = (
+        ".csv",
+        ".json",
+        ".mat",
+        ".parquet",
+        ".txt",
+    )  # suffixes of files other than images
     in_place: bool = False  # whether a folder can be used without preparation
     # split -> (images, classes) of the complete data set; None if they are not fixed.
     counts: Mapping[str, tuple[int, int]] | None = None
@@ -145,12 +200,14 @@ class Recipe(NamedTuple):
     citation: str = ""  # paper to cite
     downloads: Sequence[Source] = ()  # the archives, where the owners publish them
     terms: str = ""  # under which the owners publish them, or why they cannot be downloaded
-    # Whether the files look like this data set, judged by their names alone, whatever else they are used as.
+    # Whether the files look like this data set, judged by their names alone, whatever else they are
+    # used as.
     recognised: Callable[[Files], bool] = lambda files: False
 
 
 def walk(root: Path) -> Iterator[tuple[str, File]]:
-    """All files below a folder except ignored ones, sorted by name; links to folders are followed once."""
+    """All files below a folder except ignored ones, sorted by name; links to folders are followed
+    once."""
 
     def fail(error: OSError) -> None:
         raise DataError(f"{error.filename}: {error.strerror}") from error
@@ -158,7 +215,9 @@ def walk(root: Path) -> Iterator[tuple[str, File]]:
     seen = set()
     for folder, folders, names in os.walk(root, followlinks=True, onerror=fail):
         real = os.path.realpath(folder)
-        folders[:] = sorted(name for name in folders if not is_ignored(name)) if real not in seen else []
+        folders[:] = (
+            sorted(name for name in folders if not is_ignored(name)) if real not in seen else []
+        )
         if real in seen:
             continue
         seen.add(real)
@@ -193,7 +252,8 @@ class Survey(NamedTuple):
 
 
 def survey(found: Iterable[tuple[str, File]]) -> Survey:
-    """Sorts out what is no image of the user: directories that this package has written, and other files."""
+    """Sorts out what is no image of the user: directories that this package has written, and other
+    files."""
     files = dict(sorted(found))
     outputs: dict[str, str] = {}
     for path, file in files.items():
@@ -204,7 +264,11 @@ def survey(found: Iterable[tuple[str, File]]) -> Survey:
                 if keys <= set(json.loads(file.read())):
                     inside = {path.split("/")[0] for path in files if "/" in path and _is_own(path)}
                     outputs |= dict.fromkeys([folder] if folder else sorted(inside), what)
-    kept = {path: file for path, file in files.items() if not any(_below(path, folder) for folder in outputs)}
+    kept = {
+        path: file
+        for path, file in files.items()
+        if not any(_below(path, folder) for folder in outputs)
+    }
     skipped = Counter(posixpath.splitext(path)[1].lower() for path in kept if not is_image(path))
     return Survey(kept, outputs, skipped)
 
@@ -214,12 +278,16 @@ def _below(path: str, folder: str) -> bool:
 
 
 def _is_own(path: str) -> bool:
-    """Whether a run whose work directory is the folder of the user's images has written a path with an image."""
+    """Whether a run whose work directory is the folder of the user's images has written a path with
+    an image."""
     return path.split("/")[0] in ("analysis", "figures")
 
 
 def list_files(
-    sources: Sequence[Path], scratch: Path, announce: Callable[[str], None], option: str = "--source"
+    sources: Sequence[Path],
+    scratch: Path,
+    announce: Callable[[str], None],
+    option: str = "--source",
 ) -> Files:
     """All files of the sources by their relative path; archives are unpacked to `scratch`."""
     files: dict[str, File] = {}
@@ -230,7 +298,11 @@ def list_files(
             announce(f"unpacking {source}")
             target = scratch / f"source-{i}"
             members = archives.unpack(source, target)
-            found = {name: File(target, offset, size) for name, offset, size in members if not is_ignored(name)}
+            found = {
+                name: File(target, offset, size)
+                for name, offset, size in members
+                if not is_ignored(name)
+            }
         elif source.is_file() and source.suffix.lower() == ".csv":
             others = (pair for pair in walk(source.parent) if not pair[0].lower().endswith(".csv"))
             found = {source.name: File(source), **dict(others)}
@@ -242,7 +314,10 @@ def list_files(
                 f"({', '.join(archives.ENDINGS)})"
             )
         if shared := set(files) & set(found):
-            raise DataError(f"--source={source}: {min(shared)!r} is also in another source; give each file only once")
+            raise DataError(
+                f"--source={source}: {min(shared)!r} is also in another source; give each file "
+                "only once"
+            )
         files |= found
     return dict(sorted(files.items()))
 
@@ -284,11 +359,13 @@ def is_missing(file: File) -> bool:
 
 
 def located(files: Files, base: str, paths: Sequence[str]) -> list[str]:
-    """The files that the paths in a table mean, as names in `files`; a path that means none stays as it is.
+    """The files that the paths in a table mean, as names in `files`; a path that means none stays
+    as it is.
 
-    Paths are relative to the folder `base`, or else to the source, with slashes or backslashes, and may contain "." and
-    ".." and be in another Unicode form. An absolute path may be one of another machine: it means what is left after one
-    start that most of the absolute paths share, if that is a file of the source.
+    Paths are relative to the folder `base`, or else to the source, with slashes or backslashes, and
+    may contain "." and ".." and be in another Unicode form. An absolute path may be one of another
+    machine: it means what is left after one start that most of the absolute paths share, if that is
+    a file of the source.
     """
     composed = {unicodedata.normalize("NFC", name): name for name in files}
     composed |= {name: name for name in files}
@@ -305,7 +382,11 @@ def located(files: Files, base: str, paths: Sequence[str]) -> list[str]:
 
     found, absolute = list(paths), dict[int, dict[str, str]]()
     for i, path in enumerate(paths):
-        slashed = path if "\\" not in path or known(posixpath.join(base, path)) else path.replace("\\", "/")
+        slashed = (
+            path
+            if "\\" not in path or known(posixpath.join(base, path))
+            else path.replace("\\", "/")
+        )
         if re.match("/|[A-Za-z]:/", slashed):
             absolute[i] = dict(tails(slashed))
         else:
@@ -320,7 +401,9 @@ def located(files: Files, base: str, paths: Sequence[str]) -> list[str]:
 def bucket(url: str) -> tuple[Any, str]:
     """The file system of a URL and the path in it."""
     limited = url.startswith("gs://") and "?" not in url
-    system, path = fs.FileSystem.from_uri(f"{url}?retry_limit_seconds={SECONDS}" if limited else url)
+    system, path = fs.FileSystem.from_uri(
+        f"{url}?retry_limit_seconds={SECONDS}" if limited else url
+    )
     return system, path
 
 
@@ -333,24 +416,33 @@ def reaching(url: str, what: str = "read") -> Iterator[None]:
         raise
     except Exception as error:
         raise DataError(
-            f"{url}: cannot be {what} ({reason(error)}); check the name of the bucket and your rights"
+            f"{url}: cannot be {what} ({reason(error)}); check the name of the bucket and your "
+            "rights"
         ) from error
 
 
 def listed(url: str) -> dict[str, Any]:
-    """The files below a URL, by their relative path, as `pyarrow.fs.FileInfo`; a single file has the path ""."""
+    """The files below a URL, by their relative path, as `pyarrow.fs.FileInfo`; a single file has
+    the path ""."""
     with reaching(url):
         system, root = bucket(url)
         there = system.get_file_info(root)
-        found = [there] if there.is_file else system.get_file_info(fs.FileSelector(root, recursive=True))
+        found = (
+            [there]
+            if there.is_file
+            else system.get_file_info(fs.FileSelector(root, recursive=True))
+        )
         if not any(info.is_file for info in found):
             raise DataError(f"{url}: there are no files")
-    files = {info.path.removeprefix(root.rstrip("/")).lstrip("/"): info for info in found if info.is_file}
+    files = {
+        info.path.removeprefix(root.rstrip("/")).lstrip("/"): info for info in found if info.is_file
+    }
     return dict(sorted(files.items()))
 
 
 def opened(url: str) -> Any:
-    """A file in a bucket, a `pyarrow.NativeFile` for reading at any place; raises DataError if there is none."""
+    """A file in a bucket, a `pyarrow.NativeFile` for reading at any place; raises DataError if
+    there is none."""
     with reaching(url):
         system, path = bucket(url)
         return system.open_input_file(path)
@@ -358,7 +450,8 @@ def opened(url: str) -> Any:
 
 @contextmanager
 def written(file: Path | str) -> Iterator[Path]:
-    """Context with a temporary path; its file is moved to a local path or uploaded to a URL, and appears completely."""
+    """Context with a temporary path; its file is moved to a local path or uploaded to a URL, and
+    appears completely."""
     if isinstance(file, Path):
         with atomic_write(file) as draft:
             yield draft

@@ -6,10 +6,10 @@
     for step in range(sampler.first_step(1)):  # the first epoch
         batch = sampler.batch(step)  # int64 [64], indices into labels
 
-`balanced` is the default; `shuffled` and the functions in `papers.py` reproduce the samplers of published code. They
-take labels [N], integers or text, and raise `ConfigError` unless `images_per_class` divides `batch_size` into two or
-more classes (see `Data`). `data.sampler` may also be the import path of such a function,
-(labels, batch_size, images_per_class, seed) -> Sampler.
+`balanced` is the default; `shuffled` and the functions in `papers.py` reproduce the samplers of
+published code. They take labels [N], integers or text, and raise `ConfigError` unless
+`images_per_class` divides `batch_size` into two or more classes (see `Data`). `data.sampler` may
+also be the import path of such a function, (labels, batch_size, images_per_class, seed) -> Sampler.
 """
 
 from collections.abc import Callable
@@ -19,21 +19,40 @@ import numpy as np
 from dml_jax.config import Data
 from dml_jax.config.modules import function
 from dml_jax.config.sections import WITHOUT_CLASSES
-from dml_jax.data.samplers.base import Sampler, balanced, from_batches, from_epochs, indices_by_class
+from dml_jax.data.samplers.base import (
+    Sampler,
+    balanced,
+    from_batches,
+    from_epochs,
+    indices_by_class,
+)
 from dml_jax.data.samplers.papers import diva, hist_balanced, mpn, mpn_redraw, ms, shuffled
 
 __all__ = [
-    "SAMPLERS", "Sampler", "balanced", "build", "diva", "from_batches", "from_epochs", "hist_balanced",
-    "indices_by_class", "mpn", "mpn_redraw", "ms", "shuffled",
-]  # fmt: skip
+    "SAMPLERS",
+    "Sampler",
+    "balanced",
+    "build",
+    "diva",
+    "from_batches",
+    "from_epochs",
+    "hist_balanced",
+    "indices_by_class",
+    "mpn",
+    "mpn_redraw",
+    "ms",
+    "shuffled",
+]
 
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
-    function.__name__: function for function in (balanced, shuffled, mpn, mpn_redraw, hist_balanced, diva, ms)
+    function.__name__: function
+    for function in (balanced, shuffled, mpn, mpn_redraw, hist_balanced, diva, ms)
 }
 
 
 def build(data: Data, labels: np.ndarray, seed: int) -> Sampler:
-    """The sampler that `data.sampler` names, for labels int [N] in 0..C-1 of the training split and a seed >= 0."""
+    """The sampler that `data.sampler` names, for labels int [N] in 0..C-1 of the training split and
+    a seed >= 0."""
     options = {} if data.sampler in WITHOUT_CLASSES else {"images_per_class": data.images_per_class}
     make = SAMPLERS.get(data.sampler) or function("data.sampler", data.sampler)
     return make(labels, data.batch_size, **options, seed=seed)

@@ -1,8 +1,8 @@
 """The `Sampler` type and the functions that construct samplers.
 
-A sampler is a pure function of the seed and the step. It keeps no state between calls, so the batch of a step depends
-neither on the number of threads nor on where a run was interrupted. It returns the indices of the whole global batch,
-and each host takes its slice of it.
+A sampler is a pure function of the seed and the step. It keeps no state between calls, so the batch
+of a step depends neither on the number of threads nor on where a run was interrupted. It returns
+the indices of the whole global batch, and each host takes its slice of it.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,8 @@ from dml_jax.errors import ConfigError, DataError
 
 Make = TypeVar("Make", bound=Callable[..., "Sampler"])
 
-# Random streams of the samplers, distinct from each other and from the images' streams, (seed, step, slot, view).
+# Random streams of the samplers, distinct from each other and from the images' streams, (seed,
+# step, slot, view).
 CLASSES, IMAGES, EPOCHS, STEPS = (2**31 + i for i in range(1, 5))
 
 
@@ -37,7 +38,8 @@ class Sampler(NamedTuple):
 
 
 def from_batches(batch: Callable[[int], np.ndarray], steps: int) -> Sampler:
-    """A sampler that draws each batch independently by `batch`, step -> int [B]; every epoch has `steps` steps."""
+    """A sampler that draws each batch independently by `batch`, step -> int [B]; every epoch has
+    `steps` steps."""
     _check_steps(steps)
     return Sampler(batch, first_step=lambda epoch: epoch * steps, epoch=lambda step: step // steps)
 
@@ -56,11 +58,13 @@ def _check_steps(steps: int) -> None:
         raise ConfigError(f"steps={steps}: an epoch has at least one step")
 
 
-def from_varying_epochs(order: Callable[[int], np.ndarray], length: Callable[[int], int], batch_size: int) -> Sampler:
+def from_varying_epochs(
+    order: Callable[[int], np.ndarray], length: Callable[[int], int], batch_size: int
+) -> Sampler:
     """A sampler that draws a whole epoch at a time; epochs differ in length.
 
-    `order` maps an epoch to its concatenated batches, `length` to its number of steps. The latter is called for every
-    epoch of the run before the first step, so it must be fast.
+    `order` maps an epoch to its concatenated batches, `length` to its number of steps. The latter
+    is called for every epoch of the run before the first step, so it must be fast.
     """
     orders, lengths = lru_cache(4)(order), lru_cache(2**16)(length)
 
@@ -76,18 +80,23 @@ def from_varying_epochs(order: Callable[[int], np.ndarray], length: Callable[[in
         return orders(epoch)[position * batch_size : (position + 1) * batch_size]
 
     return Sampler(
-        batch, first_step=lambda epoch: sum(lengths(e) for e in range(epoch)), epoch=lambda step: locate(step)[0]
+        batch,
+        first_step=lambda epoch: sum(lengths(e) for e in range(epoch)),
+        epoch=lambda step: locate(step)[0],
     )
 
 
 def checked(make: Make) -> Make:
-    """The function that constructs a sampler, with the rules of `Data` for its arguments also in direct calls."""
+    """The function that constructs a sampler, with the rules of `Data` for its arguments also in
+    direct calls."""
 
     @wraps(make)
     def call(*arguments: Any, **keywords: Any) -> Sampler:
         given = signature(make).bind(*arguments, **keywords).arguments
         given.pop("labels", None)
-        numbers: dict[str, Any] = {name: x.item() if isinstance(x, np.integer) else x for name, x in given.items()}
+        numbers: dict[str, Any] = {
+            name: x.item() if isinstance(x, np.integer) else x for name, x in given.items()
+        }
         seed = numbers.pop("seed", 0)
         Data(sampler=make.__name__, **numbers)
         if not isinstance(seed, int) or seed < 0:
@@ -98,11 +107,13 @@ def checked(make: Make) -> Make:
 
 
 def distinct_classes_per_batch(batch_size: int, images_per_class: int, available: int) -> int:
-    """B / K, the number of distinct classes in a batch; raises ConfigError if it exceeds the `available` ones."""
+    """B / K, the number of distinct classes in a batch; raises ConfigError if it exceeds the
+    `available` ones."""
     classes = batch_size // images_per_class  # a whole number by the rules of `Data`
     if classes > available:
         raise ConfigError(
-            f"data.batch_size={batch_size}: with data.images_per_class={images_per_class} a batch needs {classes} "
+            f"data.batch_size={batch_size}: with data.images_per_class={images_per_class} a batch "
+            f"needs {classes} "
             f"classes, but the training split has {available}; use at most "
             f"data.batch_size={images_per_class * available}"
         )
@@ -110,17 +121,24 @@ def distinct_classes_per_batch(batch_size: int, images_per_class: int, available
 
 
 def indices_by_class(labels: np.ndarray) -> list[np.ndarray]:
-    """Groups image indices by class: labels [N], integers or text -> C arrays int64, in the order of the labels."""
+    """Groups image indices by class: labels [N], integers or text -> C arrays int64, in the order
+    of the labels."""
     found = np.asarray(labels)
     if found.dtype == object and all(isinstance(label, str) for label in found.flat):
         found = found.astype(str)
     if found.ndim != 1 or not found.size or found.dtype.kind not in "iuU":
         raise DataError(
-            f"labels: hold {found.dtype} of shape {list(found.shape)}; give one class per image, an integer or text"
+            f"labels: hold {found.dtype} of shape {list(found.shape)}; give one class per image, "
+            "an integer "
+            "or "
+            "text"
         )
     numbers, counts = np.unique(found, return_inverse=True, return_counts=True)[1:]
     if len(counts) < 2:
-        raise DataError(f"the training split has one class of {found.size} images: at least two classes are needed")
+        raise DataError(
+            f"the training split has one class of {found.size} images: at least two classes are "
+            "needed"
+        )
     return np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts)[:-1])
 
 
@@ -128,44 +146,62 @@ def indices_by_class(labels: np.ndarray) -> list[np.ndarray]:
 def balanced(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
     """P classes times K images; the default of this library, not taken from a paper.
 
-    A class is drawn again only after all other classes have been drawn, and an image only after all other images of its
-    class. So at every step the number of draws differs by at most one between any two classes, and between any two
-    images of a class.
+    A class is drawn again only after all other classes have been drawn, and an image only after all
+    other images of its class. So at every step the number of draws differs by at most one between
+    any two classes, and between any two images of a class.
 
-    An epoch has N // B steps, or ceil(C / P) steps if that is more, so that every class appears in it.
+    An epoch has N // B steps, or ceil(C / P) steps if that is more, so that every class appears in
+    it.
     """
     class_indices = indices_by_class(labels)
     images, classes, total = images_per_class, len(class_indices), len(labels)
     per_batch = distinct_classes_per_batch(batch_size, images_per_class, classes)
     draw_classes = successive_shuffles(seed, CLASSES, [classes], per_batch)
-    draw_images = successive_shuffles(seed, IMAGES, [len(indices) for indices in class_indices], images)
+    draw_images = successive_shuffles(
+        seed, IMAGES, [len(indices) for indices in class_indices], images
+    )
 
     def batch(step: int) -> np.ndarray:
         position = step * per_batch
         drawn = draw_classes(0, position, per_batch).tolist()
-        earlier = [(position + i) // classes for i in range(per_batch)]  # number of earlier draws of each class
+        earlier = [
+            (position + i) // classes for i in range(per_batch)
+        ]  # number of earlier draws of each class
         return np.concatenate(
-            [class_indices[c][draw_images(c, n * images, images)] for c, n in zip(drawn, earlier, strict=True)]
+            [
+                class_indices[c][draw_images(c, n * images, images)]
+                for c, n in zip(drawn, earlier, strict=True)
+            ]
         )
 
     return from_batches(batch, max(total // batch_size, ceil(classes / per_batch)))
 
 
-def successive_shuffles(seed: int, stream: int, sizes: list[int], group: int) -> Callable[[int, int, int], np.ndarray]:
+def successive_shuffles(
+    seed: int, stream: int, sizes: list[int], group: int
+) -> Callable[[int, int, int], np.ndarray]:
     """Samples without replacement from successive shuffles of each of several sets.
 
-    The sequence of a set is one random permutation of it after another, drawn by `seed` and `stream`. It is consumed in
-    groups of `group` elements, and a group contains no element twice unless it is larger than the set: where it spans
-    two permutations, the second one begins with elements that the group does not contain yet.
+    The sequence of a set is one random permutation of it after another, drawn by `seed` and
+    `stream`. It is consumed in groups of `group` elements, and a group contains no element twice
+    unless it is larger than the set: where it spans two permutations, the second one begins with
+    elements that the group does not contain yet.
 
     Returns:
-      (set, position, count) -> int [count], `count` elements of the sequence of a set, from `position` on.
+      (set, position, count) -> int [count], `count` elements of the sequence of a set, from
+      `position` on.
     """
 
     @lru_cache(group + 4 * len(sizes))
     def permutation(which: int, number: int) -> np.ndarray:
-        order = np.random.default_rng((seed, stream, which, number)).permutation(sizes[which]).astype(np.int32)
-        carried = number * sizes[which] % group  # elements that the first group takes from the previous permutation
+        order = (
+            np.random.default_rng((seed, stream, which, number))
+            .permutation(sizes[which])
+            .astype(np.int32)
+        )
+        carried = (
+            number * sizes[which] % group
+        )  # elements that the first group takes from the previous permutation
         if carried == 0 or carried >= sizes[which]:
             return order
         unused = ~np.isin(order, permutation(which, number - 1)[-carried:])
@@ -175,9 +211,13 @@ def successive_shuffles(seed: int, stream: int, sizes: list[int], group: int) ->
     def elements(which: int, position: int, count: int) -> np.ndarray:
         size = sizes[which]
         first, last = position // size, (position + count - 1) // size
-        period = group // gcd(group, size)  # every `period` permutations, a group starts together with a permutation
+        period = group // gcd(
+            group, size
+        )  # every `period` permutations, a group starts together with a permutation
         for number in range(first - first % period, first):
-            permutation(which, number)  # depends on the previous one: ascending order avoids deep recursion
+            permutation(
+                which, number
+            )  # depends on the previous one: ascending order avoids deep recursion
         sequence = np.concatenate([permutation(which, number) for number in range(first, last + 1)])
         return sequence[position - first * size :][:count]
 

@@ -1,7 +1,8 @@
 """The samplers of the papers' published code, including their peculiarities.
 
-N is the number of training images, C of classes, B the batch size and K the images per class. Each epoch (or step) is
-drawn from a random generator of its own; the distribution matches the original code, the random numbers do not.
+N is the number of training images, C of classes, B the batch size and K the images per class. Each
+epoch (or step) is drawn from a random generator of its own; the distribution matches the original
+code, the random numbers do not.
 """
 
 from functools import lru_cache
@@ -24,9 +25,11 @@ from dml_jax.errors import ConfigError
 
 @checked
 def shuffled(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
-    """All images in random order without regard to class: the default of HIST (Lim et al., CVPR 2022).
+    """All images in random order without regard to class: the default of HIST (Lim et al., CVPR
+    2022).
 
-    An epoch has N // B steps and shows each image at most once; the incomplete last batch is dropped.
+    An epoch has N // B steps and shows each image at most once; the incomplete last batch is
+    dropped.
     """
     total = sum(map(len, indices_by_class(labels)))
     steps = _full_batches(batch_size, total)
@@ -38,13 +41,19 @@ def shuffled(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
 
 
 @checked
-def hist_balanced(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
-    """B / K distinct classes, K images of each drawn with replacement: HIST (Lim et al., CVPR 2022), option `IPC`.
+def hist_balanced(
+    labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0
+) -> Sampler:
+    """B / K distinct classes, K images of each drawn with replacement: HIST (Lim et al., CVPR
+    2022), option `IPC`.
 
     An epoch has N // B steps, drawn independently.
     """
     class_indices = indices_by_class(labels)
-    images, classes = images_per_class, distinct_classes_per_batch(batch_size, images_per_class, len(class_indices))
+    images, classes = (
+        images_per_class,
+        distinct_classes_per_batch(batch_size, images_per_class, len(class_indices)),
+    )
 
     def batch(step: int) -> np.ndarray:
         rng = np.random.default_rng((seed, STEPS, step, 0))
@@ -56,10 +65,11 @@ def hist_balanced(labels: np.ndarray, batch_size: int, images_per_class: int, se
 
 @checked
 def diva(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
-    """B / K classes, K images of each, both drawn with replacement: DiVA (Milbich, Roth et al., ECCV 2020).
+    """B / K classes, K images of each, both drawn with replacement: DiVA (Milbich, Roth et al.,
+    ECCV 2020).
 
-    Classes are drawn uniformly, whatever their size, and classes and images may occur more than once in a batch. An
-    epoch has N // B steps, drawn independently.
+    Classes are drawn uniformly, whatever their size, and classes and images may occur more than
+    once in a batch. An epoch has N // B steps, drawn independently.
     """
     class_indices = indices_by_class(labels)
     images, classes = images_per_class, batch_size // images_per_class
@@ -74,14 +84,15 @@ def diva(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int =
 
 @checked
 def mpn(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
-    """Each class in shuffled chunks of K images, B / K random chunks per batch: MPN (Seidenschwarz et al., ICML 2021).
+    """Each class in shuffled chunks of K images, B / K random chunks per batch: MPN (Seidenschwarz
+    et al., ICML 2021).
 
-    The CombineSampler of the authors' code. A class may occur in a batch more than once. A class of n >= K images
-    yields n // K + 1 chunks, the last one filled up with repeated images (also where K divides n); a smaller class
-    yields two.
+    The CombineSampler of the authors' code. A class may occur in a batch more than once. A class of
+    n >= K images yields n // K + 1 chunks, the last one filled up with repeated images (also where
+    K divides n); a smaller class yields two.
 
-    An epoch consists of all these chunks, plus repeated ones that complete the last batch. It shows every image at
-    least once.
+    An epoch consists of all these chunks, plus repeated ones that complete the last batch. It shows
+    every image at least once.
     """
     class_indices = indices_by_class(labels)
     sizes = np.array([len(indices) for indices in class_indices])
@@ -89,24 +100,28 @@ def mpn(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 
     steps = _mpn_steps(batch_size, sizes, images, chunks)
 
     def order(epoch: int) -> np.ndarray:
-        return _mpn_epoch(class_indices, images, chunks, np.random.default_rng((seed, EPOCHS, epoch, 0)))
+        return _mpn_epoch(
+            class_indices, images, chunks, np.random.default_rng((seed, EPOCHS, epoch, 0))
+        )
 
     return from_epochs(order, batch_size, steps)
 
 
 @checked
 def mpn_redraw(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
-    """`mpn` with a new number of chunks per batch in every epoch: MPN (Seidenschwarz et al., ICML 2021) on CUB.
+    """`mpn` with a new number of chunks per batch in every epoch: MPN (Seidenschwarz et al., ICML
+    2021) on CUB.
 
-    The number is drawn uniformly from the divisors of B in 2..B/2, and a chunk has B divided by it images. Epochs
-    are counted as in `mpn` and differ in length.
+    The number is drawn uniformly from the divisors of B in 2..B/2, and a chunk has B divided by it
+    images. Epochs are counted as in `mpn` and differ in length.
     """
     class_indices = indices_by_class(labels)
     sizes = np.array([len(indices) for indices in class_indices])
     divisors = [c for c in range(2, batch_size // 2 + 1) if batch_size % c == 0]
     if not divisors:
         raise ConfigError(
-            f"data.batch_size={batch_size}: the sampler 'mpn_redraw' divides a batch into classes times images, "
+            f"data.batch_size={batch_size}: the sampler 'mpn_redraw' divides a batch into classes "
+            "times images, "
             "which a prime number does not allow"
         )
     steps = {c: _mpn_steps(batch_size, sizes, batch_size // c, c) for c in divisors}
@@ -124,15 +139,20 @@ def mpn_redraw(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
 
 @checked
 def ms(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
-    """Each class in chunks of K images, B / K distinct classes per batch: MS loss (Wang et al., CVPR 2019).
+    """Each class in chunks of K images, B / K distinct classes per batch: MS loss (Wang et al.,
+    CVPR 2019).
 
-    The RandomIdentitySampler of the code of the multi-similarity loss. The images of a class that do not fill a chunk
-    are left out of the epoch; classes smaller than K are filled up with repeated images.
+    The RandomIdentitySampler of the code of the multi-similarity loss. The images of a class that
+    do not fill a chunk are left out of the epoch; classes smaller than K are filled up with
+    repeated images.
 
     An epoch ends when fewer than B / K classes have a chunk left, so epochs differ in length.
     """
     class_indices = indices_by_class(labels)
-    images, classes = images_per_class, distinct_classes_per_batch(batch_size, images_per_class, len(class_indices))
+    images, classes = (
+        images_per_class,
+        distinct_classes_per_batch(batch_size, images_per_class, len(class_indices)),
+    )
     sizes = np.array([len(indices) for indices in class_indices])
 
     @lru_cache(4)
@@ -154,7 +174,9 @@ def ms(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0
         chosen = drawn(epoch).reshape(-1)
         by_class = np.argsort(chosen, kind="stable")
         earlier = np.empty_like(chosen)  # number of earlier chunks of the same class in this epoch
-        earlier[by_class] = np.arange(len(chosen)) - np.searchsorted(chosen[by_class], chosen[by_class])
+        earlier[by_class] = np.arange(len(chosen)) - np.searchsorted(
+            chosen[by_class], chosen[by_class]
+        )
         positions = earlier[:, None] * images + np.arange(images)
         positions = _redraw_overflow(positions, sizes[chosen][:, None], rng)
         return images_by_class[(np.cumsum(sizes) - sizes)[chosen][:, None] + positions].reshape(-1)
@@ -163,31 +185,47 @@ def ms(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0
 
 
 def _ragged(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(row, position in the row) of each element of concatenated rows of the given lengths, both int [sum(lengths)]."""
+    """(row, position in the row) of each element of concatenated rows of the given lengths, both
+    int [sum(lengths)]."""
     rows = np.repeat(np.arange(len(lengths)), lengths)
     return rows, np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
-def _shuffle_within_classes(class_indices: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
+def _shuffle_within_classes(
+    class_indices: list[np.ndarray], rng: np.random.Generator
+) -> np.ndarray:
     """Images grouped by class, in random order within each class: int [N]."""
     classes, _ = _ragged(np.array([len(indices) for indices in class_indices]))
     return np.concatenate(class_indices)[np.lexsort((rng.random(len(classes)), classes))]
 
 
-def _redraw_overflow(positions: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _redraw_overflow(
+    positions: np.ndarray, sizes: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
     """Replaces positions beyond the size of their class by random ones within it."""
     return np.where(positions < sizes, positions, rng.integers(sizes, size=positions.shape))
 
 
-def _mpn_epoch(class_indices: list[np.ndarray], images: int, chunks: int, rng: np.random.Generator) -> np.ndarray:
-    """The batches of one epoch of `mpn`, each of `chunks` chunks of `images` images: int [steps * chunks * images]."""
+def _mpn_epoch(
+    class_indices: list[np.ndarray], images: int, chunks: int, rng: np.random.Generator
+) -> np.ndarray:
+    """The batches of one epoch of `mpn`, each of `chunks` chunks of `images` images: int [steps *
+    chunks * images]."""
     sizes = np.array([len(indices) for indices in class_indices])
-    padded = np.maximum(sizes, images)  # classes smaller than a chunk are filled up with repeated images
+    padded = np.maximum(
+        sizes, images
+    )  # classes smaller than a chunk are filled up with repeated images
     classes, positions = _ragged(padded)
     offsets = (np.cumsum(sizes) - sizes)[classes]
-    row = _shuffle_within_classes(class_indices, rng)[offsets + _redraw_overflow(positions, sizes[classes], rng)]
-    lots = np.lexsort((rng.random(len(row)), classes))  # a random order within each class, of which the first
-    repeated = lots[positions < (images - padded % images)[classes]]  # images fill up the last chunk of the class
+    row = _shuffle_within_classes(class_indices, rng)[
+        offsets + _redraw_overflow(positions, sizes[classes], rng)
+    ]
+    lots = np.lexsort(
+        (rng.random(len(row)), classes)
+    )  # a random order within each class, of which the first
+    repeated = lots[
+        positions < (images - padded % images)[classes]
+    ]  # images fill up the last chunk of the class
     by_class = np.argsort(np.concatenate([classes, classes[repeated]]), kind="stable")
     all_chunks = rng.permutation(np.concatenate([row, row[repeated]])[by_class].reshape(-1, images))
     extra = rng.choice(len(all_chunks), -len(all_chunks) % chunks, replace=False)
@@ -199,7 +237,8 @@ def _mpn_steps(batch_size: int, sizes: np.ndarray, images: int, chunks: int) -> 
     total = int(np.sum(np.maximum(sizes, images) // images + 1))
     if -total % chunks > total:
         raise ConfigError(
-            f"data.batch_size={batch_size}: a batch needs {chunks} chunks of {images} images, but the "
+            f"data.batch_size={batch_size}: a batch needs {chunks} chunks of {images} images, but "
+            "the "
             f"{len(sizes)} training classes yield only {total}; use a smaller data.batch_size"
         )
     return -(-total // chunks)
@@ -208,6 +247,7 @@ def _mpn_steps(batch_size: int, sizes: np.ndarray, images: int, chunks: int) -> 
 def _full_batches(batch_size: int, total: int) -> int:
     if batch_size > total:
         raise ConfigError(
-            f"data.batch_size={batch_size}: the training split has only {total} images; use a smaller data.batch_size"
+            f"data.batch_size={batch_size}: the training split has only {total} images; use a "
+            "smaller data.batch_size"
         )
     return total // batch_size

@@ -1,7 +1,8 @@
-"""Jitted reductions of a tile of scores: reading thresholds, and counting the candidates that precede them.
+"""Jitted reductions of a tile of scores: reading thresholds, and counting the candidates that
+precede them.
 
-A tile holds the scores of its rows with its columns. The candidates of a reduction lie along one axis of the tile and
-the queries along the other; symmetric tiles are reduced along both axes.
+A tile holds the scores of its rows with its columns. The candidates of a reduction lie along one
+axis of the tile and the queries along the other; symmetric tiles are reduced along both axes.
 """
 
 from collections.abc import Callable
@@ -21,19 +22,25 @@ Array = TypeVar("Array", np.ndarray, jax.Array)
 
 
 class Side(NamedTuple, Generic[Array]):
-    """The row tiles or the column tiles of a product: their rows as candidates, and their targets as queries.
+    """The row tiles or the column tiles of a product: their rows as candidates, and their targets
+    as queries.
 
-    A target is a relevant row of a query; see `count_ranks.Targets`. For a single tile, without the axis m.
+    A target is a relevant row of a query; see `count_ranks.Targets`. For a single tile, without the
+    axis m.
     """
 
     first: Array  # int32 [m], position of the first row of each tile
     indices: Array  # int32 [m, T], index of each row
-    positions: Array  # int32 [m, R + 1, T], position of each target, -1 if unused; the last is the query's own position
-    thresholds: Array  # integers [m, R, T], keys of the scores of the targets, the largest integer if unused
+    # Int32 [m, R + 1, T], position of each target, -1 if unused; the last is the query's own
+    # position.
+    positions: Array
+    # Integers [m, R, T], keys of the scores of the targets, the largest integer if unused.
+    thresholds: Array
     ties: Array  # int32 [m, R, T], index of each target: equal scores with a lower index precede it
 
 
-# (keys, axis of the candidates, their tile, the tile of the queries, targets in use) -> [R, queries]
+# (keys, axis of the candidates, their tile, the tile of the queries, targets in use) -> [R,
+# queries]
 Reduction = Callable[[jax.Array, int, Side[jax.Array], Side[jax.Array], jax.Array], jax.Array]
 Sides = tuple[Side[jax.Array], Side[jax.Array]]  # the tiles of the rows and of the columns
 Sums = tuple[jax.Array, jax.Array]  # along the columns and along the rows
@@ -49,15 +56,21 @@ def accumulate(
     mesh: Mesh,
     reduction: Reduction,
 ) -> Sums:
-    """Reduces the keys [n, S, T] of one tile per device along both axes and adds the results to `sums`.
+    """Reduces the keys [n, S, T] of one tile per device along both axes and adds the results to
+    `sums`.
 
-    `pairs` int32 [n, 2] are tiles of the replicated sides, `num_targets` int32 [n, 2] the targets in use along both
-    axes, `sums` [n, p, R, S] and [n, q, R, T].
+    `pairs` int32 [n, 2] are tiles of the replicated sides, `num_targets` int32 [n, 2] the targets
+    in use along both axes, `sums` [n, p, R, S] and [n, q, R, T].
     """
 
-    def local(keys: jax.Array, sides: Sides, sums: Sums, pairs: jax.Array, num_targets: jax.Array) -> Sums:
+    def local(
+        keys: jax.Array, sides: Sides, sums: Sums, pairs: jax.Array, num_targets: jax.Array
+    ) -> Sums:
         (a, b), tile, (rows, columns) = pairs[0], keys.reshape(keys.shape[1:]), sums
-        left, right = (Side(*(values[number] for values in side)) for side, number in zip(sides, (a, b), strict=True))
+        left, right = (
+            Side(*(values[number] for values in side))
+            for side, number in zip(sides, (a, b), strict=True)
+        )
         columns = columns.at[0, b].add(reduction(tile, 0, left, right, num_targets[0, 1]))
         return rows.at[0, a].add(reduction(tile, 1, right, left, num_targets[0, 0])), columns
 
@@ -68,7 +81,11 @@ def accumulate(
 
 
 def read_thresholds(
-    keys: jax.Array, axis: int, candidates: Side[jax.Array], queries: Side[jax.Array], num_targets: jax.Array
+    keys: jax.Array,
+    axis: int,
+    candidates: Side[jax.Array],
+    queries: Side[jax.Array],
+    num_targets: jax.Array,
 ) -> jax.Array:
     """Keys of the targets that lie in a tile, 0 for the others: integers [R + 1, queries]."""
     position, size = queries.positions - candidates.first, keys.shape[axis]
@@ -80,24 +97,33 @@ def read_thresholds(
 
 @cache
 def make_counter(group: int, disjoint: bool) -> Reduction:
-    """A reduction that counts the candidates of a tile that precede each threshold of its queries: int32 [R, queries].
+    """A reduction that counts the candidates of a tile that precede each threshold of its queries:
+    int32 [R, queries].
 
-    `group` targets, a divisor of R, are counted at once. If the indices of the candidates are all below or all above
-    the index of each target (`disjoint`), one comparison per target resolves the ties of the whole tile.
+    `group` targets, a divisor of R, are counted at once. If the indices of the candidates are all
+    below or all above the index of each target (`disjoint`), one comparison per target resolves the
+    ties of the whole tile.
     """
 
     def count(
-        keys: jax.Array, axis: int, candidates: Side[jax.Array], queries: Side[jax.Array], num_targets: jax.Array
+        keys: jax.Array,
+        axis: int,
+        candidates: Side[jax.Array],
+        queries: Side[jax.Array],
+        num_targets: jax.Array,
     ) -> jax.Array:
         index, thresholds, ties = candidates.indices, queries.thresholds, queries.ties
-        # A candidate precedes a target if its key exceeds the threshold, or the threshold - 1 if its index is lower.
+        # A candidate precedes a target if its key exceeds the threshold, or the threshold - 1 if
+        # its index is lower.
         targets = (thresholds - (index[0] < ties),) if disjoint else (thresholds, ties)
         compare, summed_axis, arrange = COUNTERS[axis]
 
         def step(i: jax.Array, counts: jax.Array) -> jax.Array:
-            partial_counts = compare(keys, index, *(jax.lax.dynamic_slice_in_dim(x, i * group, group) for x in targets))
-            # The first branch is always taken. The conditional keeps the compiler from fusing the sum into the
-            # comparisons, which would then not be vectorised.
+            partial_counts = compare(
+                keys, index, *(jax.lax.dynamic_slice_in_dim(x, i * group, group) for x in targets)
+            )
+            # The first branch is always taken. The conditional keeps the compiler from fusing the
+            # sum into the comparisons, which would then not be vectorised.
             total = arrange(
                 jax.lax.cond(
                     num_targets > 0,
@@ -108,7 +134,9 @@ def make_counter(group: int, disjoint: bool) -> Reduction:
             )
             return jax.lax.dynamic_update_slice_in_dim(counts, total, i * group, 0)
 
-        return jax.lax.fori_loop(0, (num_targets + group - 1) // group, step, jnp.zeros(ties.shape, jnp.int32))
+        return jax.lax.fori_loop(
+            0, (num_targets + group - 1) // group, step, jnp.zeros(ties.shape, jnp.int32)
+        )
 
     return count
 
@@ -116,19 +144,22 @@ def make_counter(group: int, disjoint: bool) -> Reduction:
 def count_preceding_rows(
     keys: jax.Array, index: jax.Array, thresholds: jax.Array, ties: jax.Array | None = None
 ) -> jax.Array:
-    """Number of rows that precede each threshold of each column, as partial sums over every 32nd row.
+    """Number of rows that precede each threshold of each column, as partial sums over every 32nd
+    row.
 
-    Unrolled vector comparisons on blocks of 32 x 32 keys, which compilers turn into branch-free vector code on data in
-    the L1 cache; a plain reduction is several times slower on CPUs.
+    Unrolled vector comparisons on blocks of 32 x 32 keys, which compilers turn into branch-free
+    vector code on data in the L1 cache; a plain reduction is several times slower on CPUs.
 
-    Keys are integers [S, T] with row indices int32 [S], thresholds [G, T], and ties int32 [G, T]: rows of lower index
-    need only equal the threshold. Returns int32 [S / 32, T / 32, G, 32].
+    Keys are integers [S, T] with row indices int32 [S], thresholds [G, T], and ties int32 [G, T]:
+    rows of lower index need only equal the threshold. Returns int32 [S / 32, T / 32, G, 32].
     """
     rows, columns = keys.shape
     shape = (rows // CHUNK, columns // CHUNK, len(thresholds), CHUNK)
 
     def to_blocks(x: jax.Array) -> jax.Array:
-        return jnp.broadcast_to(x.reshape(-1, columns // CHUNK, CHUNK).transpose(1, 0, 2)[None], shape)
+        return jnp.broadcast_to(
+            x.reshape(-1, columns // CHUNK, CHUNK).transpose(1, 0, 2)[None], shape
+        )
 
     bound = thresholds = to_blocks(thresholds)
     tie = None if ties is None else to_blocks(ties)
@@ -144,7 +175,8 @@ def count_preceding_rows(
 def count_preceding_columns(
     keys: jax.Array, index: jax.Array, thresholds: jax.Array, ties: jax.Array | None = None
 ) -> jax.Array:
-    """As `count_preceding_rows` for the columns that precede each threshold of each row, without transposing the tile.
+    """As `count_preceding_rows` for the columns that precede each threshold of each row, without
+    transposing the tile.
 
     Returns int32 [S, G, 32], partial sums over every 32nd column.
     """
@@ -160,7 +192,8 @@ def count_preceding_columns(
     return counts
 
 
-# By axis of the candidates: the partial sums, their axis still to be summed, and the arrangement as [G, queries].
+# By axis of the candidates: the partial sums, their axis still to be summed, and the arrangement as
+# [G, queries].
 COUNTERS: dict[int, tuple[Callable[..., jax.Array], int, Callable[[jax.Array], jax.Array]]] = {
     0: (count_preceding_rows, 0, lambda sums: sums.transpose(1, 0, 2).reshape(sums.shape[1], -1)),
     1: (count_preceding_columns, 2, lambda sums: sums.T),

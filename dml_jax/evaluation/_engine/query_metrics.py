@@ -1,8 +1,9 @@
 """Metrics of single queries: from the ranks of their relevant rows, or by sorting their scores.
 
-Queries with too many relevant rows for counting are sorted. The device computes the scores of a tile of queries, or the
-host does in float64 (`tiles`). NumPy sorts each row as one vector of integers (score in the high bits, index in the low
-bits), which on CPUs is several times faster than in XLA.
+Queries with too many relevant rows for counting are sorted. The device computes the scores of a
+tile of queries, or the host does in float64 (`tiles`). NumPy sorts each row as one vector of
+integers (score in the high bits, index in the low bits), which on CPUs is several times faster than
+in XLA.
 """
 
 import os
@@ -17,7 +18,9 @@ from jax.sharding import Mesh, NamedSharding
 
 from dml_jax.evaluation._engine.tiles import REPLICATED, TiledRows, product
 
-RowFunction = Callable[[np.ndarray], float]  # whether each row is relevant, nearest first, bool [G] -> value
+RowFunction = Callable[
+    [np.ndarray], float
+]  # whether each row is relevant, nearest first, bool [G] -> value
 UNUSED = np.iinfo(np.int32).max
 
 
@@ -26,29 +29,46 @@ class Task(NamedTuple):
 
     labels: np.ndarray  # [Q]
     gallery_labels: np.ndarray  # [G]
-    judge: Callable[[int], np.ndarray] | None  # maps a query to the rows that are relevant instead, bool [G]
-    groups: tuple[np.ndarray, np.ndarray] | None  # int [Q] and [G]; queries leave out relevant rows of their group
+    judge: (
+        Callable[[int], np.ndarray] | None
+    )  # maps a query to the rows that are relevant instead, bool [G]
+    groups: (
+        tuple[np.ndarray, np.ndarray] | None
+    )  # int [Q] and [G]; queries leave out relevant rows of their group
     exclude_self: bool  # query i leaves out gallery row i, which is of its class
     drop_nearest: bool  # each query leaves out its nearest row, as if it were of its class
-    full_ks: tuple[int, ...] | None  # K of the precision at K; None without the metrics of the whole ranking
+    full_ks: (
+        tuple[int, ...] | None
+    )  # K of the precision at K; None without the metrics of the whole ranking
     functions: tuple[RowFunction, ...]  # further metrics
 
     def rows_of(self, query: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """The rows that are relevant to a query, and the relevant rows that it leaves out: bool [G]."""
-        relevant = self.gallery_labels == self.labels[query] if self.judge is None else self.judge(query)
-        return relevant, None if self.groups is None else relevant & (self.groups[1] == self.groups[0][query])
+        """The rows that are relevant to a query, and the relevant rows that it leaves out: bool
+        [G]."""
+        relevant = (
+            self.gallery_labels == self.labels[query] if self.judge is None else self.judge(query)
+        )
+        return relevant, None if self.groups is None else relevant & (
+            self.groups[1] == self.groups[0][query]
+        )
 
 
 class QueryResults(NamedTuple):
     """Metrics of Q queries; NaN if they are undefined without a relevant row."""
 
-    first_rank: np.ndarray  # int32 [Q], 1-based rank of the nearest relevant row, 0 if there is none
+    first_rank: (
+        np.ndarray
+    )  # int32 [Q], 1-based rank of the nearest relevant row, 0 if there is none
     r_precision: np.ndarray  # float64 [Q]
     average_precision: np.ndarray  # float64 [Q], average precision at R
     relevant: np.ndarray  # int64 [Q], R, the number of relevant rows
     nearest: np.ndarray  # float64 [Q], score of the nearest relevant row
-    full: np.ndarray | None  # float64 [Q, 1 + 2 len(ks)], see `full_ranking`; None if it is not wanted
-    own: np.ndarray | None  # float64 [Q, F], the values of functions of the ranking; None without functions
+    full: (
+        np.ndarray | None
+    )  # float64 [Q, 1 + 2 len(ks)], see `full_ranking`; None if it is not wanted
+    own: (
+        np.ndarray | None
+    )  # float64 [Q, F], the values of functions of the ranking; None without functions
     ks: tuple[int, ...]  # K of `full`
 
     @classmethod
@@ -58,10 +78,20 @@ class QueryResults(NamedTuple):
         precision, average, nearest = np.full((3, queries), np.nan)
         full = None if task.full_ks is None else np.full((queries, 1 + 2 * len(ks)), np.nan)
         own = np.full((queries, len(task.functions)), np.nan) if task.functions else None
-        return cls(np.zeros(queries, np.int32), precision, average, np.zeros(queries, np.int64), nearest, full, own, ks)
+        return cls(
+            np.zeros(queries, np.int32),
+            precision,
+            average,
+            np.zeros(queries, np.int64),
+            nearest,
+            full,
+            own,
+            ks,
+        )
 
     def put(self, queries: np.ndarray, ranks: np.ndarray, relevant: np.ndarray) -> None:
-        """Writes the metrics of some queries, int [n], from the ranks of their relevant rows and R, int [n].
+        """Writes the metrics of some queries, int [n], from the ranks of their relevant rows and R,
+        int [n].
 
         The ranks, int [n, W], are in any order along W, and 0 or less for unused entries.
         """
@@ -72,12 +102,14 @@ class QueryResults(NamedTuple):
             self.full[queries] = full_ranking(ranks, self.ks)
 
 
-def metrics_from_ranks(ranks: np.ndarray, relevant: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def metrics_from_ranks(
+    ranks: np.ndarray, relevant: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """First rank, R-precision and average precision at R of each query.
 
-    R-precision = (1/R) #{rank <= R}; average precision at R = (1/R) sum over the i-th such rank r_i of i / r_i
-    (Musgrave et al., ECCV 2020, section 4.1). `ranks` int [Q, W] are in any order, 0 or less for unused entries.
-    Without a relevant row, the first rank is 0 and the others are NaN.
+    R-precision = (1/R) #{rank <= R}; average precision at R = (1/R) sum over the i-th such rank r_i
+    of i / r_i (Musgrave et al., ECCV 2020, section 4.1). `ranks` int [Q, W] are in any order, 0 or
+    less for unused entries. Without a relevant row, the first rank is 0 and the others are NaN.
     """
     ranks = np.sort(np.where(ranks > 0, ranks, UNUSED), axis=1)
     first = ranks.min(axis=1, initial=UNUSED)
@@ -89,10 +121,12 @@ def metrics_from_ranks(ranks: np.ndarray, relevant: np.ndarray) -> tuple[np.ndar
 
 
 def full_ranking(ranks: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
-    """Average precision, then precision at each K, then average precision of the first K: float64 [Q, 1 + 2 len(ks)].
+    """Average precision, then precision at each K, then average precision of the first K: float64
+    [Q, 1 + 2 len(ks)].
 
-    Average precision = mean over the relevant rows, the i-th at rank r_i, of i / r_i; precision at K = #{r_i <= K} / K;
-    of the first K, sum over r_i <= K of i / r_i, divided by the number of relevant rows, at most K.
+    Average precision = mean over the relevant rows, the i-th at rank r_i, of i / r_i; precision at
+    K = #{r_i <= K} / K; of the first K, sum over r_i <= K of i / r_i, divided by the number of
+    relevant rows, at most K.
 
     NaN for queries without a relevant row; `ranks` as for `metrics_from_ranks`.
     """
@@ -107,9 +141,13 @@ def full_ranking(ranks: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
 
 
 def rank_by_sorting(
-    task: Task, queries: np.ndarray, blocks: Iterable[tuple[slice, np.ndarray]], results: QueryResults
+    task: Task,
+    queries: np.ndarray,
+    blocks: Iterable[tuple[slice, np.ndarray]],
+    results: QueryResults,
 ) -> None:
-    """Ranks the gallery for some queries, int [n], from blocks of their scores as from `device_scores`."""
+    """Ranks the gallery for some queries, int [n], from blocks of their scores as from
+    `device_scores`."""
     drop = int(task.drop_nearest)
 
     def rank_query(query: int, scores: np.ndarray) -> None:
@@ -134,13 +172,16 @@ def rank_by_sorting(
 def device_scores(
     gallery: TiledRows, queries: TiledRows, panel_tiles: int, mesh: Mesh
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yields slices of `queries.order` and their scores [B, G], a tile at a time, for a gallery in index order."""
+    """Yields slices of `queries.order` and their scores [B, G], a tile at a time, for a gallery in
+    index order."""
     rows = len(queries.order)
     replicated = NamedSharding(mesh, REPLICATED)
 
     @lru_cache(1)
     def gallery_panel(start: int) -> jax.Array:
-        return jax.device_put(gallery.operand(slice(start, start + panel_tiles), right=True), replicated)
+        return jax.device_put(
+            gallery.operand(slice(start, start + panel_tiles), right=True), replicated
+        )
 
     for tile in range(queries.num_tiles):
         left = jax.device_put(queries.operand(slice(tile, tile + 1), right=False), replicated)
@@ -159,7 +200,8 @@ def device_scores(
 
 
 def nearest_first(scores: np.ndarray, excluded: int) -> np.ndarray:
-    """Indices [G] by decreasing score, ties by index, without the index `excluded` unless it is negative."""
+    """Indices [G] by decreasing score, ties by index, without the index `excluded` unless it is
+    negative."""
     distance = 0 - scores  # unlike -scores, maps 0.0 and -0.0 to the same bits
     if distance.dtype == np.float32:
         bits = distance.view(np.int32)

@@ -1,20 +1,21 @@
 """Embeddings in tiles, the product of two tiles, and the devices and memory for them.
 
-A set of embeddings is cut into tiles: blocks of equally many rows, the last one padded with zeros, so that all products
-have the same shape and the same rounding. A score ranks the neighbours of a query, larger is nearer: the cosine, or
--|x - y|^2 / 2 for the Euclidean distance. Both are a plain product of prepared rows; the Euclidean one needs two more
-columns:
+A set of embeddings is cut into tiles: blocks of equally many rows, the last one padded with zeros,
+so that all products have the same shape and the same rounding. A score ranks the neighbours of a
+query, larger is nearer: the cosine, or -|x - y|^2 / 2 for the Euclidean distance. Both are a plain
+product of prepared rows; the Euclidean one needs two more columns:
 
     -|x|^2 / 2 - |y|^2 / 2 + <x, y>  =  < [-|x|^2 / 2, 1, x], [1, -|y|^2 / 2, y] >
 
-These columns come first, so that the scores of (x, y) and (y, x) round alike. Padding rows have a score of exactly
-0, so they can be subtracted from any count.
+These columns come first, so that the scores of (x, y) and (y, x) round alike. Padding rows have a
+score of exactly 0, so they can be subtracted from any count.
 
-Squared distances in float64 on the host replace those of close rows. The product of two prepared rows x and y has an
-error of up to about (4 + sqrt(W)) u (|x|^2 + |y|^2) / 2, where W is their width and u the unit roundoff of their type
-(Higham & Mary, SIAM J. Sci. Comput. 2019; 4 for preparing them). Far rows are ranked correctly, but rows much closer to
-each other than to the origin are not. That depends on the embeddings (groups that are far apart, or a narrow cone), so
-it is decided for each query.
+Squared distances in float64 on the host replace those of close rows. The product of two prepared
+rows x and y has an error of up to about (4 + sqrt(W)) u (|x|^2 + |y|^2) / 2, where W is their width
+and u the unit roundoff of their type (Higham & Mary, SIAM J. Sci. Comput. 2019; 4 for preparing
+them). Far rows are ranked correctly, but rows much closer to each other than to the origin are not.
+That depends on the embeddings (groups that are far apart, or a narrow cone), so it is decided for
+each query.
 """
 
 from collections.abc import Iterator
@@ -33,7 +34,8 @@ Metric = Literal["cosine", "euclidean"]
 AnyArray = TypeVar("AnyArray", np.ndarray, jax.Array)
 
 REPLICATED, SHARDED = P(), P("data")
-# Distances are reliable where the error above is at most this fraction of their square; the usual error is far smaller.
+# Distances are reliable where the error above is at most this fraction of their square; the usual
+# error is far smaller.
 RELATIVE_ERROR = 2.5e-4
 RELATIVE_ERROR_IN_FLOAT64 = 5e-7
 BLOCK_ELEMENTS = 1 << 23  # squared distances held at once
@@ -41,7 +43,8 @@ PADDING_INDEX = np.iinfo(np.int32).max  # larger than the index of any real row
 
 
 def local_mesh() -> Mesh:
-    """One-dimensional mesh of the devices of this process; in multi-process runs each process evaluates by itself."""
+    """One-dimensional mesh of the devices of this process; in multi-process runs each process
+    evaluates by itself."""
     return Mesh(np.array(jax.local_devices()), ("data",))
 
 
@@ -50,7 +53,8 @@ def is_cpu(mesh: Mesh) -> bool:
 
 
 def memory_budget(mesh: Mesh) -> int:
-    """Bytes to use per device: 60 % of an accelerator's memory; on CPUs, 1 GiB shared by all devices."""
+    """Bytes to use per device: 60 % of an accelerator's memory; on CPUs, 1 GiB shared by all
+    devices."""
     if is_cpu(mesh):
         return (1 << 30) // mesh.size
     stats = mesh.local_devices[0].memory_stats() or {}
@@ -58,7 +62,8 @@ def memory_budget(mesh: Mesh) -> int:
 
 
 def choose_tile_size(rows: int, mesh: Mesh) -> int:
-    """Rows per tile, a multiple of 32 (CPU) or 128: the smallest cost of a triangle of tiles, padding and calls."""
+    """Rows per tile, a multiple of 32 (CPU) or 128: the smallest cost of a triangle of tiles,
+    padding and calls."""
     low, high, step = (480, 1152, 32) if is_cpu(mesh) else (1024, 4096, 128)
     if rows <= high:
         return max(32, -(-rows // step) * step)
@@ -84,19 +89,27 @@ class Centering(NamedTuple):
 
 
 def choose_centering(sources: list[np.ndarray], metric: Metric) -> Centering:
-    """The shift and scale that keep squared lengths accurate in float32; the identity for the cosine.
+    """The shift and scale that keep squared lengths accurate in float32; the identity for the
+    cosine.
 
-    Small differences between long vectors are lost in the rounding of their squared lengths, so a mean that accounts
-    for four fifths of the squares is subtracted. It is rounded to a coarse multiple of a power of two, which keeps
-    integer-valued rows exact. Rows are scaled if their squares would leave the range of float32.
+    Small differences between long vectors are lost in the rounding of their squared lengths, so a
+    mean that accounts for four fifths of the squares is subtracted. It is rounded to a coarse
+    multiple of a power of two, which keeps integer-valued rows exact. Rows are scaled if their
+    squares would leave the range of float32.
     """
     width = sources[0].shape[1]
     if {"cosine": True, "euclidean": False}[metric]:
         return Centering(np.zeros(width), 1.0)
     largest = max(
-        float(max(block.max(), -block.min())) for source in sources for block in validation.row_blocks(source)
+        float(max(block.max(), -block.min()))
+        for source in sources
+        for block in validation.row_blocks(source)
     )
-    scale = 1.0 if 2.0**-30 < largest < 2.0**30 or largest == 0 else float(2.0 ** -np.ceil(np.log2(largest)))
+    scale = (
+        1.0
+        if 2.0**-30 < largest < 2.0**30 or largest == 0
+        else float(2.0 ** -np.ceil(np.log2(largest)))
+    )
     total, squares, rows = np.zeros(width), 0.0, sum(len(source) for source in sources)
     for source in sources:
         for block in validation.row_blocks(source):
@@ -141,7 +154,8 @@ class TiledRows(NamedTuple):
         return index.reshape(self.num_tiles, self.tile_size)
 
     def operand(self, tiles: slice, *, right: bool) -> np.ndarray:
-        """Prepared rows of some tiles, as the left or right operand of `product`: [tiles, T, width]."""
+        """Prepared rows of some tiles, as the left or right operand of `product`: [tiles, T,
+        width]."""
         first, last, _ = tiles.indices(self.num_tiles)
         result = np.zeros(((last - first) * self.tile_size, self.width), self.dtype)
         wanted = self.order[first * self.tile_size : last * self.tile_size]
@@ -174,10 +188,13 @@ def normalize(rows: np.ndarray) -> None:
 
 
 def sortable_keys(scores: jax.Array) -> jax.Array:
-    """Integers in the order of the scores, int32 for float32 and int64 for float64; 0.0 and -0.0 both give 0."""
+    """Integers in the order of the scores, int32 for float32 and int64 for float64; 0.0 and -0.0
+    both give 0."""
     kind = jnp.int32 if scores.dtype == jnp.float32 else jnp.int64
     bits = jax.lax.bitcast_convert_type(scores, kind)
-    return jnp.where(scores == 0, 0, bits ^ ((bits >> (bits.dtype.itemsize * 8 - 1)) & jnp.iinfo(kind).max))
+    return jnp.where(
+        scores == 0, 0, bits ^ ((bits >> (bits.dtype.itemsize * 8 - 1)) & jnp.iinfo(kind).max)
+    )
 
 
 def scores_of_keys(keys: AnyArray) -> AnyArray:
@@ -187,7 +204,9 @@ def scores_of_keys(keys: AnyArray) -> AnyArray:
 
 
 @partial(jax.jit, static_argnames=("mesh", "as_keys"))
-def product(left: jax.Array, right: jax.Array, pairs: jax.Array, mesh: Mesh, as_keys: bool = False) -> jax.Array:
+def product(
+    left: jax.Array, right: jax.Array, pairs: jax.Array, mesh: Mesh, as_keys: bool = False
+) -> jax.Array:
     """One tile of scores, or their `sortable_keys`, on each of n devices: [n, S, T].
 
     Args:
@@ -201,13 +220,17 @@ def product(left: jax.Array, right: jax.Array, pairs: jax.Array, mesh: Mesh, as_
         return sortable_keys(scores) if as_keys else scores
 
     specs = (REPLICATED, REPLICATED, SHARDED)
-    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=SHARDED, check_vma=False)(left, right, pairs)
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=SHARDED, check_vma=False)(
+        left, right, pairs
+    )
 
 
 @partial(jax.jit, static_argnames="mesh")
 def sum_over_devices(parts: jax.Array, mesh: Mesh) -> jax.Array:
     """Sum of the parts of all devices, replicated."""
-    total = jnp.sum(parts, axis=0, dtype=parts.dtype)  # with 64-bit types enabled, sums of int32 would be wider
+    total = jnp.sum(
+        parts, axis=0, dtype=parts.dtype
+    )  # with 64-bit types enabled, sums of int32 would be wider
     return jax.lax.with_sharding_constraint(total, NamedSharding(mesh, REPLICATED))
 
 
@@ -217,24 +240,29 @@ def error_bound(width: int, dtype: np.dtype) -> float:
 
 
 def squared_lengths(rows: TiledRows) -> np.ndarray:
-    """Squared lengths of the rows of the source after centring and scaling, float [N]; 1 for the cosine."""
+    """Squared lengths of the rows of the source after centring and scaling, float [N]; 1 for the
+    cosine."""
     if rows.metric == "cosine":
         return np.ones(len(rows.source))
-    blocks = (rows.centering.apply(block, rows.dtype) for block in validation.row_blocks(rows.source))
+    blocks = (
+        rows.centering.apply(block, rows.dtype) for block in validation.row_blocks(rows.source)
+    )
     return np.concatenate([np.einsum("nd,nd->n", block, block) for block in blocks])
 
 
 def unreliable(squares: np.ndarray, lengths: np.ndarray, error: float) -> np.ndarray:
-    """Whether squared distances [N] are too small to rely on, from the squared lengths [N] and `error_bound`; bool."""
+    """Whether squared distances [N] are too small to rely on, from the squared lengths [N] and
+    `error_bound`; bool."""
     return squares * RELATIVE_ERROR < error * 2 * lengths
 
 
 def squared_distances(queries: TiledRows, gallery: TiledRows) -> Iterator[tuple[slice, np.ndarray]]:
-    """Squared distances of the queries in `order` to all rows of the gallery, by index; between unit rows for a cosine.
+    """Squared distances of the queries in `order` to all rows of the gallery, by index; between
+    unit rows for a cosine.
 
     Yields:
-      Slices of `queries.order`, and float [B, G], of the type and scale of prepared rows: values from float64 are
-      rounded, so that equal distances are equal whatever the order of summation.
+      Slices of `queries.order`, and float [B, G], of the type and scale of prepared rows: values
+      from float64 are rounded, so that equal distances are equal whatever the order of summation.
     """
     step = max(1, BLOCK_ELEMENTS // len(gallery.source))
     for start in range(0, len(queries.order), step):
@@ -243,7 +271,9 @@ def squared_distances(queries: TiledRows, gallery: TiledRows) -> Iterator[tuple[
         result, first = np.empty((len(chosen), len(gallery.source)), gallery.dtype), 0
         for block in validation.row_blocks(gallery.source):
             right = _prepared(block, gallery)
-            result[:, first : first + len(block)] = _between(left, right, gallery.metric == "cosine")
+            result[:, first : first + len(block)] = _between(
+                left, right, gallery.metric == "cosine"
+            )
             first += len(block)
         yield slice(start, start + len(chosen)), result
 
@@ -251,14 +281,19 @@ def squared_distances(queries: TiledRows, gallery: TiledRows) -> Iterator[tuple[
 def distances(
     queries: TiledRows, gallery: TiledRows, row: np.ndarray, indices: np.ndarray
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yields slices of the pairs (row, index), and their squared distances float64 [B] from differences of the rows.
+    """Yields slices of the pairs (row, index), and their squared distances float64 [B] from
+    differences of the rows.
 
-    The cosine with a zero row is 0, so that its squared distance is 2, although the row has no unit length.
+    The cosine with a zero row is 0, so that its squared distance is 2, although the row has no unit
+    length.
     """
     step = max(1, validation.BLOCK_ELEMENTS // (8 * queries.source.shape[1]))
     for start in range(0, len(row), step):
         part = slice(start, start + step)
-        left, right = _prepared(queries.source[row[part]], queries), _prepared(gallery.source[indices[part]], gallery)
+        left, right = (
+            _prepared(queries.source[row[part]], queries),
+            _prepared(gallery.source[indices[part]], gallery),
+        )
         zero = ~left.any(axis=1) | ~right.any(axis=1)
         left -= right
         squares = np.einsum("nd,nd->n", left, left)
@@ -266,7 +301,8 @@ def distances(
 
 
 def _between(left: np.ndarray, right: np.ndarray, unit: bool) -> np.ndarray:
-    """Squared distances float64 [Q, G] of prepared rows; small ones come from the differences of the rows."""
+    """Squared distances float64 [Q, G] of prepared rows; small ones come from the differences of
+    the rows."""
     squares = left @ right.T
     lengths = 2.0 if unit else (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None]
     squares *= -2

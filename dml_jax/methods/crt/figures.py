@@ -2,7 +2,8 @@
 
   heat_maps     CRT: where prototypes respond
 
-The response at position j to prototype k is softplus(<x_j, c_k>), the weight of the residual in equation 1.
+The response at position j to prototype k is softplus(<x_j, c_k>), the weight of the residual in
+equation 1.
 """
 
 from functools import partial
@@ -25,18 +26,29 @@ def reason_not_to(run: FigureInput) -> str:
     method = run.config.method
     if not isinstance(method, Config):
         return f"method {method.name} has no prototypes on the feature map"
-    return "the run was trained without prototypes (method.transform=average)" if method.transform == "average" else ""
+    return (
+        "the run was trained without prototypes (method.transform=average)"
+        if method.transform == "average"
+        else ""
+    )
 
 
 def correlations(prototypes: jax.Array, maps: jax.Array) -> jax.Array:
-    """Weights of the residuals of feature maps [N, h, w, L] to prototypes [K, L]: float [N, h, w, K], not negative."""
+    """Weights of the residuals of feature maps [N, h, w, L] to prototypes [K, L]: float [N, h, w,
+    K], not negative."""
     return jax.nn.softplus(
-        jnp.einsum("nhwl,kl->nhwk", maps.astype(jnp.float32), prototypes, precision=jax.lax.Precision.HIGHEST)
+        jnp.einsum(
+            "nhwl,kl->nhwk",
+            maps.astype(jnp.float32),
+            prototypes,
+            precision=jax.lax.Precision.HIGHEST,
+        )
     )
 
 
 def most_selective(weights: np.ndarray, count: int) -> np.ndarray:
-    """The prototypes with the greatest variation of weights [N, h, w, K] over an image: int [count], increasing."""
+    """The prototypes with the greatest variation of weights [N, h, w, K] over an image: int
+    [count], increasing."""
     deviation = weights.std(axis=(1, 2)).mean(axis=0)
     return np.sort(np.argsort(-deviation, kind="stable")[:count])
 
@@ -49,7 +61,9 @@ def findings(run: FigureInput, split: str) -> list[Finding]:
     images = run.images(split, chosen)
     backbone = configs.module("backbone", run.config.backbone.name).build(run.config.backbone)
     params, stats = run.model.params, run.model.model_state["backbone"]
-    maps, _ = jax.jit(partial(backbone.apply, train=False))(params["backbone"], stats, backbone.preprocess(images))
+    maps, _ = jax.jit(partial(backbone.apply, train=False))(
+        params["backbone"], stats, backbone.preprocess(images)
+    )
     shared = own_prototypes(params)[0]
     prototypes = params[run.config.method.tested_branch].get("prototypes", shared)
     weights = np.asarray(correlations(prototypes, maps), np.float64)
@@ -57,8 +71,12 @@ def findings(run: FigureInput, split: str) -> list[Finding]:
     return [
         Finding(
             "heat_maps",
-            f"Where prototypes respond: weight of each position in the coded residual, for the {len(shown)} of "
-            f"{weights.shape[-1]} prototypes that vary most over an image, on images of the split '{split}'. Bright: "
+            "Where prototypes respond: weight of each position in the coded residual, for the "
+            f"{len(shown)} "
+            "of "
+            f"{weights.shape[-1]} prototypes that vary most over an image, on images of the split "
+            f"'{split}'. "
+            "Bright: "
             "largest weight of the prototype on these images; dark: smallest.",
             partial(plot_maps, images=images, weights=weights[..., shown], prototypes=shown),
             ("image", "prototype", "row", "column", "weight"),
@@ -72,8 +90,11 @@ def findings(run: FigureInput, split: str) -> list[Finding]:
     ]
 
 
-def plot_maps(path: Path, *, images: np.ndarray, weights: np.ndarray, prototypes: np.ndarray) -> None:
-    """Draws one row per image [N, H, W, 3] and one column per prototype, from weights [N, h, w, K]."""
+def plot_maps(
+    path: Path, *, images: np.ndarray, weights: np.ndarray, prototypes: np.ndarray
+) -> None:
+    """Draws one row per image [N, H, W, 3] and one column per prototype, from weights [N, h, w,
+    K]."""
     count, columns = len(images), weights.shape[-1] + 1
     figure = drawing.figure(columns + 0.9, count + 0.5)
     cells = figure.subplots(count, columns, squeeze=False)
@@ -86,9 +107,14 @@ def plot_maps(path: Path, *, images: np.ndarray, weights: np.ndarray, prototypes
             axes.set(xticks=[], yticks=[])
             if k:
                 shown = axes.imshow(
-                    scaled[n, :, :, k - 1], cmap="cividis", vmin=0, vmax=1, alpha=0.75, extent=extent,
+                    scaled[n, :, :, k - 1],
+                    cmap="cividis",
+                    vmin=0,
+                    vmax=1,
+                    alpha=0.75,
+                    extent=extent,
                     interpolation="bilinear",
-                )  # fmt: skip
+                )
             if n == 0:
                 axes.set_title(f"prototype {prototypes[k - 1]}" if k else "image", fontsize=7)
     figure.colorbar(shown, ax=cells, label="relative weight", shrink=0.6)

@@ -1,7 +1,9 @@
-"""CRT: coded residual transform for generalizable deep metric learning (Kan, Liang, Li, Cen, Wang, He, NeurIPS 2022).
+"""CRT: coded residual transform for generalizable deep metric learning (Kan, Liang, Li, Cen, Wang,
+He, NeurIPS 2022).
 
-The P vectors x_j of a feature map are encoded by their residuals to K learned prototypes c_k. Two such branches with
-embeddings of different size must agree on the similarities within the batch (equation numbers of the paper):
+The P vectors x_j of a feature map are encoded by their residuals to K learned prototypes c_k. Two
+such branches with embeddings of different size must agree on the similarities within the batch
+(equation numbers of the paper):
 
     r_k   = sum_j softplus(<x_j, c_k>) (x_j - c_k)                                              (1)
     f     = 1/K sum_k Gamma_k(r_k)                  Gamma_k: linear, GELU, linear               (2)
@@ -10,12 +12,14 @@ embeddings of different size must agree on the similarities within the batch (eq
     L_CON = |S(1) - S(2)|_1                                                                     (5)
     L     = w_div L_DIV + sum over branches b of lambda1_b L_MS(f_b) + lambda2 L_CON
 
-L_MS is the multi-similarity loss. Branch 1 gives the embedding used for retrieval. No code is public; what the paper
-leaves open is an option in `Config`. Its main results use shared prototypes and K = 64 (sections 3.3 and 4.4 disagree:
-the 49 and 64 prototypes of the example could not be shared).
+L_MS is the multi-similarity loss. Branch 1 gives the embedding used for retrieval. No code is
+public; what the paper leaves open is an option in `Config`. Its main results use shared prototypes
+and K = 64 (sections 3.3 and 4.4 disagree: the 49 and 64 prototypes of the example could not be
+shared).
 
-Expected R@1 with MiT-B2, 128-d: CUB 78.98, Cars196 91.16, SOP 83.41, In-Shop 94.48; with ResNet-50: 64.20, 83.29,
-78.97, 92.38, compared with 62.64, 79.92, 76.49, 90.11 for the multi-similarity loss alone (Tables 3 to 5).
+Expected R@1 with MiT-B2, 128-d: CUB 78.98, Cars196 91.16, SOP 83.41, In-Shop 94.48; with ResNet-50:
+64.20, 83.29, 78.97, 92.38, compared with 62.64, 79.92, 76.49, 90.11 for the multi-similarity loss
+alone (Tables 3 to 5).
 """
 
 from collections.abc import Sequence
@@ -48,26 +52,50 @@ class Config:
     name: str = "crt"
     embedding_dims: tuple[PositiveInt, PositiveInt] = (128, 1024)  # d1, d2
     prototypes: Annotated[tuple[PositiveInt, PositiveInt], RESIDUAL] = (64, 64)  # K1, K2
-    hidden_dim: Annotated[PositiveInt, RESIDUAL] = 512  # hidden width of Gamma; not given in the paper
+    hidden_dim: Annotated[PositiveInt, RESIDUAL] = (
+        512  # hidden width of Gamma; not given in the paper
+    )
     # Whether branch 2 uses branch 1's prototypes and hidden layers.
     sharing: Annotated[Literal["shared", "separate"], RESIDUAL] = "shared"
     # single: one Gamma for all prototypes (Table 7).
     gamma: Annotated[Literal["per_prototype", "single"], RESIDUAL] = "per_prototype"
-    transform: Literal["residual", "average"] = "residual"  # average: average-pooled features (Table 6, "-CRT")
-    lambda1: tuple[NonNegative, NonNegative] = (1.0, 0.1)  # multi-similarity weights; (1.0, 0.9) on SOP and In-Shop
+    transform: Literal["residual", "average"] = (
+        "residual"  # average: average-pooled features (Table 6, "-CRT")
+    )
+    lambda1: tuple[NonNegative, NonNegative] = (
+        1.0,
+        0.1,
+    )  # multi-similarity weights; (1.0, 0.9) on SOP and In-Shop
     lambda2: NonNegative = 0.9  # weight of the consistency loss
-    w_div: Annotated[NonNegative, RESIDUAL] = 1.0  # weight of the diversity loss of each set of prototypes
-    consistency: Annotated[Literal["mean", "sum"], CONSISTENT] = "mean"  # over the N^2 entries; the sum as printed
+    w_div: Annotated[NonNegative, RESIDUAL] = (
+        1.0  # weight of the diversity loss of each set of prototypes
+    )
+    consistency: Annotated[Literal["mean", "sum"], CONSISTENT] = (
+        "mean"  # over the N^2 entries; the sum as printed
+    )
     # Gives the test-time embedding.
     tested_branch: Annotated[Literal["branch1", "branch2"], Effect.EMBEDDING] = "branch1"
     multi_similarity: MultiSimilarity = MultiSimilarity()  # type: ignore[valid-type]
 
     def __post_init__(self) -> None:
         equal = self.sharing != "shared" or self.prototypes[0] == self.prototypes[1]
-        rule = "branches that share prototypes need the same number; make them equal or set sharing=separate"
+        rule = (
+            "branches that share prototypes need the same number; make them equal or set "
+            "sharing=separate"
+        )
         require(equal, "prototypes", self.prototypes, rule)
-        rule = f"has weight 0 in lambda1={self.lambda1}, so that the labels do not train it; test the other branch"
-        require(self.lambda1[self.tested_branch == "branch2"] > 0, "tested_branch", self.tested_branch, rule)
+        rule = (
+            f"has weight 0 in lambda1={self.lambda1}, so that the labels do not train it; "
+            "test "
+            "the other "
+            "branch"
+        )
+        require(
+            self.lambda1[self.tested_branch == "branch2"] > 0,
+            "tested_branch",
+            self.tested_branch,
+            rule,
+        )
 
 
 BRANCHES = ("branch1", "branch2")
@@ -76,7 +104,8 @@ BRANCHES = ("branch1", "branch2")
 def coded_residuals(prototypes: jax.Array, features: jax.Array) -> jax.Array:
     """Equation 1 without forming [N, P, K, L]: sum_j s_kj x_j - (sum_j s_kj) c_k.
 
-    Prototypes [K, L] and features [N, P, L] -> r [N, K, L], a sum over positions, whose scale grows with P.
+    Prototypes [K, L] and features [N, P, L] -> r [N, K, L], a sum over positions, whose scale grows
+    with P.
     """
     features = at_least_float32(features)
     s = jax.nn.softplus(product("npl,kl->npk", features, prototypes))
@@ -85,7 +114,8 @@ def coded_residuals(prototypes: jax.Array, features: jax.Array) -> jax.Array:
 
 
 class GammaHidden(nn.Module):
-    """First half of Gamma: linear layer and exact GELU, with `count` layers: one per prototype, or 1 for all."""
+    """First half of Gamma: linear layer and exact GELU, with `count` layers: one per prototype, or
+    1 for all."""
 
     count: int
     features: int
@@ -95,12 +125,17 @@ class GammaHidden(nn.Module):
         """Residuals r [N, K, L] -> [N, K, h]."""
         kernel, bias = _stacked_layers(self, self.count, residuals.shape[-1], self.features)
         shared = self.count == 1
-        x = product("nkl,lh->nkh", residuals, kernel[0]) if shared else product("nkl,klh->nkh", residuals, kernel)
+        x = (
+            product("nkl,lh->nkh", residuals, kernel[0])
+            if shared
+            else product("nkl,klh->nkh", residuals, kernel)
+        )
         return jax.nn.gelu(x + bias[None], approximate=False)
 
 
 class GammaOutput(nn.Module):
-    """Second half of Gamma, and the mean over the prototypes (equation 2) without forming [N, K, d]."""
+    """Second half of Gamma, and the mean over the prototypes (equation 2) without forming [N, K,
+    d]."""
 
     count: int
     features: int
@@ -117,27 +152,35 @@ class GammaOutput(nn.Module):
         return total / k + bias.mean(axis=0)[None]
 
 
-def _stacked_layers(module: nn.Module, count: int, inputs: int, outputs: int) -> tuple[jax.Array, jax.Array]:
-    """Parameters of `count` linear layers, initialised like torch.nn.Linear: kernel [count, inputs, outputs], bias."""
+def _stacked_layers(
+    module: nn.Module, count: int, inputs: int, outputs: int
+) -> tuple[jax.Array, jax.Array]:
+    """Parameters of `count` linear layers, initialised like torch.nn.Linear: kernel [count, inputs,
+    outputs], bias."""
     init = uniform_fan_in(inputs)
-    return module.param("kernel", init, (count, inputs, outputs)), module.param("bias", init, (count, outputs))
+    return module.param("kernel", init, (count, inputs, outputs)), module.param(
+        "bias", init, (count, outputs)
+    )
 
 
 class Branch(nn.Module):
     """One of the two branches; `index`, 0 or 1, selects its values in the options.
 
-    The paper does not say how prototypes are initialised; here they are drawn from U(±1/sqrt(L)), like the weights of
-    a linear layer.
+    The paper does not say how prototypes are initialised; here they are drawn from U(±1/sqrt(L)),
+    like the weights of a linear layer.
     """
 
     config: Config
     index: int
 
     @nn.compact
-    def __call__(self, features: jax.Array, shared: jax.Array | None = None) -> tuple[jax.Array, jax.Array | None]:
+    def __call__(
+        self, features: jax.Array, shared: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array | None]:
         """Features [N, P, L] -> (f [N, d], hidden activations [N, K, h] or None).
 
-        `shared` are the hidden activations of the other branch, used instead of this branch's own prototypes.
+        `shared` are the hidden activations of the other branch, used instead of this branch's own
+        prototypes.
         """
         config, dim = self.config, self.config.embedding_dims[self.index]
         if config.transform == "average":
@@ -146,7 +189,9 @@ class Branch(nn.Module):
         count = k if config.gamma == "per_prototype" else 1
         if hidden is None:
             prototypes = self.param("prototypes", uniform_fan_in(channels), (k, channels))
-            hidden = GammaHidden(count, config.hidden_dim, name="hidden")(coded_residuals(prototypes, features))
+            hidden = GammaHidden(count, config.hidden_dim, name="hidden")(
+                coded_residuals(prototypes, features)
+            )
         return GammaOutput(count, dim, name="output")(hidden), hidden
 
 
@@ -166,31 +211,42 @@ class Branches(nn.Module):
 
 
 def diversity(prototypes: jax.Array) -> jax.Array:
-    """Equation 3: mean absolute cosine between different prototypes [K, L]; 0 if there is only one."""
+    """Equation 3: mean absolute cosine between different prototypes [K, L]; 0 if there is only
+    one."""
     k = len(prototypes)
     correlation = jnp.abs(pairwise.cosine(prototypes, prototypes))
     return jnp.sum(correlation, where=~jnp.eye(k, dtype=bool)) / max(k * (k - 1), 1)
 
 
-def consistency(similarity1: jax.Array, similarity2: jax.Array, kind: Literal["mean", "sum"]) -> jax.Array:
-    """Equation 5 for the similarity matrices [N, N] of the two branches: mean or sum of |S(1) - S(2)|."""
+def consistency(
+    similarity1: jax.Array, similarity2: jax.Array, kind: Literal["mean", "sum"]
+) -> jax.Array:
+    """Equation 5 for the similarity matrices [N, N] of the two branches: mean or sum of |S(1) -
+    S(2)|."""
     difference = jnp.abs(similarity1 - similarity2)
     return difference.mean() if kind == "mean" else difference.sum()
 
 
 def loss(
-    prototypes: Sequence[jax.Array], embeddings: tuple[jax.Array, jax.Array], labels: jax.Array, config: Config
+    prototypes: Sequence[jax.Array],
+    embeddings: tuple[jax.Array, jax.Array],
+    labels: jax.Array,
+    config: Config,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """(L, terms) of a batch: the terms are the losses before their weights, and the number of mined pairs per branch.
+    """(L, terms) of a batch: the terms are the losses before their weights, and the number of mined
+    pairs per branch.
 
-    Prototypes are [K, L], one array per branch that has its own; embeddings f1 [N, d1], f2 [N, d2], of any norm.
+    Prototypes are [K, L], one array per branch that has its own; embeddings f1 [N, d1], f2 [N, d2],
+    of any norm.
     """
     positive, negative = pairwise.masks(labels)
     s1, s2 = (pairwise.cosine(f, f) for f in embeddings)
     terms = {"consistency": consistency(s1, s2, config.consistency)}
     total = config.lambda2 * terms["consistency"]
     for b, (similarity, weight) in enumerate(zip((s1, s2), config.lambda1, strict=True), start=1):
-        value, _, p, n = ms.multi_similarity_loss(similarity, positive, negative, **vars(config.multi_similarity))
+        value, _, p, n = ms.multi_similarity_loss(
+            similarity, positive, negative, **vars(config.multi_similarity)
+        )
         terms |= {f"multi_similarity{b}": value, f"positives{b}": p.sum(), f"negatives{b}": n.sum()}
         total += weight * value
     for b, c in enumerate(prototypes, start=1):
@@ -215,16 +271,29 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     encode = heads.encoder(backbone, branches)
 
     def batch_loss(
-        params: PyTree, model_state: PyTree, encoded: PyTree, batch: Batch, step: jax.Array, key: jax.Array
+        params: PyTree,
+        model_state: PyTree,
+        encoded: PyTree,
+        batch: Batch,
+        step: jax.Array,
+        key: jax.Array,
     ) -> tuple[jax.Array, Aux]:
         value, terms = loss(own_prototypes(params), encoded, batch.labels, config)
         return value, Aux(model_state, terms)
 
     def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         branches, _ = encode(params, model_state, images[None], train=False)
-        return unit(branches[BRANCHES.index(config.tested_branch)])  # jit eliminates the other branch
+        return unit(
+            branches[BRANCHES.index(config.tested_branch)]
+        )  # jit eliminates the other branch
 
     def group(path: tuple[str, ...]) -> str:
-        return path[0] if path[0] == "backbone" else "prototypes" if "prototypes" in path else "embedding"
+        return (
+            path[0]
+            if path[0] == "backbone"
+            else "prototypes"
+            if "prototypes" in path
+            else "embedding"
+        )
 
     return Method(init, encode, batch_loss, embed, GROUPS, group, hooks=Hooks(whole_maps=True))

@@ -8,13 +8,15 @@
     c(a, b)   = mean (a * psi_b(b))^2,  maximised by psi and, with reversed gradients R, minimised by a, b
     L         = L_disc + sum_t alpha_t L_t - sum_(a,b) rho_ab c(R(a), R(b)),   (a, b) in P of Eq. 8            Eq. 7
 
-Keys k and m are the outputs of a momentum copy of the network, k for a second view of the image. With w = 1, DaNCE is
-the plain NCE of Eq. 5. The paper defines w and c in the text of section 3.2, without numbers.
+Keys k and m are the outputs of a momentum copy of the network, k for a second view of the image.
+With w = 1, DaNCE is the plain NCE of Eq. 5. The paper defines w and c in the text of section 3.2,
+without numbers.
 
-`equations="authors"` follows the code that produced the published numbers. "paper" follows the printed equations: only
-negatives in the denominator (Eq. 5, 6), w = min(lambda, 1/q), c summed over dimensions with psi of any length, and
-plain instead of squared distances in the triplet loss (Eq. 1).
-"""
+`equations="authors"` follows the code that produced the published numbers. "paper" follows the
+printed equations: only negatives in the denominator (Eq. 5, 6), w = min(lambda, 1/q), c summed over
+dimensions with psi of any length, and plain instead of squared distances in the triplet loss (Eq.
+1).
+"""  # noqa: E501
 
 import math
 
@@ -28,7 +30,13 @@ from dml_jax.backbones.layers import Dense
 from dml_jax.losses import mining, pair_losses
 from dml_jax.losses.mining import Triplets
 from dml_jax.methods.contract import PyTree
-from dml_jax.methods.diva.options import TASKS, Config, decorrelation_weights, embedding_tasks, ranking_tasks
+from dml_jax.methods.diva.options import (
+    TASKS,
+    Config,
+    decorrelation_weights,
+    embedding_tasks,
+    ranking_tasks,
+)
 from dml_jax.numerics import at_least_float32, root, unit
 
 LOWER_CUTOFF = mining.LOWER  # smaller distances are raised to this value, in mining and in DaNCE
@@ -36,7 +44,8 @@ UPPER_CUTOFF = 1.4  # queue entries farther away have weight 0 in DaNCE
 
 
 class Psi(nn.Module):
-    """psi of one direction: maps embeddings of the source task to the target task, [B, D] -> [B, D]."""
+    """psi of one direction: maps embeddings of the source task to the target task, [B, D] -> [B,
+    D]."""
 
     hidden_dim: int
 
@@ -55,13 +64,18 @@ def loss_init(key: jax.Array, config: Config, classes: int) -> dict[str, PyTree]
     directions = list(decorrelation_weights(config))
     params["psi"] = {
         direction: functional.init(psi, subkey, x)[0]
-        for direction, subkey in zip(directions, jax.random.split(key, len(directions)), strict=True)
+        for direction, subkey in zip(
+            directions, jax.random.split(key, len(directions)), strict=True
+        )
     }
     return params
 
 
-def mine(key: jax.Array, embeddings: dict[str, jax.Array], labels: jax.Array, config: Config) -> dict[str, Triplets]:
-    """Samples the triplets of every ranking task, each in the task's own embedding [B, D] of unit length.
+def mine(
+    key: jax.Array, embeddings: dict[str, jax.Array], labels: jax.Array, config: Config
+) -> dict[str, Triplets]:
+    """Samples the triplets of every ranking task, each in the task's own embedding [B, D] of unit
+    length.
 
     The shared task's "random" triplets are discriminative ones for permuted labels.
     """
@@ -90,11 +104,12 @@ def mine(key: jax.Array, embeddings: dict[str, jax.Array], labels: jax.Array, co
 
 
 def dance_weights(similarities: jax.Array, dim: int, config: Config) -> jax.Array:
-    """w [B, K] of the queue entries, without gradient, from the cosines q_i m_j, float [B, K], of D = `dim` dimensions.
+    """w [B, K] of the queue entries, without gradient, from the cosines q_i m_j, float [B, K], of D
+    = `dim` dimensions.
 
-    The authors' normalisation is computed as a softmax of log 1/q, so that nothing underflows. Entries beyond the
-    upper cutoff keep 1e-45 of the largest weight in the matrix ("original") or the row ("fixed"), so that the weights
-    are equal where all are cut off.
+    The authors' normalisation is computed as a softmax of log 1/q, so that nothing underflows.
+    Entries beyond the upper cutoff keep 1e-45 of the largest weight in the matrix ("original") or
+    the row ("fixed"), so that the weights are equal where all are cut off.
     """
     squares = lax.stop_gradient(2 - 2 * similarities)
     if config.equations == "paper":
@@ -109,11 +124,17 @@ def dance_weights(similarities: jax.Array, dim: int, config: Config) -> jax.Arra
 
 
 def dance(
-    queries: jax.Array, keys: jax.Array, queue: jax.Array, temperature: jax.Array | float, config: Config
+    queries: jax.Array,
+    keys: jax.Array,
+    queue: jax.Array,
+    temperature: jax.Array | float,
+    config: Config,
 ) -> jax.Array:
-    """Distance-adapted noise-contrastive estimation of each sample, float [B] (Eq. 6; plain NCE with dance="off").
+    """Distance-adapted noise-contrastive estimation of each sample, float [B] (Eq. 6; plain NCE
+    with dance="off").
 
-    Queries and keys, of the second views, are [B, D] of unit length; the queue of earlier keys is [K, D].
+    Queries and keys, of the second views, are [B, D] of unit length; the queue of earlier keys is
+    [K, D].
     """
     queries = at_least_float32(queries)
     positive = jnp.sum(queries * at_least_float32(keys), axis=1) / temperature
@@ -134,8 +155,12 @@ def reverse_gradient(x: jax.Array) -> jax.Array:
 
 
 def correlation(psi: PyTree, source: jax.Array, target: jax.Array, config: Config) -> jax.Array:
-    """c(R(a), R(b)) of the embeddings [B, D] of two tasks -> scalar; `psi` are parameters of `Psi`."""
-    source, target = reverse_gradient(at_least_float32(source)), reverse_gradient(at_least_float32(target))
+    """c(R(a), R(b)) of the embeddings [B, D] of two tasks -> scalar; `psi` are parameters of
+    `Psi`."""
+    source, target = (
+        reverse_gradient(at_least_float32(source)),
+        reverse_gradient(at_least_float32(target)),
+    )
     network = Psi(config.psi_dim)
     match config.equations:
         case "authors":
@@ -147,15 +172,24 @@ def correlation(psi: PyTree, source: jax.Array, target: jax.Array, config: Confi
 
 
 def ranking_loss(
-    params: PyTree, task: str, embeddings: jax.Array, labels: jax.Array, triplets: Triplets, config: Config
+    params: PyTree,
+    task: str,
+    embeddings: jax.Array,
+    labels: jax.Array,
+    triplets: Triplets,
+    config: Config,
 ) -> jax.Array:
     """The loss of a task's triplets -> scalar; `params`, `embeddings`, `labels` as in `loss`."""
     match config.base:
         case "margin":
-            return pair_losses.margin_loss(embeddings, labels, triplets, params["beta"][task], margin=config.margin)
+            return pair_losses.margin_loss(
+                embeddings, labels, triplets, params["beta"][task], margin=config.margin
+            )
         case "triplet":
             squared = config.equations == "authors"
-            return pair_losses.triplet_loss(embeddings, triplets, margin=config.margin, squared=squared)
+            return pair_losses.triplet_loss(
+                embeddings, triplets, margin=config.margin, squared=squared
+            )
 
 
 def loss(
@@ -167,25 +201,40 @@ def loss(
     queue: jax.Array | None,
     config: Config,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """(L, terms) of Eq. 7: the loss of each task before its weight, and "decorrelation" including rho and its sign.
+    """(L, terms) of Eq. 7: the loss of each task before its weight, and "decorrelation" including
+    rho and its sign.
 
-    `params` are those of `loss_init`; embeddings [B, D] and triplets are by task. Keys [B, D] are the selfsimilarity
-    embeddings of the second views by the key network, and the queue [K, D] earlier keys; None without DaNCE.
+    `params` are those of `loss_init`; embeddings [B, D] and triplets are by task. Keys [B, D] are
+    the selfsimilarity embeddings of the second views by the key network, and the queue [K, D]
+    earlier keys; None without DaNCE.
     """
     terms = {
-        task: ranking_loss(params, task, embeddings[task], labels, chosen, config) for task, chosen in triplets.items()
+        task: ranking_loss(params, task, embeddings[task], labels, chosen, config)
+        for task, chosen in triplets.items()
     }
     if keys is not None and queue is not None:
-        terms["selfsimilarity"] = dance(embeddings["selfsimilarity"], keys, queue, config.temperature, config).mean()
+        terms["selfsimilarity"] = dance(
+            embeddings["selfsimilarity"], keys, queue, config.temperature, config
+        ).mean()
     for direction, rho in decorrelation_weights(config).items():
         source, target = (embeddings[task] for task in direction.split("-"))
         term = -rho * correlation(params["psi"][direction], source, target, config)
         terms["decorrelation"] = terms.get("decorrelation", 0) + term
-    alpha = {"selfsimilarity": config.alpha_selfsimilarity, "shared": config.alpha_shared, "intra": config.alpha_intra}
-    return sum((alpha.get(name, 1.0) * term for name, term in terms.items()), start=jnp.zeros(())), terms
+    alpha = {
+        "selfsimilarity": config.alpha_selfsimilarity,
+        "shared": config.alpha_shared,
+        "intra": config.alpha_intra,
+    }
+    return sum(
+        (alpha.get(name, 1.0) * term for name, term in terms.items()), start=jnp.zeros(())
+    ), terms
 
 
 def ensemble(embeddings: dict[str, jax.Array], config: Config) -> jax.Array:
-    """Test-time embedding [B, tasks * D]: the weighted unit embeddings [B, D], concatenated and normalised."""
-    weighted = [config.ensemble[TASKS.index(task)] * unit(embeddings[task]) for task in embedding_tasks(config)]
+    """Test-time embedding [B, tasks * D]: the weighted unit embeddings [B, D], concatenated and
+    normalised."""
+    weighted = [
+        config.ensemble[TASKS.index(task)] * unit(embeddings[task])
+        for task in embedding_tasks(config)
+    ]
     return unit(jnp.concatenate(weighted, axis=1))

@@ -51,20 +51,29 @@ def moving_average(average: PyTree, params: PyTree, momentum: float) -> PyTree:
     return jax.tree.map(lambda a, p: momentum * a + (1 - momentum) * p, average, params)
 
 
-def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner | None = None) -> Method:
+def build(
+    config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner | None = None
+) -> Method:
     """DiVA on the average-pooled feature map of a backbone.
 
-    The key network is a momentum copy of the network, and its outputs are queued as negatives (MoCo; He, Fan, Wu, Xie,
-    Girshick, CVPR 2020). Both are part of the model state: "key", whose parameters are a moving average of the trained
-    ones, and "queue", float [K, D], its last K outputs. It runs in evaluation mode with the backbone's initial batch
-    statistics: only parameters are averaged. Before the first step, the queue is filled with the keys of first views.
+    The key network is a momentum copy of the network, and its outputs are queued as negatives
+    (MoCo; He, Fan, Wu, Xie, Girshick, CVPR 2020). Both are part of the model state: "key", whose
+    parameters are a moving average of the trained ones, and "queue", float [K, D], its last K
+    outputs. It runs in evaluation mode with the backbone's initial batch
+    statistics: only parameters are averaged. Before the first step, the queue is filled with the
+    keys of first views.
 
-    `miner` replaces `equations.mine`: (key, embeddings by task, batch) -> triplets of each ranking task.
+    `miner` replaces `equations.mine`: (key, embeddings by task, batch) -> triplets of each ranking
+    task.
     """
     tasks = ranking_tasks(config)
     across_classes = "shared" in tasks and config.shared != "random"
-    data.check_classes(1 + bool(set(tasks) - {"intra"}) + across_classes, f"method.tasks={config.tasks!r}")
-    mine = miner or (lambda key, embeddings, batch: equations.mine(key, embeddings, batch.labels, config))
+    data.check_classes(
+        1 + bool(set(tasks) - {"intra"}) + across_classes, f"method.tasks={config.tasks!r}"
+    )
+    mine = miner or (
+        lambda key, embeddings, batch: equations.mine(key, embeddings, batch.labels, config)
+    )
     task = self_supervised_task(config)
     layers = Heads(embedding_tasks(config), config.embedding_dim)
     average = heads.Embedding(0, "avg")
@@ -89,37 +98,53 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         height, width = batch.images.shape[2:4]
         if task == "rotnet" and height != width:
             raise ConfigError(
-                f"method.selfsimilarity='rotnet': rotation by quarter turns needs square images, but these are "
+                "method.selfsimilarity='rotnet': rotation by quarter turns needs square images, "
+                "but these "
+                "are "
                 f"{width}x{height}; set data.crop"
             )
         keys = jax.random.split(key, 4)
         params, model_state = heads.init(backbone, average, keys, batch)
-        params["heads"], _ = functional.init(layers, keys[1], functional.struct(1, backbone.channels))
+        params["heads"], _ = functional.init(
+            layers, keys[1], functional.struct(1, backbone.channels)
+        )
         params |= equations.loss_init(keys[2], config, data.classes)
         if task == "contrast":
             queue = jnp.zeros((config.queue_batches * len(batch.labels), config.embedding_dim))
             model_state |= {"key": key_network(params, model_state), "queue": queue}
-        task_params, task_state = self_supervision.init(keys[3], config, backbone.channels, data.images)
+        task_params, task_state = self_supervision.init(
+            keys[3], config, backbone.channels, data.images
+        )
         return params | task_params, model_state | task_state
 
     def encode(
-        params: PyTree, model_state: PyTree, images: jax.Array, *, train: bool, key: jax.Array | None = None
+        params: PyTree,
+        model_state: PyTree,
+        images: jax.Array,
+        *,
+        train: bool,
+        key: jax.Array | None = None,
     ) -> tuple[Encoded, PyTree]:
-        key_first, key_second, key_turns = (None, None, None) if key is None else jax.random.split(key, 3)
+        key_first, key_second, key_turns = (
+            (None, None, None) if key is None else jax.random.split(key, 3)
+        )
         features, next_state = pool(params, model_state, images, train=train, key=key_first)
         encoded = Encoded(features, functional.apply(layers, params["heads"], {}, features)[0])
         if not train:
             return encoded, next_state
 
         def second_pass(images: jax.Array) -> jax.Array:
-            """Features of further images; the other tasks' batch statistics do not depend on them."""
+            """Features of further images; the other tasks' batch statistics do not depend on
+            them."""
             return pool(params, model_state, images[None], train=True, key=key_second)[0]
 
         match task:
             case "contrast":
                 encoded = encoded._replace(keys=key_outputs(model_state["key"], images[1]))
             case "spread":
-                encoded = encoded._replace(second_views=selfsimilarity(params["heads"], second_pass(images[1])))
+                encoded = encoded._replace(
+                    second_views=selfsimilarity(params["heads"], second_pass(images[1]))
+                )
             case "rotnet":
                 assert key_turns is not None, "training needs a key"
                 turns = self_supervision.random_turns(key_turns, images.shape[1])
@@ -128,14 +153,27 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         return encoded, next_state
 
     def loss(
-        params: PyTree, model_state: PyTree, encoded: Encoded, batch: Batch, step: jax.Array, key: jax.Array
+        params: PyTree,
+        model_state: PyTree,
+        encoded: Encoded,
+        batch: Batch,
+        step: jax.Array,
+        key: jax.Array,
     ) -> tuple[jax.Array, Aux]:
         triplets = mine(key, lax.stop_gradient(encoded.embeddings), batch)
         value, terms = equations.loss(
-            params, encoded.embeddings, batch.labels, triplets, encoded.keys, model_state.get("queue"), config
+            params,
+            encoded.embeddings,
+            batch.labels,
+            triplets,
+            encoded.keys,
+            model_state.get("queue"),
+            config,
         )
         if task is not None and task != "contrast":
-            term, model_state = self_supervision.loss(task, params, model_state, encoded, batch.index)
+            term, model_state = self_supervision.loss(
+                task, params, model_state, encoded, batch.index
+            )
             terms["selfsimilarity"] = term
             value = value + config.alpha_selfsimilarity * term
         return value, Aux(model_state, terms, carry=encoded.keys)
@@ -146,28 +184,40 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
 
     def after(params: PyTree, model_state: PyTree, keys: jax.Array) -> PyTree:
         network = model_state["key"]
-        averages = {name: moving_average(network[name], params[name], config.momentum) for name in AVERAGED}
-        return {**model_state, "key": {**network, **averages}, "queue": enqueue(model_state["queue"], keys)}
+        averages = {
+            name: moving_average(network[name], params[name], config.momentum) for name in AVERAGED
+        }
+        return {
+            **model_state,
+            "key": {**network, **averages},
+            "queue": enqueue(model_state["queue"], keys),
+        }
 
     def fill(params: PyTree, model_state: PyTree, batches: Iterable[Batch]) -> PyTree:
         @jax.jit
         def push(network: PyTree, queue: jax.Array, images: jax.Array) -> jax.Array:
             return enqueue(queue, key_outputs(network, images))
 
-        network = key_network(params, model_state)  # a warm start may have replaced the parameters since `init`
+        network = key_network(
+            params, model_state
+        )  # a warm start may have replaced the parameters since `init`
         queue, filled = model_state["queue"], 0
         for images in (batch.images[0] for batch in batches):
             queue, filled = push(network, queue, images), filled + len(images)
             if filled >= len(queue):
                 return {**model_state, "key": network, "queue": queue}
-        raise DataError(f"{filled} images cannot fill a queue of {len(queue)}: lower method.queue_batches")
+        raise DataError(
+            f"{filled} images cannot fill a queue of {len(queue)}: lower method.queue_batches"
+        )
 
     def pooled_features(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         return pool(params, model_state, images[None], train=False)[0]
 
     groups = GROUPS + (("classifier",) if task in CLASSIFIERS else ())
     recluster = Refresh(
-        self_supervision.CLUSTER_EPOCHS, pooled_features, partial(self_supervision.recluster, config=config)
+        self_supervision.CLUSTER_EPOCHS,
+        pooled_features,
+        partial(self_supervision.recluster, config=config),
     )
     hooks = Hooks(
         after=after if task == "contrast" else None,

@@ -31,15 +31,23 @@ def _needs(what: str, holds: Callable[["Config"], Any]) -> Needs:
 
 
 def _task(*names: Task) -> Needs:
-    return _needs(f"{' or '.join(names)} in method.tasks", lambda c: not set(names).isdisjoint(c.tasks))
+    return _needs(
+        f"{' or '.join(names)} in method.tasks", lambda c: not set(names).isdisjoint(c.tasks)
+    )
 
 
 TRIPLETS = _needs("a task with triplets in method.tasks", lambda c: ranking_tasks(c))
-BOUNDARIES = _needs("method.base='margin' and a task with triplets", lambda c: c.base == "margin" and ranking_tasks(c))
+BOUNDARIES = _needs(
+    "method.base='margin' and a task with triplets",
+    lambda c: c.base == "margin" and ranking_tasks(c),
+)
 DIVERSE = _needs("method.learners='diverse'", lambda c: c.learners == "diverse")
-DECORRELATED = _needs("two tasks that method.directions decorrelate", lambda c: decorrelation_weights(c))
+DECORRELATED = _needs(
+    "two tasks that method.directions decorrelate", lambda c: decorrelation_weights(c)
+)
 DANCE = _needs(
-    "the task selfsimilarity with method.selfsimilarity='contrast'", lambda c: self_supervised_task(c) == "contrast"
+    "the task selfsimilarity with method.selfsimilarity='contrast'",
+    lambda c: self_supervised_task(c) == "contrast",
 )
 PRINTED_DANCE = _needs(
     "method.equations='paper' and DaNCE with method.dance other than 'off'",
@@ -53,7 +61,8 @@ class Config:
 
     name: str = "diva"
     tasks: Annotated[tuple[Task, ...], NonEmpty] = TASKS  # tasks to train
-    # "discriminative" trains every task with discriminative triplets: the ensemble to which the paper compares DiVA.
+    # "discriminative" trains every task with discriminative triplets: the ensemble to which the
+    # paper compares DiVA.
     learners: Literal["diverse", "discriminative"] = "diverse"
     embedding_dim: PositiveInt = 128  # D of each task
     # Weight of this loss; the discriminative loss has weight 1.
@@ -66,20 +75,21 @@ class Config:
     margin: Annotated[NonNegative, TRIPLETS] = 0.2  # margin of that loss
     # Initial boundary of the margin loss, which is learned per class and task.
     beta: Annotated[Positive, BOUNDARIES] = 1.2
-    # Shared triplets: discriminative triplets after permuting the labels; or three different classes with a
-    # distance-weighted negative ("standard").
+    # Shared triplets: discriminative triplets after permuting the labels; or three different
+    # classes with a distance-weighted negative ("standard").
     shared: Annotated[Literal["random", "standard"], _task("shared"), DIVERSE] = "random"
     # The self-similarity task: DaNCE ("contrast") or one of the tasks in `self_supervision`.
     selfsimilarity: Annotated[SelfSupervision, _task("selfsimilarity")] = "contrast"
-    # Weights of DaNCE: normalised over the queries, as in the code first published ("original"); over the queue, as in
-    # its later correction ("fixed"); all 1, which is plain NCE ("off").
+    # Weights of DaNCE: normalised over the queries, as in the code first published ("original");
+    # over the queue, as in its later correction ("fixed"); all 1, which is plain NCE ("off").
     dance: Annotated[Literal["original", "fixed", "off"], DANCE] = "original"
     # Upper bound of 1/q with equations="paper", which does not give it.
     dance_lambda: Annotated[Positive, PRINTED_DANCE] = 1.0
     temperature: Annotated[Positive, DANCE] = 0.01  # tau of DaNCE; 0.1 in the paper
     queue_batches: Annotated[PositiveInt, DANCE] = 30  # length of the queue in batches
     momentum: Annotated[Probability, DANCE] = 0.9  # momentum of the key network
-    # Decorrelated pairs, source-target, used if both tasks have an embedding; psi maps the source to the target.
+    # Decorrelated pairs, source-target, used if both tasks have an embedding; psi maps the source
+    # to the target.
     directions: tuple[str, ...] = tuple(f"{task}-discriminative" for task in TASKS[1:])
     # Weight of each direction, or one for all.
     rho: Annotated[tuple[NonNegative, ...], DECORRELATED] = (1500.0,)
@@ -89,15 +99,31 @@ class Config:
     def __post_init__(self) -> None:
         weighted = {task for task, weight in zip(TASKS, self.ensemble, strict=True) if weight > 0}
         pairs = {f"{a}-{b}" for a in TASKS for b in TASKS if a != b}
-        combined = f"cannot be combined with selfsimilarity={self.selfsimilarity!r}; set the latter to 'contrast'"
-        tested = f"must have a positive weight for one of tasks={self.tasks!r} that has an embedding"
-        source_target = "must be source-target pairs of two different tasks from " + ", ".join(TASKS)
+        combined = (
+            f"cannot be combined with selfsimilarity={self.selfsimilarity!r}; set the "
+            "latter to "
+            "'contrast'"
+        )
+        tested = (
+            f"must have a positive weight for one of tasks={self.tasks!r} that has an embedding"
+        )
+        source_target = "must be source-target pairs of two different tasks from " + ", ".join(
+            TASKS
+        )
         numbers = "must hold one number, or one per direction in directions"
         for field, holds, rule in (
             ("tasks", len(set(self.tasks)) == len(self.tasks), "must not repeat a name"),
-            ("directions", len(set(self.directions)) == len(self.directions), "must not repeat a name"),
+            (
+                "directions",
+                len(set(self.directions)) == len(self.directions),
+                "must not repeat a name",
+            ),
             ("learners", self.learners == "diverse" or self.selfsimilarity == "contrast", combined),
-            ("selfsimilarity", embedding_tasks(self), f"has no embedding; add another task to tasks={self.tasks!r}"),
+            (
+                "selfsimilarity",
+                embedding_tasks(self),
+                f"has no embedding; add another task to tasks={self.tasks!r}",
+            ),
             ("ensemble", weighted & set(embedding_tasks(self)), tested),
             ("directions", set(self.directions) <= pairs, source_target),
             ("rho", len(self.rho) in (1, len(self.directions)), numbers),
@@ -112,7 +138,8 @@ def embedding_tasks(config: Config) -> tuple[Task, ...]:
 
 
 def weighted_parts(config: Config) -> tuple[tuple[str, int, int], ...]:
-    """The tasks with a positive weight at test time and the columns of their embedding, as in `Hooks.parts`."""
+    """The tasks with a positive weight at test time and the columns of their embedding, as in
+    `Hooks.parts`."""
     dim, weights = config.embedding_dim, dict(zip(TASKS, config.ensemble, strict=True))
     parts = enumerate(embedding_tasks(config))
     return tuple((task, i * dim, (i + 1) * dim) for i, task in parts if weights[task] > 0)
@@ -126,7 +153,11 @@ def ranking_tasks(config: Config) -> tuple[Task, ...]:
 
 def self_supervised_task(config: Config) -> SelfSupervision | None:
     """The self-supervised task; None if it is off or trained with triplets."""
-    return config.selfsimilarity if "selfsimilarity" in config.tasks and config.learners == "diverse" else None
+    return (
+        config.selfsimilarity
+        if "selfsimilarity" in config.tasks and config.learners == "diverse"
+        else None
+    )
 
 
 def decorrelation_weights(config: Config) -> dict[str, float]:

@@ -5,12 +5,14 @@
     rotnet        Gidaris et al., ICLR 2018: predicts by how many quarter turns an image was rotated
     deepcluster   Caron et al., ECCV 2018: predicts the k-means cluster of an image
 
-For instance discrimination the paper cites the first, while the authors' code implements the second. Their RotNet
-predicts rotations of images that were never rotated; here the images are rotated.
+For instance discrimination the paper cites the first, while the authors' code implements the
+second. Their RotNet predicts rotations of images that were never rotated; here the images are
+rotated.
 
-Second views and rotated images have a separate forward pass, which does not update the running batch statistics:
-the other tasks see the same upright images with the same normalisation, whichever self-supervised task is used.
-"""
+Second views and rotated images have a separate forward pass, which does not update the running
+batch statistics: the other tasks see the same upright images with the same normalisation, whichever
+self-supervised task is used.
+"""  # noqa: E501
 
 from typing import NamedTuple
 
@@ -25,66 +27,93 @@ from dml_jax.backbones.layers import Dense, normal
 from dml_jax.evaluation import kmeans
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods.contract import PyTree
-from dml_jax.methods.diva.options import CLASSIFIERS, Config, Figure4Task, SelfSupervision, self_supervised_task
+from dml_jax.methods.diva.options import (
+    CLASSIFIERS,
+    Config,
+    Figure4Task,
+    SelfSupervision,
+    self_supervised_task,
+)
 from dml_jax.numerics import at_least_float32, unit
 
 TURNS = 4
 # The values of the authors' code.
 TEMPERATURE = 0.1  # "instance" and "spread"
 MEMORY_MOMENTUM = 0.5  # "instance"
-CLUSTERS, CLUSTER_EPOCHS, KMEANS_ITERATIONS = 300, 2, 20  # "deepcluster"; epochs between two clusterings
+CLUSTERS, CLUSTER_EPOCHS, KMEANS_ITERATIONS = (
+    300,
+    2,
+    20,
+)  # "deepcluster"; epochs between two clusterings
 
 
 class Encoded(NamedTuple):
-    """Outputs of `Method.encode`, one row per image; optional ones are set in training, for the task that uses them."""
+    """Outputs of `Method.encode`, one row per image; optional ones are set in training, for the
+    task that uses them."""
 
     features: jax.Array  # float [B, K], pooled features of the first views
     embeddings: dict[str, jax.Array]  # float [B, D] of unit length by task, of the first views
-    # DaNCE: float [B, D] of unit length, selfsimilarity embeddings of the second views by the key network.
+    # DaNCE: float [B, D] of unit length, selfsimilarity embeddings of the second views by the key
+    # network.
     keys: jax.Array | None = None
     # "spread": float [B, D] of unit length, selfsimilarity embeddings of the second views.
     second_views: jax.Array | None = None
-    rotated: jax.Array | None = None  # "rotnet": float [B, K], pooled features of the rotated first views
+    rotated: jax.Array | None = (
+        None  # "rotnet": float [B, K], pooled features of the rotated first views
+    )
     turns: jax.Array | None = None  # "rotnet": int [B], quarter turns of each image
 
 
 def instance_discrimination(
     embeddings: jax.Array, memory: jax.Array, index: jax.Array, temperature: float
 ) -> jax.Array:
-    """-log exp(v_i f / t) / sum_n exp(v_n f / t) of each sample, float [B]; the sum is over all N images, not a sample.
+    """-log exp(v_i f / t) / sum_n exp(v_n f / t) of each sample, float [B]; the sum is over all N
+    images, not a sample.
 
-    f are embeddings [B, D], v the memory [N, D], all of unit length; `index` [B] is each sample's row in the memory.
+    f are embeddings [B, D], v the memory [N, D], all of unit length; `index` [B] is each sample's
+    row in the memory.
     """
-    cosines = jnp.matmul(at_least_float32(embeddings), at_least_float32(memory).T, precision=lax.Precision.HIGHEST)
+    cosines = jnp.matmul(
+        at_least_float32(embeddings), at_least_float32(memory).T, precision=lax.Precision.HIGHEST
+    )
     return cross_entropy(cosines / temperature, index)
 
 
-def update_memory(memory: jax.Array, embeddings: jax.Array, index: jax.Array, momentum: float) -> jax.Array:
-    """The memory [N, D] after a batch of embeddings [B, D] of rows `index` [B]: moving averages of unit length.
+def update_memory(
+    memory: jax.Array, embeddings: jax.Array, index: jax.Array, momentum: float
+) -> jax.Array:
+    """The memory [N, D] after a batch of embeddings [B, D] of rows `index` [B]: moving averages of
+    unit length.
 
     Of samples with the same row, the last one counts.
     """
     order = jnp.arange(1, len(index) + 1)
     last = jnp.argmax((index[:, None] == index[None, :]) * order[None, :], axis=1)
     moved = unit(momentum * memory[index] + (1 - momentum) * embeddings.astype(memory.dtype))
-    return memory.at[index].set(moved[last])  # repeated rows get equal values: the order of writes does not matter
+    return memory.at[index].set(
+        moved[last]
+    )  # repeated rows get equal values: the order of writes does not matter
 
 
 def spread(first: jax.Array, second: jax.Array, temperature: float) -> jax.Array:
-    """Instance discrimination within a batch: each view is matched with the other view of its image.
+    """Instance discrimination within a batch: each view is matched with the other view of its
+    image.
 
-    With P_ij the softmax over j != i of x_i x_j / t, and x_k the other view of the image of x_i, the loss is
+    With P_ij the softmax over j != i of x_i x_j / t, and x_k the other view of the image of x_i,
+    the loss is
 
         -log P_ik - sum_(j != k) log(1 - P_ij)
 
-    The gradient flows through x_i only, as in the code of both papers. Two views [B, D] of unit length -> [2B], first
-    for the first views, then for the second.
+    The gradient flows through x_i only, as in the code of both papers. Two views [B, D] of unit
+    length -> [2B], first for the first views, then for the second.
     """
     views = jnp.concatenate([at_least_float32(first), at_least_float32(second)])
     count = len(views)
     own = jnp.eye(count, dtype=bool)
     other = jnp.roll(own, count // 2, axis=1)
-    logits = jnp.matmul(views, lax.stop_gradient(views).T, precision=lax.Precision.HIGHEST) / temperature
+    logits = (
+        jnp.matmul(views, lax.stop_gradient(views).T, precision=lax.Precision.HIGHEST) / temperature
+    )
     logits = jax.nn.log_softmax(jnp.where(own, -jnp.inf, logits), axis=1)
     # Bounded so that 1 - P does not round to 0.
     wrong = jnp.minimum(jnp.exp(logits), 1 - jnp.finfo(logits.dtype).eps)
@@ -102,8 +131,11 @@ def rotate(images: jax.Array, turns: jax.Array) -> jax.Array:
     return turned[turns, jnp.arange(len(images))]
 
 
-def normal_inverse_fan_in(key: jax.Array, shape: tuple[int, ...], dtype: Dtype = jnp.float32) -> jax.Array:
-    """N(0, 1 / inputs^2) for a kernel [inputs, outputs], as DeepCluster's classifier is initialised."""
+def normal_inverse_fan_in(
+    key: jax.Array, shape: tuple[int, ...], dtype: Dtype = jnp.float32
+) -> jax.Array:
+    """N(0, 1 / inputs^2) for a kernel [inputs, outputs], as DeepCluster's classifier is
+    initialised."""
     return normal(key, shape, 1 / shape[0]).astype(dtype)
 
 
@@ -124,24 +156,35 @@ def principal_components(features: np.ndarray, dim: int) -> np.ndarray:
 def recluster(
     params: PyTree, model_state: PyTree, features: np.ndarray, key: jax.Array, config: Config
 ) -> tuple[PyTree, PyTree]:
-    """(params, model_state) with new cluster labels of all training images and a re-initialised classifier.
+    """(params, model_state) with new cluster labels of all training images and a re-initialised
+    classifier.
 
-    `features` are the pooled features of the training images, float [N, K]; clusters are computed from their first
-    `embedding_dim` principal components.
+    `features` are the pooled features of the training images, float [N, K]; clusters are computed
+    from their first `embedding_dim` principal components.
     """
     key_centres, key_classifier = jax.random.split(key)
     seed = int(jax.random.randint(key_centres, (), 0, np.iinfo(np.int32).max))
     points = principal_components(features, config.embedding_dim)
-    clusters = kmeans.fit(points, CLUSTERS, init="random", seed=seed, max_iterations=KMEANS_ITERATIONS)
+    clusters = kmeans.fit(
+        points, CLUSTERS, init="random", seed=seed, max_iterations=KMEANS_ITERATIONS
+    )
     x = functional.struct(1, features.shape[1])
     layer, _ = functional.init(classifier("deepcluster"), key_classifier, x)
-    return {**params, "classifier": layer}, {**model_state, "clusters": jnp.asarray(clusters.assignments, jnp.int32)}
+    return {**params, "classifier": layer}, {
+        **model_state,
+        "clusters": jnp.asarray(clusters.assignments, jnp.int32),
+    }
 
 
-def init(key: jax.Array, config: Config, channels: int, images: int) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
-    """(params, model_state) of the self-supervised task, for K = `channels` features and N = `images`."""
+def init(
+    key: jax.Array, config: Config, channels: int, images: int
+) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
+    """(params, model_state) of the self-supervised task, for K = `channels` features and N =
+    `images`."""
     task, x = self_supervised_task(config), functional.struct(1, channels)
-    params = {"classifier": functional.init(classifier(task), key, x)[0]} if task in CLASSIFIERS else {}
+    params = (
+        {"classifier": functional.init(classifier(task), key, x)[0]} if task in CLASSIFIERS else {}
+    )
     match task:
         case "instance":
             return params, {"memory": unit(jax.random.normal(key, (images, config.embedding_dim)))}
@@ -153,12 +196,15 @@ def init(key: jax.Array, config: Config, channels: int, images: int) -> tuple[di
 def loss(
     task: Figure4Task, params: PyTree, model_state: PyTree, encoded: Encoded, index: jax.Array
 ) -> tuple[jax.Array, PyTree]:
-    """(loss, model_state) of the task on a batch with the positions `index` [B] in the training split."""
+    """(loss, model_state) of the task on a batch with the positions `index` [B] in the training
+    split."""
     match task:
         case "instance":
             x = encoded.embeddings["selfsimilarity"]
             losses = instance_discrimination(x, model_state["memory"], index, TEMPERATURE)
-            memory = update_memory(model_state["memory"], lax.stop_gradient(x), index, MEMORY_MOMENTUM)
+            memory = update_memory(
+                model_state["memory"], lax.stop_gradient(x), index, MEMORY_MOMENTUM
+            )
             model_state = {**model_state, "memory": memory}
         case "spread":
             assert encoded.second_views is not None
@@ -166,9 +212,13 @@ def loss(
         case "rotnet":
             assert encoded.rotated is not None
             assert encoded.turns is not None
-            logits, _ = functional.apply(classifier(task), params["classifier"], {}, encoded.rotated)
+            logits, _ = functional.apply(
+                classifier(task), params["classifier"], {}, encoded.rotated
+            )
             losses = cross_entropy(logits, encoded.turns)
         case "deepcluster":
-            logits, _ = functional.apply(classifier(task), params["classifier"], {}, encoded.features)
+            logits, _ = functional.apply(
+                classifier(task), params["classifier"], {}, encoded.features
+            )
             losses = cross_entropy(logits, model_state["clusters"][index])
     return losses.mean(), model_state

@@ -1,4 +1,5 @@
-"""HIST: hypergraph-induced semantic tuplet loss for deep metric learning (Lim, Yun, Park, Choi, CVPR 2022).
+"""HIST: hypergraph-induced semantic tuplet loss for deep metric learning (Lim, Yun, Park, Choi,
+CVPR 2022).
 
     method         equations, `Config` and `build`
     checkpoints    the authors' checkpoints, for `dml-jax convert`
@@ -22,6 +23,16 @@ from dml_jax.methods.hist.method import (
 )
 
 __all__ = [
-    "GROUPS", "Config", "Distributions", "Embedding", "HypergraphNetwork", "build", "classify", "distances",
-    "distribution_loss", "incidence", "loss", "propagation",
-]  # fmt: skip
+    "GROUPS",
+    "Config",
+    "Distributions",
+    "Embedding",
+    "HypergraphNetwork",
+    "build",
+    "classify",
+    "distances",
+    "distribution_loss",
+    "incidence",
+    "loss",
+    "propagation",
+]

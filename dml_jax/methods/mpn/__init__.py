@@ -1,4 +1,5 @@
-"""MPN: learning intra-batch connections for deep metric learning (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021).
+"""MPN: learning intra-batch connections for deep metric learning (Seidenschwarz, Elezi, Leal-Taixé,
+ICML 2021).
 
     method         equations, `Config` and `build`
     checkpoints    the authors' checkpoints, for `dml-jax convert`
@@ -25,6 +26,18 @@ from dml_jax.methods.mpn.method import (
 )
 
 __all__ = [
-    "GROUPS", "AttentionStatistics", "Config", "Equations", "MessagePassingLayer", "MessagePassingNetwork", "attention",
-    "attention_statistics", "batch_attention", "build", "loss", "normalised", "readout", "refine",
-]  # fmt: skip
+    "GROUPS",
+    "AttentionStatistics",
+    "Config",
+    "Equations",
+    "MessagePassingLayer",
+    "MessagePassingNetwork",
+    "attention",
+    "attention_statistics",
+    "batch_attention",
+    "build",
+    "loss",
+    "normalised",
+    "readout",
+    "refine",
+]

@@ -1,8 +1,17 @@
-"""The authors' checkpoints: one file of their ResNet, and one of the message passing network, their class GNNReID."""
+"""The authors' checkpoints: one file of their ResNet, and one of the message passing network, their
+class GNNReID."""
 
 import numpy as np
 
-from dml_jax.backbones.weights.convert import Checkpoint, Head, Rule, SecondNetwork, numbered, rename, to_jax_axes
+from dml_jax.backbones.weights.convert import (
+    Checkpoint,
+    Head,
+    Rule,
+    SecondNetwork,
+    numbered,
+    rename,
+    to_jax_axes,
+)
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.errors import WeightsError
 
@@ -20,10 +29,13 @@ RULES: tuple[Rule, ...] = (
 
 
 def convert_network(file: StateDict, source: str) -> StateDict:
-    """The arrays of the message passing network by path; their shapes are compared when a run starts from them."""
+    """The arrays of the message passing network by path; their shapes are compared when a run
+    starts from them."""
     tensors = rename(file, RULES)
     if np.any(tensors.pop("neck.bias", 0) != 0):
-        raise WeightsError(f"{source}: bottleneck.0.bias is not zero, but MPN does not train this bias")
+        raise WeightsError(
+            f"{source}: bottleneck.0.bias is not zero, but MPN does not train this bias"
+        )
     converted = {}
     for name, tensor in tensors.items():
         if name.endswith("num_batches_tracked"):
@@ -45,6 +57,8 @@ CHECKPOINT = Checkpoint(
         Head("fc", "method/params/auxiliary", on_features=False),
     ),
     network=SecondNetwork(
-        "message passing network", "gnn_model.node_model.layers.0.att.q_linear.weight", convert_network
+        "message passing network",
+        "gnn_model.node_model.layers.0.att.q_linear.weight",
+        convert_network,
     ),
 )

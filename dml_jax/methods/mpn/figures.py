@@ -3,14 +3,14 @@
   attention     MPN: divergence from uniform, weight on the own class, one node's weights over the kept models
   influence     MPN: images on whose pixels a prediction depends
 
-Attention: divergence from uniform, weight on the own class, and the weights of one node (Fig. 2 of the reproduction,
-[Re] MPN), on one fixed training batch in evaluation mode. With the authors' softmax, whose denominator has 1 added,
-rows sum to less than 1; here they are divided by their sum.
+Attention: divergence from uniform, weight on the own class, and the weights of one node (Fig. 2 of
+the reproduction, [Re] MPN), on one fixed training batch in evaluation mode. With the authors'
+softmax, whose denominator has 1 added, rows sum to less than 1; here they are divided by their sum.
 
-The influence of image j on image i is |d log p_i(y_i) / d x_j|, the norm of the gradient of the log-probability that
-the network assigns to the class of image i, with respect to the pixels of image j. In evaluation mode only message
-passing connects the images.
-"""
+The influence of image j on image i is |d log p_i(y_i) / d x_j|, the norm of the gradient of the
+log-probability that the network assigns to the class of image i, with respect to the pixels of
+image j. In evaluation mode only message passing connects the images.
+"""  # noqa: E501
 
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,11 @@ def reason_not_to(run: FigureInput) -> str:
     method = run.config.method
     if not isinstance(method, Config):
         return f"method {method.name} has no message passing network"
-    return "the run was trained without its network (method.losses=auxiliary)" if method.losses == "auxiliary" else ""
+    return (
+        "the run was trained without its network (method.losses=auxiliary)"
+        if method.losses == "auxiliary"
+        else ""
+    )
 
 
 def attention_findings(run: FigureInput, split: str) -> list[Finding]:
@@ -57,14 +61,21 @@ def attention_findings(run: FigureInput, split: str) -> list[Finding]:
         steps.append(state.step)
         found.append(attention_statistics(rows, labels))
         node_rows.append(rows[-1, :, node])  # of the last layer
-    series = AttentionStatistics(*(np.stack(values) for values in zip(*found, strict=True)))  # [T, L, M]
-    nodes, uniform = np.stack(node_rows, axis=1), float((labels[:, None] == labels).mean())  # nodes: [M, T, B]
+    series = AttentionStatistics(
+        *(np.stack(values) for values in zip(*found, strict=True))
+    )  # [T, L, M]
+    nodes, uniform = (
+        np.stack(node_rows, axis=1),
+        float((labels[:, None] == labels).mean()),
+    )  # nodes: [M, T, B]
     few = "" if run.kept_steps else " Set train.keep_every to see its development."
     return [
         Finding(
             "attention",
-            "Attention on a fixed training batch by layer and head. Left: divergence from uniform weights (0: every "
-            "node attends to all others equally). Right: weight on nodes of the own class; grey line: with uniform "
+            "Attention on a fixed training batch by layer and head. Left: divergence from uniform "
+            "weights (0: every "
+            "node attends to all others equally). Right: weight on nodes of the own class; grey "
+            "line: with uniform "
             f"weights.{few}",
             partial(plot_statistics, steps=steps, series=series, uniform=uniform),
             ("step", "layer", "head", "kl_from_uniform_nats", "own_class_weight"),
@@ -76,7 +87,8 @@ def attention_findings(run: FigureInput, split: str) -> list[Finding]:
         ),
         Finding(
             "attention_node",
-            f"The nodes of this batch to which node {node}, of class {classes[labels[node]]}, attends (last layer, one "
+            f"The nodes of this batch to which node {node}, of class {classes[labels[node]]}, "
+            "attends (last layer, one "
             "panel per head), at several steps. Nodes of its class are between the lines. White is "
             f"the uniform weight, {1 / len(labels):.3f}; red is more, blue is less.",
             partial(plot_node, steps=steps, nodes=nodes, own=labels == labels[node]),
@@ -91,18 +103,27 @@ def attention_findings(run: FigureInput, split: str) -> list[Finding]:
     ]
 
 
-def plot_statistics(path: Path, *, steps: list[int], series: AttentionStatistics, uniform: float) -> None:
+def plot_statistics(
+    path: Path, *, steps: list[int], series: AttentionStatistics, uniform: float
+) -> None:
     figure = drawing.figure(9, 3.4)
     left, right = figure.subplots(1, 2)
     for axes, values in ((left, series.divergence), (right, series.own_class)):
         for layer, head in np.ndindex(*values.shape[1:]):
             axes.plot(
-                steps, values[:, layer, head], color=drawing.SERIES[head % len(drawing.SERIES)],
-                marker=drawing.MARKERS[head % len(drawing.MARKERS)], linestyle=("-", "--", ":", "-.")[layer % 4],
-                markersize=4, linewidth=1.2, label=f"layer {layer + 1}, head {head + 1}",
-            )  # fmt: skip
+                steps,
+                values[:, layer, head],
+                color=drawing.SERIES[head % len(drawing.SERIES)],
+                marker=drawing.MARKERS[head % len(drawing.MARKERS)],
+                linestyle=("-", "--", ":", "-.")[layer % 4],
+                markersize=4,
+                linewidth=1.2,
+                label=f"layer {layer + 1}, head {head + 1}",
+            )
     right.axhline(uniform, color=drawing.GREY, linewidth=1, label="uniform")
-    drawing.style(left).set(title="Divergence from uniform", xlabel="step", ylabel="KL divergence (nats)")
+    drawing.style(left).set(
+        title="Divergence from uniform", xlabel="step", ylabel="KL divergence (nats)"
+    )
     drawing.style(right).set(title="Attention to the own class", xlabel="step", ylabel="weight")
     for axes in (left, right):
         axes.set_ylim(bottom=0)
@@ -111,11 +132,14 @@ def plot_statistics(path: Path, *, steps: list[int], series: AttentionStatistics
 
 
 def plot_node(path: Path, *, steps: list[int], nodes: np.ndarray, own: np.ndarray) -> None:
-    """Draws weights [M, T, B], one panel per head with one row per kept model; `own` [B] are nodes of the own class."""
+    """Draws weights [M, T, B], one panel per head with one row per kept model; `own` [B] are nodes
+    of the own class."""
     from matplotlib.colors import TwoSlopeNorm
 
     heads, uniform = len(nodes), 1 / nodes.shape[-1]
-    norm = TwoSlopeNorm(uniform, min(nodes.min(), 0.999 * uniform), max(nodes.max(), 1.001 * uniform))
+    norm = TwoSlopeNorm(
+        uniform, min(nodes.min(), 0.999 * uniform), max(nodes.max(), 1.001 * uniform)
+    )
     columns = min(heads, 2)
     rows = -(-heads // columns)
     figure = drawing.figure(4.6 * columns + 0.8, (1 + 0.24 * len(steps)) * rows + 0.6)
@@ -123,7 +147,9 @@ def plot_node(path: Path, *, steps: list[int], nodes: np.ndarray, own: np.ndarra
     edges = np.flatnonzero(np.diff(own, prepend=False, append=False)) - 0.5
     for head, (axes, weights) in enumerate(zip(panels, nodes, strict=False)):
         drawing.style(axes)
-        image = axes.imshow(weights, aspect="auto", interpolation="nearest", cmap="RdBu_r", norm=norm)
+        image = axes.imshow(
+            weights, aspect="auto", interpolation="nearest", cmap="RdBu_r", norm=norm
+        )
         for edge in edges:
             axes.axvline(edge, color=drawing.INK, linewidth=1)
         axes.set(title=f"head {head + 1}", yticks=range(len(steps)), yticklabels=steps)
@@ -145,7 +171,8 @@ def gradient_norms(
     labels: jax.Array,
     anchors: jax.Array,
 ) -> jax.Array:
-    """Influence of all images uint8 [1, B, H, W, 3] on the predictions for those at `anchors` int [A]: float [A, B]."""
+    """Influence of all images uint8 [1, B, H, W, 3] on the predictions for those at `anchors` int
+    [A]: float [A, B]."""
     stats = {"neck": model_state["neck"]}
 
     def log_probability(pixels: jax.Array, anchor: jax.Array) -> jax.Array:
@@ -155,11 +182,14 @@ def gradient_norms(
 
     pixels = images.astype(jnp.float32)
     gradient = jax.grad(log_probability)
-    return jax.lax.map(lambda anchor: jnp.sqrt(jnp.sum(gradient(pixels, anchor)[0] ** 2, axis=(1, 2, 3))), anchors)
+    return jax.lax.map(
+        lambda anchor: jnp.sqrt(jnp.sum(gradient(pixels, anchor)[0] ** 2, axis=(1, 2, 3))), anchors
+    )
 
 
 def mean_by_kind(norms: np.ndarray, anchors: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Mean influence [A, B] of the image itself, of others of its class, and of images of other classes."""
+    """Mean influence [A, B] of the image itself, of others of its class, and of images of other
+    classes."""
     itself = np.arange(len(labels))[None, :] == anchors[:, None]
     same = (labels[None, :] == labels[anchors, None]) & ~itself
     kinds = {"the image itself": itself, "same class": same, "other classes": ~same & ~itself}
@@ -167,7 +197,8 @@ def mean_by_kind(norms: np.ndarray, anchors: np.ndarray, labels: np.ndarray) -> 
 
 
 def influence_findings(run: FigureInput, split: str) -> list[Finding]:
-    """The most influential neighbours of some images, and means by kind, of the untrained network and of the model."""
+    """The most influential neighbours of some images, and means by kind, of the untrained network
+    and of the model."""
     batch = run.training_batch
     labels = np.asarray(batch.labels)
     anchors = np.unique(labels, return_index=True)[1][:ANCHORS]  # one of each class
@@ -179,20 +210,36 @@ def influence_findings(run: FigureInput, split: str) -> list[Finding]:
         models.append(("influence_untrained", " before training", untrained))
     pictures, classes, found = run.split("batch"), run.split("train").classes, []
     for name, which, model in models:
-        result = compute(model.params, model.model_state, batch.images, batch.labels, jnp.asarray(anchors))
+        result = compute(
+            model.params, model.model_state, batch.images, batch.labels, jnp.asarray(anchors)
+        )
         norms = np.asarray(result, np.float64)
-        means = ", ".join(f"{kind} {mean:.2g}" for kind, mean in mean_by_kind(norms, anchors, labels).items())
-        strips = [strip(pictures, anchor, influence) for anchor, influence in zip(anchors.tolist(), norms, strict=True)]
+        means = ", ".join(
+            f"{kind} {mean:.2g}" for kind, mean in mean_by_kind(norms, anchors, labels).items()
+        )
+        strips = [
+            strip(pictures, anchor, influence)
+            for anchor, influence in zip(anchors.tolist(), norms, strict=True)
+        ]
         finding = Finding(
             name,
-            f"Images of a training batch (left) and the other images that influence their predicted probability "
-            f"most{which}. Below each: its share of the influence of all other images. Solid blue frames: same class; "
-            "dashed orange frames: another class. Mean norms of the gradient with respect to the pixels (0 to 255): "
+            "Images of a training batch (left) and the other images that influence their "
+            "predicted probability "
+            f"most{which}. Below each: its share of the influence of all other images. Solid blue "
+            "frames: same class; "
+            "dashed orange frames: another class. Mean norms of the gradient with respect to the "
+            "pixels (0 to 255): "
             f"{means}.",
             partial(drawing.plot_pictures, rows=strips),
             ("image", "neighbor", "class", "class_of_neighbor", "gradient_norm"),
             [
-                (int(anchor), neighbor, classes[labels[anchor]], classes[labels[neighbor]], float(norms[row, neighbor]))
+                (
+                    int(anchor),
+                    neighbor,
+                    classes[labels[anchor]],
+                    classes[labels[neighbor]],
+                    float(norms[row, neighbor]),
+                )
                 for row, anchor in enumerate(anchors)
                 for neighbor in range(len(labels))
             ],
@@ -214,6 +261,13 @@ def strip(batch: Split, anchor: int, influence: np.ndarray) -> list[Picture]:
 
 
 FIGURES = {
-    "attention": Figure("Attention of the message passing network", attention_findings, reason_not_to, by_split=False),
-    "influence": Figure("Influence of the batch on a prediction", influence_findings, reason_not_to, by_split=False),
+    "attention": Figure(
+        "Attention of the message passing network",
+        attention_findings,
+        reason_not_to,
+        by_split=False,
+    ),
+    "influence": Figure(
+        "Influence of the batch on a prediction", influence_findings, reason_not_to, by_split=False
+    ),
 }

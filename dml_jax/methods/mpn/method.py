@@ -1,7 +1,9 @@
-"""MPN: learning intra-batch connections for deep metric learning (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021).
+"""MPN: learning intra-batch connections for deep metric learning (Seidenschwarz, Elezi, Leal-Taixé,
+ICML 2021).
 
-The images of a batch are the nodes of a complete graph with self loops. L layers of message passing with M attention
-heads refine their embeddings f. Two label-smoothed cross-entropies LS with temperature T are minimised together:
+The images of a batch are the nodes of a complete graph with self loops. L layers of message passing
+with M attention heads refine their embeddings f. Two label-smoothed cross-entropies LS with
+temperature T are minimised together:
 
     h_i^0      = f_i
     a_ij^m     = softmax_j (W_q^m h_i)^T (W_k^m h_j) / sqrt(d)                       eq. 3, messages from j to i
@@ -10,16 +12,17 @@ heads refine their embeddings f. Two label-smoothed cross-entropies LS with temp
     h_i'       = LayerNorm(FF(g_i) + g_i)                                            eq. 6
     L          = LS(U f / T) + LS(V h^L / T)                                         auxiliary loss and MPN loss
 
-The published results come from code that differs from these equations: the denominator of the softmax has 1 added to
-it, scores are divided by sqrt(d / M), projections have biases, one linear layer follows the concatenated heads and
-another, applied to f / |f|, precedes the first message passing layer, and batch normalisation without a bias precedes V
-(`equations="authors"`).
+The published results come from code that differs from these equations: the denominator of the
+softmax has 1 added to it, scores are divided by sqrt(d / M), projections have biases, one linear
+layer follows the concatenated heads and another, applied to f / |f|, precedes the first message
+passing layer, and batch normalisation without a bias precedes V (`equations="authors"`).
 
-The network is used in training only, unless it also refines the test embeddings, in batches of reciprocal neighbours
-or the other batches of the paper's appendix C (`evaluation.refine`). It then starts from the stored embeddings, which
-have unit length, whichever equations are chosen. Expected R@1 with ResNet-50, 512-d: CUB 70.3, Cars196 88.1, SOP 81.4,
-In-Shop 92.8 (the authors); 70.1, 87.3, 81.0, 92.5 (reproduction in the ML Reproducibility Challenge).
-"""
+The network is used in training only, unless it also refines the test embeddings, in batches of
+reciprocal neighbours or the other batches of the paper's appendix C (`evaluation.refine`). It then
+starts from the stored embeddings, which have unit length, whichever equations are chosen. Expected
+R@1 with ResNet-50, 512-d: CUB 70.3, Cars196 88.1, SOP 81.4, In-Shop 92.8 (the authors); 70.1, 87.3,
+81.0, 92.5 (reproduction in the ML Reproducibility Challenge).
+"""  # noqa: E501
 
 import functools
 from typing import Annotated, Literal, NamedTuple
@@ -33,20 +36,49 @@ from jax import lax
 from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import Dense, LayerNorm, Pooling, attend, attention_weights, normal_init
-from dml_jax.config.fields import AtLeastTwo, Effect, Fraction, Needs, Positive, PositiveInt, require, section
+from dml_jax.backbones.layers import (
+    Dense,
+    LayerNorm,
+    Pooling,
+    attend,
+    attention_weights,
+    normal_init,
+)
+from dml_jax.config.fields import (
+    AtLeastTwo,
+    Effect,
+    Fraction,
+    Needs,
+    Positive,
+    PositiveInt,
+    require,
+    section,
+)
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods import heads
-from dml_jax.methods.contract import Aux, Batch, Encode, Hooks, Method, PyTree, Teaching, TrainingSet
+from dml_jax.methods.contract import (
+    Aux,
+    Batch,
+    Encode,
+    Hooks,
+    Method,
+    PyTree,
+    Teaching,
+    TrainingSet,
+)
 from dml_jax.numerics import at_least_float32, unit
 
 Equations = Literal["authors", "transformer", "paper"]
 GROUPS = ("backbone", "embedding", "auxiliary", "mpn")  # parameter groups
-PASSING = Needs("message passing (method.losses='both' or 'mpn')", lambda c: c.method.losses != "auxiliary")
-RECIPROCAL = Needs("'reciprocal' in evaluation.refine", lambda c: "reciprocal" in c.evaluation.refine)
+PASSING = Needs(
+    "message passing (method.losses='both' or 'mpn')", lambda c: c.method.losses != "auxiliary"
+)
+RECIPROCAL = Needs(
+    "'reciprocal' in evaluation.refine", lambda c: "reciprocal" in c.evaluation.refine
+)
 
 
 @section
@@ -61,14 +93,20 @@ class Config:
     # Classify the concatenated outputs of all layers instead of the last layer's.
     concatenate: Annotated[bool, PASSING] = False
     embedding_dim: PositiveInt = 512  # d
-    losses: Literal["both", "auxiliary", "mpn"] = "both"  # "auxiliary": without the message passing network
+    losses: Literal["both", "auxiliary", "mpn"] = (
+        "both"  # "auxiliary": without the message passing network
+    )
     temperature: Positive = 0.2  # T, divides the logits of both losses
     smoothing: Fraction = 0.1  # epsilon of the label smoothing
-    dropout: Annotated[Fraction, PASSING] = 0.1  # rate for attention weights, messages, and twice in FF
+    dropout: Annotated[Fraction, PASSING] = (
+        0.1  # rate for attention weights, messages, and twice in FF
+    )
     pooling: Pooling = "max"  # pooling of the feature map
     # Reciprocal neighbours for the batches at test time.
     k: Annotated[AtLeastTwo, RECIPROCAL, Effect.NONE] = 30
-    k_r: Annotated[AtLeastTwo, RECIPROCAL, Effect.NONE] = 7  # images per batch at test time, including the query
+    k_r: Annotated[AtLeastTwo, RECIPROCAL, Effect.NONE] = (
+        7  # images per batch at test time, including the query
+    )
 
     def __post_init__(self) -> None:
         rule = f"must divide embedding_dim={self.embedding_dim}"
@@ -80,7 +118,8 @@ NODES = 2048  # nodes refined at once at test time
 
 
 def attention(queries: jax.Array, keys: jax.Array, equations: Equations) -> jax.Array:
-    """Attention weights a [..., M, R, S] (eq. 3) from W_q h of R receivers and W_k h of S senders, [..., M, d / M]."""
+    """Attention weights a [..., M, R, S] (eq. 3) from W_q h of R receivers and W_k h of S senders,
+    [..., M, d / M]."""
     heads, size = queries.shape[-2:]
     scale = (heads * size if equations == "paper" else size) ** -0.5
     authors = equations == "authors"
@@ -93,8 +132,11 @@ class MessagePassingLayer(nn.Module):
     config: Config
 
     @nn.compact
-    def __call__(self, receivers: jax.Array, senders: jax.Array, train: bool) -> tuple[jax.Array, jax.Array]:
-        """(updated receivers [..., R, d], attention weights before dropout [..., M, R, S]) from senders [..., S, d]."""
+    def __call__(
+        self, receivers: jax.Array, senders: jax.Array, train: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        """(updated receivers [..., R, d], attention weights before dropout [..., M, R, S]) from
+        senders [..., S, d]."""
         d, printed = self.config.embedding_dim, self.config.equations == "paper"
         # U(±sqrt(3 / d)) is Xavier's for a square matrix; "key_value" holds two of them.
         projection = functools.partial(
@@ -106,7 +148,9 @@ class MessagePassingLayer(nn.Module):
         dropout = nn.Dropout(self.config.dropout, deterministic=not train)
         split_heads = lambda x: x.reshape(*x.shape[:-1], -1, d // self.config.heads)  # noqa: E731
         queries = split_heads(projection(d, name="query")(receivers))
-        keys, values = jnp.split(split_heads(projection(2 * d, name="key_value")(senders)), 2, axis=-2)
+        keys, values = jnp.split(
+            split_heads(projection(2 * d, name="key_value")(senders)), 2, axis=-2
+        )
         weights = attention(queries, keys, self.config.equations)
         message = attend(dropout(weights), values)
         if not printed:
@@ -124,7 +168,9 @@ class MessagePassingNetwork(nn.Module):
 
     def setup(self) -> None:
         config = self.config
-        self.layers = [MessagePassingLayer(config, name=f"layer{i + 1}") for i in range(config.layers)]
+        self.layers = [
+            MessagePassingLayer(config, name=f"layer{i + 1}") for i in range(config.layers)
+        ]
         if config.equations == "paper":
             self.classifier = Dense(self.classes)
         else:
@@ -159,11 +205,14 @@ class MessagePassingNetwork(nn.Module):
 
     def classify(self, refined: jax.Array, train: bool) -> jax.Array:
         """Refined nodes [N, d] or [N, L d] -> logits [N, C]."""
-        return self.classifier(refined if self.config.equations == "paper" else self.neck(refined, train))
+        return self.classifier(
+            refined if self.config.equations == "paper" else self.neck(refined, train)
+        )
 
 
 def readout(outputs: list[tuple[jax.Array, jax.Array]], config: Config) -> jax.Array:
-    """The refined nodes: h^L [N, d], or h^1 to h^L concatenated [N, L d]; `outputs` as from `propagate`."""
+    """The refined nodes: h^L [N, d], or h^1 to h^L concatenated [N, L d]; `outputs` as from
+    `propagate`."""
     nodes = [h for h, _ in outputs]
     return jnp.concatenate(nodes, axis=-1) if config.concatenate else nodes[-1]
 
@@ -178,8 +227,8 @@ def loss(
 ) -> tuple[jax.Array, tuple[PyTree, dict[str, jax.Array]]]:
     """(L, (stats, terms)) of a batch of embeddings f [N, d] of any norm.
 
-    `params` are "auxiliary" and "mpn", as far as `losses` needs them; `stats` the network's batch statistics; `key` is
-    for the dropout, and not needed if its rate is 0.
+    `params` are "auxiliary" and "mpn", as far as `losses` needs them; `stats` the network's batch
+    statistics; `key` is for the dropout, and not needed if its rate is 0.
     """
     config, terms = network.config, {}
 
@@ -191,13 +240,19 @@ def loss(
         terms["loss_auxiliary"] = smoothed(scores)
     if config.losses != "auxiliary":
         rngs = None if key is None else {"dropout": key}
-        (_, logits), stats = functional.apply(network, params["mpn"], stats, embeddings, True, rngs=rngs, mutable=True)
+        (_, logits), stats = functional.apply(
+            network, params["mpn"], stats, embeddings, True, rngs=rngs, mutable=True
+        )
         terms["loss_mpn"] = smoothed(logits)
     return jnp.stack(list(terms.values())).sum(), (stats, terms)
 
 
 def refine(
-    params: PyTree, embeddings: jax.Array, batches: jax.Array, network: MessagePassingNetwork, first: int = 1
+    params: PyTree,
+    embeddings: jax.Array,
+    batches: jax.Array,
+    network: MessagePassingNetwork,
+    first: int = 1,
 ) -> jax.Array:
     """Message passing at test time in batches int [B, S] of rows of embeddings [n, d].
 
@@ -221,9 +276,14 @@ class AttentionStatistics(NamedTuple):
 
 
 def batch_attention(
-    encode: Encode, network: MessagePassingNetwork, params: PyTree, model_state: PyTree, images: jax.Array
+    encode: Encode,
+    network: MessagePassingNetwork,
+    params: PyTree,
+    model_state: PyTree,
+    images: jax.Array,
 ) -> jax.Array:
-    """Attention weights float [layer, head, receiver, sender] of a batch of images uint8 [1, B, H, W, 3]."""
+    """Attention weights float [layer, head, receiver, sender] of a batch of images uint8 [1, B, H,
+    W, 3]."""
     embeddings, _ = encode(params, model_state, images, train=False)
     variables = {"params": params["mpn"]}
     nodes: PyTree = network.apply(variables, embeddings, method="initial_nodes")
@@ -232,10 +292,13 @@ def batch_attention(
 
 
 def attention_statistics(rows: np.ndarray, labels: np.ndarray) -> AttentionStatistics:
-    """AttentionStatistics of attention weights float [L, M, B, B], not negative with row sums 1, for labels int [B]."""
+    """AttentionStatistics of attention weights float [L, M, B, B], not negative with row sums 1,
+    for labels int [B]."""
     own = labels[:, None] == labels[None, :]
     logs = np.log(np.where(rows > 0, rows * rows.shape[-1], 1))
-    return AttentionStatistics(np.sum(rows * logs, axis=-1).mean(axis=-1), np.sum(rows * own, axis=-1).mean(axis=-1))
+    return AttentionStatistics(
+        np.sum(rows * logs, axis=-1).mean(axis=-1), np.sum(rows * own, axis=-1).mean(axis=-1)
+    )
 
 
 def normalised(attention: np.ndarray | jax.Array) -> np.ndarray:
@@ -266,7 +329,12 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     encode = heads.encoder(backbone, embedding)
 
     def batch_loss(
-        params: PyTree, model_state: PyTree, encoded: jax.Array, batch: Batch, step: jax.Array, key: jax.Array
+        params: PyTree,
+        model_state: PyTree,
+        encoded: jax.Array,
+        batch: Batch,
+        step: jax.Array,
+        key: jax.Array,
     ) -> tuple[jax.Array, Aux]:
         stats = {"neck": model_state["neck"]}
         value, (stats, terms) = loss(params, stats, encoded, batch.labels, network, key)
@@ -294,21 +362,35 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         groups: Groups | None = None,
     ) -> jax.Array:
         if groups is not None:
-            positions = np.unique(groups.batches[:, : groups.refined], return_index=True)[1]  # each row's first node
-            return refine_groups(params["mpn"], queries, groups.batches, positions, first=groups.refined)
+            positions = np.unique(groups.batches[:, : groups.refined], return_index=True)[
+                1
+            ]  # each row's first node
+            return refine_groups(
+                params["mpn"], queries, groups.batches, positions, first=groups.refined
+            )
         if gallery is not None and config.concatenate and config.layers > 1:
             raise ConfigError(
-                f"method.concatenate=True: refined queries have {config.layers * config.embedding_dim} dimensions and "
-                f"the gallery {config.embedding_dim}; refine among the queries alone, or train without concatenation"
+                "method.concatenate=True: refined queries have "
+                f"{config.layers * config.embedding_dim} dimensions and "
+                f"the gallery {config.embedding_dim}; refine among the queries alone, or train "
+                "without concatenation"
             )
-        sets = refinement_batches.reciprocal_sets(queries, gallery, k=config.k, size=config.k_r, rule=rule)
+        sets = refinement_batches.reciprocal_sets(
+            queries, gallery, k=config.k, size=config.k_r, rule=rule
+        )
         embeddings = queries if gallery is None else jnp.concatenate([queries, gallery])
-        return refine_groups(params["mpn"], embeddings, sets.batches, np.arange(len(queries)), first=1)
+        return refine_groups(
+            params["mpn"], embeddings, sets.batches, np.arange(len(queries)), first=1
+        )
 
     def group(path: tuple[str, ...]) -> str:
-        return "mpn" if path[0] == "neck" else path[0]  # these batch statistics belong to the network
+        return (
+            "mpn" if path[0] == "neck" else path[0]
+        )  # these batch statistics belong to the network
 
-    def diagnose(params: PyTree, model_state: PyTree, images: jax.Array, labels: np.ndarray) -> dict[str, float]:
+    def diagnose(
+        params: PyTree, model_state: PyTree, images: jax.Array, labels: np.ndarray
+    ) -> dict[str, float]:
         """AttentionStatistics, averaged over layers and heads."""
         rows = normalised(batch_attention(encode, network, params, model_state, images))
         found = attention_statistics(rows, labels)

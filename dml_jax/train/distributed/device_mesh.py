@@ -1,5 +1,5 @@
-"""Mesh and shardings: one axis over all devices of all hosts. Batches are split along it, and tables of classes may be;
-all else is replicated."""
+"""Mesh and shardings: one axis over all devices of all hosts. Batches are split along it, and
+tables of classes may be; all else is replicated."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,7 +28,8 @@ def make() -> Mesh:
 
 @cache
 def compiler_options(mesh: Mesh) -> dict[str, str]:
-    """Options for the training step and for embedding: on CPUs, steps are faster without YNNPACK's matrix products."""
+    """Options for the training step and for embedding: on CPUs, steps are faster without YNNPACK's
+    matrix products."""
     if mesh.devices.flat[0].platform != "cpu":
         return {}
     options = {"xla_cpu_experimental_ynn_fusion_type": ""}
@@ -48,8 +49,11 @@ def row_sharded(mesh: Mesh, axis: int = 0) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
 
 
-def shardings(mesh: Mesh, tree: PyTree, class_axis: Callable[[tuple[str, ...]], int | None] = no_classes) -> PyTree:
-    """The sharding of each leaf of variables or an optimizer's state, whose paths end like the parameters'."""
+def shardings(
+    mesh: Mesh, tree: PyTree, class_axis: Callable[[tuple[str, ...]], int | None] = no_classes
+) -> PyTree:
+    """The sharding of each leaf of variables or an optimizer's state, whose paths end like the
+    parameters'."""
 
     def one(path: Any, leaf: Any) -> NamedSharding:
         keys = tuple(part.key for part in path if isinstance(part, jax.tree_util.DictKey))
@@ -60,7 +64,9 @@ def shardings(mesh: Mesh, tree: PyTree, class_axis: Callable[[tuple[str, ...]], 
     return jax.tree_util.tree_map_with_path(one, tree)
 
 
-def place(mesh: Mesh, tree: PyTree, class_axis: Callable[[tuple[str, ...]], int | None] = no_classes) -> PyTree:
+def place(
+    mesh: Mesh, tree: PyTree, class_axis: Callable[[tuple[str, ...]], int | None] = no_classes
+) -> PyTree:
     """Copies a tree of values, equal on all hosts, to the devices."""
 
     def put(value: Any, sharding: NamedSharding) -> jax.Array:
@@ -73,13 +79,21 @@ def place(mesh: Mesh, tree: PyTree, class_axis: Callable[[tuple[str, ...]], int 
 
 
 def to_host(value: Any) -> np.ndarray:
-    """A whole array on the host; all processes must ask for one that is spread over their devices."""
-    if isinstance(value, jax.Array) and not (value.is_fully_addressable or value.is_fully_replicated):
+    """A whole array on the host; all processes must ask for one that is spread over their
+    devices."""
+    if isinstance(value, jax.Array) and not (
+        value.is_fully_addressable or value.is_fully_replicated
+    ):
         return np.asarray(multihost_utils.process_allgather(value, tiled=True))
     return np.asarray(value)
 
 
 def shard_batch(mesh: Mesh, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Batch:
-    """The global batch from the rows of this host: uint8 [V, B_local, H, W, 3], int32 [B_local], int32 [B_local]."""
+    """The global batch from the rows of this host: uint8 [V, B_local, H, W, 3], int32 [B_local],
+    int32 [B_local]."""
     put = jax.make_array_from_process_local_data
-    return Batch(put(row_sharded(mesh, 1), images), put(row_sharded(mesh), labels), put(row_sharded(mesh), index))
+    return Batch(
+        put(row_sharded(mesh, 1), images),
+        put(row_sharded(mesh), labels),
+        put(row_sharded(mesh), index),
+    )

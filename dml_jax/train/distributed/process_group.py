@@ -1,11 +1,12 @@
 """The processes of a run find each other, start with the same experiment and end together.
 
-Each other process has a connection to process 0, on which both are heard once a second. If one fails, is stopped or is
-lost, all print the reason and end with the same code. JAX's own heartbeats end the others too, but a minute later, with
-a stack trace of C++ (exit code 134) and without the reason.
+Each other process has a connection to process 0, on which both are heard once a second. If one
+fails, is stopped or is lost, all print the reason and end with the same code. JAX's own heartbeats
+end the others too, but a minute later, with a stack trace of C++ (exit code 134) and without the
+reason.
 
-To diagnose hangs, the stacks of all threads go to a file, as does a line per minute, and a sentence about a slow step
-names the process that is late.
+To diagnose hangs, the stacks of all threads go to a file, as does a line per minute, and a sentence
+about a slow step names the process that is late.
 """
 
 import atexit
@@ -43,29 +44,40 @@ from dml_jax.train.records import logs
 T = TypeVar("T")
 
 START_PATIENCE = 300.0  # seconds until all processes must have started
-SILENCE = 30.0  # seconds without a sign of life, after which a process is lost, unless another time is set
+# Seconds without a sign of life, after which a process is lost, unless another time is set.
+SILENCE = 30.0
 PATIENCE = 10.0  # seconds that a process which ends waits until the others know why
 SHOWN = 5  # differences that an error message lists
 MOST_FACTS = 1024  # that are compared
 ADDRESS = 256  # bytes
-STRANGER = struct.pack("ll", 5, 0)  # seconds and microseconds without a byte, after which a connection is given up
-FACTOR, SHORTEST, KNOWN = 20, 5.0, 5  # a step is slow after 20 times the median of 5 or more, and 5 seconds
+STRANGER = struct.pack(
+    "ll", 5, 0
+)  # seconds and microseconds without a byte, after which a connection is given up
+FACTOR, SHORTEST, KNOWN = (
+    20,
+    5.0,
+    5,
+)  # a step is slow after 20 times the median of 5 or more, and 5 seconds
 MINUTE = 60.0  # seconds between two lines of a process
 
 
 def connect(coordinator: str, processes: int, process: int, silence: float = SILENCE) -> None:
     """Joins the other processes of the run; must come before any device is used.
 
-    While this process waits, SIGTERM and Ctrl-C end it at once. `coordinator` is "host:port" of process 0, or "auto" to
-    ask the cluster.
+    While this process waits, SIGTERM and Ctrl-C end it at once. `coordinator` is "host:port" of
+    process 0, or "auto" to ask the cluster.
     """
     address = None if coordinator == "auto" else coordinator
-    jax.config.update("jax_enable_preemption_service", False)  # it would replace the handlers of `stop_signals`
+    jax.config.update(
+        "jax_enable_preemption_service", False
+    )  # it would replace the handlers of `stop_signals`
     end = threading.Timer(START_PATIENCE, _give_up, (coordinator,))
     end.daemon = True
     end.start()
     # Python would call its handlers only once JAX returns.
-    previous = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGINT)}
+    previous = {
+        number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         jax.distributed.initialize(
             address,
@@ -75,12 +87,19 @@ def connect(coordinator: str, processes: int, process: int, silence: float = SIL
             initialization_timeout=int(2 * START_PATIENCE),
             heartbeat_timeout_seconds=max(100, int(2 * silence)),
         )
-    except (ModuleNotFoundError, ValueError) as error:  # of a missing package, JAX warns or raises the former
+    except (
+        ModuleNotFoundError,
+        ValueError,
+    ) as error:  # of a missing package, JAX warns or raises the former
         problem = f"no Slurm, TPU pod or Kubernetes can be asked ({files.reason(error)})"
-        raise ConfigError(f"--coordinator=auto: {problem}; give HOST:PORT, --processes and --process") from error
+        raise ConfigError(
+            f"--coordinator=auto: {problem}; give HOST:PORT, --processes and --process"
+        ) from error
     except Exception as error:  # JAX, kubernetes and requests raise many types of exceptions
         kind = PeerError if exit_code_of(error) == os.EX_TEMPFAIL else ConfigError
-        raise kind(f"--coordinator={coordinator}: cannot be used ({files.reason(error)})") from error
+        raise kind(
+            f"--coordinator={coordinator}: cannot be used ({files.reason(error)})"
+        ) from error
     finally:
         end.cancel()
         for number, handler in previous.items():
@@ -89,7 +108,10 @@ def connect(coordinator: str, processes: int, process: int, silence: float = SIL
 
 def _give_up(coordinator: str) -> None:
     print(
-        f"error: --coordinator={coordinator}: not all processes have connected within {START_PATIENCE:.0f} s; start "
+        f"error: --coordinator={coordinator}: not all processes have connected within "
+        f"{START_PATIENCE:.0f} "
+        "s; "
+        "start "
         "all with the same address, which every host must be able to reach",
         file=sys.stderr,
         flush=True,
@@ -98,9 +120,11 @@ def _give_up(coordinator: str) -> None:
 
 
 def local_devices() -> list[int] | None:
-    """The `local_device_ids` of `jax.distributed.initialize`: [] for all that are visible, None to leave it to JAX.
+    """The `local_device_ids` of `jax.distributed.initialize`: [] for all that are visible, None to
+    leave it to JAX.
 
-    Under Slurm, JAX uses the device with the task's index on its node, which is right only if tasks share devices.
+    Under Slurm, JAX uses the device with the task's index on its node, which is right only if tasks
+    share devices.
     """
     tasks, nodes = (os.environ.get(name) for name in ("SLURM_NTASKS", "SLURM_STEP_NUM_NODES"))
     bound = "," not in os.environ.get("CUDA_VISIBLE_DEVICES", ",")
@@ -108,7 +132,8 @@ def local_devices() -> list[int] | None:
 
 
 class _Peer:
-    """A connection with another process: messages in JSON, each a sign of life, a value, or the end of the run."""
+    """A connection with another process: messages in JSON, each a sign of life, a value, or the end
+    of the run."""
 
     def __init__(self, index: int, connection: Connection):
         self.index, self.connection = index, connection
@@ -129,7 +154,9 @@ class _Group:
         self.peers = _connected()
         self.silence, self.step = silence, 0
         self.ending = threading.Lock()  # held by the thread that ends this process
-        self.readers = [threading.Thread(target=self._read, args=(peer,), daemon=True) for peer in self.peers]
+        self.readers = [
+            threading.Thread(target=self._read, args=(peer,), daemon=True) for peer in self.peers
+        ]
         for thread in (*self.readers, threading.Thread(target=self._live, daemon=True)):
             thread.start()
 
@@ -156,7 +183,10 @@ class _Group:
         except (EOFError, OSError):  # its connection was lost
             problem = "was killed or its machine failed"
         if not peer.left:
-            self._end(os.EX_TEMPFAIL, f"process {peer.index} {problem}; start all processes again to continue")
+            self._end(
+                os.EX_TEMPFAIL,
+                f"process {peer.index} {problem}; start all processes again to continue",
+            )
 
     def _end(self, code: int, reason: str) -> None:
         """Ends this process because another one has ended; called by readers."""
@@ -168,7 +198,8 @@ class _Group:
             os._exit(code)
 
     def leave(self, code: int, reason: str) -> None:
-        """Tells the others why this process ends, and waits until they have answered with the same."""
+        """Tells the others why this process ends, and waits until they have answered with the
+        same."""
         self.send(code=code, reason=reason)
         deadline = time.monotonic() + PATIENCE
         for reader in self.readers:
@@ -190,7 +221,8 @@ def keep_stacks(file: Path) -> None:
 
 
 def write_stacks(reason: str) -> None:
-    """Appends the time, a reason and the stacks of all threads to the file of `keep_stacks`, if there is one."""
+    """Appends the time, a reason and the stacks of all threads to the file of `keep_stacks`, if
+    there is one."""
     if _stacks is not None:
         os.write(_stacks, f"{datetime.now().isoformat(' ', 'seconds')} {reason}\n".encode())
         faulthandler.dump_traceback(_stacks)
@@ -198,7 +230,8 @@ def write_stacks(reason: str) -> None:
 
 @contextmanager
 def watched(warn: Callable[[str], None], file: Path) -> Iterator[Callable[[int], None]]:
-    """Context of the training loop, which calls the value after each step, and with 0 before it does anything else.
+    """Context of the training loop, which calls the value after each step, and with 0 before it
+    does anything else.
 
     `warn` gets a sentence about each slow step, `file` a line of JSON per minute.
     """
@@ -221,14 +254,26 @@ def watched(warn: Callable[[str], None], file: Path) -> Iterator[Callable[[int],
             taken, median = now - began, statistics.median(seconds or [0.0])
             if now - written >= MINUTE:
                 written, peers = now, _group.peers if _group else []
-                line = {"time": datetime.now().astimezone().isoformat(timespec="seconds"), "step": step}
-                line |= {"step_seconds": seconds[-1] if seconds else None, "host_memory": logs.host_memory()}
-                line["peers"] = {peer.index: {"step": peer.step, "silent": now - peer.heard} for peer in peers}
+                line = {
+                    "time": datetime.now().astimezone().isoformat(timespec="seconds"),
+                    "step": step,
+                }
+                line |= {
+                    "step_seconds": seconds[-1] if seconds else None,
+                    "host_memory": logs.host_memory(),
+                }
+                line["peers"] = {
+                    peer.index: {"step": peer.step, "silent": now - peer.heard} for peer in peers
+                }
                 with suppress(OSError), open(file, "a", encoding="utf-8") as opened:
                     opened.write(json.dumps(line) + "\n")
             if began and len(seconds) >= KNOWN and taken > max(FACTOR * median, SHORTEST):
                 began = 0.0  # once
-                said = f"step {step + 1} has taken {taken:.0f} s so far, the median is {median:.2g} s{_late(step)}"
+                said = (
+                    f"step {step + 1} has taken {taken:.0f} s so far, the median is "
+                    f"{median:.2g} "
+                    f"s{_late(step)}"
+                )
                 warn(f"{said}; kill -USR1 {os.getpid()} writes the stacks of all threads to logs/")
 
     threading.Thread(target=watch, daemon=True).start()
@@ -241,7 +286,11 @@ def watched(warn: Callable[[str], None], file: Path) -> Iterator[Callable[[int],
 def _late(step: int) -> str:
     """The process that is late, by the connections of this one; empty if unknown."""
     now, peers = time.monotonic(), _group.peers if _group else []
-    silent = [f"{peer.index} (silent for {now - peer.heard:.0f} s)" for peer in peers if now - peer.heard > 3]
+    silent = [
+        f"{peer.index} (silent for {now - peer.heard:.0f} s)"
+        for peer in peers
+        if now - peer.heard > 3
+    ]
     late = silent or [f"{peer.index} (at step {peer.step})" for peer in peers if peer.step < step]
     late = late or [f"{jax.process_index()}, this one" for peer in peers if peer.step > step][:1]
     return f"; late: process {', '.join(late)}" if late else ""
@@ -249,7 +298,8 @@ def _late(step: int) -> str:
 
 @contextmanager
 def end_together(silence: float) -> Iterator[None]:
-    """Within this context, an exception in one of several processes is reported by the others, and all end.
+    """Within this context, an exception in one of several processes is reported by the others, and
+    all end.
 
     So is a process without a sign of life for `silence` seconds.
     """
@@ -259,9 +309,10 @@ def end_together(silence: float) -> Iterator[None]:
         return
     group = _group = _Group(silence)
     try:
-        # The first collective over all devices connects them, for which Gloo waits 30 s; later ones wait far longer. So
-        # it runs here, where all processes are, and not after compiling: only process 0 writes JAX's cache of compiled
-        # programs, so that others may compile for minutes while it waits.
+        # The first collective over all devices connects them, for which Gloo waits 30 s; later ones
+        # wait far longer. So it runs here, where all processes are, and not after compiling: only
+        # process 0 writes JAX's cache of compiled programs, so that others may compile for minutes
+        # while it waits.
         jax.block_until_ready(largest(0))
         yield
     except Exception as error:
@@ -270,11 +321,15 @@ def end_together(silence: float) -> Iterator[None]:
         code = error.code if isinstance(error, Interrupted) else exit_code_of(error)
         if code not in (2, 128 + signal.SIGTERM, 128 + signal.SIGINT):
             write_stacks(str(error))
-            time.sleep(PATIENCE / 5)  # if this error follows from the loss of a process, a reader ends this one
+            time.sleep(
+                PATIENCE / 5
+            )  # if this error follows from the loss of a process, a reader ends this one
         group.ending.acquire()
         reason = message_of(error) or type(error).__name__
         group.leave(code, f"process {jax.process_index()} has stopped: {reason}")
-        atexit.register(os._exit, code)  # after the error has been printed, and before JAX waits for the others
+        atexit.register(
+            os._exit, code
+        )  # after the error has been printed, and before JAX waits for the others
         raise
     finally:
         group.send(left=True)
@@ -286,7 +341,9 @@ def _connected() -> list[_Peer]:
     with socket.create_server(("", 0), backlog=processes) as server:
         here = json.dumps([_own_address(), server.getsockname()[1], own]).encode()
         sent = np.frombuffer(here.ljust(ADDRESS), np.uint8)
-        host, port, key = json.loads(np.asarray(multihost_utils.broadcast_one_to_all(sent), np.uint8).tobytes())
+        host, port, key = json.loads(
+            np.asarray(multihost_utils.broadcast_one_to_all(sent), np.uint8).tobytes()
+        )
         if jax.process_index() != 0:
             connection = Client((host, port), authkey=key.encode())
             connection.send_bytes(str(jax.process_index()).encode())
@@ -297,11 +354,18 @@ def _connected() -> list[_Peer]:
             try:
                 accepted, _ = server.accept()
             except TimeoutError:
-                problem = f"{processes - 1 - len(peers)} of {processes} processes have not reached {host}:{port}"
-                raise PeerError(f"{problem} within {SILENCE:g} s; allow connections between the hosts") from None
+                problem = (
+                    f"{processes - 1 - len(peers)} of {processes} processes have not "
+                    f"reached {host}:{port}"
+                )
+                raise PeerError(
+                    f"{problem} within {SILENCE:g} s; allow connections between the hosts"
+                ) from None
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, STRANGER)
             connection = Connection(accepted.detach())
-            with suppress(AuthenticationError, EOFError, OSError):  # of a stranger, who may also say nothing
+            with suppress(
+                AuthenticationError, EOFError, OSError
+            ):  # of a stranger, who may also say nothing
                 deliver_challenge(connection, own.encode())
                 answer_challenge(connection, own.encode())
                 index = int(connection.recv_bytes())
@@ -310,7 +374,8 @@ def _connected() -> list[_Peer]:
 
 
 def _own_address() -> str:
-    """The address of this machine from which packets to other machines start; without a network, localhost."""
+    """The address of this machine from which packets to other machines start; without a network,
+    localhost."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
         probe.connect(("10.255.255.255", 1))  # sends nothing
         return str(probe.getsockname()[0])
@@ -322,16 +387,24 @@ def check_same(facts: dict[str, Any]) -> None:
     digests = np.zeros(MOST_FACTS, np.uint32)
     digests[: len(facts)] = [zlib.crc32(json.dumps(value).encode()) for value in facts.values()]
     everywhere = np.asarray(multihost_utils.process_allgather(digests))
-    differing = [name for name, column in zip(facts, everywhere.T, strict=False) if len(np.unique(column)) > 1]
+    differing = [
+        name
+        for name, column in zip(facts, everywhere.T, strict=False)
+        if len(np.unique(column)) > 1
+    ]
     if differing:
         raise ConfigError(
-            f"the processes differ in {', '.join(differing[:SHOWN])}; start all with the same options, data and "
+            f"the processes differ in {', '.join(differing[:SHOWN])}; start all with the same "
+            "options, "
+            "data "
+            "and "
             "versions"
         )
 
 
 def decided_by_first(decide: Callable[[], T]) -> T:
-    """The JSON value of `decide`, called only in process 0, as it may change files that others read."""
+    """The JSON value of `decide`, called only in process 0, as it may change files that others
+    read."""
     if _group is not None and jax.process_index() != 0:
         received: T = _group.peers[0].values.get()
         return received

@@ -1,7 +1,8 @@
-"""Models kept during training for analyses (`train.keep_every`), as `<workdir>/checkpoints/kept/<step>.safetensors`.
+"""Models kept during training for analyses (`train.keep_every`), as
+`<workdir>/checkpoints/kept/<step>.safetensors`.
 
-They hold nothing for resuming, so that a run can keep many. Their metadata have the identity of the run and the SHA-256
-of the arrays.
+They hold nothing for resuming, so that a run can keep many. Their metadata have the identity of the
+run and the SHA-256 of the arrays.
 """
 
 import json
@@ -80,6 +81,9 @@ def read(directory: Path, step: int, template: Variables, run: Mapping[str, Any]
             raise CheckpointError(f"{path}: does not fit this model ({'/'.join(name)}); delete it")
         return found
 
-    wanted = {"0": jax.eval_shape(parameter_groups.merged, template.params), "1": template.model_state}
+    wanted = {
+        "0": jax.eval_shape(parameter_groups.merged, template.params),
+        "1": template.model_state,
+    }
     found = traverse_util.path_aware_map(find, wanted)
     return TrainState(np.int32(step), found["0"], found["1"], ())  # type: ignore[arg-type]

@@ -22,24 +22,39 @@ from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.files import read_json, sha256, write_json
 from dml_jax.train.distributed.stop_signals import Interrupted
 
-UNUSED = {".config.json.lock", "starts.json", "config.json", "logs", "tensorboard"}  # of a failed start
+UNUSED = {
+    ".config.json.lock",
+    "starts.json",
+    "config.json",
+    "logs",
+    "tensorboard",
+}  # of a failed start
 STARTS = 5  # that may fail without a newer checkpoint
 SHOWN = 5  # differences that an error message lists
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
 # The facts, besides the configuration, that distinguish runs, and their names in messages.
 DATA = "the data set has changed since this run started; give another --workdir"
 WHAT = {
-    "data_hash": DATA, "classes": DATA, "images": DATA, "shape": DATA,
+    "data_hash": DATA,
+    "classes": DATA,
+    "images": DATA,
+    "shape": DATA,
     "teacher": "the teacher has changed since this run started; give another --workdir",
-    "x64": "JAX_ENABLE_X64, and so the precision, has changed since this run started; set it as it was",
-}  # fmt: skip
+    "x64": "JAX_ENABLE_X64, and so the precision, has changed since this run started; set it as "
+    "it was",
+}
 
-# Files of a finished run, besides its reported checkpoint; `analyse` may write figures and the report again.
+# Files of a finished run, besides its reported checkpoint; `analyse` may write figures and the
+# report again.
 ARTEFACTS = (
     "config.json", "metrics.jsonl", "results.json", "queries.npz", "embeddings/**/*",
     "checkpoints/kept/*", "model/*",
 )  # fmt: skip
-REMEDY = "restore it from a copy, or delete manifest.json to have the same command evaluate and write it again"
+REMEDY = (
+    "restore it from a copy, or delete manifest.json to have the same command evaluate and "
+    "write it "
+    "again"
+)
 
 Count = Annotated[StrictInt, Ge(1), Lt(2**31)]
 
@@ -63,15 +78,21 @@ def read_config(workdir: Path) -> dict[str, Any]:
     path = workdir / "config.json"
     if not path.exists():
         raise CheckpointError(
-            f"{workdir}: is not a work directory (no config.json) and holds no converted weights (no weights.json); "
-            "give lite0, the weights of an installed package, or convert published ones with `dml-jax convert`"
+            f"{workdir}: is not a work directory (no config.json) and holds no converted weights "
+            "(no weights.json); "
+            "give lite0, the weights of an installed package, or convert published ones with "
+            "`dml-jax "
+            "convert`"
         )
     manifest.check_file(path, CheckpointError, REMEDY)
-    return read_json(path, Facts, "restore it from a copy, or give another --workdir", CheckpointError)
+    return read_json(
+        path, Facts, "restore it from a copy, or give another --workdir", CheckpointError
+    )
 
 
 def run_config(workdir: Path, *, trust_code: bool = False) -> Config:
-    """The configuration of a run; raises ConfigError if it is not valid, or needs code that is not trusted."""
+    """The configuration of a run; raises ConfigError if it is not valid, or needs code that is not
+    trusted."""
     values = read_config(workdir)["config"]
     if trust_code:
         configs.import_code(values)
@@ -84,14 +105,17 @@ def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_same_run(workdir: Path, here: Mapping[str, Any], *, selecting: bool = True) -> None:
-    """Raises CheckpointError if a directory, or its newest checkpoint, belongs to a run of another `identity`.
+    """Raises CheckpointError if a directory, or its newest checkpoint, belongs to a run of another
+    `identity`.
 
-    Options that change no bit of the model may differ, and a longer run may make the same steps first. Unless models
-    are still to be selected (`selecting`), so may the test-time reading.
+    Options that change no bit of the model may differ, and a longer run may make the same steps
+    first. Unless models are still to be selected (`selecting`), so may the test-time reading.
     """
     if (workdir / "config.json").exists():
         check_same_facts(workdir, read_config(workdir), here, selecting=selecting)
-    for checkpoint in reversed(complete_checkpoints(buckets.origin(workdir / "checkpoints" / "latest"))):
+    for checkpoint in reversed(
+        complete_checkpoints(buckets.origin(workdir / "checkpoints" / "latest"))
+    ):
         try:
             run = manifest.read(checkpoint, CheckpointError).get("run", {})
         except CheckpointError:  # restoring a checkpoint names the remedy
@@ -106,10 +130,14 @@ def check_same_facts(
     """Raises CheckpointError if the stored `identity` belongs to another run."""
     if "config" in here:
         config = stored.get("config")
-        _check_same_config(where, config if isinstance(config, Mapping) else {}, here["config"], selecting)
+        _check_same_config(
+            where, config if isinstance(config, Mapping) else {}, here["config"], selecting
+        )
     for key, what in WHAT.items():
         before, now = stored.get(key, False if key == "x64" else None), here.get(key)
-        if isinstance(before, Mapping) and isinstance(now, Mapping):  # a teacher is known by its variables
+        if isinstance(before, Mapping) and isinstance(
+            now, Mapping
+        ):  # a teacher is known by its variables
             before, now = before.get("sha256"), now.get("sha256")
         if key in here and before != now:
             raise CheckpointError(f"{where}: {what}")
@@ -121,19 +149,32 @@ def complete_checkpoints(directory: Path) -> list[Path]:
     return sorted((path for path in found if path.name.isdigit()), key=lambda path: int(path.name))
 
 
-def _check_same_config(where: Path, stored: Mapping[str, Any], here: Mapping[str, Any], selecting: bool) -> None:
+def _check_same_config(
+    where: Path, stored: Mapping[str, Any], here: Mapping[str, Any], selecting: bool
+) -> None:
     stored, here = _resolved(stored), _resolved(here)
     old, new = (configs.decisive(values, selecting=selecting) for values in (stored, here))
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     old, new = configs.flatten(stored), configs.flatten(here)
-    known = all(isinstance(old.get(key), int) for key in configs.LENGTH)  # else config.json was edited by hand
+    known = all(
+        isinstance(old.get(key), int) for key in configs.LENGTH
+    )  # else config.json was edited by hand
     longer = not keys and known and _may_be_longer(new, old["train.steps"])
-    keys += [key for key in configs.LENGTH if old.get(key) != new[key] and not (longer and old[key] < new[key])]
+    keys += [
+        key
+        for key in configs.LENGTH
+        if old.get(key) != new[key] and not (longer and old[key] < new[key])
+    ]
     if keys:
-        shown = ["method.name"] if "method.name" in keys else keys[:SHOWN]  # another method has other options
-        differences = ", ".join(f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in shown)
+        shown = (
+            ["method.name"] if "method.name" in keys else keys[:SHOWN]
+        )  # another method has other options
+        differences = ", ".join(
+            f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in shown
+        )
         raise CheckpointError(
-            f"{where}: belongs to a run of another configuration: {differences}; give another --workdir"
+            f"{where}: belongs to a run of another configuration: {differences}; give another "
+            "--workdir"
         )
 
 
@@ -147,8 +188,12 @@ def _resolved(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def _may_be_longer(config: Mapping[str, Any], steps: int) -> bool:
     """Whether a run of `steps` steps (0: of epochs) is the beginning of a longer one."""
     every = config["train.evaluate_every"]
-    regular = every and not config["train.warmup_epochs"] and steps % every == 0 if steps else not every
-    return config["train.schedule"] != "cosine" and (config["train.select"] == "last" or bool(regular))
+    regular = (
+        every and not config["train.warmup_epochs"] and steps % every == 0 if steps else not every
+    )
+    return config["train.schedule"] != "cosine" and (
+        config["train.select"] == "last" or bool(regular)
+    )
 
 
 @contextmanager
@@ -162,12 +207,16 @@ def locked(workdir: Path) -> Iterator[None]:
         except BlockingIOError:
             raise CheckpointError(f"--workdir={workdir}: another run is using it") from None
         except FileNotFoundError:  # in a file system that has no new directories
-            raise CheckpointError(f"--workdir={workdir}: cannot be created; give a directory elsewhere") from None
+            raise CheckpointError(
+                f"--workdir={workdir}: cannot be created; give a directory elsewhere"
+            ) from None
         try:
             with _counted_start(workdir):
                 yield
         finally:
-            written = {path.relative_to(workdir).parts[0] for path in workdir.rglob("*") if path.is_file()}
+            written = {
+                path.relative_to(workdir).parts[0] for path in workdir.rglob("*") if path.is_file()
+            }
             if not existed and written <= UNUSED:
                 shutil.rmtree(workdir, ignore_errors=True)
 
@@ -176,7 +225,8 @@ def locked(workdir: Path) -> Iterator[None]:
 def _counted_start(workdir: Path) -> Iterator[None]:
     """Counts successive starts that failed, e.g. were killed, without a newer checkpoint.
 
-    Raises CheckpointError if there are STARTS of them already, so that a launcher that repeats the command gives up.
+    Raises CheckpointError if there are STARTS of them already, so that a launcher that repeats the
+    command gives up.
     """
     path, step = workdir / "starts.json", 0
     for name in ("head/checkpoints/latest", "checkpoints/latest"):
@@ -233,16 +283,20 @@ def read_results(workdir: Path) -> dict[str, Any]:
 
 
 def finish(workdir: Path, checkpoint: str) -> None:
-    """Writes the manifest of a finished run with the reported model `<workdir>/checkpoints/<checkpoint>`."""
+    """Writes the manifest of a finished run with the reported model
+    `<workdir>/checkpoints/<checkpoint>`."""
     patterns = (*ARTEFACTS, f"checkpoints/{checkpoint}/**/*")
     found = (path for pattern in patterns for path in workdir.glob(pattern) if path.is_file())
-    names = sorted(path.relative_to(workdir).as_posix() for path in found if not path.name.startswith("."))
+    names = sorted(
+        path.relative_to(workdir).as_posix() for path in found if not path.name.startswith(".")
+    )
     manifest.write(workdir, {"checkpoint": checkpoint}, names)
 
 
 @contextmanager
 def updated(workdir: Path, replaced: tuple[str, ...]) -> Iterator[None]:
-    """Context that writes files of a finished run again, whose names begin as `replaced`; the others are checked."""
+    """Context that writes files of a finished run again, whose names begin as `replaced`; the
+    others are checked."""
     finished = (workdir / manifest.NAME).exists()
     if finished:
         content = manifest.read(workdir, CheckpointError, REMEDY)
@@ -256,7 +310,8 @@ def updated(workdir: Path, replaced: tuple[str, ...]) -> Iterator[None]:
 
 
 def is_finished(workdir: Path, steps: int) -> bool:
-    """Whether all steps of a run are made and its files are complete; CheckpointError if one of them has changed."""
+    """Whether all steps of a run are made and its files are complete; CheckpointError if one of
+    them has changed."""
     if not (workdir / manifest.NAME).exists() or read_results(workdir).get("steps") != steps:
         return False
     manifest.check(workdir, None, CheckpointError, REMEDY)
@@ -264,11 +319,16 @@ def is_finished(workdir: Path, steps: int) -> bool:
 
 
 def unfinished(workdir: Path, step: int, *, reported: bool) -> str:
-    """A sentence saying that the run of the model of a step, or the model it reports, has not finished, or ""."""
+    """A sentence saying that the run of the model of a step, or the model it reports, has not
+    finished, or ""."""
     train = read_config(workdir)["config"]["train"]
     length = {key: train.get(key) for key in ("steps", "epochs")}
     results = read_results(workdir)
-    if results and results.get("length", length) == length and (not reported or results.get("step") == step):
+    if (
+        results
+        and results.get("length", length) == length
+        and (not reported or results.get("step") == step)
+    ):
         return ""
     wanted = " and ".join(f"{count} {unit}" for unit, count in length.items() if count)
     return f"{workdir}: this run of {wanted} has not finished; its model is of step {step}"
@@ -289,11 +349,23 @@ def source_digest() -> str:
 
 
 def _commit() -> str | None:
-    """The git commit of this package, followed by "-dirty" if files differ; None outside a checkout."""
+    """The git commit of this package, followed by "-dirty" if files differ; None outside a
+    checkout."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None
-    options = ("--no-optional-locks", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
-    with suppress(OSError, subprocess.CalledProcessError):  # locks would be left behind on a full disk
-        return subprocess.run(["git", *options], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+    options = (
+        "--no-optional-locks",
+        "describe",
+        "--always",
+        "--abbrev=40",
+        "--exclude=*",
+        "--dirty",
+    )
+    with suppress(
+        OSError, subprocess.CalledProcessError
+    ):  # locks would be left behind on a full disk
+        return subprocess.run(
+            ["git", *options], cwd=root, capture_output=True, text=True, check=True
+        ).stdout.strip()
     return None

@@ -1,4 +1,5 @@
-"""The self-supervised tasks of Figure 4: losses compared with NumPy, states, and what each adds to the method."""
+"""The self-supervised tasks of Figure 4: losses compared with NumPy, states, and what each adds to
+the method."""
 
 import dataclasses
 from collections.abc import Callable
@@ -31,7 +32,9 @@ def check_gradient(loss: Callable[[Any], Any], x: np.ndarray) -> None:
     direction, loss = np.random.default_rng(9).normal(size=x.shape), jax.jit(loss)
     _, slope = jax.jvp(loss, (jnp.asarray(x),), (jnp.asarray(direction),))
     h = 1e-5
-    np.testing.assert_allclose(slope, (loss(x + h * direction) - loss(x - h * direction)) / (2 * h), rtol=1e-6)
+    np.testing.assert_allclose(
+        slope, (loss(x + h * direction) - loss(x - h * direction)) / (2 * h), rtol=1e-6
+    )
 
 
 @pytest.mark.usefixtures("x64")
@@ -41,7 +44,10 @@ def test_instance_discrimination() -> None:
     expected = -np.log(logits[np.arange(5), index] / logits.sum(axis=1))
     found = jax.jit(self_supervision.instance_discrimination)(x, memory, index, T)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
-    check_gradient(lambda x: self_supervision.instance_discrimination(x, memory, jnp.asarray(index), T).mean(), x)
+    check_gradient(
+        lambda x: self_supervision.instance_discrimination(x, memory, jnp.asarray(index), T).mean(),
+        x,
+    )
 
 
 @pytest.mark.usefixtures("x64")
@@ -56,7 +62,8 @@ def test_the_memory_keeps_the_last_sample_of_an_image() -> None:
 
 
 def spread_by_hand(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Losses of 2B views; the columns are a separate argument because gradients flow through the rows only."""
+    """Losses of 2B views; the columns are a separate argument because gradients flow through the
+    rows only."""
     count = len(rows)
     losses = np.zeros(count)
     for i in range(count):
@@ -83,7 +90,9 @@ def test_rotate() -> None:
     images = np.random.default_rng(0).integers(0, 256, (5, 3, 3, 3)).astype(np.uint8)
     turns = np.array([2, 0, 3, 1, 1])
     found = self_supervision.rotate(jnp.asarray(images), jnp.asarray(turns))
-    np.testing.assert_array_equal(found, [np.rot90(x, k) for x, k in zip(images, turns, strict=True)])
+    np.testing.assert_array_equal(
+        found, [np.rot90(x, k) for x, k in zip(images, turns, strict=True)]
+    )
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -121,12 +130,20 @@ def test_clusters_of_principal_components(monkeypatch: pytest.MonkeyPatch) -> No
     features = (centres[truth] + rng.normal(size=(60, 7))).astype(np.float32)
     expected = np.linalg.svd(features - features.mean(axis=0), full_matrices=False)
     points = self_supervision.principal_components(features, 2)
-    np.testing.assert_allclose(np.abs(points), np.abs(expected[0] * expected[1])[:, :2], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        np.abs(points), np.abs(expected[0] * expected[1])[:, :2], rtol=1e-3, atol=1e-4
+    )
 
     monkeypatch.setattr(self_supervision, "CLUSTERS", 3)
     config = diva.Config(selfsimilarity="deepcluster", embedding_dim=2)
-    before = {"backbone": 1, "classifier": {"kernel": jnp.zeros((7, 3))}}, {"clusters": jnp.zeros(60, jnp.int32)}
-    results = [self_supervision.recluster(*before, features, jax.random.key(seed), config) for seed in (0, 0, 1)]
+    before = (
+        {"backbone": 1, "classifier": {"kernel": jnp.zeros((7, 3))}},
+        {"clusters": jnp.zeros(60, jnp.int32)},
+    )
+    results = [
+        self_supervision.recluster(*before, features, jax.random.key(seed), config)
+        for seed in (0, 0, 1)
+    ]
     for params, state in results:
         assert state["clusters"].dtype == jnp.int32
         assert len({(a, b) for a, b in zip(truth, np.asarray(state["clusters"]), strict=True)}) == 3
@@ -148,7 +165,9 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 DATA = TrainingSet(classes=4, images=16)
-KINDS: dict[str, tuple[dict[str, Any], set[str], set[str], int]] = {  # options; added parameters; added state; views
+KINDS: dict[
+    str, tuple[dict[str, Any], set[str], set[str], int]
+] = {  # options; added parameters; added state; views
     "instance": ({"selfsimilarity": "instance"}, set(), {"memory"}, 1),
     "spread": ({"selfsimilarity": "spread"}, set(), set(), 2),
     "rotnet": ({"selfsimilarity": "rotnet"}, {"classifier"}, set(), 1),
@@ -172,10 +191,14 @@ def test_additions_to_the_method(name: str) -> None:
     without = {"selfsimilarity"} if added else set()
     assert set(params["heads"]) == set(diva.TASKS) - without
     assert len(params["psi"]) == 3 - len(without)
-    assert set(params["beta"]) == set(diva.TASKS) - (set() if name == "ensemble" else {"selfsimilarity"})
+    assert set(params["beta"]) == set(diva.TASKS) - (
+        set() if name == "ensemble" else {"selfsimilarity"}
+    )
     assert {method.group((key,)) for key in params} == {"model", "beta", "psi"} | added
     assert set(method.groups) == {*diva.GROUPS} | added
-    _, aux = jax.eval_shape(partial(step.loss, method), params, model_state, batch, 0, jax.random.key(1))
+    _, aux = jax.eval_shape(
+        partial(step.loss, method), params, model_state, batch, 0, jax.random.key(1)
+    )
     assert set(aux.metrics) == {*diva.TASKS, "decorrelation"}
     shapes = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)  # noqa: E731
     assert shapes(aux.model_state) == shapes(model_state)
@@ -184,26 +207,38 @@ def test_additions_to_the_method(name: str) -> None:
 
 
 def test_rotated_images_are_classified() -> None:
-    """A classifier that finds the bright corner of rotated images has no loss; it would have on upright images."""
+    """A classifier that finds the bright corner of rotated images has no loss; it would have on
+    upright images."""
     corners = slice(None, None, toys.SIDE - 1)
     backbone = toys.backbone(4)._replace(
         init=lambda key, shape: ({}, {}),
-        apply=lambda params, stats, inputs, **_: (inputs[:, corners, corners, 0].reshape(-1, 1, 1, 4), stats),
+        apply=lambda params, stats, inputs, **_: (
+            inputs[:, corners, corners, 0].reshape(-1, 1, 1, 4),
+            stats,
+        ),
     )
     config = dataclasses.replace(SMALL, tasks=("intra", "selfsimilarity"), selfsimilarity="rotnet")
     method = diva.build(config, backbone, DATA)
     batch = toys.batch(1)
-    corner = jnp.zeros_like(batch.images).at[:, :, 0, 0].set(255)  # top left; turned: bottom left, bottom right, …
+    corner = (
+        jnp.zeros_like(batch.images).at[:, :, 0, 0].set(255)
+    )  # top left; turned: bottom left, bottom right, …
     params, model_state = jax.jit(method.init)(jax.random.key(0), batch)
-    kernel = 50.0 * jnp.eye(4)[jnp.array([0, 3, 1, 2])]  # corners top left, top right, bottom left, bottom right
+    kernel = (
+        50.0 * jnp.eye(4)[jnp.array([0, 3, 1, 2])]
+    )  # corners top left, top right, bottom left, bottom right
     params["classifier"]["kernel"] = kernel
     loss = jax.jit(partial(step.loss, method))
-    _, aux = loss(params, model_state, batch._replace(images=corner), jnp.zeros(()), jax.random.key(0))
+    _, aux = loss(
+        params, model_state, batch._replace(images=corner), jnp.zeros(()), jax.random.key(0)
+    )
     assert float(aux.metrics["selfsimilarity"]) < 1e-6
 
 
 def test_requirements_on_the_data() -> None:
     method = diva.build(dataclasses.replace(SMALL, selfsimilarity="rotnet"), toys.backbone(), DATA)
     batch = toys.batch(1)
-    with pytest.raises(ConfigError, match=r"needs square images, but these are 6x8; set data\.crop"):
+    with pytest.raises(
+        ConfigError, match=r"needs square images, but these are 6x8; set data\.crop"
+    ):
         method.init(jax.random.key(0), batch._replace(images=batch.images[:, :, :, :6]))

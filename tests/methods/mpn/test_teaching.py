@@ -1,4 +1,5 @@
-"""What a trained MPN teaches a student: refined embeddings and the logits of its network, or of its auxiliary loss."""
+"""What a trained MPN teaches a student: refined embeddings and the logits of its network, or of its
+auxiliary loss."""
 
 from typing import Any
 
@@ -13,7 +14,8 @@ from tests.methods.test_teaching import CLASSES, DATA, check_logits, teach
 
 
 @pytest.mark.parametrize(
-    "options", [{"layers": 2, "equations": "paper", "losses": "mpn", "dropout": 0}, {"losses": "auxiliary"}]
+    "options",
+    [{"layers": 2, "equations": "paper", "losses": "mpn", "dropout": 0}, {"losses": "auxiliary"}],
 )
 def test_logits_are_those_of_the_loss(options: dict[str, Any]) -> None:
     config = mpn.Config(embedding_dim=8, temperature=1, smoothing=0, **options)
@@ -42,5 +44,7 @@ def test_embeddings_are_refined() -> None:
     scaled = h / np.sqrt(1 + 1e-5) * params["mpn"]["neck"]["scale"]
     logits = scaled @ np.asarray(params["mpn"]["classifier"]["kernel"], float)
     taught = teach(method, params, state, batch)
-    np.testing.assert_allclose(taught.embeddings, h / np.linalg.norm(h, axis=1, keepdims=True), atol=1e-5)
+    np.testing.assert_allclose(
+        taught.embeddings, h / np.linalg.norm(h, axis=1, keepdims=True), atol=1e-5
+    )
     np.testing.assert_allclose(taught.logits, logits, atol=1e-5)

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.evaluation import kmeans, metrics, neighbors, protocol, refinement_batches, reranking, validation
+from dml_jax.evaluation import (
+    kmeans,
+    metrics,
+    neighbors,
+    protocol,
+    refinement_batches,
+    reranking,
+    validation,
+)
 from dml_jax.evaluation._engine import tiles
 
 X = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
@@ -36,7 +44,9 @@ def test_embeddings(points, message):
         validation.embeddings(points)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int8, np.uint8, bool, ml_dtypes.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [np.float16, np.float64, np.int8, np.uint8, bool, ml_dtypes.bfloat16]
+)
 def test_all_real_dtypes_are_accepted(dtype):
     points = np.round(3 * X).astype(dtype)
     expected = metrics.retrieval(points.astype(np.float32), Y, ks=(1,))
@@ -70,7 +80,10 @@ def test_any_integers_are_valid_labels():
         ({"ks": (0,)}, "ks=0: must be a whole number of at least 1"),
         ({"gallery": X}, "gallery_labels: are missing"),
         ({"gallery": X[:, :2], "gallery_labels": Y}, "gallery: has 2 columns and the queries 4"),
-        ({"gallery": X, "gallery_labels": Y[:2]}, r"gallery_labels: holds int64 of shape \[2\] for 12 rows of gallery"),
+        (
+            {"gallery": X, "gallery_labels": Y[:2]},
+            r"gallery_labels: holds int64 of shape \[2\] for 12 rows of gallery",
+        ),
         ({"gallery": X, "gallery_labels": Y[::-1], "exclude_self": True}, "exclude_self: "),
         ({"gallery": X.copy(), "gallery_labels": Y}, "gallery: equals the queries"),
     ],
@@ -86,7 +99,10 @@ def test_retrieval(options, message):
         ({"gallery_labels": Y}, "gallery_labels: are given without a gallery"),
         ({"gallery_groups": Y}, "gallery_groups: are given without a gallery and groups"),
         ({"groups": Y, "gallery_groups": Y}, "gallery_groups: are given without a gallery"),
-        ({"gallery": X[:6], "gallery_labels": Y[:6], "gallery_groups": Y[:6]}, "gallery_groups: are given without"),
+        (
+            {"gallery": X[:6], "gallery_labels": Y[:6], "gallery_groups": Y[:6]},
+            "gallery_groups: are given without",
+        ),
         ({"gallery": X[:6], "gallery_labels": Y[:6], "groups": Y}, "gallery_groups: are missing"),
         ({"ks": (1.5,)}, r"ks=1\.5: must be a whole number of at least 1"),
     ],
@@ -107,21 +123,45 @@ LISTS = np.argsort(-(X @ X.T), axis=1)[:, :4]
             "metric='cos': must be one of cosine, euclidean, or a function",
         ),
         (lambda: metrics.retrieval(X, Y, metric=None), "metric=None: must be one of"),
-        (lambda: metrics.retrieval(X, Y, exclusion="name"), "exclusion='name': must be one of index, position"),
-        (lambda: metrics.retrieval(X, Y, lone_queries="drop"), "lone_queries='drop': must be one of miss, omit"),
+        (
+            lambda: metrics.retrieval(X, Y, exclusion="name"),
+            "exclusion='name': must be one of index, position",
+        ),
+        (
+            lambda: metrics.retrieval(X, Y, lone_queries="drop"),
+            "lone_queries='drop': must be one of miss, omit",
+        ),
         (lambda: metrics.of_ranked_lists(LISTS, Y, lone_queries="drop"), "lone_queries='drop'"),
-        (lambda: metrics.nmi(Y, Y, average="mean"), "average='mean': must be one of arithmetic, geometric"),
+        (
+            lambda: metrics.nmi(Y, Y, average="mean"),
+            "average='mean': must be one of arithmetic, geometric",
+        ),
         (lambda: metrics.nmi_stderr(Y, Y, average="mean"), "average='mean'"),
-        (lambda: protocol.evaluate(X, Y, protocol="dirty"), "protocol='dirty': must be one of clean, paper"),
+        (
+            lambda: protocol.evaluate(X, Y, protocol="dirty"),
+            "protocol='dirty': must be one of clean, paper",
+        ),
         (lambda: protocol.evaluate(X, Y, average="mean", cluster=False), "average='mean'"),
         (
             lambda: neighbors.search(X, X, 1, metric="l2"),
             "metric='l2': must be one of cosine, euclidean, or a function",
         ),
-        (lambda: reranking.search(X, X, 1, metric="euclidean"), "metric='euclidean': must be one of cosine, or a func"),
-        (lambda: kmeans.fit(X, 2, init="k-means"), r"init='k-means': must be one of k-means\+\+, random, or centres"),
-        (lambda: refinement_batches.cluster(X, "agnes"), "algorithm='agnes': must be one of kmeans, ward"),
-        (lambda: refinement_batches.reciprocal_sets(X, k=2, size=3, rule="code"), "rule='code': must be one of"),
+        (
+            lambda: reranking.search(X, X, 1, metric="euclidean"),
+            "metric='euclidean': must be one of cosine, or a func",
+        ),
+        (
+            lambda: kmeans.fit(X, 2, init="k-means"),
+            r"init='k-means': must be one of k-means\+\+, random, or centres",
+        ),
+        (
+            lambda: refinement_batches.cluster(X, "agnes"),
+            "algorithm='agnes': must be one of kmeans, ward",
+        ),
+        (
+            lambda: refinement_batches.reciprocal_sets(X, k=2, size=3, rule="code"),
+            "rule='code': must be one of",
+        ),
     ],
 )
 def test_words_that_are_unknown(call, message):
@@ -140,8 +180,14 @@ def test_words_that_are_unknown(call, message):
         (lambda: neighbors.search(X, X, 2.5), r"k=2\.5: must be a whole number"),
         (lambda: reranking.search(X, X, 1, k1=0), "k1=0: must be a whole number of at least 1"),
         (lambda: reranking.search(X, X, 1, k1=3, k2=5), r"k2=5: must be a whole number in 1\.\.4"),
-        (lambda: reranking.search(X, X, 1, k1=3, k2=2, weight=1.5), r"weight=1\.5: must be in 0\.\.1"),
-        (lambda: metrics.of_ranked_lists(LISTS - 20, Y), r"indices: are in -\d+\.\.-\d+, but the gallery has 12 rows"),
+        (
+            lambda: reranking.search(X, X, 1, k1=3, k2=2, weight=1.5),
+            r"weight=1\.5: must be in 0\.\.1",
+        ),
+        (
+            lambda: metrics.of_ranked_lists(LISTS - 20, Y),
+            r"indices: are in -\d+\.\.-\d+, but the gallery has 12 rows",
+        ),
         (lambda: metrics.of_ranked_lists(LISTS.astype(float), Y), "indices: hold float64"),
     ],
 )
@@ -177,7 +223,10 @@ def test_mixed_integers_are_compared_exactly(own, other, kinds):
     several = metrics.retrieval(x[:3], lists[0], gallery_labels=lists[1], **given)
     assert several == {key: value for key, value in expected.items() if not key.startswith("macro")}
     ones = {"labels": np.ones(3, int), "gallery_labels": np.ones(9, int)}
-    grouped = [metrics.retrieval(x[:3], groups=a, gallery_groups=b, **ones, **given) for a, b in (small, wide)]
+    grouped = [
+        metrics.retrieval(x[:3], groups=a, gallery_groups=b, **ones, **given)
+        for a, b in (small, wide)
+    ]
     assert grouped[0] == grouped[1]
     ranked = np.argsort(-(x[:3] @ x[3:].T), axis=1)
     found = [metrics.of_ranked_lists(ranked, a, b, ks=(1, 9)) for a, b in (small, wide)]
@@ -186,19 +235,31 @@ def test_mixed_integers_are_compared_exactly(own, other, kinds):
 
 def test_a_gallery_that_holds_the_queries_in_another_order():
     x, y = X + 0.5, Y
-    with pytest.warns(UserWarning, match="gallery: 12 of 12 queries equal a row of it and may find themselves"):
+    with pytest.warns(
+        UserWarning, match="gallery: 12 of 12 queries equal a row of it and may find themselves"
+    ):
         metrics.retrieval(x, y, gallery=x[::-1], gallery_labels=y[::-1], ks=1)
     more = np.concatenate([x[3:6] + 9, x[:3]]).astype(np.float64)
     with pytest.warns(UserWarning, match="gallery: 3 of 12 queries"):
         metrics.retrieval(x, y, gallery=more, gallery_labels=y[:6], ks=1)
-    for options in ({"exclude_self": False}, {"groups": np.arange(12), "gallery_groups": np.arange(12)[::-1]}):
+    for options in (
+        {"exclude_self": False},
+        {"groups": np.arange(12), "gallery_groups": np.arange(12)[::-1]},
+    ):
         metrics.retrieval(x, y, gallery=x[::-1], gallery_labels=y[::-1], ks=1, **options)
-    assert validation.shared_rows(np.array([[0.0, 1], [0, 1], [1, 0]]), np.array([[-0.0, 1], [1, 1]])) == 1
+    assert (
+        validation.shared_rows(np.array([[0.0, 1], [0, 1], [1, 0]]), np.array([[-0.0, 1], [1, 1]]))
+        == 1
+    )
 
 
 def test_a_number_is_the_only_k():
     lists = np.argsort(-(X @ X.T), axis=1)
-    for call in (partial(metrics.retrieval, X), partial(protocol.evaluate, X), partial(metrics.of_ranked_lists, lists)):
+    for call in (
+        partial(metrics.retrieval, X),
+        partial(protocol.evaluate, X),
+        partial(metrics.of_ranked_lists, lists),
+    ):
         assert call(Y, ks=1) == call(Y, ks=(1,))
 
 
@@ -232,6 +293,8 @@ def test_a_file_is_read_in_blocks(tmp_path, monkeypatch):
     loaded = validation.load(tmp_path / "x.npy")
     expected = [metrics.retrieval(X, Y, metric=metric) for metric in ("cosine", "euclidean")]
     monkeypatch.setattr(tiles, "memory_budget", lambda mesh: 1)
-    assert [metrics.retrieval(loaded, Y, metric=metric) for metric in ("cosine", "euclidean")] == expected
+    assert [
+        metrics.retrieval(loaded, Y, metric=metric) for metric in ("cosine", "euclidean")
+    ] == expected
     with pytest.raises(DataError, match="first row 7"):
         validation.embeddings(broken(7, np.nan))

@@ -1,4 +1,5 @@
-"""Evaluations: samples of the training classes, the final results, test-time refinement and readings."""
+"""Evaluations: samples of the training classes, the final results, test-time refinement and
+readings."""
 
 import json
 from dataclasses import replace
@@ -27,12 +28,19 @@ OPTIONS = Evaluation(cluster=False, ks=(1,))
 def split(classes: int, each: int) -> Split:
     labels = np.repeat(np.arange(classes), each)
     read = lambda i, rng: np.full((1, 1, 3), labels[i], np.uint8)  # noqa: E731
-    return Split(labels, [str(i) for i in range(len(labels))], read, [str(c) for c in range(classes)])
+    return Split(
+        labels, [str(i) for i in range(len(labels))], read, [str(c) for c in range(classes)]
+    )
 
 
 @pytest.mark.parametrize(
     ("train", "like", "classes"),
-    [((40, 5), (10, 5), 10), ((40, 5), (80, 5), 40), ((40, 10), (30, 10), 20), ((40, 5), (30, 2), 12)],
+    [
+        ((40, 5), (10, 5), 10),
+        ((40, 5), (80, 5), 40),
+        ((40, 10), (30, 10), 20),
+        ((40, 5), (30, 2), 12),
+    ],
 )
 def test_a_sample_of_training_classes(
     train: tuple[int, int], like: tuple[int, int], classes: int, monkeypatch: pytest.MonkeyPatch
@@ -43,12 +51,16 @@ def test_a_sample_of_training_classes(
 
     def embed_split(model: Any, part: Split, on_progress: Any) -> np.ndarray:
         sampled.append(part)
-        rows = np.eye(train[0], dtype=np.float32)[[part.read(i, None)[0, 0, 0] for i in range(len(part.labels))]]
+        rows = np.eye(train[0], dtype=np.float32)[
+            [part.read(i, None)[0, 0, 0] for i in range(len(part.labels))]
+        ]
         rows[0] = rows[-1]  # an image like those of another class
         return rows
 
     none: Any = None
-    tested = model_metrics.ReadingsEmbedder(SimpleNamespace(embed_split=embed_split), {"": slice(None)})  # type: ignore[arg-type]
+    tested = model_metrics.ReadingsEmbedder(
+        SimpleNamespace(embed_split=embed_split), {"": slice(None)}
+    )  # type: ignore[arg-type]
     run: Any = SimpleNamespace(
         config=SimpleNamespace(evaluation=OPTIONS),
         method=SimpleNamespace(distance="cosine"),
@@ -68,7 +80,9 @@ def test_the_distance_of_the_method_ranks() -> None:
     by_second, by_first = split(2, 2), split(2, 2)._replace(labels=np.array([0, 1, 0, 1]))
     for part, cosine, euclidean in ((by_second, 0.75, 0.0), (by_first, 0.0, 1.0)):
         for distance, expected in (("cosine", cosine), ("euclidean", euclidean)):
-            found = model_metrics.metrics(OPTIONS, distance, {"test": part}, {"test": rows}, cluster=False)  # type: ignore[arg-type]
+            found = model_metrics.metrics(
+                OPTIONS, distance, {"test": part}, {"test": rows}, cluster=False
+            )  # type: ignore[arg-type]
             assert found["recall@1"] == expected, distance
 
 
@@ -81,7 +95,10 @@ def test_controls_search_the_gallery() -> None:
     def every_other(start: int) -> Split:
         rows = np.arange(start, 100, 2)
         return Split(
-            test.labels[rows], [test.ids[i] for i in rows], lambda i, rng: test.read(rows[i], rng), test.classes
+            test.labels[rows],
+            [test.ids[i] for i in rows],
+            lambda i, rng: test.read(rows[i], rng),
+            test.classes,
         )
 
     queries, gallery = every_other(0), every_other(1)
@@ -90,7 +107,9 @@ def test_controls_search_the_gallery() -> None:
     results, _ = model_metrics.final(run, state, "last", Console(active=False))
     rows = []
     for split in (queries, gallery):
-        pixels = np.stack([split.read(i, None) for i in range(50)]).reshape(50, -1).astype(np.float64)
+        pixels = (
+            np.stack([split.read(i, None) for i in range(50)]).reshape(50, -1).astype(np.float64)
+        )
         rows.append(pixels / np.linalg.norm(pixels, axis=1, keepdims=True))
     nearest = np.argmax(rows[0] @ rows[1].T, axis=1)
     expected = np.mean(queries.labels == gallery.labels[nearest])
@@ -100,7 +119,9 @@ def test_controls_search_the_gallery() -> None:
 
 def test_batches_are_chunks_of_clusters() -> None:
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(6), [1, 2, 3, 4, 9, 16]))
-    groups = model_metrics.batches_from_clusters(labels, Data(batch_size=12, images_per_class=3), seed=0)
+    groups = model_metrics.batches_from_clusters(
+        labels, Data(batch_size=12, images_per_class=3), seed=0
+    )
     assert groups.batches.shape[1] == groups.refined == 12
     assert set(groups.batches.ravel().tolist()) == set(range(35))
     for chunk in groups.batches.reshape(-1, 3):
@@ -116,11 +137,13 @@ def test_fewer_images_than_a_batch_holds() -> None:
 
 
 def refining(**options: Any) -> Any:
-    """A configuration and a `Hooks.refine` of the documented signature: the mean of the first batch that an embedding
-    heads; own batches by -1.
+    """A configuration and a `Hooks.refine` of the documented signature: the mean of the first batch
+    that an embedding heads; own batches by -1.
     """
 
-    def refined(params: Any, state: Any, queries: Any, gallery: Any, groups: Groups | None = None) -> Any:
+    def refined(
+        params: Any, state: Any, queries: Any, gallery: Any, groups: Groups | None = None
+    ) -> Any:
         if groups is None:
             return -queries
         assert gallery is None
@@ -146,7 +169,9 @@ def test_own_batches_refine_the_queries_and_groups_everything() -> None:
     assert facts == {}
     np.testing.assert_array_equal(own["test"], -points[:5])
     assert own["gallery"] is found["gallery"]
-    together, facts = model_metrics.refined_embeddings(*refining(refine_clusters=3), STATE, "ward", found)
+    together, facts = model_metrics.refined_embeddings(
+        *refining(refine_clusters=3), STATE, "ward", found
+    )
     assert facts == {"clusters": 3, "noise": 0}
     assert [len(together[name]) for name in ("test", "gallery")] == [5, 7]
     assert not np.isnan(np.concatenate([together["test"], together["gallery"]])).any()
@@ -157,7 +182,9 @@ def test_own_batches_refine_the_queries_and_groups_everything() -> None:
 
 def test_a_clustering_that_fails_says_so() -> None:
     with pytest.raises(DataError, match=r"evaluation\.refine=dbscan: finds 0 clusters"):
-        model_metrics.refined_embeddings(*refining(), STATE, "dbscan", {"test": np.eye(6, dtype=np.float32)})
+        model_metrics.refined_embeddings(
+            *refining(), STATE, "dbscan", {"test": np.eye(6, dtype=np.float32)}
+        )
 
 
 READINGS: dict[str, dict[str, Any]] = {"whole": {}, "half": {}}
@@ -170,7 +197,10 @@ def experiment() -> Experiment:
     made = on_patches(replace(config, evaluation=replace(config.evaluation, readings=READINGS)))
     embed = made.method.embed
     return made._replace(
-        readings={"whole": embed, "half": lambda params, state, images: embed(params, state, images)[:, :3]}
+        readings={
+            "whole": embed,
+            "half": lambda params, state, images: embed(params, state, images)[:, :3],
+        }
     )
 
 
@@ -183,10 +213,14 @@ def test_all_readings_are_evaluated_and_the_best_is_reported(experiment: Experim
     }
     assert expected["whole"] != expected["half"]
     results, embeddings = model_metrics.final(experiment, state, "test", Console(active=False))
-    assert {name: found["recall@1"] for name, found in results["readings"].items()} == pytest.approx(expected)
+    assert {
+        name: found["recall@1"] for name, found in results["readings"].items()
+    } == pytest.approx(expected)
     best = max(expected, key=lambda name: expected[name])
     assert (results["reading"], results["recall@1"]) == (best, pytest.approx(expected[best]))
-    np.testing.assert_allclose(embeddings["test"], rows if best == "whole" else rows[:, :3], rtol=1e-6)
+    np.testing.assert_allclose(
+        embeddings["test"], rows if best == "whole" else rows[:, :3], rtol=1e-6
+    )
     other = next(name for name in expected if name != best)
     options = replace(experiment.config.evaluation, reading=other)
     chosen = experiment._replace(config=replace(experiment.config, evaluation=options))
