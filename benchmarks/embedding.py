@@ -25,7 +25,6 @@ import onnxruntime
 from PIL import Image
 
 import dml_jax
-from dml_jax.commands import embed
 from dml_jax.data.pipeline import usable_cores
 from dml_jax.data.read_ahead import CHUNK
 from dml_jax.files import sha256
@@ -154,7 +153,7 @@ def kill_and_continue(name: str, photos: Path, folder: Path) -> None:
         return subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
 
     assert start("whole").wait() == 0
-    files = -(-len(embed.image_files([str(photos)])) // inputs.ROWS)
+    files = -(-len(inputs.image_files([str(photos)], print)) // inputs.ROWS)
     for part in range(1, 6):
         process = start("killed")
         while (
@@ -185,7 +184,7 @@ def main() -> None:
         photos = Path(work, "photos")
         height, width = map(int, options.size.split("x"))
         generate(photos, options.images, (height, width))
-        files = embed.image_files([str(photos)])
+        files = inputs.image_files([str(photos)], print)
         throughput(options.model, files, options.rounds)
         first_answer(options.model, files[0], Path(work), options.rounds)
         if options.kills:

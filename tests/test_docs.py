@@ -130,12 +130,12 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "evaluate": "dml_jax.commands.evaluate_results.print_table",
     "embed": "dml_jax.load",
     "enroll": "dml_jax.load",
-    "export": "dml_jax.commands.export.export",
-    "serve": "dml_jax.commands.serve.listen",
+    "export": "dml_jax.inference.model_export.export_model",
+    "serve": "dml_jax.serving.http_service.listen",
     "study": "dml_jax.lab.plan.read_facts",
-    "analyse": "dml_jax.commands.analyse_models.locate",
+    "analyse": "dml_jax.analysis.stored_config.locate",
     "check": "dml_jax.commands.check.found",
-    "explore": "dml_jax.commands.analyse_models.locate",
+    "explore": "dml_jax.analysis.stored_config.locate",
 }
 FILES = (
     "--query",

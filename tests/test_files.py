@@ -294,7 +294,7 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
         lambda: tensor_files.read(pipe),
         lambda: claims.read(pipe),
         lambda: split_metadata.load(pipe),
-        lambda: Index.load(SimpleNamespace(own_distance=False), pipe),  # type: ignore[arg-type]
+        lambda: Index.load(SimpleNamespace(method_distance=False), pipe),  # type: ignore[arg-type]
         lambda: JsonLines(pipe).truncate(1),
         lambda: manifest.read(tmp_path),
     )

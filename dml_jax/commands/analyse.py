@@ -24,12 +24,9 @@ the first run before its training ("untrained"), and after message passing ("ref
 (*) with --compare
 """  # noqa: E501
 
-import argparse
 import ast
 
 from dml_jax.commands import cli
-
-SPLITS = ("test", "train", "validation")
 
 
 def figures() -> str:
@@ -58,7 +55,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--what", metavar="NAME,NAME", help="analyses (default: all that apply)")
     flags.add_argument(
         "--split",
-        choices=(*SPLITS, "batch"),
+        choices=(*cli.SPLIT_NAMES, "batch"),
         default="test",
         help="default: test; batch: in training",
     )
@@ -75,20 +72,9 @@ def parser() -> cli.Parser:
     return flags
 
 
-def read(flags: cli.Parser, arguments: list[str]) -> tuple[argparse.Namespace, dict[str, str]]:
-    """The options and overrides; with --data, options of a run's own data are refused."""
-    options, overrides = flags.read(arguments)
-    if options.data:
-        cli.refuse(f"--config.{key}: is not used with --data; remove it" for key in overrides)
-        cli.require(
-            options.split == "test", f"--split={options.split}: is not used with --data; remove it"
-        )
-    return options, overrides
-
-
 def execute(arguments: list[str]) -> None:
     """Reads the command line, makes the analyses and renews the report."""
-    options, overrides = read(parser(), arguments)
+    options, overrides = cli.read_with_data(parser(), arguments)
     from dml_jax.commands import analyse_models
 
     analyse_models.analyse(options, overrides)

@@ -8,21 +8,15 @@ import numpy as np
 
 from dml_jax import drawing, files
 from dml_jax import run as trained_runs
-from dml_jax.analysis import findings, html, run_report
+from dml_jax.analysis import findings, html, run_report, stored_config
 from dml_jax.analysis.analysed_model import EvaluatedModel
 from dml_jax.analysis.findings import DIRECTORY, STANDARD_DIRECTORY
 from dml_jax.analysis.run_report import SUBJECTS
 from dml_jax.commands import cli, jax_setup
-from dml_jax.config import Config
-from dml_jax.config import files as config_files
 from dml_jax.console import Console
 from dml_jax.errors import counted, printable
-from dml_jax.inference.embedding_model import is_run, locate
 from dml_jax.train.model import reading_in_results
 from dml_jax.train.records import workdir
-
-# Keys of the run's configuration that may be overridden, e.g. because its data has moved.
-MOVABLE = ("data.path", "data.threads", "evaluation.batch_size")
 
 
 def analyse(options: Namespace, overrides: dict[str, str]) -> None:
@@ -150,7 +144,7 @@ def opened(
 
 
 def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> EvaluatedModel:
-    config, directory = run_config(model, options, overrides)
+    config, directory = stored_config.read(model, overrides, trust_code=options.trust_code)
     jax_setup.enable_compilation_cache()
     jax_setup.keep_freed_memory()
     console = Console(quiet=options.quiet)
@@ -167,37 +161,6 @@ def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> Ev
     return trained_runs.evaluated(
         experiment, trained, directory, console, batch=options.batch, node=options.node
     )
-
-
-def run_config(model: str, options: Namespace, overrides: dict[str, str]) -> tuple[Config, Path]:
-    """The configuration of the run, with overrides of `MOVABLE` keys, and its work directory."""
-    in_bucket = model.startswith(files.BUCKETS)
-    cli.require(
-        not in_bucket,
-        f"--model={model}: analyses are written into the run; copy it to a directory first",
-    )
-    directory = locate(model)
-    cli.require(
-        is_run(directory),
-        f"--data: missing; {model} has no data of its own, give a folder of class folders",
-    )
-    workdir.read_config(directory)  # explains a missing or damaged file
-    allowed = ", ".join(MOVABLE)
-    cli.refuse(
-        f"--config.{k}: belongs to the run; only {allowed} can be given"
-        for k in overrides
-        if k not in MOVABLE
-    )
-    config = config_files.resolved(
-        str(directory / "config.json"), overrides, trust_code=options.trust_code
-    )
-    cli.require(
-        not config.data.path or Path(config.data.path).expanduser().is_dir(),
-        f"data.path={config.data.path}: the data of the run are not there; give their directory "
-        "with "
-        "--config.data.path=DIRECTORY",
-    )
-    return config, directory
 
 
 def chosen_classes(options: Namespace, run: EvaluatedModel) -> tuple[str, ...]:

@@ -18,6 +18,9 @@ from dml_jax.errors import ConfigError, exit_code_of, message_of, printable, sug
 from dml_jax.files import expand_path
 
 T = TypeVar("T")
+SPLIT_NAMES = "test", "train", "validation"
+SERVER_PACKAGES = "starlette uvicorn python-multipart"
+FALSE_ACCEPT_RATE = 0.05  # as in `open_set`, whose import is slow
 TRUST_CODE = (
     "import the modules of other packages that a run's configuration names, which runs their code"
 )
@@ -95,6 +98,18 @@ class Parser(argparse.ArgumentParser):
         return options
 
 
+def read_with_data(
+    flags: Parser, arguments: Sequence[str]
+) -> tuple[argparse.Namespace, dict[str, str]]:
+    """The options and overrides; with --data, options of a run's data are refused."""
+    options, overrides = flags.read(arguments)
+    if options.data:
+        refuse(f"--config.{key}: is not used with --data; remove it" for key in overrides)
+        problem = f"--split={options.split}: is not used with --data; remove it"
+        require(options.split == "test", problem)
+    return options, overrides
+
+
 def of_methods(part: str) -> list[Path]:
     """The files of the modules `part` in the packages of methods (`config.modules.parts`), whose
     import is slow."""
@@ -168,6 +183,14 @@ def add_model(
             "jax"
         )
         flags.add_argument("--runtime", choices=("jax", "onnxruntime"), help=text)
+
+
+def add_decision(flags: argparse.ArgumentParser) -> None:
+    """Adds --false_accept_rate and --threshold, the arguments of `Index.classify`."""
+    limit = flags.add_mutually_exclusive_group()
+    text = f"fraction of strangers that may be given a class (default: {FALSE_ACCEPT_RATE:g})"
+    limit.add_argument("--false_accept_rate", type=float, default=FALSE_ACCEPT_RATE, help=text)
+    limit.add_argument("--threshold", type=float, help="margin below which an image is unknown")
 
 
 def file_to_write(option: str, path: str) -> Path:

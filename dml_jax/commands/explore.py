@@ -15,8 +15,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from dml_jax.commands import analyse, cli, jax_setup, serve
-from dml_jax.errors import counted
+from dml_jax.commands import cli, jax_setup
 
 HOST = "127.0.0.1"
 
@@ -25,45 +24,34 @@ def execute(arguments: list[str]) -> None:
     """Reads the command line; serves until SIGTERM or Ctrl-C."""
     flags = cli.Parser(__doc__)
     cli.add_model(flags)
-    flags.add_argument(
-        "--data", metavar="DIRECTORY", help="labelled images: class folders or a prepared data set"
-    )
-    flags.add_argument("--split", choices=analyse.SPLITS, default="test", help="default: test")
+    text = "labelled images: class folders or a prepared data set"
+    flags.add_argument("--data", metavar="DIRECTORY", help=text)
+    flags.add_argument("--split", choices=cli.SPLIT_NAMES, default="test", help="default: test")
     flags.add_argument("--port", type=int, default=8001, help="default 8001; 0 for any free one")
-    options, overrides = analyse.read(flags, arguments)
-    from dml_jax.commands import analyse_models
+    options, overrides = cli.read_with_data(flags, arguments)
+    from dml_jax.analysis import stored_config
 
-    config = (
-        None if options.data else analyse_models.run_config(options.model, options, overrides)[0]
-    )
-    cli.check_installed("explore", "uvicorn", serve.PACKAGES)
+    config = None
+    if not options.data:
+        trust_code = options.trust_code
+        config, _ = stored_config.read(options.model, overrides, trust_code=trust_code)
+    cli.check_installed("explore", "uvicorn", cli.SERVER_PACKAGES)
     from dml_jax.data import formats
-    from dml_jax.data.split import Split, hold_out, with_gallery
+    from dml_jax.data.split import hold_out
     from dml_jax.serving import explorer, http_service
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    with serve.listen(HOST, options.port) as listener:
+    with http_service.listen(HOST, options.port) as listener:
         if config is None:
             model, splits = jax_setup.load_on_images(options)
             title = f"{options.data} by {options.model}"
         else:
             model, splits = jax_setup.load(options), formats.load(config.data)
-            if config.data.validation_share:
-                splits["train"], splits["validation"] = hold_out(
-                    splits["train"], config.data.validation_share
-                )
-            cli.require(
-                options.split in splits,
-                f"--split={options.split}: the run has none; give {' or '.join(splits)}",
-            )
+            if share := config.data.validation_share:
+                splits["train"], splits["validation"] = hold_out(splits["train"], share)
+            problem = f"--split={options.split}: the run has none; give {' or '.join(splits)}"
+            cli.require(options.split in splits, problem)
             title = f"{config.name}, {options.split} images"
-
-        def part(split: Split) -> explorer.Part:
-            print(f"embedding {counted(len(split.labels), 'image')}", flush=True)
-            return explorer.Part(split, model.embed_split(split))
-
-        shown = explorer.Explorer(title, *map(part, with_gallery(splits, options.split).values()))
+        shown = explorer.explorer_of(model, splits, options.split, title)
         service = http_service.Service(model, shown.answers)
-        service.compile()
-        print(f"http://{HOST}:{listener.getsockname()[1]}/", flush=True)
-        http_service.server(service, shown.routes()).run([listener])
+        http_service.serve(service, listener, shown.routes())

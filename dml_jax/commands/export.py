@@ -17,8 +17,6 @@ uploads the model with a card of its results to the Hugging Face hub (extra "hub
 from __future__ import annotations
 
 import argparse
-from functools import partial
-from pathlib import Path
 
 from dml_jax.commands import cli
 from dml_jax.errors import printable
@@ -31,16 +29,13 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     cli.add_model(flags, required=False)
     flags.add_argument("--to", metavar="FORM,…", help="onnx, parquet; or faiss")
-    flags.add_argument(
-        "--embeddings", metavar="DIRECTORY", help="Parquet files of dml-jax embed, for --to=faiss"
-    )
+    text = "Parquet files of dml-jax embed, for --to=faiss"
+    flags.add_argument("--embeddings", metavar="DIRECTORY", help=text)
     flags.add_argument("--output", metavar="DIRECTORY", help="default: the directory of the model")
-    flags.add_argument(
-        "--push", metavar="USER/NAME", help="repository on the Hugging Face hub to upload to"
-    )
-    flags.add_argument(
-        "--private", action="store_true", help="if the repository is new, only its owner sees it"
-    )
+    text = "repository on the Hugging Face hub to upload to"
+    flags.add_argument("--push", metavar="USER/NAME", default="", help=text)
+    text = "if the repository is new, only its owner sees it"
+    flags.add_argument("--private", action="store_true", help=text)
     return flags
 
 
@@ -51,101 +46,61 @@ def execute(arguments: list[str]) -> None:
         export_index(options)
         return
     cli.require(options.model, f"--model: missing; give {cli.MODELS}")
+    problem = "--to: missing; give some of onnx,parquet, or --push=user/name"
+    cli.require(options.to or options.push, problem)
+    forms = cli.choices("--to", options.to, FORMS) if options.to else ()
+    if "onnx" in forms:
+        check_converter(f"--to={options.to}")
+    run_only = bool(options.push or "parquet" in forms)
+    problem = f"--checkpoint={options.checkpoint}: --to=parquet and --push need the reported one"
+    cli.require(options.checkpoint == "reported" or not run_only, problem)
+    if options.push:
+        cli.check_installed(f"--push={options.push}", "huggingface_hub", "huggingface_hub")
+    from dml_jax.inference import model_export
+    from dml_jax.inference.embedding_model import is_run, locate
+
+    directory = locate(options.model)
+    problem = "--push and --to=parquet: need a finished run with results and embeddings as --model"
+    cli.require(is_run(directory) or not run_only, problem)
+    writable = is_run(directory) and not options.model.startswith(BUCKETS)
+    problem = f"--output: missing; give a directory for the files of {options.model}"
+    cli.require(options.output or writable, problem)
+    model_export.export_model(
+        directory, forms, expand_path("--output", options.output or directory),
+        checkpoint=options.checkpoint, trust_code=options.trust_code,
+        push=options.push, private=options.private,
+    )  # fmt: skip
+
+
+def check_converter(option: str) -> None:
+    """Raises ConfigError unless jax2onnx is installed and works with this version of JAX."""
     import jax
 
     from dml_jax.export import programs
-    from dml_jax.inference.embedding_model import is_run, locate
 
+    cli.check_installed(option, "jax2onnx", '-e ".[onnx]"')
     cli.require(
-        options.to or options.push, "--to: missing; give some of onnx,parquet, or --push=user/name"
+        jax.__version_info__ < programs.NEWER_JAX,
+        f"{option}: jax2onnx cannot convert programs of JAX {jax.__version__}; install an older "
+        'one, on any Python, with pip install -e ".[onnx]"',
     )
-    forms = cli.choices("--to", options.to, FORMS) if options.to else ()
-    if "onnx" in forms:
-        cli.check_installed(f"--to={options.to}", "jax2onnx", '-e ".[onnx]"')
-        cli.require(
-            jax.__version_info__ < programs.NEWER_JAX,
-            f"--to={options.to}: jax2onnx cannot convert programs of JAX {jax.__version__}; "
-            "install an older one, "
-            'on any Python, with pip install -e ".[onnx]"',
-        )
-    reported = options.checkpoint == "reported" or not ("parquet" in forms or options.push)
-    cli.require(
-        reported,
-        f"--checkpoint={options.checkpoint}: --to=parquet and --push need the reported one",
-    )
-    if options.push:
-        cli.check_installed(f"--push={options.push}", "huggingface_hub", "huggingface_hub")
-    directory = locate(options.model)
-    with_results = is_run(directory) or not (options.push or "parquet" in forms)
-    cli.require(
-        with_results,
-        "--push and --to=parquet: need a finished run with results and embeddings as --model",
-    )
-    writable = options.output or (is_run(directory) and not options.model.startswith(BUCKETS))
-    cli.require(writable, f"--output: missing; give a directory for the files of {options.model}")
-    output = expand_path("--output", options.output) if options.output else directory
-    export(directory, forms, output, options)
 
 
 def export_index(options: argparse.Namespace) -> None:
     """Writes a faiss index of Parquet files and prints its recall."""
-    from dml_jax.inference import large_search as search
+    from dml_jax.inference import large_search
 
-    alone = (
-        options.to == "faiss"
-        and options.embeddings
-        and options.output
-        and not (options.model or options.push)
-    )
-    cli.require(
-        alone,
-        "--to=faiss: needs --embeddings=NAME.parquet and --output=DIRECTORY, and no other option",
-    )
+    given = options.to == "faiss" and options.embeddings and options.output
+    problem = "--to=faiss: needs --embeddings=NAME.parquet and --output=DIRECTORY, and no other"
+    cli.require(given and not (options.model or options.push), f"{problem} option")
     cli.check_installed("--to=faiss", "faiss", "faiss-cpu")
-    embeddings = search.table(options.embeddings, "--embeddings")
+    embeddings = large_search.table(options.embeddings, "--embeddings")
     file = expand_path("--output", options.output) / "index.faiss"
     file.parent.mkdir(parents=True, exist_ok=True)
-    rows, recall = search.faiss(embeddings, file)
-    sample = f"of the {search.NEIGHBORS} nearest rows of {min(search.SAMPLE, rows):,} queries"
+    rows, recall = large_search.faiss(embeddings, file)
+    queries = min(large_search.SAMPLE, rows)
+    sample = f"of the {large_search.NEIGHBORS} nearest rows of {queries:,} queries"
     print(
         f"{printable(str(file))}: {rows:,} rows; {sample} it finds {recall:.1%} (nprobe "
-        f"{search.PROBES})"
+        f"{large_search.PROBES})"
     )
-
-
-def export(
-    directory: Path, forms: tuple[str, ...], output: Path, options: argparse.Namespace
-) -> None:
-    """Writes the forms of a model into `output`, and pushes them with the model to a repository."""
-    from dml_jax.export import embedding_files, hub, programs
-    from dml_jax.inference import graphs
-    from dml_jax.inference.model import Model
-    from dml_jax.train import model
-
-    load = partial(model.load, directory, options.checkpoint, trust_code=options.trust_code)
-    # bfloat16 is rare among the operators of ONNX runtimes.
-    trained = load(dtype="float32") if "onnx" in forms else None
-    splits = sorted(
-        path.parent for path in directory.glob("embeddings/*/manifest.json") if "parquet" in forms
-    )
-    missing = f"{directory}: holds no embeddings; write them with --mode=export of dml_jax.main"
-    cli.require(splits or "parquet" not in forms, missing)
-    if options.push:
-        pushed = load()
-        hub.results_of(directory, pushed)  # before anything is created
-        hub.create(options.push, private=options.private)
-    output.mkdir(parents=True, exist_ok=True)
-    written = []
-    for split in splits:
-        written.append(output / f"{split.name}.parquet")
-        embedding_files.write_parquet(written[-1], embedding_files.read(split))
-        print(printable(str(written[-1])))
-    if trained:
-        written.append(output / "model.onnx")
-        difference = programs.write_onnx(written[-1], programs.function_of(trained), trained.shape)
-        print(f"{printable(str(written[-1]))}: largest difference from the model {difference:.1e}")
-        if options.checkpoint == "reported":
-            graphs.keep(Model(directory, trust_code=options.trust_code), written[-1])
-    if options.push:
-        hub.push(options.push, directory, pushed, written)
-        print(f"https://huggingface.co/{options.push}")

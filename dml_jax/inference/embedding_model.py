@@ -51,7 +51,7 @@ class EmbeddingModel(ABC):
     data: Data  # the transform of images
     shape: tuple[int, int]  # (H, W) in pixels of the images that the network sees
     step: int  # of the checkpoint; 0 for published weights
-    own_distance: bool = False  # whether embeddings are compared otherwise than by cosines
+    method_distance: bool = False  # whether embeddings are compared otherwise than by cosines
     # Whether the run has finished; its model is otherwise the newest or best so far, with a
     # warning.
     finished: bool

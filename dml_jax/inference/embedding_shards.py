@@ -35,13 +35,17 @@ UNUSABLE = b"dml_jax.unusable"  # number of unusable images, of a part's metadat
 
 
 class Summary(NamedTuple):
-    """Numbers of images, of unusable ones among them, and of dimensions; and the first errors, with
-    their images."""
+    """The numbers of images and of dimensions, and the first errors with their images."""
 
     images: int
     unusable: int
     dimensions: int
     errors: list[str]
+
+    @property
+    def usable(self) -> int:
+        """The number of embeddings."""
+        return self.images - self.unusable
 
 
 class Parts:
@@ -204,23 +208,24 @@ def opened(directory: Path | str, planned: dict[str, Any]) -> Iterator[Parts]:
         yield Parts(directory, planned)
 
 
-class Facts(NamedTuple):
-    """Identity of a model: see `embedding_files.write`, the SHA-256 of its variables, and its
-    runtime."""
+class ModelIdentity(NamedTuple):
+    """Distinguishes the models whose embeddings differ."""
 
     config_hash: str
-    model_sha256: str
+    model_sha256: str  # of all variables
     step: int
     finished: bool
     runtime: str
 
 
-def facts(model: "EmbeddingModel") -> Facts:
-    """Identity of a model."""
-    return Facts(model.config_hash, model.fingerprint, model.step, model.finished, model.runtime)
+def identity(model: "EmbeddingModel") -> ModelIdentity:
+    """The identity of a model."""
+    return ModelIdentity(
+        model.config_hash, model.fingerprint, model.step, model.finished, model.runtime
+    )
 
 
-def plan(units: Sequence[Unit], model: Facts) -> dict[str, Any]:
+def plan(units: Sequence[Unit], model: ModelIdentity) -> dict[str, Any]:
     """Identity of a set of parts, e.g. the sizes and times of the images' files."""
     return {
         "parts": len(units),

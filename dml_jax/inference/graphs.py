@@ -52,7 +52,7 @@ class Facts:
     step: int
     shape: tuple[PositiveInt, PositiveInt]
     dimensions: PositiveInt
-    own_distance: bool
+    method_distance: bool
     deviation: float  # from JAX's embeddings, relative to their largest value
     data: Data
 
@@ -96,7 +96,7 @@ def keep(model: "Model", graph: Path) -> None:
             int(model.step),
             model.shape,
             dimensions,
-            model.own_distance,
+            model.method_distance,
             deviation,
             model.data,
         )
@@ -185,10 +185,10 @@ class GraphModel(EmbeddingModel):
             partial(_session, graph)
         )  # by number of threads, made when it is needed
         self.data, self.shape, self.step, self.finished = facts.data, facts.shape, facts.step, True
-        self.config_hash, self.fingerprint, self.own_distance = (
+        self.config_hash, self.fingerprint, self.method_distance = (
             facts.config_hash,
             facts.fingerprint,
-            facts.own_distance,
+            facts.method_distance,
         )
 
     def __getattr__(self, name: str) -> Any:

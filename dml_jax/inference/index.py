@@ -10,7 +10,7 @@ by their name or by an equal image, do not take part.
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image as pillow
@@ -21,9 +21,6 @@ from dml_jax.errors import DataError, suggest
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, Measured, Photographs, Point, Scorer
 from dml_jax.files import atomic_write, reading
-
-if TYPE_CHECKING:
-    from dml_jax.inference.embedding_model import EmbeddingModel
 
 UNKNOWN = "unknown"
 EMPTY = "the index is empty; add classes first"
@@ -55,6 +52,24 @@ FIELDS: tuple[dict[str, tuple[str, tuple[str, ...]]], ...] = (
 )
 Image = str | Path | bytes | pillow.Image | np.ndarray
 Images = Sequence[Image] | np.ndarray  # an array [N, H, W, 3] is a batch of images
+
+
+class ImageEmbedder(Protocol):
+    """What an index needs from a model, see `embedding_model.EmbeddingModel`."""
+
+    @property
+    def method_distance(self) -> bool:
+        """Whether a method's distance replaces the cosine."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the function from images to embeddings."""
+
+    def embed(self, images: Images, /) -> np.ndarray:
+        """Embeddings float32 [N, D] of images, rows of unit length."""
+
+    def unseen(self) -> tuple[Photographs, list[str]]:
+        """Images of classes that were not used for training, and the names of these classes."""
 
 
 class Enrolled(NamedTuple):
@@ -89,8 +104,8 @@ class Index:
       removed: classes that `restore` enrolls again, by name.
     """
 
-    def __init__(self, model: "EmbeddingModel"):
-        if model.own_distance:
+    def __init__(self, model: ImageEmbedder):
+        if model.method_distance:
             raise DataError(
                 "the model has another distance than the cosine (method.distance), by which "
                 "enrolled "
@@ -352,7 +367,7 @@ class Index:
         classes = self._strangers[1] if self._strangers else self.background().labels
         open_set.check_enough(len(classes), len(np.unique(classes)), false_accept_rate)
 
-    def check(self, classes: Mapping[str, Sequence[Image]], threshold: float) -> Found:
+    def measure(self, classes: Mapping[str, Sequence[Image]], threshold: float) -> Found:
         """Classifies labelled images (as for `add`) of enrolled and of other classes."""
         rows, names, _ = self._embedded(classes)
         held = (
@@ -499,7 +514,7 @@ class Index:
             np.savez(file, allow_pickle=False, **arrays)
 
     @classmethod
-    def load(cls, model: "EmbeddingModel", path: str | Path) -> "Index":
+    def load(cls, model: ImageEmbedder, path: str | Path) -> "Index":
         """Reads an index written by `save`; DataError if it is damaged, or its arrays cannot be
         those of an index."""
         path = Path(path).expanduser()

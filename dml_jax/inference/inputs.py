@@ -9,21 +9,29 @@ file or archive are in memory.
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
 
 from dml_jax.data.formats import parquet
 from dml_jax.data.prepare import archives, sources
-from dml_jax.data.prepare.sources import MAX_BYTES, is_ignored, is_image, stamp, survey, walk
-from dml_jax.errors import DataError
-from dml_jax.files import is_url, reading
+from dml_jax.data.prepare.sources import (
+    IMAGE_SUFFIXES,
+    MAX_BYTES,
+    is_ignored,
+    is_image,
+    stamp,
+    survey,
+    walk,
+)
+from dml_jax.data.prepare.understand import shown
+from dml_jax.errors import DataError, printable
+from dml_jax.files import BUCKETS, expand_path, is_url, reading
 
 ROWS = 2048  # loose files per unit, the most that a kill wastes
-# Images of a Parquet file or archive that are in memory at a time, or fewer if they are of more
-# than.
-BLOCK = 256
-BLOCK_BYTES = 2**26  # this number of bytes
+# Images of a Parquet file or archive that are in memory at a time: at most this number, and no more
+# once they have this number of bytes.
+BLOCK, BLOCK_BYTES = 256, 2**26
 SHARDS = (".parquet", *archives.ENDINGS)
 
 
@@ -40,9 +48,7 @@ class Unit(NamedTuple):
 
     kind: Literal["files", "parquet", "archive"]
     names: tuple[str, ...]  # as the user named the files; more than one only for loose files
-    # Absolute directory to which relative names refer, because another machine may work in another
-    # one.
-    root: str
+    root: str  # absolute directory of relative names: other machines may work in another one
     group: int = 0  # number of the row group
 
 
@@ -51,30 +57,64 @@ def is_shard(name: str) -> bool:
     return name.lower().endswith(SHARDS)
 
 
-def of_directory(
-    directory: Path, besides: Path | str | None
-) -> tuple[list[str], list[str], list[str]]:
-    """The image files below a directory; if there are none, its Parquet files and archives, except
-    those in `besides`.
+def image_files(paths: Iterable[str], warn: Callable[[str], object]) -> list[str]:
+    """Image files among `paths`, and those below directories among them; `warn` gets a line about
+    each kind of file that is left out.
 
-    Third, sentences about what is left out. Without `besides`, only image files count.
+    Raises DataError if a path does not exist, or a directory has no image file.
     """
+    return images_and_shards(paths, None, warn)[0]
+
+
+def images_and_shards(
+    paths: Iterable[str], output: Path | str | None, warn: Callable[[str], object]
+) -> tuple[list[str], list[str]]:
+    """Like `image_files`, and Parquet files and archives, also those in directories without loose
+    images.
+
+    `output` is the directory or URL of the embeddings, whose files are left out; without it, only
+    image files count.
+    """
+    files, shards, doubts = list[str](), list[str](), list[str]()
+    for name in paths:
+        if output is not None and name.startswith(BUCKETS):
+            shards += bucket_shards(name, output)
+        elif (path := expand_path("IMAGE", name)).is_dir():
+            images, packed, left_out = _in_directory(path, output)
+            files, shards = files + images, shards + packed
+            doubts += [f"{name}: {line}" for line in left_out]
+            if not images and not packed:
+                suffixes = f"suffixes: {', '.join(IMAGE_SUFFIXES)}"
+                raise DataError("; ".join([f"{name}: no image files ({suffixes})", *left_out]))
+        elif path.is_file():
+            (shards if output is not None and is_shard(name) else files).append(str(path))
+        else:
+            raise DataError(f"{name}: there is no such file or directory")
+    for line in shown(doubts):
+        warn(printable(line))
+    return files, list(dict.fromkeys(shards))
+
+
+def _in_directory(
+    directory: Path, output: Path | str | None
+) -> tuple[list[str], list[str], list[str]]:
+    """Image files below a directory; if there are none, Parquet files and archives outside
+    `output`; and what is left out."""
     found = survey(walk(directory))
     images = [str(file.path) for name, file in found.files.items() if is_image(name)]
-    packed = {}
-    if besides is not None and not images:
-        packed = {name: file.path for name, file in found.files.items() if is_shard(name)}
+    packed: dict[str, Path] = {}
+    if output is not None and not images:
         packed = {
-            name: path
-            for name, path in packed.items()
-            if not path.resolve().is_relative_to(besides)
+            name: file.path
+            for name, file in found.files.items()
+            if is_shard(name) and not file.path.resolve().is_relative_to(output)
         }
     skipped = Counter(found.skipped) - Counter(PurePath(name).suffix.lower() for name in packed)
     return images, list(map(str, packed.values())), found._replace(skipped=skipped).doubts()
 
 
-def bucket_shards(url: str, besides: Path | str) -> list[str]:
-    """The Parquet files and archives at a URL or below it, except those in `besides`."""
+def bucket_shards(url: str, output: Path | str) -> list[str]:
+    """The Parquet files and archives at a URL or below it, except those in `output`."""
     names = sources.listed(url)
     if loose := [name for name in names if is_image(name or url)]:
         raise DataError(
@@ -84,7 +124,7 @@ def bucket_shards(url: str, besides: Path | str) -> list[str]:
     found = [
         f"{url.rstrip('/')}/{name}" if name else url for name in names if is_shard(name or url)
     ]
-    found = [name for name in found if not name.startswith(f"{besides}/")]
+    found = [name for name in found if not name.startswith(f"{output}/")]
     if not found:
         raise DataError(f"{url}: holds no Parquet files or archives")
     return found
@@ -178,8 +218,8 @@ def _rows(path: Path | str, name: str, group: int) -> Iterator[Item]:
                     content = content["bytes"]
                 unpacked += len(content or b"")
                 archives.check_unpacked(unpacked, size)  # repeated values are stored once
-                own = values.get("id")
-                yield Item(f"{name}/{row}" if own is None else str(own), content or b"")
+                given = values.get("id")
+                yield Item(f"{name}/{row}" if given is None else str(given), content or b"")
                 row += 1
 
 

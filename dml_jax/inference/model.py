@@ -56,7 +56,7 @@ class Model(EmbeddingModel):
         self.trained, self._embedder = trained, trained.embedder(few=True)
         self.config, self.step, self.shape = trained.config, trained.step, trained.shape
         self.finished, self.data = not trained.unfinished, trained.config.data
-        self.own_distance = trained.method.distance != "cosine"
+        self.method_distance = trained.method.distance != "cosine"
 
     @cached_property
     def config_hash(self) -> str:  # type: ignore[override]

@@ -18,6 +18,8 @@ import dml_jax
 from dml_jax.data.pipeline import usable_cores
 from dml_jax.errors import ConfigError, DataError, UserError
 from dml_jax.inference import embedding_shards
+from dml_jax.inference.bulk_embedding import Engine
+from dml_jax.inference.embedding_shards import ModelIdentity
 from dml_jax.inference.inputs import Unit
 
 T = TypeVar("T")
@@ -34,9 +36,9 @@ class Embedder:
             partial(dml_jax.load, directory, checkpoint, **options)
         )  # loaded by the first call
 
-    def facts(self) -> tuple[embedding_shards.Facts, str]:
+    def facts(self) -> tuple[ModelIdentity, str]:
         """The identity of the model, and the machine's name with the version of this package."""
-        return embedding_shards.facts(
+        return embedding_shards.identity(
             self._model()
         ), f"{os.uname().nodename} ({dml_jax.__version__})"
 
@@ -62,9 +64,7 @@ def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
 
 
 @contextmanager
-def start(
-    address: str | None, model: str, checkpoint: str, **options: Any
-) -> Iterator[tuple[embedding_shards.Facts, embedding_shards.Embed]]:
+def start(address: str | None, model: str, checkpoint: str, **options: Any) -> Iterator[Engine]:
     """A model (see `dml_jax.load`) on the machines of a Ray cluster, which must all see its
     directory."""
     name = (
@@ -73,7 +73,7 @@ def start(
     with connect(address) as ray:
         count, needs = resources(ray.nodes())
         pool = _Pool(ray, needs, count, (name, checkpoint, options))
-        yield pool.first(), pool.embed
+        yield Engine(pool.first(), pool.embed, [])
 
 
 class _Pool:
@@ -90,9 +90,9 @@ class _Pool:
         self._busy: dict[Any, tuple[Any, tuple[Path | str, Unit] | None]] = {
             actor.facts.remote(): (actor, None) for actor in actors
         }
-        self._facts: embedding_shards.Facts | None = None
+        self._facts: ModelIdentity | None = None
 
-    def first(self) -> embedding_shards.Facts:
+    def first(self) -> ModelIdentity:
         """Facts about the model, available when the first actor has loaded it."""
         while self._facts is None:
             self._wait()

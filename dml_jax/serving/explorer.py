@@ -15,9 +15,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from dml_jax.analysis import html
-from dml_jax.data.split import Split
-from dml_jax.errors import printable
+from dml_jax.data.split import Split, with_gallery
+from dml_jax.errors import counted, printable
 from dml_jax.evaluation import neighbors
+from dml_jax.inference.model import Model
 from dml_jax.serving.http_service import Answer
 
 SHOWN = 24  # neighbours
@@ -32,6 +33,15 @@ class Part(NamedTuple):
 
     split: Split
     embeddings: np.ndarray  # float32 [N, D], rows of unit length
+
+
+def explorer_of(model: Model, splits: dict[str, Split], name: str, title: str) -> "Explorer":
+    """An explorer of a split, embedded by a model, with its gallery if there is one."""
+    parts = []
+    for split in with_gallery(splits, name).values():
+        print(f"embedding {counted(len(split.labels), 'image')}", flush=True)
+        parts.append(Part(split, model.embed_split(split)))
+    return Explorer(title, *parts)
 
 
 class Explorer:

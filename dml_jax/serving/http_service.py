@@ -8,6 +8,7 @@ authentication are left to a reverse proxy.
 
 import asyncio
 import logging
+import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -34,7 +35,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from dml_jax.data import decode
 from dml_jax.data.pipeline import usable_cores
 from dml_jax.data.prepare.sources import stamp
-from dml_jax.errors import DataError, UserError, printable
+from dml_jax.errors import ConfigError, DataError, UserError, printable
 from dml_jax.evaluation import open_set
 from dml_jax.inference.index import UNKNOWN, Index
 
@@ -48,7 +49,7 @@ PIXELS = 25_000_000  # of an image, somewhat more than most cameras have
 # Bytes needed to decode an image, and scans of a JPEG file, above which it is decoded after the
 # others of this kind.
 LARGE, SCANS = decode.MEMORY // 4, 20
-CONNECTIONS = 128
+CONNECTIONS, BACKLOG = 128, 2048  # accepted, and waiting to be accepted
 # A client has these seconds to send a request or to take an answer, and one more for this many
 # bytes that it sends.
 PATIENCE, RATE = 10.0, 1 << 14
@@ -324,6 +325,45 @@ def server(
     )
     running = uvicorn.Server(config)
     return running
+
+
+def serve(
+    service: Service,
+    listener: socket.socket,
+    routes: Sequence[Route] = (),
+    hosts: Sequence[str] = LOCAL_NAMES,
+) -> None:
+    """Compiles the programs, prints the address and serves; arguments as of `server`."""
+    service.compile()
+    host, port = listener.getsockname()[:2]
+    print(f"http://{_in_url(host)}:{port}/", flush=True)
+    server(service, routes, hosts).run([listener])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that accepts connections; ConfigError if the port or the host is not available."""
+    if not 0 <= port < 1 << 16:
+        raise ConfigError(f"--port={port}: must be in 0..65535; 0 is any free port")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        return socket.create_server((host, port), family=found[0][0], backlog=BACKLOG)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        where = f"--host={host} --port={port}"
+        raise ConfigError(f"{where}: cannot listen there ({why}); give others") from None
+
+
+def names_of(host: str) -> set[str]:
+    """The names and addresses of this machine by which clients may call a server at `host`."""
+    machine = socket.gethostname()
+    names = {*LOCAL_NAMES, _in_url(host), machine}
+    with suppress(OSError):
+        names |= {_in_url(str(entry[4][0])) for entry in socket.getaddrinfo(machine, None)}
+    return names
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 class EnrolledClasses:

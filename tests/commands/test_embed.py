@@ -24,7 +24,7 @@ from dml_jax import console, files
 from dml_jax.commands import embed
 from dml_jax.data.prepare import archives
 from dml_jax.export import embedding_files
-from dml_jax.inference import inputs
+from dml_jax.inference import bulk_embedding, inputs
 from tests.commands.conftest import Execute
 from tests.data import pictures
 from tests.test_main import command
@@ -289,7 +289,7 @@ def test_contents_in_memory_are_limited_by_bytes(
 def test_embeddings_that_are_too_large_for_an_array(
     run: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embed, "ARRAY_BYTES", 4 * COUNT * DIM - 1)
+    monkeypatch.setattr(bulk_embedding, "ARRAY_BYTES", 4 * COUNT * DIM - 1)
     assert (
         run()[1] == f"{COUNT} embeddings with {DIM} dimensions: {Path('out.parquet').resolve()}\n"
     )

@@ -18,6 +18,7 @@ from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Photographs
 from dml_jax.export import embedding_files
 from dml_jax.files import locked
+from dml_jax.inference import enrollment
 from dml_jax.inference import index as indexes
 from dml_jax.inference.index import Index
 from tests import tiny_model
@@ -33,7 +34,7 @@ COLOURS = {
 class Colours:
     """A stand-in for a model, whose embedding is the normalised mean colour minus grey."""
 
-    fingerprint, own_distance, runtime = "of colours", False, "jax"
+    fingerprint, method_distance, runtime = "of colours", False, "jax"
 
     def unseen(self):
         """Twenty classes of ten images in all directions."""
@@ -568,7 +569,7 @@ def test_the_causes_of_many_unknown_images(photos, tmp_path):
         for name, each in levels.items()
     }
     index.add(images, {name: ["a", "b"] * 2 for name in images})
-    *_, line = enroll._expected(index, 0.01).splitlines()
+    *_, line = enrollment.report(index, 0.01).splitlines()
     for cause in (
         "% would be unknown; the best class is right for",
         " than strangers are: enroll photographs of another session of each class",

@@ -19,7 +19,8 @@ from PIL import Image
 
 from dml_jax import config as configs
 from dml_jax import files
-from dml_jax.commands import explore, serve
+from dml_jax.commands import explore
+from dml_jax.serving import http_service
 from dml_jax.serving.explorer import PAGE, SHOWN, Explorer, Part
 from tests.analysis.runs import Run
 from tests.analysis.test_page import Page
@@ -36,9 +37,9 @@ def check_command(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # By which uvicorn would close all handlers; absl's takes the captured stderr with it.
     monkeypatch.setattr(logging.config, "dictConfig", lambda values: None)
     listeners: list[socket.socket] = []
-    listen = serve.listen
+    listen = http_service.listen
     monkeypatch.setattr(
-        serve, "listen", lambda *where: listeners.append(listen(*where)) or listeners[0]
+        http_service, "listen", lambda *where: listeners.append(listen(*where)) or listeners[0]
     )
 
     def visit() -> tuple[Any, Any]:

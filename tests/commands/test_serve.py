@@ -13,6 +13,7 @@ import pytest
 import dml_jax
 from dml_jax.commands import serve
 from dml_jax.data import decode
+from dml_jax.serving import http_service
 from tests.commands.conftest import Fails
 from tests.serving.test_http_service import ask
 
@@ -54,7 +55,7 @@ def check_command(run: Path) -> None:
 
 
 def test_invalid_options(fails: Fails) -> None:
-    with serve.listen("127.0.0.1", 0) as taken:
+    with http_service.listen("127.0.0.1", 0) as taken:
         used = taken.getsockname()[1]
         for arguments, words in (
             ((), "arguments are required: --model"),

@@ -413,7 +413,7 @@ def _index() -> bytes:
         return Path(folder, "i.npz").read_bytes()
 
 
-MODEL: Any = SimpleNamespace(own_distance=False, fingerprint="x")
+MODEL: Any = SimpleNamespace(method_distance=False, fingerprint="x")
 
 
 def _read_shard(directory: Path) -> None:

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given, settings
 from PIL import Image
 
-from dml_jax.commands import serve
 from dml_jax.config import Data
 from dml_jax.data import decode, transforms
 from dml_jax.errors import DataError
@@ -41,7 +40,7 @@ class Colours:
     """A stand-in for a model, whose embedding is the normalised mean colour."""
 
     shape = (16, 16)
-    fingerprint, own_distance = "of colours", False
+    fingerprint, method_distance = "of colours", False
 
     def __init__(self) -> None:
         self.batches: list[int] = []
@@ -81,7 +80,7 @@ def serving(model: Colours, answers: Any = None, **further: Any) -> Iterator[int
     model.waiting = service._waiting.qsize
     running = server(service, **further)
     model.connections = lambda: len(running.server_state.connections)
-    with serve.listen("127.0.0.1", 0) as listener:
+    with http_service.listen("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=running.run, args=([listener],))
         thread.start()
         try:

@@ -1,0 +1,68 @@
+"""Exports of a model for other programs and to the Hugging Face hub."""
+
+from collections.abc import Callable, Collection
+from functools import partial
+from pathlib import Path
+
+from dml_jax.errors import DataError, printable
+from dml_jax.export import embedding_files, hub, programs
+from dml_jax.inference import graphs
+from dml_jax.inference.model import Model
+from dml_jax.train import model as models
+
+
+def export_model(
+    directory: Path,
+    forms: Collection[str],
+    output: Path,
+    *,
+    checkpoint: str = "reported",
+    trust_code: bool = False,
+    push: str = "",
+    private: bool = False,
+    say: Callable[[str], object] = print,
+) -> list[Path]:
+    """Writes a model as "onnx" or "parquet", and uploads it with these to a repository of the hub.
+
+    Args:
+      directory: of the run or of converted weights; "parquet" and `push` need a finished run.
+      push: repository "user/name"; empty to upload nothing.
+      private: a new repository is visible to its owner only.
+      say: gets a line for each file and the address of the repository.
+
+    Returns:
+      The files in `output`: model.onnx, and <split>.parquet of the run's embeddings.
+
+    Raises:
+      DataError: the run has no embeddings or results, or the model cannot be converted.
+    """
+    load = partial(models.load, directory, checkpoint, trust_code=trust_code)
+    # bfloat16 is rare among the operators of ONNX runtimes.
+    trained = load(dtype="float32") if "onnx" in forms else None
+    found = directory.glob("embeddings/*/manifest.json")
+    splits = sorted(path.parent for path in found) if "parquet" in forms else []
+    if "parquet" in forms and not splits:
+        raise DataError(
+            f"{directory}: holds no embeddings; write them with --mode=export of dml_jax.main"
+        )
+    if push:
+        pushed = load()
+        hub.results_of(directory, pushed)  # before anything is created
+        hub.create(push, private=private)
+    output.mkdir(parents=True, exist_ok=True)
+    written = []
+    for split in splits:
+        written.append(output / f"{split.name}.parquet")
+        embedding_files.write_parquet(written[-1], embedding_files.read(split))
+        say(printable(str(written[-1])))
+    if trained:
+        file = output / "model.onnx"
+        written.append(file)
+        difference = programs.write_onnx(file, programs.function_of(trained), trained.shape)
+        say(f"{printable(str(file))}: largest difference from the model {difference:.1e}")
+        if checkpoint == "reported":
+            graphs.keep(Model(directory, trust_code=trust_code), file)
+    if push:
+        hub.push(push, directory, pushed, written)
+        say(f"https://huggingface.co/{push}")
+    return written
