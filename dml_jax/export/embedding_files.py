@@ -93,10 +93,7 @@ def read(directory: Path) -> Exported:
         if embeddings.dtype != np.float32 or len(embeddings) != len(ids):
             raise DataError(
                 f"{rows.name}: holds {embeddings.dtype} of shape {list(embeddings.shape)} for "
-                f"{len(ids)} "
-                "names "
-                "in "
-                f"ids.json; must be float32 with a row for each; {REMEDY}"
+                f"{len(ids)} names in ids.json; must be float32 with a row for each; {REMEDY}"
             )
         classes = None
         if labels.exists():

@@ -52,8 +52,7 @@ def results_of(directory: Path, model: Variables) -> dict[str, Any]:
     if results.get("step") != int(model.step):
         raise DataError(
             f"{directory}: results.json is for step {results.get('step')}, but the model is from "
-            "step "
-            f"{int(model.step)}; finish the run first"
+            f"step {int(model.step)}; finish the run first"
         )
     return results
 
@@ -117,13 +116,11 @@ def card(repository: str, config: dict[str, Any], results: dict[str, Any]) -> st
     head = "".join(f"| {entry.heading} " for entry in columns)
     body = "".join(f"| {metric_table.cell(results, entry)} " for entry in columns)
     return (
-        f"---\n{metadata.to_yaml()}\n---\n\n# {config['name']}\n\n"
-        f"Image embeddings trained with {method} on {data} ({config['backbone']['name']}), by "
-        "dml_jax.\n\n"
-        "## Results on classes not seen in training, in "
-        f"%\n\n{head}|\n{'|---' * len(columns)}|\n{body}|\n\n"
-        f"± is one standard error over the queries. Model selection: {results['model']}. "
-        f"Protocol: {results['protocol']}.\n\n{LOADING.format(repository=repository)}"
+        f"---\n{metadata.to_yaml()}\n---\n\n# {config['name']}\n\nImage embeddings trained with "
+        f"{method} on {data} ({config['backbone']['name']}), by dml_jax.\n\n## Results on classes "
+        f"not seen in training, in %\n\n{head}|\n{'|---' * len(columns)}|\n{body}|\n\n± is one "
+        f"standard error over the queries. Model selection: {results['model']}. Protocol: "
+        f"{results['protocol']}.\n\n{LOADING.format(repository=repository)}"
     )
 
 

@@ -79,23 +79,16 @@ class EmbeddingModel(ABC):
         if not is_run(self.directory) or self.added != (False, (1.0,)) or self.data.split == "all":
             raise DataError(
                 f"{self.directory}: has no embeddings of unseen classes by this model (published "
-                "weights, "
-                "data.split=all, --flip or --scales) to measure a threshold on; give "
-                "--calibrate=DIRECTORY "
-                "with "
-                "class "
-                "folders of other classes (in Python, Index.calibrate)"
+                "weights, data.split=all, --flip or --scales) to measure a threshold on; give "
+                "--calibrate=DIRECTORY with class folders of other classes (in Python, "
+                "Index.calibrate)"
             )
         names = ("test", "gallery") if (directory / "gallery").exists() else ("test",)
         splits = [embedding_files.read(directory / name) for name in names]
         if any(split.manifest.get("checkpoint_step") != self.step for split in splits):
             raise CheckpointError(
                 f"{directory}: is of another checkpoint than step {self.step}, so it gives no "
-                "threshold; "
-                "write "
-                "it "
-                "with "
-                f"--mode=export --checkpoint={self.step}"
+                f"threshold; write it with --mode=export --checkpoint={self.step}"
             )
         widths = {split.embeddings.shape[1] for split in splits}
         if len(widths) > 1 or any(split.labels is None for split in splits):

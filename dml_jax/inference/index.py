@@ -108,10 +108,7 @@ class Index:
         if model.method_distance:
             raise DataError(
                 "the model has another distance than the cosine (method.distance), by which "
-                "enrolled "
-                "images "
-                "are "
-                "compared; give a model without"
+                "enrolled images are compared; give a model without"
             )
         self._model = model
         self.classes: list[str] = []
@@ -180,8 +177,7 @@ class Index:
             position, what = bad
             raise DataError(
                 f"{_file_name(files[position]) or f'image {position}'}: its embedding {what}; "
-                "leave it "
-                "out"
+                "leave it out"
             )
         return rows, names, taken
 
@@ -191,9 +187,8 @@ class Index:
         if width and rows.shape[1] != width:
             raise DataError(
                 f"embeddings of {rows.shape[1]} dimensions cannot be compared with those of the "
-                "index, which "
-                "have "
-                f"{width}; give those of the model that it was created with, or enroll again"
+                f"index, which have {width}; give those of the model that it was created with, or "
+                "enroll again"
             )
         return rows
 
@@ -323,10 +318,7 @@ class Index:
         if not len(found.labels):
             raise DataError(
                 "all classes to measure a threshold on are enrolled; give --calibrate=DIRECTORY "
-                "with class "
-                "folders "
-                "of "
-                "other classes"
+                "with class folders of other classes"
             )
         return found
 
@@ -457,8 +449,7 @@ class Index:
         if images.dtype.kind != "f" or not len(images):
             raise DataError(
                 f"images: {images.dtype} {list(images.shape)}; give embeddings, floats [N, D], or "
-                "a list of "
-                "images"
+                "a list of images"
             )
         rows = self._comparable(images.astype(np.float32, copy=False))
         if bad := open_set.first_bad_row(rows):
@@ -527,11 +518,7 @@ class Index:
         if str(arrays["fingerprint"]) != model.fingerprint:
             raise DataError(
                 f"{path}: was created with another model or checkpoint, or other --flip or "
-                "--scales; "
-                "give "
-                "those, "
-                "or "
-                "enroll again"
+                "--scales; give those, or enroll again"
             )
         index = cls(model)
         index.labels, index.classes = arrays["labels"], arrays["classes"].tolist()
@@ -557,10 +544,7 @@ def _check_name(name: str) -> None:
     if normalised(name) != name or name in ("", UNKNOWN):
         raise DataError(
             f"{name!r}: cannot be a class name; give a name without surrounding spaces, in "
-            "Unicode's "
-            "composed "
-            "form "
-            f"(NFC), other than {UNKNOWN!r}"
+            f"Unicode's composed form (NFC), other than {UNKNOWN!r}"
         )
 
 
@@ -613,11 +597,8 @@ def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
     for name in wanted.keys() & {"embeddings", "other_rows"}:
         if bad := open_set.first_bad_row(arrays[name]):
             yield (
-                f"{name}: row {bad[0]} of {list(arrays[name].shape)} {bad[1]}; rows must be "
-                "finite and "
-                "of "
-                "unit "
-                "length"
+                f"{name}: row {bad[0]} of {list(arrays[name].shape)} {bad[1]}; rows must be finite "
+                "and of unit length"
             )
     if not np.isfinite(arrays.get("stranger_margins", 0)).all():
         yield "stranger_margins: are not finite"

@@ -124,9 +124,7 @@ class _Pool:
         if self._facts not in (None, facts) or not machine.endswith(f"({dml_jax.__version__})"):
             raise DataError(
                 f"{self._directory}: is another model or version on {machine}; give a path that "
-                "all machines "
-                "share, "
-                f"and install dml_jax {dml_jax.__version__} on each"
+                f"all machines share, and install dml_jax {dml_jax.__version__} on each"
             )
         self._facts = facts
         return None
@@ -140,11 +138,8 @@ def _result(ray: Any, reference: Any, name: str) -> Any:
         cause = error.cause
         if isinstance(cause, OSError):
             reason = (
-                f"cannot be used on a machine of the cluster ({cause.strerror}); give paths "
-                "that all "
-                "of "
-                "them "
-                "share"
+                f"cannot be used on a machine of the cluster ({cause.strerror}); give paths that "
+                "all of them share"
             )
             raise DataError(f"{cause.filename}: {reason}") from None
         raise (cause if isinstance(cause, UserError | MemoryError) else error) from None

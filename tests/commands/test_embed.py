@@ -324,11 +324,8 @@ def test_unusable_images(run: Execute, photos: Path) -> None:
     reasons = [f"photos/{i}.jpg: {NO_IMAGE}" for i in ("02", "17")]
     where = Path("out.parquet").resolve()
     error = (
-        f"2 of 20 images cannot be used; all errors are in {where}; give --skip_bad to leave "
-        "such images "
-        "out "
-        "of "
-        "out"
+        f"2 of 20 images cannot be used; all errors are in {where}; give --skip_bad to leave such "
+        "images out of out"
     )
     unusable = [f"unusable: {reason}" for reason in reasons]
     assert (code, err.splitlines(), Path("out").exists()) == (

@@ -224,9 +224,8 @@ def test_onnx_with_a_newer_jax(monkeypatch: pytest.MonkeyPatch, fails: Fails) ->
     monkeypatch.setattr(jax, "__version__", "0.12.0.1")
     monkeypatch.setattr(jax, "__version_info__", (0, 12, 0))
     assert fails(command, "--model=x", "--to=onnx") == (
-        "--to=onnx: jax2onnx cannot convert programs of JAX 0.12.0.1; install an older one, on "
-        "any Python, "
-        "with "
+        "--to=onnx: jax2onnx cannot convert programs of JAX 0.12.0.1; install an older one, on any "
+        "Python, with "
         'pip install -e ".[onnx]"\n'
     )
 

@@ -65,16 +65,11 @@ def cluster(folder: Path, path: str) -> Iterator[str]:
     """
     env = environment() | {"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", "MARK": str(folder)}
     code = (
-        "import sys, ray; from ray.cluster_utils import Cluster\n"
-        "node = dict(num_cpus=1, node_ip_address='127.0.0.2', include_dashboard=False, "
-        "object_store_memory=8 "
-        "* "
-        "10**7)\n"
-        "cluster = Cluster(True, head_node_args=node)\n"
-        "cluster.add_node(**node)\n"
-        "print('address', cluster.address, flush=True)\n"
-        "sys.stdin.read()\n"
-        "cluster.shutdown()\n"
+        "import sys, ray; from ray.cluster_utils import Cluster\nnode = dict(num_cpus=1, "
+        "node_ip_address='127.0.0.2', include_dashboard=False, object_store_memory=8 * "
+        "10**7)\ncluster = Cluster(True, "
+        "head_node_args=node)\ncluster.add_node(**node)\nprint('address', cluster.address, "
+        "flush=True)\nsys.stdin.read()\ncluster.shutdown()\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code],
