@@ -52,10 +52,8 @@ class Explorer:
         self._title = title
         self._parts = {"query": queries, "gallery": gallery or queries}
         self._same_set = gallery is None
-        searched = self._parts["gallery"]
-        _, first = neighbors.search(
-            queries.embeddings, searched.embeddings, 1, exclude_self=self._same_set
-        )
+        searched, rows = self._parts["gallery"], queries.embeddings
+        _, first = neighbors.search(rows, searched.embeddings, 1, exclude_self=self._same_set)
         self._wrong = searched.split.labels[np.asarray(first)[:, 0]] != queries.split.labels
 
     def routes(self) -> list[Route]:
@@ -80,29 +78,23 @@ class Explorer:
             for i, (name, count) in enumerate(zip(queries.classes, counts.tolist(), strict=True))
             if count
         )
-        body = Template(html.resource("explore.html")).substitute(
-            title=html.text(self._title), options=options
+        template = Template(html.resource("explore.html"))
+        page = html.document(
+            f"{self._title}: neighbours",
+            template.substitute(title=html.text(self._title), options=options),
+            styles=("explore.css",),
+            scripts=("explore.js",),
+            sources="'self' blob:; connect-src 'self'",
         )
-        sources = "'self' blob:; connect-src 'self'"
-        styles, scripts = ("explore.css",), ("explore.js",)
-        title = f"{self._title}: neighbours"
-        return HTMLResponse(
-            html.document(title, body, styles=styles, scripts=scripts, sources=sources)
-        )
+        return HTMLResponse(page)
 
     def _list(self, request: Request) -> Response:
         """PAGE images from `start`, of one class or all, optionally only if their nearest image has
         another class."""
-        start, label = (
-            _integer(request, name, default) for name, default in (("start", 0), ("class", -1))
-        )
-        chosen = (
-            np.ones(len(self._wrong), bool)
-            if label < 0
-            else self._parts["query"].split.labels == label
-        )
+        start, label = _integer(request, "start", 0), _integer(request, "class", -1)
+        chosen = np.full(len(self._wrong), label < 0) | (self._parts["query"].split.labels == label)
         if request.query_params.get("wrong") == "1":
-            chosen = chosen & self._wrong
+            chosen &= self._wrong
         rows = np.flatnonzero(chosen)
         images = [self._entry("query", int(i)) for i in rows[max(start, 0) :][:PAGE]]
         return JSONResponse({"total": len(rows), "images": images})
@@ -113,23 +105,21 @@ class Explorer:
         return JSONResponse({"query": self._entry("query", index), "neighbors": found})
 
     def _nearest(self, row: np.ndarray, query: int | None) -> list[Answer]:
-        """The images nearest to an embedding [D]; a listed image is excluded, and compared with
-        their classes."""
+        """The images nearest to an embedding [D]; for the image of index `query`, without itself
+        and with a comparison of the classes."""
         searched = self._parts["gallery"]
         cosines = np.clip(searched.embeddings @ row, -1, 1)
-        if query is not None and self._same_set:
+        exclude = query is not None and self._same_set
+        if exclude:
             cosines[query] = -np.inf
-        count = min(SHOWN, len(cosines) - (query is not None and self._same_set))
+        count = min(SHOWN, len(cosines) - exclude)
         found = []
         for index in np.argsort(-cosines, kind="stable")[:count].tolist():
-            entry = self._entry("gallery", index) | {
-                "cosine": float(cosines[index]),
-                "link": self._same_set,
-            }
+            similarity = {"cosine": float(cosines[index]), "link": self._same_set}
+            entry = self._entry("gallery", index) | similarity
             if query is not None:
-                entry["same"] = bool(
-                    searched.split.labels[index] == self._parts["query"].split.labels[query]
-                )
+                label = self._parts["query"].split.labels[query]
+                entry["same"] = bool(searched.split.labels[index] == label)
             found.append(entry)
         return found
 
@@ -148,9 +138,8 @@ class Explorer:
         part, side = request.path_params["part"], SIDES.get(request.path_params["size"])
         if part not in self._parts or side is None:
             raise HTTPException(404, "there are no such images")
-        picture = Image.fromarray(
-            self._parts[part].split.read(self._parse_index(part, request), None)
-        )
+        index = self._parse_index(part, request)
+        picture = Image.fromarray(self._parts[part].split.read(index, None))
         picture.thumbnail((side, side))
         file = io.BytesIO()
         picture.save(file, "JPEG", quality=85)

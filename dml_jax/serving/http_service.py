@@ -2,8 +2,8 @@
 
 uvicorn and Starlette limit connections, sizes and host names; `_Protocol` closes the connections of
 clients that keep the server waiting. Images of more than `PIXELS` are refused before they are
-decoded, and `decode.Room` limits the memory of those that are decoded at a time. Encryption and
-authentication are left to a reverse proxy.
+decoded, and `decode.Room` limits the memory for concurrent decoding. Encryption and authentication
+are left to a reverse proxy.
 """
 
 import asyncio
@@ -45,24 +45,24 @@ if TYPE_CHECKING:
 SECONDS = 30.0  # from the headers of a request to its answer
 BODY = 32 << 20  # bytes
 BODIES = 1 << 27  # bytes of all requests in memory
-PIXELS = 25_000_000  # of an image, somewhat more than most cameras have
-# Bytes needed to decode an image, and scans of a JPEG file, above which it is decoded after the
-# others of this kind.
+PIXELS = 25_000_000  # per image, somewhat more than most cameras have
+# Images that need more bytes to decode, or JPEG files with more scans, are decoded one at a time.
 LARGE, SCANS = decode.MEMORY // 4, 20
 CONNECTIONS, BACKLOG = 128, 2048  # accepted, and waiting to be accepted
-# A client has these seconds to send a request or to take an answer, and one more for this many
-# bytes that it sends.
+# Seconds that a client has to send a request or to take an answer, and the bytes that it must send
+# for each further second.
 PATIENCE, RATE = 10.0, 1 << 14
 BATCH = 16  # images per call of the network, a power of two
 CLASSES = 5  # in an answer
 TOO_MANY = "too many requests at a time; try again later"
 BUSY = JSONResponse({"error": TOO_MANY}, 503, {"Retry-After": "1", "Connection": "close"})
+TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 Answer = dict[str, Any]
-Answers = Callable[
-    [np.ndarray], Sequence[Answer | DataError]
-]  # embeddings float32 [B, D] -> B answers
+Answered = tuple[np.ndarray, Answer]  # an embedding, float32 [D], and its answer
+# Embeddings float32 [B, D] -> B answers.
+Answers = Callable[[np.ndarray], Sequence[Answer | DataError]]
 
 
 class Service:
@@ -76,32 +76,27 @@ class Service:
         self._model = model
         self.statistics: Any = getattr(answers, "statistics", None)
         self._answers = answers or (lambda rows: [{"embedding": row.tolist()} for row in rows])
-        # Threads of their own: neither the network nor small images wait for large ones.
+        # Separate threads: neither the network nor small images wait for large ones.
         self._readers, self._large = ThreadPoolExecutor(usable_cores()), ThreadPoolExecutor(1)
-        self._waiting: asyncio.Queue[
-            tuple[np.ndarray, asyncio.Future[tuple[np.ndarray, Answer]]]
-        ] = asyncio.Queue()
+        self._waiting = asyncio.Queue[tuple[np.ndarray, asyncio.Future[Answered]]]()
 
     def compile(self) -> None:
         """Compiles the programs for every batch size."""
         for exponent in range(BATCH.bit_length()):
             self._model.embed_pixels(np.zeros((2**exponent, *self._model.shape, 3), np.uint8))
 
-    def _compute(self, images: list[np.ndarray]) -> list[tuple[np.ndarray, Answer] | DataError]:
+    def _compute(self, images: list[np.ndarray]) -> list[Answered | DataError]:
         rows = self._model.embed_pixels(np.stack(images))
-        answers = zip(rows, self._answers(rows), strict=True)
-        return [
-            answer if isinstance(answer, DataError) else (row, answer) for row, answer in answers
-        ]
+        both = zip(rows, self._answers(rows), strict=True)
+        return [answer if isinstance(answer, DataError) else (row, answer) for row, answer in both]
 
     def _reader(self, file: bytes) -> ThreadPoolExecutor:
         """The threads that decode an image, by its header; refuses one of too many pixels."""
-        with suppress(DataError):  # which decoding it raises again, with a name
+        with suppress(DataError):  # decoding raises it again, with a name
             width, height, memory = decode.header(file)
             if width * height > PIXELS:
-                raise HTTPException(
-                    413, f"image: {width}x{height} pixels; send one of at most {PIXELS:,} pixels"
-                )
+                size = f"{width}x{height} pixels"
+                raise HTTPException(413, f"image: {size}; send one of at most {PIXELS:,} pixels")
             if memory > LARGE or file.count(b"\xff\xda") > SCANS:
                 return self._large
         return self._readers
@@ -112,15 +107,13 @@ class Service:
             batch = [await self._waiting.get()]
             while len(batch) < BATCH and not self._waiting.empty():
                 batch.append(self._waiting.get_nowait())
-            batch = [
-                (image, future) for image, future in batch if not future.done()
-            ]  # drops requests timed out
+            # Drops requests that have timed out.
+            batch = [(image, future) for image, future in batch if not future.done()]
             if not batch:
                 continue
+            images, results = [image for image, _ in batch], list[Any]()
             try:
-                results: Sequence[Any] = await asyncio.to_thread(
-                    self._compute, [image for image, _ in batch]
-                )
+                results = await asyncio.to_thread(self._compute, images)
             except Exception as error:  # fails this batch only
                 results = [error] * len(batch)
             for (_, future), result in zip(batch, results, strict=True):
@@ -139,19 +132,17 @@ class Service:
                 file = await _content(request)
                 reader = await loop.run_in_executor(self._readers, self._reader, file)
                 image = await loop.run_in_executor(reader, self._model.read, file)
-                future: asyncio.Future[tuple[np.ndarray, Answer]] = loop.create_future()
+                future: asyncio.Future[Answered] = loop.create_future()
                 self._waiting.put_nowait((image, future))
                 row, answer = await future
         except TimeoutError:
-            raise HTTPException(
-                503, f"no answer within {SECONDS:g} seconds; try again later"
-            ) from None
+            problem = f"no answer within {SECONDS:g} seconds; try again later"
+            raise HTTPException(503, problem) from None
         except ClientDisconnect:
             return Response()  # nobody receives it
         if not np.isfinite(row).all():
-            raise HTTPException(
-                400, "image: the model's embedding is not finite; send another image"
-            )
+            problem = "image: the model's embedding is not finite; send another image"
+            raise HTTPException(400, problem)
         if request.query_params.get("embedding") == "1":
             answer = answer | {"embedding": row.tolist()}
         return JSONResponse(answer)
@@ -165,26 +156,24 @@ async def _content(request: Request) -> bytes:
         for value in form.values():
             if isinstance(value, UploadFile):
                 return await value.read()
-    raise HTTPException(
-        400, "the form contains no complete file; send one, e.g. curl -F file=@photo.jpg"
-    )
+    problem = "the form contains no complete file; send one, e.g. curl -F file=@photo.jpg"
+    raise HTTPException(400, problem)
 
 
 class _Bodies:
-    """The application, with a limit on the bytes of all requests that it has received and not yet
-    answered."""
+    """The application, with a limit on the bytes of all unanswered requests."""
 
     def __init__(self, app: ASGIApp):
         self._app, self._held = app, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        own = 0
+        received = 0
 
         async def counted() -> Message:
-            nonlocal own
+            nonlocal received
             message = await receive()
             size = len(message.get("body", b""))
-            own, self._held = own + size, self._held + size
+            received, self._held = received + size, self._held + size
             if self._held > BODIES:
                 raise HTTPException(503, TOO_MANY, {"Retry-After": "1"})
             return message
@@ -192,14 +181,14 @@ class _Bodies:
         try:
             await self._app(scope, counted, send)
         finally:
-            self._held -= own
+            self._held -= received
 
 
 class _Protocol(H11Protocol):
-    """uvicorn's protocol, with a deadline for headers, bodies and the taking of answers.
+    """uvicorn's protocol, with deadlines for clients to send headers and bodies and take answers.
 
-    Beyond `CONNECTIONS`, the client that has kept the server waiting for longest makes room for a
-    new one, so that those who send nothing, or slowly, block nobody.
+    Beyond `CONNECTIONS`, a new client replaces the one that has kept the server waiting for
+    longest, so that clients that send slowly or not at all block nobody.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -207,13 +196,9 @@ class _Protocol(H11Protocol):
         self._began = self._heard = self.loop.time()
         self._received = 0
         if len(self.connections) > CONNECTIONS:
-            others = [
-                each
-                for each in self.connections
-                if isinstance(each, _Protocol) and each is not self
-            ]
-            if waiting := [each for each in others if each._keeps_waiting()]:
-                min(waiting, key=lambda each: each._heard)._end()
+            others = [c for c in self.connections if isinstance(c, _Protocol) and c is not self]
+            if waiting := [other for other in others if other._keeps_waiting()]:
+                min(waiting, key=lambda other: other._heard)._end()
             else:
                 self.app = BUSY
 
@@ -239,16 +224,11 @@ class _Protocol(H11Protocol):
             self._end()
 
     def _end(self) -> None:
-        self.connections.discard(self)  # at once, for their limit
-        if (
-            self._received
-            and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
-            and not self.transport.is_closing()
-        ):
-            self.transport.write(
-                b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-            )
-        self.transport.abort()  # rather than wait for it to take what was sent
+        self.connections.discard(self)  # now, so that it does not count towards their limit
+        unanswered = self._received and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
+        if unanswered and not self.transport.is_closing():
+            self.transport.write(TIMED_OUT)
+        self.transport.abort()  # without waiting until the client has taken everything
 
 
 async def _health(request: Request) -> Response:
@@ -261,10 +241,8 @@ async def _explain(request: Request, error: Exception) -> Response:
     if isinstance(error, DataError):
         return JSONResponse({"error": printable(str(error))}, 400)
     if isinstance(error, MemoryError):
-        return JSONResponse(
-            {"error": "not enough memory for this image; try again later, or send a smaller one"},
-            503,
-        )
+        what = "not enough memory for this image; try again later, or send a smaller one"
+        return JSONResponse({"error": what}, 503)
     return JSONResponse({"error": "internal error; see the output of the server"}, 500)
 
 
@@ -273,8 +251,8 @@ def server(
 ) -> uvicorn.Server:
     """A server of `POST /`, `GET /health`, `GET /statistics` and further routes.
 
-    It refuses requests for other host names: a page of another site could otherwise let its own
-    name resolve to the address of this server.
+    It refuses requests for other host names than `hosts`: a page of another site could otherwise
+    make that site's name resolve to the address of this server.
     """
 
     @asynccontextmanager
@@ -294,23 +272,20 @@ def server(
     async def statistics(request: Request) -> Response:
         return JSONResponse(await asyncio.to_thread(service.statistics))
 
-    own = [Route("/", service.post, methods=["POST"]), Route("/health", _health)]
-    own += [Route("/statistics", statistics)] if service.statistics else []
+    answering = [Route("/", service.post, methods=["POST"]), Route("/health", _health)]
+    if service.statistics:
+        answering.append(Route("/statistics", statistics))
+    trusted = Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
+    explained = (HTTPException, DataError, MemoryError, Exception)
     app = Starlette(
-        routes=[*own, *routes],
-        middleware=[
-            Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
-            Middleware(_Bodies),
-        ],
-        exception_handlers=dict.fromkeys(
-            (HTTPException, DataError, MemoryError, Exception), _explain
-        ),
+        routes=[*answering, *routes],
+        middleware=[trusted, Middleware(_Bodies)],
+        exception_handlers=dict.fromkeys(explained, _explain),
         lifespan=lifespan,
         max_body_size=BODY,
     )
-    logging.getLogger("python_multipart").setLevel(
-        logging.ERROR
-    )  # silences a warning for every malformed form
+    # It would warn about every malformed form.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
     config = uvicorn.Config(
         app,
         http=_Protocol,
@@ -369,7 +344,7 @@ def _in_url(host: str) -> str:
 class EnrolledClasses:
     """Answers with the classes of an index file; a replaced file is read again.
 
-    A new file that cannot be used is reported on stderr once, and the index before it is kept.
+    A new file that cannot be used is reported on stderr once, and the previous index is kept.
     `decision` holds the arguments of `Index.classify`.
     """
 
@@ -380,27 +355,23 @@ class EnrolledClasses:
         self._counts: Counter[str] = Counter()
 
     def statistics(self) -> Answer:
-        """The answers since the start by class, and the rates to compare: unknown now, and as
-        promised."""
+        """The numbers of answers by class, and the observed and the promised rate of "unknown"."""
         total, unknown = self._counts.total(), self._counts[UNKNOWN]
         point = self._index.expect(self._decision["false_accept_rate"])
+        counts = self._counts.most_common()
+        promised = [None if np.isnan(share) else share for share in point.unknown]
         return {
             "answers": total,
-            "classes": {
-                printable(name): n for name, n in self._counts.most_common() if name != UNKNOWN
-            },
+            "classes": {printable(name): n for name, n in counts if name != UNKNOWN},
             "unknown": unknown,
             "unknown_rate": unknown / total if total else None,
-            # Without strangers; as many of these as the images hold are unknown in addition.
-            "promised_unknown_rate": [
-                None if np.isnan(share) else share for share in point.unknown
-            ],
+            "promised_unknown_rate": promised,  # if there are no strangers among the images
             "index": {"images": len(self._index.images), "classes": len(self._index.classes)},
         }
 
     def _load(self) -> Index:
         index = Index.load(self._model, self._path)
-        index.nearest(index.embeddings[:1], **self._decision)  # measures the threshold, if it must
+        index.nearest(index.embeddings[:1], **self._decision)  # measures the threshold
         return index
 
     def _reload(self) -> None:
@@ -411,19 +382,12 @@ class EnrolledClasses:
         try:
             self._index = self._load()
         except UserError as error:
-            print(
-                f"warning: {printable(str(error))}; the index before it is kept",
-                file=sys.stderr,
-                flush=True,
-            )
+            text = f"warning: {printable(str(error))}; the index before it is kept"
+            print(text, file=sys.stderr, flush=True)
 
     def __call__(self, rows: np.ndarray) -> list[Answer | DataError]:
         """Answers with "class", "score", "threshold", "cosine" and "classes", the most similar ones
-        with cosines.
-
-        An image whose embedding cannot be compared has an error instead, which does not concern the
-        others.
-        """
+        with cosines; or with an error for an image whose embedding cannot be compared."""
         self._reload()
         bad = [open_set.first_bad_row(row[None]) for row in rows]
         good = np.array([problem is None for problem in bad])
