@@ -24,29 +24,22 @@ from dml_jax.files import (
 ARRAYS = ("embeddings.npy", "labels.npy")
 WRITTEN = {*ARRAYS, "ids.json", "metadata.json", "manifest.json"}
 REMEDY = "export it again"
-OWN = ("embedding", "id", "label")  # columns of Parquet
-# By key of `metrics.retrieval(per_query=True)`: the name in `queries.npz`.
-OF_QUERIES = {"rank": "rank", "r_precision_per_query": "r_precision", "map@r_per_query": "map@r"}
+COLUMNS = ("embedding", "id", "label")  # of Parquet; metadata have other names
+# Key of `metrics.retrieval(per_query=True)` -> name in `queries.npz`.
+PER_QUERY = {"rank": "rank", "r_precision_per_query": "r_precision", "map@r_per_query": "map@r"}
 
 
 def check_replaceable(directory: Path, exported: Collection[str] = WRITTEN) -> None:
     """Raises `DataError` unless `directory` is new or holds only exported files, so that they may
     be replaced."""
-    if below_a_file(directory) or (
-        (directory.exists() or directory.is_symlink()) and not directory.is_dir()
-    ):
-        raise DataError(
-            f"{directory}: is a file, below one, or a broken link; give another directory"
-        )
-    there = {entry.name for entry in directory.iterdir()} if directory.exists() else set()
-    foreign = sorted(
-        name for name in there - {*exported} if not (name.startswith(".") and name.endswith(".tmp"))
-    )
-    if foreign:
-        raise DataError(
-            f"{directory}: contains {foreign[0]}, which is not an exported file; give another "
-            "directory"
-        )
+    remedy, taken = "give another directory", directory.exists() or directory.is_symlink()
+    if below_a_file(directory) or (taken and not directory.is_dir()):
+        raise DataError(f"{directory}: is a file, below one, or a broken link; {remedy}")
+    there = {entry.name for entry in directory.iterdir()} if taken else set()
+    drafts = {name for name in there if name.startswith(".") and name.endswith(".tmp")}
+    if foreign := sorted(there - drafts - {*exported}):
+        what = f"contains {foreign[0]}, which is not an exported file"
+        raise DataError(f"{directory}: {what}; {remedy}")
 
 
 class Exported(NamedTuple):
@@ -82,9 +75,8 @@ def read(directory: Path) -> Exported:
     from dml_jax.evaluation import validation  # imports JAX
 
     content = manifest.check(directory)
-    if unknown := sorted(
-        {path.name for path in directory.iterdir()} & WRITTEN - {*content["files"], manifest.NAME}
-    ):
+    there = {path.name for path in directory.iterdir()}
+    if unknown := sorted(there & WRITTEN - {*content["files"], manifest.NAME}):
         raise DataError(f"{directory / unknown[0]}: is not in the manifest; {REMEDY}")
     ids = read_json(directory / "ids.json", list[str], REMEDY)
     rows, labels = (directory / name for name in ARRAYS)
@@ -104,15 +96,13 @@ def read(directory: Path) -> Exported:
     metadata = {}
     if (path := directory / "metadata.json").exists():
         with reading(path, REMEDY):
-            metadata = split_metadata.checked_columns(
-                json.loads(path.read_text(encoding="utf-8")), len(ids)
-            )
+            columns = json.loads(path.read_text(encoding="utf-8"))
+            metadata = split_metadata.checked_columns(columns, len(ids))
     return Exported(embeddings, classes, ids, content, metadata)
 
 
 def save_rows(path: Path, parts: Iterable[np.ndarray], count: int) -> None:
-    """Writes arrays [_, D] with `count` rows in all, below each other, as one array float32 [count,
-    D]."""
+    """Writes arrays [_, D] with `count` rows in all as one array float32 [count, D]."""
     start = 0
     with path.open("wb") as file:
         for part in parts:
@@ -149,7 +139,7 @@ def write(
       step: step of the checkpoint; None for an ensemble.
       further: entries of the manifest, unless they are None: "finished", whether the run (or all
         runs of an ensemble) had finished; "data_hash" of the run, see `split.digest`; "members",
-        the manifests of those of an ensemble; "plan", inputs and model, see `inference.parts`.
+        the manifests of the runs of an ensemble; "plan", see `inference.embedding_shards`.
 
     Returns:
       The result of `read`.
@@ -181,9 +171,8 @@ def write(
 
 def split_off_queries(results: dict[str, Any]) -> dict[str, np.ndarray]:
     """Moves the per-query arrays out of the results, so that these can be written as JSON."""
-    return {
-        name: np.asarray(results.pop(key)) for key, name in OF_QUERIES.items() if key in results
-    }
+    found = {key: name for key, name in PER_QUERY.items() if key in results}
+    return {name: np.asarray(results.pop(key)) for key, name in found.items()}
 
 
 def write_queries(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -209,27 +198,21 @@ def write_parquet(path: Path, exported: Exported) -> None:
     from pyarrow import parquet
 
     rows = np.ascontiguousarray(exported.embeddings, np.float32)
+    flat = pyarrow.array(rows.reshape(-1))
     columns: dict[str, Any] = {
-        "embedding": pyarrow.FixedSizeListArray.from_arrays(
-            pyarrow.array(rows.reshape(-1)), rows.shape[1]
-        ),
+        "embedding": pyarrow.FixedSizeListArray.from_arrays(flat, rows.shape[1]),
         "id": pyarrow.array(exported.ids, pyarrow.string()),
     }
     if exported.labels is not None:
         columns["label"] = pyarrow.array(np.asarray(exported.labels, np.int64))
     for name, values in exported.metadata.items():
         column = name
-        while column in OWN or (column != name and column in exported.metadata):
+        while column in COLUMNS or (column != name and column in exported.metadata):
             column = f"metadata_{column}"
         try:
             columns[column] = pyarrow.array(values)
-        except (
-            pyarrow.ArrowInvalid,
-            pyarrow.ArrowTypeError,
-            OverflowError,
-        ):  # values of several types
-            columns[column] = pyarrow.array(
-                [None if value is None else str(value) for value in values]
-            )
+        except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError):  # mixed types
+            texts = [None if value is None else str(value) for value in values]
+            columns[column] = pyarrow.array(texts)
     with atomic_write(path) as draft:
         parquet.write_table(pyarrow.table(columns), draft)

@@ -24,8 +24,8 @@ from dml_jax.train.records.model_files import MODEL
 PREFIX = "hf://"
 MODELS = f"{MODEL}/*{model_files.SUFFIX}"
 PULLED = ("config.json", "results.json", MODELS, manifest.NAME)
-# Files that an earlier push of another model may have left; `pull` would return the model of the
-# highest step.
+# Files that an earlier push of another model may have left; `pull` would otherwise return the model
+# of the highest step.
 REPLACED = (MODELS, "model.onnx", *(f"{split}.parquet" for split in SPLITS))
 LOADING = """## How to use it
 
@@ -49,43 +49,37 @@ def results_of(directory: Path, model: Variables) -> dict[str, Any]:
     """The results of a run; raises `DataError` if they are missing or describe another model than
     `model`."""
     results = workdir.read_results(directory)
-    if results.get("step") != int(model.step):
-        raise DataError(
-            f"{directory}: results.json is for step {results.get('step')}, but the model is from "
-            f"step {int(model.step)}; finish the run first"
-        )
+    reported, step = results.get("step"), int(model.step)
+    if reported != step:
+        what = f"results.json is for step {reported}, but the model is from step {step}"
+        raise DataError(f"{directory}: {what}; finish the run first")
     return results
 
 
 def push(repository: str, directory: Path, model: Variables, exported: Sequence[Path]) -> None:
     """Uploads a run with its model card and further files, replacing an earlier push."""
-    facts, results = workdir.read_config(directory), results_of(directory, model)
-    config = facts["config"]
-    for key, section in (
-        ("init_from", ""),
-        ("path", "data"),
-        ("pretrained", "backbone"),
-        ("teacher", "method"),
+    record, results = workdir.read_config(directory), results_of(directory, model)
+    config = record["config"]
+    for values, key in (
+        (config, "init_from"),
+        (config["data"], "path"),
+        (config["backbone"], "pretrained"),
+        (config["method"], "teacher"),
     ):
-        values = config[section] if section else config
         if values.get(key):
             values[key] = Path(values[key]).name  # drops folders of this machine
     with tempfile.TemporaryDirectory() as name:
         staged = Path(name)
-        files.write_json(staged / "config.json", facts)
+        files.write_json(staged / "config.json", record)
         files.write_json(staged / "results.json", results)
-        model_files.write(staged / MODEL, model, facts)
+        model_files.write(staged / MODEL, model, record)
         workdir.finish(staged, MODEL)
-        (staged / "README.md").write_text(
-            card(repository, facts["config"], results), encoding="utf-8"
-        )
+        (staged / "README.md").write_text(card(repository, config, results), encoding="utf-8")
         for path in exported:
             shutil.copy(path, staged)
         with (
             hub_client.asking(f"--push={repository}", DataError, "uploaded") as library,
-            warnings.catch_warnings(
-                action="ignore"
-            ),  # the hub expects Parquet files in data sets only
+            warnings.catch_warnings(action="ignore"),  # about Parquet files outside data sets
         ):
             library.utils.disable_progress_bars()  # an error would be appended to their line
             library.HfApi().upload_folder(
@@ -131,8 +125,9 @@ def pull(address: str) -> Path:
     """
     repository, _, revision = address.removeprefix(PREFIX).partition("@")
     with hub_client.asking(address, DataError) as library:
+        patterns = list(PULLED)
         run = library.snapshot_download(
-            repository, revision=revision or None, allow_patterns=list(PULLED)
+            repository, revision=revision or None, allow_patterns=patterns
         )
     if not all(any(Path(run).glob(pattern)) for pattern in PULLED):
         raise DataError(f"{address}: is not a run of dml_jax; it must contain {', '.join(PULLED)}")

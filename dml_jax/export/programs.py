@@ -52,21 +52,17 @@ def write_onnx(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
         content = model.SerializeToString()
         difference = deviation_of(content, jax.jit(embed), image_shape)
     if not difference < TOLERANCE:
-        raise DataError(
-            f"{path}: differs from the model by {difference:.1e} in onnxruntime; embed with "
-            "dml_jax.load"
-        )
+        what = f"differs from the model by {difference:.1e} in onnxruntime"
+        raise DataError(f"{path}: {what}; embed with dml_jax.load")
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as draft:
         draft.write_bytes(content)
     return difference
 
 
-def deviation_of(
-    content: bytes, embed: Callable[[Any], Any], image_shape: tuple[int, int]
-) -> float:
-    """Largest difference of a graph in onnxruntime from `embed` on random pixels, relative to the
-    largest value."""
+def deviation_of(content: bytes, embed: Callable[[Any], Any], shape: tuple[int, int]) -> float:
+    """Largest difference of a graph in onnxruntime from `embed` on random pixels of (H, W),
+    relative to the largest value."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -74,7 +70,7 @@ def deviation_of(
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     rng, worst = np.random.default_rng(0), 0.0
     for size in (1, 3):  # images in a batch
-        images = rng.integers(0, 256, (size, *image_shape, 3), dtype=np.uint8)
+        images = rng.integers(0, 256, (size, *shape, 3), dtype=np.uint8)
         ours, (theirs,) = np.asarray(embed(images)), session.run(None, {"images": images})
         worst = np.maximum(worst, np.abs(theirs - ours).max() / np.abs(ours).max())  # NaN stays NaN
     return float(worst)
@@ -83,8 +79,8 @@ def deviation_of(
 def _converted(path: Path, embed: Embed, image_shape: tuple[int, int]) -> Any:
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape, 3), jnp.uint8)
-    # While tracing, jax2onnx replaces Flax's layers by its own, which lack options used here; hence
-    # it gets a jaxpr.
+    # While tracing, jax2onnx would replace Flax's layers by its versions, which lack options used
+    # here; hence it gets a jaxpr.
     traced = jax.make_jaxpr(embed)(images)
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -109,22 +105,18 @@ def _converted(path: Path, embed: Embed, image_shape: tuple[int, int]) -> Any:
 
 def _pool_images(model: Any) -> None:
     """Rewrites max pooling over [1, 1, B, H, W, C], the converter's form, as pooling over [B, C, H,
-    W]."""
+    W], because runtimes pool over at most three dimensions."""
     from onnx import helper, numpy_helper
 
-    # Runtimes pool over at most three dimensions.
     nodes = []
     for node in model.graph.node:
-        options = {
-            attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute
-        }
+        options = {each.name: helper.get_attribute_value(each) for each in node.attribute}
         if node.op_type != "MaxPool" or len(options["kernel_shape"]) != 4:
             nodes.append(node)
             continue
         pads = options.get("pads", [0] * 8)
-        window = {key: options[key][1:3] for key in ("kernel_shape", "strides")} | {
-            "pads": [*pads[1:3], *pads[5:7]]
-        }
+        window = {key: options[key][1:3] for key in ("kernel_shape", "strides")}
+        window["pads"] = [*pads[1:3], *pads[5:7]]
         chain: list[tuple[str, list[str], dict[str, Any]]] = [
             ("Squeeze", ["two_axes"], {}),
             ("Transpose", [], {"perm": [0, 3, 1, 2]}),
@@ -148,9 +140,7 @@ def _name_activations(model: Any) -> None:
     with convolutions."""
     from onnx import numpy_helper
 
-    constants = {
-        constant.name: numpy_helper.to_array(constant) for constant in model.graph.initializer
-    }
+    constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
     for node in model.graph.node:
         value = constants.get(node.input[1]) if len(node.input) == 2 else None
         if value is None or value.dtype.kind != "f":

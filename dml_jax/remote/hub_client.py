@@ -13,7 +13,7 @@ from typing import Any
 from dml_jax.errors import UserError
 from dml_jax.files import reason
 
-SECONDS = 60.0  # without an answer, where the client would wait for ever
+SECONDS = 60.0  # without an answer; the client would wait for ever
 
 
 def client(error: type[UserError], needed_for: str) -> Any:
@@ -25,9 +25,8 @@ def client(error: type[UserError], needed_for: str) -> Any:
     try:
         library = importlib.import_module("huggingface_hub")
     except ImportError:
-        raise error(
-            f"{needed_for}: huggingface_hub is not installed: pip install huggingface_hub"
-        ) from None
+        problem = "huggingface_hub is not installed: pip install huggingface_hub"
+        raise error(f"{needed_for}: {problem}") from None
     importlib.import_module("huggingface_hub.utils").logging.set_verbosity_error()
     library.get_session().timeout = SECONDS
     return library
@@ -40,8 +39,9 @@ def asking(
     """Context with the client of the hub, whose failures become `error`: "`address` cannot be
     `done`".
 
-    `address` is hf://… or the option that was given. `elsewhere` is the end of the messages that
-    say "try again": how to get the files in another way.
+    Args:
+      address: hf://… or the option that was given.
+      elsewhere: how else to get the files; follows "try again" in messages.
     """
     library = client(error, address)
     try:
@@ -62,11 +62,9 @@ def explain(problem: Exception, elsewhere: str = "") -> str:
         problem = problem.__cause__
     why, remedy = reason(problem), f"try again{elsewhere}"
     if isinstance(problem, errors.HfHubHTTPError):
-        why = (
-            f"HTTP {problem.response.status_code}: "
-            f"{reason(Exception(problem.server_message or 'no reason given'))}"
-        )
-        if problem.response.status_code in (401, 403):
+        status = problem.response.status_code
+        why = f"HTTP {status}: {reason(Exception(problem.server_message or 'no reason given'))}"
+        if status in (401, 403):
             remedy = "log in with `hf auth login` as a user who may do this"
     match problem:
         case errors.GatedRepoError():

@@ -166,7 +166,7 @@ def of_training_classes(
 def final(
     experiment: Experiment, state: TrainState, model: str, console: Console
 ) -> tuple[dict[str, Any], Embeddings]:
-    """(contents of `results.json` and `embedding_files.OF_QUERIES`, embeddings of the test
+    """(contents of `results.json` and `embedding_files.PER_QUERY`, embeddings of the test
     split)."""
     config, test = experiment.config, experiment.splits["test"]
     tested = compiled(experiment, state).embed(state, with_gallery(experiment.splits))
