@@ -50,14 +50,12 @@ class EmbeddingModel(ABC):
     directory: Path  # of the run or of the converted weights
     data: Data  # the transform of images
     shape: tuple[int, int]  # (H, W) in pixels of the images that the network sees
-    step: int  # of the checkpoint; 0 for published weights
-    method_distance: bool = False  # whether embeddings are compared otherwise than by cosines
-    # Whether the run has finished; its model is otherwise the newest or best so far, with a
-    # warning.
-    finished: bool
+    step: int  # number of training steps; 0 for published weights
+    method_distance: bool = False  # whether a distance of the method replaces the cosine
+    finished: bool  # whether the run has finished
     config_hash: str  # identifies the configuration
-    # SHA-256 of all variables, with the versions of an image if several are averaged; the same
-    # whatever the runtime
+    # SHA-256 of all variables, with the versions of an image if several are averaged; equal for
+    # all runtimes.
     fingerprint: str
     added: tuple[bool, tuple[float, ...]]  # flip and scales in addition to the configuration's
 
@@ -83,8 +81,8 @@ class EmbeddingModel(ABC):
                 "--calibrate=DIRECTORY with class folders of other classes (in Python, "
                 "Index.calibrate)"
             )
-        names = ("test", "gallery") if (directory / "gallery").exists() else ("test",)
-        splits = [embedding_files.read(directory / name) for name in names]
+        searched = ("gallery",) if (directory / "gallery").exists() else ()
+        splits = [embedding_files.read(directory / name) for name in ("test", *searched)]
         if any(split.manifest.get("checkpoint_step") != self.step for split in splits):
             raise CheckpointError(
                 f"{directory}: is of another checkpoint than step {self.step}, so it gives no "
@@ -98,23 +96,20 @@ class EmbeddingModel(ABC):
             )
         rows = np.concatenate([split.embeddings for split in splits])
         if bad := open_set.first_bad_row(rows):
-            position, what = bad
-            raise DataError(
-                f"{directory}: row {position} of {list(rows.shape)} {what}, so it gives no "
-                "threshold"
-            )
+            what = f"row {bad[0]} of {list(rows.shape)} {bad[1]}"
+            raise DataError(f"{directory}: {what}, so it gives no threshold")
         labels = np.concatenate([split.labels for split in splits if split.labels is not None])
-        known = [
-            name for name in splits[0].metadata if all(name in split.metadata for split in splits)
-        ]
-        columns = {name: [v for split in splits for v in split.metadata[name]] for name in known}
+        columns = {
+            name: [value for split in splits for value in split.metadata[name]]
+            for name in ("session", "class_name")
+            if all(name in split.metadata for split in splits)
+        }
         taken = np.array(columns.get("session", [""] * len(rows)), np.str_)
-        given = columns.get("class_name", labels)
+        names = columns.get("class_name", labels)
         _, first, numbers = np.unique(labels, return_index=True, return_inverse=True)
         photographs = open_set.Photographs(rows, numbers, taken)
-        return photographs.where(open_set.choose(photographs)), [
-            str(given[i]) for i in first.tolist()
-        ]
+        chosen = photographs.where(open_set.choose(photographs))
+        return chosen, [str(names[i]) for i in first.tolist()]
 
     def enroll(self, classes: "Mapping[str, Sequence[Image]]") -> "Index":
         """An index of new classes, without training: `enroll({"wren": ["a.jpg", "b.jpg"],
@@ -155,10 +150,8 @@ class EmbeddingModel(ABC):
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
-            raise DataError(
-                f"{name}: is {pixels.dtype} {list(pixels.shape)}; must be uint8 [height, width(, "
-                "3)]"
-            )
+            what = f"{pixels.dtype} {list(pixels.shape)}"
+            raise DataError(f"{name}: is {what}; must be uint8 [height, width(, 3)]")
         return transforms.for_network(self.data, self.shape, pixels, name)
 
     def embed(self, images: "Images") -> np.ndarray:
@@ -175,7 +168,7 @@ class EmbeddingModel(ABC):
         single = isinstance(images, str | Path | bytes | pillow.Image)
         if single or (isinstance(images, np.ndarray) and images.ndim in (2, 3)) or len(images) == 0:
             raise DataError("images: give a list of one or more images")
-        if len(images) == 1:  # without threads, which would take longer than a small network
+        if len(images) == 1:  # threads would take longer than a small network
             rows = self.embed_pixels(self.read(images[0], "image 0")[None])
             check_finite(rows, [name_of(images[0], "image 0")])
             return rows

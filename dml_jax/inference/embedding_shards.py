@@ -66,46 +66,34 @@ class Parts:
             return
         remedy = f"delete {self.directory} or give another --output"
         with reading(file, remedy):
-            begun = dict(
-                json.loads(
-                    file.read_bytes() if isinstance(file, Path) else sources.opened(file).read()
-                )
-            )
+            content = file.read_bytes() if isinstance(file, Path) else sources.opened(file).read()
+            begun = dict(json.loads(content))
         changed = sorted(key for key in begun | planned if begun.get(key) != planned.get(key))
         if changed:
-            what = (
-                "other or changed images"
-                if "inputs_sha256" in changed
-                else "another model, version or option"
-            )
-            raise DataError(
-                f"{self.directory}: was written for {what} ({', '.join(changed)}); {remedy}"
-            )
+            images = "inputs_sha256" in changed
+            what = "other or changed images" if images else "another model, version or option"
+            keys = ", ".join(changed)
+            raise DataError(f"{self.directory}: was written for {what} ({keys}); {remedy}")
 
     def _names(self) -> list[str]:
         if isinstance(self.directory, Path):
             return os.listdir(self.directory)
         with sources.reaching(self.directory):
             system, root = sources.bucket(self.directory)
-            return [
-                info.base_name
-                for info in system.get_file_info(FileSelector(root, allow_not_found=True))
-            ]
+            found = system.get_file_info(FileSelector(root, allow_not_found=True))
+            return [info.base_name for info in found]
 
     def _at(self, name: str) -> Path | str:
-        return (
-            self.directory / name
-            if isinstance(self.directory, Path)
-            else f"{self.directory}/{name}"
-        )
+        directory = self.directory
+        return directory / name if isinstance(directory, Path) else f"{directory}/{name}"
 
     def file(self, number: int) -> Path | str:
         """The file of a part, or its URL."""
         return self._at(f"{number:06d}.parquet")
 
     def missing(self) -> list[int]:
-        """The numbers of the parts that are not written, or with errors of missing packages that
-        are installed by now.
+        """The numbers of the parts to write: missing ones, and those with errors because of missing
+        packages that are installed by now.
 
         Raises DataError if one is damaged.
         """
@@ -116,43 +104,36 @@ class Parts:
                 missing.append(number)
                 continue
             with self._opened(number) as part:
-                unusable = int(
-                    (part.metadata.metadata or {}).get(UNUSABLE, 0)
-                )  # a part may also hold neighbours
-                if unusable and any(
-                    map(decode.is_outdated, filter(None, part.read(["error"])["error"].to_pylist()))
-                ):
+                if not unusable_in(part):
+                    continue
+                errors = filter(None, part.read(["error"])["error"].to_pylist())
+                if any(map(decode.is_outdated, errors)):
                     missing.append(number)
         return missing
 
     @contextmanager
     def _opened(self, number: int) -> Iterator[parquet.ParquetFile]:
-        with opened_file(
-            self.file(number), "delete it, and the same command writes it again"
-        ) as part:
+        remedy = "delete it, and the same command writes it again"
+        with opened_file(self.file(number), remedy) as part:
             embeddings = UNUSABLE in (part.metadata.metadata or {})
-            if embeddings and part.schema_arrow != _schema(
-                part.schema_arrow.field("embedding").type.list_size
-            ):
+            if embeddings and part.schema_arrow != _schema(dimensions_of(part)):
                 raise ValueError("other columns than id, embedding and error")
             yield part
 
     def summary(self, shown: int) -> Summary:
-        """Counts the images; the parts with errors are searched for the first of them, at most
-        `shown`."""
+        """Counts the images and reads the first errors, at most `shown`."""
         images = unusable = dimensions = 0
         errors: list[str] = []
         for number in range(self.count):
             with self._opened(number) as part:
-                dimensions = part.schema_arrow.field("embedding").type.list_size
+                dimensions = dimensions_of(part)
                 images += part.metadata.num_rows
-                bad = int(part.metadata.metadata[UNUSABLE])
+                bad = int(part.metadata.metadata[UNUSABLE])  # KeyError without: another file
                 unusable += bad
                 if bad and len(errors) < shown:
                     rows = part.read(["id", "error"]).to_pylist()
-                    errors += [
-                        f"{row['id']}: {row['error']}" for row in rows if row["error"] is not None
-                    ]
+                    bad_rows = [row for row in rows if row["error"] is not None]
+                    errors += [f"{row['id']}: {row['error']}" for row in bad_rows]
         return Summary(images, unusable, dimensions, errors[:shown])
 
     def _tables(self, *columns: str) -> Iterator[pa.Table]:
@@ -162,20 +143,31 @@ class Parts:
 
     def usable_names(self) -> list[str]:
         """The names of the usable images."""
-        tables = self._tables("id", "error")
-        return [
-            name
-            for part in tables
-            for name in part.filter(part["error"].is_null())["id"].to_pylist()
-        ]
+        names = list[str]()
+        for part in self._tables("id", "error"):
+            names += part.filter(part["error"].is_null())["id"].to_pylist()
+        return names
 
     def usable_rows(self) -> Iterator[np.ndarray]:
         """The embeddings of the usable images of each part, float32 [_, D]."""
         for part in self._tables("embedding"):
             for chunk in part["embedding"].chunks:
-                yield (
-                    chunk.flatten().to_numpy().reshape(-1, chunk.type.list_size)
-                )  # without null rows
+                yield rows_of(chunk)
+
+
+def rows_of(embeddings: pa.Array) -> np.ndarray:
+    """A column of embeddings without null rows, float32 [N, D]."""
+    return embeddings.flatten().to_numpy().reshape(-1, embeddings.type.list_size)
+
+
+def unusable_in(part: parquet.ParquetFile) -> int:
+    """The number of unusable images in a file of embeddings; 0 for one of neighbours."""
+    return int((part.metadata.metadata or {}).get(UNUSABLE, 0))
+
+
+def dimensions_of(part: parquet.ParquetFile) -> int:
+    """The length of the embeddings in a file."""
+    return part.schema_arrow.field("embedding").type.list_size
 
 
 @contextmanager
@@ -200,10 +192,9 @@ def opened(directory: Path | str, planned: dict[str, Any]) -> Iterator[Parts]:
             try:
                 stack.enter_context(locked(directory, wait=False))
             except BlockingIOError:
-                raise DataError(
-                    f"{directory}: another command is writing there; wait for its end"
-                ) from None
-            for draft in directory.glob(".*.tmp"):  # of a command that was killed
+                problem = f"{directory}: another command is writing there; wait for its end"
+                raise DataError(problem) from None
+            for draft in directory.glob(".*.tmp"):  # left by a command that was killed
                 draft.unlink(missing_ok=True)
         yield Parts(directory, planned)
 
@@ -245,10 +236,9 @@ def embed(
     on_read: Callable[[float], object] = lambda seconds: None,
 ) -> Iterator[Path | str]:
     """Embeds units and yields the file of each once it is written; see `embed_each`."""
-    begun: deque[tuple[Path | str, list[str], bool]] = (
-        deque()
-    )  # file, names, whether they are its last block
-    errors: deque[DataError] = deque()
+    # Files, names of the images in a block, and whether it is the last block of the file.
+    begun = deque[tuple[Path | str, list[str], bool]]()
+    errors = deque[DataError]()
 
     def groups() -> Iterator[list[Item]]:
         for file, unit in units:
@@ -282,13 +272,8 @@ def _with_end(blocks: Iterator[list[Item]]) -> Iterator[tuple[list[Item], bool]]
 
 
 def _schema(dimensions: int) -> pa.Schema:
-    return pa.schema(
-        [
-            ("id", pa.string()),
-            ("embedding", pa.list_(pa.float32(), dimensions)),
-            ("error", pa.string()),
-        ]
-    )
+    rows = pa.list_(pa.float32(), dimensions)
+    return pa.schema([("id", pa.string()), ("embedding", rows), ("error", pa.string())])
 
 
 @contextmanager
@@ -303,9 +288,8 @@ def _writing(
         bad = np.array([reason is not None for reason in reasons], bool)
         unusable += int(bad.sum())
         rows = np.ascontiguousarray(np.where(bad[:, None], np.float32(0), rows))
-        values = pa.FixedSizeListArray.from_arrays(
-            pa.array(rows.reshape(-1)), dimensions, mask=pa.array(bad)
-        )
+        flat = pa.array(rows.reshape(-1))
+        values = pa.FixedSizeListArray.from_arrays(flat, dimensions, mask=pa.array(bad))
         ids = [name.encode("utf-8", "backslashreplace").decode() for name in names]
         return pa.table([ids, values, pa.array(reasons, pa.string())], schema=schema)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Runtime = Literal["jax", "onnxruntime"]
 Versions = tuple[bool, tuple[float, ...]]  # flip and scales
-GRAPH, FACTS = "model.onnx", "facts.json"
+GRAPH, RECORD = "model.onnx", "record.json"
 ACCELERATORS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "libtpu")
 EXTRA = 'is not installed: pip install -e ".[onnx]"'
 PARTS = 4  # of a batch that each core embeds
@@ -43,10 +43,10 @@ T = TypeVar("T")
 
 
 @dataclass
-class Facts:
-    """What must be known of a model beside its graph."""
+class GraphRecord:
+    """The content of `RECORD`: what an `EmbeddingModel` must know besides the graph."""
 
-    sha256: str  # of the graph
+    graph_sha256: str
     config_hash: str
     fingerprint: str
     step: int
@@ -58,26 +58,24 @@ class Facts:
 
 
 def entry(directory: Path, versions: Versions) -> Path | None:
-    """Where the graph of a model is kept; None for a run that is not finished.
+    """The directory of a model's graph; None for a run that is not finished.
 
-    The digest covers the file that records the SHA-256 of all others, and the sizes and times of
-    the variables.
+    Its name is a digest of the file that records the SHA-256 of all others, and of the sizes and
+    times of the variables.
     """
     record = directory / ("manifest.json" if is_run(directory) else converted.METADATA)
     if not record.is_file():
         return None
     digest = hashlib.sha256(f"{dml_jax.__version__} {versions}".encode() + record.read_bytes())
-    for file in sorted(
-        path for pattern in ("model/*", "*.safetensors") for path in directory.glob(pattern)
-    ):
+    for file in sorted([*directory.glob("model/*"), *directory.glob("*.safetensors")]):
         status = file.stat()
         digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}".encode())
     return cache_dir() / "graphs" / digest.hexdigest()[:32]
 
 
 def keep(model: "Model", graph: Path) -> None:
-    """Keeps the ONNX graph of a reported model unless there is one or it deviates from our rows by
-    `TOLERANCE`."""
+    """Keeps the ONNX graph of a reported model, unless there is one or its embeddings deviate from
+    the model's by `TOLERANCE`."""
     from dml_jax.export import programs
 
     target = entry(model.directory, model.added)
@@ -89,18 +87,11 @@ def keep(model: "Model", graph: Path) -> None:
     with atomic_directory(target) as draft:
         shutil.copy(graph, draft / GRAPH)
         dimensions = model.embed_pixels(np.zeros((1, *model.shape, 3), np.uint8)).shape[1]
-        facts = Facts(
-            sha256(draft / GRAPH),
-            model.config_hash,
-            model.fingerprint,
-            int(model.step),
-            model.shape,
-            dimensions,
-            model.method_distance,
-            deviation,
-            model.data,
-        )
-        write_json(draft / FACTS, asdict(facts))
+        names = ("config_hash", "fingerprint", "shape", "method_distance", "data")
+        same: dict[str, Any] = {name: getattr(model, name) for name in names}
+        same |= {"dimensions": dimensions, "deviation": deviation, "step": int(model.step)}
+        record = GraphRecord(graph_sha256=sha256(draft / GRAPH), **same)
+        write_json(draft / RECORD, asdict(record))
 
 
 def load(
@@ -113,54 +104,46 @@ def load(
 ) -> EmbeddingModel:
     """The model on a runtime; None for onnxruntime if it has the graph and JAX has no accelerator,
     otherwise JAX."""
-    installed = importlib.util.find_spec("onnxruntime") is not None
+    find, option = importlib.util.find_spec, "--runtime=onnxruntime"
+    asked, installed, reported = runtime is not None, find("onnxruntime"), checkpoint == "reported"
     if runtime == "onnxruntime" and not installed:
-        raise ConfigError(f"--runtime=onnxruntime: onnxruntime {EXTRA}")
-    if runtime == "onnxruntime" and checkpoint != "reported":
-        raise ConfigError(
-            f"--runtime=onnxruntime: needs the reported checkpoint, not --checkpoint={checkpoint}"
-        )
-    on_cpu = os.environ.get("JAX_PLATFORMS") == "cpu" or not any(
-        map(importlib.util.find_spec, ACCELERATORS)
-    )
-    wanted = runtime == "onnxruntime" or (
-        runtime is None and on_cpu and installed and checkpoint == "reported"
-    )
+        raise ConfigError(f"{option}: onnxruntime {EXTRA}")
+    if runtime == "onnxruntime" and not reported:
+        raise ConfigError(f"{option}: needs the reported checkpoint, not --checkpoint={checkpoint}")
+    on_cpu = os.environ.get("JAX_PLATFORMS") == "cpu" or not any(map(find, ACCELERATORS))
+    wanted = runtime == "onnxruntime" if asked else on_cpu and installed and reported
     directory = locate(model) if wanted and not is_url(model) else None
     if directory and (kept := _read(directory, versions)):
         return kept
     from dml_jax.inference.model import Model  # importing JAX takes a second
 
-    loaded = Model(
-        directory or model, checkpoint, trust_code=trust_code, flip=versions[0], scales=versions[1]
-    )
+    flip, scales = versions
+    place = directory or model
+    loaded = Model(place, checkpoint, trust_code=trust_code, flip=flip, scales=scales)
     if runtime != "onnxruntime":
         return loaded
-    if importlib.util.find_spec("jax2onnx") is None:
-        raise ConfigError(f"--runtime=onnxruntime: jax2onnx {EXTRA}")
+    if find("jax2onnx") is None:
+        raise ConfigError(f"{option}: jax2onnx {EXTRA}")
     from dml_jax.export import programs
 
     with tempfile.TemporaryDirectory() as folder:
         programs.write_onnx(Path(folder, GRAPH), programs.function_of(loaded.trained), loaded.shape)
         keep(loaded, Path(folder, GRAPH))
     if not (kept := _read(loaded.directory, versions)):
-        raise ConfigError(
-            f"--runtime=onnxruntime: {model} is not a finished run; give --runtime=jax"
-        )
+        raise ConfigError(f"{option}: {model} is not a finished run; give --runtime=jax")
     return kept
 
 
 def _read(directory: Path, versions: Versions) -> "GraphModel | None":
-    """The model of a directory by its graph; None if there is none, or it is damaged, which is then
-    removed."""
+    """The model of a directory by its graph; None if there is none. A damaged one is removed."""
     place = entry(directory, versions)
     if place is None or not place.is_dir():
         return None
     with suppress(ValueError, OSError):
-        facts = TypeAdapter(Facts).validate_json((place / FACTS).read_bytes())
+        record = TypeAdapter(GraphRecord).validate_json((place / RECORD).read_bytes())
         graph = (place / GRAPH).read_bytes()
-        if hashlib.sha256(graph).hexdigest() == facts.sha256:
-            return GraphModel(directory, versions, facts, graph)
+        if hashlib.sha256(graph).hexdigest() == record.graph_sha256:
+            return GraphModel(directory, versions, record, graph)
     shutil.rmtree(place, ignore_errors=True)
     return None
 
@@ -179,17 +162,12 @@ class GraphModel(EmbeddingModel):
 
     runtime = "onnxruntime"
 
-    def __init__(self, directory: Path, versions: Versions, facts: Facts, graph: bytes):
-        self.directory, self.added, self._dimensions = directory, versions, facts.dimensions
-        self._session = cache(
-            partial(_session, graph)
-        )  # by number of threads, made when it is needed
-        self.data, self.shape, self.step, self.finished = facts.data, facts.shape, facts.step, True
-        self.config_hash, self.fingerprint, self.method_distance = (
-            facts.config_hash,
-            facts.fingerprint,
-            facts.method_distance,
-        )
+    def __init__(self, directory: Path, versions: Versions, record: GraphRecord, graph: bytes):
+        self.directory, self.added, self.finished = directory, versions, True
+        self.data, self.shape, self.step = record.data, record.shape, record.step
+        self.config_hash, self.fingerprint = record.config_hash, record.fingerprint
+        self.method_distance, self._dimensions = record.method_distance, record.dimensions
+        self._session = cache(partial(_session, graph))  # by number of threads
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -23,11 +23,12 @@ from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, Measured, Photographs
 from dml_jax.files import atomic_write, reading
 
 UNKNOWN = "unknown"
+ENROLL_AGAIN = "enroll again"
 EMPTY = "the index is empty; add classes first"
 SAME_IMAGE = 1 - 2e-6  # cosine of two embeddings of equal images, which differ by rounding
 BLOCK_ELEMENTS = 1 << 22  # cosines in memory at once
-# The arrays of a file by group, of which only the first is always there: name -> kind of numbers,
-# and what the axes count.
+# The arrays of a file in groups, of which all but the first are optional. By name: the kind of
+# numbers, and what the axes count.
 FIELDS: tuple[dict[str, tuple[str, tuple[str, ...]]], ...] = (
     {
         "embeddings": ("float32", ("enrolled and removed images", "dimensions")),
@@ -81,7 +82,7 @@ class Enrolled(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Shares of labelled images at the threshold of an index; NaN if there are none."""
+    """Shares of labelled images at a threshold; NaN if there are none."""
 
     right: float
     wrong: float
@@ -89,7 +90,7 @@ class Found(NamedTuple):
     strangers: float  # images of classes that are not enrolled, which were accepted
     known_images: int
     other_images: int
-    overlapping: int  # images that the index holds, which are left out
+    overlapping: int  # images that the index holds; not counted
 
 
 class Index:
@@ -117,8 +118,8 @@ class Index:
         self.images: list[str] = []
         self.sessions: list[str] = []
         self.removed: dict[str, Enrolled] = {}
-        # Images of other classes and the names of these, which include the enrolled ones; of the
-        # run, once needed.
+        # Images for thresholds and the names of their classes, which may be enrolled; the unseen
+        # classes of the run are read when they are needed.
         self._others: tuple[Photographs, list[str]] | None = None
         self._forget()
 
@@ -126,42 +127,35 @@ class Index:
         """Drops cached results that depend on the enrolled images."""
         self._scorer: Scorer | None = None
         self._measured: Measured | None = None
-        self._strangers: tuple[np.ndarray, np.ndarray] | None = (
-            None  # margins and classes, which set thresholds
-        )
+        # Margins and classes of strangers, by which thresholds are set.
+        self._strangers: tuple[np.ndarray, np.ndarray] | None = None
 
     def add(
         self,
         classes: Mapping[str, Sequence[Image]],
         sessions: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """Enrolls images (as for `Model.embed`) of new or existing classes. On an error, nothing is
-        enrolled.
+        """Enrolls images (as for `Model.embed`) of new or existing classes; none after an error.
 
-        `sessions` are those of the images; they are unknown without it. Equal images of several
-        classes are enrolled, see `shared`.
+        Args:
+          classes: images by class. Equal images of several classes are enrolled, see `shared`.
+          sessions: of the images; by default they are unknown.
         """
-        class_of = {
-            image: self.classes[label]
-            for image, label in zip(self.images, self.labels, strict=True)
-            if image
-        }
+        labels = zip(self.images, self.labels, strict=True)
+        class_of = {image: self.classes[label] for image, label in labels if image}
+        files = []
         for name, images in classes.items():
             _check_name(name)
-            for image in images:
-                if (key := _file_name(image)) in class_of:
+            for file in map(_file_name, images):
+                if file in class_of:
                     raise DataError(
-                        f"{key}: is already enrolled as {class_of[key]}; give each image once"
+                        f"{file}: is already enrolled as {class_of[file]}; give each image once"
                     )
-                if key:
-                    class_of[key] = name
+                if file:
+                    class_of[file] = name
+                files.append(file)
         rows, names, taken = self._embedded(classes, sessions)
-        self._append(
-            names,
-            Enrolled(
-                rows, [_file_name(image) for each in classes.values() for image in each], taken
-            ),
-        )
+        self._append(names, Enrolled(rows, files, taken))
 
     def _embedded(
         self,
@@ -174,11 +168,8 @@ class Index:
         taken = [s for name in classes for s in sessions[name]] if sessions else [""] * len(files)
         rows = self._comparable(self._model.embed(files))
         if bad := open_set.first_bad_row(rows):
-            position, what = bad
-            raise DataError(
-                f"{_file_name(files[position]) or f'image {position}'}: its embedding {what}; "
-                "leave it out"
-            )
+            name = _file_name(files[bad[0]]) or f"image {bad[0]}"
+            raise DataError(f"{name}: its embedding {bad[1]}; leave it out")
         return rows, names, taken
 
     def _comparable(self, rows: np.ndarray) -> np.ndarray:
@@ -193,11 +184,11 @@ class Index:
         return rows
 
     def shared(self, first: int = 0) -> list[dict[str, str]]:
-        """Equal images of several classes, found by their embeddings: for each image, class -> file
-        name.
+        """Images that several classes hold, found by their embeddings.
 
-        At most one of the classes can be right, but nobody can tell which. Only images from
-        position `first` on are compared with all; each is named with those before it.
+        Returns:
+          For each image from position `first` on that equals earlier images of other classes: its
+          class and those of the earlier ones -> file name.
         """
         found = []
         step = max(1, BLOCK_ELEMENTS // max(1, len(self.images)))
@@ -206,23 +197,18 @@ class Index:
             for i, row in enumerate(same, start):
                 equal = np.flatnonzero(row[:i] & (self.labels[:i] != self.labels[i]))
                 if len(equal):
-                    one_of_each = equal[
-                        np.unique(self.labels[equal], return_index=True)[1]
-                    ].tolist()
-                    found.append(
-                        {self.classes[self.labels[j]]: self.images[j] for j in (*one_of_each, i)}
-                    )
+                    _, firsts = np.unique(self.labels[equal], return_index=True)
+                    images = (*equal[firsts].tolist(), i)
+                    found.append({self.classes[self.labels[j]]: self.images[j] for j in images})
         return found
 
     def _append(self, names: Sequence[str], new: Enrolled) -> None:
         self.classes += [name for name in dict.fromkeys(names) if name not in self.classes]
         position = {name: i for i, name in enumerate(self.classes)}
-        self.embeddings = (
-            np.concatenate([self.embeddings, new.embeddings]) if self.images else new.embeddings
-        )
-        self.labels = np.concatenate(
-            [self.labels, np.array([position[name] for name in names], np.int64)]
-        )
+        labels = np.array([position[name] for name in names], np.int64)
+        self.labels = np.concatenate([self.labels, labels])
+        rows = [self.embeddings, new.embeddings] if self.images else [new.embeddings]
+        self.embeddings = np.concatenate(rows)
         self.images, self.sessions = [*self.images, *new.images], [*self.sessions, *new.sessions]
         self._forget()
 
@@ -232,11 +218,9 @@ class Index:
         label = self._position(name)
         keep = self.labels != label
         self.classes.remove(name)
-        kept, removed = self._rows_where(keep), self._rows_where(~keep)
-        if before := self.removed.get(name):
-            removed = _joined(before, removed)
-        self.removed[name] = removed
-        self.embeddings, self.images, self.sessions = kept
+        removed, earlier = self._rows_where(~keep), self.removed.get(name)
+        self.removed[name] = _joined(earlier, removed) if earlier else removed
+        self.embeddings, self.images, self.sessions = self._rows_where(keep)
         self.labels = self.labels[keep] - (self.labels[keep] > label)
         self._forget()
 
@@ -265,12 +249,9 @@ class Index:
     def restore(self, name: str) -> None:
         """Enrolls a removed class again, unless one of its images has been enrolled since."""
         if name not in self.removed:
-            known = (
-                f"removed: {', '.join(self.removed)}"
-                if self.removed
-                else "there is none; enroll its images again"
-            )
-            raise DataError(f"{name}: is not a removed class; {known}")
+            known = ", ".join(self.removed)
+            remedy = f"removed: {known}" if known else "there is none; enroll its images again"
+            raise DataError(f"{name}: is not a removed class; {remedy}")
         if again := sorted(set(self.removed[name].images) & set(self.images) - {""}):
             raise DataError(
                 f"{again[0]}: has been enrolled since {name} was removed; remove that first"
@@ -292,8 +273,7 @@ class Index:
         self._forget()
 
     def overlap(self) -> list[str]:
-        """The classes that thresholds could be measured on, but that are enrolled, by name or by an
-        equal image."""
+        """The classes for measuring thresholds that are enrolled, by name or by an equal image."""
         if not self.images:
             raise DataError(EMPTY)
         if self._others is None:
@@ -301,12 +281,12 @@ class Index:
         photographs, names = self._others
         self._comparable(photographs.rows)
         same = (photographs.rows @ self.embeddings.T).max(axis=1) > SAME_IMAGE
-        return [
-            name
-            for label, name in enumerate(names)
-            if (own := photographs.labels == label).any()
-            and (name in self.classes or same[own].any())
-        ]
+        found = []
+        for label, name in enumerate(names):
+            of_class = photographs.labels == label
+            if of_class.any() and (name in self.classes or same[of_class].any()):
+                found.append(name)
+        return found
 
     def background(self) -> Photographs:
         """The images of classes that are not enrolled; DataError if there are none."""
@@ -336,8 +316,7 @@ class Index:
         return self._measured
 
     def expect(self, false_accept_rate: float = FALSE_ACCEPT_RATE) -> Point:
-        """The threshold for a false-accept rate, and what to expect of this index at it; see
-        `open_set.promise`.
+        """The threshold for a false-accept rate, and the shares to expect; see `open_set.promise`.
 
         `false_accept_rate` is the fraction of images of other classes that may be given the name of
         an enrolled class.
@@ -348,51 +327,37 @@ class Index:
     def threshold(self, false_accept_rate: float = FALSE_ACCEPT_RATE) -> float:
         """The threshold of `expect`, without what to expect at it."""
         self._check_enough(false_accept_rate)
-        margins, classes = self._strangers or (
-            self.measured.strangers,
-            self.measured.stranger_groups[:, 0],
-        )
-        return open_set.threshold_for(margins, classes, false_accept_rate)[0]
+        if self._strangers is None:
+            self._strangers = self.measured.strangers, self.measured.stranger_groups[:, 0]
+        return open_set.threshold_for(*self._strangers, false_accept_rate)[0]
 
     def _check_enough(self, false_accept_rate: float) -> None:
-        """Raises DataError before margins are measured of too few strangers."""
+        """Raises DataError if there are too few strangers, before their margins are measured."""
         classes = self._strangers[1] if self._strangers else self.background().labels
         open_set.check_enough(len(classes), len(np.unique(classes)), false_accept_rate)
 
     def measure(self, classes: Mapping[str, Sequence[Image]], threshold: float) -> Found:
         """Classifies labelled images (as for `add`) of enrolled and of other classes."""
         rows, names, _ = self._embedded(classes)
-        held = (
-            np.concatenate([self.embeddings, self._others[0].rows])
-            if self._others
-            else self.embeddings
-        )
-        new = (rows @ held.T).max(axis=1) <= SAME_IMAGE
+        held = [self.embeddings, self._others[0].rows] if self._others else [self.embeddings]
+        new = (rows @ np.concatenate(held).T).max(axis=1) <= SAME_IMAGE
         if not new.any():
             raise DataError("the index holds all of these images; give photographs taken later")
-        answers, truth = (
-            np.array(self.classify(rows[new], threshold=threshold)[0]),
-            np.array(names)[new],
-        )
-        known = np.isin(truth, self.classes)
-        given = answers[known]
-        shares = (
-            given == truth[known],
-            (given != truth[known]) & (given != UNKNOWN),
-            given == UNKNOWN,
-        )
-        right, wrong, unknown, strangers = (
-            float(share.mean()) if len(share) else float("nan")
-            for share in (*shares, answers[~known] != UNKNOWN)
-        )
+        answers = np.array(self.classify(rows[new], threshold=threshold)[0])
+        truth = np.array(names)[new]
+        known, accepted, right = np.isin(truth, self.classes), answers != UNKNOWN, answers == truth
+
+        def share(of: np.ndarray, among: np.ndarray) -> float:
+            return float(of[among].mean()) if among.any() else float("nan")
+
         return Found(
-            right,
-            wrong,
-            unknown,
-            strangers,
-            int(known.sum()),
-            int((~known).sum()),
-            int((~new).sum()),
+            right=share(right, known),
+            wrong=share(accepted & ~right, known),
+            unknown=share(~accepted, known),
+            strangers=share(accepted, ~known),
+            known_images=int(known.sum()),
+            other_images=int((~known).sum()),
+            overlapping=int((~new).sum()),
         )
 
     def classify(
@@ -412,13 +377,10 @@ class Index:
           false_accept_rate: see `expect`.
 
         Raises:
-          DataError: an image cannot be used, or an array is not of finite rows of unit length, as
-            many columns as the index has.
+          DataError: an image cannot be used, or the rows of an array are not finite, of unit length
+            and as wide as those of the index.
         """
-        names, margins, _ = self.nearest(
-            images, threshold=threshold, false_accept_rate=false_accept_rate
-        )
-        return names, margins
+        return self.nearest(images, threshold=threshold, false_accept_rate=false_accept_rate)[:2]
 
     def nearest(
         self,
@@ -435,10 +397,9 @@ class Index:
         if self._scorer is None:
             self._scorer = Scorer(self.background(), self.enrolled)
         found = self._scorer.decide(self._rows(images))
-        accepted = found.margins >= threshold
         names = [
-            self.classes[i] if good else UNKNOWN
-            for i, good in zip(found.labels, accepted, strict=True)
+            self.classes[label] if margin >= threshold else UNKNOWN
+            for label, margin in zip(found.labels, found.margins, strict=True)
         ]
         return names, found.margins, found.nearest
 
@@ -446,18 +407,14 @@ class Index:
         """Embeddings float32 [N, D] of images, or an array of embeddings after checks."""
         if not (isinstance(images, np.ndarray) and images.ndim == 2):
             return self._comparable(self._model.embed(images))
+        shape = list(images.shape)
         if images.dtype.kind != "f" or not len(images):
-            raise DataError(
-                f"images: {images.dtype} {list(images.shape)}; give embeddings, floats [N, D], or "
-                "a list of images"
-            )
+            what = f"images: {images.dtype} {shape}"
+            raise DataError(f"{what}; give embeddings, floats [N, D], or a list of images")
         rows = self._comparable(images.astype(np.float32, copy=False))
         if bad := open_set.first_bad_row(rows):
-            position, what = bad
-            raise DataError(
-                f"images: row {position} of {list(images.shape)} {what}; give finite rows of unit "
-                "length"
-            )
+            what = f"images: row {bad[0]} of {shape} {bad[1]}"
+            raise DataError(f"{what}; give finite rows of unit length")
         return rows
 
     def best(self, images: Images, count: int = 5) -> tuple[np.ndarray, np.ndarray]:
@@ -469,9 +426,8 @@ class Index:
         cosines = self._rows(images) @ self.embeddings.T
         order = np.argsort(self.labels, kind="stable")
         ends = np.cumsum(np.bincount(self.labels, minlength=len(self.classes)))[:-1]
-        nearest = np.stack(
-            [part[cosines[:, part].argmax(axis=1)] for part in np.split(order, ends)], axis=1
-        )
+        of_classes = np.split(order, ends)
+        nearest = np.stack([part[cosines[:, part].argmax(axis=1)] for part in of_classes], axis=1)
         values = np.take_along_axis(cosines, nearest, axis=1).clip(-1, 1)
         top = np.argsort(-values, axis=1, kind="stable")[:, :count]
         return np.take_along_axis(nearest, top, axis=1), np.take_along_axis(values, top, axis=1)
@@ -481,24 +437,23 @@ class Index:
         thresholds."""
         path = Path(path).expanduser()
         parts = [Enrolled(self.embeddings, self.images, self.sessions), *self.removed.values()]
+        rows, counts = [self.embeddings], [len(part.images) for part in self.removed.values()]
         arrays = {
             "embeddings": np.concatenate(
-                [part.embeddings for part in parts if part.images] or [self.embeddings]
+                [part.embeddings for part in parts if part.images] or rows
             ),
             "labels": self.labels,
             "classes": np.array(self.classes, np.str_),
             "images": np.array([name for part in parts for name in part.images], np.str_),
             "sessions": np.array([name for part in parts for name in part.sessions], np.str_),
             "removed_classes": np.array(list(self.removed), np.str_),
-            "removed_counts": np.array(
-                [len(part.images) for part in self.removed.values()], np.int64
-            ),
+            "removed_counts": np.array(counts, np.int64),
             "fingerprint": np.array(self._model.fingerprint),
         }
         if self._others is not None:
             arrays |= {f"other_{name}": array for name, array in self._others[0]._asdict().items()}
             arrays["other_classes"] = np.array(self._others[1], np.str_)
-        if self._strangers is not None:  # measuring them takes longer than an answer should
+        if self._strangers is not None:  # measuring them takes longer than an answer may
             arrays["stranger_margins"], arrays["stranger_classes"] = self._strangers
         arrays["sha256"] = np.array(_digest(arrays))
         with atomic_write(path) as draft, draft.open("wb") as file:
@@ -506,15 +461,15 @@ class Index:
 
     @classmethod
     def load(cls, model: ImageEmbedder, path: str | Path) -> "Index":
-        """Reads an index written by `save`; DataError if it is damaged, or its arrays cannot be
-        those of an index."""
+        """Reads an index written by `save`; DataError if it is damaged, has other arrays, or
+        belongs to another model."""
         path = Path(path).expanduser()
-        with reading(path, "enroll again"), path.open("rb") as file:
+        with reading(path, ENROLL_AGAIN), path.open("rb") as file:
             arrays = archives.arrays(file)
             if str(arrays.pop("sha256")) != _digest(arrays):
-                raise DataError("is not an index, or is damaged; enroll again")
+                raise DataError(f"is not an index, or is damaged; {ENROLL_AGAIN}")
             if problem := next(_problems(arrays), ""):
-                raise DataError(f"{problem}; enroll again")
+                raise DataError(f"{problem}; {ENROLL_AGAIN}")
         if str(arrays["fingerprint"]) != model.fingerprint:
             raise DataError(
                 f"{path}: was created with another model or checkpoint, or other --flip or "
@@ -524,16 +479,11 @@ class Index:
         index.labels, index.classes = arrays["labels"], arrays["classes"].tolist()
         ends = np.cumsum([len(index.labels), *arrays["removed_counts"]])[:-1]
         columns = [np.split(arrays[name], ends) for name in ("embeddings", "images", "sessions")]
-        parts = [
-            Enrolled(rows, names.tolist(), taken.tolist())
-            for rows, names, taken in zip(*columns, strict=True)
-        ]
+        parts = [Enrolled(r, i.tolist(), s.tolist()) for r, i, s in zip(*columns, strict=True)]
         index.embeddings, index.images, index.sessions = parts[0]
         index.removed = dict(zip(arrays["removed_classes"].tolist(), parts[1:], strict=True))
         if "other_rows" in arrays:
-            others = Photographs(
-                arrays["other_rows"], arrays["other_labels"], arrays["other_sessions"]
-            )
+            others = Photographs(*(arrays[f"other_{name}"] for name in Photographs._fields))
             index._others = others, arrays["other_classes"].tolist()
         if "stranger_margins" in arrays:
             index._strangers = arrays["stranger_margins"], arrays["stranger_classes"]
@@ -549,14 +499,11 @@ def _check_name(name: str) -> None:
 
 
 def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """What is wrong with the arrays of a file, beginning with what must be right to go on."""
-    own, *optional = FIELDS
-    wanted = own | {
-        name: field
-        for group in optional
-        if group.keys() & arrays.keys()
-        for name, field in group.items()
-    }
+    """What is wrong with the arrays of a file; later checks assume that earlier ones passed."""
+    wanted = dict(FIELDS[0])
+    for group in FIELDS[1:]:
+        if group.keys() & arrays.keys():
+            wanted |= group
     for name in sorted(wanted.keys() ^ arrays.keys()):
         yield f"has no {name}" if name in wanted else f"has {name}, which no index has"
     sizes: dict[str, int] = {}
@@ -571,10 +518,8 @@ def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
             shape = ", ".join(f"{axis} {sizes[axis]}" if axis in sizes else axis for axis in axes)
             yield f"{name}: is {array.dtype} {list(array.shape)}; must be {kind} [{shape}]"
     counts = arrays["removed_counts"].tolist()
-    if (
-        min(counts, default=1) < 1
-        or sizes["enrolled images"] + sum(counts) != sizes["enrolled and removed images"]
-    ):
+    removed = sizes["enrolled and removed images"] - sizes["enrolled images"]
+    if min(counts, default=1) < 1 or sum(counts) != removed:
         yield f"removed_counts: {counts} do not add up"
     for name in ("classes", "removed_classes"):
         names = arrays[name].tolist()
@@ -605,10 +550,9 @@ def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
 
 
 def _joined(before: Enrolled, new: Enrolled) -> Enrolled:
-    """The images of both; of equal ones with the same name, the new."""
-    twice = (before.embeddings @ new.embeddings.T > SAME_IMAGE) & (
-        np.array(before.images)[:, None] == np.array(new.images)
-    )
+    """The images of both; if two are equal and have the same name, only the new one."""
+    same_name = np.array(before.images)[:, None] == np.array(new.images)
+    twice = (before.embeddings @ new.embeddings.T > SAME_IMAGE) & same_name
     kept = np.flatnonzero(~twice.any(axis=1)).tolist()
     return Enrolled(
         np.concatenate([before.embeddings[kept], new.embeddings]),

@@ -30,11 +30,8 @@ BLOCKS = 64  # of queries, as far as these sizes allow
 GALLERY_BYTES = 2**26  # of a block of the gallery
 BATCH = 2**13  # rows that are decoded at a time
 SAMPLE, NEIGHBORS = 1_000, 10  # queries and neighbours of the recall of an approximate index
-LISTS, PER_LIST, PROBES = (
-    2**16,
-    64,
-    32,
-)  # most lists of an index, rows to fit each to, and lists that a query reads
+LISTS = 2**16  # of an index at most
+PER_LIST, PROBES = 64, 32  # rows to fit each list to, and lists that a query reads
 CODEBOOK = 256  # codes of each part of a row
 REMEDY = "embed the images again"
 
@@ -69,9 +66,7 @@ class Table(NamedTuple):
                 continue
             with embedding_shards.opened_file(file, REMEDY) as opened:
                 for batch in opened.iter_batches(BATCH, columns=["embedding"]):
-                    rows = (
-                        batch.column(0).flatten().to_numpy().reshape(-1, self.dimensions)
-                    )  # without null rows
+                    rows = embedding_shards.rows_of(batch.column(0))
                     inside = slice(max(0, start - first), max(0, stop - first))
                     yield rows[inside]
                     first += len(rows)
@@ -80,14 +75,13 @@ class Table(NamedTuple):
 def table(directory: str, option: str) -> Table:
     """The embeddings in a directory of Parquet files, as `dml-jax embed` writes it, or below a
     URL."""
-    where = (
-        directory.rstrip("/")
-        if is_url(directory)
-        else str(expand_path(option, directory).resolve())
-    )
-    names = (
-        sources.listed(where) if is_url(where) else [path.name for path in Path(where).glob("*")]
-    )
+    names: Iterable[str]
+    if is_url(directory):
+        where = directory.rstrip("/")
+        names = sources.listed(where)
+    else:
+        where = str(expand_path(option, directory).resolve())
+        names = [path.name for path in Path(where).glob("*")]
     files = tuple(sorted(f"{where}/{name}" for name in names if name.endswith(".parquet")))
     if not files:
         raise DataError(
@@ -97,9 +91,8 @@ def table(directory: str, option: str) -> Table:
     rows, widths = [], set()
     for file in files:
         with embedding_shards.opened_file(file, REMEDY) as opened:
-            unusable = (opened.metadata.metadata or {}).get(embedding_shards.UNUSABLE, 0)
-            rows.append(opened.metadata.num_rows - int(unusable))
-            widths.add(opened.schema_arrow.field("embedding").type.list_size)
+            rows.append(opened.metadata.num_rows - embedding_shards.unusable_in(opened))
+            widths.add(embedding_shards.dimensions_of(opened))
     if len(widths) > 1:
         raise DataError(
             f"{option}={directory}: holds embeddings of {sorted(widths)} dimensions; give those "
@@ -115,8 +108,8 @@ def nearest(
     rows [Q, k].
 
     Args:
-      gallery: blocks of rows, with numbers of their own unless the queries are `alone`, which find
-        no row of their own number. Where there are fewer rows than k, the last numbers are -1.
+      gallery: blocks of rows. Where there are fewer rows than k, the last numbers are -1.
+      alone: the queries search each other, and no query finds the row with its number.
       most: the largest numbers of queries and of gallery rows in a block.
     """
     numbers, rows = queries
@@ -127,15 +120,11 @@ def nearest(
         nearer, indices = neighbors.nearer(rows, block, depth, squares[:, -1], most)
         indices = candidates[indices]
         nearer[alone & (indices == numbers[:, None])] = np.inf
-        squares, found = (
-            np.concatenate([squares, nearer], axis=1),
-            np.concatenate([found, indices], axis=1),
-        )
+        squares = np.concatenate([squares, nearer], axis=1)
+        found = np.concatenate([found, indices], axis=1)
         order = np.lexsort((found, squares), axis=1)[:, :k]
-        squares, found = (
-            np.take_along_axis(squares, order, axis=1),
-            np.take_along_axis(found, order, axis=1),
-        )
+        squares = np.take_along_axis(squares, order, axis=1)
+        found = np.take_along_axis(found, order, axis=1)
     return np.where(np.isfinite(squares), found, -1), squares
 
 
@@ -159,11 +148,8 @@ class Plan(NamedTuple):
             if each is not None
         ]
         digest = hashlib.sha256(json.dumps(tables).encode()).hexdigest()
-        return {
-            "parts": -(-sum(self.queries.rows) // self.size),
-            "inputs_sha256": digest,
-            "k": self.k,
-        }
+        parts = -(-sum(self.queries.rows) // self.size)
+        return {"parts": parts, "inputs_sha256": digest, "k": self.k}
 
     def search(self, number: int, file: Path) -> None:
         """Writes the neighbours of a block of queries: columns `neighbors` (row numbers) and
@@ -171,9 +157,8 @@ class Plan(NamedTuple):
         gallery, start = self.gallery or self.queries, number * self.size
         most = self.size, GALLERY_BYTES // 4 // gallery.dimensions
         (queries,) = self.queries.blocks(self.size, start, start + self.size)
-        found, squares = nearest(
-            queries, gallery.blocks(most[1]), self.k, self.gallery is None, most
-        )
+        alone = self.gallery is None
+        found, squares = nearest(queries, gallery.blocks(most[1]), self.k, alone, most)
         columns = {
             "neighbors": pa.FixedSizeListArray.from_arrays(pa.array(found.ravel()), self.k),
             "distances": pa.FixedSizeListArray.from_arrays(pa.array(squares.ravel() / 2), self.k),
@@ -195,18 +180,13 @@ def search(
         if missing:
             before = out.count - len(missing)
             console.start_progress("blocks of queries", out.count, before)
-            for done, _ in enumerate(
-                ray_engine.run(address, Plan.search, plan, missing), before + 1
-            ):
+            results = ray_engine.run(address, Plan.search, plan, missing)
+            for done, _ in enumerate(results, before + 1):
                 console.update_progress(done, f"{done / out.count:.0%}")
         for number in range(out.count):
             with embedding_shards.opened_file(out.file(number), REMEDY) as opened:
-                yield (
-                    opened.read(["neighbors"])["neighbors"]
-                    .combine_chunks()
-                    .flatten()
-                    .to_numpy()
-                    .reshape(-1, plan.k)
+                yield embedding_shards.rows_of(
+                    opened.read(["neighbors"])["neighbors"].combine_chunks()
                 )
 
 
@@ -221,10 +201,8 @@ def faiss(embeddings: Table, file: Path) -> tuple[int, float]:
 
     total, width = sum(embeddings.rows), embeddings.dimensions
     if total < CODEBOOK:
-        raise DataError(
-            f"{total} rows are too few to fit an index to; give at least {CODEBOOK}, or search "
-            "exactly"
-        )
+        problem = f"{total} rows are too few to fit an index to"
+        raise DataError(f"{problem}; give at least {CODEBOOK}, or search exactly")
     lists = int(np.clip(total // (4 * PER_LIST), 1, LISTS))
     codes = max(codes for codes in range(1, max(2, width // 2 + 1)) if width % codes == 0)
     index = library.index_factory(width, f"IVF{lists},PQ{codes}np", library.METRIC_INNER_PRODUCT)
@@ -238,9 +216,8 @@ def faiss(embeddings: Table, file: Path) -> tuple[int, float]:
     library.extract_index_ivf(index).nprobe = PROBES
     exact, _ = nearest(sample, embeddings.blocks(most[1]), NEIGHBORS, False, most)
     _, found = index.search(sample[1], NEIGHBORS)
-    return total, float(
-        np.mean([np.isin(one, other).mean() for one, other in zip(exact, found, strict=True)])
-    )
+    recalls = [np.isin(row, other).mean() for row, other in zip(exact, found, strict=True)]
+    return total, float(np.mean(recalls))
 
 
 def _sample(embeddings: Table, count: int) -> Rows:

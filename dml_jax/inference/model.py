@@ -20,11 +20,10 @@ from dml_jax.train.model import TrainedModel
 
 
 class Model(EmbeddingModel):
-    """The trained embedding of a run, or a published network as it is; arguments as of
-    `dml_jax.load`.
+    """The trained embedding of a run, or a published network; arguments as of `dml_jax.load`.
 
     Attributes:
-      config: of the run.
+      config: the configuration of the run.
       trained: configuration, pure functions and variables.
     """
 

@@ -23,27 +23,25 @@ from dml_jax.inference.embedding_shards import ModelIdentity
 from dml_jax.inference.inputs import Unit
 
 T = TypeVar("T")
-CORES = 8  # of an actor without a GPU, or all of a smaller machine
+CORES = 8  # per actor without a GPU, or all cores of a smaller machine
 PATIENCE = 60.0  # seconds without a free actor, after which a line says so
-DEATHS = 3  # of processes with the same work, which Ray repeats until then
+DEATHS = 3  # processes that may die of the same work before Ray gives up
 
 
 class Embedder:
     """An actor: a model in a process of its own."""
 
     def __init__(self, directory: str, checkpoint: str, options: dict[str, Any]):
-        self._model = cache(
-            partial(dml_jax.load, directory, checkpoint, **options)
-        )  # loaded by the first call
+        # Loaded by the first call.
+        self._model = cache(partial(dml_jax.load, directory, checkpoint, **options))
 
-    def facts(self) -> tuple[ModelIdentity, str]:
+    def identity(self) -> tuple[ModelIdentity, str]:
         """The identity of the model, and the machine's name with the version of this package."""
-        return embedding_shards.identity(
-            self._model()
-        ), f"{os.uname().nodename} ({dml_jax.__version__})"
+        machine = f"{os.uname().nodename} ({dml_jax.__version__})"
+        return embedding_shards.identity(self._model()), machine
 
     def embed(self, file: Path | str, unit: Unit) -> Path | str:
-        """Writes a part, see `parts.embed`."""
+        """Writes a part, see `embedding_shards.embed`."""
         Path(file).parent.stat()  # OSError if this machine does not see the directory
         (written,) = embedding_shards.embed(self._model(), [(file, unit)])
         return written
@@ -67,17 +65,16 @@ def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
 def start(address: str | None, model: str, checkpoint: str, **options: Any) -> Iterator[Engine]:
     """A model (see `dml_jax.load`) on the machines of a Ray cluster, which must all see its
     directory."""
-    name = (
-        os.path.abspath(model) if Path(model).exists() else model
-    )  # of packaged weights, or on the hub
+    # Packaged weights and models of the hub have names instead of directories.
+    name = os.path.abspath(model) if Path(model).exists() else model
     with connect(address) as ray:
         count, needs = resources(ray.nodes())
         pool = _Pool(ray, needs, count, (name, checkpoint, options))
-        yield Engine(pool.first(), pool.embed, [])
+        yield Engine(pool.identity(), pool.embed, [])
 
 
 class _Pool:
-    """Actors: free ones, and the work of the others."""
+    """Actors: free ones, and those at work."""
 
     def __init__(
         self, ray: Any, needs: dict[str, float], count: int, model: tuple[str, str, dict[str, Any]]
@@ -86,20 +83,20 @@ class _Pool:
         kind = ray.remote(max_restarts=-1, max_task_retries=DEATHS - 1, **needs)(Embedder)
         actors = [kind.remote(*model) for _ in range(count)]
         self._free: list[Any] = []
-        # By result: actor and its unit; none while it loads.
+        # Reference to the result -> actor and its unit, which is None while the model is loaded.
         self._busy: dict[Any, tuple[Any, tuple[Path | str, Unit] | None]] = {
-            actor.facts.remote(): (actor, None) for actor in actors
+            actor.identity.remote(): (actor, None) for actor in actors
         }
-        self._facts: ModelIdentity | None = None
+        self._identity: ModelIdentity | None = None
 
-    def first(self) -> ModelIdentity:
-        """Facts about the model, available when the first actor has loaded it."""
-        while self._facts is None:
+    def identity(self) -> ModelIdentity:
+        """The identity of the model, once the first actor has loaded it."""
+        while self._identity is None:
             self._wait()
-        return self._facts
+        return self._identity
 
     def embed(self, units: Iterable[tuple[Path | str, Unit]]) -> Iterator[Path | str]:
-        """See `parts.embed`; in any order."""
+        """Like `embedding_shards.embed`, in any order."""
         left = list(reversed(list(units)))
         while left or any(unit for _, unit in self._busy.values()):
             while left and self._free:
@@ -120,13 +117,15 @@ class _Pool:
         self._free.append(actor)
         if unit:
             return found
-        facts, machine = found
-        if self._facts not in (None, facts) or not machine.endswith(f"({dml_jax.__version__})"):
+        identity, machine = found
+        if self._identity not in (None, identity) or not machine.endswith(
+            f"({dml_jax.__version__})"
+        ):
             raise DataError(
                 f"{self._directory}: is another model or version on {machine}; give a path that "
                 f"all machines share, and install dml_jax {dml_jax.__version__} on each"
             )
-        self._facts = facts
+        self._identity = identity
         return None
 
 
@@ -172,27 +171,16 @@ def connect(address: str | None) -> Iterator[Any]:
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    quiet: dict[str, Any] = {
-        "log_to_driver": False,
-        "logging_level": "ERROR",
-        "namespace": "dml_jax",
-    }
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     address = address or os.environ.get("RAY_ADDRESS")
     try:
         if address and address.count(":") == 1:  # Ray would try for minutes
             host, _, port = address.partition(":")
             socket.create_connection((host, int(port)), timeout=10).close()
-        if address:
-            ray.init(address, **quiet)
-        else:
-            ray.init(
-                "local",
-                num_cpus=usable_cores(),
-                include_dashboard=False,
-                _node_ip_address="127.0.0.1",
-                object_store_memory=100 * 2**20,
-                **quiet,
-            )
+        if not address:
+            options |= {"num_cpus": usable_cores(), "object_store_memory": 100 * 2**20}
+            options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        ray.init(address or "local", namespace="dml_jax", **options)
     except Exception as error:  # a time-out of its processes is no class of its own
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ConfigError(f"--address={address or 'local'}: cannot be used ({reason})") from None
