@@ -20,8 +20,7 @@ from configs import papers, published
 from dml_jax import config as configs
 from dml_jax.backbones import mit
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.weights import converted
-from dml_jax.commands import convert
+from dml_jax.backbones.weights import converted, known_networks
 from dml_jax.config import Config, flatten
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, WeightsError
@@ -132,7 +131,7 @@ def check_settings(keys: tuple[str, ...], expected: dict[str, tuple[Any, ...]]) 
 def check_fit_their_weights(paper: str | None, weights: set[str]) -> None:
     """Also in what the shapes do not show; the directories, of `weights` and more, are named after
     the networks."""
-    named, found = convert.published(), set()
+    named, found = known_networks.published(), set()
     for name, variant in configurations(paper):
         options = asdict(resolved(name, variant).backbone)
         directory = Path(options["pretrained"]).name

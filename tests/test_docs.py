@@ -21,7 +21,8 @@ from PIL import Image
 import dml_jax
 from dml_jax import config as configs
 from dml_jax.__main__ import COMMANDS, main
-from dml_jax.commands import cli, convert
+from dml_jax.backbones.weights import known_networks
+from dml_jax.commands import cli
 from dml_jax.commands import export as export_command
 from dml_jax.evaluation.open_set import Photographs
 from dml_jax.export import programs
@@ -379,7 +380,7 @@ def test_snippets_with_other_packages(
 
 def timm_file(name: str, layout: str) -> bytes:
     """A published network with small random weights, as timm stores it."""
-    config = convert.published()[name]
+    config = known_networks.published()[name]
     tensors = state_dicts.random_state_dict(
         configs.module("backbone", config.name).build(config), layout, side=224
     )

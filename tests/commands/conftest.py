@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from dml_jax.backbones import deit, resnet
-from dml_jax.commands import cli, convert
+from dml_jax.backbones.weights import known_networks
+from dml_jax.commands import cli
 from tests.backbones import state_dicts
 from tests.commands.converted import CHANNELS, TINY
 
@@ -52,11 +53,11 @@ def small_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`dml-jax convert`, here in an empty directory, converts the small networks of its tests as
     well."""
     monkeypatch.chdir(tmp_path)
-    networks = convert.published() | {
+    networks = known_networks.published() | {
         "tiny": TINY,
         "tiny_deit": deit.Config(depth=1, width=64, heads=1),
     }
-    monkeypatch.setattr(convert, "published", lambda: networks)
+    monkeypatch.setattr(known_networks, "published", lambda: networks)
 
 
 @pytest.fixture(scope="module")

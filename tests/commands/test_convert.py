@@ -15,7 +15,7 @@ import pytest
 
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
 from dml_jax.backbones.weights import convert as from_torch
-from dml_jax.backbones.weights import converted, tensor_files
+from dml_jax.backbones.weights import converted, known_networks, tensor_files
 from dml_jax.commands import convert
 from dml_jax.errors import WeightsError
 from tests.backbones import state_dicts
@@ -290,7 +290,7 @@ def test_networks_with_the_same_tensors(
     assert f"{source}: {found}, names of timm" in printed.out
     assert (f"if these are not of {found}, give --backbone" in printed.out) == (not option)
     recorded = json.loads(Path(f"weights/{found}/weights.json").read_text())["architecture"]
-    named = asdict(convert.published()[found])
+    named = asdict(known_networks.published()[found])
     assert recorded["pixels"] == json.loads(json.dumps(named["pixels"]))
     assert (recorded["name"], recorded["interpolation"]) == (
         named["name"],

@@ -10,6 +10,7 @@ import pytest
 import safetensors.numpy
 
 from dml_jax.backbones import resnet
+from dml_jax.backbones.weights import known_networks
 from dml_jax.commands import cli, convert
 from tests.backbones import state_dicts
 from tests.hub import CACHE, Fault, Hub
@@ -33,7 +34,7 @@ def weights() -> bytes:
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: bytes) -> None:
     """The command converts the small network as well."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(convert, "published", lambda: {"tiny": TINY})
+    monkeypatch.setattr(known_networks, "published", lambda: {"tiny": TINY})
 
 
 @pytest.fixture
