@@ -30,15 +30,8 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = (
     "#e69f00",
 )
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, INK)
-MARKERS = (
-    "o",
-    "s",
-    "^",
-    "D",
-    "v",
-    "P",
-    "X",
-)  # one per colour of SERIES, so that colour alone carries no meaning
+# One per colour of SERIES, so that colour alone carries no meaning.
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 KINDS = len(SERIES) * len(MARKERS)  # that colour and marker together distinguish
 
 SIDE = 96  # pixels of a thumbnail's longer side

@@ -173,9 +173,8 @@ class BatchNorm(nn.Module):
         wide = at_least_float32(x)
         by_batch = train and not self.frozen
         given = None if by_batch else (running_mean.value, running_var.value)
-        mesh = (
-            devices_of(x) if train and x.ndim == 4 else None
-        )  # methods may have put vectors on every device
+        # Methods may have put vectors on every device.
+        mesh = devices_of(x) if train and x.ndim == 4 else None
         result, mean, var = standardize(wide, scale, bias, given, self.epsilon, mesh)
         if by_batch and not self.is_initializing():
             count = x.size // channels

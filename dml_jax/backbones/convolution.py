@@ -224,9 +224,8 @@ def _depthwise_image_gradient(
 
     def part(r: int, c: int) -> jax.Array:
         cells = kernel[r :: strides[0], c :: strides[1]][::-1, ::-1]
-        rows, columns = (
-            b + 1 - k for b, k in zip(before, cells.shape[:2], strict=True)
-        )  # not all need b rows before
+        # Not all need b rows before.
+        rows, columns = (b + 1 - k for b, k in zip(before, cells.shape[:2], strict=True))
         return _sum_of_shifts(surrounded[:, rows:, columns:], cells, (1, 1))
 
     parts = jnp.stack(

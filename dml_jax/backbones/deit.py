@@ -26,9 +26,8 @@ class Config(vit.Config):
     """Options of a DeiT, a vision transformer with other weights; the defaults are DeiT-S."""
 
     name: str = "deit"
-    output: Literal["class", "patches"] = (
-        "patches"  # the class token as a map of one cell, or the map of the patches
-    )
+    # The class token as a map of one cell, or the map of the patches.
+    output: Literal["class", "patches"] = "patches"
     pixels: Pixels = Pixels()
 
 

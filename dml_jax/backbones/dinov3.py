@@ -28,9 +28,8 @@ class Config(vit.Config):
     # bias.
     positions: Literal["learned", "rotary"] = "rotary"
     epsilon: Positive = 1e-5  # added to the variance by the norms
-    layer_scale: NonNegative = (
-        1e-5  # initial scale of each channel of the residual branches; 0: no scales
-    )
+    # Initial scale of each channel of the residual branches; 0: no scales.
+    layer_scale: NonNegative = 1e-5
     pixels: Pixels = Pixels()
 
 

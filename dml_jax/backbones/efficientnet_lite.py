@@ -33,32 +33,16 @@ class Config(ConvolutionalConfig):
     """Options of an EfficientNet-Lite; the defaults are Lite0."""
 
     name: str = "efficientnet_lite"
-    depths: Annotated[tuple[PositiveInt, ...], Len(7, 7)] = (
-        1,
-        2,
-        2,
-        3,
-        3,
-        4,
-        1,
-    )  # blocks of each stage
-    widths: Annotated[tuple[PositiveInt, ...], Len(7, 7)] = (
-        16,
-        24,
-        40,
-        80,
-        112,
-        192,
-        320,
-    )  # channels of each stage
+    # Blocks of each stage.
+    depths: Annotated[tuple[PositiveInt, ...], Len(7, 7)] = (1, 2, 2, 3, 3, 4, 1)
+    # Channels of each stage.
+    widths: Annotated[tuple[PositiveInt, ...], Len(7, 7)] = (16, 24, 40, 80, 112, 192, 320)
     stem: PositiveInt = 32  # channels of the first convolution
     channels: PositiveInt = 1280  # channels of the last convolution, and of the feature map
-    pretrained: str = (
-        "none"  # "lite0" for the installed package, a directory of converted weights, or "none"
-    )
-    bn_momentum: Probability = (
-        0.01  # weight of the new batch in the running statistics (PyTorch's convention)
-    )
+    # "lite0" for the installed package, a directory of converted weights, or "none".
+    pretrained: str = "none"
+    # Weight of the new batch in the running statistics (PyTorch's convention).
+    bn_momentum: Probability = 0.01
     pixels: Pixels = GOOGLE
 
 
@@ -67,15 +51,8 @@ PUBLISHED = {
     "lite1": Config(depths=(1, 3, 3, 4, 4, 5, 1)),
     "lite2": Config(depths=(1, 3, 3, 4, 4, 5, 1), widths=(16, 24, 48, 88, 120, 208, 352)),
 }
-EXPANSION = (
-    1,
-    6,
-    6,
-    6,
-    6,
-    6,
-    6,
-)  # of each stage: width inside a block divided by the width of its input
+# Of each stage: width inside a block divided by the width of its input.
+EXPANSION = (1, 6, 6, 6, 6, 6, 6)
 KERNELS = (3, 3, 5, 3, 5, 5, 3)
 STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of the first block
 
@@ -152,9 +129,8 @@ def read(tensors: StateDict) -> Network:
     """The EfficientNet-Lite with these tensors."""
     blocks = range(count(tensors, lambda i: f"_blocks.{i}._bn2.weight"))
     widths = [length(tensors, f"_blocks.{i}._bn2.weight") for i in blocks]
-    stages = {
-        width: len(list(group)) for width, group in groupby(widths)
-    }  # each stage is wider than the one before
+    # Each stage is wider than the one before.
+    stages = {width: len(list(group)) for width, group in groupby(widths)}
     config = Config(
         depths=tuple(stages.values()),
         widths=tuple(stages),

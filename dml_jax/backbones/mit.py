@@ -44,9 +44,8 @@ class Config(contract.Config):
     depths: Stages = (2, 2, 2, 2)  # blocks of each stage
     widths: Stages = (64, 128, 320, 512)  # channels of each stage
     heads: Stages = (1, 2, 5, 8)  # of the attention
-    drop_path: DropRate = (
-        0.1  # rate of stochastic depth in the last block; increases linearly from 0 in the first
-    )
+    # Rate of stochastic depth in the last block; increases linearly from 0 in the first.
+    drop_path: DropRate = 0.1
 
     def __post_init__(self) -> None:
         divisible = all(

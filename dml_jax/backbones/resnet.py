@@ -28,19 +28,13 @@ class Config(ConvolutionalConfig):
     """Options of a residual network; the defaults are ResNet-50."""
 
     name: str = "resnet"
-    block: Literal["basic", "bottleneck"] = (
-        "bottleneck"  # basic: two 3x3 convolutions; bottleneck: 1x1, 3x3, 1x1
-    )
+    # basic: two 3x3 convolutions; bottleneck: 1x1, 3x3, 1x1.
+    block: Literal["basic", "bottleneck"] = "bottleneck"
     depths: Annotated[tuple[PositiveInt, ...], NonEmpty] = (3, 4, 6, 3)  # blocks of each stage
-    widths: tuple[PositiveInt, ...] = (
-        64,
-        128,
-        256,
-        512,
-    )  # of each stage; bottlenecks output 4 times as many channels
-    stem: Literal["imagenet", "small"] = (
-        "imagenet"  # small: 3x3, stride 1, no max pooling, for tiny images
-    )
+    # Of each stage; bottlenecks output 4 times as many channels.
+    widths: tuple[PositiveInt, ...] = (64, 128, 256, 512)
+    # small: 3x3, stride 1, no max pooling, for tiny images.
+    stem: Literal["imagenet", "small"] = "imagenet"
     # Updates of the stages' running statistics per step; 2 where PyTorch computes the stages twice
     # (checkpointing).
     stage_bn_updates: PositiveInt = 1

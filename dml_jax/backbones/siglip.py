@@ -26,14 +26,12 @@ class Config(vit.Config):
     ViT-B/16."""
 
     name: str = "siglip"
-    summary: Literal["token", "attention"] = (
-        "attention"  # a class token, or attention pooling of the patches
-    )
+    # A class token, or attention pooling of the patches.
+    summary: Literal["token", "attention"] = "attention"
     width: PositiveInt = 768  # channels
     heads: PositiveInt = 12  # of the attention
-    mlp: Literal["gelu", "gelu_tanh", "swiglu"] = (
-        "gelu_tanh"  # gelu_tanh: approximate; swiglu: gated
-    )
+    # gelu_tanh: approximate; swiglu: gated.
+    mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu_tanh"
 
 
 build, torch_module = vit.build, vit.torch_module

@@ -61,13 +61,11 @@ class Config(contract.Config):
     # The summary of the image (class token or result of attention pooling) as a map of one cell, or
     # the map of patches.
     output: Literal["class", "patches"] = "class"
-    summary: Literal["token", "attention"] = (
-        "token"  # a class token, or attention pooling of the patches (SigLIP)
-    )
+    # A class token, or attention pooling of the patches (SigLIP).
+    summary: Literal["token", "attention"] = "token"
     distilled: bool = False  # with a distillation token (DeiT)
-    registers: NonNegativeInt = (
-        0  # more tokens without a position, which the output leaves out (DINOv2)
-    )
+    # More tokens without a position, which the output leaves out (DINOv2).
+    registers: NonNegativeInt = 0
     # Learned embeddings of the positions, or rotations of queries and keys, which then have no bias
     # (DINOv3).
     positions: Literal["learned", "rotary"] = "learned"
@@ -75,22 +73,18 @@ class Config(contract.Config):
     width: PositiveInt = 384  # channels
     heads: PositiveInt = 6  # of the attention
     patch: PositiveInt = 16  # side in pixels
-    mlp: Literal["gelu", "gelu_tanh", "swiglu"] = (
-        "gelu"  # gelu_tanh: approximate; swiglu: gated, in DINOv2's ViT-g
-    )
-    hidden: NonNegativeInt = (
-        0  # channels inside the MLPs; 0: four times the width, or two thirds of that if gated
-    )
+    # gelu_tanh: approximate; swiglu: gated, in DINOv2's ViT-g.
+    mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu"
+    # Channels inside the MLPs; 0: four times the width, or two thirds of that if gated.
+    hidden: NonNegativeInt = 0
     epsilon: Positive = 1e-6  # added to the variance by the norms
-    layer_scale: NonNegative = (
-        0.0  # initial scale of each channel of the residual branches; 0: no scales
-    )
+    # Initial scale of each channel of the residual branches; 0: no scales.
+    layer_scale: NonNegative = 0.0
     # How pretrained positions are resized for other image sizes: as timm and DINOv2 with registers,
     # as transformers, or as the code of DINO and of DINOv2 without registers.
     interpolation: Interpolation = "antialiased"
-    drop_path: DropRate = (
-        0.0  # rate of stochastic depth in the last block; increases linearly from 0 in the first
-    )
+    # Rate of stochastic depth in the last block; increases linearly from 0 in the first.
+    drop_path: DropRate = 0.0
     pixels: Pixels = HALF
 
     @property
@@ -281,9 +275,8 @@ def mlp(config: Config, x: jax.Array) -> jax.Array:
     C]."""
     dense = partial(transformer_dense, dtype=compute_dtype(config.dtype))
     if config.mlp == "swiglu":
-        hidden = (
-            config.hidden or -(-(8 * config.width // 3) // 8) * 8
-        )  # two thirds, as a multiple of 8
+        # Two thirds, as a multiple of 8.
+        hidden = config.hidden or -(-(8 * config.width // 3) // 8) * 8
         gate, x = jnp.split(dense(2 * hidden, name="mlp_fc1")(x), 2, axis=-1)
         x = nn.silu(gate) * x
     else:

@@ -23,12 +23,8 @@ from dml_jax.errors import ConfigError, UserError, suggest
 # Packages, below `dml_jax`, of the modules that `data.name`, `backbone.name` and `method.name`
 # name.
 MODULES = {"data": "data.formats", "backbone": "backbones", "method": "methods"}
-SECTIONS = {
-    "data": Data,
-    "train": Train,
-    "head": Train,
-    "evaluation": Evaluation,
-}  # those of every configuration
+# Those of every configuration.
+SECTIONS = {"data": Data, "train": Train, "head": Train, "evaluation": Evaluation}
 # Such a module defines one of these functions.
 ENTRY_POINTS = {"data": ("load", "RECIPE"), "backbone": ("build",), "method": ("build",)}
 

@@ -45,9 +45,8 @@ class Config:
     backbone: Any
     method: Any
     train: Train
-    head: Train | None = (
-        None  # training before `train`, of all but the backbone, on its frozen features; None: none
-    )
+    # Training before `train`, of all but the backbone, on its frozen features; None: none.
+    head: Train | None = None
     evaluation: Annotated[Evaluation, Effect.NONE] = Evaluation()
     # Published results, as fractions, by protocol of the run ("clean", "paper"), source and metric.
     paper: Annotated[dict[str, dict[str, dict[str, float]]], Effect.NONE] = field(
@@ -55,9 +54,8 @@ class Config:
     )
     # Of weights, batches and augmentation.
     seed: Annotated[int, Ge(0), Lt(2**31), Mark.SAME_EXPERIMENT] = 0
-    init_from: Annotated[str, Mark.PATH] = (
-        ""  # work directory or directory of converted weights to start from
-    )
+    # Work directory or directory of converted weights to start from.
+    init_from: Annotated[str, Mark.PATH] = ""
 
     def __post_init__(self) -> None:
         views = self.head.feature_views if self.head else 1

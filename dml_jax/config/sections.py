@@ -61,10 +61,8 @@ SELECTED = Needs(
 BATCHES = ("reciprocal", "neighbors", "kmeans", "ward", "spectral", "birch", "dbscan", "optics")
 Refine = Annotated[str, AfterValidator(Named(BATCHES))]
 FIXED_COUNT = ("kmeans", "ward", "spectral", "birch")  # find a given number of clusters
-DENSITY_BASED = (
-    "dbscan",
-    "optics",
-)  # determine the number of clusters, and label outliers as noise
+# Determine the number of clusters, and label outliers as noise.
+DENSITY_BASED = ("dbscan", "optics")
 
 
 @section
@@ -105,21 +103,17 @@ class Data:
     exif_rotation: Annotated[bool, READ] = True
     # Fraction of the area that "random_resized" crops.
     crop_scale: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (0.08, 1.0)
-    crop_ratio: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (
-        3 / 4,
-        4 / 3,
-    )  # its width / height
-    flip: Probability = (
-        0.0  # probability of a horizontal flip; this and the following apply to training only
-    )
+    # Its width / height.
+    crop_ratio: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (3 / 4, 4 / 3)
+    # Probability of a horizontal flip; this and the following apply to training only.
+    flip: Probability = 0.0
     # Largest relative change of brightness, contrast and saturation.
     jitter: Annotated[float, Ge(0), Lt(1), ON_IMAGES] = 0.0
     greyscale: Annotated[Probability, ON_IMAGES] = 0.0  # probability of conversion to greyscale
     # Probability of erasing a random box, after normalisation (MPN).
     erasing: Annotated[Probability, ON_IMAGES] = 0.0
-    validation_share: Fraction = (
-        0.0  # of the training classes, held out if the data set has no validation split
-    )
+    # Of the training classes, held out if the data set has no validation split.
+    validation_share: Fraction = 0.0
     # That read batches ahead; 0: one per core that the process may use, at most 8.
     threads: Annotated[NonNegativeInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 0
 
@@ -207,15 +201,13 @@ class Train:
     # Trains on features of the frozen backbone, computed once for this many views of each training
     # image: the evaluation's crop, then random crops. 0: trains on images.
     feature_views: NonNegativeInt = 0
-    chunks: PositiveInt = (
-        1  # parts in which a batch is encoded, for batches larger than the memory; same results
-    )
+    # Parts in which a batch is encoded, for batches larger than the memory; same results.
+    chunks: PositiveInt = 1
     # Of the backbone and of the heads' products; losses, similarities and the optimizer are float32
     # in all three.
     precision: Literal["float32", "tensorfloat32", "bfloat16"] = "float32"
-    shard_classes: bool = (
-        False  # spread tables of classes (proxies, classifiers) over the devices; same results
-    )
+    # Spread tables of classes (proxies, classifiers) over the devices; same results.
+    shard_classes: bool = False
     optimizer: Optimizer = "adam"  # with PyTorch's conventions and defaults
     momentum: Annotated[Fraction, WITH_MOMENTUM] = 0.0  # of sgd
     # Multiplies all learning rates by the ratio of data.batch_size to rates_for_batch, or by its
@@ -223,26 +215,23 @@ class Train:
     scale_rates: Literal["none", "linear", "sqrt"] = "none"
     # The batch size for which the learning rates are given; 0: the configuration file's.
     rates_for_batch: Annotated[NonNegativeInt, SCALED] = 0
-    schedule: Annotated[Literal["constant", "cosine", "step"], WITH_MILESTONES] = (
-        "constant"  # of all learning rates
-    )
+    # Of all learning rates.
+    schedule: Annotated[Literal["constant", "cosine", "step"], WITH_MILESTONES] = "constant"
     # Epochs after which "step" multiplies by gamma again and again, whatever the length; warm-up
     # not counted.
     period: Annotated[NonNegativeInt, STEPPED] = 0
     # Or the epochs after which it multiplies by gamma; warm-up not counted.
     milestones: Annotated[tuple[NonNegativeInt, ...], STEPPED] = ()
-    gamma: Annotated[float, Gt(0), Le(1), STEPPED] = (
-        0.1  # factor of the learning rates after a period or milestone
-    )
+    # Factor of the learning rates after a period or milestone.
+    gamma: Annotated[float, Gt(0), Le(1), STEPPED] = 0.1
     # Ratio of the rates of a vision transformer's block and the next.
     layer_decay: Annotated[float, Gt(0), Le(1), WITH_BLOCKS] = 1.0
     # Steps between two lines of metrics.jsonl.
     log_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 20
     # Steps between two evaluations; 0: after each epoch if the length is in epochs.
     evaluate_every: Annotated[NonNegativeInt, Effect.SELECTION] = 0
-    checkpoint_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = (
-        200  # steps between two checkpoints
-    )
+    # Steps between two checkpoints.
+    checkpoint_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 200
     # Steps between two models kept for `dml-jax analyse`; 0: none.
     keep_every: Annotated[NonNegativeInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 0
     select: Literal["last", "validation", "test"] = "last"  # how the reported model is selected
@@ -282,12 +271,8 @@ class Evaluation:
 
     # Excludes the query by its index, or the first neighbour (authors).
     protocol: Annotated[Literal["clean", "paper"], Effect.SELECTION] = "clean"
-    ks: Annotated[tuple[PositiveInt, ...], NonEmpty, Mark.SAME_EXPERIMENT] = (
-        1,
-        2,
-        4,
-        8,
-    )  # of Recall@K
+    # Of Recall@K.
+    ks: Annotated[tuple[PositiveInt, ...], NonEmpty, Mark.SAME_EXPERIMENT] = (1, 2, 4, 8)
     # Whether a query without another image of its class is a miss in Recall@K and MRR, or left out.
     lone_queries: Literal["miss", "omit"] = "miss"
     # Also MAP over the whole ranking and precision@K; slower with large classes.
@@ -299,12 +284,10 @@ class Evaluation:
     # How k-means starts. "auto": up to 1,000 classes k-means++, the best of 10 starts of at most
     # 300 iterations; above, random rows, one start of at most 20 iterations.
     kmeans_init: Annotated[Literal["auto", "k-means++", "random"], CLUSTERED] = "auto"
-    kmeans_restarts: Annotated[NonNegativeInt, CLUSTERED] = (
-        0  # starts of k-means; 0: as many as with "auto"
-    )
-    kmeans_iterations: Annotated[NonNegativeInt, CLUSTERED] = (
-        0  # at most, of each start; 0: as many as with "auto"
-    )
+    # Starts of k-means; 0: as many as with "auto".
+    kmeans_restarts: Annotated[NonNegativeInt, CLUSTERED] = 0
+    # At most, of each start; 0: as many as with "auto".
+    kmeans_iterations: Annotated[NonNegativeInt, CLUSTERED] = 0
     # Also evaluates the method's test-time refinement in these batches (MPN), or after these
     # functions.
     refine: Annotated[tuple[Refine, ...], Mark.SAME_EXPERIMENT] = ()

@@ -40,12 +40,10 @@ class Network(NamedTuple):
     """A network that tensors belong to."""
 
     config: Config
-    side: int = (
-        224  # of images in pixels, for which positions were learned or the accuracy was published
-    )
-    crop_fraction: float = (
-        0.875  # of the resized image's side, with which the accuracy was measured
-    )
+    # Of images in pixels, for which positions were learned or the accuracy was published.
+    side: int = 224
+    # Of the resized image's side, with which the accuracy was measured.
+    crop_fraction: float = 0.875
     interpolation: Literal["bilinear", "bicubic"] = "bicubic"  # of that resizing
 
 
@@ -289,9 +287,8 @@ def _convert_backbone(
         lambda: backbone.init(jax.random.key(0), (network.side, network.side))
     )
     shapes = leaf_shapes({"backbone": {"params": params, "stats": stats}})
-    keys = {
-        path: tuple(path.split("/")[2:]) for path in shapes
-    }  # below backbone/params or backbone/stats
+    # Below backbone/params or backbone/stats.
+    keys = {path: tuple(path.split("/")[2:]) for path in shapes}
     torch_names = {path: torch_name(network.config.name, keys[path]) for path in shapes}
     names = set(torch_names.values())
     others = {name: tensor for name, tensor in tensors.items() if name not in names}
