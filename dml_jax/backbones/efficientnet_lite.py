@@ -51,15 +51,15 @@ PUBLISHED = {
     "lite1": Config(depths=(1, 3, 3, 4, 4, 5, 1)),
     "lite2": Config(depths=(1, 3, 3, 4, 4, 5, 1), widths=(16, 24, 48, 88, 120, 208, 352)),
 }
-# Of each stage: width inside a block divided by the width of its input.
+# For each stage: width inside a block divided by the width of its input, size of the kernels, and
+# stride of the first block.
 EXPANSION = (1, 6, 6, 6, 6, 6, 6)
 KERNELS = (3, 3, 5, 3, 5, 5, 3)
-STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of the first block
+STRIDES = (1, 2, 2, 2, 1, 2, 1)
 
 
 class Block(nn.Module):
-    """x + f(x) where the shape stays the same, else f(x); f expands, filters each channel, and
-    projects."""
+    """x + f(x) if the shape stays the same, else f(x); f expands, filters channels and projects."""
 
     config: Config
     channels: int
@@ -76,15 +76,8 @@ class Block(nn.Module):
         y = x
         if self.expansion > 1:
             y = nn.relu6(norm("bn0")(Conv(inside, 1, dtype=dtype, name="expand_conv")(y), train))
-        y = Conv(
-            inside,
-            self.kernel,
-            self.stride,
-            padding="SAME",
-            groups=inside,
-            dtype=dtype,
-            name="depthwise_conv",
-        )(y)
+        depthwise = partial(Conv, groups=inside, dtype=dtype, name="depthwise_conv")
+        y = depthwise(inside, self.kernel, self.stride, padding="SAME")(y)
         y = nn.relu6(norm("bn1")(y, train))
         y = norm("bn2")(Conv(self.channels, 1, dtype=dtype, name="project_conv")(y), train)
         return x + y if x.shape == y.shape else y
@@ -102,14 +95,13 @@ class EfficientNetLite(nn.Module):
         x = Conv(config.stem, 3, 2, padding="SAME", dtype=dtype, name="conv_stem")(x)
         x = nn.relu6(batch_norm(config, "bn0", epsilon=1e-3)(x, train))
         block = nn.remat(Block, static_argnums=(2,)) if config.remat else Block
-        number = 0
         stages = zip(config.depths, config.widths, EXPANSION, KERNELS, STRIDES, strict=True)
+        number = 0
         for depth, width, expansion, kernel, stride in stages:
             for index in range(depth):
-                first = stride if index == 0 else 1
-                x = block(config, width, expansion, kernel, first, name=f"blocks_{number}")(
-                    x, train
-                )
+                sizes = {"channels": width, "expansion": expansion, "kernel": kernel}
+                sizes["stride"] = stride if index == 0 else 1
+                x = block(config, **sizes, name=f"blocks_{number}")(x, train)
                 number += 1
         x = Conv(config.channels, 1, dtype=dtype, name="conv_head")(x)
         return nn.relu6(batch_norm(config, "bn1", epsilon=1e-3)(x, train))

@@ -125,12 +125,8 @@ class Data:
             )
             require(size > images, "batch_size", size, rule)
         if self.crop != "none":
-            require(
-                self.image_size > 0,
-                "image_size",
-                self.image_size,
-                f"crop={self.crop!r} needs a size",
-            )
+            rule = f"crop={self.crop!r} needs a size"
+            require(self.image_size > 0, "image_size", self.image_size, rule)
             rule = f"must be at least image_size={self.image_size}"
             require(self.resize >= self.image_size, "resize", self.resize, rule)
         if self.crop == "random":
