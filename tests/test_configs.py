@@ -218,7 +218,7 @@ def test_the_protocol_of_a_stored_run(tmp_path: Path) -> None:
         str(stored), {}
     )
     with pytest.raises(
-        ConfigError, match=r"--protocol=clean: .*config\.json is of a run under the paper protocol"
+        ConfigError, match=r"--protocol=clean: .*config\.json comes from a run under the paper protocol"
     ):
         config_files.load_config(str(stored), {}, "clean")
 
