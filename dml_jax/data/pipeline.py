@@ -140,9 +140,7 @@ def _stack(images: list[np.ndarray], ids: list[str]) -> np.ndarray:
         if image.shape != images[0].shape:
             raise DataError(
                 f"{ids[i % len(ids)]} has {image.shape[1]}x{image.shape[0]} pixels, but {ids[0]} "
-                "has "
-                f"{images[0].shape[1]}x{images[0].shape[0]}: the images of a batch must have one "
-                "size; set "
-                "data.crop"
+                f"has {images[0].shape[1]}x{images[0].shape[0]}: the images of a batch must have "
+                "one size; set data.crop"
             )
     return np.stack(images)

@@ -172,12 +172,8 @@ def _scan(directory: Path, page: Page, name: str) -> Mapping[str, Split]:
         first = min(reasons)
         raise DataError(
             f"data.path={directory}: {len(reasons)} of {len(entries)} images cannot be used, the "
-            "first is "
-            f"{entries[first].id}: {reasons[first]}; {preparation} lists all of them, and with "
-            "--skip_bad "
-            "leaves "
-            "them "
-            "out"
+            f"first is {entries[first].id}: {reasons[first]}; {preparation} lists all of them, "
+            "and with --skip_bad leaves them out"
         )
     content = hashlib.sha256()
     for i, entry in enumerate(entries):

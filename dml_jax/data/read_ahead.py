@@ -100,9 +100,7 @@ def check_finite(rows: np.ndarray, names: Sequence[str]) -> None:
     if len(bad):
         raise DataError(
             f"{names[bad[0]]}: the model's embedding is not finite; use another checkpoint, or "
-            "leave the "
-            "image "
-            "out"
+            "leave the image out"
         )
 
 

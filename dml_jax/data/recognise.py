@@ -137,8 +137,8 @@ def _advice(name: str, path: Path, page: Page, options: Options, problem: str) -
         shlex.quote(f"data/{path.absolute().name.split('.')[0]}"),
     )
     command = (
-        f"dml-jax prepare --name={name} "
-        f"--source={source}{given}{'' if complete else ' --subset'} --output={output}"
+        f"dml-jax prepare --name={name} --source={source}{given}{'' if complete else ' --subset'} "
+        f"--output={output}"
     )
     lines = [f"error in training: {problem}"] if problem else []
     lines.append(

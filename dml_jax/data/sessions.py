@@ -52,11 +52,7 @@ def find(
     if not any(found):
         raise DataError(
             f"session={session}: fits none of {len(names):,} images, e.g. {names[0]}; give date, "
-            "folder, a "
-            "column "
-            "or "
-            "a "
-            "regular expression of the file names"
+            "folder, a column or a regular expression of the file names"
         )
     return found
 

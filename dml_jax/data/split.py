@@ -106,11 +106,7 @@ def hold_out(split: Split, share: float) -> tuple[Split, Split]:
     if held < 2 or total - held < 2:
         raise ConfigError(
             f"data.validation_share={share}: leaves {total - held} of {total} classes for "
-            "training "
-            "and "
-            f"{held} "
-            "for "
-            "validation; each needs at least 2"
+            f"training and {held} for validation; each needs at least 2"
         )
     order = np.random.default_rng(total).permutation(total)
     return subset(split, np.sort(order[held:])), subset(split, np.sort(order[:held]))

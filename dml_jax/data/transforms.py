@@ -77,8 +77,7 @@ def fitted(data: Data, shape: tuple[int, int], image: np.ndarray) -> np.ndarray:
     if pixels.shape[:2] != shape:
         raise DataError(
             f"is {image.shape[1]}x{image.shape[0]} pixels, but the model takes images of "
-            f"{shape[1]}x{shape[0]} "
-            "without cropping; resize it, or train with data.crop"
+            f"{shape[1]}x{shape[0]} without cropping; resize it, or train with data.crop"
         )
     return pixels
 

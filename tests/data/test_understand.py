@@ -180,8 +180,8 @@ def test_equal_and_near_equal_names() -> None:
     with pytest.raises(DataError, match=message):
         read(split)
     alike = (
-        "near-equal names of classes: 'Gray Catbird' and 'gray_catbird'; rename those that "
-        "are the same"
+        "near-equal names of classes: 'Gray Catbird' and 'gray_catbird'; rename those that are "
+        "the same"
     )
     assert read(split, splits="train:test").doubts == [alike]
     divided = read(split, splits="classes")

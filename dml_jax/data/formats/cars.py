@@ -23,19 +23,12 @@ TRAIN, TEST, JOINED = "cars_train_annos.mat", "cars_test_annos_withlabels.mat", 
 FOLDERS = {TRAIN: "cars_train/", TEST: "cars_test/"}
 EXPECTED = (
     f"expected cars_train and cars_test with {TRAIN} and {TEST}, or car_ims with {JOINED}, or "
-    "class folders "
-    "such "
-    "as "
-    "'Acura TL Sedan 2012', '003 Acura TL Sedan 2012' or '3'"
+    "class folders such as 'Acura TL Sedan 2012', '003 Acura TL Sedan 2012' or '3'"
 )
 # car_ims/000001.jpg is another image than cars_train/00001.jpg, and no table connects the two.
 OTHER_NUMBERS = (
-    "give car_ims as another --source, or for cars_train and cars_test, whose images are "
-    "numbered "
-    "in "
-    "another "
-    "order, "
-    f"{TRAIN} and {TEST} of the devkit"
+    "give car_ims as another --source, or for cars_train and cars_test, whose images are numbered "
+    f"in another order, {TRAIN} and {TEST} of the devkit"
 )
 NUMBERED = re.compile(r"(\d{1,3})(?:[ ._-]+(.*))?")
 YEAR = re.compile(r"[^\d].*[ _](19|20)\d\d")  # with which every title ends
@@ -69,11 +62,7 @@ def doubts(files: Files, options: Options) -> list[str]:
     if not tables:
         return [
             "class folders of Cars196: the classes 1 to 98 (AM General to Eagle) are for "
-            "training, 99 to "
-            "196 "
-            "(FIAT "
-            "to "
-            "smart) for test"
+            "training, 99 to 196 (FIAT to smart) for test"
         ]
     left_out = [table for table in FOLDERS if table not in tables] if JOINED not in tables else []
     return [
@@ -176,9 +165,7 @@ RECIPE = Recipe(
     counts={"train": (8_054, 98), "test": (8_131, 98)},
     home="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
     citation="Krause, Stark, Deng, Fei-Fei: 3D Object Representations for Fine-Grained "
-    "Categorization, "
-    "3dRR "
-    "2013",
+    "Categorization, 3dRR 2013",
     terms="its owners have not published it since 2023, when their addresses began to answer 404",
     recognised=recognised,
 )

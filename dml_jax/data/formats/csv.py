@@ -50,10 +50,7 @@ def find(files: Files, options: Options) -> list[Entry]:
         if not row["path"] or not (row["label"] or "").strip() or None in row or not known:
             raise DataError(
                 f"{tables[0]}, line {number}: needs a path, a label, no further columns, and the "
-                "split train, "
-                "val "
-                "or "
-                "test, the latter with the role query or gallery, if any"
+                "split train, val or test, the latter with the role query or gallery, if any"
                 + (
                     f"; --splits=train:valid:test names other splits than {said!r}"
                     if said and not split

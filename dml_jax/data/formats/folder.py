@@ -21,8 +21,7 @@ from dml_jax.errors import DataError, counted
 Parts = tuple[str, ...]  # the names of the folders that an image is in, or some of them
 DECIDE = (
     "--splits=train:valid:test names the folders for training, validation and test, "
-    "--splits=classes divides the "
-    "classes instead, --splits=none takes them for classes"
+    "--splits=classes divides the classes instead, --splits=none takes them for classes"
 )
 
 
@@ -40,8 +39,7 @@ def find(files: Files, options: Options) -> list[Entry]:
     if not folders:
         raise DataError(
             "there is no class folder with images; put the images of each class into a folder, "
-            "with names that end in "
-            f"{', '.join(IMAGE_SUFFIXES)}"
+            f"with names that end in {', '.join(IMAGE_SUFFIXES)}"
         )
     top = () in folders.values()
     layout = None if top else _read(folders, options)
@@ -53,8 +51,8 @@ def find(files: Files, options: Options) -> list[Entry]:
     if stray or layout is None:
         raise DataError(
             f"{counted(len(stray), 'image')}, e.g. {stray[0]}, "
-            f"{'is' if len(stray) == 1 else 'are'} in no class folder:"
-            f" put the images of each class into a folder{_or_none(stray[0])}"
+            f"{'is' if len(stray) == 1 else 'are'} in no class folder: put the images of each "
+            f"class into a folder{_or_none(stray[0])}"
         )
     return [
         Entry(path, files[path], "/".join(layout.classes[folder]), layout.splits[folder])
@@ -139,8 +137,7 @@ def _check_mixed(said: Mapping[Parts, Parts]) -> list[str]:
         if other != parts and (parts in looks or other in looks):
             raise DataError(
                 f"the class {'/'.join(bare)!r} is in {'/'.join(other)!r} and in "
-                f"{'/'.join(parts)!r}, beside folders "
-                f"that give no split; {DECIDE}"
+                f"{'/'.join(parts)!r}, beside folders that give no split; {DECIDE}"
             )
     above = {split for words in looks.values() for split in words[:-1]} - {
         ""
@@ -186,9 +183,9 @@ def _outermost(
     said = []
     if inside:
         said.append(
-            f"{counted(len(inside), 'folder')} inside class folders, e.g. {'/'.join(inside[0])!r}, "
-            f"{'counts' if len(inside) == 1 else 'count'} as part of that class, here "
-            f"{'/'.join(outer[inside[0]])!r}"
+            f"{counted(len(inside), 'folder')} inside class folders, e.g. "
+            f"{'/'.join(inside[0])!r}, {'counts' if len(inside) == 1 else 'count'} as part of "
+            f"that class, here {'/'.join(outer[inside[0]])!r}"
         )
     shared = _shared(set(outer.values()))
     if deep := sorted(label for label in set(outer.values()) if len(label) > shared + 1):
@@ -196,8 +193,8 @@ def _outermost(
         said.append(
             f"{counted(len(deep), 'class')}, e.g. {'/'.join(deep[0][shared:])!r}, "
             f"{'is a folder' if len(deep) == 1 else 'are folders'} in "
-            f"{counted(len(above), 'folder')}; if such folders "
-            "are parts of one class, such as days, give session=folder"
+            f"{counted(len(above), 'folder')}; if such folders are parts of one class, such as "
+            "days, give session=folder"
         )
     return {given: outer.get(parts, ()) for given, parts in folders.items()}, said
 

@@ -39,9 +39,7 @@ RECIPE = Recipe(
     counts={"train": (25_882, 3_997), "test": (14_218, 3_985), "gallery": (12_612, 3_985)},
     home="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
     citation="Liu, Luo, Qiu, Wang, Tang: DeepFashion: Powering Robust Clothes Recognition and "
-    "Retrieval, "
-    "CVPR "
-    "2016",
+    "Retrieval, CVPR 2016",
     terms="its owners give it away in a shared folder, for non-commercial research, and not at a "
     "fixed address",
     recognised=recognised,

@@ -51,8 +51,7 @@ RECIPE = Recipe(
     find,
     home="https://github.com/brendenlake/omniglot",
     citation="Lake, Salakhutdinov, Tenenbaum: Human-level concept learning through probabilistic "
-    "program induction, "
-    "Science 2015",
+    "program induction, Science 2015",
     # The small sets, which the configurations use; length and SHA-256 are those in
     # tensorflow_datasets.
     downloads=(

@@ -76,8 +76,7 @@ def doubts(files: Files, options: Options) -> list[str]:
         named = next(path for path, split in said.items() if split)
         return [
             f"names of files such as {named!r} give no split, because not all of training and "
-            "test have "
-            "one"
+            "test have one"
         ]
     return []
 
@@ -189,9 +188,7 @@ def _entries(
             if not known:
                 raise DataError(
                     f"row {number} (from 0): its split is {given!r}; --splits=train:valid:test "
-                    "says how "
-                    "the "
-                    "splits are called"
+                    "says how the splits are called"
                 )
             if not content or not labelled:
                 raise DataError(

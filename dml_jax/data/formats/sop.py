@@ -37,9 +37,7 @@ RECIPE = Recipe(
     counts={"train": (59_551, 11_318), "test": (60_502, 11_316)},
     home="https://cvgl.stanford.edu/projects/lifted_struct/",
     citation="Song, Xiang, Jegelka, Savarese: Deep Metric Learning via Lifted Structured Feature "
-    "Embedding, "
-    "CVPR "
-    "2016",
+    "Embedding, CVPR 2016",
     # Length and SHA-256 are those in tensorflow_datasets; its address, by FTP, is of the same
     # server.
     downloads=(

@@ -57,11 +57,8 @@ def _scan(directory: str) -> Mapping[str, Split]:
     if not random_access or not label or "image" not in builder.info.features:
         raise DataError(
             f"data.path={directory}: must have a feature image and a feature "
-            f"{' or '.join(LABELS)}, and "
-            "be "
-            "stored "
-            "as "
-            "array_record; prepare it with tfds build --file_format=array_record"
+            f"{' or '.join(LABELS)}, and be stored as array_record; prepare it with tfds build "
+            "--file_format=array_record"
         )
     rows = {}
     for split in builder.info.splits:

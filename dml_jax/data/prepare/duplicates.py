@@ -46,9 +46,7 @@ def incomplete(recipe: Recipe, entries: Sequence[Entry]) -> str:
         if (len(members), len(set(members))) != (images, classes):
             return (
                 f"{split} has {len(members)} images of {len(set(members))} classes instead of "
-                f"{images} "
-                "of "
-                f"{classes}"
+                f"{images} of {classes}"
             )
     return ""
 
@@ -69,12 +67,9 @@ def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
         )
         raise DataError(
             f"{sources}: {counted(len(entries), 'image')} of "
-            f"{counted(len(names), 'class')}{listed}: {counts['train']} "
-            f"training, {counts['validation']} validation and {counts['test']} test classes; at "
-            "least 2 of "
-            "each "
-            "are "
-            "needed, but for validation, which may have none"
+            f"{counted(len(names), 'class')}{listed}: {counts['train']} training, "
+            f"{counts['validation']} validation and {counts['test']} test classes; at least 2 of "
+            "each are needed, but for validation, which may have none"
             + (
                 "; dml-jax prepare --splits=classes divides all classes"
                 if counts["validation"]
@@ -201,11 +196,7 @@ def label_conflicts(images: Iterable[tuple[Hashable, str, str]]) -> str:
     verb = "is" if len(shared) == 1 else "are"
     return (
         f"warning: {counted(len(shared), 'image')} {verb} in more than one class, e.g. "
-        f"{'; '.join(shown)}; "
-        "at "
-        "most "
-        "one "
-        "of the labels can be right, all are kept"
+        f"{'; '.join(shown)}; at most one of the labels can be right, all are kept"
     )
 
 

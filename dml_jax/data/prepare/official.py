@@ -58,10 +58,7 @@ def find_images(
     if not folders:
         raise DataError(
             f"{table}: none of its {counted(len(names), 'image')}, e.g. {', '.join(names[:1])}, "
-            "is among "
-            "the "
-            "files; "
-            f"{found(files)}; {remedy}"
+            f"is among the files; {found(files)}; {remedy}"
         )
     beside = table.rpartition("/")[0]
     folder = max(folders, key=lambda name: (folders[name], name.rstrip("/") == beside))

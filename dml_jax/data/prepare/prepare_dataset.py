@@ -175,8 +175,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     if reasons and not request.skip_bad:
         raise DataError(
             f"{len(reasons)} of {len(entries)} images cannot be used (listed above); fix them, or "
-            "leave them "
-            "out with --skip_bad"
+            "leave them out with --skip_bad"
         )
     usable = [i for i in range(len(entries)) if i not in reasons]
     kept = [entries[i] for i in usable]

@@ -153,9 +153,8 @@ class Options(NamedTuple):
         if not all(names[i] for i in (0, -1)) or not known or len(given) < len(names):
             raise ConfigError(
                 f"--splits={self.splits}: must be auto, classes, none, or the names of the "
-                "folders for "
-                "training, "
-                "validation and test, e.g. --splits=train:valid:test or --splits=train:test"
+                "folders for training, validation and test, e.g. --splits=train:valid:test or "
+                "--splits=train:test"
             )
         return {name: split for name, split in given.items() if name}
 

@@ -134,26 +134,17 @@ def _check_splits(page: Page, source: str, *, decided: bool) -> None:
         if shared := sorted(seen & test):
             raise DataError(
                 f"{source}: {len(shared)} classes are in both {name} and test "
-                f"({_listed(shared)}): "
-                "test "
-                "classes "
-                "must "
-                f"be new to the model; {DIVIDE}, or give --splits=none if these splits are "
-                "classes themselves"
+                f"({_listed(shared)}): test classes must be new to the model; {DIVIDE}, or give "
+                "--splits=none if these splits are classes themselves"
             )
         alike = [group for group in page.near if seen & set(group) and test & set(group)]
         if alike and not decided:
             pair = [min(seen & set(alike[0])), min(test & set(alike[0]))]
             raise DataError(
                 f"{source}: the classes {pair[0]!r} in {name} and {pair[1]!r} in test look like "
-                "the same "
-                "one"
-                f"{f' ({len(alike) - 1} more such pairs)' if alike[1:] else ''}; rename one, "
-                f"{DIVIDE} "
-                "or, "
-                "if "
-                "they "
-                "differ, name the splits, e.g. --splits=train:valid:test"
+                f"the same one{f' ({len(alike) - 1} more such pairs)' if alike[1:] else ''}; "
+                f"rename one, {DIVIDE} or, if they differ, name the splits, e.g. "
+                "--splits=train:valid:test"
             )
 
 
