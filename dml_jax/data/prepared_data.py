@@ -14,20 +14,12 @@ from array_record.python.array_record_data_source import ArrayRecordDataSource
 from pyarrow import fs
 from pydantic import StrictInt
 
+from dml_jax import buckets
 from dml_jax.config import Data
 from dml_jax.data import decode, split_metadata
+from dml_jax.data.files import File, stamp, walk
 from dml_jax.data.prepare import duplicates
-from dml_jax.data.prepare.sources import (
-    MARKER,
-    File,
-    Options,
-    Recipe,
-    bucket,
-    listed,
-    reaching,
-    stamp,
-    walk,
-)
+from dml_jax.data.prepare.sources import MARKER, Options, Recipe
 from dml_jax.data.prepare.understand import Page, shown, understand
 from dml_jax.data.split import Read, Split
 from dml_jax.errors import DataError
@@ -197,7 +189,7 @@ def staged(url: str) -> Path:
     Files that are changed, added or removed in the bucket lead to another copy. The SHA-256 of a
     prepared data set are checked. Raises DataError if the files cannot be read or are damaged.
     """
-    found = listed(url)
+    found = buckets.list_files(url)
     if outside := [name for name in found if not name or ".." in PurePosixPath(name).parts]:
         raise DataError(
             f"{url}: is not a directory"
@@ -215,8 +207,8 @@ def staged(url: str) -> Path:
                 f"copying {len(found):,} files, {size / 2**20:,.0f} MiB, from {url} to {caches}",
                 flush=True,
             )
-            with atomic_directory(target) as draft, reaching(url):
-                system, root = bucket(url)
+            with atomic_directory(target) as draft, buckets.accessing(url):
+                system, root = buckets.file_system(url)
                 for folder in {
                     (draft / name).parent for name in found
                 }:  # a bucket need not have directories

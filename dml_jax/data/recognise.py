@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from dml_jax import config as configs
-from dml_jax.data.prepare.sources import SPLITS, Entry, Files, Options, Recipe, list_files, survey
+from dml_jax.data.files import SPLITS, Entry, Files
+from dml_jax.data.prepare.sources import Options, Recipe, list_files, survey
 from dml_jax.data.prepare.understand import Page, understand
 from dml_jax.errors import DataError, counted
 

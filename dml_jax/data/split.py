@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dml_jax.data.prepare.sources import Scalar
+from dml_jax.data.files import Scalar
 from dml_jax.errors import ConfigError
 
 Read = Callable[[int, np.random.Generator | None], np.ndarray]

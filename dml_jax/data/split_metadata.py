@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import TypeAdapter
 
-from dml_jax.data.prepare.sources import SPLITS, Entry, Scalar
+from dml_jax.data.files import SPLITS, Entry, Scalar
 from dml_jax.data.split import Split, unread
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_write, cache_dir, reading

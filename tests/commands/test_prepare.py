@@ -17,8 +17,8 @@ from PIL import Image
 from dml_jax.commands import prepare
 from dml_jax.config import Data
 from dml_jax.data import decode, formats, prepared_data, read_ahead
+from dml_jax.data.files import Entry, File
 from dml_jax.data.prepare import duplicates, prepare_dataset
-from dml_jax.data.prepare.sources import Entry, File
 from tests.commands.conftest import Execute, Fails
 from tests.data import layouts, pictures
 

@@ -17,9 +17,10 @@ from dml_jax import config as configs
 from dml_jax.config import Data
 from dml_jax.console import Console
 from dml_jax.data import decode, formats, prepared_data, split_metadata, transforms
+from dml_jax.data.files import File, file_at
 from dml_jax.data.prepare import duplicates, official, prepare_dataset, understand
 from dml_jax.data.prepare import sources as source_files
-from dml_jax.data.prepare.sources import File, Options
+from dml_jax.data.prepare.sources import Options
 from dml_jax.data.split import Split, digest, subset, unread
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment as experiments
@@ -488,7 +489,7 @@ def test_a_data_set_with_a_validation_split_selects_on_it(monkeypatch: pytest.Mo
 def test_files_outside_of_the_sources_are_missing(tmp_path: Path) -> None:
     file = pictures.write(tmp_path / "private.jpg", 1)
     with pytest.raises(DataError, match=r"^missing$"):
-        source_files.file_at({}, str(file)).read()
+        file_at({}, str(file)).read()
 
 
 def test_unprepared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

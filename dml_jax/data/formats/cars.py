@@ -13,8 +13,9 @@ import re
 
 import numpy as np
 
+from dml_jax.data.files import Entry, File, Files, is_image
 from dml_jax.data.prepare import official
-from dml_jax.data.prepare.sources import Entry, File, Files, Options, Recipe, is_image
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import DataError
 from dml_jax.files import reading
 

@@ -6,7 +6,7 @@ test) and role.
     images/7.jpg,elm,test,query,north
     images/8.jpg,elm,test,gallery,south
 
-Paths are relative to the folder of the table, see `sources.located`. Without a split column, the
+Paths are relative to the folder of the table, see `files.located`. Without a split column, the
 classes are split into training and test.
 Other columns, such as shop, are kept as metadata and exported with the embeddings.
 """
@@ -14,7 +14,8 @@ Other columns, such as shop, are kept as metadata and exported with the embeddin
 import csv
 import io
 
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at, located
+from dml_jax.data.files import Entry, Files, file_at, located
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import DataError
 from dml_jax.files import reading
 

@@ -7,11 +7,12 @@ that are there are taken.
 
 import re
 
+from dml_jax.data.files import Entry, Files, is_image, read_rows
 from dml_jax.data.prepare import official
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, is_image, read_rows
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import DataError
 from dml_jax.files import reading
-from dml_jax.remote.downloads import Source
+from dml_jax.remote.downloads import Download
 
 CLASSES, TRAINING_CLASSES = 200, 100
 CLASS = re.compile(r"(\d{3})\.(.+)")
@@ -75,7 +76,7 @@ RECIPE = Recipe(
     citation="Wah, Branson, Welinder, Perona, Belongie: The Caltech-UCSD Birds-200-2011 Dataset, "
     "2011",
     downloads=(  # length and SHA-256 are those in tensorflow_datasets
-        Source(
+        Download(
             "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz?download=1",
             1_150_585_339,
             "0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081",

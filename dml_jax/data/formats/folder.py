@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from dml_jax.data import sessions
-from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, Entry, Files, Options, Recipe, is_image
+from dml_jax.data.files import IMAGE_SUFFIXES, Entry, Files, is_image
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import DataError, counted
 
 Parts = tuple[str, ...]  # the names of the folders that an image is in, or some of them

@@ -3,8 +3,9 @@
 dml-jax prepare --name=inshop --source=inshop --source=inshop/Img/img.zip --output=data/inshop
 """
 
+from dml_jax.data.files import Entry, Files, read_rows
 from dml_jax.data.prepare import official
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, read_rows
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.files import reading
 
 SPLITS = {"train": "train", "query": "test", "gallery": "gallery"}

@@ -5,9 +5,10 @@ Either the full sets, images_background and images_evaluation, or the two small 
 the latter, the second repeats two alphabets of the first, which are left out of the test split.
 """
 
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe
+from dml_jax.data.files import Entry, Files
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import DataError
-from dml_jax.remote.downloads import Source
+from dml_jax.remote.downloads import Download
 
 PAIRS = (
     ("images_background", "images_evaluation"),
@@ -55,12 +56,12 @@ RECIPE = Recipe(
     # The small sets, which the configurations use; length and SHA-256 are those in
     # tensorflow_datasets.
     downloads=(
-        Source(
+        Download(
             "https://github.com/brendenlake/omniglot/raw/master/python/images_background_small1.zip",
             1_319_022,
             "f38eb80f801274ac2b4dff5b24289016bfaba4a7d5bb50deebf27104ad6cb8a4",
         ),
-        Source(
+        Download(
             "https://github.com/brendenlake/omniglot/raw/master/python/images_background_small2.zip",
             1_580_917,
             "3ccaa407515a8778e5d0861875af38b17e418f301ad5bb3b5a6b65d901a41c7f",

@@ -26,8 +26,9 @@ from typing import IO, Any
 import pyarrow as pa
 from pyarrow import parquet
 
+from dml_jax.data.files import Entry, File, Files, Scalar
 from dml_jax.data.prepare import archives
-from dml_jax.data.prepare.sources import Entry, File, Files, Options, Recipe, Scalar
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import DataError
 from dml_jax.files import name_file, reading
 

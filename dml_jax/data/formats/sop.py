@@ -1,9 +1,10 @@
 """Stanford Online Products: images of 22,634 products, in the official split."""
 
+from dml_jax.data.files import Entry, Files, read_rows
 from dml_jax.data.prepare import official
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, read_rows
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.files import reading
-from dml_jax.remote.downloads import Source
+from dml_jax.remote.downloads import Download
 
 EXPECTED = (
     "Ebay_train.txt, Ebay_test.txt and the folders bicycle_final to toaster_final with the images"
@@ -41,7 +42,7 @@ RECIPE = Recipe(
     # Length and SHA-256 are those in tensorflow_datasets; its address, by FTP, is of the same
     # server.
     downloads=(
-        Source(
+        Download(
             "http://ftp.cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
             3_083_860_082,
             "b04fa78210e69fab050ce73939550e1cd0f96890bdd98ec9fee732c3b756ef48",

@@ -13,12 +13,13 @@ import numpy as np
 from PIL import Image
 
 from dml_jax.data import decode, transforms
+from dml_jax.data.files import SPLITS, Entry
 from dml_jax.data.prepare import official
-from dml_jax.data.prepare.sources import SPLITS, Entry, Recipe
+from dml_jax.data.prepare.sources import Recipe
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import DataError, counted
 
-MISSING = "missing"  # the reason of `sources.File.read`
+MISSING = "missing"  # the reason of `files.File.read`
 MIN_SIDE = 8  # pixels
 CONTRAST = 2  # levels by which neighbouring patches must differ to set a bit of the difference hash
 

@@ -4,7 +4,7 @@ many ways."""
 from collections import Counter
 from collections.abc import Sequence
 
-from dml_jax.data.prepare.sources import File, Files, file_at, is_image
+from dml_jax.data.files import File, Files, file_at, is_image
 from dml_jax.errors import DataError, counted
 
 ANOTHER = "give the folder or archive that contains them as another --source"

@@ -19,9 +19,10 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from dml_jax.console import Console
 from dml_jax.data import decode, prepared_data, split_metadata, transforms
+from dml_jax.data.files import Entry, File
 from dml_jax.data.prepare import duplicates, sources
 from dml_jax.data.prepare.duplicates import ImageFacts
-from dml_jax.data.prepare.sources import Entry, File, Options, Recipe
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.data.prepare.understand import shown, understand
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import ConfigError, DataError, counted

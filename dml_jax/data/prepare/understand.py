@@ -11,17 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from dml_jax.class_names import likeness, near_equal, normalised
-from dml_jax.data.prepare.sources import (
-    SPLITS,
-    Entry,
-    Files,
-    Options,
-    Recipe,
-    Survey,
-    is_image,
-    is_missing,
-    survey,
-)
+from dml_jax.data.files import SPLITS, Entry, Files, is_image, is_missing
+from dml_jax.data.prepare.sources import Options, Recipe, Survey, survey
 from dml_jax.errors import DataError, counted
 
 SHOWN = 10  # lines of doubts that a command prints
