@@ -14,10 +14,9 @@ EXPECTED = f"Eval/{TABLE} and the images of Img/img.zip or Img/img_highres.zip"
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads `list_eval_partition.txt` of the official folder; the archive of the images is a source
-    of its own.
+    """Reads `list_eval_partition.txt` of the official folder; the images are in another archive.
 
-    Its images may also be the larger ones of img_highres.zip, which have the same names.
+    They may also be the larger ones of img_highres.zip, which have the same names.
     """
     table = official.path_of(files, TABLE, EXPECTED)
     with reading(table):
@@ -32,7 +31,7 @@ def find(files: Files, options: Options) -> list[Entry]:
 
 
 def recognised(files: Files) -> bool:
-    return any(path.split("/")[-1] == TABLE for path in files)
+    return bool(official.named(files, TABLE))
 
 
 RECIPE = Recipe(
