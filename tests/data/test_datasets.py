@@ -667,6 +667,20 @@ def test_tfds_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert counts(splits) == {"train": (4, 2), "test": (4, 2)}
     assert splits["test"].labels.tolist() == [0, 0, 1, 1]
     np.testing.assert_array_equal(splits["test"].read(3, None), decode.rgb(pictures.encoded(7)))
+    parts = {"train": rows[2:4] + rows[6:], "test": rows[:2], "validation": rows[4:6]}
+    splits = load("tfds", tfds_directory(tmp_path / "three", parts))
+    assert {name: list(split.classes) for name, split in splits.items()} == {
+        "train": ["1", "3"],
+        "test": ["0"],
+        "validation": ["2"],
+    }
+    assert [list(splits[name].ids) for name in ("validation", "train")] == [
+        ["validation/0", "validation/1"],
+        ["train/0", "train/1", "train/2", "train/3"],
+    ]
+    np.testing.assert_array_equal(splits["validation"].read(1, None), decode.rgb(rows[5][0]))
+    merged = load("tfds", tfds_directory(tmp_path / "shared", parts | {"validation": rows[1:3]}))
+    assert counts(merged) == {"train": (3, 1), "test": (5, 2)}
     rows = [(pictures.encoded(i), f"{i % 4}") for i in range(16)]
     where = tfds_directory(tmp_path / "other", {"train": rows[:8], "test": rows[8:]})
     splits = load("tfds", where)
