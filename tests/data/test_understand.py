@@ -101,6 +101,10 @@ def test_a_class_may_be_called_test() -> None:
         DataError, match=r"in no class folder.* or give --splits=none if 'test' is a class"
     ):
         read(at("train", "test"))
+    with pytest.raises(
+        DataError, match=r"1 image, e\.g\. 1\.jpg, is in no class .* into a folder$"
+    ):
+        read(at("oak") | {"1.jpg": File(Path("1.jpg"))})
     assert (
         sum(len(names) for names in read(at("train", "test"), splits="none").classes().values())
         == 2

@@ -1,7 +1,7 @@
 """Data sets prepared by tensorflow_datasets in the array_record format, read in place.
 
 `data.path` is the directory of one version, e.g. ~/tensorflow_datasets/cars196/2.1.0. The splits
-"train" and "test", and "validation" if it exists, are kept if they have no class in common; if there
+"train" and "test", and "validation" if it exists, are kept if no class is in two of them; if there
 are only two, the second may have another name. Other splits, such as those for classification, are
 merged, and the first half of the classes becomes the training split, as is usual for CUB-200-2011
 (caltech_birds2011) and Cars196 (cars196).
