@@ -163,7 +163,7 @@ def images_and_shards(paths: list[str], written: Path | str | None) -> tuple[lis
     Says on stderr what is left out. Files in `written`, the Parquet files of the output, are left
     out; without it, only image files count.
     """
-    from dml_jax.data.prepare.sources import IMAGE_SUFFIXES
+    from dml_jax.data.files import IMAGE_SUFFIXES
     from dml_jax.data.prepare.understand import shown
     from dml_jax.inference import inputs
 

@@ -173,7 +173,7 @@ def execute(arguments: list[str]) -> None:
     model = jax_setup.load(options)
     taken: dict[Path, str] = {}
     for folders in (classes, others, asked):
-        taken |= sessions.of_classes(folders, session)
+        taken |= sessions.by_file(folders, session)
     if options.list:
         index = Index.load(model, path)
         counts = Counter(index.labels.tolist())

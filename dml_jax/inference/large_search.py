@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from dml_jax import buckets
 from dml_jax.console import Console
-from dml_jax.data.prepare import sources
 from dml_jax.errors import DataError
 from dml_jax.evaluation import neighbors
 from dml_jax.files import atomic_write, expand_path, is_url
@@ -86,7 +86,9 @@ def table(directory: str, option: str) -> Table:
         else str(expand_path(option, directory).resolve())
     )
     names = (
-        sources.listed(where) if is_url(where) else [path.name for path in Path(where).glob("*")]
+        buckets.list_files(where)
+        if is_url(where)
+        else [path.name for path in Path(where).glob("*")]
     )
     files = tuple(sorted(f"{where}/{name}" for name in names if name.endswith(".parquet")))
     if not files:
@@ -178,7 +180,7 @@ class Plan(NamedTuple):
             "neighbors": pa.FixedSizeListArray.from_arrays(pa.array(found.ravel()), self.k),
             "distances": pa.FixedSizeListArray.from_arrays(pa.array(squares.ravel() / 2), self.k),
         }
-        with sources.written(file) as draft:
+        with buckets.written(file) as draft:
             parquet.write_table(pa.table(columns), draft)
 
 

@@ -113,8 +113,7 @@ def distinct_classes_per_batch(batch_size: int, images_per_class: int, available
     if classes > available:
         raise ConfigError(
             f"data.batch_size={batch_size}: with data.images_per_class={images_per_class} a batch "
-            f"needs {classes} "
-            f"classes, but the training split has {available}; use at most "
+            f"needs {classes} classes, but the training split has {available}; use at most "
             f"data.batch_size={images_per_class * available}"
         )
     return classes
@@ -129,9 +128,7 @@ def indices_by_class(labels: np.ndarray) -> list[np.ndarray]:
     if found.ndim != 1 or not found.size or found.dtype.kind not in "iuU":
         raise DataError(
             f"labels: hold {found.dtype} of shape {list(found.shape)}; give one class per image, "
-            "an integer "
-            "or "
-            "text"
+            "an integer or text"
         )
     numbers, counts = np.unique(found, return_inverse=True, return_counts=True)[1:]
     if len(counts) < 2:

@@ -121,8 +121,7 @@ def mpn_redraw(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
     if not divisors:
         raise ConfigError(
             f"data.batch_size={batch_size}: the sampler 'mpn_redraw' divides a batch into classes "
-            "times images, "
-            "which a prime number does not allow"
+            "times images, which a prime number does not allow"
         )
     steps = {c: _mpn_steps(batch_size, sizes, batch_size // c, c) for c in divisors}
 
@@ -238,8 +237,7 @@ def _mpn_steps(batch_size: int, sizes: np.ndarray, images: int, chunks: int) -> 
     if -total % chunks > total:
         raise ConfigError(
             f"data.batch_size={batch_size}: a batch needs {chunks} chunks of {images} images, but "
-            "the "
-            f"{len(sizes)} training classes yield only {total}; use a smaller data.batch_size"
+            f"the {len(sizes)} training classes yield only {total}; use a smaller data.batch_size"
         )
     return -(-total // chunks)
 
