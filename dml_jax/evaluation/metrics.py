@@ -113,10 +113,10 @@ def retrieval(
         validation.check_same_width(points, gallery_points)
     rows, gallery_rows, alone = len(points), len(gallery_points), gallery is None
     classes, gallery_classes, judge = validation.targets(
-        labels, gallery_labels, rows, gallery_rows, own_gallery=alone
+        labels, gallery_labels, rows, gallery_rows, alone=alone
     )
     common_groups = validation.common_groups(
-        groups, gallery_groups, rows, gallery_rows, own_gallery=alone
+        groups, gallery_groups, rows, gallery_rows, alone=alone
     )
     if drop_nearest and (judge or common_groups):
         raise DataError("exclusion='position': needs one class per row, without groups")
