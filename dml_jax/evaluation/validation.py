@@ -98,7 +98,7 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
 def labels(
     values: Labels, rows: int, *, name: str = "labels", of: str = "embeddings"
 ) -> np.ndarray:
-    """Validates one class per row, [N] integers or strings: int64 [N], uint64 if needed, or strings.
+    """Validates one class per row, [N] integers or strings: int64 [N], or uint64, or strings.
 
     `name` and `of` stand for the labels and the rows in error messages.
     """
