@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from dml_jax.evaluation.metrics import *  # noqa: F403
 
 _MODULES = (
-    "check_inputs",
     "clustering",
     "compression",
     "geometry",
@@ -29,6 +28,7 @@ _MODULES = (
     "own_distances",
     "protocol",
     "reranking",
+    "validation",
 )
 
 _METRICS = (
