@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, assert_never
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from dml_jax.errors import ConfigError
 from dml_jax.losses.pairwise import distances, masks, same_class
@@ -34,15 +34,13 @@ LOWER = (
 class Triplets(NamedTuple):
     """T triplets, as row indices into the batch, int [T]."""
 
-    anchors: jax.Array
-    positives: jax.Array
-    negatives: jax.Array
-    valid: (
-        jax.Array
-    )  # bool [T]; False where the batch has no positive or no negative for the anchor
+    anchors: Array
+    positives: Array
+    negatives: Array
+    valid: Array  # bool [T]; False where the batch has no positive or no negative for the anchor
 
 
-def log_inverse_density(distances: jax.Array, dim: int) -> jax.Array:
+def log_inverse_density(distances: Array, dim: int) -> Array:
     """log 1/q(d) for distances d >= 0 of any shape, on the unit sphere in `dim` dimensions.
 
     q vanishes at d = 0 and d = 2; the value stays finite there, and for d > 2 from rounding.
@@ -52,13 +50,13 @@ def log_inverse_density(distances: jax.Array, dim: int) -> jax.Array:
     return (2 - dim) * jnp.log(jnp.maximum(distances, tiny)) - (dim - 3) / 2 * jnp.log(inside)
 
 
-def distance_logits(distances: jax.Array, dim: int, *, lower: float = LOWER) -> jax.Array:
+def distance_logits(distances: Array, dim: int, *, lower: float = LOWER) -> Array:
     """Unnormalised log-probabilities [N, M] of drawing a sample, from its distance to the
     anchor."""
     return log_inverse_density(jnp.maximum(lax.stop_gradient(distances), lower), dim)
 
 
-def draw(key: jax.Array, logits: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Array]:
+def draw(key: Array, logits: Array, allowed: Array) -> tuple[Array, Array]:
     """One allowed column per row by log-probabilities [B, N] -> (columns int [B], found bool [B]).
 
     Column 0 and False where nothing is allowed.
@@ -67,12 +65,12 @@ def draw(key: jax.Array, logits: jax.Array, allowed: jax.Array) -> tuple[jax.Arr
     return jax.random.categorical(key, logits, axis=-1), jnp.any(logits > -jnp.inf, axis=-1)
 
 
-def draw_uniform(key: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Array]:
+def draw_uniform(key: Array, allowed: Array) -> tuple[Array, Array]:
     """Like `draw`, with all allowed columns equally likely."""
     return draw(key, jnp.zeros(allowed.shape), allowed)
 
 
-def distance_weighted(key: jax.Array, embeddings: jax.Array, labels: jax.Array) -> Triplets:
+def distance_weighted(key: Array, embeddings: Array, labels: Array) -> Triplets:
     """One triplet per sample of unit length: a uniform positive and a distance-weighted negative.
 
     A sample that is alone in its class, or a batch of a single class, gives no valid triplet.
@@ -81,7 +79,7 @@ def distance_weighted(key: jax.Array, embeddings: jax.Array, labels: jax.Array) 
     return mine("distance_weighted", key, distances(x, x), *masks(labels), dim=x.shape[-1])
 
 
-def across_classes(key: jax.Array, embeddings: jax.Array, labels: jax.Array) -> Triplets:
+def across_classes(key: Array, embeddings: Array, labels: Array) -> Triplets:
     """One triplet of three different classes per sample (Milbich et al., ECCV 2020, Section 3.1).
 
     The negative is distance-weighted; the positive is drawn uniformly from a third class. A batch
@@ -95,7 +93,7 @@ def across_classes(key: jax.Array, embeddings: jax.Array, labels: jax.Array) -> 
     return Triplets(jnp.arange(labels.shape[0]), positives, negatives, found & paired)
 
 
-def within_class(key: jax.Array, labels: jax.Array) -> Triplets:
+def within_class(key: Array, labels: Array) -> Triplets:
     """B triplets, each within one class (Milbich et al., ECCV 2020, Section 3.1).
 
     The class is drawn uniformly from those in the batch, its three samples uniformly from the
@@ -111,7 +109,7 @@ def within_class(key: jax.Array, labels: jax.Array) -> Triplets:
     return Triplets(anchors, positives, negatives, jnp.ones(size, bool))
 
 
-def class_pairs(key: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+def class_pairs(key: Array, labels: Array) -> tuple[Array, Array]:
     """One random pair from each class with at least two samples: (positives int [B], valid bool
     [B]).
 
@@ -130,9 +128,9 @@ def class_pairs(key: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array
 def mine(
     mining: Mining,
     key: Any,
-    distances: jax.Array,
-    positive: jax.Array,
-    negative: jax.Array,
+    distances: Array,
+    positive: Array,
+    negative: Array,
     *,
     dim: int,
     farthest: float = 0.0,
@@ -156,13 +154,13 @@ def mine(
     distances = lax.stop_gradient(distances)
     paired, found = jnp.any(positive, axis=1), jnp.any(negative, axis=1)
 
-    def nearest(allowed: jax.Array) -> jax.Array:
+    def nearest(allowed: Array) -> Array:
         return jnp.argmin(jnp.where(allowed, distances, jnp.inf), axis=1)
 
-    def last(allowed: jax.Array) -> jax.Array:
+    def last(allowed: Array) -> Array:
         return jnp.argmax(jnp.where(allowed, distances, -jnp.inf), axis=1)
 
-    def to(columns: jax.Array) -> jax.Array:
+    def to(columns: Array) -> Array:
         return jnp.take_along_axis(distances, columns[:, None], axis=1)
 
     match mining:

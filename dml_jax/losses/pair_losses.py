@@ -11,6 +11,7 @@ from typing import Literal, assert_never
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from dml_jax.config.fields import NonNegative
 from dml_jax.losses import mining as miners
@@ -22,17 +23,12 @@ from dml_jax.numerics import at_least_float32, log_sum_exp, root
 
 ROUNDING = 1e-6  # error of float32 distances; a smaller hinge does not count as active
 
-Distance = Callable[
-    [jax.Array, jax.Array], jax.Array
-]  # of two blocks of rows, [N, D] and [M, D] -> [N, M]
+Distance = Callable[[Array, Array], Array]  # of two blocks of rows, [N, D] and [M, D] -> [N, M]
 
 
 def _squared_sides(
-    embeddings: jax.Array,
-    triplets: Triplets,
-    candidates: jax.Array | None,
-    distance: Distance | None,
-) -> tuple[jax.Array, jax.Array]:
+    embeddings: Array, triplets: Triplets, candidates: Array | None, distance: Distance | None
+) -> tuple[Array, Array]:
     """The squared distances of each triplet's anchor to its positive and to its negative, [T]
     each."""
     x = at_least_float32(embeddings)
@@ -48,15 +44,15 @@ def _squared_sides(
 
 @loss
 def contrastive(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     positive_margin: NonNegative = 0.0,  # closer positive pairs have no loss
     negative_margin: NonNegative = 1.0,  # more distant negative pairs have no loss
     candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
+    weights: Array | None = None,
     distance: Distance | None = None,
-) -> jax.Array:
+) -> Array:
     """Contrastive loss: the sum of the mean hinges of positive and negative pairs, see
     `contrastive_hinges` -> scalar.
 
@@ -75,13 +71,13 @@ def contrastive(
 
 
 def contrastive_hinges(
-    distances: jax.Array,
-    positive: jax.Array,
-    negative: jax.Array,
+    distances: Array,
+    positive: Array,
+    negative: Array,
     *,
     positive_margin: float,
     negative_margin: float,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Array, Array]:
     """[d - positive_margin]+ of positive and [negative_margin - d]+ of negative pairs, each [N, M],
     0 elsewhere.
 
@@ -94,8 +90,8 @@ def contrastive_hinges(
 
 @loss
 def triplet(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     margin: NonNegative = 0.2,  # by which the positive must be closer
     squared: bool = True,  # compare squared distances
@@ -105,10 +101,10 @@ def triplet(
     # Negatives beyond are not drawn by "distance_weighted"; 0: no limit.
     farthest: NonNegative = 0.0,
     candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
+    weights: Array | None = None,
     distance: Distance | None = None,
-    key: jax.Array | None = None,
-) -> jax.Array:
+    key: Array | None = None,
+) -> Array:
     """Triplet loss of one mined triplet per anchor, or of all triplets, see `triplet_loss` ->
     scalar."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
@@ -132,14 +128,14 @@ def triplet(
 
 
 def all_triplets_loss(
-    distances: jax.Array,
-    positive: jax.Array,
-    negative: jax.Array,
+    distances: Array,
+    positive: Array,
+    negative: Array,
     *,
     margin: float,
     smooth: bool = False,
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    weights: Array | None = None,
+) -> Array:
     """Mean over all triplets of an anchor, a positive and a negative of [d_ap - d_an + margin]+ ->
     scalar; 0 if none.
 
@@ -147,7 +143,7 @@ def all_triplets_loss(
     """
 
     @jax.checkpoint
-    def of_anchor(row: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def of_anchor(row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         d, near, far = row
         hinges = _hinge(d[:, None] - d[None] + margin, smooth)
         counted = near[:, None] & far[None]
@@ -159,21 +155,21 @@ def all_triplets_loss(
     return jnp.sum(w * sums) / jnp.where(total != 0, total, 1)
 
 
-def _hinge(x: jax.Array, smooth: bool) -> jax.Array:
+def _hinge(x: Array, smooth: bool) -> Array:
     return jax.nn.softplus(x) if smooth else jax.nn.relu(x)
 
 
 def triplet_loss(
-    embeddings: jax.Array,
+    embeddings: Array,
     triplets: Triplets,
     *,
     margin: float = 0.2,
     squared: bool = True,
     smooth: bool = False,
-    candidates: jax.Array | None = None,
-    weights: jax.Array | None = None,
+    candidates: Array | None = None,
+    weights: Array | None = None,
     distance: Distance | None = None,
-) -> jax.Array:
+) -> Array:
     """Mean over all valid triplets, inactive ones included, of [d_ap - d_an + margin]+ -> scalar; 0
     if none is valid.
 
@@ -192,8 +188,8 @@ def triplet_loss(
 
 @loss
 def margin(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     beta: Boundaries,
     *,
     margin: NonNegative = 0.2,  # alpha, half the width of the gap around beta
@@ -206,10 +202,10 @@ def margin(
     # Negatives beyond are not drawn by "distance_weighted"; 0: no limit.
     farthest: NonNegative = 0.0,
     candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
+    weights: Array | None = None,
     distance: Distance | None = None,
-    key: jax.Array | None = None,
-) -> jax.Array:
+    key: Array | None = None,
+) -> Array:
     """Margin loss with one mined triplet per anchor, see `margin_loss` -> scalar."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
     triplets = _mine(mining, key, x, others, distance, farthest)
@@ -228,18 +224,18 @@ def margin(
 
 
 def margin_loss(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     triplets: Triplets,
-    beta: jax.Array,
+    beta: Array,
     *,
     margin: float = 0.2,
     nu: float = 0.0,
     divisor: Literal["triplets", "pairs"] = "triplets",
-    candidates: jax.Array | None = None,
-    weights: jax.Array | None = None,
+    candidates: Array | None = None,
+    weights: Array | None = None,
     distance: Distance | None = None,
-) -> jax.Array:
+) -> Array:
     """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 7 and
     8) -> scalar.
 
@@ -278,8 +274,8 @@ def margin_loss(
 
 def _mine(
     mining: Mining,
-    key: jax.Array | None,
-    x: jax.Array,
+    key: Array | None,
+    x: Array,
     others: Candidates,
     distance: Distance | None,
     farthest: float,
@@ -292,15 +288,15 @@ def _mine(
 
 @loss
 def lifted_structure(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     margin: NonNegative = 1.0,  # alpha
     normalize: bool = True,  # unit embeddings; the paper uses them as they are
     candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
+    weights: Array | None = None,
     distance: Distance | None = None,
-) -> jax.Array:
+) -> Array:
     """Lifted structure loss (Song, Xiang, Jegelka, Savarese, CVPR 2016, Eq. 4) -> scalar.
 
     The mean of [J_ij]+^2 / 2 over the positive pairs, 0 for a pair without any negative:
@@ -320,15 +316,15 @@ def lifted_structure(
 
 @loss
 def n_pair(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     # Weight of the mean squared length of the embeddings, which are not normalised.
     l2: NonNegative = 0.002,
     candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
-    key: jax.Array,
-) -> jax.Array:
+    weights: Array | None = None,
+    key: Array,
+) -> Array:
     """N-pair loss (Sohn, NeurIPS 2016), on inner products: the mean of `n_pair_losses` over the
     anchors -> scalar.
 
@@ -350,7 +346,7 @@ def n_pair(
     return weighted_mean(losses, valid, weights) + l2 * weighted_mean(lengths, weights=weights)
 
 
-def n_pair_losses(similarity: jax.Array, positives: jax.Array, negative: jax.Array) -> jax.Array:
+def n_pair_losses(similarity: Array, positives: Array, negative: Array) -> Array:
     """log(1 + sum over negatives n of exp(s_in - s_ip)) of each anchor i, float [N] (Sohn, NeurIPS
     2016, Eq. 6).
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from dml_jax.numerics import at_least_float32, product, root, unit
 
@@ -14,25 +15,25 @@ from dml_jax.numerics import at_least_float32, product, root, unit
 class Candidates(NamedTuple):
     """The candidates with which the N anchors of a pair loss are compared."""
 
-    embeddings: jax.Array  # float [M, D]
+    embeddings: Array  # float [M, D]
     # Bool [N, M], or weights >= 0 for losses that say so.
-    positive: jax.Array  # pairs of one class; an anchor is not its own positive
-    negative: jax.Array  # pairs of different classes; a pair may be neither
+    positive: Array  # pairs of one class; an anchor is not its own positive
+    negative: Array  # pairs of different classes; a pair may be neither
 
 
-def inner_products(a: jax.Array, b: jax.Array) -> jax.Array:
+def inner_products(a: Array, b: Array) -> Array:
     """Inner products [N, M] of the rows of a [N, D] and b [M, D], in full precision even on
     accelerators."""
     return jnp.matmul(a, b.T, precision=jax.lax.Precision.HIGHEST)
 
 
-def cosine(a: jax.Array, b: jax.Array) -> jax.Array:
+def cosine(a: Array, b: Array) -> Array:
     """Cosine similarities [N, M] of the rows of a [N, D] and b [M, D], of any norm, in at least
     float32."""
     return inner_products(unit(a), unit(b))
 
 
-def class_cosine(embeddings: jax.Array, classes: jax.Array) -> jax.Array:
+def class_cosine(embeddings: Array, classes: Array) -> Array:
     """Cosines [N, C] of embeddings [N, D] with proxies of classes [C, D]; the operands may be
     bfloat16."""
     return product(
@@ -40,7 +41,7 @@ def class_cosine(embeddings: jax.Array, classes: jax.Array) -> jax.Array:
     )
 
 
-def distances(a: jax.Array, b: jax.Array) -> jax.Array:
+def distances(a: Array, b: Array) -> Array:
     """Euclidean distances [N, M] between the rows of a [N, D] and b [M, D]; exactly 0 where rows
     are equal.
 
@@ -55,7 +56,7 @@ CLOSE = 1e-3
 
 
 @jax.custom_vjp
-def squared_distances(a: jax.Array, b: jax.Array) -> jax.Array:
+def squared_distances(a: Array, b: Array) -> Array:
     """Squared Euclidean distances [N, M] between the rows of a [N, D] and b [M, D]; exactly 0 where
     rows are equal.
 
@@ -67,9 +68,7 @@ def squared_distances(a: jax.Array, b: jax.Array) -> jax.Array:
     return _squared_distances(a, b)[0]
 
 
-def _squared_distances(
-    a: jax.Array, b: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+def _squared_distances(a: Array, b: Array) -> tuple[Array, tuple[Array, Array, Array]]:
     x, y = at_least_float32(a), at_least_float32(b)
     lengths = jnp.sum(x * x, axis=-1)[:, None] + jnp.sum(y * y, axis=-1)[None, :]
     squares = lengths - 2 * inner_products(x, y)
@@ -77,21 +76,19 @@ def _squared_distances(
     equal = small & (_hash_rows(x)[:, None] == _hash_rows(y)[None, :])
     close = small & ~equal
 
-    def recompute(columns: jax.Array, squares: jax.Array) -> jax.Array:
+    def recompute(columns: Array, squares: Array) -> Array:
         exact = jnp.sum((x - y[columns]) ** 2, axis=-1)
         return squares.at[jnp.arange(len(x)), columns].set(exact, mode="drop", unique_indices=True)
 
     return _over_pairs(close, recompute, jnp.where(equal, 0, squares)), (a, b, close)
 
 
-def _backward(
-    saved: tuple[jax.Array, jax.Array, jax.Array], gradient: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    def one_side(x: jax.Array, y: jax.Array, close: jax.Array, gradient: jax.Array) -> jax.Array:
+def _backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array]:
+    def one_side(x: Array, y: Array, close: Array, gradient: Array) -> Array:
         """The sum over j of gradient_ij (x_i - y_j)."""
         far = jnp.where(close, 0, gradient)
 
-        def add(columns: jax.Array, sums: jax.Array) -> jax.Array:
+        def add(columns: Array, sums: Array) -> Array:
             weights = jnp.take_along_axis(
                 gradient, columns[:, None], axis=1, mode="fill", fill_value=0
             )
@@ -108,13 +105,11 @@ def _backward(
 squared_distances.defvjp(_squared_distances, _backward)
 
 
-def _over_pairs(
-    pairs: jax.Array, step: Callable[[jax.Array, jax.Array], jax.Array], start: jax.Array
-) -> jax.Array:
+def _over_pairs(pairs: Array, step: Callable[[Array, Array], Array], start: Array) -> Array:
     """Folds `step(columns [N], carry)` over pairs bool [N, M], one per row at a time; column M
     where none is left."""
 
-    def fold(start: jax.Array) -> jax.Array:
+    def fold(start: Array) -> Array:
         count = jnp.cumsum(pairs, axis=1, dtype=jnp.int32)
         search = jax.vmap(partial(jnp.searchsorted, method="scan_unrolled"), (0, None))
         return jax.lax.fori_loop(
@@ -124,7 +119,7 @@ def _over_pairs(
     return jax.lax.cond(jnp.any(pairs), fold, lambda start: start, start)
 
 
-def _hash_rows(x: jax.Array) -> jax.Array:
+def _hash_rows(x: Array) -> Array:
     """x [N, D] -> uint32 [N], equal for equal rows; integer sums do not depend on their order."""
     bits = jax.lax.bitcast_convert_type(jnp.where(x == 0, 0, x), jnp.uint32).reshape(
         x.shape[0], -1
@@ -136,34 +131,30 @@ def _hash_rows(x: jax.Array) -> jax.Array:
     return jnp.sum(mixed, axis=1, dtype=jnp.uint32)
 
 
-def own_class(labels: jax.Array, classes: int) -> jax.Array:
+def own_class(labels: Array, classes: int) -> Array:
     """labels [B] -> bool [B, C], the class of each sample."""
     return labels[:, None] == jnp.arange(classes)[None, :]
 
 
-def class_indices(labels: jax.Array, classes: int) -> jax.Array:
+def class_indices(labels: Array, classes: int) -> Array:
     """Labels as indices; negative ones become C, since JAX counts negative indices from the end."""
     return jnp.where(labels < 0, classes, labels.astype(jnp.promote_types(labels.dtype, jnp.int32)))
 
 
-def same_class(labels: jax.Array) -> jax.Array:
+def same_class(labels: Array) -> Array:
     """labels [B] -> bool [B, B], True on the diagonal."""
     return labels[:, None] == labels[None, :]
 
 
-def masks(labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+def masks(labels: Array) -> tuple[Array, Array]:
     """Positive and negative pairs of a batch, bool [B, B] each; no sample is its own positive."""
     same = same_class(labels)
     return same & ~jnp.eye(labels.shape[0], dtype=bool), ~same
 
 
 def compared(
-    embeddings: jax.Array,
-    labels: jax.Array,
-    candidates: Candidates | None,
-    *,
-    normalize: bool = True,
-) -> tuple[jax.Array, Candidates]:
+    embeddings: Array, labels: Array, candidates: Candidates | None, *, normalize: bool = True
+) -> tuple[Array, Candidates]:
     """The anchors [N, D] and their candidates: `candidates`, or the batch itself if None.
 
     Both are in at least float32, and normalised if `normalize` is True.
@@ -175,7 +166,7 @@ def compared(
     return anchors, candidates._replace(embeddings=prepare(candidates.embeddings))
 
 
-def pair_weights(relation: jax.Array, weights: jax.Array | None) -> jax.Array | None:
+def pair_weights(relation: Array, weights: Array | None) -> Array | None:
     """The weights of pairs [N, M] if the relation has some, times the anchors'; otherwise the
     anchors' [N]."""
     if relation.dtype == bool:
@@ -183,15 +174,15 @@ def pair_weights(relation: jax.Array, weights: jax.Array | None) -> jax.Array | 
     return relation if weights is None else relation * jnp.asarray(weights, relation.dtype)[:, None]
 
 
-def log_weights(relation: jax.Array) -> jax.Array | float:
+def log_weights(relation: Array) -> Array | float:
     """What is added to the exponents of pairs [N, M], so that a weight of 2 counts as two pairs; 0
     for masks."""
     return 0.0 if relation.dtype == bool else jnp.log(jnp.where(relation > 0, relation, 1))
 
 
 def weighted_mean(
-    values: jax.Array, counted: jax.Array | None = None, weights: jax.Array | None = None
-) -> jax.Array:
+    values: Array, counted: Array | None = None, weights: Array | None = None
+) -> Array:
     """The mean that reduces the values of every loss, sum_i w_i values_i / sum_i w_i -> scalar; 0
     if none counts.
 
@@ -208,12 +199,8 @@ def weighted_mean(
 
 
 def per_anchor(
-    loss: Callable[..., jax.Array],
-    embeddings: jax.Array,
-    labels: jax.Array,
-    *tables: jax.Array,
-    **options: Any,
-) -> jax.Array:
+    loss: Callable[..., Array], embeddings: Array, labels: Array, *tables: Array, **options: Any
+) -> Array:
     """The loss of each anchor, with the other rows as its positives and negatives: [N].
 
     Element i is the loss with weight 1 for anchor i and 0 for all others: a single value for losses

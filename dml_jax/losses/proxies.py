@@ -4,6 +4,7 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from dml_jax.config.fields import NonNegative, Positive
 from dml_jax.losses.classification import cross_entropy
@@ -12,9 +13,7 @@ from dml_jax.losses.signature import Centers, Learned, Proxies, loss
 from dml_jax.numerics import log1p_sum_exp, unit
 
 
-def _compared(
-    embeddings: jax.Array, labels: jax.Array, proxies: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def _compared(embeddings: Array, labels: Array, proxies: Array) -> tuple[Array, Array]:
     """Cosines [B, C] with the proxies, NaN for labels outside 0..C-1; and each sample's own proxy,
     bool [B, C]."""
     own = own_class(labels, len(proxies))
@@ -25,13 +24,13 @@ def _compared(
 
 @loss
 def proxy_nca(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     proxies: Proxies,
     *,
     scale: Positive = 3.0,  # length of embeddings and proxies
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    weights: Array | None = None,
+) -> Array:
     """Proxy-NCA (Movshovitz-Attias et al., ICCV 2017, Eq. 4) -> scalar, not bounded below.
 
     The mean over the samples of -log exp(-d(x, p_y)) / sum_{c != y} exp(-d(x, p_c)), where d is the
@@ -46,13 +45,13 @@ def proxy_nca(
 
 @loss
 def proxy_nca_pp(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     proxies: Proxies,
     *,
     temperature: Positive = 1 / 9,  # divides the squared distances
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    weights: Array | None = None,
+) -> Array:
     """ProxyNCA++ (Teh, DeVries, Taylor, ECCV 2020) -> scalar.
 
     The mean over the samples of -log softmax(-d(x, p_1..C) / temperature)_y, with squared distances
@@ -64,14 +63,14 @@ def proxy_nca_pp(
 
 @loss
 def proxy_anchor(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     proxies: Proxies,
     *,
     margin: NonNegative = 0.1,  # delta, in cosine
     alpha: Positive = 32.0,  # steepness
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    weights: Array | None = None,
+) -> Array:
     """Proxy-Anchor loss (Kim, Kim, Cho, Kwak, CVPR 2020, Eq. 4), with the proxies as anchors ->
     scalar.
 
@@ -95,16 +94,16 @@ def proxy_anchor(
 
 @loss
 def soft_triple(
-    embeddings: jax.Array,
-    labels: jax.Array,
-    proxies: Annotated[jax.Array, Learned("CKD", options=Centers(10))],
+    embeddings: Array,
+    labels: Array,
+    proxies: Annotated[Array, Learned("CKD", options=Centers(10))],
     *,
     scale: Positive = 20.0,  # lambda, multiplies the similarities
     gamma: Positive = 0.1,  # temperature of the weights of a class's centers
     margin: NonNegative = 0.01,  # delta, subtracted from the similarity to the own class
     spread: NonNegative = 0.2,  # tau, weight of the regulariser `center_spread`
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    weights: Array | None = None,
+) -> Array:
     """SoftTriple loss (Qian et al., ICCV 2019, Eq. 7, 8 and 10) -> scalar.
 
     The similarity to a class is the mean of the similarities to its K centers, weighted by
@@ -120,7 +119,7 @@ def soft_triple(
     return weighted_mean(losses, weights=weights) + spread * center_spread(proxies)
 
 
-def center_spread(centers: jax.Array) -> jax.Array:
+def center_spread(centers: Array) -> Array:
     """SoftTriple's regulariser (Eq. 10): half the mean distance between two centers of a class, [C,
     K, D] -> scalar.
 

@@ -30,6 +30,7 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from dml_jax.config.fields import NonEmpty, Positive, PositiveInt
 from dml_jax.errors import ConfigError
@@ -40,13 +41,13 @@ from dml_jax.losses.signature import loss
 
 @loss
 def smooth_ap(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     temperature: Positive = 0.01,  # t of the ranks, in cosine
     candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    weights: Array | None = None,
+) -> Array:
     """Smooth-AP: the mean over the queries that have positives -> scalar; 0 if there are none."""
     x, others = pairwise.compared(embeddings, labels, candidates)
     positive = others.positive
@@ -60,8 +61,8 @@ def smooth_ap(
 
 @loss
 def recall_at_k(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     ks: Annotated[tuple[PositiveInt, ...], NonEmpty] = (
         1,
@@ -79,8 +80,8 @@ def recall_at_k(
     ),  # t_k in ranks, one for each k
     temperature: Positive = 0.01,  # t of the ranks, in cosine
     candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    weights: Array | None = None,
+) -> Array:
     """Recall@k surrogate: the mean over the queries that have positives -> scalar; 0 if there are
     none."""
     if len(ks) != len(k_temperatures):
@@ -104,9 +105,7 @@ def recall_at_k(
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
-def soft_ranks(
-    similarity: jax.Array, wanted: jax.Array, among: jax.Array, temperature: float
-) -> jax.Array:
+def soft_ranks(similarity: Array, wanted: Array, among: Array, temperature: float) -> Array:
     """R_i(j, among) of every candidate j in `wanted`, 0 elsewhere: float [N, M].
 
     One wanted candidate per query is ranked at a time, so that the N M^2 differences are never
@@ -115,7 +114,7 @@ def soft_ranks(
     """
     number = jnp.cumsum(wanted, axis=1)
 
-    def rank_one(turn: jax.Array, ranks: jax.Array) -> jax.Array:
+    def rank_one(turn: Array, ranks: Array) -> Array:
         at = wanted & (number == turn + 1)
         return jnp.where(
             at,
@@ -126,7 +125,7 @@ def soft_ranks(
     return jax.lax.fori_loop(0, number[:, -1].max(), rank_one, jnp.zeros_like(similarity))
 
 
-def _steps(similarity: jax.Array, at: jax.Array, among: jax.Array, temperature: float) -> jax.Array:
+def _steps(similarity: Array, at: Array, among: Array, temperature: float) -> Array:
     """sigmoid((s_ik - s_ij) / t) for each row's one candidate j `at` and all k != j in `among`; 0
     elsewhere."""
     own = jnp.sum(similarity, axis=1, keepdims=True, where=at)
@@ -134,12 +133,12 @@ def _steps(similarity: jax.Array, at: jax.Array, among: jax.Array, temperature: 
 
 
 def _backward(
-    temperature: float, saved: tuple[jax.Array, jax.Array, jax.Array], slopes: jax.Array
-) -> tuple[jax.Array, None, None]:
+    temperature: float, saved: tuple[Array, Array, Array], slopes: Array
+) -> tuple[Array, None, None]:
     similarity, wanted, among = saved
     number = jnp.cumsum(wanted, axis=1)
 
-    def add_one(turn: jax.Array, gradient: jax.Array) -> jax.Array:
+    def add_one(turn: Array, gradient: Array) -> Array:
         at = wanted & (number == turn + 1)
         steps = _steps(similarity, at, among, temperature)
         own = steps * (1 - steps) * jnp.sum(slopes, axis=1, keepdims=True, where=at) / temperature

@@ -1,16 +1,16 @@
 """The signature of a loss declares its options and the parameters that it learns.
 
     def my_loss(
-        embeddings: jax.Array,
-        labels: jax.Array,
+        embeddings: Array,
+        labels: Array,
         proxies: Proxies,
         *,
         scale: Positive = 16.0,  # of the cosines
-        weights: jax.Array | None = None,
-    ) -> jax.Array:
+        weights: Array | None = None,
+    ) -> Array:
 
 - Positional arguments after the labels are learned; their annotation is `Proxies`, `Kernel`, `Bias`
-  or another `Annotated[jax.Array, Learned(…)]`.
+  or another `Annotated[Array, Learned(…)]`.
 - Keyword arguments with a default other than None are options, `method.my_loss.scale` in a
   configuration. Their type states the rules (see `dml_jax.config.fields`; without one, the type of
   the default), their comment the meaning.
@@ -32,13 +32,14 @@ from typing import Annotated, Any, Literal, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from dml_jax.config.fields import LARGEST, LIMIT, NonNegative, PositiveInt, section
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.losses.pairwise import Candidates
 from dml_jax.numerics import at_least_float32
 
-F = TypeVar("F", bound=Callable[..., jax.Array])
+F = TypeVar("F", bound=Callable[..., Array])
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,10 @@ class Boundary:
     beta: NonNegative = 1.2  # initial boundary of every class
 
 
-Proxies = Annotated[jax.Array, Learned("CD")]
-Kernel = Annotated[jax.Array, Learned("DC", "uniform")]
-Bias = Annotated[jax.Array, Learned("C", "uniform")]
-Boundaries = Annotated[jax.Array, Learned("C", "constant", Boundary())]
+Proxies = Annotated[Array, Learned("CD")]
+Kernel = Annotated[Array, Learned("DC", "uniform")]
+Bias = Annotated[Array, Learned("C", "uniform")]
+Boundaries = Annotated[Array, Learned("C", "constant", Boundary())]
 
 
 @functools.cache
@@ -115,7 +116,7 @@ def options(function: Callable[..., Any]) -> Any:
     return made
 
 
-def classifier(logits: Callable[..., jax.Array]) -> Callable[[F], F]:
+def classifier(logits: Callable[..., Array]) -> Callable[[F], F]:
     """Declares a classifier: (embeddings [N, D], learned parameters, **options) -> scores [N, C]
     without margins."""
 
@@ -137,7 +138,7 @@ def loss(function: F) -> F:
     tables, weigh = learned(function), function.__name__ in WEIGH_PAIRS
 
     @functools.wraps(function)
-    def call(embeddings: Any, labels: Any = None, *arguments: Any, **keywords: Any) -> jax.Array:
+    def call(embeddings: Any, labels: Any = None, *arguments: Any, **keywords: Any) -> Array:
         x = _real("embeddings", embeddings)
         if x.ndim != 2:
             raise DataError(
@@ -186,7 +187,7 @@ def related(embeddings: Any, keywords: dict[str, Any]) -> Candidates:
         if mask.shape != shape:
             raise DataError(f"{name}: has shape {list(mask.shape)}; give {list(shape)}")
         if others is None:  # no row of a batch is its own positive
-            mask = (jnp if isinstance(mask, jax.Array) else np).where(
+            mask = (jnp if isinstance(mask, Array) else np).where(
                 np.eye(*shape, dtype=bool), False, mask
             )
         found[name] = mask
@@ -195,10 +196,10 @@ def related(embeddings: Any, keywords: dict[str, Any]) -> Candidates:
 
 def _concrete(values: Any) -> Any:
     """An array as it is, or NumPy's, whose values are known also while a program is traced."""
-    return values if isinstance(values, jax.Array) else np.asarray(values)
+    return values if isinstance(values, Array) else np.asarray(values)
 
 
-def _real(name: str, values: Any) -> jax.Array:
+def _real(name: str, values: Any) -> Array:
     array = _concrete(values)
     if array.dtype != bool and not any(
         jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer)
@@ -207,7 +208,7 @@ def _real(name: str, values: Any) -> jax.Array:
     return jnp.asarray(array)
 
 
-def _weights(name: str, values: Any, shape: tuple[int, ...]) -> jax.Array:
+def _weights(name: str, values: Any, shape: tuple[int, ...]) -> Array:
     """Weights >= 0, in at least float32."""
     given, weights = _concrete(values), _real(name, values)
     if weights.shape != shape:
@@ -223,7 +224,7 @@ def _weights(name: str, values: Any, shape: tuple[int, ...]) -> jax.Array:
     return at_least_float32(weights)
 
 
-def _numbered(labels: Any, shape: tuple[int, ...], tables: Mapping[str, Learned]) -> jax.Array:
+def _numbered(labels: Any, shape: tuple[int, ...], tables: Mapping[str, Learned]) -> Array:
     """Labels of embeddings [N, D] as integers [N] that are equal where the labels are; JAX would
     cut 64 bits to 32."""
     found = _concrete(labels)
@@ -236,7 +237,7 @@ def _numbered(labels: Any, shape: tuple[int, ...], tables: Mapping[str, Learned]
         )
     if found.dtype.kind not in "iuUS":
         raise DataError(f"labels: hold {found.dtype}; give one class per row, an integer or text")
-    if isinstance(found, jax.Array):
+    if isinstance(found, Array):
         unsigned = tables and found.dtype in (np.uint32, np.uint64)
         return jnp.minimum(found, LIMIT - 1).astype(jnp.int32) if unsigned else found
     if found.dtype.kind in "iu" and np.all((found >= -LIMIT) & (found < LIMIT)):

@@ -38,6 +38,7 @@ from typing import Literal, assert_never
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from dml_jax.config.fields import NonNegative, Positive
 from dml_jax.losses import pairwise
@@ -50,8 +51,8 @@ COPY = 1e-5  # largest 1 - S of two embeddings that count as copies of one image
 
 @loss
 def multi_similarity(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     alpha: Positive = 2.0,  # steepness for positive pairs
     beta: Positive = 40.0,  # steepness for negative pairs; the paper: 50
@@ -63,8 +64,8 @@ def multi_similarity(
         "batch", "active"
     ] = "batch",  # mean over all anchors, or over those with a pair left
     candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    weights: Array | None = None,
+) -> Array:
     """Multi-similarity loss of a batch -> scalar; 0 if no anchor has a pair."""
     x, others = pairwise.compared(embeddings, labels, candidates)
     return multi_similarity_loss(
@@ -83,9 +84,9 @@ def multi_similarity(
 
 
 def multi_similarity_loss(
-    similarity: jax.Array,
-    positive: jax.Array,
-    negative: jax.Array,
+    similarity: Array,
+    positive: Array,
+    negative: Array,
     *,
     alpha: float,
     beta: float,
@@ -94,8 +95,8 @@ def multi_similarity_loss(
     mining: bool,
     copies: Literal["drop", "keep"],
     divisor: Literal["batch", "active"],
-    weights: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    weights: Array | None = None,
+) -> tuple[Array, Array, Array, Array]:
     """(loss, each anchor's loss [N], P, N) from cosines [N, M] and masks or weights of pairs [N,
     M].
 
@@ -131,14 +132,14 @@ def multi_similarity_loss(
 
 @loss
 def circle(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     margin: NonNegative = 0.4,  # m; 0.25 for face recognition
     gamma: Positive = 80.0,  # scale; 256 for face recognition
     candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    weights: Array | None = None,
+) -> Array:
     """Circle loss: the mean over the anchors that have positives and negatives -> scalar; 0 if
     there are none.
 
@@ -155,13 +156,13 @@ def circle(
 
 @loss
 def sup_con(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     temperature: Positive = 0.1,  # divides the cosines
     candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    weights: Array | None = None,
+) -> Array:
     """Supervised contrastive loss: the mean over the anchors that have positives -> scalar; 0 if
     there are none."""
     x, others = pairwise.compared(embeddings, labels, candidates)
@@ -175,13 +176,13 @@ def sup_con(
 
 @loss
 def nt_xent(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     temperature: Positive = 0.07,  # divides the cosines
     candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    weights: Array | None = None,
+) -> Array:
     """NT-Xent for any number of positives (Sohn, 2016; Chen et al., ICML 2020): the mean over
     positive pairs -> scalar.
 
