@@ -17,7 +17,7 @@ from dml_jax.config.fields import NonNegative
 from dml_jax.losses import mining as miners
 from dml_jax.losses import pairwise
 from dml_jax.losses.mining import Mining, TripletMining, Triplets
-from dml_jax.losses.pairwise import Candidates, weighted_mean
+from dml_jax.losses.pairwise import Candidates, WeightedCandidates, weighted_mean
 from dml_jax.losses.signature import Boundaries, loss
 from dml_jax.numerics import at_least_float32, log_sum_exp, root
 
@@ -49,7 +49,7 @@ def contrastive(
     *,
     positive_margin: NonNegative = 0.0,  # closer positive pairs have no loss
     negative_margin: NonNegative = 1.0,  # more distant negative pairs have no loss
-    candidates: Candidates | None = None,
+    candidates: WeightedCandidates = None,
     weights: Array | None = None,
     distance: Distance | None = None,
 ) -> Array:

@@ -3,7 +3,7 @@ class."""
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +16,13 @@ class Candidates(NamedTuple):
     """The candidates with which the N anchors of a pair loss are compared."""
 
     embeddings: Array  # float [M, D]
-    # Bool [N, M], or weights >= 0 for losses that say so.
+    # Bool [N, M], or weights >= 0 if the loss declares `WeightedCandidates`.
     positive: Array  # pairs of one class; an anchor is not its own positive
     negative: Array  # pairs of different classes; a pair may be neither
+
+
+PAIR_WEIGHTS = "weights of pairs"
+WeightedCandidates = Annotated[Candidates | None, PAIR_WEIGHTS]  # annotation of a loss's argument
 
 
 def inner_products(a: Array, b: Array) -> Array:

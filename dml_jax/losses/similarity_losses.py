@@ -42,7 +42,7 @@ from jax import Array
 
 from dml_jax.config.fields import NonNegative, Positive
 from dml_jax.losses import pairwise
-from dml_jax.losses.pairwise import Candidates, weighted_mean
+from dml_jax.losses.pairwise import Candidates, WeightedCandidates, weighted_mean
 from dml_jax.losses.signature import loss
 from dml_jax.numerics import at_least_float32, log1p_sum_exp, log_sum_exp
 
@@ -63,7 +63,7 @@ def multi_similarity(
     divisor: Literal[
         "batch", "active"
     ] = "batch",  # mean over all anchors, or over those with a pair left
-    candidates: Candidates | None = None,
+    candidates: WeightedCandidates = None,
     weights: Array | None = None,
 ) -> Array:
     """Multi-similarity loss of a batch -> scalar; 0 if no anchor has a pair."""
@@ -160,7 +160,7 @@ def sup_con(
     labels: Array,
     *,
     temperature: Positive = 0.1,  # divides the cosines
-    candidates: Candidates | None = None,
+    candidates: WeightedCandidates = None,
     weights: Array | None = None,
 ) -> Array:
     """Supervised contrastive loss: the mean over the anchors that have positives -> scalar; 0 if
@@ -180,7 +180,7 @@ def nt_xent(
     labels: Array,
     *,
     temperature: Positive = 0.07,  # divides the cosines
-    candidates: Candidates | None = None,
+    candidates: WeightedCandidates = None,
     weights: Array | None = None,
 ) -> Array:
     """NT-Xent for any number of positives (Sohn, 2016; Chen et al., ICML 2020): the mean over

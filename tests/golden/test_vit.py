@@ -65,8 +65,8 @@ def convert(state: dict[str, np.ndarray]) -> from_torch.Converted:
     return from_torch.convert({"w": state})
 
 
-def parameters(converted: from_torch.Converted) -> Any:
-    return converted.subtree(converted.tensors, "backbone/params/")
+def parameters(checkpoint: from_torch.Converted) -> Any:
+    return converted.subtree(checkpoint.tensors, "backbone/params/")
 
 
 def state_of(case: str) -> dict[str, np.ndarray]:
