@@ -13,23 +13,22 @@ import jax.numpy as jnp
 from jax import Array
 
 from dml_jax.config.fields import Fraction, NonNegative, Positive
-from dml_jax.losses.pairwise import class_cosine, class_indices, own_class, weighted_mean
+from dml_jax.losses.pairwise import class_cosine, class_indices, class_mask, weighted_mean
 from dml_jax.losses.signature import Bias, Centers, Kernel, Learned, Proxies, classifier, loss
 from dml_jax.numerics import at_least_float32, product, root
 
 
-def _own(values: Array, labels: Array) -> Array:
-    """values [B, C] -> [B], the entry of each sample's own class; NaN for labels outside 0..C-1."""
+def _at_labels(values: Array, labels: Array) -> Array:
+    """values [B, C] -> [B], the entry of each sample's class; NaN for labels outside 0..C-1."""
     indices = class_indices(labels, values.shape[1])
     return jnp.take_along_axis(values, indices[:, None], axis=1, mode="fill")[:, 0]
 
 
 def cross_entropy(logits: Array, labels: Array, *, smoothing: float = 0.0) -> Array:
-    """Cross-entropy of logits [B, C] with (1 - smoothing) one-hot + smoothing / C, float [B]; NaN
-    without a class."""
+    """Cross-entropy of logits [B, C] with (1 - smoothing) one-hot + smoothing / C, float [B]."""
     logits = at_least_float32(logits)
     normalizer = jax.nn.logsumexp(logits, axis=1)
-    losses = normalizer - _own(logits, labels)
+    losses = normalizer - _at_labels(logits, labels)
     if smoothing:
         losses = (1 - smoothing) * losses + smoothing * (normalizer - logits.mean(axis=1))
     return losses
@@ -48,7 +47,7 @@ def softmax(
     kernel: Kernel,
     bias: Bias,
     *,
-    smoothing: Fraction = 0.0,  # of the labels
+    smoothing: Fraction = 0.0,  # label smoothing
     weights: Array | None = None,
 ) -> Array:
     """Mean cross-entropy of a linear classifier, softmax(x kernel + bias) -> scalar."""
@@ -64,32 +63,29 @@ def normalized_softmax(
     proxies: Proxies,
     *,
     temperature: Positive = 0.05,  # sigma, divides the cosines
-    smoothing: Fraction = 0.0,  # of the labels; none in the paper
+    smoothing: Fraction = 0.0,  # label smoothing; none in the paper
     weights: Array | None = None,
 ) -> Array:
     """Mean over the samples of -log softmax(cos(x, p_1..C) / temperature)_y -> scalar."""
-    losses = cross_entropy(
-        class_cosine(embeddings, proxies) / temperature, labels, smoothing=smoothing
-    )
-    return weighted_mean(losses, weights=weights)
+    logits = class_cosine(embeddings, proxies) / temperature
+    return weighted_mean(cross_entropy(logits, labels, smoothing=smoothing), weights=weights)
 
 
 def _with_target(cosines: Array, labels: Array, target: Array) -> Array:
-    """cosines [B, C] with the entry of each sample's own class replaced by target [B]."""
-    return jnp.where(own_class(labels, cosines.shape[1]), target[:, None], cosines)
+    """cosines [B, C] with the entry of each sample's class replaced by target [B]."""
+    return jnp.where(class_mask(labels, cosines.shape[1]), target[:, None], cosines)
 
 
 def angular_margin(cosines: Array, labels: Array, *, margin: float) -> Array:
-    """ArcFace's logits before scaling, cos(theta + margin) for the own class (Eq. 3): cosines [B,
-    C] -> [B, C].
+    """ArcFace's logits before scaling, [B, C]: cosines, with cos(theta_y + margin) for y (Eq. 3).
 
-    Beyond theta = pi - margin, where cos(theta + margin) would rise again, it continues downwards
-    linearly in the cosine, as in the authors' code (deepinsight/insightface).
+    Beyond theta_y = pi - margin, where cos(theta_y + margin) would rise again, it continues
+    downwards linearly in the cosine, as in the authors' code (deepinsight/insightface).
     """
-    own = _own(cosines, labels)
-    shifted = own * jnp.cos(margin) - root(1 - own * own) * jnp.sin(margin)
-    linear = own - margin * jnp.sin(margin)
-    return _with_target(cosines, labels, jnp.where(own > -jnp.cos(margin), shifted, linear))
+    cos = _at_labels(cosines, labels)
+    shifted = cos * jnp.cos(margin) - root(1 - cos * cos) * jnp.sin(margin)
+    linear = cos - margin * jnp.sin(margin)
+    return _with_target(cosines, labels, jnp.where(cos > -jnp.cos(margin), shifted, linear))
 
 
 @classifier(lambda x, proxies, *, scale, **_: scale * class_cosine(x, proxies))
@@ -100,7 +96,7 @@ def arcface(
     proxies: Proxies,
     *,
     margin: NonNegative = 0.5,  # radians
-    scale: Positive = 64.0,  # of the cosines
+    scale: Positive = 64.0,  # multiplies the cosines
     weights: Array | None = None,
 ) -> Array:
     """ArcFace, the softmax with an additive angular margin: mean over the samples -> scalar."""
@@ -116,15 +112,13 @@ def cosface(
     proxies: Proxies,
     *,
     margin: NonNegative = 0.35,  # in cosine
-    scale: Positive = 64.0,  # of the cosines
+    scale: Positive = 64.0,  # multiplies the cosines
     weights: Array | None = None,
 ) -> Array:
     """CosFace, the softmax with an additive cosine margin: mean over the samples -> scalar."""
     cosines = class_cosine(embeddings, proxies)
-    losses = cross_entropy(
-        scale * _with_target(cosines, labels, _own(cosines, labels) - margin), labels
-    )
-    return weighted_mean(losses, weights=weights)
+    logits = scale * _with_target(cosines, labels, _at_labels(cosines, labels) - margin)
+    return weighted_mean(cross_entropy(logits, labels), weights=weights)
 
 
 @classifier(lambda x, proxies, *, scale, **_: scale * nearest_center(x, proxies))
@@ -135,18 +129,16 @@ def subcenter_arcface(
     proxies: Annotated[Array, Learned("CKD", options=Centers(3))],
     *,
     margin: NonNegative = 0.5,  # radians
-    scale: Positive = 64.0,  # of the cosines
+    scale: Positive = 64.0,  # multiplies the cosines
     weights: Array | None = None,
 ) -> Array:
-    """Sub-center ArcFace: `arcface` on the cosine to the nearest of the K centers of each class ->
-    scalar."""
+    """Sub-center ArcFace: `arcface` on the cosine to the nearest center of each class -> scalar."""
     logits = scale * angular_margin(nearest_center(embeddings, proxies), labels, margin=margin)
     return weighted_mean(cross_entropy(logits, labels), weights=weights)
 
 
 def nearest_center(embeddings: Array, centers: Array) -> Array:
-    """Cosine to the nearest center of each class: embeddings [B, D], centers [C, K, D] -> [B,
-    C]."""
+    """Cosines [B, C] of embeddings [B, D] to the nearest of the centers [C, K, D] of each class."""
     classes, count, dim = centers.shape
     cosines = class_cosine(embeddings, centers.reshape(-1, dim)).reshape(-1, classes, count)
     # Selected by index: the gradient of a maximum, divided among equal entries, can be 0 / 0.

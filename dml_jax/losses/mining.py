@@ -26,9 +26,7 @@ Mining = Literal[
 ]
 
 TripletMining = Literal[Mining, "all"]
-LOWER = (
-    0.5  # smaller distances are raised to it; otherwise near duplicates would dominate the draws
-)
+LOWER = 0.5  # lower bound of distances, without which near duplicates would dominate the draws
 
 
 class Triplets(NamedTuple):
@@ -37,7 +35,7 @@ class Triplets(NamedTuple):
     anchors: Array
     positives: Array
     negatives: Array
-    valid: Array  # bool [T]; False where the batch has no positive or no negative for the anchor
+    valid: Array  # bool [T]; False where the anchor has no positive or no negative
 
 
 def log_inverse_density(distances: Array, dim: int) -> Array:
@@ -51,8 +49,7 @@ def log_inverse_density(distances: Array, dim: int) -> Array:
 
 
 def distance_logits(distances: Array, dim: int, *, lower: float = LOWER) -> Array:
-    """Unnormalised log-probabilities [N, M] of drawing a sample, from its distance to the
-    anchor."""
+    """Unnormalised log-probabilities [N, M] of drawing each sample at distances [N, M]."""
     return log_inverse_density(jnp.maximum(lax.stop_gradient(distances), lower), dim)
 
 
@@ -110,17 +107,14 @@ def within_class(key: Array, labels: Array) -> Triplets:
 
 
 def class_pairs(key: Array, labels: Array) -> tuple[Array, Array]:
-    """One random pair from each class with at least two samples: (positives int [B], valid bool
-    [B]).
+    """One random pair per class of at least two samples: (positives int [B], valid bool [B]).
 
-    Where valid[i], which holds for one sample per class, samples i and positives[i] are the pair of
-    their class.
+    valid[i] holds for one sample per class; samples i and positives[i] are the pair of that class.
     """
     order = jax.random.permutation(key, labels.shape[0])
     same = same_class(labels)
-    rank = jnp.sum(
-        same & (order[None, :] < order[:, None]), axis=1
-    )  # within the class, in random order
+    # The position of each sample in the random order of its class.
+    rank = jnp.sum(same & (order[None, :] < order[:, None]), axis=1)
     second = same & (rank == 1)[None, :]
     return jnp.argmax(second, axis=1), (rank == 0) & jnp.any(second, axis=1)
 
@@ -135,29 +129,26 @@ def mine(
     dim: int,
     farthest: float = 0.0,
 ) -> Triplets:
-    """One triplet per anchor by the named strategy, in D = `dim` dimensions; strategies that draw
-    need a random key.
+    """One triplet per anchor in D = `dim` dimensions; strategies that draw need a random key.
 
-    random               a uniform positive and a uniform negative
-    semi_hard            a uniform positive and the nearest negative beyond it, or, if all are nearer, the farthest
-                         negative (Schroff et al., CVPR 2015, Section 3.2)
-    hard                 the farthest positive and the nearest negative (Hermans, Beyer, Leibe, 2017, "batch hard")
-    easy_positive        the nearest positive and a semi-hard negative (Xuan, Stylianou, Pless, WACV 2020)
-    semi_hard_positive   the nearest negative and the farthest positive before it, if there is one
-    distance_weighted    a uniform positive and a distance-weighted negative, not beyond `farthest` unless that is 0
-    """  # noqa: E501
-    draws = mining in ("random", "semi_hard", "distance_weighted")
-    if draws and key is None:
-        raise ConfigError(
-            f"key=None: mining={mining!r} draws at random; give key=jax.random.key(...)"
-        )
+    random               uniform positive, uniform negative
+    semi_hard            uniform positive, the nearest negative beyond it or, if all are nearer, the
+                         farthest negative (Schroff et al., CVPR 2015, Section 3.2)
+    hard                 farthest positive, nearest negative (Hermans, Beyer, Leibe, 2017)
+    easy_positive        nearest positive, semi-hard negative (Xuan, Stylianou, Pless, WACV 2020)
+    semi_hard_positive   nearest negative, the farthest positive before it, if there is one
+    distance_weighted    uniform positive, distance-weighted negative within `farthest` (0: any)
+    """
+    if mining in ("random", "semi_hard", "distance_weighted") and key is None:
+        remedy = "give key=jax.random.key(...)"
+        raise ConfigError(f"key=None: mining={mining!r} draws at random; {remedy}")
     distances = lax.stop_gradient(distances)
     paired, found = jnp.any(positive, axis=1), jnp.any(negative, axis=1)
 
     def nearest(allowed: Array) -> Array:
         return jnp.argmin(jnp.where(allowed, distances, jnp.inf), axis=1)
 
-    def last(allowed: Array) -> Array:
+    def most_distant(allowed: Array) -> Array:
         return jnp.argmax(jnp.where(allowed, distances, -jnp.inf), axis=1)
 
     def to(columns: Array) -> Array:
@@ -166,26 +157,23 @@ def mine(
     match mining:
         case "random":
             key_positive, key_negative = jax.random.split(key)
-            positives, negatives = (
-                draw_uniform(key_positive, positive)[0],
-                draw_uniform(key_negative, negative)[0],
-            )
+            positives, _ = draw_uniform(key_positive, positive)
+            negatives, _ = draw_uniform(key_negative, negative)
         case "hard":
-            positives, negatives = last(positive), nearest(negative)
+            positives, negatives = most_distant(positive), nearest(negative)
         case "semi_hard" | "easy_positive":
-            positives = (
-                nearest(positive) if mining == "easy_positive" else draw_uniform(key, positive)[0]
-            )
+            easy = mining == "easy_positive"
+            positives = nearest(positive) if easy else draw_uniform(key, positive)[0]
             beyond = negative & (distances > to(positives))
-            negatives = jnp.where(jnp.any(beyond, axis=1), nearest(beyond), last(negative))
+            negatives = jnp.where(beyond.any(axis=1), nearest(beyond), most_distant(negative))
         case "semi_hard_positive":
             negatives = nearest(negative)
             before = positive & (distances < to(negatives))
-            positives, paired = last(before), jnp.any(before, axis=1)
+            positives, paired = most_distant(before), jnp.any(before, axis=1)
         case "distance_weighted":
             near = negative & (distances <= farthest) if farthest else negative
             key_positive, key_negative = jax.random.split(key)
-            positives = draw_uniform(key_positive, positive)[0]
+            positives, _ = draw_uniform(key_positive, positive)
             negatives, found = draw(key_negative, distance_logits(distances, dim), near)
         case _:
             assert_never(mining)

@@ -7,7 +7,7 @@ given.
 """
 
 from collections.abc import Callable
-from typing import Literal, assert_never
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,22 +23,21 @@ from dml_jax.numerics import at_least_float32, log_sum_exp, root
 
 ROUNDING = 1e-6  # error of float32 distances; a smaller hinge does not count as active
 
-Distance = Callable[[Array, Array], Array]  # of two blocks of rows, [N, D] and [M, D] -> [N, M]
+Distance = Callable[[Array, Array], Array]  # two blocks of rows, [N, D] and [M, D] -> [N, M]
 
 
 def _squared_sides(
     embeddings: Array, triplets: Triplets, candidates: Array | None, distance: Distance | None
 ) -> tuple[Array, Array]:
-    """The squared distances of each triplet's anchor to its positive and to its negative, [T]
-    each."""
+    """Squared distances of each triplet's anchor to its positive and its negative, [T] each."""
     x = at_least_float32(embeddings)
     others = x if candidates is None else at_least_float32(candidates)
     anchors, sides = x[triplets.anchors], (others[triplets.positives], others[triplets.negatives])
     if distance is None:
         near, far = (jnp.sum((anchors - side) ** 2, axis=-1) for side in sides)
     else:
-        of_pairs = jax.vmap(lambda a, b: distance(a[None], b[None])[0, 0])
-        near, far = (of_pairs(anchors, side) ** 2 for side in sides)
+        between = jax.vmap(lambda a, b: distance(a[None], b[None])[0, 0])
+        near, far = (between(anchors, side) ** 2 for side in sides)
     return near, far
 
 
@@ -53,21 +52,19 @@ def contrastive(
     weights: Array | None = None,
     distance: Distance | None = None,
 ) -> Array:
-    """Contrastive loss: the sum of the mean hinges of positive and negative pairs, see
-    `contrastive_hinges` -> scalar.
-
-    Each mean is over the pairs whose hinge is positive.
-    """
+    """Contrastive loss -> scalar: the sum of the mean of each kind of `contrastive_hinges`, over
+    the pairs whose hinge is positive."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
-    near, far = others.positive > 0, others.negative > 0
-    of_near, of_far = (pairwise.pair_weights(relation, weights) for relation in others[1:])
     pull, push = contrastive_hinges(
-        (distance or pairwise.distances)(x, others.embeddings), near, far,
-        positive_margin=positive_margin, negative_margin=negative_margin,
-    )  # fmt: skip
-    return weighted_mean(pull, pull > ROUNDING, of_near) + weighted_mean(
-        push, push > ROUNDING, of_far
+        (distance or pairwise.distances)(x, others.embeddings),
+        others.positive > 0,
+        others.negative > 0,
+        positive_margin=positive_margin,
+        negative_margin=negative_margin,
     )
+    near, far = (pairwise.pair_weights(relation, weights) for relation in others[1:])
+    pulled = weighted_mean(pull, pull > ROUNDING, near)
+    return pulled + weighted_mean(push, push > ROUNDING, far)
 
 
 def contrastive_hinges(
@@ -78,8 +75,7 @@ def contrastive_hinges(
     positive_margin: float,
     negative_margin: float,
 ) -> tuple[Array, Array]:
-    """[d - positive_margin]+ of positive and [negative_margin - d]+ of negative pairs, each [N, M],
-    0 elsewhere.
+    """[d - positive_margin]+ of positive and [negative_margin - d]+ of negative pairs, each [N, M].
 
     As first published, both were squared (Hadsell, Chopra, LeCun, CVPR 2006, Eq. 4).
     """
@@ -105,15 +101,13 @@ def triplet(
     distance: Distance | None = None,
     key: Array | None = None,
 ) -> Array:
-    """Triplet loss of one mined triplet per anchor, or of all triplets, see `triplet_loss` ->
-    scalar."""
+    """`triplet_loss` of one mined triplet per anchor, or of all triplets -> scalar."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
     if mining == "all":
         distances = (distance or pairwise.distances)(x, others.embeddings)
-        return all_triplets_loss(
-            distances**2 if squared else distances, others.positive, others.negative,
-            margin=margin, smooth=smooth, weights=weights,
-        )  # fmt: skip
+        distances = distances**2 if squared else distances
+        sides = others.positive, others.negative
+        return all_triplets_loss(distances, *sides, margin=margin, smooth=smooth, weights=weights)
     triplets = _mine(mining, key, x, others, distance, farthest)
     return triplet_loss(
         x,
@@ -136,20 +130,19 @@ def all_triplets_loss(
     smooth: bool = False,
     weights: Array | None = None,
 ) -> Array:
-    """Mean over all triplets of an anchor, a positive and a negative of [d_ap - d_an + margin]+ ->
-    scalar; 0 if none.
+    """Mean of [d_ap - d_an + margin]+ over all triplets of the batch -> scalar; 0 if none.
 
     One anchor at a time, also backwards, so that no array [N, M, M] is stored.
     """
 
     @jax.checkpoint
-    def of_anchor(row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+    def anchor_sums(row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         d, near, far = row
         hinges = _hinge(d[:, None] - d[None] + margin, smooth)
         counted = near[:, None] & far[None]
         return jnp.sum(hinges, where=counted), jnp.sum(counted, dtype=hinges.dtype)
 
-    sums, counts = jax.lax.map(of_anchor, (distances, positive, negative))
+    sums, counts = jax.lax.map(anchor_sums, (distances, positive, negative))
     w = jnp.ones_like(sums) if weights is None else jnp.asarray(weights, sums.dtype)
     total = jnp.sum(w * counts)
     return jnp.sum(w * sums) / jnp.where(total != 0, total, 1)
@@ -170,8 +163,7 @@ def triplet_loss(
     weights: Array | None = None,
     distance: Distance | None = None,
 ) -> Array:
-    """Mean over all valid triplets, inactive ones included, of [d_ap - d_an + margin]+ -> scalar; 0
-    if none is valid.
+    """Mean of [d_ap - d_an + margin]+ over all valid triplets -> scalar; 0 if none is valid.
 
     Distances are squared as in FaceNet (Schroff et al., CVPR 2015) or plain. Positives and
     negatives index `candidates` [M, D], by default the embeddings [B, D]; `weights` [B] are theirs
@@ -180,10 +172,8 @@ def triplet_loss(
     near, far = _squared_sides(embeddings, triplets, candidates, distance)
     if not squared:
         near, far = root(near), root(far)
-    hinges = _hinge(near - far + margin, smooth)
-    return weighted_mean(
-        hinges, triplets.valid, None if weights is None else jnp.asarray(weights)[triplets.anchors]
-    )
+    w = None if weights is None else jnp.asarray(weights)[triplets.anchors]
+    return weighted_mean(_hinge(near - far + margin, smooth), triplets.valid, w)
 
 
 @loss
@@ -194,9 +184,8 @@ def margin(
     *,
     margin: NonNegative = 0.2,  # alpha, half the width of the gap around beta
     nu: NonNegative = 0.0,  # weight of the boundaries
-    divisor: Literal[
-        "triplets", "pairs"
-    ] = "triplets",  # active ones; pairs as in pytorch-metric-learning
+    # Active triplets, or active pairs as in pytorch-metric-learning.
+    divisor: Literal["triplets", "pairs"] = "triplets",
     # How triplets are chosen; "random", "semi_hard" and "distance_weighted" need a key.
     mining: Mining = "distance_weighted",
     # Negatives beyond are not drawn by "distance_weighted"; 0: no limit.
@@ -206,7 +195,7 @@ def margin(
     distance: Distance | None = None,
     key: Array | None = None,
 ) -> Array:
-    """Margin loss with one mined triplet per anchor, see `margin_loss` -> scalar."""
+    """`margin_loss` of one mined triplet per anchor -> scalar."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
     triplets = _mine(mining, key, x, others, distance, farthest)
     return margin_loss(
@@ -254,20 +243,14 @@ def margin_loss(
     pull = jnp.where(triplets.valid, jax.nn.relu(d_ap - boundary + margin), 0)
     push = jnp.where(triplets.valid, jax.nn.relu(boundary - d_an + margin), 0)
     near, far = pull > ROUNDING, push > ROUNDING
-    w = (
-        jnp.ones_like(pull)
-        if weights is None
-        else jnp.asarray(weights, pull.dtype)[triplets.anchors]
-    )
-    total = jnp.sum(w * boundary, where=triplets.valid)
-    match divisor:
-        case "pairs":
-            active = jnp.sum(w, where=near) + jnp.sum(w, where=far)
-            penalty = jnp.where(active != 0, total / jnp.where(active != 0, active, 1), 0)
-        case "triplets":
-            active, penalty = jnp.sum(w, where=near | far), total
-        case _:
-            assert_never(divisor)
+    w = jnp.ones(len(embeddings)) if weights is None else jnp.asarray(weights)
+    w = w.astype(pull.dtype)[triplets.anchors]
+    penalty = jnp.sum(w * boundary, where=triplets.valid)
+    if divisor == "triplets":
+        active = jnp.sum(w, where=near | far)
+    else:
+        active = jnp.sum(w, where=near) + jnp.sum(w, where=far)
+        penalty = jnp.where(active != 0, penalty / jnp.where(active != 0, active, 1), 0)
     loss = jnp.sum(w * (pull + push)) / jnp.where(active != 0, active, 1)
     return loss + nu * penalty if nu else loss
 
@@ -301,12 +284,12 @@ def lifted_structure(
 
     The mean of [J_ij]+^2 / 2 over the positive pairs, 0 for a pair without any negative:
 
-        J_ij = log(sum over negatives k of i of exp(margin - d_ik) + over negatives l of j of
-        exp(margin - d_lj)) + d_ij
+        J_ij = log(sum_k exp(margin - d_ik) + sum_l exp(margin - d_lj)) + d_ij
+
+    with the negatives k of i and l of j.
     """
-    x, others = pairwise.compared(
-        embeddings, labels, candidates, normalize=normalize and distance is None
-    )
+    normalize = normalize and distance is None
+    x, others = pairwise.compared(embeddings, labels, candidates, normalize=normalize)
     distances = (distance or pairwise.distances)(x, others.embeddings)
     rows = log_sum_exp(margin - distances, others.negative, axis=1)
     columns = log_sum_exp(margin - distances, others.negative, axis=0)
@@ -325,8 +308,7 @@ def n_pair(
     weights: Array | None = None,
     key: Array,
 ) -> Array:
-    """N-pair loss (Sohn, NeurIPS 2016), on inner products: the mean of `n_pair_losses` over the
-    anchors -> scalar.
+    """N-pair loss (Sohn, NeurIPS 2016), the mean of `n_pair_losses` over the anchors -> scalar.
 
     Within a batch one random pair per class is compared with the positives of the other classes, as
     published. Among other candidates each anchor is compared with one random positive and all
@@ -336,9 +318,8 @@ def n_pair(
     if candidates is not None:
         positives, valid = miners.draw_uniform(key, candidates.positive)
         similarity = pairwise.inner_products(x, at_least_float32(candidates.embeddings))
-        return weighted_mean(
-            n_pair_losses(similarity, positives, candidates.negative), valid, weights
-        )
+        losses = n_pair_losses(similarity, positives, candidates.negative)
+        return weighted_mean(losses, valid, weights)
     positives, valid = miners.class_pairs(key, labels)
     negative = valid[None, :] & ~pairwise.same_class(labels)
     losses = n_pair_losses(pairwise.inner_products(x, x[positives]), jnp.arange(len(x)), negative)
@@ -347,11 +328,10 @@ def n_pair(
 
 
 def n_pair_losses(similarity: Array, positives: Array, negative: Array) -> Array:
-    """log(1 + sum over negatives n of exp(s_in - s_ip)) of each anchor i, float [N] (Sohn, NeurIPS
-    2016, Eq. 6).
+    """log(1 + sum over negatives n of exp(s_in - s_ip)) of each anchor i, float [N] (Eq. 6).
 
-    Similarities [N, M] are inner products, `positives` [N] the column of each anchor's positive;
-    the negatives are in the paper the positives of the other classes.
+    Similarities [N, M] are inner products; `positives` [N] are columns. The negatives of the paper
+    are the positives of the other classes.
     """
     excess = similarity - jnp.take_along_axis(similarity, positives[:, None], axis=1)
     return jnp.logaddexp(log_sum_exp(excess, negative, axis=1), 0)

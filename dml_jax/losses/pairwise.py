@@ -1,5 +1,4 @@
-"""Pairwise similarities and distances between two sets of embeddings, and which pairs share a
-class."""
+"""Similarities and distances of two sets of embeddings, masks of classes, and weighted means."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,43 +25,33 @@ WeightedCandidates = Annotated[Candidates | None, PAIR_WEIGHTS]  # annotation of
 
 
 def inner_products(a: Array, b: Array) -> Array:
-    """Inner products [N, M] of the rows of a [N, D] and b [M, D], in full precision even on
-    accelerators."""
+    """Inner products [N, M] of the rows of a [N, D] and b [M, D], precise also on accelerators."""
     return jnp.matmul(a, b.T, precision=jax.lax.Precision.HIGHEST)
 
 
 def cosine(a: Array, b: Array) -> Array:
-    """Cosine similarities [N, M] of the rows of a [N, D] and b [M, D], of any norm, in at least
-    float32."""
+    """Cosines [N, M] of the rows of a [N, D] and b [M, D] of any norm, in at least float32."""
     return inner_products(unit(a), unit(b))
 
 
 def class_cosine(embeddings: Array, classes: Array) -> Array:
-    """Cosines [N, C] of embeddings [N, D] with proxies of classes [C, D]; the operands may be
-    bfloat16."""
-    return product(
-        "nd,cd->nc", unit(embeddings), unit(classes), precision=jax.lax.Precision.HIGHEST
-    )
+    """Cosines [N, C] of embeddings [N, D] with proxies [C, D]; the operands may be bfloat16."""
+    highest = jax.lax.Precision.HIGHEST
+    return product("nd,cd->nc", unit(embeddings), unit(classes), precision=highest)
 
 
 def distances(a: Array, b: Array) -> Array:
-    """Euclidean distances [N, M] between the rows of a [N, D] and b [M, D]; exactly 0 where rows
-    are equal.
-
-    The gradient is 0 there.
-    """
+    """Euclidean distances [N, M] between the rows of a [N, D] and b [M, D]; 0, with gradient 0, for
+    equal rows."""
     return root(squared_distances(a, b))
 
 
-# Below this fraction of |a|^2 + |b|^2, squared distances are computed from the differences of the
-# rows.
-CLOSE = 1e-3
+CLOSE = 1e-3  # fraction of |a|^2 + |b|^2 below which squared distances use differences of rows
 
 
 @jax.custom_vjp
 def squared_distances(a: Array, b: Array) -> Array:
-    """Squared Euclidean distances [N, M] between the rows of a [N, D] and b [M, D]; exactly 0 where
-    rows are equal.
+    """Squared Euclidean distances [N, M] between the rows of a [N, D] and b [M, D], 0 if equal.
 
     |a|^2 + |b|^2 - 2 <a, b> has an error of about 1e-7 (|a|^2 + |b|^2) in float32, and so has its
     gradient. For close rows both are therefore computed from the differences of the rows. That
@@ -93,25 +82,23 @@ def _backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array
         far = jnp.where(close, 0, gradient)
 
         def add(columns: Array, sums: Array) -> Array:
-            weights = jnp.take_along_axis(
-                gradient, columns[:, None], axis=1, mode="fill", fill_value=0
-            )
+            at = columns[:, None]
+            weights = jnp.take_along_axis(gradient, at, axis=1, mode="fill", fill_value=0)
             return sums + weights * (x - y[columns])
 
         return _over_pairs(close, add, jnp.sum(far, axis=1)[:, None] * x - inner_products(far, y.T))
 
     a, b, close = saved
     x, y = at_least_float32(a), at_least_float32(b)
-    of_x, of_y = one_side(x, y, close, gradient), one_side(y, x, close.T, gradient.T)
-    return (2 * of_x).astype(a.dtype), (2 * of_y).astype(b.dtype)
+    slopes_x, slopes_y = one_side(x, y, close, gradient), one_side(y, x, close.T, gradient.T)
+    return (2 * slopes_x).astype(a.dtype), (2 * slopes_y).astype(b.dtype)
 
 
 squared_distances.defvjp(_squared_distances, _backward)
 
 
 def _over_pairs(pairs: Array, step: Callable[[Array, Array], Array], start: Array) -> Array:
-    """Folds `step(columns [N], carry)` over pairs bool [N, M], one per row at a time; column M
-    where none is left."""
+    """Folds `step(columns [N], carry)` over pairs bool [N, M], one per row at a time, then M."""
 
     def fold(start: Array) -> Array:
         count = jnp.cumsum(pairs, axis=1, dtype=jnp.int32)
@@ -125,9 +112,8 @@ def _over_pairs(pairs: Array, step: Callable[[Array, Array], Array], start: Arra
 
 def _hash_rows(x: Array) -> Array:
     """x [N, D] -> uint32 [N], equal for equal rows; integer sums do not depend on their order."""
-    bits = jax.lax.bitcast_convert_type(jnp.where(x == 0, 0, x), jnp.uint32).reshape(
-        x.shape[0], -1
-    )  # -0.0 equals 0.0
+    x = jnp.where(x == 0, 0, x)  # -0.0 equals 0.0
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32).reshape(x.shape[0], -1)
     columns = jnp.arange(1, bits.shape[1] + 1, dtype=jnp.uint32)
     mixed = bits + columns[None, :] * jnp.uint32(0x9E3779B9)
     for factor in (0x7FEB352D, 0x846CA68B):
@@ -135,7 +121,7 @@ def _hash_rows(x: Array) -> Array:
     return jnp.sum(mixed, axis=1, dtype=jnp.uint32)
 
 
-def own_class(labels: Array, classes: int) -> Array:
+def class_mask(labels: Array, classes: int) -> Array:
     """labels [B] -> bool [B, C], the class of each sample."""
     return labels[:, None] == jnp.arange(classes)[None, :]
 
@@ -171,27 +157,25 @@ def compared(
 
 
 def pair_weights(relation: Array, weights: Array | None) -> Array | None:
-    """The weights of pairs [N, M] if the relation has some, times the anchors'; otherwise the
-    anchors' [N]."""
+    """Weights of pairs [N, M] times those of the anchors; for a mask, those of the anchors [N]."""
     if relation.dtype == bool:
         return weights
     return relation if weights is None else relation * jnp.asarray(weights, relation.dtype)[:, None]
 
 
 def log_weights(relation: Array) -> Array | float:
-    """What is added to the exponents of pairs [N, M], so that a weight of 2 counts as two pairs; 0
-    for masks."""
+    """Added to the exponents of pairs [N, M], so that a weight of 2 counts as two pairs."""
     return 0.0 if relation.dtype == bool else jnp.log(jnp.where(relation > 0, relation, 1))
 
 
 def weighted_mean(
     values: Array, counted: Array | None = None, weights: Array | None = None
 ) -> Array:
-    """The mean that reduces the values of every loss, sum_i w_i values_i / sum_i w_i -> scalar; 0
-    if none counts.
+    """sum_i w_i values_i / sum_i w_i -> scalar, which reduces the values of every loss; 0 if none
+    counts.
 
-    Values [N, …] of anchors or their pairs are left out of both sums unless `counted`; `weights`
-    are of the anchors [N] or of the pairs [N, M].
+    Values [N, …] belong to anchors or pairs, only `counted` ones are summed; `weights` belong to
+    the anchors [N] or the pairs [N, M].
     """
     counted = jnp.ones(values.shape, bool) if counted is None else counted
     if weights is None:
@@ -207,13 +191,11 @@ def per_anchor(
 ) -> Array:
     """The loss of each anchor, with the other rows as its positives and negatives: [N].
 
-    Element i is the loss with weight 1 for anchor i and 0 for all others: a single value for losses
-    that have one per anchor, the mean over its pairs otherwise, and 0 where it has none. The loss
-    of the batch is the mean over the anchors that count, weighted by their numbers of pairs where
-    it is a mean over pairs. Parts that depend on no anchor, such as regularisers, are in every
-    element. `tables` are learned parameters of the loss.
+    Element i is the loss with weight 1 for anchor i and 0 for all others: the mean over its pairs
+    for a loss on pairs, and 0 if it has none. The loss of the batch is the mean over the anchors
+    that count, weighted by their numbers of pairs if it is a mean over pairs. Parts that depend on
+    no anchor, such as regularisers, are in every element. `tables` are learned parameters.
     """
     one_each = jnp.eye(len(labels), dtype=at_least_float32(embeddings).dtype)
-    return jax.vmap(lambda weights: loss(embeddings, labels, *tables, weights=weights, **options))(
-        one_each
-    )
+    of_one = partial(loss, embeddings, labels, *tables, **options)
+    return jax.vmap(lambda weights: of_one(weights=weights))(one_each)

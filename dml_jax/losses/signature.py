@@ -154,7 +154,7 @@ def loss(function: F) -> F:
             given = Candidates(*keywords["candidates"])
             keywords["candidates"] = _checked_candidates(given, x.shape)
             for name, relation in zip(("positive", "negative"), given[1:], strict=True):
-                if not weighted and (found := _concrete(relation).dtype) != bool:
+                if (found := _concrete(relation).dtype) != np.bool_ and not weighted:
                     rule = f"give bool; {function.__name__} takes no weights of pairs"
                     raise DataError(f"{name}: holds {found}; {rule}")
         if keywords.get("weights") is not None:

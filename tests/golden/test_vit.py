@@ -19,6 +19,7 @@ import safetensors.numpy
 import dml_jax
 from dml_jax.backbones import deit, dinov3, siglip, vit
 from dml_jax.backbones.weights import convert as from_torch
+from dml_jax.backbones.weights import converted
 from dml_jax.commands import convert as convert_command
 from tests.golden import fixtures, vit_reference
 from tests.golden.test_backbones import draw, image
