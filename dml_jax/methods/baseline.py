@@ -27,6 +27,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.typing import Initializer
+from jax import Array
 from pydantic import AfterValidator
 
 from dml_jax import losses
@@ -52,7 +53,7 @@ from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching, TrainingSet
 from dml_jax.numerics import unit
 
-Loss = Callable[..., jax.Array]
+Loss = Callable[..., Array]
 # "loss" holds a classifier, proxies or boundaries; for most pair losses it is empty.
 GROUPS = ("backbone", "embedding", "loss")
 
@@ -205,7 +206,7 @@ class Criterion(nn.Module):
             for loss, options in self.options.items()
         }
 
-    def __call__(self, embeddings: jax.Array) -> jax.Array | None:
+    def __call__(self, embeddings: Array) -> Array | None:
         """Embeddings [N, D] -> logits [N, C] without margins of the first classifier; None if there
         is none."""
         for loss, options in self.options.items():
@@ -214,12 +215,8 @@ class Criterion(nn.Module):
         return None
 
     def values(
-        self,
-        embeddings: jax.Array,
-        labels: jax.Array,
-        key: jax.Array,
-        candidates: Candidates | None = None,
-    ) -> dict[str, jax.Array]:
+        self, embeddings: Array, labels: Array, key: Array, candidates: Candidates | None = None
+    ) -> dict[str, Array]:
         """Each loss of a batch, by its name: scalars. With candidates, the pair losses only.
 
         The key is for the mining.
@@ -274,7 +271,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     relation: Any = function("method.relation", config.relation) if config.relation else None
     criterion = Criterion(config.options, data.classes, dim, distance, relation)
 
-    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+    def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)
         params, model_state = heads.init(backbone, embedding, keys, batch)
         params["loss"], _ = functional.init(criterion, keys[2], functional.struct(1, dim))
@@ -286,7 +283,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     encode = heads.encoder(backbone, embedding)
     factors = dict(zip(config.losses, config.weights or (1.0,) * len(config.losses), strict=True))
 
-    def weighted(values: dict[str, jax.Array]) -> jax.Array:
+    def weighted(values: dict[str, Array]) -> Array:
         return jnp.sum(
             jnp.stack([jnp.asarray(factors[loss], x.dtype) * x for loss, x in values.items()])
         )
@@ -295,13 +292,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         return criterion.apply({"params": params["loss"]}, *arguments, method=method)
 
     def loss(
-        params: PyTree,
-        model_state: PyTree,
-        encoded: jax.Array,
-        batch: Batch,
-        step: jax.Array,
-        key: jax.Array,
-    ) -> tuple[jax.Array, Aux]:
+        params: PyTree, model_state: PyTree, encoded: Array, batch: Batch, step: Array, key: Array
+    ) -> tuple[Array, Aux]:
         key_batch, key_memory = jax.random.split(key)
         values = apply_criterion(params, encoded, batch.labels, key_batch, method="values")
         terms = (
@@ -324,10 +316,10 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         memory = cross_batch_memory.enqueue(model_state["memory"], rows)
         return {**model_state, "memory": memory, "seen": model_state["seen"] + 1}
 
-    def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
+    def teach(params: PyTree, model_state: PyTree, encoded: Array) -> Teaching:
         return Teaching(unit(encoded), apply_criterion(params, encoded, method="__call__"))
 
-    def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+    def embed(params: PyTree, model_state: PyTree, images: Array) -> Array:
         return encode(params, model_state, images[None], train=False)[0]
 
     hooks = Hooks(after=after if config.memory else None, teach=teach, history=("memory", "seen"))

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import numpy as np
+from jax import Array
 
 from dml_jax.backbones.contract import PyTree
 from dml_jax.errors import ConfigError
@@ -41,8 +42,8 @@ class Teaching(NamedTuple):
         classifier.
     """
 
-    embeddings: jax.Array
-    logits: jax.Array | None = None
+    embeddings: Array
+    logits: Array | None = None
 
 
 class Batch(NamedTuple):
@@ -57,10 +58,10 @@ class Batch(NamedTuple):
         `teacher`.
     """
 
-    images: jax.Array
-    labels: jax.Array
-    index: jax.Array  # type: ignore[assignment]  # hides tuple.index
-    teacher: Callable[[jax.Array], Teaching] | None = None
+    images: Array
+    labels: Array
+    index: Array  # type: ignore[assignment]  # hides tuple.index
+    teacher: Callable[[Array], Teaching] | None = None
 
 
 def zeros(size: int, shape: tuple[int, int], views: int = 1) -> Batch:
@@ -81,7 +82,7 @@ class Aux(NamedTuple):
     """
 
     model_state: PyTree
-    metrics: dict[str, jax.Array]
+    metrics: dict[str, Array]
     carry: PyTree = None
 
 
@@ -93,17 +94,17 @@ class Encode(Protocol):
         self,
         params: PyTree,
         model_state: PyTree,
-        images: jax.Array,
+        images: Array,
         *,
         train: bool,
-        key: jax.Array | None = None,
+        key: Array | None = None,
     ) -> tuple[PyTree, PyTree]: ...
 
 
-Loss = Callable[[PyTree, PyTree, PyTree, Batch, jax.Array, jax.Array], tuple[jax.Array, Aux]]
-Embed = Callable[[PyTree, PyTree, jax.Array], jax.Array]
+Loss = Callable[[PyTree, PyTree, PyTree, Batch, Array, Array], tuple[Array, Aux]]
+Embed = Callable[[PyTree, PyTree, Array], Array]
 Teach = Callable[[PyTree, PyTree, PyTree], Teaching]
-Distance = Literal["cosine", "euclidean"] | Callable[[jax.Array, jax.Array], jax.Array]
+Distance = Literal["cosine", "euclidean"] | Callable[[Array, Array], Array]
 
 
 def no_classes(path: tuple[str, ...]) -> int | None:
@@ -158,7 +159,7 @@ class Hooks(NamedTuple):
 
     after: Callable[[PyTree, PyTree, PyTree], PyTree] | None = None
     fill: Callable[..., PyTree] | None = None
-    refine: Callable[..., jax.Array] | None = None
+    refine: Callable[..., Array] | None = None
     refresh: Refresh | None = None
     teach: Teach | None = None
     diagnose: Callable[..., dict[str, float]] | None = None
@@ -191,7 +192,7 @@ class Method(NamedTuple):
       hooks: optional parts of the method.
     """
 
-    init: Callable[[jax.Array, Batch], tuple[PyTree, PyTree]]
+    init: Callable[[Array, Batch], tuple[PyTree, PyTree]]
     encode: Encode
     loss: Loss
     embed: Embed
@@ -213,11 +214,11 @@ def map_functions(wrap: Callable[[Any], Any], method: Method) -> Method:
     )
 
 
-def teaching(method: Method) -> Callable[[PyTree, PyTree, jax.Array], Teaching]:
+def teaching(method: Method) -> Callable[[PyTree, PyTree, Array], Teaching]:
     """(params, model_state, images uint8 [B, H, W, 3]) -> Teaching of a trained model: `teach`, or
     its embedding."""
 
-    def outputs(params: PyTree, model_state: PyTree, images: jax.Array) -> Teaching:
+    def outputs(params: PyTree, model_state: PyTree, images: Array) -> Teaching:
         if method.hooks.teach is None:
             return Teaching(method.embed(params, model_state, images))
         encoded, _ = method.encode(params, model_state, images[None], train=False)

@@ -26,6 +26,7 @@ from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
@@ -68,22 +69,22 @@ class Config:
 FLOOR = 1e-30  # lower bound of the support, which is 0 if an embedding is constant
 
 
-def similarity(embeddings: jax.Array) -> jax.Array:
+def similarity(embeddings: Array) -> Array:
     """W [N, N]: Pearson correlations of embeddings [N, D], with negative values set to 0."""
     x = at_least_float32(embeddings)
     x = unit(x - x.mean(axis=1, keepdims=True))
     return jax.nn.relu(pairwise.inner_products(x, x))
 
 
-def anchor_mask(labels: jax.Array, count: int) -> jax.Array:
+def anchor_mask(labels: Array, count: int) -> Array:
     """Marks the first `count` images of each class: labels int [N] -> bool [N]."""
     rank = jnp.tril(pairwise.same_class(labels), -1).sum(axis=1)
     return rank < count
 
 
 def replicator_dynamics(
-    log_p: jax.Array, w: jax.Array, labels: jax.Array, anchors: jax.Array, iterations: int
-) -> jax.Array:
+    log_p: Array, w: Array, labels: Array, anchors: Array, iterations: int
+) -> Array:
     """log X(t_end) [N, C] from log X(0) [N, C], in the log domain so that probabilities near 0 keep
     their gradient.
 
@@ -98,9 +99,7 @@ def replicator_dynamics(
     return log_p
 
 
-def group_loss(
-    logits: jax.Array, embeddings: jax.Array, labels: jax.Array, config: Config
-) -> jax.Array:
+def group_loss(logits: Array, embeddings: Array, labels: Array, config: Config) -> Array:
     """-log X(t_end)_{i, y_i} of each image, float [N], from logits [N, C] and f [N, D]; 0 for an
     anchor."""
     anchors = anchor_mask(labels, config.anchors)
@@ -115,7 +114,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     embedding = heads.Embedding(config.embedding_dim, config.pooling)
     classifier = Dense(data.classes)
 
-    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+    def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)
         params, model_state = heads.init(backbone, embedding, keys, batch)
         x = functional.struct(1, config.embedding_dim or backbone.channels)
@@ -125,13 +124,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     encode = heads.encoder(backbone, embedding)
 
     def loss(
-        params: PyTree,
-        model_state: PyTree,
-        encoded: jax.Array,
-        batch: Batch,
-        step: jax.Array,
-        key: jax.Array,
-    ) -> tuple[jax.Array, Aux]:
+        params: PyTree, model_state: PyTree, encoded: Array, batch: Batch, step: Array, key: Array
+    ) -> tuple[Array, Aux]:
         logits: PyTree = classifier.apply({"params": params["classifier"]}, encoded)
         group = group_loss(logits, encoded, batch.labels, config).mean()
         classification = cross_entropy(logits, batch.labels).mean()

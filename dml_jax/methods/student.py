@@ -29,7 +29,7 @@ from typing import Annotated, Literal
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax
+from jax import Array, lax
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
@@ -84,7 +84,7 @@ class Config:
         )
 
 
-def relative_distances(embeddings: jax.Array) -> jax.Array:
+def relative_distances(embeddings: Array) -> Array:
     """d [N, N] between the rows of embeddings [N, D]; its mean is 1, or 0 if all rows are equal."""
     # Fused: [N, N, D] is never stored.
     distances = optax.losses.huber_loss(embeddings[:, None, :], embeddings[None, :, :]).sum(axis=-1)
@@ -112,9 +112,7 @@ def check_teacher(teaching: Teaching, classes: int, config: Config) -> None:
         raise ConfigError(f"method.teacher={config.teacher!r}: {problem}")
 
 
-def teacher_loss(
-    embeddings: jax.Array, logits: jax.Array, teaching: Teaching, config: Config
-) -> jax.Array:
+def teacher_loss(embeddings: Array, logits: Array, teaching: Teaching, config: Config) -> Array:
     """The teacher's term of L before its weight, from f [B, D] of unit length and z [B, C] ->
     scalar."""
     f, f_teacher = at_least_float32(embeddings), at_least_float32(teaching.embeddings)
@@ -139,7 +137,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     embedding = heads.Embedding(config.embedding_dim, config.pooling)
     auxiliary = Dense(data.classes)
 
-    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+    def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)
         params, model_state = heads.init(backbone, embedding, keys, batch)
         params["auxiliary"], _ = functional.init(
@@ -150,13 +148,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     encode = heads.encoder(backbone, embedding)
 
     def loss(
-        params: PyTree,
-        model_state: PyTree,
-        encoded: jax.Array,
-        batch: Batch,
-        step: jax.Array,
-        key: jax.Array,
-    ) -> tuple[jax.Array, Aux]:
+        params: PyTree, model_state: PyTree, encoded: Array, batch: Batch, step: Array, key: Array
+    ) -> tuple[Array, Aux]:
         assert batch.teacher is not None
         teaching = lax.stop_gradient(batch.teacher(batch.images[0]))
         check_teacher(teaching, data.classes, config)

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from dml_jax import config as configs
 from dml_jax import drawing
@@ -33,7 +34,7 @@ def reason_not_to(run: FigureInput) -> str:
     )
 
 
-def correlations(prototypes: jax.Array, maps: jax.Array) -> jax.Array:
+def correlations(prototypes: Array, maps: Array) -> Array:
     """Weights of the residuals of feature maps [N, h, w, L] to prototypes [K, L]: float [N, h, w,
     K], not negative."""
     return jax.nn.softplus(

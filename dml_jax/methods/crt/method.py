@@ -28,6 +28,7 @@ from typing import Annotated, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, uniform_fan_in
@@ -101,7 +102,7 @@ class Config:
 BRANCHES = ("branch1", "branch2")
 
 
-def coded_residuals(prototypes: jax.Array, features: jax.Array) -> jax.Array:
+def coded_residuals(prototypes: Array, features: Array) -> Array:
     """Equation 1 without forming [N, P, K, L]: sum_j s_kj x_j - (sum_j s_kj) c_k.
 
     Prototypes [K, L] and features [N, P, L] -> r [N, K, L], a sum over positions, whose scale grows
@@ -121,7 +122,7 @@ class GammaHidden(nn.Module):
     features: int
 
     @nn.compact
-    def __call__(self, residuals: jax.Array) -> jax.Array:
+    def __call__(self, residuals: Array) -> Array:
         """Residuals r [N, K, L] -> [N, K, h]."""
         kernel, bias = _stacked_layers(self, self.count, residuals.shape[-1], self.features)
         shared = self.count == 1
@@ -141,7 +142,7 @@ class GammaOutput(nn.Module):
     features: int
 
     @nn.compact
-    def __call__(self, activations: jax.Array) -> jax.Array:
+    def __call__(self, activations: Array) -> Array:
         """Activations [N, K, h] -> f [N, d], not normalised."""
         n, k, h = activations.shape
         kernel, bias = _stacked_layers(self, self.count, h, self.features)
@@ -154,7 +155,7 @@ class GammaOutput(nn.Module):
 
 def _stacked_layers(
     module: nn.Module, count: int, inputs: int, outputs: int
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Array, Array]:
     """Parameters of `count` linear layers, initialised like torch.nn.Linear: kernel [count, inputs,
     outputs], bias."""
     init = uniform_fan_in(inputs)
@@ -174,9 +175,7 @@ class Branch(nn.Module):
     index: int
 
     @nn.compact
-    def __call__(
-        self, features: jax.Array, shared: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array | None]:
+    def __call__(self, features: Array, shared: Array | None = None) -> tuple[Array, Array | None]:
         """Features [N, P, L] -> (f [N, d], hidden activations [N, K, h] or None).
 
         `shared` are the hidden activations of the other branch, used instead of this branch's own
@@ -201,7 +200,7 @@ class Branches(nn.Module):
     config: Config
 
     @nn.compact
-    def __call__(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, features: Array) -> tuple[Array, Array]:
         """Feature maps [N, P, L] or [N, h, w, L] -> f1 [N, d1], f2 [N, d2], not normalised."""
         features = features.reshape(features.shape[0], -1, features.shape[-1])
         f1, hidden = Branch(self.config, 0, name=BRANCHES[0])(features)
@@ -210,7 +209,7 @@ class Branches(nn.Module):
         return f1, f2
 
 
-def diversity(prototypes: jax.Array) -> jax.Array:
+def diversity(prototypes: Array) -> Array:
     """Equation 3: mean absolute cosine between different prototypes [K, L]; 0 if there is only
     one."""
     k = len(prototypes)
@@ -218,9 +217,7 @@ def diversity(prototypes: jax.Array) -> jax.Array:
     return jnp.sum(correlation, where=~jnp.eye(k, dtype=bool)) / max(k * (k - 1), 1)
 
 
-def consistency(
-    similarity1: jax.Array, similarity2: jax.Array, kind: Literal["mean", "sum"]
-) -> jax.Array:
+def consistency(similarity1: Array, similarity2: Array, kind: Literal["mean", "sum"]) -> Array:
     """Equation 5 for the similarity matrices [N, N] of the two branches: mean or sum of |S(1) -
     S(2)|."""
     difference = jnp.abs(similarity1 - similarity2)
@@ -228,11 +225,8 @@ def consistency(
 
 
 def loss(
-    prototypes: Sequence[jax.Array],
-    embeddings: tuple[jax.Array, jax.Array],
-    labels: jax.Array,
-    config: Config,
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+    prototypes: Sequence[Array], embeddings: tuple[Array, Array], labels: Array, config: Config
+) -> tuple[Array, dict[str, Array]]:
     """(L, terms) of a batch: the terms are the losses before their weights, and the number of mined
     pairs per branch.
 
@@ -255,7 +249,7 @@ def loss(
     return total, terms
 
 
-def own_prototypes(params: PyTree) -> list[jax.Array]:
+def own_prototypes(params: PyTree) -> list[Array]:
     """The prototypes [K, L] of each branch in `params` that has its own."""
     return [params[branch]["prototypes"] for branch in BRANCHES if "prototypes" in params[branch]]
 
@@ -265,23 +259,18 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     data.check_classes(2, "method.name='crt'")
     branches = Branches(config)
 
-    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+    def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         return heads.init(backbone, branches, jax.random.split(key), batch)
 
     encode = heads.encoder(backbone, branches)
 
     def batch_loss(
-        params: PyTree,
-        model_state: PyTree,
-        encoded: PyTree,
-        batch: Batch,
-        step: jax.Array,
-        key: jax.Array,
-    ) -> tuple[jax.Array, Aux]:
+        params: PyTree, model_state: PyTree, encoded: PyTree, batch: Batch, step: Array, key: Array
+    ) -> tuple[Array, Aux]:
         value, terms = loss(own_prototypes(params), encoded, batch.labels, config)
         return value, Aux(model_state, terms)
 
-    def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+    def embed(params: PyTree, model_state: PyTree, images: Array) -> Array:
         branches, _ = encode(params, model_state, images[None], train=False)
         return unit(
             branches[BRANCHES.index(config.tested_branch)]

@@ -23,7 +23,7 @@ import math
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.layers import Dense
@@ -50,12 +50,12 @@ class Psi(nn.Module):
     hidden_dim: int
 
     @nn.compact
-    def __call__(self, embeddings: jax.Array) -> jax.Array:
+    def __call__(self, embeddings: Array) -> Array:
         hidden = jax.nn.relu(Dense(self.hidden_dim, name="hidden")(embeddings))
         return Dense(embeddings.shape[-1], name="output")(hidden)
 
 
-def loss_init(key: jax.Array, config: Config, classes: int) -> dict[str, PyTree]:
+def loss_init(key: Array, config: Config, classes: int) -> dict[str, PyTree]:
     """Parameters of the losses: "beta" [C] of each ranking task, "psi" of each direction."""
     params: dict[str, PyTree] = {}
     if config.base == "margin":
@@ -72,7 +72,7 @@ def loss_init(key: jax.Array, config: Config, classes: int) -> dict[str, PyTree]
 
 
 def mine(
-    key: jax.Array, embeddings: dict[str, jax.Array], labels: jax.Array, config: Config
+    key: Array, embeddings: dict[str, Array], labels: Array, config: Config
 ) -> dict[str, Triplets]:
     """Samples the triplets of every ranking task, each in the task's own embedding [B, D] of unit
     length.
@@ -103,7 +103,7 @@ def mine(
     return triplets
 
 
-def dance_weights(similarities: jax.Array, dim: int, config: Config) -> jax.Array:
+def dance_weights(similarities: Array, dim: int, config: Config) -> Array:
     """w [B, K] of the queue entries, without gradient, from the cosines q_i m_j, float [B, K], of D
     = `dim` dimensions.
 
@@ -124,12 +124,8 @@ def dance_weights(similarities: jax.Array, dim: int, config: Config) -> jax.Arra
 
 
 def dance(
-    queries: jax.Array,
-    keys: jax.Array,
-    queue: jax.Array,
-    temperature: jax.Array | float,
-    config: Config,
-) -> jax.Array:
+    queries: Array, keys: Array, queue: Array, temperature: Array | float, config: Config
+) -> Array:
     """Distance-adapted noise-contrastive estimation of each sample, float [B] (Eq. 6; plain NCE
     with dance="off").
 
@@ -149,12 +145,12 @@ def dance(
             return log_negatives - positive
 
 
-def reverse_gradient(x: jax.Array) -> jax.Array:
+def reverse_gradient(x: Array) -> Array:
     """R: the identity with a gradient of opposite sign."""
     return 2 * lax.stop_gradient(x) - x
 
 
-def correlation(psi: PyTree, source: jax.Array, target: jax.Array, config: Config) -> jax.Array:
+def correlation(psi: PyTree, source: Array, target: Array, config: Config) -> Array:
     """c(R(a), R(b)) of the embeddings [B, D] of two tasks -> scalar; `psi` are parameters of
     `Psi`."""
     source, target = (
@@ -172,13 +168,8 @@ def correlation(psi: PyTree, source: jax.Array, target: jax.Array, config: Confi
 
 
 def ranking_loss(
-    params: PyTree,
-    task: str,
-    embeddings: jax.Array,
-    labels: jax.Array,
-    triplets: Triplets,
-    config: Config,
-) -> jax.Array:
+    params: PyTree, task: str, embeddings: Array, labels: Array, triplets: Triplets, config: Config
+) -> Array:
     """The loss of a task's triplets -> scalar; `params`, `embeddings`, `labels` as in `loss`."""
     match config.base:
         case "margin":
@@ -194,13 +185,13 @@ def ranking_loss(
 
 def loss(
     params: PyTree,
-    embeddings: dict[str, jax.Array],
-    labels: jax.Array,
+    embeddings: dict[str, Array],
+    labels: Array,
     triplets: dict[str, Triplets],
-    keys: jax.Array | None,
-    queue: jax.Array | None,
+    keys: Array | None,
+    queue: Array | None,
     config: Config,
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+) -> tuple[Array, dict[str, Array]]:
     """(L, terms) of Eq. 7: the loss of each task before its weight, and "decorrelation" including
     rho and its sign.
 
@@ -230,7 +221,7 @@ def loss(
     ), terms
 
 
-def ensemble(embeddings: dict[str, jax.Array], config: Config) -> jax.Array:
+def ensemble(embeddings: dict[str, Array], config: Config) -> Array:
     """Test-time embedding [B, tasks * D]: the weighted unit embeddings [B, D], concatenated and
     normalised."""
     weighted = [

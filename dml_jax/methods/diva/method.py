@@ -6,7 +6,7 @@ from functools import partial
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
@@ -31,7 +31,7 @@ from dml_jax.methods.diva.self_supervision import Encoded
 from dml_jax.numerics import unit
 
 AVERAGED = ("backbone", "heads")  # subtrees of the parameters that the key network averages
-Miner = Callable[[jax.Array, dict[str, jax.Array], Batch], dict[str, Triplets]]
+Miner = Callable[[Array, dict[str, Array], Batch], dict[str, Triplets]]
 
 
 class Heads(nn.Module):
@@ -41,7 +41,7 @@ class Heads(nn.Module):
     dim: int
 
     @nn.compact
-    def __call__(self, features: jax.Array) -> dict[str, jax.Array]:
+    def __call__(self, features: Array) -> dict[str, Array]:
         """Pooled features [B, K] -> embeddings [B, dim] of unit length by task."""
         return {task: unit(Dense(self.dim, name=task)(features)) for task in self.tasks}
 
@@ -79,7 +79,7 @@ def build(
     average = heads.Embedding(0, "avg")
     pool = heads.encoder(backbone, average)
 
-    def selfsimilarity(params: PyTree, features: jax.Array) -> jax.Array:
+    def selfsimilarity(params: PyTree, features: Array) -> Array:
         """The selfsimilarity embedding [B, D] of features [B, K]; `params` belong to all heads."""
         layer = Heads(("selfsimilarity",), config.embedding_dim)
         return functional.apply(layer, params, {}, features)[0]["selfsimilarity"]
@@ -89,12 +89,12 @@ def build(
         network = {name: params[name] for name in AVERAGED} | {"stats": model_state["backbone"]}
         return jax.tree.map(jnp.copy, network)
 
-    def key_outputs(network: PyTree, images: jax.Array) -> jax.Array:
+    def key_outputs(network: PyTree, images: Array) -> Array:
         """Keys [B, D] of images [B, H, W, 3] by the key network."""
         features, _ = pool(network, {"backbone": network["stats"]}, images[None], train=False)
         return selfsimilarity(network["heads"], features)
 
-    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+    def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         height, width = batch.images.shape[2:4]
         if task == "rotnet" and height != width:
             raise ConfigError(
@@ -118,12 +118,7 @@ def build(
         return params | task_params, model_state | task_state
 
     def encode(
-        params: PyTree,
-        model_state: PyTree,
-        images: jax.Array,
-        *,
-        train: bool,
-        key: jax.Array | None = None,
+        params: PyTree, model_state: PyTree, images: Array, *, train: bool, key: Array | None = None
     ) -> tuple[Encoded, PyTree]:
         key_first, key_second, key_turns = (
             (None, None, None) if key is None else jax.random.split(key, 3)
@@ -133,7 +128,7 @@ def build(
         if not train:
             return encoded, next_state
 
-        def second_pass(images: jax.Array) -> jax.Array:
+        def second_pass(images: Array) -> Array:
             """Features of further images; the other tasks' batch statistics do not depend on
             them."""
             return pool(params, model_state, images[None], train=True, key=key_second)[0]
@@ -153,13 +148,8 @@ def build(
         return encoded, next_state
 
     def loss(
-        params: PyTree,
-        model_state: PyTree,
-        encoded: Encoded,
-        batch: Batch,
-        step: jax.Array,
-        key: jax.Array,
-    ) -> tuple[jax.Array, Aux]:
+        params: PyTree, model_state: PyTree, encoded: Encoded, batch: Batch, step: Array, key: Array
+    ) -> tuple[Array, Aux]:
         triplets = mine(key, lax.stop_gradient(encoded.embeddings), batch)
         value, terms = equations.loss(
             params,
@@ -178,11 +168,11 @@ def build(
             value = value + config.alpha_selfsimilarity * term
         return value, Aux(model_state, terms, carry=encoded.keys)
 
-    def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+    def embed(params: PyTree, model_state: PyTree, images: Array) -> Array:
         encoded, _ = encode(params, model_state, images[None], train=False)
         return equations.ensemble(encoded.embeddings, config)
 
-    def after(params: PyTree, model_state: PyTree, keys: jax.Array) -> PyTree:
+    def after(params: PyTree, model_state: PyTree, keys: Array) -> PyTree:
         network = model_state["key"]
         averages = {
             name: moving_average(network[name], params[name], config.momentum) for name in AVERAGED
@@ -195,7 +185,7 @@ def build(
 
     def fill(params: PyTree, model_state: PyTree, batches: Iterable[Batch]) -> PyTree:
         @jax.jit
-        def push(network: PyTree, queue: jax.Array, images: jax.Array) -> jax.Array:
+        def push(network: PyTree, queue: Array, images: Array) -> Array:
             return enqueue(queue, key_outputs(network, images))
 
         network = key_network(
@@ -210,7 +200,7 @@ def build(
             f"{filled} images cannot fill a queue of {len(queue)}: lower method.queue_batches"
         )
 
-    def pooled_features(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+    def pooled_features(params: PyTree, model_state: PyTree, images: Array) -> Array:
         return pool(params, model_state, images[None], train=False)[0]
 
     groups = GROUPS + (("classifier",) if task in CLASSIFIERS else ())

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.typing import Dtype
-from jax import lax
+from jax import Array, lax
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.layers import Dense, normal
@@ -51,22 +51,22 @@ class Encoded(NamedTuple):
     """Outputs of `Method.encode`, one row per image; optional ones are set in training, for the
     task that uses them."""
 
-    features: jax.Array  # float [B, K], pooled features of the first views
-    embeddings: dict[str, jax.Array]  # float [B, D] of unit length by task, of the first views
+    features: Array  # float [B, K], pooled features of the first views
+    embeddings: dict[str, Array]  # float [B, D] of unit length by task, of the first views
     # DaNCE: float [B, D] of unit length, selfsimilarity embeddings of the second views by the key
     # network.
-    keys: jax.Array | None = None
+    keys: Array | None = None
     # "spread": float [B, D] of unit length, selfsimilarity embeddings of the second views.
-    second_views: jax.Array | None = None
-    rotated: jax.Array | None = (
+    second_views: Array | None = None
+    rotated: Array | None = (
         None  # "rotnet": float [B, K], pooled features of the rotated first views
     )
-    turns: jax.Array | None = None  # "rotnet": int [B], quarter turns of each image
+    turns: Array | None = None  # "rotnet": int [B], quarter turns of each image
 
 
 def instance_discrimination(
-    embeddings: jax.Array, memory: jax.Array, index: jax.Array, temperature: float
-) -> jax.Array:
+    embeddings: Array, memory: Array, index: Array, temperature: float
+) -> Array:
     """-log exp(v_i f / t) / sum_n exp(v_n f / t) of each sample, float [B]; the sum is over all N
     images, not a sample.
 
@@ -79,9 +79,7 @@ def instance_discrimination(
     return cross_entropy(cosines / temperature, index)
 
 
-def update_memory(
-    memory: jax.Array, embeddings: jax.Array, index: jax.Array, momentum: float
-) -> jax.Array:
+def update_memory(memory: Array, embeddings: Array, index: Array, momentum: float) -> Array:
     """The memory [N, D] after a batch of embeddings [B, D] of rows `index` [B]: moving averages of
     unit length.
 
@@ -95,7 +93,7 @@ def update_memory(
     )  # repeated rows get equal values: the order of writes does not matter
 
 
-def spread(first: jax.Array, second: jax.Array, temperature: float) -> jax.Array:
+def spread(first: Array, second: Array, temperature: float) -> Array:
     """Instance discrimination within a batch: each view is matched with the other view of its
     image.
 
@@ -120,20 +118,18 @@ def spread(first: jax.Array, second: jax.Array, temperature: float) -> jax.Array
     return jnp.sum(jnp.where(other, -logits, -jnp.log1p(-wrong)), axis=1)
 
 
-def random_turns(key: jax.Array, count: int) -> jax.Array:
+def random_turns(key: Array, count: int) -> Array:
     """Random quarter turns int [count]: each of 0 to 3 equally often, up to one."""
     return jax.random.permutation(key, jnp.arange(count) % TURNS)
 
 
-def rotate(images: jax.Array, turns: jax.Array) -> jax.Array:
+def rotate(images: Array, turns: Array) -> Array:
     """Rotates square images [B, H, H, 3] counter-clockwise by `turns` [B] quarter turns."""
     turned = jnp.stack([jnp.rot90(images, turn, axes=(1, 2)) for turn in range(TURNS)])
     return turned[turns, jnp.arange(len(images))]
 
 
-def normal_inverse_fan_in(
-    key: jax.Array, shape: tuple[int, ...], dtype: Dtype = jnp.float32
-) -> jax.Array:
+def normal_inverse_fan_in(key: Array, shape: tuple[int, ...], dtype: Dtype = jnp.float32) -> Array:
     """N(0, 1 / inputs^2) for a kernel [inputs, outputs], as DeepCluster's classifier is
     initialised."""
     return normal(key, shape, 1 / shape[0]).astype(dtype)
@@ -154,7 +150,7 @@ def principal_components(features: np.ndarray, dim: int) -> np.ndarray:
 
 
 def recluster(
-    params: PyTree, model_state: PyTree, features: np.ndarray, key: jax.Array, config: Config
+    params: PyTree, model_state: PyTree, features: np.ndarray, key: Array, config: Config
 ) -> tuple[PyTree, PyTree]:
     """(params, model_state) with new cluster labels of all training images and a re-initialised
     classifier.
@@ -177,7 +173,7 @@ def recluster(
 
 
 def init(
-    key: jax.Array, config: Config, channels: int, images: int
+    key: Array, config: Config, channels: int, images: int
 ) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
     """(params, model_state) of the self-supervised task, for K = `channels` features and N =
     `images`."""
@@ -194,8 +190,8 @@ def init(
 
 
 def loss(
-    task: Figure4Task, params: PyTree, model_state: PyTree, encoded: Encoded, index: jax.Array
-) -> tuple[jax.Array, PyTree]:
+    task: Figure4Task, params: PyTree, model_state: PyTree, encoded: Encoded, index: Array
+) -> tuple[Array, PyTree]:
     """(loss, model_state) of the task on a batch with the positions `index` [B] in the training
     split."""
     match task:

@@ -23,6 +23,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
@@ -76,7 +77,7 @@ class Embedding(nn.Module):
     config: Config
 
     @nn.compact
-    def __call__(self, features: jax.Array) -> jax.Array:
+    def __call__(self, features: Array) -> Array:
         """Feature map [B, h, w, K] -> [B, D]."""
         zeros = nn.initializers.zeros_init()
         layer = Dense(
@@ -94,7 +95,7 @@ class Distributions(nn.Module):
     config: Config
 
     @nn.compact
-    def __call__(self, embeddings: jax.Array) -> jax.Array:
+    def __call__(self, embeddings: Array) -> Array:
         """Embeddings [N, D] -> distances d [N, C]."""
         shape, init = (
             (self.classes, self.config.embedding_dim),
@@ -104,9 +105,7 @@ class Distributions(nn.Module):
         return distances(embeddings, means, log_vars, self.config.distance)
 
 
-def distances(
-    embeddings: jax.Array, means: jax.Array, log_vars: jax.Array, kind: Distance
-) -> jax.Array:
+def distances(embeddings: Array, means: Array, log_vars: Array, kind: Distance) -> Array:
     """d(i, c) between samples [N, D] and classes [C, D] -> [N, C], after L2 normalisation of
     samples and means.
 
@@ -138,8 +137,8 @@ def distances(
 
 
 def distribution_loss(
-    d: jax.Array, labels: jax.Array, *, tau: float, drop_underflow: bool = False
-) -> jax.Array:
+    d: Array, labels: Array, *, tau: float, drop_underflow: bool = False
+) -> Array:
     """L_D: mean over the samples of -log softmax(-tau d)_y, d [N, C].
 
     `drop_underflow` leaves out samples whose probability is 0 in the precision of d, even with
@@ -154,7 +153,7 @@ def distribution_loss(
     return -jnp.sum(jnp.where(kept, log_p, 0)) / jnp.maximum(kept.sum(), 1)
 
 
-def incidence(d: jax.Array, labels: jax.Array, *, alpha: float) -> tuple[jax.Array, jax.Array]:
+def incidence(d: Array, labels: Array, *, alpha: float) -> tuple[Array, Array]:
     """Semantic tuplets, with one column per sample instead of one per class in the batch.
 
     The columns of a class are equal; weighted by 1 / (their number) they act as the one hyperedge
@@ -169,17 +168,17 @@ class Propagation(NamedTuple):
     """G = S diag(e) S^T in factors: devices that share the rows of S exchange no [N, N] and compute
     no N^3."""
 
-    scaled: jax.Array  # S = Dv^-1/2 H, float [N, E]
-    edges: jax.Array  # e, the diagonal of W De^-1, float [E]
+    scaled: Array  # S = Dv^-1/2 H, float [N, E]
+    edges: Array  # e, the diagonal of W De^-1, float [E]
 
-    def times(self, x: jax.Array) -> jax.Array:
+    def times(self, x: Array) -> Array:
         """X [N, D] -> G X."""
         return product(
             "ne,ed->nd", self.scaled, self.edges[:, None] * product("ne,nd->ed", self.scaled, x)
         )
 
 
-def propagation(h: jax.Array, weights: jax.Array) -> Propagation:
+def propagation(h: Array, weights: Array) -> Propagation:
     """G from the incidence H [N, E] and the weights [E] of its hyperedges."""
     vertex = jax.lax.rsqrt(h @ weights)  # Dv^-1/2
     return Propagation(h * vertex[:, None], weights / h.sum(axis=0))
@@ -192,7 +191,7 @@ class Layer(nn.Module):
     features: int
 
     @nn.compact
-    def __call__(self, x: jax.Array, g: Propagation) -> jax.Array:
+    def __call__(self, x: Array, g: Propagation) -> Array:
         """X [N, D] -> [N, features]."""
         init = uniform_fan_in(x.shape[1])
         kernel = self.param("kernel", init, (x.shape[1], self.features))
@@ -209,7 +208,7 @@ class Block(nn.Module):
     features: int
 
     @nn.compact
-    def __call__(self, x: jax.Array, g: Propagation, train: bool) -> jax.Array:
+    def __call__(self, x: Array, g: Propagation, train: bool) -> Array:
         """X_l [N, D] -> X_{l+1} [N, features]."""
         x = Layer(self.features, name="theta")(x, g)
         return jax.nn.leaky_relu(BatchNorm(name="bn")(x, train), 0.1)
@@ -222,7 +221,7 @@ class HypergraphNetwork(nn.Module):
     config: Config
 
     @nn.compact
-    def __call__(self, x: jax.Array, g: Propagation, train: bool) -> jax.Array:
+    def __call__(self, x: Array, g: Propagation, train: bool) -> Array:
         """Embeddings X [N, D] -> logits [N, C]."""
         for layer in range(1, self.config.hidden_layers + 1):
             x = Block(self.config.hidden_dim, name=f"block{layer}")(x, g, train)
@@ -230,8 +229,8 @@ class HypergraphNetwork(nn.Module):
 
 
 def classify(
-    params: PyTree, stats: PyTree, x: jax.Array, g: Propagation, config: Config, *, train: bool
-) -> tuple[jax.Array, PyTree]:
+    params: PyTree, stats: PyTree, x: Array, g: Propagation, config: Config, *, train: bool
+) -> tuple[Array, PyTree]:
     """The hypergraph network on embeddings [N, D] -> (logits [N, C], batch statistics by block)."""
     network = HypergraphNetwork(params["output"]["kernel"].shape[1], config)
     nested = {block: {"bn": values} for block, values in stats.items()}
@@ -240,8 +239,8 @@ def classify(
 
 
 def loss(
-    params: PyTree, stats: PyTree, embeddings: jax.Array, labels: jax.Array, config: Config
-) -> tuple[jax.Array, tuple[PyTree, dict[str, jax.Array]]]:
+    params: PyTree, stats: PyTree, embeddings: Array, labels: Array, config: Config
+) -> tuple[Array, tuple[PyTree, dict[str, Array]]]:
     """(L, (stats, terms)) of a batch of embeddings [N, D].
 
     `params` are "distributions" and "hgnn"; `stats` the hypergraph network's batch statistics, by
@@ -261,7 +260,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     """HIST on a backbone."""
     embedding = Embedding(config)
 
-    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+    def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 4)
         size, x = len(batch.labels), functional.struct(len(batch.labels), config.embedding_dim)
         params, model_state = heads.init(backbone, embedding, keys, batch)
@@ -276,13 +275,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     encode = heads.encoder(backbone, embedding)
 
     def batch_loss(
-        params: PyTree,
-        model_state: PyTree,
-        encoded: jax.Array,
-        batch: Batch,
-        step: jax.Array,
-        key: jax.Array,
-    ) -> tuple[jax.Array, Aux]:
+        params: PyTree, model_state: PyTree, encoded: Array, batch: Batch, step: Array, key: Array
+    ) -> tuple[Array, Aux]:
         value, (stats, terms) = loss(params, model_state["hgnn"], encoded, batch.labels, config)
         return value, Aux({**model_state, "hgnn": stats}, terms)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from dml_jax import drawing
 from dml_jax.backbones import functional
@@ -167,15 +168,15 @@ def gradient_norms(
     network: MessagePassingNetwork,
     params: PyTree,
     model_state: PyTree,
-    images: jax.Array,
-    labels: jax.Array,
-    anchors: jax.Array,
-) -> jax.Array:
+    images: Array,
+    labels: Array,
+    anchors: Array,
+) -> Array:
     """Influence of all images uint8 [1, B, H, W, 3] on the predictions for those at `anchors` int
     [A]: float [A, B]."""
     stats = {"neck": model_state["neck"]}
 
-    def log_probability(pixels: jax.Array, anchor: jax.Array) -> jax.Array:
+    def log_probability(pixels: Array, anchor: Array) -> Array:
         embeddings, _ = method.encode(params, model_state, pixels, train=False)
         (_, logits), _ = functional.apply(network, params["mpn"], stats, embeddings, False)
         return jax.nn.log_softmax(logits[anchor] / network.config.temperature)[labels[anchor]]

@@ -31,7 +31,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
@@ -117,7 +117,7 @@ class Config:
 NODES = 2048  # nodes refined at once at test time
 
 
-def attention(queries: jax.Array, keys: jax.Array, equations: Equations) -> jax.Array:
+def attention(queries: Array, keys: Array, equations: Equations) -> Array:
     """Attention weights a [..., M, R, S] (eq. 3) from W_q h of R receivers and W_k h of S senders,
     [..., M, d / M]."""
     heads, size = queries.shape[-2:]
@@ -132,9 +132,7 @@ class MessagePassingLayer(nn.Module):
     config: Config
 
     @nn.compact
-    def __call__(
-        self, receivers: jax.Array, senders: jax.Array, train: bool
-    ) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, receivers: Array, senders: Array, train: bool) -> tuple[Array, Array]:
         """(updated receivers [..., R, d], attention weights before dropout [..., M, R, S]) from
         senders [..., S, d]."""
         d, printed = self.config.embedding_dim, self.config.equations == "paper"
@@ -178,20 +176,20 @@ class MessagePassingNetwork(nn.Module):
             self.neck = BatchNorm(use_bias=False)
             self.classifier = Dense(self.classes, use_bias=False, kernel_init=normal_init(0.001))
 
-    def __call__(self, embeddings: jax.Array, train: bool) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, embeddings: Array, train: bool) -> tuple[Array, Array]:
         """Embeddings f [N, d] of any norm -> (refined nodes [N, d] or [N, L d], logits [N, C])."""
         refined = readout(self.propagate(self.initial_nodes(embeddings), train=train), self.config)
         return refined, self.classify(refined, train)
 
-    def initial_nodes(self, embeddings: jax.Array) -> jax.Array:
+    def initial_nodes(self, embeddings: Array) -> Array:
         """Embeddings f [N, d] of any norm -> h^0 [N, d]."""
         if self.config.equations == "paper":
             return at_least_float32(embeddings)
         return self.projection(unit(embeddings))
 
     def propagate(
-        self, nodes: jax.Array, *, first: int | None = None, train: bool = False
-    ) -> list[tuple[jax.Array, jax.Array]]:
+        self, nodes: Array, *, first: int | None = None, train: bool = False
+    ) -> list[tuple[Array, Array]]:
         """(h^l, attention weights) of each layer l, from nodes h^0 [N, d].
 
         With `first`, the last layer computes only the first nodes, and only those are returned.
@@ -203,14 +201,14 @@ class MessagePassingNetwork(nn.Module):
             outputs.append((nodes[:first], weights))
         return outputs
 
-    def classify(self, refined: jax.Array, train: bool) -> jax.Array:
+    def classify(self, refined: Array, train: bool) -> Array:
         """Refined nodes [N, d] or [N, L d] -> logits [N, C]."""
         return self.classifier(
             refined if self.config.equations == "paper" else self.neck(refined, train)
         )
 
 
-def readout(outputs: list[tuple[jax.Array, jax.Array]], config: Config) -> jax.Array:
+def readout(outputs: list[tuple[Array, Array]], config: Config) -> Array:
     """The refined nodes: h^L [N, d], or h^1 to h^L concatenated [N, L d]; `outputs` as from
     `propagate`."""
     nodes = [h for h, _ in outputs]
@@ -220,11 +218,11 @@ def readout(outputs: list[tuple[jax.Array, jax.Array]], config: Config) -> jax.A
 def loss(
     params: PyTree,
     stats: PyTree,
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     network: MessagePassingNetwork,
-    key: jax.Array | None = None,
-) -> tuple[jax.Array, tuple[PyTree, dict[str, jax.Array]]]:
+    key: Array | None = None,
+) -> tuple[Array, tuple[PyTree, dict[str, Array]]]:
     """(L, (stats, terms)) of a batch of embeddings f [N, d] of any norm.
 
     `params` are "auxiliary" and "mpn", as far as `losses` needs them; `stats` the network's batch
@@ -232,7 +230,7 @@ def loss(
     """
     config, terms = network.config, {}
 
-    def smoothed(logits: jax.Array) -> jax.Array:
+    def smoothed(logits: Array) -> Array:
         return cross_entropy(logits / config.temperature, labels, smoothing=config.smoothing).mean()
 
     if config.losses != "mpn":
@@ -249,11 +247,11 @@ def loss(
 
 def refine(
     params: PyTree,
-    embeddings: jax.Array,
-    batches: jax.Array,
+    embeddings: Array,
+    batches: Array,
     network: MessagePassingNetwork,
     first: int = 1,
-) -> jax.Array:
+) -> Array:
     """Message passing at test time in batches int [B, S] of rows of embeddings [n, d].
 
     Returns the first nodes of each batch, of unit length, [B, first, d] or [B, first, L d].
@@ -261,7 +259,7 @@ def refine(
     variables = {"params": params}
     nodes: PyTree = network.apply(variables, embeddings, method="initial_nodes")
 
-    def refine_one(batch: jax.Array) -> jax.Array:
+    def refine_one(batch: Array) -> Array:
         outputs: PyTree = network.apply(variables, nodes[batch], first=first, method="propagate")
         return unit(readout(outputs, network.config))
 
@@ -280,8 +278,8 @@ def batch_attention(
     network: MessagePassingNetwork,
     params: PyTree,
     model_state: PyTree,
-    images: jax.Array,
-) -> jax.Array:
+    images: Array,
+) -> Array:
     """Attention weights float [layer, head, receiver, sender] of a batch of images uint8 [1, B, H,
     W, 3]."""
     embeddings, _ = encode(params, model_state, images, train=False)
@@ -301,7 +299,7 @@ def attention_statistics(rows: np.ndarray, labels: np.ndarray) -> AttentionStati
     )
 
 
-def normalised(attention: np.ndarray | jax.Array) -> np.ndarray:
+def normalised(attention: np.ndarray | Array) -> np.ndarray:
     """Rows [..., B] divided by their sum, in float64."""
     rows = np.asarray(attention, np.float64)
     return rows / rows.sum(axis=-1, keepdims=True)
@@ -314,7 +312,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     network = MessagePassingNetwork(config, data.classes)
     rule: refinement_batches.Rule = "paper" if config.equations == "paper" else "authors"
 
-    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+    def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 4)
         x = functional.struct(len(batch.labels), config.embedding_dim)
         params, model_state = heads.init(backbone, embedding, keys, batch)
@@ -329,18 +327,13 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     encode = heads.encoder(backbone, embedding)
 
     def batch_loss(
-        params: PyTree,
-        model_state: PyTree,
-        encoded: jax.Array,
-        batch: Batch,
-        step: jax.Array,
-        key: jax.Array,
-    ) -> tuple[jax.Array, Aux]:
+        params: PyTree, model_state: PyTree, encoded: Array, batch: Batch, step: Array, key: Array
+    ) -> tuple[Array, Aux]:
         stats = {"neck": model_state["neck"]}
         value, (stats, terms) = loss(params, stats, encoded, batch.labels, network, key)
         return value, Aux(model_state | stats, terms)
 
-    def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
+    def teach(params: PyTree, model_state: PyTree, encoded: Array) -> Teaching:
         """Refined nodes and their logits."""
         stats = {"neck": model_state["neck"]}
         (refined, logits), _ = functional.apply(network, params["mpn"], stats, encoded, False)
@@ -348,19 +341,19 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
 
     @functools.partial(jax.jit, static_argnames="first")
     def refine_groups(
-        params: PyTree, embeddings: jax.Array, batches: jax.Array, positions: jax.Array, first: int
-    ) -> jax.Array:
+        params: PyTree, embeddings: Array, batches: Array, positions: Array, first: int
+    ) -> Array:
         nodes = refine(params, embeddings, batches, network, first)
         return nodes.reshape(-1, nodes.shape[-1])[positions]
 
     def refine_at_test(
         params: PyTree,
         model_state: PyTree,
-        queries: jax.Array,
-        gallery: jax.Array | None = None,
+        queries: Array,
+        gallery: Array | None = None,
         *,
         groups: Groups | None = None,
-    ) -> jax.Array:
+    ) -> Array:
         if groups is not None:
             positions = np.unique(groups.batches[:, : groups.refined], return_index=True)[
                 1
@@ -389,7 +382,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         )  # these batch statistics belong to the network
 
     def diagnose(
-        params: PyTree, model_state: PyTree, images: jax.Array, labels: np.ndarray
+        params: PyTree, model_state: PyTree, images: Array, labels: np.ndarray
     ) -> dict[str, float]:
         """AttentionStatistics, averaged over layers and heads."""
         rows = normalised(batch_attention(encode, network, params, model_state, images))
