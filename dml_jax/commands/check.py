@@ -74,12 +74,8 @@ def found(path: str, kind: str | None) -> list[tuple[str, str]]:
     if not any(kinds.values()):
         calls = "; ".join(f"{name} {kind.call}" for name, kind in plugins.FUNCTIONS.items())
         raise ConfigError(
-            f"{path}: is no plug-in; a module defines build or load, or functions, which are "
-            "known by "
-            "the "
-            "names "
-            "of "
-            f"their arguments ({calls}); give --kind"
+            f"{path}: is no plug-in; a module defines build or load, or functions, which are known "
+            f"by the names of their arguments ({calls}); give --kind"
         )
     return [(key, of) for key, of in kinds.items() if of]
 

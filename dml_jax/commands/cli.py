@@ -24,16 +24,11 @@ TRUST_CODE = (
 MODELS = "the work directory of a run, a directory of converted weights, or lite0"
 SPLITS = (
     "folders that are splits; auto: those named like some, classes: these are ignored, none: they "
-    "are classes, "
-    "or "
-    "the "
-    "names of three, e.g. train:valid:test"
+    "are classes, or the names of three, e.g. train:valid:test"
 )
 SESSION = (
-    "photographs taken together, which are left out together: by EXIF date, folder in the "
-    "class, name "
-    "or "
-    "column"
+    "photographs taken together, which are left out together: by EXIF date, folder in the class, "
+    "name or column"
 )
 
 
@@ -162,10 +157,8 @@ def add_model(
         flags.add_argument("--scales", metavar="S,S,…", type=scales, default=(1.0,), help=text)
     if runtime:
         text = (
-            "onnxruntime is faster on CPUs; default: onnxruntime if the graph of the model is "
-            "in the cache, "
-            "else "
-            "jax"
+            "onnxruntime is faster on CPUs; default: onnxruntime if the graph of the model is in "
+            "the cache, else jax"
         )
         flags.add_argument("--runtime", choices=("jax", "onnxruntime"), help=text)
 

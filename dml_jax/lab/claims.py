@@ -275,8 +275,7 @@ def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
             if len(different := {line[key] for pair in pairs for line in pair}) > 1:
                 raise ConfigError(
                     f"claim {claim.name}: its rows were run with different {what}, "
-                    f"{', '.join(sorted(different))}; "
-                    "run them again"
+                    f"{', '.join(sorted(different))}; run them again"
                 )
         found, reason = None, f"no study on {data}"
         if len(seeds) >= SEEDS:

@@ -307,9 +307,8 @@ def _check_memory(
             remedy = f"train.chunks={chunks} needs {size / GIB:.1f}"
             break
     raise ConfigError(
-        f"data.batch_size={config.data.batch_size}: the training step needs {needed / GIB:.1f} "
-        "GiB of the "
-        f"{available / GIB:.1f} of {topology.name}; {remedy}"
+        f"data.batch_size={config.data.batch_size}: the training step needs {needed / GIB:.1f} GiB "
+        f"of the {available / GIB:.1f} of {topology.name}; {remedy}"
     )
 
 

@@ -275,8 +275,7 @@ def main(path: Path) -> int:
         except (UserError, FileNotFoundError) as error:  # the others may still decide their claims
             result, code = f"failed: {error}", 1
         print(
-            f"{number} of {len(told['trials'])}  {directory.parent.name}/{directory.name}: "
-            f"{result}",
+            f"{number} of {len(told['trials'])}  {directory.parent.name}/{directory.name}: {result}",
             flush=True,
         )
     return code

@@ -205,8 +205,7 @@ def begin(
     if foreign:
         raise ConfigError(
             f"--root={root}: holds another study, this search with other options, or other files; "
-            "give another "
-            "directory"
+            "give another directory"
         )
     for trial in made:
         if trial.config:
