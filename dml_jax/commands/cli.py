@@ -9,12 +9,20 @@ import select
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from dml_jax.errors import ConfigError, exit_code_of, message_of, printable, suggest
+from dml_jax.errors import (
+    ConfigError,
+    exit_code_of,
+    message_of,
+    printable,
+    refuse,
+    require,
+    suggest,
+)
 from dml_jax.files import expand_path
 
 T = TypeVar("T")
@@ -94,17 +102,6 @@ def of_methods(part: str) -> list[Path]:
     """The files of the modules `part` in the packages of methods (`config.modules.parts`), whose
     import is slow."""
     return sorted(Path(__file__).parents[1].glob(f"methods/*/{part}.py"))
-
-
-def refuse(problems: Iterable[str]) -> None:
-    """Raises ConfigError with the first of the problems, if there is one."""
-    for problem in problems:
-        raise ConfigError(problem)
-
-
-def require(condition: object, problem: str) -> None:
-    """Raises ConfigError unless a condition holds."""
-    refuse([] if condition else [problem])
 
 
 def add_engine(flags: Parser) -> None:
