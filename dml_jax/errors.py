@@ -100,6 +100,17 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{plural}"
 
 
+def refuse(problems: Iterable[str]) -> None:
+    """Raises ConfigError with the first of the problems, if there is one."""
+    for problem in problems:
+        raise ConfigError(problem)
+
+
+def require(condition: object, problem: str) -> None:
+    """Raises ConfigError unless a condition holds."""
+    refuse([] if condition else [problem])
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
     """The end of an error message: the most similar known name, or all of them if none is similar.
 

@@ -151,14 +151,9 @@ def paper_page(paper: Paper) -> str:
     text = [
         f"# {paper.title}\n",
         f"{paper.source}. Training needs the data and the ImageNet weights. The tables show the "
-        "published "
-        "numbers, "
-        "in "
-        "percent; their first column is the configuration, or the study and its row. What the "
-        "paper quotes "
-        "from "
-        "others "
-        "for comparison is left out unless it has a configuration here.\n",
+        "published numbers, in percent; their first column is the configuration, or the study and "
+        "its row. What the paper quotes from others for comparison is left out unless it has a "
+        "configuration here.\n",
     ]
     text += [*(f"- {limit}" for limit in paper.limits), ""]
     for place in paper.places:
@@ -256,9 +251,8 @@ def claims() -> str:
         if " + " not in line["row"]
     )
     summary = (
-        f"Verdicts: {counts or 'none yet'}, after {outcomes.duration(seconds)} of training "
-        "on a busy "
-        "machine."
+        f"Verdicts: {counts or 'none yet'}, after {outcomes.duration(seconds)} of training on a "
+        "busy machine."
     )
     return f"{summary}\n\n" + "\n".join(text)
 

@@ -134,7 +134,7 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "serve": "dml_jax.commands.serve.listen",
     "study": "dml_jax.lab.plan.read_facts",
     "analyse": "dml_jax.commands.analyse_models.locate",
-    "check": "dml_jax.commands.check.found",
+    "check": "dml_jax.lab.plugins.find_plugins",
     "explore": "dml_jax.commands.analyse_models.locate",
 }
 FILES = (

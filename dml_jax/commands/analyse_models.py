@@ -194,8 +194,7 @@ def run_config(model: str, options: Namespace, overrides: dict[str, str]) -> tup
     cli.require(
         not config.data.path or Path(config.data.path).expanduser().is_dir(),
         f"data.path={config.data.path}: the data of the run are not there; give their directory "
-        "with "
-        "--config.data.path=DIRECTORY",
+        "with --config.data.path=DIRECTORY",
     )
     return config, directory
 

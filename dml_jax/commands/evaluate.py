@@ -82,10 +82,8 @@ def parser() -> cli.Parser:
         "--lone_queries", choices=("miss", "omit"), help="without a relevant row; default: miss"
     )
     metrics = (
-        "cosine (default; of runs, theirs), euclidean, or the import path of a function of "
-        "two blocks "
-        "of "
-        "rows"
+        "cosine (default; of runs, theirs), euclidean, or the import path of a function of two "
+        "blocks of rows"
     )
     flags.add_argument("--metric", metavar="NAME", help=metrics)
     flags.add_argument(
@@ -138,8 +136,7 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
         ("groups", options.groups and (options.rerank or options.protocol == "paper"),
          "not with --rerank or --protocol=paper"),
         *((key, options.verify and getattr(options, key) is not None, "not with --verify: the "
-                                                                      "run's "
-                                                                      "settings "
+                                                                      "run's settings "
                                                                       "apply")
           for key in ("protocol", "lone_queries")),
     ):  # fmt: skip

@@ -175,8 +175,8 @@ def _warn_of_names(*labels: Any) -> None:
     ):
         shown = ", ".join(" and ".join(map(repr, group)) for group in alike[:3])
         Console().warn(
-            f"--labels: near-equal names count as different classes: {printable(shown)}"
-            f"{f' and {len(alike) - 3} more' if len(alike) > 3 else ''}"
+            "--labels: near-equal names count as different classes: "
+            f"{printable(shown)}{f' and {len(alike) - 3} more' if len(alike) > 3 else ''}"
         )
 
 
@@ -236,9 +236,7 @@ def by_blocks(options: argparse.Namespace) -> dict[str, Any]:
     if depth > min(LONGEST, candidates):
         raise DataError(
             f"--ks, --labels: lists of {depth} rows are needed, for the largest K or class; there "
-            "can be at "
-            "most "
-            f"{min(LONGEST, candidates)}"
+            f"can be at most {min(LONGEST, candidates)}"
         )
     plan = large_search.Plan(rows, None if alone else gallery, depth)
     directory = files.expand_path("--export", options.export)
@@ -329,9 +327,8 @@ def check_results(run: Path, found: dict[str, Any]) -> None:
             value, found[entry.name], rtol=0, atol=TOLERANCE, equal_nan=True
         ):
             raise DataError(
-                f"{run / 'results.json'}: {entry.name} is {number}, but {found[entry.name]:.6g} "
-                "by the stored "
-                "embeddings; evaluate the run again"
+                f"{run / 'results.json'}: {entry.name} is {number}, but {found[entry.name]:.6g} by "
+                "the stored embeddings; evaluate the run again"
             )
 
 
@@ -431,12 +428,8 @@ def _reranked(
     )
     result["protocol"] = (
         "reranked: by k-reciprocal neighbours among "
-        f"{'all rows' if alone else 'queries and gallery together'}, "
-        f"k1 {reranking.K1}, k2 {reranking.K2}, weight of the original distance "
-        f"{reranking.WEIGHT:g}; "
-        "otherwise "
-        "as "
-        "above"
+        f"{'all rows' if alone else 'queries and gallery together'}, k1 {reranking.K1}, k2 "
+        f"{reranking.K2}, weight of the original distance {reranking.WEIGHT:g}; otherwise as above"
     )
     return result
 

@@ -134,9 +134,8 @@ def execute(arguments: list[str]) -> None:
     done = outcomes.finished(trials)
     if failed := [trial for trial in trials if trial.name not in done]:
         raise UserError(
-            f"{len(failed)} of {len(trials)} trials failed, e.g. {failed[0].name}; see the logs "
-            f"in {root / 'trials'}; "
-            "the same command runs them again"
+            f"{len(failed)} of {len(trials)} trials failed, e.g. {failed[0].name}; see the logs in "
+            f"{root / 'trials'}; the same command runs them again"
         )
 
 
@@ -241,9 +240,7 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
     cli.require(
         not options.list,
         "--list: the trials of a search depend on each other; on several machines, give the same "
-        "command with "
-        "a "
-        "--root each and one --storage",
+        "command with a --root each and one --storage",
     )
     search.make_trial(wanted, settings, "trial-0000", search.example(wanted))
     if options.storage:  # before anything is written

@@ -248,9 +248,7 @@ def _explanations(rows: Mapping[str, Sequence[Run]], compared: str, published: b
     numbers, if any."""
     notes = [
         "Retrieval and NMI in %, mean ± standard deviation over seeds; bold: best of a column. "
-        "Time of the "
-        "training, "
-        "without compilation and evaluations: median over seeds."
+        "Time of the training, without compilation and evaluations: median over seeds."
     ]
     on_test = [
         name
@@ -265,10 +263,7 @@ def _explanations(rows: Mapping[str, Sequence[Run]], compared: str, published: b
     if compared:
         notes.append(
             f"p: Welch's test over seeds of the difference to the row with the best {compared}, "
-            "corrected "
-            "for "
-            "the "
-            "number of rows (Holm), but not for the choice of the best one."
+            "corrected for the number of rows (Holm), but not for the choice of the best one."
         )
     if published and len(on_test) < len(rows):
         others = "the other rows" if on_test else "these runs"
