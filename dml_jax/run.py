@@ -1,9 +1,8 @@
-"""A run from start to end: train, evaluate, export, report; and the other modes of the main
-command.
+"""A run from start to end: train, evaluate, export, report; and other modes of the main command.
 
-From the command to the gradient, a reader opens at most nine files: `main`, this one, `train.loop`,
-`train.step`, the file of the method with its losses, and, for the parts of a run,
-`train.experiment`, `train.model`, `train.optimizers`.
+`--config=configs/digits_hist.py` enters functions of 54 files before its loss. The path itself is
+`main`, this file, `train.loop`, `train.step` and the method; `train.experiment`, `train.model` and
+`train.optimizers` build the parts of the run.
 """
 
 import socket

@@ -217,9 +217,8 @@ def test_the_protocol_of_a_stored_run(tmp_path: Path) -> None:
     assert config_files.load_config(str(stored), {}, "paper") == config_files.load_config(
         str(stored), {}
     )
-    with pytest.raises(
-        ConfigError, match=r"--protocol=clean: .*config\.json comes from a run under the paper protocol"
-    ):
+    problem = r"--protocol=clean: .*config\.json comes from a run under the paper protocol"
+    with pytest.raises(ConfigError, match=problem):
         config_files.load_config(str(stored), {}, "clean")
 
 

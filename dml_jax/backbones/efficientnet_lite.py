@@ -99,9 +99,8 @@ class EfficientNetLite(nn.Module):
         number = 0
         for depth, width, expansion, kernel, stride in stages:
             for index in range(depth):
-                sizes = {"channels": width, "expansion": expansion, "kernel": kernel}
-                sizes["stride"] = stride if index == 0 else 1
-                x = block(config, **sizes, name=f"blocks_{number}")(x, train)
+                first, name = stride if index == 0 else 1, f"blocks_{number}"
+                x = block(config, width, expansion, kernel, first, name=name)(x, train)
                 number += 1
         x = Conv(config.channels, 1, dtype=dtype, name="conv_head")(x)
         return nn.relu6(batch_norm(config, "bn1", epsilon=1e-3)(x, train))

@@ -41,8 +41,8 @@ def module(kind: str, name: Any, key: str = "") -> ModuleType:
         if not any(hasattr(found, entry) for entry in names):
             raise ConfigError(f"{where}: does not define {names[0]}(); see docs/guides/extend.md")
         return found
-    if isinstance(name, str) and name.isidentifier() and (found := _import(kind, name)):
-        return found
+    if isinstance(name, str) and name.isidentifier() and (known := _import(kind, name)):
+        return known
     remedy = _published(str(name)) if kind == "backbone" else ""
     remedy = remedy or suggest(str(name), choices(kind))
     raise ConfigError(f"{where}: unknown {kind.replace('data', 'data set')}; {remedy}")
