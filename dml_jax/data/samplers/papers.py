@@ -1,7 +1,7 @@
 """The samplers of the papers' published code, including their peculiarities.
 
 N is the number of training images, C of classes, B the batch size and K the images per class. Each
-epoch (or step) is drawn from a random generator of its own; the distribution matches the original
+epoch (or step) has a separate random generator; the distribution matches the original
 code, the random numbers do not.
 """
 
