@@ -1,6 +1,6 @@
 """Cars196 (Stanford Cars): the first 98 of 196 classes for training, the last 98 for test.
 
-The data set's own split, which is for classification, is ignored. The original site is gone, so the
+The official split, which is for classification, is ignored. The original site is gone, so the
 layouts in circulation are read: the original archives (cars_train, cars_test and a devkit with .mat
 files), all images in car_ims with one cars_annos.mat, and class folders. Sorting the titles of the
 classes gives the official order of the makes, but not of all models: 143 of 196 classes would have

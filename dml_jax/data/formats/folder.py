@@ -30,7 +30,7 @@ class _Layout(NamedTuple):
     """How a folder is read."""
 
     classes: Mapping[Parts, Parts]  # the folders of an image -> its class
-    splits: Mapping[Parts, str]  # -> its split; empty if the classes are to be divided
+    splits: Mapping[Parts, str]  # the folders -> the split; empty to divide the classes
     doubts: list[str]
 
 

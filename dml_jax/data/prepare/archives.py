@@ -143,7 +143,7 @@ def _tar(archive: Any) -> Iterator[Member]:
     with tarfile.open(fileobj=archive, mode="r|*", tarinfo=_Header, bufsize=2048) as file:
         while info := file.next():
             file.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header
-            unpacked += info.size  # of sparse files, more than the archive holds
+            unpacked += info.size  # more than the archive holds if the file is sparse
             check_unpacked(max(unpacked, info.offset_data + info.size), size)
             if not info.isdir():
                 _check_type(info.isreg(), info.name)

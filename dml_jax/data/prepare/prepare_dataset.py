@@ -31,7 +31,7 @@ from dml_jax.files import atomic_directory, cache_dir, name_file, sha256, write_
 from dml_jax.remote import downloads
 
 MIB = 2**20
-JPEG_QUALITY = 90  # of resized images
+JPEG_QUALITY = 90  # for resized images
 
 
 class Request(NamedTuple):
