@@ -72,8 +72,8 @@ def recall_at_k(
 ) -> Array:
     """Recall@k surrogate: the mean over queries with positives -> scalar; 0 if there are none."""
     if len(ks) != len(k_temperatures):
-        found = f"k_temperatures={tuple(k_temperatures)}"
-        raise ConfigError(f"recall_at_k: {found}: give one for each of ks={tuple(ks)}")
+        given = f"k_temperatures={tuple(k_temperatures)}"
+        raise ConfigError(f"recall_at_k: {given}: give one for each of ks={tuple(ks)}")
     x, others = pairwise.compared(embeddings, labels, candidates)
     positive, ranked = others.positive, others.positive | others.negative
     similarity = pairwise.inner_products(x, others.embeddings)
