@@ -133,7 +133,7 @@ class Hooks(NamedTuple):
       fill: (params, model_state, batches) -> model_state, before the first step.
       refine: (params, model_state, queries [Q, D], gallery [G, D] or None, groups=None) -> the
         queries refined at test time [Q, D']; without a gallery they refine one another. `groups`
-        (`evaluation.refinement_batches.Groups`) replace the method's own batches, and the gallery.
+        (`evaluation.refinement_batches.Groups`) replace the batches of the method, and the gallery.
       refresh: computation from all training images every few epochs.
       teach: (params, model_state, encoded) -> Teaching, what a student learns from this method's
         trained model; None where that is `embed` alone.

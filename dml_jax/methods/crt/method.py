@@ -216,7 +216,7 @@ def loss(
 
 
 def own_prototypes(params: PyTree) -> list[Array]:
-    """The prototypes [K, L] of each branch in `params` that has its own."""
+    """The prototypes [K, L] of each branch in `params` that has some."""
     return [params[branch]["prototypes"] for branch in BRANCHES if "prototypes" in params[branch]]
 
 
