@@ -121,12 +121,12 @@ def multi_similarity_loss(
     losses = pull / alpha + push / beta
     match divisor:
         case "active":
-            counted = jnp.any(p | n, axis=1)
+            mean = weighted_mean(losses, jnp.any(p | n, axis=1), weights)
         case "batch":
-            counted = None
+            mean = weighted_mean(losses, weights=weights)
         case _:
             assert_never(divisor)
-    return weighted_mean(losses, counted, weights), losses, p, n
+    return mean, losses, p, n
 
 
 @loss

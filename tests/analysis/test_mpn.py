@@ -84,8 +84,8 @@ def test_influence_is_the_gradient() -> None:
 
 
 def test_attention_statistics() -> None:
-    """KL from uniform, weight on the same class and on the node itself; rows that sum to less than 1
-    are normalised."""
+    """KL from uniform, weight on the same class and on the node itself; rows that sum to less than
+    1 are normalised."""
     rng = np.random.default_rng(0)
     weights = rng.random((2, 3, 5, 5)) * 0.2
     weights[0, 0, 0] = [0.3, 0, 0, 0, 0]
