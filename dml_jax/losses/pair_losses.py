@@ -7,7 +7,7 @@ given.
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -246,11 +246,14 @@ def margin_loss(
     w = jnp.ones(len(embeddings)) if weights is None else jnp.asarray(weights)
     w = w.astype(pull.dtype)[triplets.anchors]
     penalty = jnp.sum(w * boundary, where=triplets.valid)
-    if divisor == "triplets":
-        active = jnp.sum(w, where=near | far)
-    else:
-        active = jnp.sum(w, where=near) + jnp.sum(w, where=far)
-        penalty = jnp.where(active != 0, penalty / jnp.where(active != 0, active, 1), 0)
+    match divisor:
+        case "triplets":
+            active = jnp.sum(w, where=near | far)
+        case "pairs":
+            active = jnp.sum(w, where=near) + jnp.sum(w, where=far)
+            penalty = jnp.where(active != 0, penalty / jnp.where(active != 0, active, 1), 0)
+        case _:
+            assert_never(divisor)
     loss = jnp.sum(w * (pull + push)) / jnp.where(active != 0, active, 1)
     return loss + nu * penalty if nu else loss
 

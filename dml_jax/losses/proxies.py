@@ -15,9 +15,9 @@ from dml_jax.numerics import log1p_sum_exp, unit
 
 def _compared(embeddings: Array, labels: Array, proxies: Array) -> tuple[Array, Array]:
     """Cosines [B, C] with the proxies, NaN for labels outside 0..C-1; and `class_mask`, [B, C]."""
-    own = class_mask(labels, len(proxies))
+    same = class_mask(labels, len(proxies))
     cosines = class_cosine(embeddings, proxies)
-    return jnp.where(own.any(axis=1, keepdims=True), cosines, jnp.nan), own
+    return jnp.where(same.any(axis=1, keepdims=True), cosines, jnp.nan), same
 
 
 @loss
@@ -32,13 +32,13 @@ def proxy_nca(
     """Proxy-NCA (Movshovitz-Attias et al., ICCV 2017, Eq. 4) -> scalar, not bounded below.
 
     The mean over the samples of -log exp(-d(x, p_y)) / sum_{c != y} exp(-d(x, p_c)), where d is the
-    squared Euclidean distance between vectors of length `scale`; a sample's own proxy is not in the
+    squared Euclidean distance between vectors of length `scale`; the proxy of y is not in the
     denominator, so C must be at least 2.
     """
-    cosines, own = _compared(embeddings, labels, proxies)
+    cosines, same = _compared(embeddings, labels, proxies)
     distances = 2 * scale**2 * (1 - cosines)
-    others = jax.nn.logsumexp(jnp.where(own, -jnp.inf, -distances), axis=1)
-    return weighted_mean(jnp.sum(distances, axis=1, where=own) + others, weights=weights)
+    others = jax.nn.logsumexp(jnp.where(same, -jnp.inf, -distances), axis=1)
+    return weighted_mean(jnp.sum(distances, axis=1, where=same) + others, weights=weights)
 
 
 @loss
@@ -76,16 +76,16 @@ def proxy_anchor(
 
     `weights` multiply the exponentials: a sample of weight 2 counts as two samples.
     """
-    cosines, own = _compared(embeddings, labels, proxies)
+    cosines, same = _compared(embeddings, labels, proxies)
     near, far = -alpha * (cosines - margin), alpha * (cosines + margin)
-    others = ~own
+    others = ~same
     if weights is not None:
         counted = (weights != 0)[:, None]
-        own, others = own & counted, others & counted
+        same, others = same & counted, others & counted
         shift = jnp.log(jnp.where(counted, weights[:, None], 1)).astype(near.dtype)
         near, far = near + shift, far + shift
-    pull, push = log1p_sum_exp(near, own, axis=0), log1p_sum_exp(far, others, axis=0)
-    return pull.sum() / jnp.maximum(jnp.any(own, axis=0).sum(), 1) + push.mean()
+    pull, push = log1p_sum_exp(near, same, axis=0), log1p_sum_exp(far, others, axis=0)
+    return pull.sum() / jnp.maximum(jnp.any(same, axis=0).sum(), 1) + push.mean()
 
 
 @loss

@@ -16,8 +16,8 @@ queries and several k:
     recall_i(k) = min(k, sum_j sigmoid((k - R_i(j, all)) / t_k)) / min(k, |positives|).
 
 Its published results need batches of hundreds to thousands of images; its similarity mixup is not
-implemented. A query is no candidate of its own ranking, unlike in both papers' code
-(Andrew-Brown1/Smooth_AP, yash0307/RecallatK_surrogate).
+implemented. Unlike in both papers' code (Andrew-Brown1/Smooth_AP, yash0307/RecallatK_surrogate), a
+query is not among its own candidates.
 
 For N queries, M candidates and at most P positives per query, time is O(N M P) and memory O(N M),
 gradients included.
@@ -72,8 +72,8 @@ def recall_at_k(
 ) -> Array:
     """Recall@k surrogate: the mean over queries with positives -> scalar; 0 if there are none."""
     if len(ks) != len(k_temperatures):
-        found = f"k_temperatures={tuple(k_temperatures)}"
-        raise ConfigError(f"recall_at_k: {found}: give one for each of ks={tuple(ks)}")
+        given = f"k_temperatures={tuple(k_temperatures)}"
+        raise ConfigError(f"recall_at_k: {given}: give one for each of ks={tuple(ks)}")
     x, others = pairwise.compared(embeddings, labels, candidates)
     positive, ranked = others.positive, others.positive | others.negative
     similarity = pairwise.inner_products(x, others.embeddings)

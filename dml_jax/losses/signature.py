@@ -141,7 +141,7 @@ def loss(function: F) -> F:
     def call(embeddings: Any, labels: Any = None, *arguments: Any, **keywords: Any) -> Array:
         x = _real("embeddings", embeddings)
         if x.ndim != 2:
-            raise DataError(f"embeddings: have shape {list(x.shape)}; give one row each, [N, D]")
+            raise DataError(f"embeddings: have shape {list(x.shape)}; give [N, D], one row each")
         if "positive" in keywords or "negative" in keywords:
             keywords["candidates"] = related(x, keywords)
             labels = np.zeros(len(x), np.int32) if labels is None else labels

@@ -35,7 +35,7 @@ Weights of pairs: in the multi-similarity loss and among the negatives of NT-Xen
 mean.
 """
 
-from typing import Literal
+from typing import Literal, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -103,8 +103,13 @@ def multi_similarity_loss(
     keeps none of the other. The loss of an anchor without pairs is 0.
     """
     p, n = positive > 0, negative > 0
-    if copies == "drop":
-        p = p & (similarity < 1 - COPY)
+    match copies:
+        case "drop":
+            p = p & (similarity < 1 - COPY)
+        case "keep":
+            pass
+        case _:
+            assert_never(copies)
     if mining:  # Eq. 11 and 12
         s = jax.lax.stop_gradient(similarity)
         hardest_negative = jnp.max(s, axis=1, keepdims=True, initial=-jnp.inf, where=n)
@@ -114,8 +119,14 @@ def multi_similarity_loss(
     pull = log1p_sum_exp(-alpha * s + pairwise.log_weights(positive), p, axis=1)
     push = log1p_sum_exp(beta * s + pairwise.log_weights(negative), n, axis=1)
     losses = pull / alpha + push / beta
-    counted = jnp.any(p | n, axis=1) if divisor == "active" else None
-    return weighted_mean(losses, counted, weights), losses, p, n
+    match divisor:
+        case "active":
+            mean = weighted_mean(losses, jnp.any(p | n, axis=1), weights)
+        case "batch":
+            mean = weighted_mean(losses, weights=weights)
+        case _:
+            assert_never(divisor)
+    return mean, losses, p, n
 
 
 @loss

@@ -26,8 +26,7 @@ class Embedding(nn.Module):
 
 
 def init(backbone: Backbone, head: nn.Module, keys: Array, batch: Batch) -> tuple[PyTree, PyTree]:
-    """(params, model_state) of a backbone and a head on its feature map, from the first two of the
-    keys."""
+    """(params, model_state) of a backbone and a head on its feature map, from two keys."""
     height, width = batch.images.shape[2:4]
     body, stats = backbone.init(keys[0], (height, width))
     head_params, _ = functional.init(head, keys[1], functional.struct(1, 1, 1, backbone.channels))
@@ -35,24 +34,21 @@ def init(backbone: Backbone, head: nn.Module, keys: Array, batch: Batch) -> tupl
 
 
 def encoder(backbone: Backbone, head: nn.Module) -> Encode:
-    """`Method.encode` for a head on the feature map of the first view, [B, h, w, K] -> one row per
-    image."""
+    """`Method.encode` for a head on the feature map [B, h, w, K] of the first view."""
 
     def encode(
         params: PyTree, model_state: PyTree, images: Array, *, train: bool, key: Array | None = None
     ) -> tuple[PyTree, PyTree]:
         inputs = backbone.preprocess(images[0])
-        features, stats = backbone.apply(
-            params["backbone"], model_state["backbone"], inputs, train=train, key=key
-        )
+        body, stats = params["backbone"], model_state["backbone"]
+        features, stats = backbone.apply(body, stats, inputs, train=train, key=key)
         return head.apply({"params": params}, features), {**model_state, "backbone": stats}
 
     return encode
 
 
 def teach_by(classifier: nn.Module, name: str) -> Teach:
-    """`Hooks.teach` of a method with a classifier of the encoded embeddings, whose parameters have
-    this name."""
+    """`Hooks.teach` by a classifier of the encoded embeddings, with parameters `params[name]`."""
 
     def teach(params: PyTree, model_state: PyTree, encoded: Array) -> Teaching:
         logits: PyTree = classifier.apply({"params": params[name]}, encoded)

@@ -1,5 +1,6 @@
-"""CRT: coded residual transform for generalizable deep metric learning (Kan, Liang, Li, Cen, Wang,
-He, NeurIPS 2022).
+"""CRT: coded residual transform for generalizable deep metric learning.
+
+Kan, Liang, Li, Cen, Wang, He, NeurIPS 2022.
 
 The P vectors x_j of a feature map are encoded by their residuals to K learned prototypes c_k. Two
 such branches with embeddings of different size must agree on the similarities within the batch
@@ -53,50 +54,30 @@ class Config:
     name: str = "crt"
     embedding_dims: tuple[PositiveInt, PositiveInt] = (128, 1024)  # d1, d2
     prototypes: Annotated[tuple[PositiveInt, PositiveInt], RESIDUAL] = (64, 64)  # K1, K2
-    hidden_dim: Annotated[PositiveInt, RESIDUAL] = (
-        512  # hidden width of Gamma; not given in the paper
-    )
+    hidden_dim: Annotated[PositiveInt, RESIDUAL] = 512  # width of Gamma; not in the paper
     # Whether branch 2 uses branch 1's prototypes and hidden layers.
     sharing: Annotated[Literal["shared", "separate"], RESIDUAL] = "shared"
     # single: one Gamma for all prototypes (Table 7).
     gamma: Annotated[Literal["per_prototype", "single"], RESIDUAL] = "per_prototype"
-    transform: Literal["residual", "average"] = (
-        "residual"  # average: average-pooled features (Table 6, "-CRT")
-    )
-    lambda1: tuple[NonNegative, NonNegative] = (
-        1.0,
-        0.1,
-    )  # multi-similarity weights; (1.0, 0.9) on SOP and In-Shop
+    # average: average-pooled features (Table 6, "-CRT").
+    transform: Literal["residual", "average"] = "residual"
+    # Weights of the multi-similarity loss; (1.0, 0.9) on SOP and In-Shop.
+    lambda1: tuple[NonNegative, NonNegative] = (1.0, 0.1)
     lambda2: NonNegative = 0.9  # weight of the consistency loss
-    w_div: Annotated[NonNegative, RESIDUAL] = (
-        1.0  # weight of the diversity loss of each set of prototypes
-    )
-    consistency: Annotated[Literal["mean", "sum"], CONSISTENT] = (
-        "mean"  # over the N^2 entries; the sum as printed
-    )
+    w_div: Annotated[NonNegative, RESIDUAL] = 1.0  # weight of the diversity of each prototype set
+    # Mean or sum over the N^2 entries; the paper prints the sum.
+    consistency: Annotated[Literal["mean", "sum"], CONSISTENT] = "mean"
     # Gives the test-time embedding.
     tested_branch: Annotated[Literal["branch1", "branch2"], Effect.EMBEDDING] = "branch1"
     multi_similarity: MultiSimilarity = MultiSimilarity()  # type: ignore[valid-type]
 
     def __post_init__(self) -> None:
         equal = self.sharing != "shared" or self.prototypes[0] == self.prototypes[1]
-        rule = (
-            "branches that share prototypes need the same number; make them equal or set "
-            "sharing=separate"
-        )
+        rule = "branches that share prototypes need the same number; or set sharing=separate"
         require(equal, "prototypes", self.prototypes, rule)
-        rule = (
-            f"has weight 0 in lambda1={self.lambda1}, so that the labels do not train it; "
-            "test "
-            "the other "
-            "branch"
-        )
-        require(
-            self.lambda1[self.tested_branch == "branch2"] > 0,
-            "tested_branch",
-            self.tested_branch,
-            rule,
-        )
+        trained = self.lambda1[self.tested_branch == "branch2"] > 0
+        rule = f"has weight 0 in lambda1={self.lambda1}, so labels do not train it; test the other"
+        require(trained, "tested_branch", self.tested_branch, rule)
 
 
 BRANCHES = ("branch1", "branch2")
@@ -115,8 +96,7 @@ def coded_residuals(prototypes: Array, features: Array) -> Array:
 
 
 class GammaHidden(nn.Module):
-    """First half of Gamma: linear layer and exact GELU, with `count` layers: one per prototype, or
-    1 for all."""
+    """First half of Gamma, linear layer and exact GELU; `count` is 1 if prototypes share it."""
 
     count: int
     features: int
@@ -125,18 +105,15 @@ class GammaHidden(nn.Module):
     def __call__(self, residuals: Array) -> Array:
         """Residuals r [N, K, L] -> [N, K, h]."""
         kernel, bias = _stacked_layers(self, self.count, residuals.shape[-1], self.features)
-        shared = self.count == 1
-        x = (
-            product("nkl,lh->nkh", residuals, kernel[0])
-            if shared
-            else product("nkl,klh->nkh", residuals, kernel)
-        )
+        if self.count == 1:
+            x = product("nkl,lh->nkh", residuals, kernel[0])
+        else:
+            x = product("nkl,klh->nkh", residuals, kernel)
         return jax.nn.gelu(x + bias[None], approximate=False)
 
 
 class GammaOutput(nn.Module):
-    """Second half of Gamma, and the mean over the prototypes (equation 2) without forming [N, K,
-    d]."""
+    """Second half of Gamma and the mean over prototypes (equation 2), without forming [N, K, d]."""
 
     count: int
     features: int
@@ -156,12 +133,10 @@ class GammaOutput(nn.Module):
 def _stacked_layers(
     module: nn.Module, count: int, inputs: int, outputs: int
 ) -> tuple[Array, Array]:
-    """Parameters of `count` linear layers, initialised like torch.nn.Linear: kernel [count, inputs,
-    outputs], bias."""
+    """Kernel [count, inputs, outputs] and bias, initialised like those of torch.nn.Linear."""
     init = uniform_fan_in(inputs)
-    return module.param("kernel", init, (count, inputs, outputs)), module.param(
-        "bias", init, (count, outputs)
-    )
+    kernel = module.param("kernel", init, (count, inputs, outputs))
+    return kernel, module.param("bias", init, (count, outputs))
 
 
 class Branch(nn.Module):
@@ -176,11 +151,8 @@ class Branch(nn.Module):
 
     @nn.compact
     def __call__(self, features: Array, shared: Array | None = None) -> tuple[Array, Array | None]:
-        """Features [N, P, L] -> (f [N, d], hidden activations [N, K, h] or None).
-
-        `shared` are the hidden activations of the other branch, used instead of this branch's own
-        prototypes.
-        """
+        """Features [N, P, L], `shared` activations instead of prototypes -> (f [N, d], activations
+        [N, K, h] or None)."""
         config, dim = self.config, self.config.embedding_dims[self.index]
         if config.transform == "average":
             return Dense(dim, name="output")(at_least_float32(features).mean(axis=1)), None
@@ -188,14 +160,13 @@ class Branch(nn.Module):
         count = k if config.gamma == "per_prototype" else 1
         if hidden is None:
             prototypes = self.param("prototypes", uniform_fan_in(channels), (k, channels))
-            hidden = GammaHidden(count, config.hidden_dim, name="hidden")(
-                coded_residuals(prototypes, features)
-            )
+            residuals = coded_residuals(prototypes, features)
+            hidden = GammaHidden(count, config.hidden_dim, name="hidden")(residuals)
         return GammaOutput(count, dim, name="output")(hidden), hidden
 
 
 class Branches(nn.Module):
-    """Both branches; with shared prototypes, only the output layer of the second one is its own."""
+    """Both branches; with shared prototypes, the second one adds only an output layer."""
 
     config: Config
 
@@ -210,16 +181,14 @@ class Branches(nn.Module):
 
 
 def diversity(prototypes: Array) -> Array:
-    """Equation 3: mean absolute cosine between different prototypes [K, L]; 0 if there is only
-    one."""
+    """Equation 3: mean absolute cosine between different prototypes [K, L]; 0 for a single one."""
     k = len(prototypes)
     correlation = jnp.abs(pairwise.cosine(prototypes, prototypes))
     return jnp.sum(correlation, where=~jnp.eye(k, dtype=bool)) / max(k * (k - 1), 1)
 
 
 def consistency(similarity1: Array, similarity2: Array, kind: Literal["mean", "sum"]) -> Array:
-    """Equation 5 for the similarity matrices [N, N] of the two branches: mean or sum of |S(1) -
-    S(2)|."""
+    """Equation 5: mean or sum of |S(1) - S(2)|, of the similarities [N, N] of both branches."""
     difference = jnp.abs(similarity1 - similarity2)
     return difference.mean() if kind == "mean" else difference.sum()
 
@@ -227,20 +196,17 @@ def consistency(similarity1: Array, similarity2: Array, kind: Literal["mean", "s
 def loss(
     prototypes: Sequence[Array], embeddings: tuple[Array, Array], labels: Array, config: Config
 ) -> tuple[Array, dict[str, Array]]:
-    """(L, terms) of a batch: the terms are the losses before their weights, and the number of mined
-    pairs per branch.
+    """(L, terms) of a batch: the losses before their weights, and the mined pairs per branch.
 
-    Prototypes are [K, L], one array per branch that has its own; embeddings f1 [N, d1], f2 [N, d2],
-    of any norm.
+    Prototypes [K, L] belong to one branch each; embeddings f1 [N, d1], f2 [N, d2] have any norm.
     """
     positive, negative = pairwise.masks(labels)
     s1, s2 = (pairwise.cosine(f, f) for f in embeddings)
     terms = {"consistency": consistency(s1, s2, config.consistency)}
     total = config.lambda2 * terms["consistency"]
     for b, (similarity, weight) in enumerate(zip((s1, s2), config.lambda1, strict=True), start=1):
-        value, _, p, n = ms.multi_similarity_loss(
-            similarity, positive, negative, **vars(config.multi_similarity)
-        )
+        settings = vars(config.multi_similarity)
+        value, _, p, n = ms.multi_similarity_loss(similarity, positive, negative, **settings)
         terms |= {f"multi_similarity{b}": value, f"positives{b}": p.sum(), f"negatives{b}": n.sum()}
         total += weight * value
     for b, c in enumerate(prototypes, start=1):
@@ -250,7 +216,7 @@ def loss(
 
 
 def own_prototypes(params: PyTree) -> list[Array]:
-    """The prototypes [K, L] of each branch in `params` that has its own."""
+    """The prototypes [K, L] of each branch in `params` that has some."""
     return [params[branch]["prototypes"] for branch in BRANCHES if "prototypes" in params[branch]]
 
 
@@ -272,17 +238,12 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
 
     def embed(params: PyTree, model_state: PyTree, images: Array) -> Array:
         branches, _ = encode(params, model_state, images[None], train=False)
-        return unit(
-            branches[BRANCHES.index(config.tested_branch)]
-        )  # jit eliminates the other branch
+        # Under jit, the other branch is eliminated.
+        return unit(branches[BRANCHES.index(config.tested_branch)])
 
     def group(path: tuple[str, ...]) -> str:
-        return (
-            path[0]
-            if path[0] == "backbone"
-            else "prototypes"
-            if "prototypes" in path
-            else "embedding"
-        )
+        if path[0] == "backbone":
+            return "backbone"
+        return "prototypes" if "prototypes" in path else "embedding"
 
     return Method(init, encode, batch_loss, embed, GROUPS, group, hooks=Hooks(whole_maps=True))

@@ -1,16 +1,17 @@
-"""MPN: learning intra-batch connections for deep metric learning (Seidenschwarz, Elezi, Leal-Taixé,
-ICML 2021).
+"""MPN: learning intra-batch connections for deep metric learning.
+
+Seidenschwarz, Elezi, Leal-Taixé, ICML 2021.
 
 The images of a batch are the nodes of a complete graph with self loops. L layers of message passing
 with M attention heads refine their embeddings f. Two label-smoothed cross-entropies LS with
 temperature T are minimised together:
 
-    h_i^0      = f_i
-    a_ij^m     = softmax_j (W_q^m h_i)^T (W_k^m h_j) / sqrt(d)                       eq. 3, messages from j to i
-    m_i        = cat_m sum_j a_ij^m W^m h_j                                          eq. 4
-    g_i        = LayerNorm(m_i + h_i)                                                eq. 5
-    h_i'       = LayerNorm(FF(g_i) + g_i)                                            eq. 6
-    L          = LS(U f / T) + LS(V h^L / T)                                         auxiliary loss and MPN loss
+    h_i^0   = f_i
+    a_ij^m  = softmax_j (W_q^m h_i)^T (W_k^m h_j) / sqrt(d)     eq. 3, messages from j to i
+    m_i     = cat_m sum_j a_ij^m W^m h_j                        eq. 4
+    g_i     = LayerNorm(m_i + h_i)                              eq. 5
+    h_i'    = LayerNorm(FF(g_i) + g_i)                          eq. 6
+    L       = LS(U f / T) + LS(V h^L / T)                       auxiliary loss and MPN loss
 
 The published results come from code that differs from these equations: the denominator of the
 softmax has 1 added to it, scores are divided by sqrt(d / M), projections have biases, one linear
@@ -22,7 +23,7 @@ reciprocal neighbours or the other batches of the paper's appendix C (`evaluatio
 starts from the stored embeddings, which have unit length, whichever equations are chosen. Expected
 R@1 with ResNet-50, 512-d: CUB 70.3, Cars196 88.1, SOP 81.4, In-Shop 92.8 (the authors); 70.1, 87.3,
 81.0, 92.5 (reproduction in the ML Reproducibility Challenge).
-"""  # noqa: E501
+"""
 
 import functools
 from typing import Annotated, Literal, NamedTuple
@@ -93,20 +94,17 @@ class Config:
     # Classify the concatenated outputs of all layers instead of the last layer's.
     concatenate: Annotated[bool, PASSING] = False
     embedding_dim: PositiveInt = 512  # d
-    losses: Literal["both", "auxiliary", "mpn"] = (
-        "both"  # "auxiliary": without the message passing network
-    )
+    # "auxiliary": without the message passing network.
+    losses: Literal["both", "auxiliary", "mpn"] = "both"
     temperature: Positive = 0.2  # T, divides the logits of both losses
     smoothing: Fraction = 0.1  # epsilon of the label smoothing
-    dropout: Annotated[Fraction, PASSING] = (
-        0.1  # rate for attention weights, messages, and twice in FF
-    )
+    # Rate for attention weights, messages, and twice in FF.
+    dropout: Annotated[Fraction, PASSING] = 0.1
     pooling: Pooling = "max"  # pooling of the feature map
     # Reciprocal neighbours for the batches at test time.
     k: Annotated[AtLeastTwo, RECIPROCAL, Effect.NONE] = 30
-    k_r: Annotated[AtLeastTwo, RECIPROCAL, Effect.NONE] = (
-        7  # images per batch at test time, including the query
-    )
+    # Images per batch at test time, including the query.
+    k_r: Annotated[AtLeastTwo, RECIPROCAL, Effect.NONE] = 7
 
     def __post_init__(self) -> None:
         rule = f"must divide embedding_dim={self.embedding_dim}"
@@ -118,12 +116,10 @@ NODES = 2048  # nodes refined at once at test time
 
 
 def attention(queries: Array, keys: Array, equations: Equations) -> Array:
-    """Attention weights a [..., M, R, S] (eq. 3) from W_q h of R receivers and W_k h of S senders,
-    [..., M, d / M]."""
+    """a [..., M, R, S] (eq. 3) from W_q h of R receivers and W_k h of S senders, [..., d / M]."""
     heads, size = queries.shape[-2:]
     scale = (heads * size if equations == "paper" else size) ** -0.5
-    authors = equations == "authors"
-    return attention_weights(queries, keys, scale=scale, off_by_one=authors)
+    return attention_weights(queries, keys, scale=scale, off_by_one=equations == "authors")
 
 
 class MessagePassingLayer(nn.Module):
@@ -133,8 +129,7 @@ class MessagePassingLayer(nn.Module):
 
     @nn.compact
     def __call__(self, receivers: Array, senders: Array, train: bool) -> tuple[Array, Array]:
-        """(updated receivers [..., R, d], attention weights before dropout [..., M, R, S]) from
-        senders [..., S, d]."""
+        """Senders [..., S, d] -> (receivers [..., R, d], a before dropout [..., M, R, S])."""
         d, printed = self.config.embedding_dim, self.config.equations == "paper"
         # U(±sqrt(3 / d)) is Xavier's for a square matrix; "key_value" holds two of them.
         projection = functools.partial(
@@ -146,9 +141,8 @@ class MessagePassingLayer(nn.Module):
         dropout = nn.Dropout(self.config.dropout, deterministic=not train)
         split_heads = lambda x: x.reshape(*x.shape[:-1], -1, d // self.config.heads)  # noqa: E731
         queries = split_heads(projection(d, name="query")(receivers))
-        keys, values = jnp.split(
-            split_heads(projection(2 * d, name="key_value")(senders)), 2, axis=-2
-        )
+        both = split_heads(projection(2 * d, name="key_value")(senders))
+        keys, values = jnp.split(both, 2, axis=-2)
         weights = attention(queries, keys, self.config.equations)
         message = attend(dropout(weights), values)
         if not printed:
@@ -166,9 +160,8 @@ class MessagePassingNetwork(nn.Module):
 
     def setup(self) -> None:
         config = self.config
-        self.layers = [
-            MessagePassingLayer(config, name=f"layer{i + 1}") for i in range(config.layers)
-        ]
+        layers = range(1, config.layers + 1)
+        self.layers = [MessagePassingLayer(config, name=f"layer{i}") for i in layers]
         if config.equations == "paper":
             self.classifier = Dense(self.classes)
         else:
@@ -203,14 +196,12 @@ class MessagePassingNetwork(nn.Module):
 
     def classify(self, refined: Array, train: bool) -> Array:
         """Refined nodes [N, d] or [N, L d] -> logits [N, C]."""
-        return self.classifier(
-            refined if self.config.equations == "paper" else self.neck(refined, train)
-        )
+        printed = self.config.equations == "paper"
+        return self.classifier(refined if printed else self.neck(refined, train))
 
 
 def readout(outputs: list[tuple[Array, Array]], config: Config) -> Array:
-    """The refined nodes: h^L [N, d], or h^1 to h^L concatenated [N, L d]; `outputs` as from
-    `propagate`."""
+    """h^L [N, d], or h^1 to h^L concatenated [N, L d], from the outputs of `propagate`."""
     nodes = [h for h, _ in outputs]
     return jnp.concatenate(nodes, axis=-1) if config.concatenate else nodes[-1]
 
@@ -223,11 +214,7 @@ def loss(
     network: MessagePassingNetwork,
     key: Array | None = None,
 ) -> tuple[Array, tuple[PyTree, dict[str, Array]]]:
-    """(L, (stats, terms)) of a batch of embeddings f [N, d] of any norm.
-
-    `params` are "auxiliary" and "mpn", as far as `losses` needs them; `stats` the network's batch
-    statistics; `key` is for the dropout, and not needed if its rate is 0.
-    """
+    """(L, (stats, terms)) of embeddings f [N, d] of any norm; `key` is for the dropout."""
     config, terms = network.config, {}
 
     def smoothed(logits: Array) -> Array:
@@ -238,9 +225,8 @@ def loss(
         terms["loss_auxiliary"] = smoothed(scores)
     if config.losses != "auxiliary":
         rngs = None if key is None else {"dropout": key}
-        (_, logits), stats = functional.apply(
-            network, params["mpn"], stats, embeddings, True, rngs=rngs, mutable=True
-        )
+        inputs = network, params["mpn"], stats, embeddings, True
+        (_, logits), stats = functional.apply(*inputs, rngs=rngs, mutable=True)
         terms["loss_mpn"] = smoothed(logits)
     return jnp.stack(list(terms.values())).sum(), (stats, terms)
 
@@ -270,7 +256,7 @@ class AttentionStatistics(NamedTuple):
     """Attention of each layer and head, averaged over the nodes of a batch: float [L, M] each."""
 
     divergence: np.ndarray  # KL(weights || uniform), in nats; at most log N
-    own_class: np.ndarray  # weight on nodes of the own class, the node itself included
+    same_class: np.ndarray  # weight on nodes of the same class, the node itself included
 
 
 def batch_attention(
@@ -280,8 +266,7 @@ def batch_attention(
     model_state: PyTree,
     images: Array,
 ) -> Array:
-    """Attention weights float [layer, head, receiver, sender] of a batch of images uint8 [1, B, H,
-    W, 3]."""
+    """Attention [layer, head, receiver, sender] of a batch of images uint8 [1, B, H, W, 3]."""
     embeddings, _ = encode(params, model_state, images, train=False)
     variables = {"params": params["mpn"]}
     nodes: PyTree = network.apply(variables, embeddings, method="initial_nodes")
@@ -290,13 +275,11 @@ def batch_attention(
 
 
 def attention_statistics(rows: np.ndarray, labels: np.ndarray) -> AttentionStatistics:
-    """AttentionStatistics of attention weights float [L, M, B, B], not negative with row sums 1,
-    for labels int [B]."""
-    own = labels[:, None] == labels[None, :]
+    """Statistics of attention weights [L, M, B, B] with row sums 1, for labels int [B]."""
+    same = labels[:, None] == labels[None, :]
     logs = np.log(np.where(rows > 0, rows * rows.shape[-1], 1))
-    return AttentionStatistics(
-        np.sum(rows * logs, axis=-1).mean(axis=-1), np.sum(rows * own, axis=-1).mean(axis=-1)
-    )
+    found = (np.sum(rows * part, axis=-1).mean(axis=-1) for part in (logs, same))
+    return AttentionStatistics(*found)
 
 
 def normalised(attention: np.ndarray | Array) -> np.ndarray:
@@ -354,32 +337,24 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         *,
         groups: Groups | None = None,
     ) -> Array:
+        mpn, first = params["mpn"], 1 if groups is None else groups.refined
         if groups is not None:
-            positions = np.unique(groups.batches[:, : groups.refined], return_index=True)[
-                1
-            ]  # each row's first node
-            return refine_groups(
-                params["mpn"], queries, groups.batches, positions, first=groups.refined
-            )
+            # The first node of each row.
+            _, positions = np.unique(groups.batches[:, :first], return_index=True)
+            return refine_groups(mpn, queries, groups.batches, positions, first=first)
+        dim = config.embedding_dim
         if gallery is not None and config.concatenate and config.layers > 1:
-            raise ConfigError(
-                "method.concatenate=True: refined queries have "
-                f"{config.layers * config.embedding_dim} dimensions and "
-                f"the gallery {config.embedding_dim}; refine among the queries alone, or train "
-                "without concatenation"
-            )
-        sets = refinement_batches.reciprocal_sets(
-            queries, gallery, k=config.k, size=config.k_r, rule=rule
-        )
+            found = f"refined queries have {config.layers * dim} dimensions and the gallery {dim}"
+            remedy = "refine among the queries alone, or train without concatenation"
+            raise ConfigError(f"method.concatenate=True: {found}; {remedy}")
+        neighbours = {"k": config.k, "size": config.k_r}
+        sets = refinement_batches.reciprocal_sets(queries, gallery, **neighbours, rule=rule)
         embeddings = queries if gallery is None else jnp.concatenate([queries, gallery])
-        return refine_groups(
-            params["mpn"], embeddings, sets.batches, np.arange(len(queries)), first=1
-        )
+        positions = np.arange(len(queries))
+        return refine_groups(mpn, embeddings, sets.batches, positions, first=first)
 
     def group(path: tuple[str, ...]) -> str:
-        return (
-            "mpn" if path[0] == "neck" else path[0]
-        )  # these batch statistics belong to the network
+        return "mpn" if path[0] == "neck" else path[0]  # batch statistics of the network
 
     def diagnose(
         params: PyTree, model_state: PyTree, images: Array, labels: np.ndarray
@@ -389,7 +364,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         found = attention_statistics(rows, labels)
         return {
             "attention_divergence": float(found.divergence.mean()),
-            "attention_own_class": float(found.own_class.mean()),
+            "attention_own_class": float(found.same_class.mean()),
         }
 
     hooks = Hooks(refine=refine_at_test, teach=teach, diagnose=diagnose)
