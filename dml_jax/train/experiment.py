@@ -32,7 +32,6 @@ from dml_jax.train.model import TrainedModel, build_method, read_as
 from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState
 
-UNOPTIMIZED = {"xla_backend_optimization_level": 0}  # of a program that runs once
 PER_PROCESS = ("data.path", "data.threads")  # may differ between processes
 
 
@@ -53,7 +52,7 @@ class Experiment(NamedTuple):
     # The functions of `evaluation.readings` like `Method.embed`, by name; empty if there are none.
     readings: Mapping[str, Embed] = MappingProxyType({})
     # The model that `method.loss` learns from, images uint8 [B, H, W, 3] -> Teaching: a pytree
-    # whose leaves, its variables, are on every device; set by `other_models.with_teacher`, because
+    # whose leaves, its variables, are on every device; set by `teacher.with_teacher`, because
     # only training needs it.
     teach: jax.tree_util.Partial | None = None
     # Of that model, for `config.json`: "hash" of its configuration, "step", "sha256" of its
@@ -103,31 +102,6 @@ class Experiment(NamedTuple):
     def template(self) -> TrainState:
         """Shapes, dtypes and shardings of the state."""
         return step.state_shapes(self.config, self.method, self.optimizer, self.shape, self.mesh)
-
-    def initial_state(self) -> TrainState:
-        """The state before the first step, a pure function of the seed.
-
-        Each device computes what it holds: a table of classes that is spread over the devices may
-        not fit into one.
-        """
-        batch = self.example_batch()
-        layout = jax.tree.map(lambda leaf: leaf.sharding, self.template())
-        key = device_mesh.place(self.mesh, jax.random.fold_in(self.key, 2**31 - 1))
-        compiled = partial(jax.jit, out_shardings=layout, compiler_options=UNOPTIMIZED)
-        if self.config.backbone.pretrained == "none":
-            return compiled(step.initial, static_argnums=(0, 1))(
-                self.method, self.optimizer, key, batch
-            )
-        # Weights that are read while the program is traced would be constants in it; as arguments
-        # they cost nothing.
-        initial = partial(step.initial, self.method, self.optimizer)
-        program, shapes = jax.make_jaxpr(initial, return_shape=True)(key, batch)
-
-        def run(weights: list[Any], key: jax.Array, batch: Batch) -> TrainState:
-            leaves = jax.core.eval_jaxpr(program.jaxpr, weights, *jax.tree.leaves((key, batch)))
-            return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
-
-        return compiled(run)(program.consts, key, batch)
 
     def filled(self, state: TrainState) -> TrainState:
         """The state after `Hooks.fill`."""

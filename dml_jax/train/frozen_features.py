@@ -30,7 +30,7 @@ from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Embed, PyTree
 from dml_jax.train import experiment as experiments
-from dml_jax.train import loop, other_models
+from dml_jax.train import loop, warm_start
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.embedding import Embedder, Variables
@@ -54,7 +54,7 @@ def with_features(
     config = experiment.config
     if not config.train.feature_views:
         return experiment
-    state = other_models.initial_state(experiment, console)
+    state = warm_start.initial_state(experiment, console)
     check(experiment, state)
     embedder, split = experiment.embedder(_features(config)), experiment.splits["train"]
     name, count = digest(experiment, state.model_state["backbone"]), config.train.feature_views

@@ -19,7 +19,7 @@ from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import with_gallery
 from dml_jax.errors import DivergedError, counted
 from dml_jax.methods.contract import Refresh
-from dml_jax.train import model_metrics, other_models
+from dml_jax.train import model_metrics, warm_start
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import device_mesh, process_group
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
@@ -211,7 +211,7 @@ def resume_or_start(experiment: Experiment, out: Records) -> tuple[TrainState, P
             )
     else:
         progress, digests = Progress(**here), {}
-        state = experiment.filled(other_models.initial_state(experiment, out.console))
+        state = experiment.filled(warm_start.initial_state(experiment, out.console))
     start = int(state.step)
     due = logging_due(experiment, start) or evaluation_due(
         experiment, start

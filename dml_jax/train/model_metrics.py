@@ -1,10 +1,7 @@
-"""Embeddings and metrics of a model: of one split during training, and the final results beside
-controls.
+"""Embeddings and metrics of a model: of one split during training, and its final results.
 
 A model may have several test-time readings, such as other weights of its embeddings: they are
-computed together, and one is reported. Controls are baselines that a trained network has to beat:
-raw pixels and a colour histogram, the model before the first step, and the published weights that
-it started from.
+computed together, and one is reported.
 """
 
 import time
@@ -16,34 +13,26 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from PIL import Image
 
 from dml_jax import config as configs
 from dml_jax.config import Config, Data, Evaluation, Refine
 from dml_jax.config.modules import function
 from dml_jax.config.sections import BEST
 from dml_jax.console import Console
-from dml_jax.data import samplers, sessions, transforms
-from dml_jax.data.read_ahead import ordered_map
+from dml_jax.data import samplers, sessions
 from dml_jax.data.split import Split, some_classes, with_gallery
 from dml_jax.errors import UserError
 from dml_jax.evaluation import geometry, open_set, protocol, refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
-from dml_jax.methods.contract import Distance, Method, PyTree, zeros
-from dml_jax.train import other_models
-from dml_jax.train.distributed import device_mesh
+from dml_jax.methods.contract import Distance, PyTree
+from dml_jax.train import controls
 from dml_jax.train.embedding import Embedder, Variables
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.model import published_method
 from dml_jax.train.step import TrainState
 
 SEEN = 2000  # training images whose retrieval is measured during training
-SIDE = 32  # of the images whose pixels are compared
-BINS = (12, 4, 4)  # of hue, saturation and value
-Splits = Mapping[
-    str, Split
-]  # one, whose images are the queries, and their "gallery" if there is one
-Embeddings = dict[str, np.ndarray]  # float32 [N, D] of each of these
+Splits = Mapping[str, Split]  # the queries first, then the "gallery" if there is one
+Embeddings = dict[str, np.ndarray]  # float32 [N, D] by name of the split
 
 
 class ReadingsEmbedder(NamedTuple):
@@ -212,8 +201,10 @@ def final(
         "precision": config.train.precision,
         "config_hash": configs.digest(config),
     }
-    controls = _controls(experiment, console)
-    return results | ({"controls": controls} if controls else {}), embeddings
+    baselines = controls.embeddings(experiment, console)
+    if baselines:
+        results["controls"] = {name: _metrics(experiment, rows) for name, rows in baselines.items()}
+    return results, embeddings
 
 
 def protocol_of(experiment: Experiment, name: str) -> str:
@@ -232,61 +223,11 @@ def protocol_of(experiment: Experiment, name: str) -> str:
     )
 
 
-def _embeddings(experiment: Experiment, method: Method, state: TrainState) -> Embeddings:
-    embedder = experiment.embedder(method.embed)
-    return {
-        name: embedder.embed_split(state, part)
-        for name, part in with_gallery(experiment.splits).items()
-    }
-
-
 def _metrics(experiment: Experiment, embeddings: Embeddings, **more: Any) -> dict[str, Any]:
     options, splits = experiment.config.evaluation, with_gallery(experiment.splits)
     return metrics(
         options, experiment.method.distance, splits, embeddings, cluster=options.cluster, **more
     )
-
-
-def _controls(experiment: Experiment, console: Console) -> dict[str, dict[str, Any]]:
-    """Metrics by control: without learning, of the model before the first step, and of published
-    weights alone."""
-    config = experiment.config
-    rows: dict[str, Embeddings] = {}
-    if config.evaluation.controls:
-        console.print("evaluating the controls")
-        found = {
-            name: without_learning(config, part)
-            for name, part in with_gallery(experiment.splits).items()
-        }
-        rows = {
-            control: {name: part[control] for name, part in found.items()}
-            for control in found["test"]
-        }
-        name = "untrained"
-        if config.head:
-            name = "head on frozen features"
-        elif experiment.start or config.backbone.pretrained != "none":
-            name = "before training"
-        rows[name] = _embeddings(
-            experiment, experiment.method, other_models.initial_state(experiment, console)
-        )
-    if config.backbone.pretrained != "none":
-        console.print("evaluating the published weights without further training")
-        method = published_method(config.backbone)
-        try:
-            variables = method.init(
-                jax.random.key(0), zeros(config.data.batch_size, experiment.shape)
-            )
-            params, model_state = device_mesh.place(experiment.mesh, variables)
-            state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
-            rows["published weights without further training"] = _embeddings(
-                experiment, method, state
-            )
-        except (
-            UserError
-        ) as problem:  # they may have been moved since; the results are not lost for that
-            console.warn(str(problem))
-    return {name: _metrics(experiment, found) for name, found in rows.items()}
 
 
 def refined(
@@ -312,40 +253,6 @@ def refined(
         seconds = {"seconds": round(time.monotonic() - start, 3)}
         results[kind] = facts | seconds | _metrics(experiment, refined)
     return results
-
-
-def without_learning(config: Config, split: Split) -> dict[str, np.ndarray]:
-    """Float32 [N, D] of the images of a split by control, "raw pixels" and "colour histogram"."""
-    transform = transforms.evaluation(config.data)
-
-    def measures(index: int) -> tuple[np.ndarray, np.ndarray]:
-        image = transform(split.read(index, None))
-        return pixels(image), histogram(image)
-
-    found = zip(*ordered_map(measures, range(len(split.labels))), strict=True)
-    return {
-        name: np.stack(rows)
-        for name, rows in zip(("raw pixels", "colour histogram"), found, strict=True)
-    }
-
-
-def pixels(image: np.ndarray) -> np.ndarray:
-    """An image uint8 [H, W, 3], reduced to at most SIDE x SIDE: float32 [D]."""
-    small = Image.fromarray(image)
-    small = small.resize((min(small.width, SIDE), min(small.height, SIDE)), Image.Resampling.BOX)
-    return np.asarray(small, np.float32).ravel()
-
-
-def histogram(image: np.ndarray) -> np.ndarray:
-    """Square roots of the shares of pixels with each hue, saturation and value: uint8 [H, W, 3] ->
-    float32 [192]."""
-    hsv = np.asarray(Image.fromarray(image).convert("HSV")).reshape(-1, 3)
-    hue, saturation, value = (
-        hsv[:, i].astype(np.int64) * bins // 256 for i, bins in enumerate(BINS)
-    )
-    cells = (hue * BINS[1] + saturation) * BINS[2] + value
-    counts = np.bincount(cells, minlength=int(np.prod(BINS)))
-    return np.sqrt(counts / len(hsv)).astype(np.float32)
 
 
 def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
