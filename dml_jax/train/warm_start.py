@@ -33,7 +33,8 @@ def initial_state(experiment: Experiment, console: Console | None = None) -> Tra
     source = Path(experiment.start).expanduser()
     if not source.is_dir():
         raise ConfigError(
-            f"init_from={source}: not a directory; give a work directory or converted weights"
+            f"init_from={source}: there is no such directory; give a work directory or "
+            "converted weights"
         )
     hooks, classes = experiment.method.hooks, len(experiment.splits["train"].classes)
     base, updates = parameter_groups.split(state.params)
