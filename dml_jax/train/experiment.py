@@ -28,7 +28,8 @@ from dml_jax.methods.contract import Batch, Embed, Method, TrainingSet, no_class
 from dml_jax.train import class_tables, embedding, optimizers, step
 from dml_jax.train.distributed import device_mesh, process_group
 from dml_jax.train.embedding import Embedder
-from dml_jax.train.model import TrainedModel, build_method, read_as
+from dml_jax.train.method_wrappers import build_method
+from dml_jax.train.model import TrainedModel, read_as
 from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState
 
@@ -199,7 +200,7 @@ def build(
     schedule = optimizers.rate_factor(train, start=warmup, stop=steps, milestones=milestones)
     schedule = optimizers.scaled(schedule, train, data.batch_size)
     images = training_set(splits["train"])
-    method = step.chunked(build_method(config, images, mesh), train.chunks)
+    method = build_method(config, images, mesh)
     _check_refinement(config, method, splits)
     layer = getattr(config.backbone, "layer", optimizers.no_layer)
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup, layer=layer)
