@@ -24,7 +24,7 @@ from dml_jax.data.split import Split, some_classes, with_gallery
 from dml_jax.errors import UserError
 from dml_jax.evaluation import geometry, open_set, protocol, refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
-from dml_jax.methods.contract import Distance, PyTree
+from dml_jax.methods.contract import Distance
 from dml_jax.train import controls
 from dml_jax.train.embedding import Embedder, Variables
 from dml_jax.train.experiment import Experiment
@@ -49,39 +49,28 @@ class ReadingsEmbedder(NamedTuple):
         on_progress: Callable[[int], None] = lambda done: None,
     ) -> dict[str, Embeddings]:
         """The embeddings of splits by reading."""
-        found = {
-            name: self.embedder.embed_split(model, split, on_progress)
-            for name, split in splits.items()
-        }
+        embed = self.embedder.embed_split
+        found = {name: embed(model, split, on_progress) for name, split in splits.items()}
         return {
-            reading: {key: np.ascontiguousarray(rows[:, columns]) for key, rows in found.items()}
+            reading: {name: np.ascontiguousarray(rows[:, columns]) for name, rows in found.items()}
             for reading, columns in self.columns.items()
         }
 
 
 def compiled(experiment: Experiment, shapes: TrainState) -> ReadingsEmbedder:
-    """The embedder of a run; parts that its readings share, such as the backbone, are computed
-    once."""
+    """The embedder of a run; what its readings share, such as the backbone, is computed once."""
     functions = dict(experiment.readings) or {"": experiment.method.embed}
+    embeds = list(functions.values())
 
-    def side_by_side(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
-        return jnp.concatenate(
-            [embed(params, model_state, images) for embed in functions.values()], axis=1
-        )
+    def side_by_side(*arguments: Any) -> jax.Array:
+        return jnp.concatenate([embed(*arguments) for embed in embeds], axis=1)
 
     image = jax.ShapeDtypeStruct((1, *experiment.shape, 3), jnp.uint8)
-    widths = [
-        jax.eval_shape(embed, shapes.params, shapes.model_state, image).shape[1]
-        for embed in functions.values()
-    ]
-    ends = np.cumsum(widths).tolist()
-    columns = {
-        name: slice(end - width, end)
-        for name, width, end in zip(functions, widths, ends, strict=True)
-    }
-    function = (
-        side_by_side if len(functions) > 1 else next(iter(functions.values()))
-    )  # compiled elsewhere, too
+    columns, end = {}, 0
+    for name, embed in functions.items():
+        width = jax.eval_shape(embed, shapes.params, shapes.model_state, image).shape[1]
+        columns[name], end = slice(end, end + width), end + width
+    function = side_by_side if len(embeds) > 1 else embeds[0]  # the latter is compiled elsewhere
     return ReadingsEmbedder(experiment.embedder(function), columns)
 
 
@@ -135,28 +124,24 @@ def of_training_classes(
     like: Split,
     on_progress: Callable[[int], None],
 ) -> dict[str, float]:
-    """Recall@1 and MAP@R among a sample of the training classes, to be compared with metrics of
-    unseen classes.
+    """Recall@1 and MAP@R among a sample of the training classes, to compare with unseen classes.
 
     The sample has at most as many classes and images as `like`, and about SEEN images.
     """
-    train, most = experiment.splits["train"], min(SEEN, len(like.labels))
-    whole = max(2, most * len(train.classes) // len(train.labels))  # classes that fit
-    sample = {
-        "train": some_classes(train, min(whole, len(np.unique(like.labels))), len(like.labels))
-    }
+    train, images = experiment.splits["train"], len(like.labels)
+    fitting = max(2, min(SEEN, images) * len(train.classes) // len(train.labels))
+    classes = min(fitting, len(np.unique(like.labels)))
+    sample = {"train": some_classes(train, classes, images)}
     rows = tested.embed(model, sample, on_progress)[reading]
-    found = metrics(
-        experiment.config.evaluation, experiment.method.distance, sample, rows, cluster=False
-    )
+    options, distance = experiment.config.evaluation, experiment.method.distance
+    found = metrics(options, distance, sample, rows, cluster=False)
     return {f"train/{name}": found[name] for name in ("recall@1", "map@r")}
 
 
 def final(
     experiment: Experiment, state: TrainState, model: str, console: Console
 ) -> tuple[dict[str, Any], Embeddings]:
-    """(contents of `results.json` and `embedding_files.OF_QUERIES`, embeddings of the test
-    split)."""
+    """(`results.json` with `embedding_files.OF_QUERIES`, embeddings of the test split)."""
     config, test = experiment.config, experiment.splits["test"]
     tested = compiled(experiment, state).embed(state, with_gallery(experiment.splits))
     console.print("evaluating on the unseen classes")
@@ -165,19 +150,18 @@ def final(
     results, embeddings = found[reading], tested[reading]
     if experiment.readings:
         each = {
-            name: {key: value for key, value in of.items() if np.ndim(value) == 0}
-            for name, of in found.items()
+            name: {key: value for key, value in values.items() if np.ndim(value) == 0}
+            for name, values in found.items()
         }
         results |= {"reading": reading, "readings": each}
     results["protocol"] = protocol_of(experiment, "test")
     if config.data.session:
         results["protocol"] = f"across sessions: {results['protocol']}"
-    elif (
-        config.data.name == "folder"
-        and (share := protocol.near_copies(*embeddings.values())) > protocol.MANY_COPIES
-    ):
-        results["near_copies"] = share
-        console.warn(open_set.of_near_copies(share, "data.session"))
+    elif config.data.name == "folder":
+        share = protocol.near_copies(*embeddings.values())
+        if share > protocol.MANY_COPIES:
+            results["near_copies"] = share
+            console.warn(open_set.of_near_copies(share, "data.session"))
     if config.data.split == "all":
         results["protocol"] = (
             f"classes that the model was trained on (data.split=all): {results['protocol']}"
@@ -233,8 +217,7 @@ def _metrics(experiment: Experiment, embeddings: Embeddings, **more: Any) -> dic
 def refined(
     experiment: Experiment, state: TrainState, embeddings: Embeddings, console: Console
 ) -> dict[str, dict[str, Any]]:
-    """Metrics after test-time refinement, by kind of batches; a clustering that fails has a
-    "problem" instead."""
+    """Metrics after test-time refinement, by kind of batches; or the "problem" of a clustering."""
     results: dict[str, dict[str, Any]] = {}
     refine = experiment.method.hooks.refine
     for kind in experiment.config.evaluation.refine:
@@ -247,9 +230,8 @@ def refined(
             results[kind] = {"problem": str(problem)}
             continue
         if facts.get("noise"):
-            console.print(
-                f"{kind}: {facts['clusters']:,} clusters and {facts['noise']:,} images of noise"
-            )
+            clusters, noise = facts["clusters"], facts["noise"]
+            console.print(f"{kind}: {clusters:,} clusters and {noise:,} images of noise")
         seconds = {"seconds": round(time.monotonic() - start, 3)}
         results[kind] = facts | seconds | _metrics(experiment, refined)
     return results
@@ -259,13 +241,11 @@ def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
     """Batches drawn from clusters, int [N] in 0..C-1, as the authors of MPN draw training batches
     from classes."""
     size = data.images_per_class
-    chunks = max(
-        2, min(data.batch_size, len(labels)) // size
-    )  # two clusters always fill two chunks or more
+    # Two clusters always fill two chunks or more.
+    chunks = max(2, min(data.batch_size, len(labels)) // size)
     sampler = samplers.build(replace(data, sampler="mpn", batch_size=chunks * size), labels, seed)
-    return Groups(
-        np.stack([sampler.batch(step) for step in range(sampler.first_step(1))]), chunks * size
-    )
+    batches = [sampler.batch(step) for step in range(sampler.first_step(1))]
+    return Groups(np.stack(batches), chunks * size)
 
 
 def refined_embeddings(
@@ -275,32 +255,24 @@ def refined_embeddings(
     kind: Refine,
     embeddings: dict[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """The embeddings [N, D'] after one kind of refinement, and numbers of clusters and noise
-    images.
+    """The embeddings [N, D'] after refinement, and numbers of clusters and noise images.
 
-    The method's own batches ("reciprocal") refine the queries only, as its authors do, and so do
-    functions of the user's own, (queries [Q, D], gallery [G, D] or None) -> [Q, D]; all other kinds
+    The method's default batches ("reciprocal") refine the queries only, as its authors do, and so
+    do the user's functions, (queries [Q, D], gallery [G, D] or None) -> [Q, D]; all other kinds
     refine queries and gallery alike.
     """
-    data = config.data
-    own = (
-        function("evaluation.refine", kind)
-        if "." in kind
-        else partial(refine, state.params, state.model_state)
-    )
-    if "." in kind or kind == "reciprocal":
-        return embeddings | {
-            "test": np.asarray(own(embeddings["test"], embeddings.get("gallery")))
-        }, {}
+    data, users = config.data, "." in kind
+    refining: Any = function("evaluation.refine", kind) if users else None
+    refining = refining or partial(refine, state.params, state.model_state)
+    if users or kind == "reciprocal":
+        refined = refining(embeddings["test"], embeddings.get("gallery"))
+        return embeddings | {"test": np.asarray(refined)}, {}
     points = np.concatenate(list(embeddings.values()))
     facts: dict[str, int] = {}
     if kind == "neighbors":
-        chunk = min(data.images_per_class, len(points))
+        chunk, chunks = data.images_per_class, max(1, data.batch_size // data.images_per_class)
         groups = refinement_batches.neighbor_chunks(
-            points,
-            chunk=chunk,
-            chunks=max(1, data.batch_size // data.images_per_class),
-            seed=config.seed,
+            points, chunk=min(chunk, len(points)), chunks=chunks, seed=config.seed
         )
     else:
         options = config.evaluation
@@ -314,6 +286,6 @@ def refined_embeddings(
         )
         groups = batches_from_clusters(clusters.labels, data, config.seed)
         facts = {"clusters": clusters.found, "noise": clusters.noise}
-    rows = np.asarray(own(points, None, groups=groups))
+    rows = np.asarray(refining(points, None, groups=groups))
     ends = np.cumsum([len(x) for x in embeddings.values()])[:-1]
     return dict(zip(embeddings, np.split(rows, ends), strict=True)), facts

@@ -81,8 +81,8 @@ def test_tables_are_compared_without_padding(tmp_path: Path) -> None:
         spread.params["loss"]["proxies"][:classes], params["loss"]["proxies"][:classes]
     )
     assert not np.asarray(spread.params["loss"]["proxies"][classes:]).any()
-    converted = {"method/params/loss/proxies": params["loss"]["proxies"][:classes]}
-    converted.write(tmp_path / "weights", converted, {"architecture": {}})
+    tensors = {"method/params/loss/proxies": params["loss"]["proxies"][:classes]}
+    converted.write(tmp_path / "weights", tensors, {"architecture": {}})
     loaded = started(build(PROXIES, shard_classes=True), tmp_path / "weights")
     assert_equal(loaded.params["loss"], spread.params["loss"])
     other = build(PROXIES, validation_share=0.2, shard_classes=True)
