@@ -136,7 +136,7 @@ def _load_published(directory: Path, checkpoint: str, dtype: str | None) -> Trai
     with files.reading(directory / converted.METADATA):
         options = configs.module("backbone", architecture.get("name")).Config
         backbone = validate(options, architecture)
-    side: int = min(recorded.get("image_shape", (LARGEST,)))  # of the images in pretraining
+    side: int = min(recorded.get("image_shape", (LARGEST,)))  # side of the images in pretraining
     if getattr(backbone, "fixed_size", False):
         side = min(LARGEST, side)
     data = Data(

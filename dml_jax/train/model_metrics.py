@@ -103,7 +103,7 @@ def metrics(
         average=options.nmi_average,
         metric=distance,
         clustering=options.clustering,
-        lone_queries="omit" if across else options.lone_queries,  # of classes with one session
+        lone_queries="omit" if across else options.lone_queries,  # classes with one session
         full_ranking=options.full_ranking,
         functions={
             name.rpartition(".")[2]: function("evaluation.metrics", name)
@@ -250,7 +250,7 @@ def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
 
 def refined_embeddings(
     config: Config,
-    refine: Any,  # of the method's hooks
+    refine: Any,  # `Hooks.refine`
     state: TrainState,
     kind: Refine,
     embeddings: dict[str, np.ndarray],

@@ -58,7 +58,7 @@ class Facts:
     shape: tuple[Count, Count]
     x64: bool = False
     teacher: dict[str, Any] | None = None
-    class_names: list[str] | None = None  # of the training classes
+    class_names: list[str] | None = None  # names of the training classes
 
 
 def read_config(workdir: Path) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def check_same_facts(
         _check_same_config(where, config, here["config"], selecting)
     for key, what in WHAT.items():
         before, now = stored.get(key, False if key == "x64" else None), here.get(key)
-        if isinstance(before, Mapping) and isinstance(now, Mapping):  # teachers are variables
+        if isinstance(before, Mapping) and isinstance(now, Mapping):  # teachers
             before, now = before.get("sha256"), now.get("sha256")
         if key in here and before != now:
             raise CheckpointError(f"{where}: {what}")
