@@ -3,8 +3,7 @@ command.
 
 From the command to the gradient, a reader opens at most nine files: `main`, this one, `train.loop`,
 `train.step`, the file of the method with its losses, and, for the parts of a run,
-`train.experiment`, `train.method_wrappers`,
-`train.optimizers`.
+`train.experiment`, `train.method_wrappers`, `train.optimizers`.
 """
 
 import socket
@@ -184,8 +183,7 @@ def evaluate(
 def evaluation(
     experiment: Experiment, state: TrainState, model: str, console: Console
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The results and embeddings of `model_metrics.final`; in the main process, with the geometry of
-    the embeddings."""
+    """The results and embeddings of `model_metrics.final`; in the main process, with geometry."""
     results, embeddings = model_metrics.final(experiment, state, model, console)
     if device_mesh.is_main_process():  # the others write no results
         labels = experiment.splits["test"].labels
