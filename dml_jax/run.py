@@ -1,8 +1,8 @@
 """A run from start to end: train, evaluate, export, report; and other modes of the main command.
 
 `--config=configs/digits_hist.py` enters functions of 54 files before its loss. The path itself is
-`main`, this file, `train.loop`, `train.step` and the method; `train.experiment`, `train.model` and
-`train.optimizers` build the parts of the run.
+`main`, this file, `train.loop`, `train.step` and the method; `train.experiment`,
+`train.method_wrappers` and `train.optimizers` build the parts of the run.
 """
 
 import socket
@@ -26,7 +26,14 @@ from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, counted
 from dml_jax.export import embedding_files
 from dml_jax.train import experiment as experiments
-from dml_jax.train import frozen_features, loop, model_metrics, other_models, parameter_groups
+from dml_jax.train import (
+    frozen_features,
+    loop,
+    model_metrics,
+    parameter_groups,
+    teacher,
+    warm_start,
+)
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import device_mesh, process_group
 from dml_jax.train.distributed.stop_signals import Stop
@@ -79,7 +86,7 @@ def train(
             console.print("--mode=evaluate evaluates it again, --mode=export embeds all splits")
             return
 
-        experiment = other_models.with_teacher(experiment, console)
+        experiment = teacher.with_teacher(experiment, console)
         print_summary(experiment, directory, console)
         run |= {"teacher": experiment.teacher} if experiment.teacher else {}
         if main:
@@ -145,7 +152,7 @@ def evaluate(
     """
     if config.init_from and not (directory / "config.json").exists():
         experiment = experiments.build(config)
-        state, checkpoint = other_models.initial_state(experiment, console), "init_from"
+        state, checkpoint = warm_start.initial_state(experiment, console), "init_from"
     else:
         experiment, state = restore(config, directory, checkpoint, console)
     model = config.train.select if checkpoint == "reported" else checkpoint
@@ -186,11 +193,11 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
 def check(config: Config, console: Console) -> None:
     """Validates configuration and data and makes one training step; nothing is written."""
     experiment = experiments.build(config)
-    experiment = other_models.with_teacher(experiment, console)
+    experiment = teacher.with_teacher(experiment, console)
     if config.head:
         experiments.build(frozen_features.head_config(config))
     print_summary(experiment, None, console)
-    state = other_models.initial_state(experiment, console)
+    state = warm_start.initial_state(experiment, console)
     if config.train.feature_views:
         frozen_features.check(experiment, state)
     key = device_mesh.place(experiment.mesh, jax.random.key(config.seed))
@@ -276,8 +283,7 @@ def evaluated(
     """A model with the data of its run, for analyses."""
 
     def before_training() -> TrainedModel:
-        state = other_models.initial_state(experiment, Console(active=False))
-        return experiment.model(inference_state(state))
+        return experiment.model(inference_state(warm_start.initial_state(experiment)))
 
     return EvaluatedModel(
         directory,
