@@ -98,7 +98,7 @@ class Measured(NamedTuple):
     enrolled: int  # number of enrolled classes
 
 
-Share = tuple[float, float, float]  # of images, with its 95 % interval; NaN if not measured
+Share = tuple[float, float, float]  # share of images and its 95 % interval, NaN if not measured
 
 
 class Point(NamedTuple):

@@ -187,7 +187,7 @@ class Method(NamedTuple):
         key. Also of an entry of `model_state` that is not `history`: batch statistics belong to the
         group of their layer.
       distance: with which evaluation compares embeddings: a name, or a function of two blocks of
-        rows, [N, D] and [M, D] -> [N, M], as described in `evaluation.own_distances`.
+        rows, [N, D] and [M, D] -> [N, M], as described in `evaluation.user_distances`.
       hooks: optional parts of the method.
     """
 
