@@ -93,14 +93,10 @@ def retrieval(
     validation.choice("exclusion", exclusion, ("index", "position"))
     validation.choice("lone_queries", lone_queries, get_args(Lone))
     alone = gallery is None  # the queries are their own gallery
+    grouped = not alone and groups is not None
     for name, given, needed, without in (
         ("gallery_labels", gallery_labels, not alone, "a gallery"),
-        (
-            "gallery_groups",
-            gallery_groups,
-            not alone and groups is not None,
-            "a gallery and groups",
-        ),
+        ("gallery_groups", gallery_groups, grouped, "a gallery and groups"),
     ):
         if (given is not None) != needed:
             problem = "are missing" if needed else f"are given without {without}"
@@ -133,15 +129,15 @@ def retrieval(
     full_ks = ks if full_ranking else None
     task = Task(classes, gallery_classes, judge, common_groups, *exclusions, full_ks, further)
     if callable(metric):
-        found = user_distances.blocks(metric, points, gallery_points)
-        results = _engine.rank_by_distance(task, found)
+        blocks = user_distances.blocks(metric, points, gallery_points)
+        results = _engine.rank_by_distance(task, blocks)
     else:
         others, dtype = None if alone else gallery_points, validation.compute_dtype(points)
         results = _engine.rank(task, points, others, metric=metric, dtype=dtype)
     classes_of_mean = classes if judge is None else None
     summarized: dict[str, Any] = summary(*results[:4], classes_of_mean, ks, lone_queries)
-    names = ("map", *(f"precision@{k}" for k in ks), *(f"map@{k}" for k in ks))
-    names = (*(names if full_ranking else ()), *(f"own/{name}" for name in functions or ()))
+    names = ["map", *(f"precision@{k}" for k in ks), *(f"map@{k}" for k in ks)]
+    names = [*(names if full_ranking else ()), *(f"own/{name}" for name in functions or ())]
     columns = np.concatenate([results.full, results.by_functions], axis=1)[results.relevant > 0]
     for name, column in zip(names, columns.T, strict=True):
         summarized |= _mean_with_error(name, column)
