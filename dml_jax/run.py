@@ -19,7 +19,7 @@ import numpy as np
 from dml_jax import config as configs
 from dml_jax import files, manifest
 from dml_jax.analysis import run_report, spectra
-from dml_jax.analysis.analysed_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.backbones.weights import converted
 from dml_jax.config import Config
 from dml_jax.console import Console
@@ -279,13 +279,13 @@ def evaluated(
     console: Console,
     embeddings: Mapping[str, np.ndarray] = MappingProxyType({}),
     **options: Any,
-) -> EvaluatedModel:
+) -> AnalysedModel:
     """A model with the data of its run, for analyses."""
 
     def before_training() -> TrainedModel:
         return experiment.model(inference_state(warm_start.initial_state(experiment)))
 
-    return EvaluatedModel(
+    return AnalysedModel(
         directory,
         model,
         experiment.splits,

@@ -9,7 +9,7 @@ import numpy as np
 from dml_jax import drawing, files
 from dml_jax import run as trained_runs
 from dml_jax.analysis import findings, html, run_report
-from dml_jax.analysis.analysed_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.analysis.findings import DIRECTORY, STANDARD_DIRECTORY
 from dml_jax.analysis.run_report import SUBJECTS
 from dml_jax.commands import cli, jax_setup
@@ -112,21 +112,19 @@ def reason_against(name: str, options: Namespace) -> str:
     return next((reason for reason, applies in reasons.items() if applies), "")
 
 
-def opened(
-    options: Namespace, overrides: dict[str, str], output: Path
-) -> dict[str, EvaluatedModel]:
+def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[str, AnalysedModel]:
     """The models by a name that distinguishes them, the one of --model first."""
     models = list(
         dict.fromkeys([options.model, *(options.compare.split(",") if options.compare else ())])
     )
     names = [Path(model).name for model in models]
-    runs: dict[str, EvaluatedModel] = {}
+    runs: dict[str, AnalysedModel] = {}
     for model, name in zip(models, names, strict=True):
         first = next(iter(runs.values()), None)
         if options.data:
             loaded, images = jax_setup.load_on_images(options, model)
             jax_setup.keep_freed_memory()
-            run = EvaluatedModel(output, loaded.trained, images, Console(quiet=options.quiet))
+            run = AnalysedModel(output, loaded.trained, images, Console(quiet=options.quiet))
         elif first and model == "untrained":
             run = first.untrained()
         elif first and model == "refined":
@@ -149,7 +147,7 @@ def opened(
     return runs
 
 
-def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> EvaluatedModel:
+def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> AnalysedModel:
     config, directory = run_config(model, options, overrides)
     jax_setup.enable_compilation_cache()
     jax_setup.keep_freed_memory()
@@ -199,7 +197,7 @@ def run_config(model: str, options: Namespace, overrides: dict[str, str]) -> tup
     return config, directory
 
 
-def chosen_classes(options: Namespace, run: EvaluatedModel) -> tuple[str, ...]:
+def chosen_classes(options: Namespace, run: AnalysedModel) -> tuple[str, ...]:
     """The classes of --classes, at most as many as colours and markers distinguish; none without
     it."""
     if options.classes is None:

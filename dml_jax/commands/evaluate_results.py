@@ -26,9 +26,9 @@ from dml_jax.evaluation import (
     metric_table,
     metrics,
     open_set,
-    own_distances,
     protocol,
     reranking,
+    user_distances,
     validation,
 )
 from dml_jax.export import embedding_files
@@ -200,7 +200,7 @@ def _classes(options: argparse.Namespace, key: str) -> np.ndarray | list[list[st
     return validation.read_lines(path, name=name)
 
 
-def distance(name: str) -> own_distances.Metric:
+def distance(name: str) -> user_distances.Metric:
     """A distance by its name, or by the import path of a function whose module has been
     imported."""
     return modules.function("distance", name) if "." in name else name  # type: ignore[return-value]

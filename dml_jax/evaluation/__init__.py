@@ -1,5 +1,4 @@
-"""Exact evaluation of embeddings: retrieval, nearest neighbours, clustering, geometry, re-ranking,
-verification.
+"""Exact evaluation: retrieval, nearest neighbours, clustering, geometry, re-ranking, verification.
 
     from dml_jax import evaluation
 
@@ -25,9 +24,9 @@ _MODULES = (
     "metrics",
     "neighbors",
     "open_set",
-    "own_distances",
     "protocol",
     "reranking",
+    "user_distances",
     "validation",
 )
 

@@ -35,7 +35,7 @@ class KMeans(NamedTuple):
     centers: np.ndarray  # float [k, D]
     assignments: np.ndarray  # int32 [N] in 0..k-1, the nearest centre of each point
     inertia: float  # sum of squared distances from the points to their centres
-    iterations: int  # of the best restart, including the last one, which changes no assignment
+    iterations: int  # in the best restart; the last one changes no assignment
 
 
 def fit(
@@ -202,7 +202,8 @@ def lloyd(
     def unfinished(state: tuple[jax.Array, ...]) -> jax.Array:
         return state[3] & (state[2] < max_iterations)
 
-    state = start, _assign(x, start), jnp.zeros((), jnp.int32), jnp.array(True)
+    zero = jnp.zeros((), jnp.int32)
+    state: tuple[jax.Array, ...] = start, _assign(x, start), zero, jnp.array(True)
     centers, nearest, iterations, changed = jax.lax.while_loop(unfinished, step, state)
     iterations = jnp.minimum(iterations + ~changed, max_iterations)
     return centers, nearest, _squared_distances(x, centers, nearest), iterations

@@ -15,7 +15,7 @@ class MetricEntry(NamedTuple):
     """
 
     name: str
-    heading: str  # of a column; K is replaced in the same way
+    heading: str  # column heading; K is replaced in the same way
     percent: bool = True  # whether tables show it in percent
     secondary: bool = False  # omitted from console tables that have one column per metric
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import _engine, own_distances, validation
+from dml_jax.evaluation import _engine, user_distances, validation
 from dml_jax.evaluation._engine import RowFunction, Task
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
 from dml_jax.evaluation.geometry import density, effective_rank, singular_values, spectral_decay
@@ -35,7 +35,7 @@ def retrieval(
     labels: validation.Labels,
     *,
     ks: int | Sequence[int] = (1, 2, 4, 8),
-    metric: own_distances.Metric = "cosine",
+    metric: user_distances.Metric = "cosine",
     gallery: ArrayLike | None = None,
     gallery_labels: validation.Labels | None = None,
     exclude_self: bool | None = None,
@@ -56,7 +56,7 @@ def retrieval(
         an array [Q, C] of bool or 0 and 1; rows that share a class are relevant to each other.
       ks: values of K for Recall@K, at most the number of candidates.
       metric: distance that ranks the gallery, or a function of two blocks of rows (see
-        `own_distances`).
+        `user_distances`).
       gallery: [G, D]; by default the queries are their own gallery.
       gallery_labels: [G], lists or [G, C], of the same kind as `labels`.
       exclude_self: whether query i excludes gallery row i; by default only if the queries are their
@@ -66,8 +66,8 @@ def retrieval(
         ranked first.
       groups: [Q] integers or strings, such as cameras. A query leaves out the relevant rows of its
         group, as in the re-identification of persons and vehicles (Zheng et al., ICCV 2015). For
-        queries that are part of the gallery in any order, give each image a group of its own;
-        otherwise every query finds itself first.
+        queries that are part of the gallery in any order, give each image its group; otherwise
+        every query finds itself first.
       gallery_groups: [G], of the same kind as `groups`.
       lone_queries: whether a query without a relevant row, such as the only image of its class, is
         a miss in Recall@K and MRR, or left out of all metrics.
@@ -93,14 +93,10 @@ def retrieval(
     validation.choice("exclusion", exclusion, ("index", "position"))
     validation.choice("lone_queries", lone_queries, get_args(Lone))
     alone = gallery is None  # the queries are their own gallery
+    grouped = not alone and groups is not None
     for name, given, needed, without in (
         ("gallery_labels", gallery_labels, not alone, "a gallery"),
-        (
-            "gallery_groups",
-            gallery_groups,
-            not alone and groups is not None,
-            "a gallery and groups",
-        ),
+        ("gallery_groups", gallery_groups, grouped, "a gallery and groups"),
     ):
         if (given is not None) != needed:
             problem = "are missing" if needed else f"are given without {without}"
@@ -133,15 +129,15 @@ def retrieval(
     full_ks = ks if full_ranking else None
     task = Task(classes, gallery_classes, judge, common_groups, *exclusions, full_ks, further)
     if callable(metric):
-        found = own_distances.blocks(metric, points, gallery_points)
-        results = _engine.rank_by_distance(task, found)
+        blocks = user_distances.blocks(metric, points, gallery_points)
+        results = _engine.rank_by_distance(task, blocks)
     else:
         others, dtype = None if alone else gallery_points, validation.compute_dtype(points)
         results = _engine.rank(task, points, others, metric=metric, dtype=dtype)
     classes_of_mean = classes if judge is None else None
     summarized: dict[str, Any] = summary(*results[:4], classes_of_mean, ks, lone_queries)
-    names = ("map", *(f"precision@{k}" for k in ks), *(f"map@{k}" for k in ks))
-    names = (*(names if full_ranking else ()), *(f"own/{name}" for name in functions or ()))
+    names = ["map", *(f"precision@{k}" for k in ks), *(f"map@{k}" for k in ks)]
+    names = [*(names if full_ranking else ()), *(f"own/{name}" for name in functions or ())]
     columns = np.concatenate([results.full, results.by_functions], axis=1)[results.relevant > 0]
     for name, column in zip(names, columns.T, strict=True):
         summarized |= _mean_with_error(name, column)

@@ -5,6 +5,7 @@ fit its memory.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import own_distances, validation
+from dml_jax.evaluation import user_distances, validation
 from dml_jax.evaluation._engine import query_metrics, tiles
 from dml_jax.evaluation._engine.tiles import REPLICATED, SHARDED, Centering, Metric, TiledRows
 from dml_jax.evaluation.validation import ArrayLike
@@ -31,7 +32,7 @@ def search(
     gallery: ArrayLike,
     k: int,
     *,
-    metric: own_distances.Metric = "cosine",
+    metric: user_distances.Metric = "cosine",
     exclude_self: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Finds the k nearest gallery rows of every query, nearest first, ties by index.
@@ -40,7 +41,7 @@ def search(
       queries: [Q, D] real numbers, NumPy (also memory-mapped) or JAX.
       gallery: [G, D] real numbers.
       k: number of neighbours, at most the number of candidates.
-      metric: "cosine", "euclidean" or a function of two blocks of rows (see `own_distances`).
+      metric: "cosine", "euclidean" or a function of two blocks of rows (see `user_distances`).
       exclude_self: query i excludes gallery row i.
 
     Returns:
@@ -54,7 +55,7 @@ def search(
     if callable(metric):
         distances = np.empty((len(query_points), k), np.float32)
         indices = np.empty((len(query_points), k), np.int32)
-        for part, block in own_distances.blocks(metric, *points):
+        for part, block in user_distances.blocks(metric, *points):
             for query, values in enumerate(block, start=part.start):
                 excluded = query if exclude_self else -1
                 indices[query] = query_metrics.nearest_first(-values, excluded)[:k]
@@ -87,7 +88,7 @@ def nearer(
       limit (at least), and indices [Q, k]; nearest first, ties by index.
     """
     mesh = tiles.local_mesh()
-    like = "cosine", tiles.choose_centering([queries], "cosine"), np.dtype(np.float32), mesh
+    like: Any = "cosine", tiles.choose_centering([queries], "cosine"), np.dtype(np.float32), mesh
     left, right = _tiled(queries, most[0], *like), _tiled(gallery, most[1], *like)
     found = _top_k(left, right, k, False, mesh, PART_MEMORY)
     return _correct(left, right, *found, k, False, limit)

@@ -1,5 +1,4 @@
-"""Open-set classification: the class of an image among enrolled ones, unless its margin says that
-it is a stranger.
+"""Open-set classification: an image gets an enrolled class unless its margin marks a stranger.
 
 A background is images of classes that are not enrolled. A stranger is often about as similar to one
 of them as to the enrolled classes, while images of an enrolled class are not; a threshold on the
@@ -18,8 +17,8 @@ of the cosines of x' to the nearest image of class c and to the mean of its imag
 where c runs over the enrolled classes and the background, and t = `TEMPERATURE`. It is t times the
 log-odds of b in a softmax of s / t over all of them.
 
-What to expect of a threshold is measured on photographs of other sessions than the enrolled ones
-(`measure`), and its uncertainty by drawing classes and sessions again (`promise`).
+The error rates of a threshold are measured on photographs of other sessions than the enrolled ones
+(`measure`), and their uncertainty by drawing classes and sessions again (`promise`).
 """
 
 import math
@@ -98,7 +97,7 @@ class Measured(NamedTuple):
     enrolled: int  # number of enrolled classes
 
 
-Share = tuple[float, float, float]  # of images, with its 95 % interval; NaN if not measured
+Share = tuple[float, float, float]  # share of images and its 95 % interval, NaN if not measured
 
 
 class Point(NamedTuple):
@@ -330,12 +329,12 @@ def threshold_for(
 
 
 def promise(measured: Measured, false_accept_rate: float) -> Point:
-    """The threshold for a rate, and what to expect of it; raises DataError as `threshold_for`.
+    """The threshold for a rate and its expected errors; raises DataError as `threshold_for`.
 
     For the intervals, classes of strangers are drawn again, with replacement; each draw sets a
-    threshold, and the classes that were not drawn measure how many strangers it accepts. Known
-    classes and their sessions are drawn for the same thresholds, as many as make the variance that
-    of the difference to a measurement on the enrolled classes.
+    threshold, and the classes that were not drawn measure how many strangers it accepts. For the
+    same thresholds, known classes and their sessions are drawn. Their number gives the variance of
+    the difference from a measurement on the enrolled classes.
     """
     margins, position = measured.strangers, measured.stranger_groups[:, 0]
     threshold, passing, expected = threshold_for(margins, position, false_accept_rate)

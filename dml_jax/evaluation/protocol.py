@@ -10,7 +10,7 @@ import numpy as np
 from dml_jax.evaluation import kmeans, metric_table, metrics, neighbors, open_set, validation
 from dml_jax.evaluation._engine.tiles import normalize
 from dml_jax.evaluation.clustering import Average
-from dml_jax.evaluation.own_distances import Metric, name_of
+from dml_jax.evaluation.user_distances import Metric, name_of
 from dml_jax.evaluation.validation import ArrayLike
 
 Protocol = Literal["clean", "paper"]
@@ -47,7 +47,6 @@ def evaluate(
     average: Average = "arithmetic",
     gallery: ArrayLike | None = None,
     metric: Metric = "cosine",
-    per_query: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """Computes all metrics of a split, as fractions; a wrapper of `metrics.retrieval`.
@@ -75,9 +74,8 @@ def evaluate(
     validation.choice("protocol", protocol, get_args(Protocol))
     validation.choice("average", average, get_args(Average))
     points = validation.embeddings(embeddings)
-    searched = None if gallery is None else validation.embeddings(gallery, name="gallery")
     options |= {"metric": metric, "exclusion": "index" if protocol == "clean" else "position"}
-    result = metrics.retrieval(points, labels, gallery=searched, per_query=per_query, **options)
+    result = metrics.retrieval(points, labels, gallery=gallery, **options)
     if cluster:
         classes = validation.labels(np.asarray(labels), len(points))
         count = len(np.unique(classes))

@@ -29,7 +29,7 @@ from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.evaluation import neighbors, reranking, validation
 from dml_jax.evaluation.validation import ArrayLike
 
-Rule = Literal["authors", "paper"]  # of k-reciprocal neighbours
+Rule = Literal["authors", "paper"]  # defines k-reciprocal neighbours
 Algorithm = Literal["kmeans", "ward", "spectral", "birch", "dbscan", "optics"]
 QUADRATIC_MEMORY = ("ward", "spectral", "dbscan")  # may store one value per pair of images
 QUADRATIC_LIMIT = 20_000  # images, which take a few GiB

@@ -24,9 +24,9 @@ import numpy as np
 from scipy import sparse
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import neighbors, own_distances, validation
+from dml_jax.evaluation import neighbors, user_distances, validation
 from dml_jax.evaluation._engine.tiles import normalize
-from dml_jax.evaluation.own_distances import Metric
+from dml_jax.evaluation.user_distances import Metric
 from dml_jax.evaluation.validation import ArrayLike
 
 K1, K2, WEIGHT = 20, 6, 0.3  # as in the paper's experiments
@@ -53,7 +53,7 @@ def search(
       k1: neighbourhood size.
       k2: number of nearest encodings to average.
       weight: weight of the original distance.
-      metric: the original distance, "cosine" or a function (see `own_distances`), which takes the
+      metric: the original distance, "cosine" or a function (see `user_distances`), which takes the
         place of 1 - cos.
       exclude_self: query i does not retrieve gallery row i.
 
@@ -102,7 +102,7 @@ def _encode(
     nearest = np.concatenate([np.arange(count, dtype=np.int32)[:, None], others], axis=1)
     if callable(metric):
         farthest = np.concatenate(
-            [block.max(axis=1) for _, block in own_distances.blocks(metric, points, points)]
+            [block.max(axis=1) for _, block in user_distances.blocks(metric, points, points)]
         )
     else:  # the row farthest from p is the nearest to -p
         farthest = (2 - neighbors.search(-points, points, 1)[0][:, 0]).astype(np.float32)
@@ -153,9 +153,9 @@ def _distances(
     [n]."""
     distances = np.empty(len(row), np.float32)
     if callable(metric):
-        for start in range(0, len(row), own_distances.PAIRS):
-            part = slice(start, start + own_distances.PAIRS)
-            distances[part] = own_distances.pairs(metric, left[row[part]], right[column[part]])
+        for start in range(0, len(row), user_distances.PAIRS):
+            part = slice(start, start + user_distances.PAIRS)
+            distances[part] = user_distances.pairs(metric, left[row[part]], right[column[part]])
         return distances
     for part in validation.slices(len(row), 8 * left.shape[1]):
         distances[part] = 1 - np.einsum("nd,nd->n", left[row[part]], right[column[part]])

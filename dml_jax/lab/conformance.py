@@ -28,7 +28,7 @@ from dml_jax.config import files as config_files
 from dml_jax.console import Console
 from dml_jax.data import formats
 from dml_jax.errors import ConfigError, UserError, require
-from dml_jax.evaluation import metric_table, own_distances
+from dml_jax.evaluation import metric_table, user_distances
 from dml_jax.export import programs
 from dml_jax.lab import plugins, runner
 from dml_jax.lab.plan import Trial
@@ -212,14 +212,14 @@ def of_distance(plugin: Plugin) -> None:
     distance = plugin.function
     a, b = rows(), rows(1)
     with plugin.check("pairs of rows", "use a[:, None] and b[None]; no statistics of a block"):
-        ((_, found),) = own_distances.blocks(distance, a, b)
+        ((_, found),) = user_distances.blocks(distance, a, b)
         for i in (0, 3):
-            ((_, alone),) = own_distances.blocks(distance, a[i : i + 1], b[i : i + 1])
+            ((_, alone),) = user_distances.blocks(distance, a[i : i + 1], b[i : i + 1])
             same = np.isclose(found[i, i], alone[0, 0], rtol=1e-4, atol=1e-6)
             require(same, f"the distance of rows {i} depends on the other rows of the blocks")
     with plugin.check("finite, symmetric", "raise small values before logarithms and divisions"):
         for x in (a, np.repeat(a[::2], 2, axis=0), np.zeros_like(a)):
-            list(own_distances.blocks(distance, x, x))
+            list(user_distances.blocks(distance, x, x))
     with plugin.check("gradient", "square roots have an infinite slope at 0: numerics.root"):
         compare_gradient(lambda x: jnp.sum(distance(x["a"], x["b"])), {"a": a, "b": b})
         for name, (change, _, _) in DEGENERATE.items():

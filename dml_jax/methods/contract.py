@@ -183,7 +183,7 @@ class Method(NamedTuple):
         key. Entries of `model_state` that are not `history` have a group, too: batch statistics
         belong to the group of their layer.
       distance: how evaluation compares embeddings: a name, or a function of two blocks of rows,
-        [N, D] and [M, D] -> [N, M], as described in `evaluation.own_distances`.
+        [N, D] and [M, D] -> [N, M], as described in `evaluation.user_distances`.
       hooks: optional parts of the method.
     """
 

@@ -63,10 +63,10 @@ def choose_tile_size(rows: int, mesh: Mesh) -> int:
     smallest, largest, step = (480, 1152, 32) if is_cpu(mesh) else (1024, 4096, 128)
     if rows <= largest:
         return max(32, -(-rows // step) * step)
-    overhead = smallest**2 // 8  # of a call, in scores that take as long
+    overhead = smallest**2 // 8  # time of a call, as a number of scores
 
     def cost(size: int) -> int:
-        tiles = -(-rows // size)  # padding included
+        tiles = -(-rows // size)
         return tiles * (tiles + 1) * (size**2 + overhead)
 
     return min(range(smallest, largest + 1, step), key=cost)
