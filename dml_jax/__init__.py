@@ -13,13 +13,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
+from dml_jax._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from dml_jax import evaluation, losses, methods
     from dml_jax.inference.model import Model
 
 __all__ = ["evaluation", "load", "losses", "methods"]
-
-__version__ = "0.1.0"
 
 
 def load(

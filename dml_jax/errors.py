@@ -3,7 +3,7 @@
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 
@@ -109,6 +109,15 @@ def refuse(problems: Iterable[str]) -> None:
 def require(condition: object, problem: str) -> None:
     """Raises ConfigError unless a condition holds."""
     refuse([] if condition else [problem])
+
+
+def choices(option: str, text: str, known: Collection[str]) -> tuple[str, ...]:
+    """The names, separated by commas, of an option, without duplicates; raises ConfigError for an
+    unknown one."""
+    names = tuple(dict.fromkeys(text.split(",")))
+    unknown = (name for name in names if name not in known)
+    refuse(f"{option}={text}: there is no {name!r}; {suggest(name, known)}" for name in unknown)
+    return names
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

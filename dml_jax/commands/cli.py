@@ -9,20 +9,15 @@ import select
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from dml_jax.errors import (
-    ConfigError,
-    exit_code_of,
-    message_of,
-    printable,
-    refuse,
-    require,
-    suggest,
-)
+from dml_jax.errors import ConfigError, exit_code_of, message_of, printable, suggest
+from dml_jax.errors import choices as choices
+from dml_jax.errors import refuse as refuse
+from dml_jax.errors import require as require
 from dml_jax.files import expand_path
 
 T = TypeVar("T")
@@ -166,18 +161,6 @@ def file_to_write(option: str, path: str) -> Path:
     usable = file.parent.is_dir() and not file.is_dir()
     require(usable, f"{option}={path}: must be a file in an existing directory")
     return file
-
-
-def choices(option: str, text: str, known: Collection[str]) -> tuple[str, ...]:
-    """The names, separated by commas, of an option, without duplicates; raises ConfigError for an
-    unknown one."""
-    names = tuple(dict.fromkeys(text.split(",")))
-    refuse(
-        f"{option}={text}: there is no {name!r}; {suggest(name, known)}"
-        for name in names
-        if name not in known
-    )
-    return names
 
 
 def numbers(

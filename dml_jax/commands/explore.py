@@ -31,11 +31,12 @@ def execute(arguments: list[str]) -> None:
     flags.add_argument("--split", choices=analyse.SPLITS, default="test", help="default: test")
     flags.add_argument("--port", type=int, default=8001, help="default 8001; 0 for any free one")
     options, overrides = analyse.read(flags, arguments)
-    from dml_jax.commands import analyse_models
+    from dml_jax import analyses
 
-    config = (
-        None if options.data else analyse_models.run_config(options.model, options, overrides)[0]
-    )
+    config = None
+    if not options.data:
+        trusted = options.trust_code
+        config, _ = analyses.run_config(options.model, overrides, trust_code=trusted)
     cli.check_installed("explore", "uvicorn", serve.PACKAGES)
     from dml_jax.data import formats
     from dml_jax.data.split import Split, hold_out, with_gallery

@@ -18,13 +18,13 @@ from typing import Literal
 
 import numpy as np
 
+from dml_jax.analysis.text_tables import Table
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.files import reading
 from dml_jax.lab import outcomes, plan
 from dml_jax.lab.definition import Claim, Study
 from dml_jax.lab.plan import Settings, Trial
-from dml_jax.lab.tables import Table
 
 SEEDS = 8  # with fewer, no claim is decided
 LEVEL, POWER = 0.05, 0.8

@@ -20,7 +20,6 @@ import numpy as np
 import optax
 from jax.test_util import check_grads
 
-import dml_jax
 from dml_jax import run as main
 from dml_jax.backbones import functional, resnet
 from dml_jax.config import Config, Data, Evaluation, Group, Train, modules, resolve
@@ -30,6 +29,7 @@ from dml_jax.data import formats
 from dml_jax.errors import ConfigError, UserError, require
 from dml_jax.evaluation import metric_table, user_distances
 from dml_jax.export import programs
+from dml_jax.inference import graphs
 from dml_jax.lab import plugins, runner
 from dml_jax.lab.plan import Trial
 from dml_jax.losses import signature
@@ -53,6 +53,7 @@ DEGENERATE: dict[str, Degenerate] = {
 SMALL_NETWORK = resnet.Config(block="basic", depths=(1,), widths=(8,), stem="small")
 STEPS, CHECKPOINT = 30, 3  # length of the training, steps between its checkpoints
 FEW = 3  # first steps whose losses must agree on 1 and 8 devices
+PLAIN = (False, (1.0,))  # no mirror images, one scale
 ON_DEVICES, LOADED = 1e-3, 1e-4  # largest relative errors of losses and of embeddings
 
 
@@ -440,7 +441,7 @@ def configuration(plugin: Plugin) -> Config:
 
 def cpu(devices: int) -> runner.Slot:
     """An environment with emulated devices, in which the same modules can be imported as here."""
-    package = str(Path(dml_jax.__file__).parents[1])
+    package = str(Path(__file__).parents[2])
     folders = [os.getcwd(), package, os.environ.get("PYTHONPATH", "")]
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     variables = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(folders)}
@@ -520,7 +521,7 @@ def check_training(plugin: Plugin, directory: Path) -> None:
             require("problem" not in metrics, f"{name}: {metrics.get('problem')}")
             outcome.text = f"Recall@1 after {name} {metrics['recall@1']:.4g}"
     with plugin.check("load", "embed must depend on parameters and image only") as outcome:
-        model = dml_jax.load(whole, trust_code=True)
+        model: Any = graphs.load(whole, "reported", None, trust_code=True, versions=PLAIN)
         split = formats.load(model.config.data)["test"]
         rows = model.embed([split.read(i, None) for i in range(10)])
         close = np.allclose(rows, embeddings(whole)[:10], rtol=LOADED, atol=LOADED)

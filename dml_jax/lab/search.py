@@ -18,13 +18,14 @@ from typing import Any
 
 from rich.console import Console
 
+from dml_jax.analysis import text_tables
+from dml_jax.analysis.text_tables import Table
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.evaluation import metric_table
 from dml_jax.lab import outcomes, plan, runner, tables
 from dml_jax.lab.definition import Search
 from dml_jax.lab.plan import Settings, Trial
 from dml_jax.lab.runner import Slot
-from dml_jax.lab.tables import Table
 
 VALIDATION_SHARE = 0.2  # part of the training classes on which trials are compared
 
@@ -191,8 +192,8 @@ def publish(facts: Mapping[str, Any], storage: str, output: Path, console: Conso
         f"To train with its values: {command}",
     )
     table = Table(facts["title"], notes, columns, {(heading, ranked.index(best))})
-    tables.print_table(table, console)
-    tables.write(output, [table], facts["source"])
+    text_tables.print_table(table, console)
+    text_tables.write_report(output, [table], facts["source"])
     lines = []
     for trial in made:
         facts = {"directory": trial.user_attrs["directory"], "state": trial.state.name.lower()}

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
+from dml_jax.analysis import text_tables
 from dml_jax.commands import study
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.evaluation import protocol
@@ -50,7 +51,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def table_of(directory: Path, names: str = "alpha*") -> tables.Table:
+def table_of(directory: Path, names: str = "alpha*") -> text_tables.Table:
     return tables.table(tables.of_runs(sorted(directory.glob(names)), "recall@1"))[0]
 
 
@@ -58,12 +59,12 @@ def of_study(root: Path) -> tables.Summary:
     return tables.of_study(root, plan.read_facts(root) or {})
 
 
-def column(table: tables.Table, heading: str) -> dict[str, str]:
+def column(table: text_tables.Table, heading: str) -> dict[str, str]:
     names, *_ = table.columns.values()
     return dict(zip(names, table.columns[heading], strict=True))
 
 
-def best(table: tables.Table, heading: str) -> list[str]:
+def best(table: text_tables.Table, heading: str) -> list[str]:
     names, *_ = table.columns.values()
     return [name for row, name in enumerate(names) if (heading, row) in table.best]
 
@@ -285,13 +286,15 @@ def test_chosen_columns(directory: Path) -> None:
 
 
 def test_special_characters() -> None:
-    table = tables.Table("T_1", ("n",), {"": ["a_b & <c> | 50% [x]"], "p": ["<0.001"]})
-    assert r"a\_b \& $<$c$>$ | 50\%" in tables.latex(table)
-    assert r"| a_b & <c> \| 50% [x] |" in tables.markdown(table)
-    table = tables.Table("T [/bold]", (), {"[/x] p": ["[/] ~/a --b ---c\\"]}, {("[/x] p", 0)})
-    assert r"\textbf{[/] \textasciitilde{}/a -{}-b -{}-{}-c\textbackslash{}}" in tables.latex(table)
+    table = text_tables.Table("T_1", ("n",), {"": ["a_b & <c> | 50% [x]"], "p": ["<0.001"]})
+    assert r"a\_b \& $<$c$>$ | 50\%" in text_tables.latex(table)
+    assert r"| a_b & <c> \| 50% [x] |" in text_tables.markdown(table)
+    table = text_tables.Table("T [/bold]", (), {"[/x] p": ["[/] ~/a --b ---c\\"]}, {("[/x] p", 0)})
+    assert r"\textbf{[/] \textasciitilde{}/a -{}-b -{}-{}-c\textbackslash{}}" in text_tables.latex(
+        table
+    )
     console = Console(file=io.StringIO(), width=80)
-    tables.print_table(table, console)
+    text_tables.print_table(table, console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert all(text in printed for text in ("T [/bold]", "[/x] p", "[/] ~/a --b ---c\\"))
 

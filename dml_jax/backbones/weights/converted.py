@@ -24,7 +24,7 @@ import safetensors.numpy
 from annotated_types import Ge, Gt, Le
 from pydantic import StrictFloat, StrictInt
 
-import dml_jax
+from dml_jax._version import __version__
 from dml_jax.config.fields import flatten
 from dml_jax.config.modules import module
 from dml_jax.errors import WeightsError
@@ -103,7 +103,7 @@ def directory(model: str | Path) -> Path:
 
 def converted(name: str) -> Path:
     """The directory with the converted weights of a package; the first call converts them."""
-    target = cache_dir() / "weights" / f"{name}-{PACKAGES[name][:8]}-{dml_jax.__version__}-{FORMAT}"
+    target = cache_dir() / "weights" / f"{name}-{PACKAGES[name][:8]}-{__version__}-{FORMAT}"
     if target.is_dir():
         with contextlib.suppress(WeightsError):  # damaged: converted again
             read(target)

@@ -14,9 +14,9 @@ import jax
 from annotated_types import Ge, Lt
 from pydantic import StrictInt
 
-import dml_jax
 from dml_jax import buckets, files, manifest
 from dml_jax import config as configs
+from dml_jax._version import __version__
 from dml_jax.config import Config
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.files import read_json, sha256, write_json
@@ -300,7 +300,7 @@ def unfinished(workdir: Path, step: int, *, reported: bool) -> str:
 
 def versions() -> dict[str, str]:
     """The versions of this package and of the libraries that affect its results, by name."""
-    return {"dml_jax": dml_jax.__version__, **{name: version(name) for name in LIBRARIES}}
+    return {"dml_jax": __version__, **{name: version(name) for name in LIBRARIES}}
 
 
 def source_digest() -> str:
