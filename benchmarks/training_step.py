@@ -46,6 +46,7 @@ def ours(config: str, precision: str, batch: int) -> tuple[Run, dict[str, Any]]:
     from dml_jax.config import files
     from dml_jax.lab import compilation
     from dml_jax.methods.contract import Batch
+    from dml_jax.train import warm_start
     from dml_jax.train.distributed import device_mesh
 
     name, _, variant = config.partition(":")
@@ -68,7 +69,7 @@ def ours(config: str, precision: str, batch: int) -> tuple[Run, dict[str, Any]]:
     images = jax.random.randint(jax.random.key(1), shape.images.shape, 0, 256, jax.numpy.uint8)
     data, state, key = (
         Batch(images, labels, jax.numpy.arange(size)),
-        experiment.initial_state(),
+        warm_start.initial_state(experiment),
         experiment.key,
     )
     lowered = experiment.jitted_step().lower(state, data, key)

@@ -1,14 +1,15 @@
-"""Proxy-Anchor, multi-similarity and HIST with ViT-S on CUB-200-2011; no results are published with
-these settings.
+"""Losses with ViT-S on CUB-200-2011; no results are published with these settings.
 
     dml-jax convert --weights=hf://timm/vit_small_patch14_dinov2.lvd142m
-    python -m dml_jax.main --config=configs/cub_vit.py                     Proxy-Anchor from DINOv2, clean protocol
-    python -m dml_jax.main --config=configs/cub_vit.py:hist-vit_small      another loss, other weights
-    python -m dml_jax.main --config=configs/cub_vit.py --protocol=paper    the authors' protocol
+    python -m dml_jax.main --config=configs/cub_vit.py
+    python -m dml_jax.main --config=configs/cub_vit.py:multi_similarity-vit_small
+    python -m dml_jax.main --config=configs/cub_vit.py --protocol=paper
 
+The first command trains with Proxy-Anchor from DINOv2 under the clean protocol, the second with
+another loss from other weights, the third under the authors' protocol.
 For the variants and the sources of their settings, see configs/recipes/vit.py.
-"""  # noqa: E501
+"""
 
 from configs.recipes import vit
 
-PAPER_PROTOCOL, VARIANTS, get_config = vit.on("cub", tau=32.0, alpha=1.1)
+PAPER_PROTOCOL, VARIANTS, get_config = vit.on("cub")

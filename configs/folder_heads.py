@@ -18,14 +18,14 @@ from dataclasses import replace
 
 from ml_collections import ConfigDict
 
+from configs import papers
 from configs.base import experiment
 from configs.folder_baseline import BACKBONE, DATA, EVALUATION, ON_FEATURES
-from configs.recipes import own_photos
 from configs.recipes.own_photos import FROZEN, LAYER, NETWORK, Head
 from dml_jax.config import Group
 from dml_jax.methods import baseline
 
-HEADS = {name: module.HEAD for name, module in own_photos.papers().items()} | {
+HEADS = {name: module.HEAD for name, module in papers.stating("folder").items()} | {
     name: Head(
         baseline.make_config(name, embedding_dim=256), {"embedding": LAYER, "loss": Group(1e-2)}
     )

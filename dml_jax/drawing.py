@@ -1,7 +1,4 @@
-"""Shared drawing code: figures, axes, rows of pictures, and colours that colour-blind readers can
-tell apart.
-
-The colours are those of Okabe & Ito.
+"""Figures, axes and rows of pictures, in the colours of Okabe & Ito for colour-blind readers.
 
 matplotlib is imported only when a figure is drawn.
 """
@@ -21,24 +18,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, GREY = "#1f2933", "#8a949e"
-BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#56b4e9",
-    "#e69f00",
-)
+BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
+PURPLE, SKY, YELLOW = "#cc79a7", "#56b4e9", "#e69f00"
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, INK)
-MARKERS = (
-    "o",
-    "s",
-    "^",
-    "D",
-    "v",
-    "P",
-    "X",
-)  # one per colour of SERIES, so that colour alone carries no meaning
+# One per colour of SERIES, so that colour alone carries no meaning.
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 KINDS = len(SERIES) * len(MARKERS)  # that colour and marker together distinguish
 
 SIDE = 96  # pixels of a thumbnail's longer side
@@ -61,9 +45,8 @@ class Picture(NamedTuple):
     note: str  # e.g. a cosine
 
 
-Strips = Sequence[
-    tuple[str, Sequence[Picture]]
-]  # rows of thumbnails, each with a label above it, which may be empty
+# Rows of thumbnails, each with a label above it, which may be empty.
+Strips = Sequence[tuple[str, Sequence[Picture]]]
 
 
 def figure(width: float, height: float) -> "Figure":
@@ -98,8 +81,7 @@ def style(axes: "Axes") -> "Axes":
 def montage(
     images: Iterable[np.ndarray], count: int, columns: int, side: int, gap: int = 0
 ) -> np.ndarray:
-    """Arranges `count` images uint8 [h, w, 3] in square cells, scaled to fit, on white: uint8 [H,
-    columns * side, 3].
+    """Scales `count` images uint8 [h, w, 3] into square cells on white: uint8 [H, W, 3].
 
     Cells are `side` pixels wide, with `gap` empty ones at each side.
     """
@@ -108,10 +90,8 @@ def montage(
         scale = (side - 2 * gap) / max(image.shape[:2])
         height, width = (max(1, round(scale * length)) for length in image.shape[:2])
         resized = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BOX))
-        top, left = (
-            i // columns * side + (side - height) // 2,
-            i % columns * side + (side - width) // 2,
-        )
+        top = i // columns * side + (side - height) // 2
+        left = i % columns * side + (side - width) // 2
         made[top : top + height, left : left + width] = resized
     return made
 
@@ -135,10 +115,8 @@ def plot_pictures(path: Path, *, rows: Sequence[Sequence[Picture]]) -> None:
         axes.imshow(cells, extent=(0, columns, i * height + 1, i * height))
         for j, shown in enumerate(row):
             colour, line = FRAME[shown.mark]
-            place = (j + 0.04, i * height + 0.04)
-            axes.add_patch(
-                Rectangle(place, 0.92, 0.92, fill=False, color=colour, linewidth=3, linestyle=line)
-            )
+            place, style = (j + 0.04, i * height + 0.04), {"color": colour, "linestyle": line}
+            axes.add_patch(Rectangle(place, 0.92, 0.92, fill=False, linewidth=3, **style))
             axes.text(j + 0.5, i * height + 1.02, shown.note, fontsize=8, ha="center", va="top")
     for j in range(columns):
         axes.text(j + 0.5, -0.04, str(j) if j else "query", fontsize=9, ha="center", va="bottom")

@@ -1,16 +1,14 @@
-"""Errors that the user can fix, each a single sentence that says what is wrong and how to fix
-it."""
+"""Errors that the user can fix: one sentence that says what is wrong and how to fix it."""
 
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """Invalid input or a state the user can fix: printed as one `error: ...` line, exit code 2, no
-    traceback."""
+    """What the user can fix: one line `error: ...`, exit code 2, no traceback."""
 
 
 class ConfigError(UserError):
@@ -30,65 +28,41 @@ class CheckpointError(UserError):
 
 
 class DivergedError(UserError):
-    """The loss, a gradient or the train state is no longer finite: names the step and the values or
-    the array."""
+    """The loss, a gradient or the train state is not finite: names the step and the values."""
 
 
 class PeerError(Exception):
-    """Another process of the run or the network between them failed; the same command may succeed
-    if repeated.
+    """Another process or the network failed; the same command may succeed if repeated.
 
-    Printed as one `error: ...` line, exit code 75 (EX_TEMPFAIL of sysexits.h), no traceback.
+    Printed as one line `error: ...`, exit code 75 (EX_TEMPFAIL of sysexits.h), no traceback.
     """
 
 
-UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}  # of the disk, not of the file
-# Of files and folders that the user can change.
-FIXABLE = UNWRITABLE | {
-    *(
-        errno.EACCES,
-        errno.EPERM,
-        errno.EEXIST,
-        errno.EISDIR,
-        errno.ENOTDIR,
-        errno.ENOTEMPTY,
-        errno.ELOOP,
-    ),
-    *(errno.ENAMETOOLONG, errno.ENOLCK, errno.ENOSYS),  # the latter of file systems without locks
-}
-# Of storage, hardware or the network, which may not occur again.
-PASSING = {
-    *(
-        errno.EIO,
-        errno.ESTALE,
-        errno.ETIMEDOUT,
-        errno.EREMOTEIO,
-        errno.ENOLINK,
-        errno.ENOTCONN,
-        errno.ECONNABORTED,
-    ),
-    *(
-        errno.ECONNREFUSED,
-        errno.ECONNRESET,
-        errno.EHOSTDOWN,
-        errno.EHOSTUNREACH,
-        errno.ENETDOWN,
-        errno.ENETUNREACH,
-    ),
-    *(errno.ENETRESET, errno.ENODEV, errno.ENXIO, errno.EREMCHG, errno.EAGAIN),
-}
+def _numbers(names: str) -> set[int]:
+    return {getattr(errno, name) for name in names.split()}
+
+
+UNWRITABLE = _numbers("ENOSPC EDQUOT EFBIG EROFS")  # caused by the disk, not by the file
+# Files and folders that the user can change; file systems without locks raise ENOLCK or ENOSYS.
+FIXABLE = UNWRITABLE | _numbers(
+    "EACCES EPERM EEXIST EISDIR ENOTDIR ENOTEMPTY ELOOP ENAMETOOLONG ENOLCK ENOSYS"
+)
+# Storage, hardware or the network: may not occur again.
+PASSING = _numbers(
+    "EIO ESTALE ETIMEDOUT EREMOTEIO ENOLINK ENOTCONN ECONNABORTED ECONNREFUSED ECONNRESET "
+    "EHOSTDOWN EHOSTUNREACH ENETDOWN ENETUNREACH ENETRESET ENODEV ENXIO EREMCHG EAGAIN"
+)
 # The status with which messages of JAX, XLA and tensorstore begin.
 STATUS = re.compile(
-    r"(CANCELLED|UNKNOWN|INVALID_ARGUMENT|DEADLINE_EXCEEDED|NOT_FOUND|ALREADY_EXISTS|PERMISSION_DENIED|"
-    r"RESOURCE_EXHAUSTED|FAILED_PRECONDITION|ABORTED|OUT_OF_RANGE|UNIMPLEMENTED|INTERNAL|UNAVAILABLE|DATA_LOSS|"
-    r"UNAUTHENTICATED)\b"
+    r"(CANCELLED|UNKNOWN|INVALID_ARGUMENT|DEADLINE_EXCEEDED|NOT_FOUND|ALREADY_EXISTS|ABORTED|"
+    r"PERMISSION_DENIED|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|OUT_OF_RANGE|UNIMPLEMENTED|"
+    r"INTERNAL|UNAVAILABLE|DATA_LOSS|UNAUTHENTICATED)\b"
 )
 OF_USER = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT")
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The exit code that an error leads to: 2 if the user has to fix it, 75 if it may not occur
-    again, 1 otherwise."""
+    """2 if the user has to fix the error, 75 if it may not occur again, 1 otherwise."""
     match error:
         case UserError() | MemoryError():
             return 2
@@ -106,12 +80,8 @@ def message_of(error: BaseException) -> str:
     message = str(error)
     if isinstance(error, MemoryError) or message.startswith("RESOURCE_EXHAUSTED"):
         why = f" ({message.splitlines()[0][:200]})" if message else ""
-        message = (
-            f"not enough memory{why}; close other programs, or use fewer or smaller "
-            "images, "
-            "or a larger "
-            "machine"
-        )
+        remedy = "close other programs, or use fewer or smaller images, or a larger machine"
+        message = f"not enough memory{why}; {remedy}"
     elif isinstance(error, OSError):
         message = f"{error.filename or 'a file'}: cannot be used ({error.strerror})"
     return printable(" ".join(message.split()))
@@ -130,6 +100,26 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{plural}"
 
 
+def refuse(problems: Iterable[str]) -> None:
+    """Raises ConfigError with the first of the problems, if there is one."""
+    for problem in problems:
+        raise ConfigError(problem)
+
+
+def require(condition: object, problem: str) -> None:
+    """Raises ConfigError unless a condition holds."""
+    refuse([] if condition else [problem])
+
+
+def choices(option: str, text: str, known: Collection[str]) -> tuple[str, ...]:
+    """The names, separated by commas, of an option, without duplicates; raises ConfigError for an
+    unknown one."""
+    names = tuple(dict.fromkeys(text.split(",")))
+    unknown = (name for name in names if name not in known)
+    refuse(f"{option}={text}: there is no {name!r}; {suggest(name, known)}" for name in unknown)
+    return names
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
     """The end of an error message: the most similar known name, or all of them if none is similar.
 
@@ -138,20 +128,15 @@ def suggest(word: str, known: Iterable[str]) -> str:
     names = sorted(set(known))
     section, _, last = word.rpartition(".")
     first = section.partition(".")[0]
-    mine = [name for name in names if not first or name.startswith(f"{first}.")]
-    mine.sort(
-        key=lambda name: name.rpartition(".")[0] == section
-    )  # of equal ends, the one in the section wins
-    ends = {name.rpartition(".")[2].lower(): name for name in mine}
+    same = [name for name in names if not first or name.startswith(f"{first}.")]
+    same.sort(key=lambda name: name.rpartition(".")[0] == section)  # wins among equal ends
+    ends = {name.rpartition(".")[2].lower(): name for name in same}
     near = [ends[end] for end in get_close_matches(last.lower(), ends, 1)]
-    near = near or get_close_matches(
-        word, [name for name in names if not name.startswith(f"{first}.")], 1
-    )
-    if near:
+    others = [name for name in names if not name.startswith(f"{first}.")]
+    if near := near or get_close_matches(word, others, 1):
         return f"did you mean {near[0].removeprefix(f'{section}.')}?"
-    siblings = [
-        name.rpartition(".")[2] for name in names if section and name.rpartition(".")[0] == section
-    ]
+    parts = [name.rpartition(".") for name in names if section]
+    siblings = [name for prefix, _, name in parts if prefix == section]
     # In paths of layers, "blocks_*/conv" stands for the convolutions of all blocks.
     shown = (
         re.sub(r"_\d+(?=/|$)", "_*", n) if "/" in n or section else n.partition(".")[0]

@@ -28,8 +28,7 @@ def is_url(path: str | Path) -> bool:
 
 
 def expand_path(option: str, path: str | Path) -> Path:
-    """The path in an option or configuration key, with `~` expanded; raises ConfigError for an
-    invalid file name."""
+    """The path in an option or a key, with `~` expanded; ConfigError for an invalid file name."""
     if is_url(path):
         raise ConfigError(f"{option}={path}: {NO_URL}")
     try:
@@ -46,8 +45,7 @@ def below_a_file(path: Path) -> bool:
 
 
 def cache_dir() -> Path:
-    """Cache for downloads, compiled programs and lists of checked images:
-    `$XDG_CACHE_HOME/dml_jax`."""
+    """For downloads, compiled programs and lists of checked images: `$XDG_CACHE_HOME/dml_jax`."""
     home = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (home if home.is_absolute() else Path("~/.cache").expanduser()) / "dml_jax"
 
@@ -66,13 +64,11 @@ def reading(
     *,
     option: str = "",
 ) -> Iterator[None]:
-    """Context for reading one file, in which every exception becomes an error that names the file,
-    and the `option`.
+    """Context for reading one file; every exception becomes an error that names `option` and file.
 
     Libraries raise exceptions of many types for damaged files. A `UserError` gets the file name as
     a prefix; errors of a disk that is full or fails pass unchanged. Messages end with the `remedy`.
-    A `Path` must be that of a regular
-    file or a directory: others, such as pipes, may have no end.
+    A `Path` must be a regular file or a directory: others, such as pipes, may have no end.
     """
     file, path = path, f"{option}={path}" if option else path
     if isinstance(file, Path) and is_url(file):  # libraries hang, or find empty files
@@ -90,11 +86,8 @@ def reading(
     except Exception as problem:
         if isinstance(problem, OSError) and problem.errno in UNWRITABLE | PASSING:
             raise
-        what = (
-            "cannot be read"
-            if isinstance(problem, OSError) and problem.errno
-            else "is truncated or damaged"
-        )
+        unreadable = isinstance(problem, OSError) and problem.errno
+        what = "cannot be read" if unreadable else "is truncated or damaged"
         raise error(f"{path}: {what} ({reason(problem)}); {remedy}") from problem
 
 
@@ -102,13 +95,10 @@ def reason(problem: Exception) -> str:
     """Short message of an exception; its type if the message is empty."""
     if isinstance(problem, pydantic.ValidationError):
         first = problem.errors(include_url=False)[0]
-        return (
-            f"{'.'.join(map(str, first['loc'])) or 'JSON'}: "
-            f"{first['msg'][0].lower()}{first['msg'][1:]}"
-        )
-    text = (isinstance(problem, OSError) and problem.strerror) or str(problem).strip().partition(
-        "\n"
-    )[0]
+        where, text = ".".join(map(str, first["loc"])) or "JSON", first["msg"]
+        return f"{where}: {text[0].lower()}{text[1:]}"
+    text = str(problem).strip().partition("\n")[0]
+    text = (isinstance(problem, OSError) and problem.strerror) or text
     return re.sub(r"^\[Errno -?\d+\] ", "", text)[:200] or type(problem).__name__
 
 
@@ -118,8 +108,7 @@ def read_json(
     remedy: str = "write or copy it again",
     error: type[UserError] = DataError,
 ) -> Any:
-    """Reads a JSON file with content of a type; a dataclass stands for an object with at least its
-    fields."""
+    """Reads a JSON file whose content has this type: a dataclass for an object with its fields."""
     with reading(path, remedy, error):
         content = json.loads(path.read_text(encoding="utf-8"))
         pydantic.TypeAdapter(kind).validate_python(content)
@@ -174,8 +163,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Holds the lock of a file or directory, `.NAME.lock` beside it; BlockingIOError if it is held,
-    unless `wait`."""
+    """Holds `.NAME.lock` beside a file or directory; without `wait`, BlockingIOError if held."""
     lock = path.with_name(f".{path.name}.lock")
     while True:
         file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -205,9 +193,7 @@ def atomic_directory(directory: Path) -> Iterator[Path]:
     directory = directory.resolve()  # "." has no name
     with locked(directory), name_file(directory):
         _restore(directory)
-        for remains in _beside(
-            directory, "tmp"
-        ):  # of writers that were killed, as this one holds the lock
+        for remains in _beside(directory, "tmp"):  # from killed writers: this one has the lock
             shutil.rmtree(remains)
         draft = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.tmp")
         draft.mkdir()
@@ -252,8 +238,7 @@ def write_csv(path: Path, rows: Iterable[Iterable[Any]]) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file completely or not at all; NaN and infinity become null, as JSON lacks
-    them."""
+    """Writes a JSON file completely or not at all; replaces NaN and infinity by null."""
     finite = json.loads(json.dumps(value), parse_constant=lambda name: None)
     text = json.dumps(finite, indent=2)
     if is_url(path):  # an object appears completely

@@ -40,48 +40,38 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--protocol",
         choices=config_files.PROTOCOLS,
-        help="clean (default): the last model, of a fixed schedule; paper: the model that the "
-        "paper's authors "
-        "report, selected on the test classes",
+        help="clean (default): the last model of a fixed schedule; paper: the model that the "
+        "paper's authors report, selected on the test classes",
     )
     flags.add_argument(
         "--workdir",
         metavar="DIRECTORY",
-        help="work directory, or gs://bucket/directory; default: runs/<name of the "
-        "file>[-<variant>][-paper]",
+        help="or gs://bucket/directory; default: runs/<name of the file>[-<variant>][-paper]",
     )
     flags.add_argument(
         "--mode",
         choices=MODES,
         default="train",
         help="train (default: also evaluates, exports, reports); evaluate or export a checkpoint; "
-        "check: make "
-        "one "
-        "step; show: print the resolved configuration; compile: compile the programs for "
-        "--topology, "
-        "on "
-        "any "
-        "machine",
+        "check: make one step; show: print the resolved configuration; compile: compile the "
+        "programs for --topology, on any machine",
     )
     flags.add_argument(
         "--topology",
         metavar="CHIP:DEVICES",
         help="for --mode=compile: h100:1, h100:8, h100:2x8, v5e:2x2, v5e:4x4 …",
     )
-    flags.add_argument(
-        "--checkpoint", help="to evaluate or export: reported (default), latest, best or a step"
-    )
+    text = "to evaluate or export: reported (default), latest, best or a step"
+    flags.add_argument("--checkpoint", help=text)
     flags.add_argument("--output", metavar="FILE", help="results as JSON, with --mode=evaluate")
     flags.add_argument(
         "--profile",
         type=steps_to_trace,
         metavar="FIRST:LAST",
-        help="writes a trace of these training steps to WORKDIR/profile, for XProf or "
-        "ui.perfetto.dev",
+        help="write a trace of these steps to WORKDIR/profile, for XProf or ui.perfetto.dev",
     )
-    flags.add_argument(
-        "--tensorboard", action="store_true", help="show the training in TensorBoard"
-    )
+    text = "show the training in TensorBoard"
+    flags.add_argument("--tensorboard", action="store_true", help=text)
     flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     flags.add_argument(
@@ -89,26 +79,17 @@ def parser() -> cli.Parser:
         metavar="HOST:PORT",
         help="address of the first of several processes, or auto (Slurm, TPU pod, Kubernetes)",
     )
-    flags.add_argument(
-        "--processes", type=int, default=1, help="number of processes; not needed with auto"
-    )
-    flags.add_argument(
-        "--process", type=int, default=0, help="index of this process; not needed with auto"
-    )
-    flags.add_argument(
-        "--silence",
-        type=float,
-        metavar="SECONDS",
-        help="without a sign of life from one of several processes, after which the others end; "
-        "default: "
-        "30",
-    )
+    text = "number of processes; not needed with auto"
+    flags.add_argument("--processes", type=int, default=1, help=text)
+    text = "index of this process; not needed with auto"
+    flags.add_argument("--process", type=int, default=0, help=text)
+    text = "the run ends if one of several processes is silent for this time; default: 30"
+    flags.add_argument("--silence", type=float, metavar="SECONDS", help=text)
     return flags
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line, resolves the configuration and runs the mode; SystemExit after a
-    signal or `--help`."""
+    """Reads the command line, resolves the configuration and runs the mode."""
     options, overrides = parser().read(arguments)
     check_options(options)
     if options.tensorboard:
@@ -129,48 +110,32 @@ def execute(arguments: list[str]) -> None:
 
 def check_options(options: Namespace) -> None:
     """Raises ConfigError if an option is missing, unknown or invalid with the others."""
-    mode, grouped = (
-        options.mode,
-        options.coordinator or (options.processes, options.process) == (1, 0),
-    )
-    host, _, port = (options.coordinator or "auto").rpartition(":")
-    address = port == "auto" or (host and port.isdecimal() and 0 < int(port) < 2**16)
-    silence = options.silence is None or (options.coordinator and 5 <= options.silence <= 86400)
-    cli.require(
-        options.config, "--config: missing; give a file, e.g. --config=configs/digits_hist.py"
-    )
+    mode, coordinator, silence = options.mode, options.coordinator, options.silence
+    process, processes = options.process, options.processes
+    problem = "--config: missing; give a file, e.g. --config=configs/digits_hist.py"
+    cli.require(options.config, problem)
     for name, modes in VALID_WITH.items():
         valid = mode in modes or not getattr(options, name)
         cli.require(valid, f"--{name} is only valid with --mode={' or '.join(modes)}")
-    with_devices = mode != "compile" or options.topology
-    cli.require(
-        with_devices,
-        "--topology: missing; --mode=compile needs devices, e.g. --topology=h100:8 or v5e:4x4",
-    )
-    cli.require(
-        grouped, "--coordinator: missing; several processes need HOST:PORT of the first, or auto"
-    )
-    cli.require(
-        silence,
-        f"--silence={options.silence or 0:g}: must be 5 to 86400 s, and needs --coordinator",
-    )
-    cli.require(
-        address,
-        f"--coordinator={options.coordinator}: must be HOST:PORT of the first process, or auto",
-    )
-    cli.require(
-        0 <= options.process < options.processes,
-        f"--process={options.process}: must be at least 0 and less than "
-        f"--processes={options.processes}",
-    )
+    problem = "--topology: missing; --mode=compile needs devices, e.g. --topology=h100:8 or v5e:4x4"
+    cli.require(mode != "compile" or options.topology, problem)
+    problem = "--coordinator: missing; several processes need HOST:PORT of the first, or auto"
+    cli.require(coordinator or (processes, process) == (1, 0), problem)
+    problem = f"--silence={silence or 0:g}: must be 5 to 86400 s, and needs --coordinator"
+    cli.require(silence is None or (coordinator and 5 <= silence <= 86400), problem)
+    host, _, port = (coordinator or "auto").rpartition(":")
+    address = port == "auto" or (host and port.isdecimal() and 0 < int(port) < 2**16)
+    problem = f"--coordinator={coordinator}: must be HOST:PORT of the first process, or auto"
+    cli.require(address, problem)
+    problem = f"--process={process}: must be at least 0 and less than --processes={processes}"
+    cli.require(0 <= process < processes, problem)
 
 
 def steps_to_trace(profile: str) -> tuple[int, int]:
     first, _, last = profile.partition(":")
     if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last)):
-        raise ConfigError(
-            f"--profile={profile}: must be FIRST:LAST, two steps in order, e.g. 10:20"
-        )
+        problem = "must be FIRST:LAST, two steps in order, e.g. 10:20"
+        raise ConfigError(f"--profile={profile}: {problem}")
     return int(first), int(last)
 
 
@@ -186,30 +151,22 @@ def work_directory(options: Namespace) -> Path | str:
 
 
 def compile_programs(config: Config, options: Namespace, directory: Path | str) -> None:
-    """Compiles for `--topology`, prints the costs of the programs and writes them to
-    `compile.json`."""
+    """Compiles for `--topology`; prints the programs' costs and writes them to `compile.json`."""
     import jax
 
-    jax.config.update("jax_platforms", "cpu")  # whatever devices this machine has, none is used
+    jax.config.update("jax_platforms", "cpu")  # this machine's accelerators are not used
     from dml_jax.console import Console
     from dml_jax.lab import compilation
 
     console = Console(quiet=options.quiet)
     topology = compilation.find_topology(options.topology)
     found = compilation.programs(config, topology, console.print)
-    title = (
-        f"{config.name}, batch {config.data.batch_size}, {config.train.precision}, on "
-        f"{topology.name}"
-    )
+    name, size = topology.name, config.data.batch_size
+    title = f"{config.name}, batch {size}, {config.train.precision}, on {name}"
     console.rich.print(compilation.table(title, found, topology.chip))
     file = Path(directory) / "compile.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    facts = {
-        "name": config.name,
-        "topology": topology.name,
-        "batch_size": config.data.batch_size,
-        "programs": found,
-    }
+    facts = {"name": config.name, "topology": name, "batch_size": size, "programs": found}
     files.write_json(file, facts)
     console.print(f"written: {file}")
 
@@ -227,45 +184,28 @@ def run_mode(options: Namespace, config: Config, where: Path | str, output: Path
     silence = options.silence or process_group.SILENCE
     if options.coordinator:
         process_group.connect(options.coordinator, options.processes, options.process, silence)
-    console = Console(quiet=options.quiet, active=device_mesh.is_main_process())
-    copy = buckets.working_copy(
-        "--workdir",
-        where,
-        writing=mode in ("train", "export"),
-        active=device_mesh.is_main_process(),
-    )
+    main, writing = device_mesh.is_main_process(), mode in ("train", "export")
+    console = Console(quiet=options.quiet, active=main)
+    copy = buckets.working_copy("--workdir", where, writing=writing, active=main)
+    together, checkpoint = process_group.end_together(silence), options.checkpoint or "reported"
     try:
-        with (
-            process_group.end_together(silence),
-            copy as directory,
-            Stop() as stop,
-            run.memory(config),
-        ):
+        with together, copy as directory, Stop() as stop, run.memory(config):
             console.named = {str(directory): str(where)}
             if mode != "train":
                 stop.stop_immediately()
             match mode:
                 case "train":
-                    run.train(
-                        config,
-                        directory,
-                        console,
-                        stop,
-                        options.tensorboard,
-                        options.profile or (0, 0),
-                    )
+                    traced = options.profile or (0, 0)
+                    run.train(config, directory, console, stop, options.tensorboard, traced)
                 case "evaluate":
-                    run.evaluate(
-                        config, directory, options.checkpoint or "reported", console, output
-                    )
+                    run.evaluate(config, directory, checkpoint, console, output)
                 case "export":
-                    run.export(config, directory, options.checkpoint or "reported", console)
+                    run.export(config, directory, checkpoint, console)
                 case "check":
                     run.check(config, console)
     except Interrupted as interrupted:
-        console.print(
-            f"stopped by {interrupted}{'; the same command continues' if mode == 'train' else ''}"
-        )
+        continues = "; the same command continues" if mode == "train" else ""
+        console.print(f"stopped by {interrupted}{continues}")
         sys.exit(interrupted.code)
 
 

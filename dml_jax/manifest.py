@@ -1,9 +1,8 @@
-"""`manifest.json` of a directory: size and SHA-256 of its files, and the run or model that they
-belong to.
+"""`manifest.json` of a directory: size and SHA-256 of its files, and their run or model.
 
 It is written last, so that a directory without one is incomplete; readers check their files. It
-holds a digest of itself, so that damage to it is not mistaken for other files. The manifest of a
-checkpoint in a bucket has sizes only, because the bucket and orbax have checksums of their own.
+contains a digest of itself, so that damage to it is not mistaken for other files. For a checkpoint
+in a bucket it has sizes only, because the bucket and orbax have checksums.
 """
 
 import hashlib
@@ -22,11 +21,9 @@ REMEDY = "restore it from a copy, or write it again"
 
 @dataclass
 class _Content:
-    files: dict[
-        str, dict[str, Any]
-    ]  # name -> "size" and, but for a checkpoint in a bucket, "sha256"
+    files: dict[str, dict[str, Any]]  # name -> "size" and, except in buckets, "sha256"
     sha256: str
-    run: dict[str, Any] = field(default_factory=dict)  # of a checkpoint, see `workdir.identity`
+    run: dict[str, Any] = field(default_factory=dict)  # for a checkpoint: `workdir.identity`
 
 
 def write(
@@ -55,12 +52,10 @@ def check(
     error: type[UserError] = DataError,
     remedy: str = REMEDY,
 ) -> dict[str, Any]:
-    """The manifest; raises `error` if a file of these names, or any in the manifest, is missing or
-    has changed."""
+    """The manifest; raises `error` if one of these files, or any in it, is missing or changed."""
     content = read(directory, error, remedy)
-    expected = {
-        name: content["files"].get(name) for name in (content["files"] if names is None else names)
-    }
+    names = content["files"] if names is None else names
+    expected = {name: content["files"].get(name) for name in names}
     found = digests(directory, expected, error, remedy)
     for name, known in expected.items():
         if known is None or found.get(name) != known:
@@ -88,15 +83,10 @@ def digests(
         root = str(directory).removeprefix("gs://")
         listed = fsspec.filesystem("gs", use_listings_cache=False).find(root, detail=True)
         sizes = {path[len(root) + 1 :]: {"size": about["size"]} for path, about in listed.items()}
-        return {
-            name: size for name, size in sizes.items() if name and name[-1] != "/" and name != NAME
-        }
+        return {k: size for k, size in sizes.items() if k and k[-1] != "/" and k != NAME}
     if names is None:
-        names = sorted(
-            path.relative_to(directory).as_posix()
-            for path in directory.rglob("*")
-            if path.name != NAME
-        )
+        paths = [path for path in directory.rglob("*") if path.name != NAME]
+        names = sorted(path.relative_to(directory).as_posix() for path in paths)
     found = {}
     for name in names:
         if (path := directory / name).is_file():
@@ -106,7 +96,5 @@ def digests(
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    text = json.dumps(
-        {key: value for key, value in content.items() if key != "sha256"}, sort_keys=True
-    )
-    return hashlib.sha256(text.encode()).hexdigest()
+    signed = {key: value for key, value in content.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(signed, sort_keys=True).encode()).hexdigest()

@@ -23,16 +23,14 @@ def root(x: jax.Array) -> jax.Array:
 
 
 def unit(x: jax.Array, axis: int = -1, floor: float = 1e-12) -> jax.Array:
-    """x / max(|x|, floor) along `axis`, in at least float32; the zero vector stays zero, with
-    gradient 0."""
+    """x / max(|x|, floor) along `axis`, in at least float32; 0 stays 0, with gradient 0."""
     x = at_least_float32(x)
     length = root(jnp.sum(x * x, axis=axis, keepdims=True))
     return jnp.where(length > 0, x / jnp.maximum(length, floor), 0)
 
 
 def log_sum_exp(values: jax.Array, where: jax.Array, axis: int) -> jax.Array:
-    """log of the sum of exp(values) over the entries in `where`; if there are none, very negative
-    with gradient 0."""
+    """log of the sum of exp(values) in `where`; very negative with gradient 0 if that is empty."""
     lowest = jnp.finfo(values.dtype).min / 4
     return jax.nn.logsumexp(jnp.where(where, values, lowest), axis=axis)
 
@@ -41,9 +39,8 @@ def log1p_sum_exp(values: jax.Array, where: jax.Array, axis: int) -> jax.Array:
     """log(1 + the sum of exp(values) over the entries in `where`), without overflow."""
     values = jnp.where(where, values, -jnp.inf)
     shift = jax.lax.stop_gradient(jnp.max(values, axis=axis, initial=0.0))
-    return shift + jnp.log(
-        jnp.exp(-shift) + jnp.sum(jnp.exp(values - jnp.expand_dims(shift, axis)), axis=axis)
-    )
+    mass = jnp.sum(jnp.exp(values - jnp.expand_dims(shift, axis)), axis=axis)
+    return shift + jnp.log(jnp.exp(-shift) + mass)
 
 
 _HEADS = ContextVar("heads", default="float32")
@@ -62,7 +59,7 @@ def within(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 def heads_in(precision: str) -> AbstractContextManager[None]:
     """Context in which `product` is traced in "float32", "tensorfloat32" or "bfloat16".
 
-    A function that is jitted on its own keeps the precision of its first trace.
+    A function that is jitted separately keeps the precision of its first trace.
     """
     return within(_HEADS, precision)
 
@@ -78,21 +75,16 @@ def product(equation: str, a: jax.Array, b: jax.Array, **options: Any) -> jax.Ar
     if precision == "bfloat16" and a.dtype == b.dtype == jnp.float32:
         return _rounded_product(equation, a, b)
     full = precision == "float32" or a.dtype == jnp.bfloat16
-    return jnp.einsum(
-        equation, a, b, **{"precision": "highest" if full else "tensorfloat32", **options}
-    )
+    options = {"precision": "highest" if full else "tensorfloat32", **options}
+    return jnp.einsum(equation, a, b, **options)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _rounded_product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
     def in_float32(a: jax.Array, b: jax.Array) -> jax.Array:
-        # XLA has no such product for CPUs. It would optimise away a cast to bfloat16 and back, but
-        # not this.
-        a, b = (
-            lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
-            for x in (a, b)
-        )
-        return jnp.einsum(equation, a, b)
+        # XLA has no such product for CPUs, and would remove a cast to bfloat16 and back.
+        wide = (x.astype(jnp.float32) for x in (a, b))
+        return jnp.einsum(equation, *(lax.reduce_precision(x, 8, 7) for x in wide))
 
     def native(a: jax.Array, b: jax.Array) -> jax.Array:
         a, b = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
@@ -115,9 +107,8 @@ def _backward(
     a, b = saved
     operands, result = equation.split("->")
     left, right = operands.split(",")
-    return _rounded_product(f"{result},{right}->{left}", grad, b), _rounded_product(
-        f"{left},{result}->{right}", a, grad
-    )
+    left_gradient = _rounded_product(f"{result},{right}->{left}", grad, b)
+    return left_gradient, _rounded_product(f"{left},{result}->{right}", a, grad)
 
 
 _rounded_product.defvjp(_forward, _backward)

@@ -1,9 +1,8 @@
-"""A run from start to end: train, evaluate, export, report; and the other modes of the main
-command.
+"""A run from start to end: train, evaluate, export, report; and other modes of the main command.
 
-From the command to the gradient, a reader opens at most nine files: `main`, this one, `train.loop`,
-`train.step`, the file of the method with its losses, and, for the parts of a run,
-`train.experiment`, `train.model`, `train.optimizers`.
+`--config=configs/digits_hist.py` enters functions of 54 files before its loss. The path itself is
+`main`, this file, `train.loop`, `train.step` and the method; `train.experiment`,
+`train.method_wrappers` and `train.optimizers` build the parts of the run.
 """
 
 import socket
@@ -20,14 +19,21 @@ import numpy as np
 from dml_jax import config as configs
 from dml_jax import files, manifest
 from dml_jax.analysis import run_report, spectra
-from dml_jax.analysis.analysed_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.backbones.weights import converted
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, counted
 from dml_jax.export import embedding_files
 from dml_jax.train import experiment as experiments
-from dml_jax.train import frozen_features, loop, model_metrics, other_models, parameter_groups
+from dml_jax.train import (
+    frozen_features,
+    loop,
+    model_metrics,
+    parameter_groups,
+    teacher,
+    warm_start,
+)
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import device_mesh, process_group
 from dml_jax.train.distributed.stop_signals import Stop
@@ -45,12 +51,11 @@ def memory(config: Config) -> Iterator[None]:
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
+        sizes = config.data.batch_size, config.evaluation.batch_size
         raise ConfigError(
-            f"data.batch_size={config.data.batch_size}, "
-            f"evaluation.batch_size={config.evaluation.batch_size}: need "
-            "more memory than a device has; set a smaller one or, for training, "
-            "train.precision=bfloat16, "
-            "backbone.remat=true or a larger train.chunks"
+            "data.batch_size={}, evaluation.batch_size={}: need more memory than a device has; set "
+            "a smaller one or, for training, train.precision=bfloat16, backbone.remat=true or a "
+            "larger train.chunks".format(*sizes)
         ) from error
 
 
@@ -62,33 +67,26 @@ def train(
     tensorboard: bool = False,
     traced: tuple[int, int] = (0, 0),
 ) -> None:
-    """Trains or resumes, evaluates the selected model, exports its embeddings and writes the
-    report.
+    """Trains or resumes, evaluates the selected model, exports embeddings and writes the report.
 
     `traced` are the first and last step of a trace.
     """
     workdir.check_same_run(directory, {"config": asdict(config)})
     experiment = experiments.build(config)
     if traced[1] > experiment.steps:
-        raise ConfigError(
-            f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps"
-        )
+        first, last = traced
+        raise ConfigError(f"--profile={first}:{last}: the run has {experiment.steps} steps")
     main = device_mesh.is_main_process()
     with workdir.locked(directory) if main else nullcontext(), console:
         run = experiment.provenance()
         if workdir.is_finished(directory, experiment.steps):
             workdir.check_same_run(directory, {key: run[key] for key in ("config", "data_hash")})
-            console.print(
-                f"{directory}: already finished, {experiment.steps} steps; see "
-                f"{directory / 'report.html'}"
-            )
-            console.print(
-                "--mode=evaluate evaluates it again, --mode=export writes the embeddings of all "
-                "splits"
-            )
+            report = directory / "report.html"
+            console.print(f"{directory}: already finished, {experiment.steps} steps; see {report}")
+            console.print("--mode=evaluate evaluates it again, --mode=export embeds all splits")
             return
 
-        experiment = other_models.with_teacher(experiment, console)
+        experiment = teacher.with_teacher(experiment, console)
         print_summary(experiment, directory, console)
         run |= {"teacher": experiment.teacher} if experiment.teacher else {}
         if main:
@@ -96,10 +94,11 @@ def train(
                 embedding_files.check_replaceable(directory / "embeddings" / name)
             # Again, because another run may have used the directory before it was locked.
             workdir.check_same_run(directory, run)
-            (directory / manifest.NAME).unlink(missing_ok=True)  # of a shorter run
+            (directory / manifest.NAME).unlink(missing_ok=True)  # describes a shorter run
             files.write_json(directory / "config.json", run)
-        console.log_to(directory / "logs" / f"{workdir.process_name()}.log")
-        process_group.keep_stacks(directory / "logs" / f"{workdir.process_name()}.stacks")
+        log = directory / "logs" / workdir.process_name()
+        console.log_to(log.with_name(f"{log.name}.log"))
+        process_group.keep_stacks(log.with_name(f"{log.name}.stacks"))
         console.log(
             f"process {jax.process_index()} of {jax.process_count()} on {socket.gethostname()}, "
             f"{jax.local_device_count()} of {jax.device_count()} devices "
@@ -119,9 +118,8 @@ def train(
         queries = embedding_files.split_off_queries(results)
         if not main:
             return
-        results["timing"] = logs.summary(
-            logs.JsonLines(directory / "timing.jsonl"), config.data.batch_size
-        )
+        timing = logs.JsonLines(directory / "timing.jsonl")
+        results["timing"] = logs.summary(timing, config.data.batch_size)
         results["machine"] = logs.machine()
         results["data"] = {
             name: {"images": len(split.labels), "classes": len(np.unique(split.labels))}
@@ -136,32 +134,25 @@ def train(
             kind = "latest" if config.train.select == "last" else "best"
             workdir.finish(directory, f"{kind}/{int(state.step)}")
         if show:
-            show(
-                {"step": experiment.steps}
-                | {
-                    f"final/{name}": value
-                    for name, value in results.items()
-                    if isinstance(value, float)
-                }
-            )
+            numbers = {name: value for name, value in results.items() if isinstance(value, float)}
+            final = {f"final/{name}": value for name, value in numbers.items()}
+            show({"step": experiment.steps} | final)
         run_report.print_table(config, results, console.rich)
-        console.print(
-            f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}"
-        )
+        report, embedded = directory / "report.html", directory / "embeddings"
+        console.print(f"report: {report}   embeddings: {embedded}")
 
 
 def evaluate(
     config: Config, directory: Path, checkpoint: str, console: Console, output: Path | None = None
 ) -> dict[str, Any]:
-    """Evaluates a model on the test split; prints the table, writes the results to `output` and
-    returns them.
+    """Evaluates a model on the test split; prints, writes to `output` and returns the results.
 
     The model is a checkpoint of the run in `directory` or, if there is no run, the one that
     `init_from` names, so that published checkpoints can be evaluated.
     """
     if config.init_from and not (directory / "config.json").exists():
         experiment = experiments.build(config)
-        state, checkpoint = other_models.initial_state(experiment, console), "init_from"
+        state, checkpoint = warm_start.initial_state(experiment, console), "init_from"
     else:
         experiment, state = restore(config, directory, checkpoint, console)
     model = config.train.select if checkpoint == "reported" else checkpoint
@@ -176,8 +167,7 @@ def evaluate(
 def evaluation(
     experiment: Experiment, state: TrainState, model: str, console: Console
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The results and embeddings of `evaluations.final`; in the main process, with the geometry of
-    the embeddings."""
+    """Results and embeddings of `model_metrics.final`; in the main process, with the geometry."""
     results, embeddings = model_metrics.final(experiment, state, model, console)
     if device_mesh.is_main_process():  # the others write no results
         labels = experiment.splits["test"].labels
@@ -189,29 +179,25 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     """Writes the embeddings of every split for a checkpoint of a run."""
     experiment, state = restore(config, directory, checkpoint, console)
     model = experiment.model(state, reading_in_results(config, directory))
-    embedder = model.embedder()
-    embeddings = {
-        name: embedder.embed_split(model, split) for name, split in experiment.splits.items()
-    }
+    embedder, splits = model.embedder(), experiment.splits.items()
+    embeddings = {name: embedder.embed_split(model, split) for name, split in splits}
     if not device_mesh.is_main_process():
         return
     finished = not workdir.unfinished(directory, model.step, reported=checkpoint == "reported")
     with files.locked(directory / "embeddings"), workdir.updated(directory, ("embeddings/",)):
         write_embeddings(experiment, directory, embeddings, model.step, finished=finished)
-        console.print(
-            f"embeddings of {', '.join(embeddings)} at step {model.step}: "
-            f"{directory / 'embeddings'}"
-        )
+        written = directory / "embeddings"
+        console.print(f"embeddings of {', '.join(embeddings)} at step {model.step}: {written}")
 
 
 def check(config: Config, console: Console) -> None:
     """Validates configuration and data and makes one training step; nothing is written."""
     experiment = experiments.build(config)
-    experiment = other_models.with_teacher(experiment, console)
+    experiment = teacher.with_teacher(experiment, console)
     if config.head:
         experiments.build(frozen_features.head_config(config))
     print_summary(experiment, None, console)
-    state = other_models.initial_state(experiment, console)
+    state = warm_start.initial_state(experiment, console)
     if config.train.feature_views:
         frozen_features.check(experiment, state)
     key = device_mesh.place(experiment.mesh, jax.random.key(config.seed))
@@ -235,22 +221,17 @@ def restore(
     run = workdir.read_config(directory)
     workdir.check_same_run(directory, {"config": asdict(config)}, selecting=False)
     experiment = experiments.build(config)
-    data, split = config.data, experiment.splits["train"]
+    where, split = f"data.path={config.data.path}", experiment.splits["train"]
     if (len(split.classes), list(experiment.shape)) != (run["classes"], run["shape"]):
         raise CheckpointError(
-            f"data.path={data.path}: has other training images than the run in {directory}; give "
-            "its data, "
-            "or "
+            f"{where}: has other training images than the run in {directory}; give its data, or "
             "evaluate other data with dml-jax embed and dml-jax evaluate"
         )
     if run["data_hash"] != experiment.data_hash:
-        console.warn(
-            f"data.path={data.path}: not the images that the run in {directory} was trained on"
-        )
+        console.warn(f"{where}: not the images that the run in {directory} was trained on")
     state = stored_state(experiment, directory, run, checkpoint, console)
-    if checkpoint == "reported" and (
-        unfinished := workdir.unfinished(directory, int(state.step), reported=True)
-    ):
+    reported = checkpoint == "reported"
+    if unfinished := reported and workdir.unfinished(directory, int(state.step), reported=True):
         console.warn(unfinished)
     return experiment, state
 
@@ -263,34 +244,28 @@ def stored_state(
     console: Console,
 ) -> TrainState:
     """The `inference_state` of a checkpoint; `run` are the contents of `config.json`."""
-    stored = Checkpoints(
-        directory / "checkpoints", experiment.template, console.warn, run=run, writing=False
-    )
-    with closing(stored) as checkpoints:
-        return checkpoints.select(checkpoint, experiment.config.train.select)
+    folder, template = directory / "checkpoints", experiment.template
+    with closing(Checkpoints(folder, template, console.warn, run=run, writing=False)) as stored:
+        return stored.select(checkpoint, experiment.config.train.select)
 
 
 def print_summary(experiment: Experiment, directory: Path | None, console: Console) -> None:
-    """Prints model, data and devices of the training; raises ConfigError if nothing would be
-    trained."""
+    """Prints model, data and devices; raises ConfigError if nothing would be trained."""
     config = experiment.config
     sizes = "  ".join(
         f"{name} {counted(len(split.labels), 'image')} of {counted(len(split.classes), 'class')}"
         for name, split in experiment.splits.items()
     )
-    console.print(
-        f"{config.name}: {config.method.name} on {config.data.name}, "
-        f"{experiment.steps} steps of {config.data.batch_size}"
-    )
+    length = f"{experiment.steps} steps of {config.data.batch_size}"
+    console.print(f"{config.name}: {config.method.name} on {config.data.name}, {length}")
     console.print(f"data: {sizes}")
     if note := experiment.splits["test"].note:
         console.print(note)
     params = experiment.template().params
     parameter_groups.check(config.train.groups, experiment.method, params)
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
-    console.print(
-        f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)"
-    )
+    devices = f"{jax.device_count()} {jax.devices()[0].platform} device(s)"
+    console.print(f"{count:,} parameters, {devices}")
     if pixels := converted.overridden_pixels(asdict(config.backbone)):
         console.warn(f"{config.backbone.pretrained} was trained with {', '.join(pixels)}")
     if directory is not None:
@@ -304,15 +279,13 @@ def evaluated(
     console: Console,
     embeddings: Mapping[str, np.ndarray] = MappingProxyType({}),
     **options: Any,
-) -> EvaluatedModel:
+) -> AnalysedModel:
     """A model with the data of its run, for analyses."""
 
     def before_training() -> TrainedModel:
-        return experiment.model(
-            inference_state(other_models.initial_state(experiment, Console(active=False)))
-        )
+        return experiment.model(inference_state(warm_start.initial_state(experiment)))
 
-    return EvaluatedModel(
+    return AnalysedModel(
         directory,
         model,
         experiment.splits,
@@ -335,6 +308,7 @@ def write_embeddings(
     """Writes embeddings, by name of their split, below `<workdir>/embeddings`."""
     for name, rows in embeddings.items():
         split = experiment.splits[name]
+        classes = [split.classes[label] for label in split.labels]
         embedding_files.write(
             directory / "embeddings" / name,
             rows,
@@ -344,8 +318,5 @@ def write_embeddings(
             step=checkpoint_step,
             finished=finished,
             data_hash=experiment.data_hash,
-            metadata={
-                "class_name": [split.classes[label] for label in split.labels],
-                **split.metadata,
-            },
+            metadata={"class_name": classes, **split.metadata},
         )

@@ -5,6 +5,7 @@ A line `<!-- generated: NAME -->` in a page is replaced by what the function NAM
 Each notebook becomes a page, each `configs/*/paper.py`, and so do the reports in `benchmarks/`.
 """
 
+import ast
 import dataclasses
 import io
 import itertools
@@ -34,6 +35,7 @@ from dml_jax.lab import claims as ledger
 from dml_jax.lab import outcomes, plan
 from dml_jax.losses import signature
 from dml_jax.methods import baseline
+from tests.layers import LAYERS
 
 ROOT = Path(__file__).parents[1]
 DATA_SETS = {
@@ -151,14 +153,9 @@ def paper_page(paper: Paper) -> str:
     text = [
         f"# {paper.title}\n",
         f"{paper.source}. Training needs the data and the ImageNet weights. The tables show the "
-        "published "
-        "numbers, "
-        "in "
-        "percent; their first column is the configuration, or the study and its row. What the "
-        "paper quotes "
-        "from "
-        "others "
-        "for comparison is left out unless it has a configuration here.\n",
+        "published numbers, in percent; their first column is the configuration, or the study and "
+        "its row. What the paper quotes from others for comparison is left out unless it has a "
+        "configuration here.\n",
     ]
     text += [*(f"- {limit}" for limit in paper.limits), ""]
     for place in paper.places:
@@ -256,9 +253,8 @@ def claims() -> str:
         if " + " not in line["row"]
     )
     summary = (
-        f"Verdicts: {counts or 'none yet'}, after {outcomes.duration(seconds)} of training "
-        "on a busy "
-        "machine."
+        f"Verdicts: {counts or 'none yet'}, after {outcomes.duration(seconds)} of training on a "
+        "busy machine."
     )
     return f"{summary}\n\n" + "\n".join(text)
 
@@ -316,7 +312,25 @@ def options() -> str:
     )
 
 
+def tree() -> str:
+    """The packages and top-level modules of the code with their docstrings' first sentences, and
+    the order of the layers."""
+    package = ROOT / "dml_jax"
+    rows = []
+    for path in sorted({*package.glob("*.py"), *package.rglob("__init__.py")}):
+        name = path.relative_to(ROOT)
+        shown = f"{name.parent}/" if name.name == "__init__.py" else str(name)
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        first = " ".join(text.partition("\n\n")[0].split()).partition(". ")[0]
+        rows.append([f"`{shown}`", first.rstrip(".:")])
+    order = " < ".join(
+        ", ".join(f"`{name}`" for name in sorted(layer - {"__init__"})) for layer in LAYERS
+    )
+    return f"{table(['where', 'what'], sorted(rows))}\nFrom the lowest layer: {order}."
+
+
 PARTS = {
+    "tree": tree,
     "papers": papers,
     "claims": claims,
     "studies": studies,

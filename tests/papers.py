@@ -29,7 +29,7 @@ def absent(paper: str) -> bool:
 def deleted(mention: str) -> bool:
     """Whether a path, a link or a command names a file, study or run of a paper that has been
     deleted."""
-    names = (paper_of(word) for word in re.split(r"[\s=:#,]+", mention))
+    names = (paper_of(word) for word in re.split(r"[\s=:#,-]+", mention))
     return any(absent(paper) for paper in names if paper)
 
 

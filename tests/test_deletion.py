@@ -1,15 +1,29 @@
 """A paper can be deleted: without its files, and with no other file changed, the rest of the tests
 pass."""
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dml_jax.config.sections import SAMPLERS
 from tests.papers import PAPERS, ROOT, absent, paper_of
+
+NEUTRAL = ("config", "train", "evaluation", "losses", "backbones", "data")  # know no method
+NAMED = re.compile(rf"\b({'|'.join(PAPERS)})\b", re.IGNORECASE)
+# Two samplers have the names of methods.
+KNOW_SAMPLERS = {
+    "config/sections.py",
+    "data/samplers/__init__.py",
+    "data/samplers/papers.py",
+    "train/model_metrics.py",
+}
 
 
 def tracked() -> list[str]:
@@ -31,6 +45,53 @@ def tracked() -> list[str]:
 )  # fmt: skip
 def test_what_belongs_to_a_paper(path: str, paper: str | None) -> None:
     assert paper_of(path) == paper
+
+
+def words(code: str) -> Iterator[str]:
+    """The identifiers and strings of a module; not its comments and docstrings, which may cite."""
+    tree = ast.parse(code)
+    cited = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+        and isinstance(node.body[0].value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if id(node) in cited:
+            continue
+        for _, value in ast.iter_fields(node):
+            for text in value if isinstance(value, list) else [value]:
+                if isinstance(text, str):
+                    yield text
+
+
+@pytest.mark.parametrize("code", [
+    "hist = 1", "a.MPN", "f(student=1)", "def f(crt): ...", "class DiVA: ...", "x = 'HIST loss'",
+    "import a.group_loss", "from a import b as mpn", "f'{a} of mpn'", "def f():\n    global diva",
+    "match x:\n    case {**crt}: ...",
+])  # fmt: skip
+def test_a_name_of_a_method_is_found(code: str) -> None:
+    assert any(map(NAMED.search, words(code)))
+
+
+def test_a_citation_is_allowed() -> None:
+    code = '"""As HIST."""\ndef f(history):\n    """Of MPN."""\n    return student_count  # CRT'
+    assert not any(map(NAMED.search, words(code)))
+
+
+def test_what_methods_build_on_names_none() -> None:
+    found = set()
+    for path in (path for part in NEUTRAL for path in (ROOT / "dml_jax" / part).rglob("*.py")):
+        file = path.relative_to(ROOT / "dml_jax").as_posix()
+        allowed = SAMPLERS if file in KNOW_SAMPLERS else ()
+        found |= {
+            (file, word)
+            for word in words(path.read_text())
+            if NAMED.search(word) and word not in allowed
+        }
+    assert found == set()
 
 
 @pytest.mark.slow

@@ -127,15 +127,15 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "inspect": "dml_jax.data.recognise.page",
     "prepare": "dml_jax.data.prepare.prepare_dataset.prepare",
     "convert": "dml_jax.backbones.weights.tensor_files.fetch",
-    "evaluate": "dml_jax.commands.evaluate_results.print_table",
+    "evaluate": "dml_jax.analysis.labelled_embeddings.print_results",
     "embed": "dml_jax.load",
     "enroll": "dml_jax.load",
     "export": "dml_jax.inference.model_export.export_model",
     "serve": "dml_jax.serving.http_service.listen",
     "study": "dml_jax.lab.plan.read_facts",
-    "analyse": "dml_jax.analysis.stored_config.locate",
-    "check": "dml_jax.commands.check.found",
-    "explore": "dml_jax.analysis.stored_config.locate",
+    "analyse": "dml_jax.analyses.locate",
+    "check": "dml_jax.lab.plugins.find_plugins",
+    "explore": "dml_jax.analyses.locate",
 }
 FILES = (
     "--query",
@@ -245,8 +245,8 @@ def test_every_command_resolves(
         raise Reached
 
     monkeypatch.setattr(WORK["main" if module == "train" else module], reach)
-    for further in ("of_runs", "of_rows", "by_blocks"):
-        monkeypatch.setattr(f"dml_jax.commands.evaluate_results.{further}", reach)
+    for kind in ("runs", "images", "files", "shards"):
+        monkeypatch.setattr(f"dml_jax.analysis.labelled_embeddings.evaluate_{kind}", reach)
     monkeypatch.setattr("dml_jax.main.compile_programs", reach)
     monkeypatch.setattr(
         "signal.signal", lambda *_: None

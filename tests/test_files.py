@@ -23,7 +23,7 @@ from dml_jax.backbones.weights import converted, tensor_files
 from dml_jax.commands import cli
 from dml_jax.console import Console
 from dml_jax.data import split_metadata
-from dml_jax.data.prepare.sources import File
+from dml_jax.data.files import File
 from dml_jax.errors import (
     CheckpointError,
     ConfigError,

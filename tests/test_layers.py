@@ -1,31 +1,20 @@
-"""The layers of the package: a module imports only lower layers; the guide shows them, and the
-tree, as they are."""
+"""The layers of the package: a module imports only lower layers, and no two modules import each
+other; imports inside functions count, those for type checking do not."""
 
 import ast
-import re
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from tests.papers import deleted
+import pytest
+
+from tests.layers import LAYERS
 
 ROOT = Path(__file__).parents[1] / "dml_jax"
-LAYERS = (
-    {"errors"},
-    {"class_names", "console", "drawing", "files", "numerics"},
-    {"buckets", "manifest", "remote"},
-    {"config"},
-    {"losses"},
-    {"data", "backbones", "evaluation"},
-    {"methods"},
-    {"train"},
-    {"export"},
-    {"inference"},
-    {"analysis"},
-    {"serving"},
-    {"run"},
-    {"lab"},
-    {"commands"},
-)
 COMMANDS = len(LAYERS)
+MODULES = {
+    ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
 
 
 def layer(module: str) -> int:
@@ -35,55 +24,63 @@ def layer(module: str) -> int:
     return next((i for i, names in enumerate(LAYERS) if part in names), COMMANDS)
 
 
-def imports(path: Path) -> list[str]:
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found += [f"{node.module}.{alias.name}" for alias in node.names]
-    return [name for name in found if name.startswith("dml_jax.")]
+class Imports(ast.NodeVisitor):
+    """Collects the modules of this package that a module imports."""
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+
+    def visit_If(self, node: ast.If) -> None:
+        if not (isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
+            self.generic_visit(node)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self.found |= {alias.name for alias in node.names} & MODULES.keys()
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        for alias in node.names:
+            whole = f"{node.module}.{alias.name}"
+            self.found |= {whole if whole in MODULES else node.module} & MODULES.keys()
 
 
-def test_layers() -> None:
-    for path in sorted(ROOT.rglob("*.py")):
-        module = ".".join(["dml_jax", *path.relative_to(ROOT).with_suffix("").parts])
-        own = layer(module)
-        for name in imports(path):
-            other = layer(name)
-            same = name.split(".")[1] == module.split(".")[1]
-            assert other < own or same or own == COMMANDS, f"{module} imports {name}"
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    """The modules that each module imports, without itself."""
+    imported = {}
+    for name, path in MODULES.items():
+        imports = Imports()
+        imports.visit(ast.parse(path.read_text()))
+        imported[name] = imports.found - {name}
+    # Converts packaged weights when they are used for the first time.
+    imported["dml_jax.backbones.weights.converted"] -= {
+        "dml_jax.backbones.weights.convert",
+        "dml_jax.backbones.weights.tensor_files",
+    }
+    # Its workers load a model as users do.
+    imported["dml_jax.inference.ray_engine"].remove("dml_jax")
+    return imported
 
 
-def test_experiments_are_private() -> None:
+def test_layers(graph: dict[str, set[str]]) -> None:
+    wrong = []
+    for module, found in graph.items():
+        for name in sorted(found):
+            same = name.split(".")[1:2] == module.split(".")[1:2]
+            if not (layer(name) < layer(module) or same or layer(module) == COMMANDS):
+                wrong.append(f"{module} imports {name}")
+    assert not wrong
+
+
+def test_no_circles(graph: dict[str, set[str]]) -> None:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(error.args[1][::-1]))
+
+
+def test_experiments_are_private(graph: dict[str, set[str]]) -> None:
     """After training there are a model and tables of embeddings; only `train`, `run` and `lab` know
     experiments."""
-    for path in sorted(ROOT.rglob("*.py")):
-        if path.relative_to(ROOT).parts[0] not in ("train", "run.py", "lab"):
-            assert not [
-                name for name in imports(path) if name.startswith("dml_jax.train.experiment")
-            ], path
-
-
-def test_the_guide_shows_the_tree() -> None:
-    text = (
-        (ROOT.parent / "docs" / "guides" / "extend.md")
-        .read_text()
-        .partition("## The layout of the code")[2]
-    )
-    named, parents = set(), [ROOT.parent]
-    for line in text.split("```")[1].splitlines()[1:]:
-        depth = (len(line) - len(line.lstrip())) // 2
-        for name in re.split(r",? ", re.split(" {2,}", line.strip())[0]):
-            path = parents[depth] / name
-            there = path.is_dir() if name.endswith("/") else path.is_file()
-            assert there or deleted(str(path.relative_to(ROOT.parent))), line
-            named.add(path)
-        parents[depth + 1 :] = [path]
-    top = {path for path in ROOT.glob("*.py") if path.name != "__init__.py"}
-    assert named >= top | {path.parent for path in ROOT.rglob("__init__.py")}
-    layers = (
-        names.pop() if len(names) == 1 else f"{{{', '.join(sorted(names))}}}"
-        for names in map(set, LAYERS)
-    )
-    assert f"{' < '.join(layers)}." in " ".join(text.split())
+    for name, found in graph.items():
+        if not name.startswith(("dml_jax.train", "dml_jax.run", "dml_jax.lab")):
+            assert "dml_jax.train.experiment" not in found, name

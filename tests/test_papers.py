@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from configs import papers, published
-from dml_jax.commands import analyse, analyse_models
+from dml_jax import analyses
+from dml_jax.commands import analyse
 from dml_jax.config import files as config_files
 from dml_jax.lab import claims as ledger
 from dml_jax.lab import plan
@@ -52,8 +53,9 @@ def test_the_commands_of_a_page_exist(name: str) -> None:
         option = words[-1]
         if words[1] == "analyse":
             options, _ = analyse.parser().read(words[2:])
+            request = analyses.Request(**vars(options))
             assert not any(
-                analyse_models.reason_against(what, options) for what in options.what.split(",")
+                analyses.reason_against(what, request) for what in request.what.split(",")
             )
         elif option.startswith("--study="):
             study = option.removeprefix("--study=")

@@ -22,7 +22,7 @@ from dml_jax.data import transforms
 from dml_jax.evaluation import metrics
 from dml_jax.export import embedding_files
 from dml_jax.train import experiment as experiments
-from dml_jax.train import model_metrics
+from dml_jax.train import model_metrics, warm_start
 from tests.data import layouts
 
 VIT = vit.Config(depth=1, width=16, heads=2, patch=8, output="patches")
@@ -93,7 +93,7 @@ def test_control_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     values.evaluation.update(cluster=False, batch_size=8, controls=False)
     experiment = experiments.build(configs.resolve(values))
     results, _ = model_metrics.final(
-        experiment, experiment.initial_state(), "last", Console(active=False)
+        experiment, warm_start.initial_state(experiment), "last", Console(active=False)
     )
     test = experiment.splits["test"]
     embeddings = dml_jax.load(tmp_path / "w").embed(

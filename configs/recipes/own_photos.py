@@ -1,9 +1,7 @@
-"""What the folder of a paper states about its method on EfficientNet-Lite0 and the user's own image
-folders."""
+"""What `folder.py` in the folder of a paper states, as HEAD and WHOLE, about its method on
+EfficientNet-Lite0 and the user's own image folders."""
 
 from collections.abc import Mapping
-from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from dml_jax.config import Group
@@ -40,9 +38,3 @@ class Whole(NamedTuple):
     method: Any  # its `Config`
     groups: Mapping[str, Group]
     frozen: bool = False  # whether the study also has it on frozen features
-
-
-def papers() -> dict[str, Any]:
-    """The modules `folder.py` of the papers, with `HEAD` and `WHOLE`, by the name of the method."""
-    folders = sorted(path.parent.name for path in Path(__file__).parents[1].glob("*/folder.py"))
-    return {name: import_module(f"configs.{name}.folder") for name in folders}

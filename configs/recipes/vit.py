@@ -1,5 +1,5 @@
-"""HIST, Proxy-Anchor and multi-similarity on ViT-S or ViT-B: the same training for all, on the
-class token.
+"""Proxy-Anchor, multi-similarity and the losses of papers on ViT-S or ViT-B: the same training for
+all, on the class token. A paper states its loss in `transformer.py` in its folder.
 
 Variants: a loss and the weights to start from, `vit_small` (ImageNet-21k), `dino_vits16`,
 `dinov2_vits14` or, of ViT-B, `dinov2_vitb14`.
@@ -9,57 +9,53 @@ with a rate of 1e-5 and a weight decay of 0.01, 50 epochs, and batches of 90 wit
 are taken from the public commands of HIER (Kim et al., CVPR 2023) for ViT-S on CUB and Cars196. We
 chose as many dimensions as the class token has; ten times the rate for the embedding layer and a
 thousand times for the parameters of the loss; a first epoch that trains only these two; and cosine
-decay. The losses have their authors' parameters (HIST has those for ResNet-50).
+decay. The losses have their authors' parameters.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import base
+from configs import base, papers
 from dml_jax.backbones import vit
 from dml_jax.config import Data, Group, Train
-from dml_jax.methods import baseline, hist
+from dml_jax.methods import baseline
 
 WEIGHTS = ("dinov2_vits14", "dino_vits16", "vit_small", "dinov2_vitb14")
-LOSSES = ("proxy_anchor", "multi_similarity", "hist")
-VARIANTS = {f"{loss}-{weights}": (loss, weights) for loss in LOSSES for weights in WEIGHTS}
+LOSSES = ("proxy_anchor", "multi_similarity")
 RATE, DECAY = 1e-5, 1e-2
+FASTER, OWN = Group(10 * RATE, DECAY), Group(1000 * RATE, DECAY)  # OWN: of a loss's parameters
 
 
-def on(dataset: str, *, tau: float, alpha: float) -> base.Contents:
+def on(dataset: str) -> base.Contents:
     """The contents of the file of a data set; see `recipe`."""
-    return base.PAPER_PROTOCOL, VARIANTS, partial(recipe, dataset, tau=tau, alpha=alpha)
+    losses = (*LOSSES, *papers.stating("transformer"))
+    variants = {f"{loss}-{weights}": (loss, weights) for loss in losses for weights in WEIGHTS}
+    return base.PAPER_PROTOCOL, variants, partial(recipe, dataset, variants)
 
 
-def recipe(dataset: str, variant: str = "", *, tau: float, alpha: float) -> ConfigDict:
-    """A loss on ViT-S.
+def recipe(dataset: str, variants: Mapping[str, tuple[str, str]], variant: str = "") -> ConfigDict:
+    """A loss on ViT-S or ViT-B.
 
     Args:
       dataset: "cub" or "cars".
-      variant: one of VARIANTS; "" is the first.
-      tau, alpha: of HIST on the data set.
+      variants: by name, a loss and weights.
+      variant: one of them; "" is the first.
     """
-    loss, weights = VARIANTS[variant or next(iter(VARIANTS))]
+    loss, weights = variants[variant or next(iter(variants))]
     width = vit.PUBLISHED[weights].width
-    groups = {"backbone": Group(RATE, DECAY, warmup="freeze"), "embedding": Group(10 * RATE, DECAY)}
-    own = Group(1000 * RATE, DECAY)
+    groups = {"backbone": Group(RATE, DECAY, warmup="freeze"), "embedding": FASTER}
     method: Any
-    if loss == "hist":
-        method = hist.Config(
-            embedding_dim=width,
-            hidden_dim=width,
-            tau=tau,
-            alpha=alpha,
-            pooling="avg",
-            drop_underflow=True,
-        )
-        groups |= {"distributions": own, "hgnn": Group(10 * RATE, DECAY)}
-    else:
+    if loss in LOSSES:
         method = baseline.make_config(loss, embedding_dim=width)
-        groups |= {"loss": own}
+        groups |= {"loss": OWN}
+    else:
+        stated = papers.stating("transformer")[loss]
+        method = stated.method(dataset, width)
+        groups |= stated.GROUPS
     return base.experiment(
         f"{dataset}_vit",
         variant,

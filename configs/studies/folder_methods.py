@@ -22,6 +22,7 @@ docs/guides/photos.md.
 from dataclasses import replace
 from functools import partial
 
+from configs import papers
 from configs.folder_baseline import DATA, EVALUATION, HEAD, ON_FEATURES
 from configs.recipes import own_photos
 from configs.recipes.own_photos import Whole
@@ -42,7 +43,7 @@ METHODS = (
     Whole("Proxy-Anchor", loss("proxy_anchor"), WITH_LOSS, frozen=True),
     Whole("multi-similarity", loss("multi_similarity"), WITH_LOSS, frozen=True),
     Whole("normalised softmax", loss("normalized_softmax"), WITH_LOSS),
-    *(paper.WHOLE for paper in own_photos.papers().values() if paper.WHOLE),
+    *(paper.WHOLE for paper in papers.stating("folder").values() if paper.WHOLE),
 )
 
 

@@ -23,18 +23,18 @@ from dml_jax.train.records import model_files, workdir
 
 
 @dataclass(eq=False)
-class EvaluatedModel:
+class AnalysedModel:
     """A model on the splits of its run, or on labelled images, which are the split "test".
 
     Attributes:
-      directory: of the run, or of the figures for labelled images.
+      directory: folder of the run, or for the figures of labelled images.
       known: embeddings [N, D] by split.
       sampler: None for labelled images.
-      before_training: gives the model before the first step; raises UserError if its starting point
-        (`init_from`, pretrained weights) no longer exists.
+      before_training: returns the model before the first step; raises UserError if its starting
+        point (`init_from`, pretrained weights) no longer exists.
       batch: number of the training batch that is analysed.
       node: position, in this batch by class, of the image whose attention is shown.
-      classes: those that maps show; empty for all.
+      classes: the classes that maps show; empty for all.
     """
 
     directory: Path
@@ -79,15 +79,14 @@ class EvaluatedModel:
     @cached_property
     def kept_steps(self) -> list[int]:
         """Steps of the models kept during training, up to this model's."""
-        return [
-            step
-            for step in model_files.steps(self.directory / "checkpoints" / "kept")
-            if step <= self.step
-        ]
+        return [step for step in model_files.steps(self._kept) if step <= self.step]
+
+    @property
+    def _kept(self) -> Path:
+        return self.directory / "checkpoints" / "kept"
 
     def models(self) -> Iterator[TrainedModel]:
-        """Yields the untrained model, if it can be restored, those kept during training, and this
-        model, by step."""
+        """Yields the untrained model, if it can be restored, kept ones, and this one, by step."""
         try:
             assert self.before_training is not None
             yield self.before_training()
@@ -96,23 +95,19 @@ class EvaluatedModel:
         run, class_axis = workdir.read_config(self.directory), self.model.method.hooks.class_axis
         for step in self.kept_steps:
             if step < self.step:
-                state = model_files.read(
-                    self.directory / "checkpoints" / "kept", step, self.model, run
-                )
-                variables = device_mesh.place(
-                    device_mesh.make(), (state.params, state.model_state), class_axis
-                )
-                yield self.model._replace(params=variables[0], model_state=variables[1], step=step)
+                state = model_files.read(self._kept, step, self.model, run)
+                variables = state.params, state.model_state
+                params, model_state = device_mesh.place(device_mesh.make(), variables, class_axis)
+                yield self.model._replace(params=params, model_state=model_state, step=step)
         yield self.model
 
-    def untrained(self) -> "EvaluatedModel":
+    def untrained(self) -> "AnalysedModel":
         """The run with its model before the first step."""
         assert self.before_training is not None
         return replace(self, model=self.before_training(), known={})
 
-    def refined(self) -> "EvaluatedModel":
-        """The run with the embeddings of its training batch, which have refined one another
-        (`Hooks.refine`)."""
+    def refined(self) -> "AnalysedModel":
+        """The run with refined embeddings of its training batch (see `Hooks.refine`)."""
         refine, rows = self.model.method.hooks.refine, jnp.asarray(self.embeddings("batch"))
         assert refine is not None
         batch = Groups(np.arange(len(rows))[None], len(rows))
@@ -128,10 +123,7 @@ class EvaluatedModel:
 
     @cached_property
     def training_batch(self) -> Batch:
-        """The images of one training batch, cropped as for evaluation: uint8 [1, B, H, W, 3], with
-        labels, by class."""
-        index, labels = self.batch_rows, self.split("batch").labels
-        images = self.images("train", index)[None]
-        return Batch(
-            jnp.asarray(images), jnp.asarray(labels, jnp.int32), jnp.asarray(index, jnp.int32)
-        )
+        """One training batch by class, images uint8 [1, B, H, W, 3] cropped as for evaluation."""
+        images = jnp.asarray(self.images("train", self.batch_rows)[None])
+        labels = jnp.asarray(self.split("batch").labels, jnp.int32)
+        return Batch(images, labels, jnp.asarray(self.batch_rows, jnp.int32))

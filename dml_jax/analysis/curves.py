@@ -1,5 +1,4 @@
-"""Curves over the training: terms of the loss, Recall@1 by split, and recall on training beside
-test classes."""
+"""Curves over the training: terms of the loss, Recall@1 by split, training and test classes."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dml_jax import drawing
-from dml_jax.analysis.analysed_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.data.split import some_classes, with_gallery
 from dml_jax.methods.figures import Finding, Panel
 from dml_jax.train import model_metrics
@@ -39,9 +38,8 @@ def training(lines: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> 
         Finding(
             "recall",
             "Recall@1 during training. Training classes: a random sample of at most 2,000 images, "
-            "with no more "
-            "classes "
-            "than the other splits. Horizontal lines: controls on the test classes.",
+            "with no more classes than the other splits. Horizontal lines: controls on the test "
+            "classes.",
             partial(drawing.plot_alone, draw=draw_both, size=(5, 3.4)),
             ("split", "step", "recall@1"),
             [(name, *point) for name, points in recall.items() for point in points],
@@ -57,11 +55,10 @@ def loss_terms(lines: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
 
 def recalls(lines: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> dict[str, Points]:
     """Recall@1 of each evaluated split; of the test split at least the final result."""
+    keys = {name: f"{name}/recall@1" for name in LABELS}
     found = {
-        name: [
-            (line["step"], line[f"{name}/recall@1"]) for line in lines if f"{name}/recall@1" in line
-        ]
-        for name in LABELS
+        name: [(line["step"], line[key]) for line in lines if key in line]
+        for name, key in keys.items()
     }
     if not found["test"]:
         found["test"] = [(results["step"], results["recall@1"])]
@@ -81,9 +78,8 @@ def draw_loss(axes: "Axes", *, terms: Mapping[str, Points]) -> None:
             markersize=4,
             markevery=max(1, len(points) // 6),
         )
-    axes.set(
-        title="Training loss", xlabel="step", ylabel="loss", ylim=(min(0, axes.get_ylim()[0]), None)
-    )
+    lowest = min(0, axes.get_ylim()[0])
+    axes.set(title="Training loss", xlabel="step", ylabel="loss", ylim=(lowest, None))
 
 
 def draw_recall(
@@ -93,22 +89,22 @@ def draw_recall(
     for name, points in recall.items():
         i = list(LABELS).index(name)
         steps, values = zip(*points, strict=True)
-        look: dict[str, Any] = {
-            "color": drawing.SERIES[i],
-            "marker": drawing.MARKERS[i],
-            "markersize": 4.5,
-        }
-        axes.plot(steps, [100 * value for value in values], label=LABELS[name], **look)
-    for i, (name, value) in enumerate((controls or {}).items()):
-        colour = drawing.SERIES[3 + i % 3]
-        axes.axhline(
-            100 * value, color=colour, linestyle=LINES[i % len(LINES)], linewidth=1.5, label=name
+        axes.plot(
+            steps,
+            [100 * value for value in values],
+            label=LABELS[name],
+            color=drawing.SERIES[i],
+            marker=drawing.MARKERS[i],
+            markersize=4.5,
         )
+    for i, (name, value) in enumerate((controls or {}).items()):
+        colour, line = drawing.SERIES[3 + i % 3], LINES[i % len(LINES)]
+        axes.axhline(100 * value, color=colour, linestyle=line, linewidth=1.5, label=name)
     drawing.style(axes).set(title="Recall@1", xlabel="step", ylabel="Recall@1, %", ylim=(0, 101))
     axes.set_xlim(left=0)
 
 
-def overfitting(run: EvaluatedModel, split: str) -> list[Finding]:
+def overfitting(run: AnalysedModel, split: str) -> list[Finding]:
     """Recall@1 of the untrained, the kept and the final model, on training and on test classes."""
     test = run.split("test")
     train = some_classes(run.split("train"), len(np.unique(test.labels)), len(test.labels))
@@ -117,9 +113,8 @@ def overfitting(run: EvaluatedModel, split: str) -> list[Finding]:
     for model in run.models():
         run.console.print(f"evaluating training and test classes at step {model.step}")
         for name, parts in (("train", {"train": train}), ("test", with_gallery(run.splits))):
-            embeddings = {
-                key: run.embedder.embed_split(model, images) for key, images in parts.items()
-            }
+            embed = partial(run.embedder.embed_split, model)
+            embeddings = {key: embed(images) for key, images in parts.items()}
             found = model_metrics.metrics(options, distance, parts, embeddings, cluster=False)
             recall[name].append((model.step, found["recall@1"]))
     few = "" if run.kept_steps else " Set train.keep_every to see the steps between."
@@ -127,16 +122,10 @@ def overfitting(run: EvaluatedModel, split: str) -> list[Finding]:
     return [
         Finding(
             "overfitting",
-            "Recall@1 on training classes and on the unseen test classes. The training classes "
-            "and images "
-            "are "
-            "a "
-            "sample "
-            "no larger than the test split, so that both are about equally hard; training images "
-            "are cropped "
-            "as "
-            "for "
-            f"evaluation. A growing gap is overfitting to the training classes.{few}",
+            "Recall@1 on training classes and on the unseen test classes. The training classes and "
+            "images are a sample no larger than the test split, so that both are about equally "
+            "hard; training images are cropped as for evaluation. A growing gap is overfitting to "
+            f"the training classes.{few}",
             partial(drawing.plot_alone, draw=draw, size=(5, 3.4)),
             ("step", "classes", "recall@1"),
             [(step, name, value) for name, points in recall.items() for step, value in points],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dml_jax import drawing
-from dml_jax.analysis.analysed_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.data.split import Split
 from dml_jax.methods.figures import Finding, Panel
 
@@ -18,15 +18,14 @@ if TYPE_CHECKING:
 MOST = 3000  # images in a map
 CELLS = 16  # thumbnails per side
 COMPONENTS = 50  # principal components from which the maps are computed
-PERPLEXITY = 30.0  # of t-SNE: effective number of neighbours
+PERPLEXITY = 30.0  # effective number of neighbours in t-SNE
 
 
 def largest(labels: np.ndarray) -> list[int]:
     """The most frequent classes in labels int [N], which maps colour, in increasing order."""
     counts = np.bincount(labels)
-    return sorted(
-        int(c) for c in np.argsort(-counts, kind="stable")[: len(drawing.SERIES)] if counts[c]
-    )
+    order = np.argsort(-counts, kind="stable")[: len(drawing.SERIES)]
+    return sorted(order[counts[order] > 0].tolist())
 
 
 def scatter_classes(
@@ -36,8 +35,7 @@ def scatter_classes(
     classes: Sequence[str],
     shown: Sequence[int],
 ) -> None:
-    """Draws points [N, 2]: at most `drawing.KINDS` classes with a colour and marker each, the
-    others in grey.
+    """Draws points [N, 2]: classes `shown` (at most `drawing.KINDS`) in colour, the others in grey.
 
     Labels int [N] and those `shown` are indices into the class names.
     """
@@ -61,28 +59,21 @@ def scatter_classes(
 
 
 def principal_components(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Principal components of embeddings [N, D] after normalising the rows.
-
-    The result is (float64 [N, 2 to COMPONENTS], fraction of the variance that each explains).
-    """
+    """Principal components of embeddings [N, D] after normalising the rows, float64 [N, 2 to
+    COMPONENTS], and the fraction of the variance that each explains."""
     from sklearn.decomposition import PCA
 
     rows = np.asarray(embeddings, np.float64)
     rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     pca = PCA(min(COMPONENTS, *rows.shape), svd_solver="full")
     components = pca.fit_transform(rows)
-    missing = max(0, 2 - components.shape[1])  # of one dimension, or one image
-    return np.pad(components, ((0, 0), (0, missing))), np.pad(
-        pca.explained_variance_ratio_, (0, missing)
-    )
+    missing = 0, max(0, 2 - components.shape[1])  # if D or N is 1
+    return np.pad(components, ((0, 0), missing)), np.pad(pca.explained_variance_ratio_, missing)
 
 
 def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[int, int, int]]:
-    """One of the points [N, 2] for each non-empty cell of a grid over the map: (index, column,
-    row).
-
-    It is the point nearest to the centre of the cell.
-    """
+    """The point of [N, 2] nearest to the centre of each non-empty cell of a grid over the map:
+    (index, column, row)."""
     low, high = points.min(axis=0), points.max(axis=0)
     scaled = (points - low) / np.maximum(high - low, 1e-12) * cells
     cell = np.minimum(scaled.astype(int), cells - 1)
@@ -93,26 +84,23 @@ def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[in
 
 
 def tsne(rows: np.ndarray) -> np.ndarray:
-    """t-SNE of rows [N, D] -> float [N, 2], the same on every call; initialised with their
-    principal components.
+    """t-SNE of rows [N, D], initialised by PCA: float [N, 2], the same on every call.
 
-    In one thread: in several, its thousand short steps wait for each other where other programs use
-    the cores.
+    It runs in one thread: with several, its thousand short steps wait for each other if other
+    programs use the cores.
     """
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
     perplexity = min(PERPLEXITY, max(1.0, (len(rows) - 1) / 3))
     init = "pca" if rows.shape[1] > 1 else "random"
+    method = TSNE(perplexity=perplexity, init=init, random_state=0)
     with threadpool_limits(1):
-        return np.asarray(
-            TSNE(perplexity=perplexity, init=init, random_state=0).fit_transform(rows)
-        )
+        return np.asarray(method.fit_transform(rows))
 
 
-def _map(run: EvaluatedModel, split: str, name: str, title: str) -> list[Finding]:
-    """A map of at most MOST random images; with `run.classes`, of their images first, and it shows
-    only these."""
+def _map(run: AnalysedModel, split: str, name: str, title: str) -> list[Finding]:
+    """A map of at most MOST random images; only those of `run.classes` are shown, if given."""
     data = run.split(split)
     order = np.random.default_rng(0).permutation(len(data.labels))
     chosen = [list(data.classes).index(name) for name in run.classes]
@@ -122,24 +110,17 @@ def _map(run: EvaluatedModel, split: str, name: str, title: str) -> list[Finding
     components, share = principal_components(run.embeddings(split)[rows])
     if name == "components":
         points = components[:, :2]
-        axes = (
-            f"first component ({share[0]:.0%} of the variance)",
-            f"second component ({share[1]:.0%})",
-        )
-        meaning = (
-            f"They explain {share[:2].sum():.0%} of the variance; classes separated by "
-            "other directions "
-            "overlap."
-        )
+        first = f"first component ({share[0]:.0%} of the variance)"
+        axes = first, f"second component ({share[1]:.0%})"
+        explained = f"They explain {share[:2].sum():.0%} of the variance"
+        meaning = f"{explained}; classes separated by other directions overlap."
     else:
         run.console.print(f"{title} of {len(rows):,} embeddings")
         points, axes = tsne(components), (f"first coordinate of {title}", "second coordinate")
         meaning = (
             f"Computed from {components.shape[1]} principal components, which explain "
-            f"{share.sum():.0%} "
-            "of "
-            "the "
-            "variance. Distances between groups that are far apart mean little."
+            f"{share.sum():.0%} of the variance. Distances between groups that are far apart mean "
+            "little."
         )
     which = "the largest classes in colour, all others in grey"
     if chosen:
@@ -149,13 +130,11 @@ def _map(run: EvaluatedModel, split: str, name: str, title: str) -> list[Finding
     labels = data.labels[rows]
     shown = chosen or largest(labels)
     draw = partial(scatter_classes, points=points, labels=labels, classes=data.classes, shown=shown)
+    count = f"{len(rows):,} of {len(data.labels):,} images"
     return [
         Finding(
             name,
-            f"{title} of the embeddings of the split '{split}' ({len(rows):,} of "
-            f"{len(data.labels):,} "
-            "images): "
-            f"{which}. {meaning}",
+            f"{title} of the embeddings of the split '{split}' ({count}): {which}. {meaning}",
             partial(plot, draw=draw, data=data, rows=rows, points=points, axes=axes),
             ("image", "class", "x", "y"),
             [

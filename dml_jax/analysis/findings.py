@@ -1,5 +1,4 @@
-"""The results of an analysis: figures with the numbers behind them, stored for the report; models
-side by side.
+"""The results of an analysis: figures and their numbers, stored for the report; several models.
 
 `<workdir>/analysis/` holds `<name>.png`, `<name>.csv` and, per subject, a JSON file with its
 section of the report. At the end of a run, the standard subjects are written to
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dml_jax import drawing
 from dml_jax.analysis import html
-from dml_jax.analysis.analysed_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.analysis.html import Section, text
 from dml_jax.errors import CheckpointError, printable
 from dml_jax.files import read_json, write_csv, write_json
@@ -29,10 +28,9 @@ class Subject(NamedTuple):
     """An analysis."""
 
     title: str  # heading in the report
-    findings: Callable[[EvaluatedModel, str], list[Finding]]  # computes the numbers for a split
-    reason_not_to: Callable[[EvaluatedModel], str] = lambda run: (
-        ""
-    )  # why it does not apply to a run; empty if it does
+    findings: Callable[[AnalysedModel, str], list[Finding]]  # computes the numbers for a split
+    # Why it does not apply to a run; empty if it does.
+    reason_not_to: Callable[[AnalysedModel], str] = lambda run: ""
     by_split: bool = True
     of_run: bool = False  # needs a trained run, not only embeddings of labelled images
     standard: bool = False  # in the report of every run
@@ -41,11 +39,16 @@ class Subject(NamedTuple):
 
 
 def write(
-    directory: Path, name: str, title: str, step: int, found: Sequence[Finding], *, suffix: str = "",  # noqa: E501
+    directory: Path,
+    name: str,
+    title: str,
+    step: int,
+    found: Sequence[Finding],
+    *,
+    suffix: str = "",
     to: str = DIRECTORY,
-) -> None:  # fmt: skip
-    """Writes the figures and numbers of a subject to a folder in the work directory, and its
-    section of the report.
+) -> None:
+    """Writes the figures, numbers and report section of a subject to a folder of a work directory.
 
     The suffix is appended to all file names, for splits other than the test split.
     """
@@ -53,10 +56,9 @@ def write(
     target.mkdir(exist_ok=True)
     body = ""
     for finding in found:
-        file, stem = target / f"{finding.name}{suffix}.csv", f"{finding.name}{suffix}"
-        write_csv(
-            file, [finding.columns, *([_cell(value) for value in row] for row in finding.rows)]
-        )
+        stem = f"{finding.name}{suffix}"
+        file = target / f"{stem}.csv"
+        write_csv(file, [finding.columns, *(map(_cell, row) for row in finding.rows)])
         finding.plot(file.with_suffix(".png"))
         heading = stem.replace("_", " ").capitalize()
         body += f"<h3>{text(heading)}</h3>" if len(found) > 1 and heading != title else ""
@@ -66,30 +68,25 @@ def write(
             body += html.pictures(finding.pictures, stem, caption)
         else:
             body += html.chart(file.with_suffix(".png").read_bytes(), stem, caption) + finding.table
-    write_json(
-        target / f"{name}{suffix}.json", asdict(Section(printable(title), body, f"(step {step:,})"))
-    )
+    section = Section(printable(title), body, f"(step {step:,})")
+    write_json(target / f"{name}{suffix}.json", asdict(section))
 
 
 def _cell(value: Any) -> Any:
-    """Formats floats with seven digits, the precision of float32, and escapes control characters in
-    names."""
+    """Formats floats with the seven digits of float32, and escapes control characters in names."""
     if isinstance(value, str):
         return printable(value)
     return f"{value:.7g}" if isinstance(value, float) else value
 
 
 def read(directory: Path, order: Sequence[str]) -> list[Section]:
-    """Reads the sections that `write` stored in a work directory, in the order of the names of
-    subjects.
+    """Reads the sections that `write` stored in a work directory, in the `order` of subjects.
 
     A repeated analysis replaces the one from the end of the run. A damaged file raises
     `CheckpointError`.
     """
-    folders = (STANDARD_DIRECTORY, DIRECTORY)
-    present = {
-        path.stem: path for folder in folders for path in (directory / folder).glob("*.json")
-    }
+    folders = directory / STANDARD_DIRECTORY, directory / DIRECTORY
+    present = {path.stem: path for folder in folders for path in folder.glob("*.json")}
     places = {name: place for place, name in enumerate(order)}
     names = sorted(present, key=lambda name: (places.get(name.partition("-")[0], len(order)), name))
     return [
@@ -97,26 +94,18 @@ def read(directory: Path, order: Sequence[str]) -> list[Section]:
     ]
 
 
-def side_by_side(runs: Mapping[str, EvaluatedModel], subject: Subject, split: str) -> list[Finding]:
+def side_by_side(runs: Mapping[str, AnalysedModel], subject: Subject, split: str) -> list[Finding]:
     """The findings of a subject that have a panel, each of all models together."""
-    found = {
-        name: [each for each in subject.findings(run, split) if each.panel]
-        for name, run in runs.items()
-    }
+    found = [[each for each in subject.findings(run, split) if each.panel] for run in runs.values()]
     made = []
-    for parts in zip(*found.values(), strict=True):
-        by_model = dict(zip(found, parts, strict=True))
-        captions = [f"{name}: {part.caption}" for name, part in by_model.items()]
-        same = len({part.caption for part in parts}) == 1
-        made.append(
-            Finding(
-                parts[0].name,
-                parts[0].caption if same else " ".join(captions),
-                partial(_plot_panels, panels={name: part.panel for name, part in by_model.items()}),
-                ("model", *parts[0].columns),
-                [(name, *row) for name, part in by_model.items() for row in part.rows],
-            )
-        )
+    for parts in zip(*found, strict=True):
+        by_model = dict(zip(runs, parts, strict=True))
+        caption = parts[0].caption
+        if any(part.caption != caption for part in parts):
+            caption = " ".join(f"{name}: {part.caption}" for name, part in by_model.items())
+        plot = partial(_plot_panels, panels={name: part.panel for name, part in by_model.items()})
+        rows = [(name, *row) for name, part in by_model.items() for row in part.rows]
+        made.append(Finding(parts[0].name, caption, plot, ("model", *parts[0].columns), rows))
     return made
 
 
@@ -142,8 +131,6 @@ def _plot_panels(path: Path, *, panels: Mapping[str, Panel]) -> None:
             cell.set_title(drawing.text(name), fontsize=10)
         for cell in cells[len(panels) :]:
             cell.set_axis_off()
-        entries = cells[0].get_legend_handles_labels()
-        figure.legend(
-            *entries, loc="outside lower center", ncols=2 * columns, frameon=False, fontsize=8
-        )
+        entries, look = cells[0].get_legend_handles_labels(), {"frameon": False, "fontsize": 8}
+        figure.legend(*entries, loc="outside lower center", ncols=2 * columns, **look)
     drawing.save(figure, path)

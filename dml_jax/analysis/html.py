@@ -19,7 +19,7 @@ from dml_jax.drawing import Picture, Strips
 from dml_jax.errors import printable
 from dml_jax.files import atomic_write
 
-NARROW = 4  # columns of a table; a wider one has one block per row on a telephone
+NARROW = 4  # most columns of a table that phones show as a table, not as a block per row
 QUALITY = 70  # JPEG
 ROWS = 300  # shown in a table; the CSV file has all
 MARKS = {"right": "✓", "wrong": "✗", "query": "query"}
@@ -64,37 +64,33 @@ def document(
     script = f"<script>{code}</script>" if code else ""
     style = "".join(map(resource, ("page.css", *styles)))
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <link rel="icon" href="data:,"><title>{text(title)}</title><style>{style}</style></head>
 <body><main>
 {body}
 </main>{script}</body></html>
-"""  # noqa: E501
+"""
 
 
 def write_report(
     file: Path,
     title: str,
     lead: str,
-    sections: Iterable[Section],
+    sections: Sequence[Section],
     facts: Iterable[tuple[str, str]] = (),
 ) -> None:
-    """Writes a page with a table of contents; sections without a body and facts without a value are
-    omitted."""
-    sections = [section for section in sections if section.body]
-    anchors = {
-        s.title: "section-" + re.sub(r"\W+", "-", s.title.lower()).strip("-") for s in sections
-    }
-    known = "".join(
-        f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts if value
-    )
+    """Writes a page with a table of contents, without empty sections and facts."""
+    titles = {s.title: re.sub(r"\W+", "-", s.title.lower()) for s in sections if s.body}
+    anchors = {title: f"section-{words.strip('-')}" for title, words in titles.items()}
+    pairs = [(text(name), text(value)) for name, value in facts if value]
+    known = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in pairs)
     links = "".join(f'<a href="#{anchor}">{text(title)}</a>' for title, anchor in anchors.items())
-    body = f'<h1>{text(title)}</h1><p class="lead">{text(lead)}</p>' + (
-        f"<dl>{known}</dl>" if known else ""
-    )
+    body = f'<h1>{text(title)}</h1><p class="lead">{text(lead)}</p>'
+    body += f"<dl>{known}</dl>" if known else ""
     body += f'<nav aria-label="Contents">{links}</nav>'
-    for section in sections:
+    for section in (section for section in sections if section.body):
         note = f" <small>{text(section.note)}</small>" if section.note else ""
         body += f'<h2 id="{anchors[section.title]}">{text(section.title)}{note}</h2>{section.body}'
     with atomic_write(file) as draft:
@@ -104,30 +100,25 @@ def write_report(
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], label: str, *, ours: int = -1) -> str:
     """A table in a scrollable frame, with `label` for screen readers; row `ours` is emphasised."""
     cells = [list(row) for row in rows]
-    words = [
-        i > 0 and all(any(map(str.isalpha, row[i])) for row in cells) for i in range(len(head))
-    ]
-    labels = [
-        f' data-label="{text(name)}"' if i and len(head) > NARROW else ""
-        for i, name in enumerate(head)
-    ]
-    kinds = [" class=words" if of_words else "" for of_words in words]
-    heads = "".join(
-        f'<th scope="col"{kind}>{text(name)}</th>' for name, kind in zip(head, kinds, strict=True)
-    )
+    wide = len(head) > NARROW
+    columns = []  # attributes of the cells of each column
+    heads = ""
+    for i, name in enumerate(head):
+        of_words = i > 0 and all(any(map(str.isalpha, row[i])) for row in cells)
+        kind = " class=words" if of_words else ""
+        heads += f'<th scope="col"{kind}>{text(name)}</th>'
+        columns.append(kind + (f' data-label="{text(name)}"' if i and wide else ""))
     lines = ""
     for i, row in enumerate(cells):
-        shown = "".join(
-            f"<td{kind}{of}>{text(cell)}</td>"
-            for cell, kind, of in zip(row, kinds, labels, strict=True)
-        )
-        lines += f"<tr{' class=ours' if i == ours else ''}>{shown}</tr>"
-    wide, tall = " class=wide" if len(head) > NARROW else "", " tall" if len(cells) > 20 else ""
-    body = f"<table{wide}><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
-    return (
-        f'<div class="scroll{tall}" tabindex="0" role="group" '
-        f'aria-label="{text(label)}">{body}</div>'
-    )
+        shown = (f"<td{of}>{text(cell)}</td>" for of, cell in zip(columns, row, strict=True))
+        lines += f"<tr{' class=ours' if i == ours else ''}>{''.join(shown)}</tr>"
+    kind, tall = " class=wide" if wide else "", " tall" if len(cells) > 20 else ""
+    body = f"<table{kind}><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
+    return _scrollable(body, label, f"scroll{tall}")
+
+
+def _scrollable(body: str, label: str, kind: str = "scroll") -> str:
+    return f'<div class="{kind}" tabindex="0" role="group" aria-label="{text(label)}">{body}</div>'
 
 
 def listing(head: Sequence[str], rows: Sequence[Sequence[str | float]], label: str) -> str:
@@ -138,36 +129,26 @@ def listing(head: Sequence[str], rows: Sequence[Sequence[str | float]], label: s
             return value
         return f"{value:.1%}" if isinstance(value, float) else f"{value:,}"
 
-    more = (
-        f'<p class="note">The first {ROWS:,} of {len(rows):,} rows.</p>' if len(rows) > ROWS else ""
-    )
-    return (
-        table(head, [[entry(value) for value in row] for row in rows[:ROWS]], f"table {label}")
-        + more
-    )
+    shown = table(head, [list(map(entry, row)) for row in rows[:ROWS]], f"table {label}")
+    if len(rows) > ROWS:
+        shown += f'<p class="note">The first {ROWS:,} of {len(rows):,} rows.</p>'
+    return shown
 
 
 def chart(picture: bytes, name: str, caption: str) -> str:
     """A PNG file as a figure with the identifier `name`; `caption` is HTML."""
     source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
     image = f'<img src="{source}" alt="Figure: {text(name.replace("_", " "))}">'
-    frame = (
-        '<div class="scroll" tabindex="0" role="group" aria-label="figure '
-        f'{text(name)}">{image}</div>'
-    )
-    return (
-        '<figure class="chart" '
-        f'id="{text(name)}">{frame}<figcaption>{caption}</figcaption></figure>'
-    )
+    frame = _scrollable(image, f"figure {name}") + f"<figcaption>{caption}</figcaption>"
+    return f'<figure class="chart" id="{text(name)}">{frame}</figure>'
 
 
 def pictures(rows: Strips, name: str, caption: str) -> str:
     """Rows of thumbnails as a figure with the identifier `name`; `caption` is HTML."""
-    strips = "".join(
-        (f'<p class="strip-label">{text(label)}</p>' if label else "")
-        + f'<div class="strip">{"".join(map(_tile, shown))}</div>'
-        for label, shown in rows
-    )
+    strips = ""
+    for label, shown in rows:
+        strips += f'<p class="strip-label">{text(label)}</p>' if label else ""
+        strips += f'<div class="strip">{"".join(map(_tile, shown))}</div>'
     return f'<figure id="{text(name)}"><figcaption>{caption}</figcaption>{strips}</figure>'
 
 

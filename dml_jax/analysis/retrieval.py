@@ -7,7 +7,7 @@ import numpy as np
 
 from dml_jax import drawing
 from dml_jax.analysis import html
-from dml_jax.analysis.analysed_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.drawing import Picture
 from dml_jax.evaluation import metrics, neighbors
 from dml_jax.methods.figures import Finding, picture
@@ -16,25 +16,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 QUERIES, NEIGHBORS = 10, 8  # rows and columns of the sample of queries
-COLUMNS = (
-    "query",
-    "class",
-    "first_relevant_rank",
-    "average_precision_at_r",
-    "nearest",
-    "its_class",
-    "distance",
-)
+COLUMNS: tuple[str, ...] = ("query", "class", "first_relevant_rank", "average_precision_at_r")
+COLUMNS += ("nearest", "its_class", "distance")
 
 
-def gallery_of(run: EvaluatedModel, split: str) -> str:
+def gallery_of(run: AnalysedModel, split: str) -> str:
     """Name of the split in which the queries of a split search: "gallery", or the split itself."""
     return "gallery" if split == "test" and "gallery" in run.splits else split
 
 
-def search(run: EvaluatedModel, split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cosine distances and gallery rows of the nearest images, [N, count] each; a query never finds
-    itself."""
+def search(run: AnalysedModel, split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine distances and gallery rows of the nearest other images, [N, count] each."""
     gallery = gallery_of(run, split)
     rows, others = run.embeddings(split), run.embeddings(gallery)
     count = min(count, len(others) - (gallery == split))
@@ -42,24 +34,21 @@ def search(run: EvaluatedModel, split: str, count: int) -> tuple[np.ndarray, np.
 
 
 def sample_queries(wrong: np.ndarray) -> np.ndarray:
-    """Up to QUERIES random queries, half of them with a wrong nearest image (bool [N]), if there
-    are any: int [n]."""
+    """Up to QUERIES random queries, at most half of them with a `wrong` nearest image: int [n]."""
     rng = np.random.default_rng(0)
     failures = rng.permutation(np.flatnonzero(wrong))[: QUERIES // 2]
     successes = rng.permutation(np.flatnonzero(~wrong))[: QUERIES - len(failures)]
     return np.concatenate([successes, failures])
 
 
-def findings(run: EvaluatedModel, split: str) -> list[Finding]:
+def findings(run: AnalysedModel, split: str) -> list[Finding]:
     """Sampled queries with their nearest images."""
     name = gallery_of(run, split)
     queries, gallery = run.split(split), run.split(name)
-    against: dict[str, Any] = {}
+    options: dict[str, Any] = {"ks": (1,), "per_query": True}
     if name != split:
-        against = {"gallery": run.embeddings(name), "gallery_labels": gallery.labels}
-    found = metrics.retrieval(
-        run.embeddings(split), queries.labels, ks=(1,), per_query=True, **against
-    )
+        options |= {"gallery": run.embeddings(name), "gallery_labels": gallery.labels}
+    found = metrics.retrieval(run.embeddings(split), queries.labels, **options)
     distances, indices = search(run, split, NEIGHBORS)
     correct = gallery.labels[indices] == queries.labels[:, None]
     rank, precision = found["rank"], found["map@r_per_query"]
@@ -84,25 +73,16 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
         ]
 
     shown = sample_queries(~correct[:, 0]).tolist()
-    first = [
-        f"first of its class at rank {rank[query]:,}" if rank[query] > 1 else "" for query in shown
-    ]
+    first = [f"first of its class at rank {r:,}" if r > 1 else "" for r in rank[shown].tolist()]
     strips = [strip(query) for query in shown]
     return [
         Finding(
             "retrieval",
             f"Sampled queries of the split '{split}' and their nearest images, nearest first. ✓, "
-            "solid blue "
-            "frame: "
-            "the class of the query; ✗, dashed orange frame: another class; the number is the "
-            "cosine. Half "
-            "of "
-            "the "
-            "queries are sampled from those whose nearest image is of another class, so that more "
-            "failures "
-            "are "
-            "shown "
-            "than there are. The CSV file lists all queries.",
+            "solid blue frame: the class of the query; ✗, dashed orange frame: another class; the "
+            "number is the cosine. Half of the queries are sampled from those whose nearest image "
+            "shows another class, so failures are over-represented. All queries are in the CSV "
+            "file.",
             partial(drawing.plot_pictures, rows=strips),
             COLUMNS,
             [row(query) for query in range(len(queries.labels))],
@@ -114,30 +94,26 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
 def recall_by_class(
     labels: np.ndarray, nearest: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Recall@1 of each class, from the labels of the queries and of their nearest neighbours, int
-    [N] each.
-
-    The result is (classes int [C], increasing; recall float [C]; number of queries int [C]).
-    """
+    """Classes int [C], increasing, their Recall@1 float [C] and numbers of queries int [C], from
+    the labels of the queries and of their `nearest` neighbours, int [N] each."""
     classes, members, counts = np.unique(labels, return_inverse=True, return_counts=True)
     hits = np.bincount(members, weights=nearest == labels, minlength=len(classes))
     return classes, hits / counts, counts
 
 
-def class_findings(run: EvaluatedModel, split: str) -> list[Finding]:
+def class_findings(run: AnalysedModel, split: str) -> list[Finding]:
     """Recall@1 by class."""
     data, gallery = run.split(split), run.split(gallery_of(run, split))
     nearest = gallery.labels[search(run, split, 1)[1][:, 0]]
     classes, recall, counts = recall_by_class(data.labels, nearest)
     order = np.argsort(recall, kind="stable")
     rows = [(data.classes[classes[i]], float(recall[i]), int(counts[i])) for i in order]
+    draw = partial(draw_recall, recall=recall[order])
     return [
         Finding(
             "classes",
             f"Recall@1 of the {len(classes)} classes of the split '{split}', worst first.",
-            partial(
-                drawing.plot_alone, draw=partial(draw_recall, recall=recall[order]), size=(8, 3)
-            ),
+            partial(drawing.plot_alone, draw=draw, size=(8, 3)),
             ("class", "recall@1", "queries"),
             rows,
             table=html.listing(("class", "Recall@1", "queries"), rows, "classes"),
@@ -147,15 +123,10 @@ def class_findings(run: EvaluatedModel, split: str) -> list[Finding]:
 
 def draw_recall(axes: "Axes", *, recall: np.ndarray) -> None:
     """Draws the sorted recall of the classes, and their mean."""
-    axes.fill_between(
-        np.arange(len(recall) + 1), np.append(recall, recall[-1]), step="post", color=drawing.BLUE
-    )
-    axes.axhline(
-        recall.mean(),
-        color=drawing.YELLOW,
-        linestyle="--",
-        label=f"mean of the classes {recall.mean():.3f}",
-    )
-    drawing.style(axes).set(
-        xlabel="classes, worst first", ylabel="Recall@1", ylim=(0, 1.15), xlim=(0, len(recall))
-    )
+    count, mean = len(recall), recall.mean()
+    steps = np.arange(count + 1), np.append(recall, recall[-1])
+    axes.fill_between(*steps, step="post", color=drawing.BLUE)
+    label = f"mean of the classes {mean:.3f}"
+    axes.axhline(mean, color=drawing.YELLOW, linestyle="--", label=label)
+    limits = {"ylim": (0, 1.15), "xlim": (0, count)}
+    drawing.style(axes).set(xlabel="classes, worst first", ylabel="Recall@1", **limits)

@@ -1,5 +1,4 @@
-"""Presentation of a run's results: the console table, the figures, and the self-contained
-`report.html`."""
+"""Presentation of a run's results: console table, figures, and the self-contained `report.html`."""
 
 import math
 import re
@@ -14,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dml_jax.analysis import curves, embedding_maps, findings, html, retrieval, spectra
-from dml_jax.analysis.analysed_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.analysis.findings import STANDARD_DIRECTORY, Subject
 from dml_jax.analysis.html import Section, text
 from dml_jax.config import Config, flatten, published
@@ -24,8 +23,7 @@ from dml_jax.evaluation import metric_table
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
 
-# All analyses by name, in the order of the report: of any model, then the figures of single
-# methods.
+# All analyses by name, in the order of the report: for any model, then figures of single methods.
 SUBJECTS = {
     "retrieval": Subject("Retrieved images", retrieval.findings, standard=True),
     "classes": Subject("Classes", retrieval.class_findings, standard=True),
@@ -64,59 +62,45 @@ CONTROLS = {
     "colour histogram": "fractions of 192 colours (hue, saturation, value), without a network",
     "untrained": "the same network before its first training step",
     "before training": "the same network before its first training step",
-    "head on frozen features": "all but the backbone trained on features of the published "
-    "weights, "
-    "before "
-    "the "
-    "network "
-    "was trained",
-    "published weights without further training": "the network that the training started from, as "
-    "published",
+    "head on frozen features": (
+        "all but the backbone trained on features of the published weights, before the network was "
+        "trained"
+    ),
+    "published weights without further training": (
+        "the network that the training started from, as published"
+    ),
 }
 TRAINING = "training"  # name of the curves, which `analyse` does not make
 
 
 def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Name and metrics of each row of the result table: baselines, this run, its refined
-    embeddings, the paper."""
+    """Name and metrics of each row of the result table: controls, this run with its variants, the
+    paper."""
     reading = f", reading {results['reading']}" if "reading" in results else ""
-    ours = [
-        (f"{config.method.name}, {results['model']} (step {results['step']}){reading}", results)
-    ]
-    others = {
-        name: numbers
-        for name, numbers in results.get("readings", {}).items()
-        if name != results["reading"]
-    }
-    ours += [(f"reading {name}", numbers) for name, numbers in others.items()]
-    ours += [
-        (_refined_name(kind, numbers), numbers)
-        for kind, numbers in results.get("refined", {}).items()
-    ]
-    paper = {
-        name + _distance_of(results, metrics): {
-            **metrics,
-            "digits": metric_table.printed_digits(metrics),
-        }
-        for name, metrics in published(asdict(config)).items()
-    }
-    return [*results.get("controls", {}).items(), *ours, *paper.items()]
+    ours = f"{config.method.name}, {results['model']} (step {results['step']}){reading}"
+    found = [*results.get("controls", {}).items(), (ours, results)]
+    for name, numbers in results.get("readings", {}).items():
+        if name != results["reading"]:
+            found.append((f"reading {name}", numbers))
+    for kind, numbers in results.get("refined", {}).items():
+        found.append((_refined_name(kind, numbers), numbers))
+    for name, metrics in published(asdict(config)).items():
+        digits = {"digits": metric_table.printed_digits(metrics)}
+        found.append((name + _distance_of(results, metrics), {**metrics, **digits}))
+    return found
 
 
 def _distance_of(results: Mapping[str, Any], published: Mapping[str, float]) -> str:
-    """The difference from a published Recall@1 in units of both intervals together; empty without a
-    printed ±."""
-    if not (interval := published.get("recall@1_stderr")):
+    """The difference from a published Recall@1 in units of the combined ±; empty without one."""
+    if not (error := published.get("recall@1_stderr")):
         return ""
-    apart = (results["recall@1"] - published["recall@1"]) / math.hypot(
-        interval, results["recall@1_stderr"]
-    )
+    combined = math.hypot(error, results["recall@1_stderr"])
+    apart = (results["recall@1"] - published["recall@1"]) / combined
     return f" (ours {apart:+.1f} times the combined ±)"
 
 
 def _refined_name(kind: str, numbers: dict[str, Any]) -> str:
-    """The kind of batches of a refinement, with the number of clusters and the run time, or its
-    problem."""
+    """A refinement's kind of batches, number of clusters and run time, or its problem."""
     words = f"+ {kind}" + (f" ({numbers['problem']})" if "problem" in numbers else "")
     if "clusters" in numbers:
         words += f", {numbers['clusters']:,} clusters"
@@ -124,12 +108,10 @@ def _refined_name(kind: str, numbers: dict[str, Any]) -> str:
 
 
 def print_table(config: Config, results: dict[str, Any], console: Console) -> None:
-    """Prints the result table of a run, with the protocol and a comparison with the controls below
-    it."""
+    """Prints the result table of a run, the protocol, and a comparison with the controls."""
     columns = [entry for entry in metric_table.columns(results) if not entry.secondary]
-    table = Table(
-        title=escape(printable(f"{config.name}: unseen classes, in %")), title_justify="left"
-    )
+    title = escape(printable(f"{config.name}: unseen classes, in %"))
+    table = Table(title=title, title_justify="left")
     table.add_column("", max_width=26)
     for entry in columns:
         table.add_column(entry.heading, justify="right", no_wrap=True)
@@ -142,7 +124,7 @@ def print_table(config: Config, results: dict[str, Any], console: Console) -> No
         console.print(sentence.strip(), markup=False, highlight=False)
 
 
-def write(run: EvaluatedModel, results: dict[str, Any]) -> None:
+def write(run: AnalysedModel, results: dict[str, Any]) -> None:
     """Writes `figures/` and `report.html` of a finished run with known test embeddings."""
     directory, lines = run.directory, JsonLines(run.directory / "metrics.jsonl").read()
     found = {TRAINING: ("Training", curves.training(lines, results))}
@@ -152,9 +134,8 @@ def write(run: EvaluatedModel, results: dict[str, Any]) -> None:
         if subject.standard
     }
     for name, (title, made) in found.items():
-        (directory / findings.DIRECTORY / f"{name}.json").unlink(
-            missing_ok=True
-        )  # from an earlier model
+        earlier = directory / findings.DIRECTORY / f"{name}.json"
+        earlier.unlink(missing_ok=True)
         findings.write(directory, name, title, run.step, made, to=STANDARD_DIRECTORY)
     write_page(directory, run.config, results)
 
@@ -163,15 +144,13 @@ def write_page(directory: Path, config: Config, results: dict[str, Any]) -> None
     """Writes `report.html` from the results and the stored analyses."""
     settings = flatten(asdict(config))
     listed = "\n".join(text(f"{key} = {value}") for key, value in settings.items())
-    details = (
-        f"<details><summary>All {len(settings)} "
-        f"values</summary><pre><code>{listed}</code></pre></details>"
-    )
+    summary = f"<summary>All {len(settings)} values</summary>"
+    details = f"<details>{summary}<pre><code>{listed}</code></pre></details>"
+    task = f"{config.method.name} on {config.data.name}: image retrieval"
     html.write_report(
         directory / "report.html",
         config.name,
-        f"{config.method.name} on {config.data.name}: image retrieval on classes not seen in "
-        "training.",
+        f"{task} on classes not seen in training.",
         (
             Section("Results", _results(config, results)),
             *findings.read(directory, (TRAINING, *SUBJECTS)),
@@ -185,18 +164,14 @@ def _facts(directory: Path, config: Config, results: Mapping[str, Any]) -> list[
     """Data, training, machine, versions and seed of the run."""
     known = workdir.read_config(directory)
     timing, versions = results.get("timing", {}), known.get("versions", {})
-    counts = results.get("data", {})
     sizes = [
         (f"{name} images", f"{size['images']:,} of {size['classes']:,} classes")
-        for name, size in counts.items()
+        for name, size in results.get("data", {}).items()
     ]
     training = f"{results['step']:,} steps of {config.data.batch_size} images"
     if timing:
-        training += (
-            f", {timedelta(seconds=round(timing['seconds']))} h "
-            f"({timing['images_per_second']:,.0f} "
-            "images/s)"
-        )
+        duration, speed = timedelta(seconds=round(timing["seconds"])), timing["images_per_second"]
+        training += f", {duration} h ({speed:,.0f} images/s)"
     memory = f", {timing['peak_memory'] / 2**30:.1f} GiB" if "peak_memory" in timing else ""
     return [
         *sizes,
@@ -212,10 +187,7 @@ def _results(config: Config, results: dict[str, Any]) -> str:
     """The results in words, the table, the meaning of its rows and columns, and the protocol."""
     columns = metric_table.columns(results)
     listed = rows(config, results)
-    cells = [
-        [name, *(metric_table.cell(numbers, entry) for entry in columns)]
-        for name, numbers in listed
-    ]
+    cells = [[name, *(metric_table.cell(row, entry) for entry in columns)] for name, row in listed]
     ours = [numbers for _, numbers in listed].index(results)
     head = ("in %", *(entry.heading for entry in columns))
     table = html.table(head, cells, "results, in %", ours=ours)
@@ -232,19 +204,13 @@ def in_words(results: Mapping[str, Any]) -> str:
     """Recall@1 compared with the controls, in sentences."""
     recall = results["recall@1"]
     nearest = "gallery image" if "separate gallery" in results["protocol"] else "other image"
-    words = (
-        f"For {recall:.1%} of the test images, the nearest {nearest} shows the same class "
-        "(Recall@1). "
-    )
-    controls = {name: numbers["recall@1"] for name, numbers in results.get("controls", {}).items()}
+    share = f"For {recall:.1%} of the test images"
+    words = f"{share}, the nearest {nearest} shows the same class (Recall@1). "
+    controls = results.get("controls", {})
     if not controls:
         return words
-    words += (
-        "Without this training: "
-        + "; ".join(f"{name}, {value:.1%}" for name, value in controls.items())
-        + ". "
-    )
-    return words + verdict(results)
+    others = "; ".join(f"{name}, {row['recall@1']:.1%}" for name, row in controls.items())
+    return f"{words}Without this training: {others}. {verdict(results)}"
 
 
 def verdict(results: Mapping[str, Any]) -> str:
@@ -258,9 +224,8 @@ def verdict(results: Mapping[str, Any]) -> str:
     points = ", ".join(f"{title} {100 * gain:+.1f} points" for title, gain in gains.items())
     noise = 2 * results.get("recall@1_stderr", 0)
     if gains["Recall@1"] < -noise or (gains["Recall@1"] < 0 and gains["MAP@R"] < 0):
-        return (
-            f"The control '{best}' does better than this run, which differs from it by {points}. "
-        )
+        lead = (f"{-100 * gain:.1f} points of {title}" for title, gain in gains.items())
+        return f"The control '{best}' beats this run by {' and '.join(lead)}. "
     if gains["Recall@1"] > noise:
         return f"This run does better than every control; over the best, {best}: {points}. "
     if gains["MAP@R"] > 2 * results.get("map@r_stderr", 0):
@@ -273,15 +238,13 @@ def verdict(results: Mapping[str, Any]) -> str:
 
 def _explanations(results: Mapping[str, Any]) -> str:
     """Explains the controls and the metrics."""
-    controls = [
-        f"{name}: {CONTROLS[name]}" for name in results.get("controls", {}) if name in CONTROLS
-    ]
-    about = [
-        "R@K: fraction of the queries with an image of their class among the K nearest",
-        "MAP@R: how many of the nearest R images, where R is the size of the class, are of the "
-        "class, and "
-        "how "
-        "early",
-        "NMI: agreement of clusters with classes",
-    ]
-    return ". ".join((*controls, *about)) + "."
+    used = [name for name in results.get("controls", {}) if name in CONTROLS]
+    return ". ".join(
+        (
+            *(f"{name}: {CONTROLS[name]}" for name in used),
+            "R@K: fraction of the queries with an image of their class among the K nearest",
+            "MAP@R: how many of the nearest R images, where R is the size of the class, show the "
+            "class, and how early",
+            "NMI: agreement of clusters with classes.",
+        )
+    )

@@ -7,14 +7,13 @@ import numpy as np
 
 from dml_jax import drawing
 from dml_jax.analysis import html
-from dml_jax.analysis.analysed_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.evaluation import geometry
 from dml_jax.methods.contract import Method
 from dml_jax.methods.figures import Finding, Panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
 
 SCALARS = ("density", "effective_rank", "spectral_decay")  # functions of `evaluation.geometry`
 
@@ -44,28 +43,21 @@ def parts(method: Method, embeddings: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def summary(method: Method, embeddings: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """The scalars by name, for `results.json`; those of each part under its name.
+    """The scalars by name, for `results.json`, with those of each part under its name.
 
-    Of the whole embedding also "singular_values", largest first, divided by their sum, with six
-    digits.
+    "singular_values" are those of the whole embedding, largest first, divided by their sum.
     """
     spaces = {part: measure(rows, labels) for part, rows in parts(method, embeddings).items()}
     whole = spaces.pop("embedding")
     spectrum = [float(f"{value:.6g}") for value in whole.singular_values]
-    return (
-        whole.scalars
-        | {"singular_values": spectrum}
-        | {part: space.scalars for part, space in spaces.items()}
-    )
+    by_part = {part: space.scalars for part, space in spaces.items()}
+    return whole.scalars | {"singular_values": spectrum} | by_part
 
 
-def findings(run: EvaluatedModel, split: str) -> list[Finding]:
+def findings(run: AnalysedModel, split: str) -> list[Finding]:
     """Spectra and scalars of the embeddings of a split."""
-    labels = run.split(split).labels
-    spaces = {
-        name: measure(rows, labels)
-        for name, rows in parts(run.model.method, run.embeddings(split)).items()
-    }
+    labels, rows_by_part = run.split(split).labels, parts(run.model.method, run.embeddings(split))
+    spaces = {name: measure(rows, labels) for name, rows in rows_by_part.items()}
     draw = partial(draw_spectra, spaces=spaces)
     shown = [
         (name, *(f"{value:.4g}" for value in space.scalars.values()))
@@ -75,16 +67,9 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
         Finding(
             "spectra",
             f"Singular values of the embeddings of the split '{split}', largest first, divided by "
-            "their sum. "
-            "A "
-            "flat "
-            "curve uses all dimensions equally; a drop to zero shows unused ones. Density: mean "
-            "cosine distance "
-            "within "
-            "over that between classes. Effective rank: number of directions in use. Spectral "
-            "decay: lower "
-            "is "
-            "flatter.",
+            "their sum. A flat curve uses all dimensions equally; a drop to zero shows unused "
+            "ones. Density: mean cosine distance within over that between classes. Effective rank: "
+            "number of directions in use. Spectral decay: lower is flatter.",
             partial(drawing.plot_alone, draw=draw, size=(6.5, 3.6)),
             ("space", "index", "share_of_singular_values"),
             [

@@ -1,0 +1,1 @@
+"""Networks from pixels to feature maps, one architecture per module, and shared layers."""

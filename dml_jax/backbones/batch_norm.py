@@ -26,31 +26,26 @@ def standardize(
     epsilon: float,
     mesh: Mesh | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Batch normalisation over all but the last axis, by given mean and variance [C] or by those of
-    the batch.
+    """Batch normalisation over all but the last axis, by given (mean, variance) or the batch's.
 
     x [B, ..., C] -> (result, mean [C], biased variance [C]); gradients flow through the result
-    only, and to no given statistics. The devices of a mesh, over which x is split, exchange the
-    batch's once, and so do they in the gradient.
+    only, and not to given statistics. The devices of a mesh, over which x is split, exchange
+    statistics once in each direction.
     """
     if statistics is None:
         near, offset, var = _over(mesh, _gathered_statistics, x) if mesh else _statistics(x)
         mean = near + offset
     else:
         mean, var = statistics
-    return (
-        (x - _row(mean, x)) * _row(jax.lax.rsqrt(var + epsilon) * scale, x) + _row(bias, x),
-        mean,
-        var,
-    )
+    factor = jax.lax.rsqrt(var + epsilon) * scale
+    return (x - _row(mean, x)) * _row(factor, x) + _row(bias, x), mean, var
 
 
 def _statistics(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Two parts of the mean, and the biased variance, in one pass over x.
 
     E[d^2] - E[d]^2 of d = x - s cancels when the mean is far from s, so s is the mean of the first
-    of the B samples: then E[d]^2 <= B var, and the variance loses at most log2(B) bits however
-    large the mean is.
+    of the B samples: then E[d]^2 <= B var, and the variance loses at most log2(B) bits.
     """
     rows = x.reshape(-1, x.shape[-1])
     near = rows[: len(rows) // len(x)].mean(axis=0)
@@ -63,8 +58,7 @@ def _sums(*terms: jax.Array) -> tuple[jax.Array, ...]:
     """The sums of arrays [..., C] of one shape over all but the last axis, each [C]."""
 
     def on_cpu(*terms: jax.Array) -> tuple[jax.Array, ...]:
-        # XLA would compute the terms for each sum. One reduction computes them once, and its short
-        # sums are vectorised.
+        # XLA would compute the terms for each sum; one reduction computes them once, vectorised.
         channels = terms[0].shape[-1]
         few = math.gcd(terms[0].size // channels, 8)
         groups = [term.reshape(-1, few, channels) for term in terms]
@@ -79,8 +73,7 @@ def _sums(*terms: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def _gathered_statistics(axis: str, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """`_statistics` of the rows of all devices, the same number on each (Chan, Golub & LeVeque,
-    1983)."""
+    """`_statistics` over devices with equally many rows (Chan, Golub & LeVeque, 1983)."""
     near, offset, var = jnp.moveaxis(jax.lax.all_gather(jnp.stack(_statistics(x)), axis), 1, 0)
     offsets = near - near[:1] + offset
     offset = offsets.mean(axis=0)
@@ -88,26 +81,19 @@ def _gathered_statistics(axis: str, x: jax.Array) -> tuple[jax.Array, jax.Array,
 
 
 def _over(mesh: Mesh, function: Callable[..., Any], *arrays: jax.Array) -> Any:
-    """A function of the axis and of each device's rows of arrays [B, ..., C]; vectors [C] are on
-    all devices."""
+    """`function(axis, *arrays)` on each device's rows of arrays [B, ..., C] and on vectors [C]."""
     (axis,) = mesh.axis_names
-    places = tuple(PartitionSpec(axis) if array.ndim > 1 else PartitionSpec() for array in arrays)
-    return jax.shard_map(
-        partial(function, axis),
-        mesh=mesh,
-        in_specs=places,
-        out_specs=PartitionSpec(),
-        check_vma=False,
-    )(*arrays)
+    everywhere = PartitionSpec()
+    places = tuple(PartitionSpec(axis) if array.ndim > 1 else everywhere for array in arrays)
+    specs: dict[str, Any] = {"in_specs": places, "out_specs": everywhere, "check_vma": False}
+    return jax.shard_map(partial(function, axis), mesh=mesh, **specs)(*arrays)
 
 
 def _row(vector: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.expand_dims(vector, tuple(range(x.ndim - 1)))
 
 
-def _standardize_forward(
-    *arguments: Any,
-) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[Any, ...]]:
+def _standardize_forward(*arguments: Any) -> tuple[Any, tuple[Any, ...]]:
     x, scale, _, statistics, epsilon, _ = arguments
     results = standardize(*arguments)
     return results, (x, scale, statistics, results[1], jax.lax.rsqrt(results[2] + epsilon))
@@ -118,22 +104,18 @@ def _standardize_backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array, None]:
     (x, scale, statistics, mean, factor), grad = saved, gradients[0]
 
-    def sums(
-        x: jax.Array, grad: jax.Array, mean: jax.Array, factor: jax.Array
-    ) -> tuple[jax.Array, ...]:
+    arrays = x, grad, mean, factor
+
+    def sums(x: jax.Array, grad: jax.Array, mean: jax.Array, factor: jax.Array) -> Any:
         return _sums(grad * ((x - _row(mean, x)) * _row(factor, x)), grad)
 
     def summed(axis: str, *arrays: jax.Array) -> jax.Array:
         return jax.lax.psum(jnp.stack(sums(*arrays)), axis)
 
-    scale_grad, bias_grad = (
-        _over(mesh, summed, x, grad, mean, factor) if mesh else sums(x, grad, mean, factor)
-    )
+    scale_grad, bias_grad = _over(mesh, summed, *arrays) if mesh else sums(*arrays)
     if statistics is None:
-        centred = x - _row(mean, x)
-        grad = grad - (_row(bias_grad, x) + centred * _row(factor * scale_grad, x)) / (
-            x.size // x.shape[-1]
-        )
+        scaled = (x - _row(mean, x)) * _row(factor * scale_grad, x)
+        grad = grad - (_row(bias_grad, x) + scaled) / (x.size // x.shape[-1])
     return _row(scale * factor, x) * grad, scale_grad, bias_grad, None
 
 
@@ -147,14 +129,10 @@ class BatchNorm(nn.Module):
     least float32.
     """
 
-    # Weight of the new batch in the running statistics (PyTorch's convention; Flax's is one minus
-    # it).
-    momentum: float = 0.1
+    momentum: float = 0.1  # weight of the new batch in the running statistics (as in PyTorch)
     epsilon: float = 1e-5
     frozen: bool = False  # uses the running statistics in training too, and never updates them
-    # How often one batch updates the running statistics (gradient checkpointing in PyTorch does it
-    # twice).
-    updates: int = 1
+    updates: int = 1  # of the running statistics per batch; 2 with checkpointing in PyTorch
     use_bias: bool = True
 
     @nn.compact
@@ -162,29 +140,24 @@ class BatchNorm(nn.Module):
         """float [..., C] -> float [..., C]."""
         channels = x.shape[-1]
         scale = self.param("scale", nn.initializers.ones_init(), (channels,), jnp.float32)
-        zeros = nn.initializers.zeros_init()
-        bias = (
-            self.param("bias", zeros, (channels,), jnp.float32)
-            if self.use_bias
-            else jnp.zeros_like(scale)
-        )
+        bias = jnp.zeros_like(scale)
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros_init(), (channels,), jnp.float32)
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,), jnp.float32)
         running_var = self.variable("batch_stats", "var", jnp.ones, (channels,), jnp.float32)
         wide = at_least_float32(x)
         by_batch = train and not self.frozen
         given = None if by_batch else (running_mean.value, running_var.value)
-        mesh = (
-            devices_of(x) if train and x.ndim == 4 else None
-        )  # methods may have put vectors on every device
+        # Methods may have put vectors on every device.
+        mesh = devices_of(x) if train and x.ndim == 4 else None
         result, mean, var = standardize(wide, scale, bias, given, self.epsilon, mesh)
         if by_batch and not self.is_initializing():
             count = x.size // channels
             keep = (1.0 - self.momentum) ** self.updates
             unbiased = var * (count / max(count - 1, 1))
             for running, new in ((running_mean, mean), (running_var, unbiased)):
-                running.value = (keep * running.value + (1.0 - keep) * new).astype(
-                    running.value.dtype
-                )
+                updated = keep * running.value + (1.0 - keep) * new
+                running.value = updated.astype(running.value.dtype)
         return result.astype(x.dtype)
 
 
@@ -199,10 +172,9 @@ def _never_set(c: Any) -> str:
 class ConvolutionalConfig(Config):
     """Options that all networks with batch normalisation have."""
 
-    # Use the running statistics in training, too, and never update them.
+    # Uses the running statistics in training as well, and never updates them.
     freeze_bn: Annotated[bool, Doubt(_never_set)] = False
-    # Weight of the new batch in the running statistics (PyTorch's convention); 0.9 with
-    # BN-Inception in the code of several papers.
+    # Weight of the new batch in the running statistics, as in PyTorch; some papers use 0.9.
     bn_momentum: Probability = 0.1
 
 

@@ -2,30 +2,25 @@
 
 The Inception network of the paper's appendix, as converted from Caffe with its ImageNet weights
 (Cadene's collection); most of the metric learning literature uses it. Every convolution has a bias
-and is followed by batch norm and ReLU. The
-feature map is the output of block 5b: 1024 channels at 1/32 of the image's resolution.
+and is followed by batch norm and ReLU. The feature map is the output of block 5b: 1024 channels at
+1/32 of the image's resolution.
 
 10,270,240 parameters without the classifier. Convolutions start as N(0, 2 / fan in) (He et al.,
 ICCV 2015).
 """
 
+from functools import partial
 from typing import Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from dml_jax.backbones import layers
 from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import CAFFE, Backbone, Pixels
 from dml_jax.backbones.functional import as_backbone
-from dml_jax.backbones.layers import (
-    AveragePool,
-    Conv,
-    MaxPool,
-    compute_dtype,
-    he_fan_in,
-    require_size,
-)
+from dml_jax.backbones.layers import Conv, MaxPool, compute_dtype, he_fan_in, require_size
 from dml_jax.backbones.weights.convert import Layout, Network
 from dml_jax.config.fields import section
 
@@ -59,20 +54,11 @@ BLOCKS: dict[str, tuple[int, int, int, int, int, int, Literal["average", "max"]]
 def _conv_bn_relu(
     config: Config, x: jax.Array, train: bool, channels: int, size: int, stride: int, name: str
 ) -> jax.Array:
-    """Convolution with bias, batch norm and ReLU, as submodules of the compact module that calls
-    this."""
+    """Convolution with bias, batch norm and ReLU, as submodules of the calling module."""
     padding, dtype = size // 2, compute_dtype(config.dtype)
-    layer = Conv(
-        channels,
-        size,
-        stride,
-        padding,
-        use_bias=True,
-        kernel_init=he_fan_in,
-        dtype=dtype,
-        name=name,
-    )
-    return nn.relu(batch_norm(config, f"{name}_bn")(layer(x), train))
+    conv = partial(Conv, use_bias=True, kernel_init=he_fan_in, dtype=dtype, name=name)
+    x = conv(channels, size, stride, padding)(x)
+    return nn.relu(batch_norm(config, f"{name}_bn")(x, train))
 
 
 class Block(nn.Module):
@@ -83,8 +69,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        """float [B, H, W, C] -> float [B, H', W', C'], with H' = H, or H / 2 in blocks that
-        downsample."""
+        """float [B, H, W, C] -> float [B, H', W', C'], with H' = H or, downsampled, H / 2."""
         one, reduce3, three, reduce_double, double, projection, pool = BLOCKS[self.key]
         stride = 1 if projection else 2
 
@@ -98,7 +83,7 @@ class Block(nn.Module):
         if pool == "max":
             pooled = MaxPool(3, stride, padding=1 if stride == 1 else 0, ceil=True, name="pool")(x)
         else:
-            pooled = AveragePool(name="pool")(x)
+            pooled = layers.AveragePool(name="pool")(x)
         branches.append(unit(pooled, projection, 1, "pool_proj") if projection else pooled)
         return jnp.concatenate(branches, axis=-1)
 
@@ -113,9 +98,8 @@ class BNInception(nn.Module):
         """float [B, H, W, 3] -> float [B, H / 32, W / 32, 1024]."""
         # On other sides, only the pooling branches of 3c and 4e would drop a row.
         fits = all(side >= 32 and (side + 1) // 2 // 4 % 4 == 0 for side in x.shape[1:3])
-        require_size(
-            fits, x, "BN-Inception's branches would differ in size; use a multiple of 32, or 227"
-        )
+        problem = "BN-Inception's branches would differ in size; use a multiple of 32, or 227"
+        require_size(fits, x, problem)
         x = _conv_bn_relu(self.config, x, train, 64, 7, 2, "conv1_7x7_s2")
         x = MaxPool(3, 2, ceil=True, name="pool1_3x3_s2")(x)
         x = _conv_bn_relu(self.config, x, train, 64, 1, 1, "conv2_3x3_reduce")
@@ -139,8 +123,5 @@ def torch_module(modules: tuple[str, ...]) -> str:
 
 PUBLISHED = {"bn_inception": Config()}
 CLASSIFIERS = ("last_linear",)
-LAYOUTS = [
-    Layout(
-        "Cadene", "conv1_7x7_s2.weight", lambda tensors: Network(Config(), interpolation="bilinear")
-    )
-]
+NETWORK = Network(Config(), interpolation="bilinear")
+LAYOUTS = [Layout("Cadene", "conv1_7x7_s2.weight", lambda _: NETWORK)]

@@ -22,15 +22,13 @@ class Pixels:
     order: Literal["rgb", "bgr"] = "rgb"
 
 
-CAFFE = Pixels(
-    mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), top=255.0, order="bgr"
-)  # of BN-Inception's weights
+# The normalisation for BN-Inception's weights.
+CAFFE = Pixels(mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), top=255.0, order="bgr")
 
 
 @section
 class Config:
-    """The options of all networks here; one of another package needs `name`, `pretrained` and
-    `pixels` only.
+    """The options of all networks here; those of other packages need only the first three.
 
     A network for images of one size has a true attribute `fixed_size`. One that consists of blocks
     has the method `layer`, (first name of a parameter's path) -> 0 for the embeddings, i + 1 for
@@ -67,8 +65,7 @@ class Backbone(NamedTuple):
 
 
 def preprocess(pixels: Pixels) -> Callable[[jax.Array], jax.Array]:
-    """uint8 [B, H, W, 3] RGB -> float [B, H, W, 3], normalised: float64 with `jax_enable_x64`, else
-    float32."""
+    """uint8 RGB [B, H, W, 3] -> normalised float [B, H, W, 3] of JAX's default precision."""
 
     def normalise(images: jax.Array) -> jax.Array:
         values = jnp.asarray(images, float) * (pixels.top / 255.0)

@@ -32,14 +32,12 @@ _DEVICES: ContextVar[Mesh | None] = ContextVar("devices", default=None)
 
 
 def plain() -> AbstractContextManager[None]:
-    """Within this context, XLA's convolutions and pooling are traced for every platform, for
-    export."""
+    """Context in which XLA's convolutions and pooling are traced for every platform, for export."""
     return within(_PLAIN, True)
 
 
 def batches_over(mesh: Mesh) -> AbstractContextManager[None]:
-    """Within this context, batches are split over the only axis of a mesh; see `_rounded` and
-    `standardize`."""
+    """Context in which batches are split over a mesh; see `_rounded` and `standardize`."""
     return within(_DEVICES, mesh)
 
 
@@ -49,8 +47,7 @@ def is_plain() -> bool:
 
 
 def devices_of(x: jax.Array) -> Mesh | None:
-    """The mesh of `batches_over` if its devices, more than one, have equally many of the rows of
-    x."""
+    """The mesh of `batches_over` if x is split evenly over more than one device."""
     mesh = _DEVICES.get()
     return None if mesh is None or mesh.size == 1 or len(x) % mesh.size else mesh
 
@@ -64,8 +61,8 @@ def convolve(
 ) -> jax.Array:
     """Inputs [B, H, W, C] convolved with a kernel [k, k, C / groups, C'] -> float [B, H', W', C'].
 
-    The padding is (before, after) rows and columns, or "SAME". A kernel that is wider than the
-    inputs is rounded to their type, its gradient is not.
+    The padding is (before, after) rows and columns, or "SAME". A kernel of a wider type than the
+    inputs is rounded; its gradient is not.
     """
     if padding == "SAME":
         rows, columns = lax.padtype_to_pads(inputs.shape[1:3], kernel.shape[:2], strides, padding)
@@ -77,24 +74,20 @@ def convolve(
             lhs, rhs, strides, padding, dimension_numbers=dimensions, feature_group_count=groups
         )
 
-    one_per_channel = groups == inputs.shape[-1] == kernel.shape[-1] and max(strides) <= min(
-        kernel.shape[:2]
-    )
-    if is_plain() or (groups > 1 and not one_per_channel):
+    per_channel = groups == inputs.shape[-1] == kernel.shape[-1]
+    shiftable = per_channel and max(strides) <= min(kernel.shape[:2])
+    if is_plain() or (groups > 1 and not shiftable):
         return general(inputs, kernel.astype(inputs.dtype))
     on_cpu: Convolution = general
     if groups > 1:
         on_cpu = partial(depthwise, strides, padding)
     elif kernel.shape[:2] == (1, 1) and not any(map(any, padding)):
         on_cpu = partial(_pointwise, strides)
+    default: Convolution = partial(_rounded, general, devices_of(inputs))
     if kernel.dtype == inputs.dtype:
-        return lax.platform_dependent(
-            inputs, kernel, cpu=on_cpu, default=lambda x, k: general(x, _stored(k))
-        )
-    rounded = partial(_rounded, general, devices_of(inputs))
-    return lax.platform_dependent(
-        inputs, kernel, cpu=lambda x, kernel: on_cpu(x, kernel.astype(x.dtype)), default=rounded
-    )
+        default = lambda x, k: general(x, _stored(k))  # noqa: E731
+    narrow = lambda x, k: on_cpu(x, k.astype(x.dtype))  # noqa: E731
+    return lax.platform_dependent(inputs, kernel, cpu=narrow, default=default)
 
 
 @jax.custom_vjp
@@ -108,11 +101,9 @@ def _stored(kernel: jax.Array) -> jax.Array:
 
 
 def _as_stored(gradient: jax.Array) -> jax.Array:
-    # Fused with the update, the transpose would keep XLA from overwriting the kernel and its
-    # moments.
-    return lax.optimization_barrier(
-        with_layout_constraint(gradient, Layout(tuple(range(gradient.ndim))))
-    )
+    # If the transpose were fused with the update, XLA could not overwrite the kernel in place.
+    layout = Layout(tuple(range(gradient.ndim)))
+    return lax.optimization_barrier(with_layout_constraint(gradient, layout))
 
 
 _stored.defvjp(lambda kernel: (kernel, None), lambda _, gradient: (_as_stored(gradient),))
@@ -122,9 +113,8 @@ _stored.defvjp(lambda kernel: (kernel, None), lambda _, gradient: (_as_stored(gr
 def _rounded(general: Convolution, mesh: Mesh | None, x: jax.Array, kernel: jax.Array) -> jax.Array:
     """A convolution with the kernel rounded to the type of x.
 
-    The devices' gradients of the kernel are summed in the kernel's own type. Left to itself, the
-    compiler sums them in that of x; and told to compute them in the wider type, cuDNN would also
-    widen the operands.
+    The devices' gradients of the kernel are summed in the kernel's type; the compiler would sum
+    them in that of x, and cuDNN, asked for the wider type, would also widen the operands.
     """
     return general(x, kernel.astype(x.dtype))
 
@@ -136,19 +126,22 @@ def _rounded_backward(
     narrow = kernel.astype(x.dtype)
     (x_gradient,) = jax.linear_transpose(lambda x: general(x, narrow), x)(grad)
 
-    def own(x: jax.Array, narrow: jax.Array, grad: jax.Array) -> jax.Array:
+    def local(x: jax.Array, narrow: jax.Array, grad: jax.Array) -> jax.Array:
         """The gradient from a device's part of the batch."""
         (gradient,) = jax.linear_transpose(lambda narrow: general(x, narrow), narrow)(grad)
         return _as_stored(gradient.astype(kernel.dtype))
 
     if mesh is None:
-        return x_gradient, own(x, narrow, grad)
-    rows, axis = PartitionSpec(mesh.axis_names[0]), mesh.axis_names[0]
+        return x_gradient, local(x, narrow, grad)
+    axis, everywhere = mesh.axis_names[0], PartitionSpec()
+    rows = PartitionSpec(axis)
     summed = jax.shard_map(
-        lambda *parts: lax.psum(own(*parts), axis),
-        mesh=mesh, in_specs=(rows, PartitionSpec(), rows), out_specs=PartitionSpec(),
+        lambda *parts: lax.psum(local(*parts), axis),
+        mesh=mesh,
+        in_specs=(rows, everywhere, rows),
+        out_specs=everywhere,
         check_vma=False,  # otherwise JAX would sum the gradient of the replicated kernel itself
-    )  # fmt: skip
+    )
     return x_gradient, summed(x, narrow, grad)
 
 
@@ -157,16 +150,14 @@ _rounded.defvjp(lambda *arguments: (_rounded(*arguments), arguments[2:]), _round
 
 def _pointwise(strides: Pair, inputs: jax.Array, kernel: jax.Array) -> jax.Array:
     sampled = inputs[:, :: strides[0], :: strides[1]]
-    # As a product of matrices, whose gradient with respect to the kernel XLA computes without
-    # transposing copies.
+    # XLA computes the gradient of a product of matrices without transposing copies.
     product = sampled.reshape(-1, sampled.shape[-1]) @ kernel[0, 0]
     return product.reshape(*sampled.shape[:-1], -1)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def depthwise(strides: Pair, padding: Padding, images: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Convolves every channel with its own kernel; no side of a kernel may be shorter than the
-    stride.
+    """Convolves every channel with a kernel, no side of which may be shorter than the stride.
 
     Images [B, H, W, C] and kernel [k, k', 1, C] -> float [B, H', W', C], accumulated in at least
     float32. The padding is (before, after) rows and columns.
@@ -183,11 +174,9 @@ def _depthwise_forward(
 
 def _depthwise_backward(strides: Pair, padding: Padding, saved: Saved, grad: jax.Array) -> Saved:
     padded, kernel = saved
-    around = _depthwise_image_gradient(grad, kernel, padded.shape[1:3], strides)
-    inside = (
-        slice(before, n - after)
-        for n, (before, after) in zip(padded.shape[1:3], padding, strict=True)
-    )
+    sides = padded.shape[1:3]
+    around = _depthwise_image_gradient(grad, kernel, sides, strides)
+    inside = (slice(i, n - j) for n, (i, j) in zip(sides, padding, strict=True))
     return around[:, *inside], _depthwise_kernel_gradient(padded, kernel, grad, strides)
 
 
@@ -214,9 +203,9 @@ def _depthwise_image_gradient(
     grad: jax.Array, kernel: jax.Array, size: tuple[int, ...], strides: Pair
 ) -> jax.Array:
     """The gradient with respect to padded images of `size` pixels."""
-    # Row i of the kernel multiplies row s o + i of the images for row o of the result. So the rows
-    # s q + r of the gradient result from a convolution at stride 1 with the rows i = r, r + s, r +
-    # 2 s … of the kernel, and likewise for columns; these convolutions are interleaved.
+    # Row i of the kernel multiplies row s o + i of the images for row o of the result. So rows
+    # s q + r of the gradient result from a convolution at stride 1 with rows i = r, r + s, … of the
+    # kernel, and likewise for columns; these convolutions are interleaved.
     needed = [-(-n // stride) for n, stride in zip(size, strides, strict=True)]
     before = [(k - 1) // stride for k, stride in zip(kernel.shape[:2], strides, strict=True)]
     after = [n - m for n, m in zip(needed, grad.shape[1:3], strict=True)]
@@ -224,27 +213,23 @@ def _depthwise_image_gradient(
 
     def part(r: int, c: int) -> jax.Array:
         cells = kernel[r :: strides[0], c :: strides[1]][::-1, ::-1]
-        rows, columns = (
-            b + 1 - k for b, k in zip(before, cells.shape[:2], strict=True)
-        )  # not all need b rows before
+        # Not all need b rows before.
+        rows, columns = (b + 1 - k for b, k in zip(before, cells.shape[:2], strict=True))
         return _sum_of_shifts(surrounded[:, rows:, columns:], cells, (1, 1))
 
-    parts = jnp.stack(
-        [jnp.stack([part(r, c) for c in range(strides[1])], 3) for r in range(strides[0])], 2
-    )
-    # [B, rows, s, columns, s', C]
-    return parts.reshape(len(grad), needed[0] * strides[0], needed[1] * strides[1], -1)[
-        :, : size[0], : size[1]
-    ]
+    columns = range(strides[1])
+    rows = [jnp.stack([part(r, c) for c in columns], axis=3) for r in range(strides[0])]
+    parts = jnp.stack(rows, axis=2)  # [B, rows, s, columns, s', C]
+    whole = parts.reshape(len(grad), needed[0] * strides[0], needed[1] * strides[1], -1)
+    return whole[:, : size[0], : size[1]]
 
 
 def _depthwise_kernel_gradient(
     padded: jax.Array, kernel: jax.Array, grad: jax.Array, strides: Pair
 ) -> jax.Array:
-    """The sums over all pixels of the products of the shifted images with the gradient of the
-    result."""
-    # One reduction with an accumulator per cell reads the images once. Its sums are of a few
-    # neighbours, because XLA vectorises short sums; the rest is added afterwards.
+    """For each cell, the sum over all pixels of the shifted images times the result's gradient."""
+    # One reduction with an accumulator per cell reads the images once. It sums a few neighbours,
+    # because XLA vectorises short sums; the rest is added afterwards.
     wide = at_least_float32(grad)
     few = max(n for n in range(1, 17) if grad.shape[2] % n == 0)
     moved = shifts(at_least_float32(padded), kernel.shape[:2], strides)

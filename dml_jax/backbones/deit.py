@@ -1,5 +1,4 @@
-"""Training data-efficient image transformers & distillation through attention (Touvron et al., ICML
-2021).
+"""DeiT: data-efficient image transformers (Touvron et al., ICML 2021).
 
 DeiT-S is the ViT-S/16 of `vit.py`; the distilled variant has a second token and a second
 classifier. 21,665,664 parameters without the classifier, 21,666,432 distilled, 85,798,656 in
@@ -26,9 +25,8 @@ class Config(vit.Config):
     """Options of a DeiT, a vision transformer with other weights; the defaults are DeiT-S."""
 
     name: str = "deit"
-    output: Literal["class", "patches"] = (
-        "patches"  # the class token as a map of one cell, or the map of the patches
-    )
+    # The class token as a map of one cell, or the map of the patches.
+    output: Literal["class", "patches"] = "patches"
     pixels: Pixels = Pixels()
 
 
@@ -43,11 +41,7 @@ UNSEEN = vit.UNSEEN
 
 
 def read(interpolation: Interpolation, tensors: StateDict) -> Network:
-    """The vision transformer with these tensors, with the interpolation of positions in their
-    library.
-
-    A plain one is taken for a DeiT: its tensors do not tell how it was trained.
-    """
+    """The vision transformer with these tensors; a plain one is taken to be a DeiT."""
     sizes, distilled = transformer_sizes(tensors), "dist_token" in tensors
     width, patch = sizes["width"], sizes["patch"]
     registers = length(tensors, "reg_token") // width if "reg_token" in tensors else 0
@@ -61,9 +55,8 @@ def read(interpolation: Interpolation, tensors: StateDict) -> Network:
         "interpolation": "antialiased" if registers else interpolation,
     }
     learned = length(tensors, "pos_embed") // width
-    if (
-        registers and math.isqrt(learned) ** 2 == learned
-    ):  # timm adds the class token's position to the token
+    # timm adds the class token's position to the token.
+    if registers and math.isqrt(learned) ** 2 == learned:
         tensors["pos_embed"] = np.pad(tensors["pos_embed"], ((0, 0), (1, 0), (0, 0)))
         learned += 1
     side = math.isqrt(max(learned - (2 if distilled else 1), 1)) * patch
@@ -72,8 +65,8 @@ def read(interpolation: Interpolation, tensors: StateDict) -> Network:
     return Network(config, side)
 
 
-# ViT, DeiT, DINOv2 with and without registers; the names of transformers 4, which the hub has, and
-# of transformers 5.
+PATCHES = "embeddings.patch_embeddings.projection.weight"
+# ViT, DeiT, DINOv2 with and without registers; names of transformers 4, as in the hub, and 5.
 HUGGING_FACE: tuple[Rule, ...] = (
     (r"^(cls_classifier|classifier)\.", "head."),
     (r"^distillation_classifier\.", "head_dist."),
@@ -107,12 +100,7 @@ DINOV2: tuple[Rule, ...] = (
 LAYOUTS = [
     *siglip.LAYOUTS,
     *dinov3.LAYOUTS,
-    Layout(
-        "Hugging Face",
-        "embeddings.patch_embeddings.projection.weight",
-        partial(read, "bicubic"),
-        HUGGING_FACE,
-    ),
+    Layout("Hugging Face", PATCHES, partial(read, "bicubic"), HUGGING_FACE),
     Layout("DINOv2", "mask_token", partial(read, "offset"), DINOV2),
     Layout("timm", "blocks.0.attn.qkv.weight", partial(read, "antialiased")),
 ]

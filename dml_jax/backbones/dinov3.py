@@ -1,10 +1,8 @@
-"""DINOv3 (Siméoni et al., 2025): vision transformers with rotary positions and registers, trained
-without labels.
+"""DINOv3 (Siméoni et al., 2025): vision transformers trained without labels.
 
 The network of `vit.py` with patches of 16 pixels, four registers, rotary positions of the patches
-(class token and registers have none), no bias of the keys, and 1e-5 in the norms. Any image of
-whole patches will do. The random shifts and scales of the coordinates in their pretraining are left
-out.
+(class token and registers have none), no bias of the keys, and 1e-5 in the norms. Images can have
+any number of whole patches. The random shifts and scales of coordinates in pretraining are omitted.
 """
 
 from typing import Literal
@@ -23,22 +21,19 @@ class Config(vit.Config):
     """Options of a DINOv3, a vision transformer with other weights; the defaults are ViT-S/16."""
 
     name: str = "dinov3"
-    registers: NonNegativeInt = 4  # more tokens without a position, which the output leaves out
-    # Learned embeddings of the positions, or rotations of queries and keys, which then have no
-    # bias.
+    registers: NonNegativeInt = 4  # additional tokens without a position, not in the output
+    # Learned embeddings of the positions, or rotations of queries and keys, then without a bias.
     positions: Literal["learned", "rotary"] = "rotary"
     epsilon: Positive = 1e-5  # added to the variance by the norms
-    layer_scale: NonNegative = (
-        1e-5  # initial scale of each channel of the residual branches; 0: no scales
-    )
+    # Initial scale of each channel of the residual branches; 0: no scales.
+    layer_scale: NonNegative = 1e-5
     pixels: Pixels = Pixels()
 
 
 build, torch_module = vit.build, vit.torch_module
 # 21,596,160, 85,659,648 and 303,128,576 parameters.
-PUBLISHED = {
-    f"dinov3_vit{size[0]}16": Config(**vit.SIZES[size]) for size in ("small", "base", "large")
-}
+NAMES = ("small", "base", "large")
+PUBLISHED = {f"dinov3_vit{size[0]}16": Config(**vit.SIZES[size]) for size in NAMES}
 CLASSIFIERS = vit.CLASSIFIERS
 UNSEEN = vit.UNSEEN
 
@@ -50,9 +45,8 @@ def read(tensors: StateDict) -> Network:
     for index in range(sizes["depth"]):
         for name in ("q_bias", "v_bias"):
             tensors.setdefault(f"blocks.{index}.attn.{name}", np.zeros(width, np.float32))
-    config = Config(
-        **sizes, heads=max(1, width // 64), registers=length(tensors, "reg_token") // width
-    )
+    registers = length(tensors, "reg_token") // width
+    config = Config(**sizes, heads=max(1, width // 64), registers=registers)
     return Network(config, 256, crop_fraction=1.0)
 
 

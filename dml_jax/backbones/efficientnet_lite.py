@@ -33,32 +33,16 @@ class Config(ConvolutionalConfig):
     """Options of an EfficientNet-Lite; the defaults are Lite0."""
 
     name: str = "efficientnet_lite"
-    depths: Annotated[tuple[PositiveInt, ...], Len(7, 7)] = (
-        1,
-        2,
-        2,
-        3,
-        3,
-        4,
-        1,
-    )  # blocks of each stage
-    widths: Annotated[tuple[PositiveInt, ...], Len(7, 7)] = (
-        16,
-        24,
-        40,
-        80,
-        112,
-        192,
-        320,
-    )  # channels of each stage
+    # Blocks of each stage.
+    depths: Annotated[tuple[PositiveInt, ...], Len(7, 7)] = (1, 2, 2, 3, 3, 4, 1)
+    # Channels of each stage.
+    widths: Annotated[tuple[PositiveInt, ...], Len(7, 7)] = (16, 24, 40, 80, 112, 192, 320)
     stem: PositiveInt = 32  # channels of the first convolution
     channels: PositiveInt = 1280  # channels of the last convolution, and of the feature map
-    pretrained: str = (
-        "none"  # "lite0" for the installed package, a directory of converted weights, or "none"
-    )
-    bn_momentum: Probability = (
-        0.01  # weight of the new batch in the running statistics (PyTorch's convention)
-    )
+    # "lite0" for the installed package, a directory of converted weights, or "none".
+    pretrained: str = "none"
+    # Weight of the new batch in the running statistics (PyTorch's convention).
+    bn_momentum: Probability = 0.01
     pixels: Pixels = GOOGLE
 
 
@@ -67,22 +51,15 @@ PUBLISHED = {
     "lite1": Config(depths=(1, 3, 3, 4, 4, 5, 1)),
     "lite2": Config(depths=(1, 3, 3, 4, 4, 5, 1), widths=(16, 24, 48, 88, 120, 208, 352)),
 }
-EXPANSION = (
-    1,
-    6,
-    6,
-    6,
-    6,
-    6,
-    6,
-)  # of each stage: width inside a block divided by the width of its input
+# For each stage: width inside a block divided by the width of its input, size of the kernels, and
+# stride of the first block.
+EXPANSION = (1, 6, 6, 6, 6, 6, 6)
 KERNELS = (3, 3, 5, 3, 5, 5, 3)
-STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of the first block
+STRIDES = (1, 2, 2, 2, 1, 2, 1)
 
 
 class Block(nn.Module):
-    """x + f(x) where the shape stays the same, else f(x); f expands, filters each channel, and
-    projects."""
+    """x + f(x) if the shape stays the same, else f(x); f expands, filters channels and projects."""
 
     config: Config
     channels: int
@@ -99,15 +76,8 @@ class Block(nn.Module):
         y = x
         if self.expansion > 1:
             y = nn.relu6(norm("bn0")(Conv(inside, 1, dtype=dtype, name="expand_conv")(y), train))
-        y = Conv(
-            inside,
-            self.kernel,
-            self.stride,
-            padding="SAME",
-            groups=inside,
-            dtype=dtype,
-            name="depthwise_conv",
-        )(y)
+        depthwise = partial(Conv, groups=inside, dtype=dtype, name="depthwise_conv")
+        y = depthwise(inside, self.kernel, self.stride, padding="SAME")(y)
         y = nn.relu6(norm("bn1")(y, train))
         y = norm("bn2")(Conv(self.channels, 1, dtype=dtype, name="project_conv")(y), train)
         return x + y if x.shape == y.shape else y
@@ -125,14 +95,12 @@ class EfficientNetLite(nn.Module):
         x = Conv(config.stem, 3, 2, padding="SAME", dtype=dtype, name="conv_stem")(x)
         x = nn.relu6(batch_norm(config, "bn0", epsilon=1e-3)(x, train))
         block = nn.remat(Block, static_argnums=(2,)) if config.remat else Block
-        number = 0
         stages = zip(config.depths, config.widths, EXPANSION, KERNELS, STRIDES, strict=True)
+        number = 0
         for depth, width, expansion, kernel, stride in stages:
             for index in range(depth):
-                first = stride if index == 0 else 1
-                x = block(config, width, expansion, kernel, first, name=f"blocks_{number}")(
-                    x, train
-                )
+                first, name = stride if index == 0 else 1, f"blocks_{number}"
+                x = block(config, width, expansion, kernel, first, name=name)(x, train)
                 number += 1
         x = Conv(config.channels, 1, dtype=dtype, name="conv_head")(x)
         return nn.relu6(batch_norm(config, "bn1", epsilon=1e-3)(x, train))
@@ -152,9 +120,8 @@ def read(tensors: StateDict) -> Network:
     """The EfficientNet-Lite with these tensors."""
     blocks = range(count(tensors, lambda i: f"_blocks.{i}._bn2.weight"))
     widths = [length(tensors, f"_blocks.{i}._bn2.weight") for i in blocks]
-    stages = {
-        width: len(list(group)) for width, group in groupby(widths)
-    }  # each stage is wider than the one before
+    # Each stage is wider than the one before.
+    stages = {width: len(list(group)) for width, group in groupby(widths)}
     config = Config(
         depths=tuple(stages.values()),
         widths=tuple(stages),

@@ -18,17 +18,15 @@ from dml_jax.numerics import at_least_float32
 def init(module: nn.Module, key: jax.Array, *inputs: Any) -> tuple[PyTree, PyTree]:
     """(params, batch statistics) of a module, nested dicts of float32 arrays, without running it.
 
-    Equals `module.init`, but evaluates only the initialisers. (`module.lazy_init` does the same and
-    compiles many small parts of the forward pass on the way.) Arrays among the inputs may be given
-    by their shapes (`struct`).
+    Equals `module.init`, but evaluates only the initialisers. (`module.lazy_init` also compiles
+    many small parts of the forward pass.) Inputs may be given by their shapes (`struct`).
     """
 
+    def array(x: Any) -> Any:
+        return jnp.zeros(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else x
+
     def variables(key: jax.Array) -> PyTree:
-        arrays = jax.tree.map(
-            lambda x: jnp.zeros(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else x,
-            inputs,
-        )
-        return module.init(key, *arrays)
+        return module.init(key, *jax.tree.map(array, inputs))
 
     traced, shapes = jax.make_jaxpr(variables, return_shape=True)(key)
     leaves = jax.core.eval_jaxpr(_without_unused(traced.jaxpr), traced.consts, key)
@@ -58,15 +56,9 @@ def apply(
     rngs: dict[str, jax.Array] | None = None,
     mutable: bool = False,
 ) -> tuple[PyTree, PyTree]:
-    """(outputs, batch statistics) of a module, as a pure function of the result of `init` and of
-    its inputs.
-
-    Batch statistics are updated if `mutable`.
-    """
-    variables = {"params": params, "batch_stats": stats}
-    outputs, changed = module.apply(
-        variables, *inputs, rngs=rngs, mutable=["batch_stats"] if mutable else []
-    )
+    """(outputs, batch statistics) of a module; the statistics are updated if `mutable`."""
+    variables, updated = {"params": params, "batch_stats": stats}, ["batch_stats"] * mutable
+    outputs, changed = module.apply(variables, *inputs, rngs=rngs, mutable=updated)
     return outputs, changed.get("batch_stats", stats)
 
 
@@ -81,7 +73,7 @@ def as_backbone(
     config: Config,
     adapt: Callable[[PyTree, ImageShape], PyTree] = lambda params, _: params,
 ) -> Backbone:
-    """`network(inputs, train)`, with so many channels of its feature map, as pure functions.
+    """`network(inputs, train)`, whose feature map has this many channels, as pure functions.
 
     It may have batch statistics ("batch_stats") and draw random numbers named "drop_path". `adapt`
     maps pretrained parameters and an image shape to parameters for images of that shape.
@@ -95,10 +87,8 @@ def as_backbone(
             return random_init()
         params, stats = converted.load_backbone(asdict(config))
         loaded, expected = (adapt(params, image_shape), stats), jax.eval_shape(random_init)
-        found, wanted = (
-            converted.leaf_shapes({"params": x[0], "stats": x[1]}) for x in (loaded, expected)
-        )
-        converted.check_shapes(config.pretrained, wanted, found)
+        trees = ({"params": x[0], "stats": x[1]} for x in (expected, loaded))
+        converted.check_shapes(config.pretrained, *map(converted.leaf_shapes, trees))
         return jax.device_put(loaded)
 
     def apply_backbone(
@@ -117,17 +107,14 @@ def as_backbone(
 
 
 def on_features(backbone: Backbone) -> Backbone:
-    """A backbone that is never trained; its inputs in training may be features that it computed
-    before.
+    """A backbone that is never trained and also accepts features that it computed before.
 
-    Its parameters and statistics are all kept in `stats`. Inputs with as many channels as its
-    feature maps pass through unchanged; images are encoded as in evaluation.
+    All of its variables are in `stats`. Inputs with as many channels as its feature maps pass
+    through unchanged; images are encoded as in evaluation.
     """
 
     def init(key: jax.Array, image_shape: ImageShape) -> tuple[PyTree, PyTree]:
-        params, stats = (
-            traverse_util.flatten_dict(tree) for tree in backbone.init(key, image_shape)
-        )
+        params, stats = map(traverse_util.flatten_dict, backbone.init(key, image_shape))
         return {}, traverse_util.unflatten_dict(params | stats)
 
     def preprocess(images: jax.Array) -> jax.Array:
@@ -152,8 +139,7 @@ def on_features(backbone: Backbone) -> Backbone:
 
 
 def pooled_cells(maps: jax.Array) -> jax.Array:
-    """A feature map of two cells with the mean and the maximum of a larger one, so that global
-    pooling gives the same.
+    """A feature map of two cells with the mean and the maximum of a larger one.
 
     float [B, h, w, K] -> float [B, 1, 2, K]: the maximum, and twice the mean less the maximum.
     """

@@ -3,19 +3,21 @@ torchvision.
 
 Its weights require two deviations from the paper: the "5x5" branch is a 3x3 convolution, and images
 normalised with ImageNet's mean and standard deviation are mapped to [-1, 1] (`transform_input`).
-The feature map is the output of block
-5b: 1024 channels at 1/32 of the image's resolution. The auxiliary classifiers are omitted.
+The feature map is the output of block 5b: 1024 channels at 1/32 of the image's resolution. The
+auxiliary classifiers are omitted.
 
 5,599,904 parameters without the classifier. Convolutions start as N(0, 0.01^2), like torchvision's
 without truncation.
 """
+
+from functools import partial
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
-from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.contract import Backbone, Pixels
 from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import Conv, MaxPool, compute_dtype, normal_init, require_size
 from dml_jax.backbones.weights.convert import Layout, Network, dotted
@@ -60,16 +62,9 @@ class ConvBnRelu(nn.Module):
         """float [B, H, W, C] -> float [B, ceil(H/stride), ceil(W/stride), channels]."""
         dtype = compute_dtype(self.config.dtype)
         padding, init = self.size // 2, normal_init(0.01)
-        layer = Conv(
-            self.channels,
-            self.size,
-            self.stride,
-            padding,
-            kernel_init=init,
-            dtype=dtype,
-            name="conv",
-        )
-        return nn.relu(batch_norm(self.config, "bn", epsilon=1e-3)(layer(x), train))
+        conv = partial(Conv, kernel_init=init, dtype=dtype, name="conv")
+        x = conv(self.channels, self.size, self.stride, padding)(x)
+        return nn.relu(batch_norm(self.config, "bn", epsilon=1e-3)(x, train))
 
 
 class Block(nn.Module):
@@ -86,20 +81,13 @@ class Block(nn.Module):
         def unit(y: jax.Array, channels: int, size: int, name: str) -> jax.Array:
             return ConvBnRelu(self.config, channels, size, name=name)(y, train)
 
-        return jnp.concatenate(
-            [
-                unit(x, one, 1, "branch1"),
-                unit(unit(x, reduce3, 1, "branch2_0"), three, 3, "branch2_1"),
-                unit(unit(x, reduce5, 1, "branch3_0"), five, 3, "branch3_1"),
-                unit(
-                    MaxPool(3, 1, padding=1, ceil=True, name="branch4_0")(x),
-                    projection,
-                    1,
-                    "branch4_1",
-                ),
-            ],
-            axis=-1,
-        )
+        branches = [
+            unit(x, one, 1, "branch1"),
+            unit(unit(x, reduce3, 1, "branch2_0"), three, 3, "branch2_1"),
+            unit(unit(x, reduce5, 1, "branch3_0"), five, 3, "branch3_1"),
+        ]
+        pooled = MaxPool(3, 1, padding=1, ceil=True, name="branch4_0")(x)
+        return jnp.concatenate([*branches, unit(pooled, projection, 1, "branch4_1")], axis=-1)
 
 
 class GoogLeNet(nn.Module):
@@ -115,10 +103,9 @@ class GoogLeNet(nn.Module):
         require_size(fits, x, f"too small for GoogLeNet; use at least {SMALLEST}x{SMALLEST}")
         if config.transform_input:
             # From (v - mean) / std with ImageNet's constants to (v - 0.5) / 0.5.
-            scale = jnp.array([0.229 / 0.5, 0.224 / 0.5, 0.225 / 0.5], x.dtype)
-            shift = jnp.array(
-                [(0.485 - 0.5) / 0.5, (0.456 - 0.5) / 0.5, (0.406 - 0.5) / 0.5], x.dtype
-            )
+            imagenet = Pixels()
+            scale = jnp.array([std / 0.5 for std in imagenet.std], x.dtype)
+            shift = jnp.array([(mean - 0.5) / 0.5 for mean in imagenet.mean], x.dtype)
             x = x * scale[None, None, None, :] + shift[None, None, None, :]
         x = ConvBnRelu(config, 64, 7, 2, name="conv1")(x, train)
         x = MaxPool(3, 2, ceil=True, name="maxpool1")(x)
@@ -147,10 +134,5 @@ def torch_module(modules: tuple[str, ...]) -> str:
 
 PUBLISHED = {"googlenet": Config()}
 CLASSIFIERS = ("fc",)
-LAYOUTS = [
-    Layout(
-        "torchvision",
-        "inception3a.branch1.conv.weight",
-        lambda _: Network(Config(), interpolation="bilinear"),
-    )
-]
+NETWORK = Network(Config(), interpolation="bilinear")
+LAYOUTS = [Layout("torchvision", "inception3a.branch1.conv.weight", lambda _: NETWORK)]

@@ -1,5 +1,4 @@
-"""Linen layers shared by backbones and heads, with their initialisers. They match PyTorch's; images
-are NHWC.
+"""Linen layers of backbones and heads, with their initialisers, like PyTorch's; images are NHWC.
 
 XLA's "SAME", which is TensorFlow's, pads strided windows more on the right than on the left;
 PyTorch pads both sides equally, so networks from PyTorch give every padding explicitly.
@@ -8,7 +7,7 @@ PyTorch pads both sides equally, so networks from PyTorch give every padding exp
 import importlib.util
 import math
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import flax.linen as nn
 import jax
@@ -21,13 +20,13 @@ from dml_jax.config.modules import backbone_is_frozen
 from dml_jax.errors import ConfigError
 from dml_jax.numerics import at_least_float32, product
 
-Pooling = Literal["avg", "max", "avg+max"]  # of the feature map, see `global_pool`
+Pooling = Literal["avg", "max", "avg+max"]  # see `global_pool`
 
 TRAINED = Needs("a backbone that is trained", lambda c: not backbone_is_frozen(c))
-DropRate = Annotated[Fraction, TRAINED]  # of `DropPath`
+DropRate = Annotated[Fraction, TRAINED]
 
 BLOCK = 2**16
-CAPACITY = 2**22  # numbers in the largest kernels of most networks
+CAPACITY = 2**22  # enough for the largest kernels of most networks
 
 
 @jax.jit
@@ -50,9 +49,8 @@ def normal(key: jax.Array, shape: tuple[int, ...], std: float) -> jax.Array:
     """Draws N(0, std^2) of the given shape.
 
     One compiled loop over blocks serves all shapes up to CAPACITY: compiling a generator for each
-    shape of a network takes longer than drawing all its parameters. Of a larger array, such as a
-    table of classes that is spread over the devices, each device draws its own part; in a loop, all
-    of them would hold and exchange the whole.
+    shape of a network takes longer than drawing all its parameters. Devices draw their parts of a
+    larger array, such as a distributed table of classes; a loop would need the whole on each.
     """
     size = math.prod(shape)
     if size > CAPACITY:
@@ -66,27 +64,21 @@ def normal_init(std: float) -> Initializer:
 
 
 def he_fan_out(key: jax.Array, shape: tuple[int, ...], dtype: Dtype = jnp.float32) -> jax.Array:
-    """He et al. (2015), "fan out": std = sqrt(2 / (k k C_out / groups)), for a kernel [k, k, C_in /
-    groups, C_out].
-
-    A kernel with one input channel per group is depthwise.
-    """
-    depthwise = len(shape) == 4 and shape[2] == 1
+    """He et al. (2015): std = sqrt(2 / (k k C_out / groups)), for [k, k, C_in / groups, C_out]."""
+    depthwise = len(shape) == 4 and shape[2] == 1  # one input channel per group
     fan = math.prod(shape[:-2]) * (1 if depthwise else shape[-1])
     return normal(key, shape, math.sqrt(2 / fan)).astype(dtype)
 
 
 def he_fan_in(key: jax.Array, shape: tuple[int, ...], dtype: Dtype = jnp.float32) -> jax.Array:
-    """He et al. (2015), "fan in", for a kernel [k, k, C_in, C_out]: std = sqrt(2 / (k k C_in))."""
+    """He et al. (2015): std = sqrt(2 / (k k C_in)), for a kernel [k, k, C_in, C_out]."""
     return normal(key, shape, math.sqrt(2 / math.prod(shape[:-1]))).astype(dtype)
 
 
 def uniform_fan_in(inputs: int) -> Initializer:
     """U(±1/sqrt(inputs)), PyTorch's default for kernels and biases of linear layers."""
-    bound = inputs**-0.5
-    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(
-        key, shape, dtype, -bound, bound
-    )
+    b = inputs**-0.5
+    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -b, b)
 
 
 class Dense(nn.Module):
@@ -94,51 +86,37 @@ class Dense(nn.Module):
 
     features: int
     use_bias: bool = True
-    # kernel_init, bias_init: initialise [inputs, features] and [features]; None for
-    # U(±1/sqrt(inputs))
-    kernel_init: Initializer | None = None
-    bias_init: Initializer | None = None
-    dtype: Dtype | None = None  # of the computation; None for the type of inputs and parameters
+    kernel_init: Initializer | None = None  # for [inputs, features]; None: U(±1/sqrt(inputs))
+    bias_init: Initializer | None = None  # for [features]; None: U(±1/sqrt(inputs))
+    dtype: Dtype | None = None  # computes in this type; None: in that of inputs and parameters
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """float [..., inputs] -> float [..., features]."""
-        default = uniform_fan_in(x.shape[-1])
-        kernel = self.param(
-            "kernel", self.kernel_init or default, (x.shape[-1], self.features), jnp.float32
-        )
-        bias = (
-            self.param("bias", self.bias_init or default, (self.features,), jnp.float32)
-            if self.use_bias
-            else None
-        )
+        default, shape = uniform_fan_in(x.shape[-1]), (x.shape[-1], self.features)
+        kernel, bias = self.param("kernel", self.kernel_init or default, shape, jnp.float32), None
+        if self.use_bias:
+            bias = self.param("bias", self.bias_init or default, (self.features,), jnp.float32)
         x = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)[0]
-        # As a product of matrices, whose gradient with respect to the kernel XLA computes without
-        # transposing copies.
+        # XLA computes the gradient of a product of matrices without transposing copies.
         rows = x.reshape(-1, x.shape[-1])
-        y = (
-            _rounded_dense(rows, kernel)
-            if x.dtype == jnp.bfloat16
-            else product("ni,io->no", rows, kernel)
-        )
+        rounded = x.dtype == jnp.bfloat16
+        y = _rounded_dense(rows, kernel) if rounded else product("ni,io->no", rows, kernel)
         y = y if bias is None else with_bias(y, bias)
         return y.reshape(*x.shape[:-1], -1)
 
 
 def transformer_dense(features: int, *, bias: bool = True, dtype: Dtype | None, name: str) -> Dense:
     """A linear layer as vision transformers initialise it: weights N(0, 0.02^2), biases 0."""
-    zeros = nn.initializers.zeros_init()
-    return Dense(
-        features, bias, kernel_init=normal_init(0.02), bias_init=zeros, dtype=dtype, name=name
-    )
+    weights, zeros = normal_init(0.02), nn.initializers.zeros_init()
+    return Dense(features, bias, weights, zeros, dtype, name=name)
 
 
 class Conv(nn.Module):
-    """A convolution with a kernel of `size` x `size`, which keeps its type; its gradient is summed
-    in this type.
+    """A convolution; the gradient of its kernel is summed in the kernel's type.
 
-    The padding is pixels of zeros on every side, or "SAME", as TensorFlow pads to ceil(size /
-    stride) outputs.
+    The padding is pixels of zeros on every side, or TensorFlow's "SAME", for ceil(size / stride)
+    outputs.
     """
 
     features: int
@@ -148,7 +126,7 @@ class Conv(nn.Module):
     use_bias: bool = False  # starts at 0
     groups: int = 1
     kernel_init: Initializer = he_fan_out
-    dtype: Dtype | None = None  # of the computation; None for the type of inputs and parameters
+    dtype: Dtype | None = None  # computes in this type; None: in that of inputs and parameters
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -166,8 +144,7 @@ class Conv(nn.Module):
 
 @jax.custom_vjp
 def with_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
-    """x [n, o] plus a bias [o], rounded to the type of x; the bias's gradient is not, nor are its
-    sums."""
+    """x [n, o] plus a bias [o], rounded to the type of x; the gradient of the bias is not."""
     return x + bias[None].astype(x.dtype)
 
 
@@ -180,8 +157,7 @@ with_bias.defvjp(lambda x, bias: (with_bias(x, bias), bias), _with_bias_backward
 
 @jax.custom_vjp
 def _rounded_dense(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """x [n, i] times the kernel [i, o], rounded to the type of x; the kernel's gradient is not, nor
-    are its sums."""
+    """x [n, i] times a kernel [i, o], rounded to the type of x; the kernel's gradient is not."""
     return x @ kernel.astype(x.dtype)
 
 
@@ -189,26 +165,20 @@ def _rounded_dense_backward(
     saved: tuple[jax.Array, jax.Array], grad: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, kernel = saved
-    return grad @ kernel.astype(x.dtype).T, jnp.matmul(
-        x.T, grad, preferred_element_type=kernel.dtype
-    )
+    kernel_gradient = jnp.matmul(x.T, grad, preferred_element_type=kernel.dtype)
+    return grad @ kernel.astype(x.dtype).T, kernel_gradient
 
 
-_rounded_dense.defvjp(
-    lambda x, kernel: (_rounded_dense(x, kernel), (x, kernel)), _rounded_dense_backward
-)
+_rounded_dense.defvjp(lambda x, k: (_rounded_dense(x, k), (x, k)), _rounded_dense_backward)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _standardized(x: jax.Array, epsilon: float) -> jax.Array:
-    """(x - mean) / sqrt(variance + epsilon) over the last axis, with the variance in a second
-    pass."""
+    """(x - mean) / sqrt(variance + epsilon) over the last axis, in two passes."""
     return _standardized_forward(x, epsilon)[0]
 
 
-def _standardized_forward(
-    x: jax.Array, epsilon: float
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+def _standardized_forward(x: jax.Array, epsilon: float) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     centred = x - x.mean(axis=-1, keepdims=True)
     factor = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + epsilon)
     return centred * factor, (centred * factor, factor)
@@ -218,10 +188,8 @@ def _standardized_backward(
     epsilon: float, saved: tuple[jax.Array, jax.Array], grad: jax.Array
 ) -> tuple[jax.Array]:
     y, factor = saved
-    return (
-        factor
-        * (grad - grad.mean(axis=-1, keepdims=True) - y * (grad * y).mean(axis=-1, keepdims=True)),
-    )
+    mean, along = (x.mean(axis=-1, keepdims=True) for x in (grad, grad * y))
+    return (factor * (grad - mean - y * along),)
 
 
 _standardized.defvjp(_standardized_forward, _standardized_backward)
@@ -232,7 +200,7 @@ class LayerNorm(nn.Module):
 
     epsilon: float = 1e-5
     affine: bool = True
-    dtype: Dtype | None = None  # of the result; None: as the input
+    dtype: Dtype | None = None  # the result's; None: the input's
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -275,18 +243,16 @@ def attention_weights(
 
 
 def attend(weights: jax.Array, values: jax.Array) -> jax.Array:
-    """Weighted sums of values: weights [..., heads, N, M], values [..., M, heads, d] -> [..., N,
-    heads * d]."""
+    """Sums of values [..., M, heads, d] with weights [..., heads, N, M] -> [..., N, heads * d]."""
     mixed = product("...hnm,...mhd->...nhd", weights.astype(values.dtype), values)
     return mixed.reshape(*mixed.shape[:-2], -1)
 
 
 def attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
-    """Scaled dot-product attention, softmax(q k^T / sqrt(d)) v, of every head: float [..., N, heads
-    * d].
+    """Scaled dot-product attention, softmax(q k^T / sqrt(d)) v, of every head.
 
-    Queries are float [..., N, heads, d], keys and values [..., M, heads, d]. On NVIDIA GPUs,
-    cuDNN's flash attention computes it in bfloat16, which never stores the N x M weights.
+    Queries float [..., N, heads, d], keys and values [..., M, heads, d] -> [..., N, heads * d]. On
+    NVIDIA GPUs, cuDNN's flash attention computes it in bfloat16, without storing N x M weights.
     """
 
     def plain(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
@@ -295,13 +261,8 @@ def attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Arr
     width = queries.shape[-1]
     # Whether JAX can compile for NVIDIA GPUs; this machine need not have one.
     has_cudnn = any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
-    if (
-        queries.dtype != jnp.bfloat16
-        or queries.ndim != 4
-        or width % 8
-        or width > 128
-        or not has_cudnn
-    ):
+    fits = queries.dtype == jnp.bfloat16 and queries.ndim == 4 and width % 8 == 0 and width <= 128
+    if not (fits and has_cudnn):
         return plain(queries, keys, values)
     return jax.lax.platform_dependent(queries, keys, values, cuda=_flash_attention, default=plain)
 
@@ -312,19 +273,17 @@ def _flash_attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> 
     def even(x: jax.Array) -> jax.Array:  # as cuDNN's gradient demands
         return jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0)))
 
-    lengths = [jnp.full(count, x.shape[1], jnp.int32) for x in (queries, keys)]
-    mixed = jax.nn.dot_product_attention(
-        *map(even, (queries, keys, values)),
-        query_seq_lengths=lengths[0],
-        key_value_seq_lengths=lengths[1],
-        implementation="cudnn",
-    )
+    arrays = map(even, (queries, keys, values))
+    lengths: dict[str, Any] = {
+        "query_seq_lengths": jnp.full(count, tokens, jnp.int32),
+        "key_value_seq_lengths": jnp.full(count, keys.shape[1], jnp.int32),
+    }
+    mixed = jax.nn.dot_product_attention(*arrays, **lengths, implementation="cudnn")
     return mixed[:, :tokens].reshape(count, tokens, -1)
 
 
 def global_pool(features: jax.Array, kind: Pooling) -> jax.Array:
-    """Global pooling of a feature map [B, h, w, K] -> [B, K], in at least float32; "avg+max" is the
-    sum of both."""
+    """Global pooling of a map [B, h, w, K] -> [B, K], in at least float32; "avg+max" adds both."""
     features = at_least_float32(features)
     average = features.mean(axis=(1, 2))
     if kind == "avg":
@@ -340,8 +299,7 @@ def global_pool(features: jax.Array, kind: Pooling) -> jax.Array:
 
 def _overhang(size: int, window: int, stride: int, padding: int, ceil: bool) -> int:
     """Padding after the last row, more than `padding` where PyTorch's ceil mode adds a window."""
-    # PyTorch drops a window that would start beyond the image; none does, as here stride + padding
-    # <= window.
+    # PyTorch drops windows that start beyond the image; here, stride + padding <= window.
     if not ceil:
         return padding
     windows = -(-(size + 2 * padding - window) // stride) + 1
@@ -349,8 +307,7 @@ def _overhang(size: int, window: int, stride: int, padding: int, ceil: bool) -> 
 
 
 class MaxPool(nn.Module):
-    """Max pooling, padded with -inf; `ceil` lets the last window hang over the edge like PyTorch's
-    `ceil_mode`."""
+    """Max pooling, padded with -inf; `ceil` is PyTorch's `ceil_mode`."""
 
     window: int
     stride: int
@@ -360,34 +317,26 @@ class MaxPool(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """float [B, H, W, C] -> float [B, H', W', C]."""
-        pads = [
-            (self.padding, _overhang(n, self.window, self.stride, self.padding, self.ceil))
-            for n in x.shape[1:3]
-        ]
-        window, strides, (rows, columns) = (
-            (self.window, self.window),
-            (self.stride, self.stride),
-            pads,
-        )
+        sizes = self.window, self.stride, self.padding
+        rows, columns = ((self.padding, _overhang(n, *sizes, self.ceil)) for n in x.shape[1:3])
+        window, strides, pads = (self.window,) * 2, (self.stride,) * 2, (rows, columns)
         plain = partial(nn.max_pool, window_shape=window, strides=strides, padding=pads)
         if is_plain():
             return plain(x)
-        on_cpu = partial(_max_of_shifts, window, strides, (rows, columns))
+        on_cpu = partial(_max_of_shifts, window, strides, pads)
         return jax.lax.platform_dependent(x, cpu=on_cpu, default=plain)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _max_of_shifts(window: Pair, strides: Pair, padding: Padding, x: jax.Array) -> jax.Array:
-    """Max pooling by comparing shifted images, on CPUs several times as fast as XLA's with its
-    gradient."""
+    """Max pooling by comparing shifted images: on CPUs several times as fast as XLA's."""
     return _max_forward(window, strides, padding, x)[0]
 
 
 def _max_forward(
     window: Pair, strides: Pair, padding: Padding, x: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """The maxima of all windows; saved are the cells of the windows, counted row by row, where they
-    are first."""
+    """The maxima of all windows; saves the cells, counted row by row, where they occur first."""
     padded = jnp.pad(x, ((0, 0), *padding, (0, 0)), constant_values=-jnp.inf)
     maxima, *others = shifts(jax.lax.optimization_barrier(padded), window, strides)
     cells = jnp.zeros(maxima.shape, jnp.int8)
@@ -398,11 +347,7 @@ def _max_forward(
 
 
 def _max_backward(
-    window: Pair,
-    strides: Pair,
-    padding: Padding,
-    saved: tuple[jax.Array, jax.Array],
-    grad: jax.Array,
+    window: Pair, strides: Pair, padding: Padding, saved: tuple[jax.Array, ...], grad: jax.Array
 ) -> tuple[jax.Array]:
     cells, none = saved
 
@@ -428,8 +373,7 @@ class AveragePool(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth (Huang et al., ECCV 2016): drops a residual branch for whole samples and
-    rescales the others.
+    """Stochastic depth (Huang et al., 2016): drops a branch for whole samples, rescales others.
 
     Does nothing unless `apply` gets a key named "drop_path".
     """
@@ -441,14 +385,11 @@ class DropPath(nn.Module):
         """float [B, ...] -> the same shape."""
         if self.rate == 0.0 or not self.has_rng("drop_path"):
             return x
-        keep = 1.0 - self.rate
-        kept = jax.random.bernoulli(
-            self.make_rng("drop_path"), keep, (x.shape[0],) + (1,) * (x.ndim - 1)
-        )
+        keep, shape = 1.0 - self.rate, (x.shape[0],) + (1,) * (x.ndim - 1)
+        kept = jax.random.bernoulli(self.make_rng("drop_path"), keep, shape)
         return jnp.where(kept, x / keep, jnp.zeros((), x.dtype))
 
 
 def compute_dtype(name: Literal["float32", "bfloat16"]) -> Dtype | None:
-    """The `dtype` of layers for a configuration's "float32" or "bfloat16"; None keeps the type of
-    its inputs."""
+    """The `dtype` of layers for the option of this name; None keeps the type of the inputs."""
     return jnp.bfloat16 if name == "bfloat16" else None

@@ -1,5 +1,4 @@
-"""SegFormer: simple and efficient design for semantic segmentation with transformers (Xie et al.,
-NeurIPS 2021).
+"""SegFormer: semantic segmentation with transformers (Xie et al., NeurIPS 2021).
 
 Its encoder, the Mix Transformer (MiT): four stages with overlapping patches, attention with keys
 and values from a downsampled map, and a 3x3 depthwise convolution in the MLP instead of positional
@@ -12,6 +11,7 @@ biases 0.
 """
 
 import re
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -44,18 +44,15 @@ class Config(contract.Config):
     depths: Stages = (2, 2, 2, 2)  # blocks of each stage
     widths: Stages = (64, 128, 320, 512)  # channels of each stage
     heads: Stages = (1, 2, 5, 8)  # of the attention
-    drop_path: DropRate = (
-        0.1  # rate of stochastic depth in the last block; increases linearly from 0 in the first
-    )
+    # Rate of stochastic depth in the last block; increases linearly from 0 in the first.
+    drop_path: DropRate = 0.1
 
     def __post_init__(self) -> None:
-        divisible = all(
-            width % heads == 0 for width, heads in zip(self.widths, self.heads, strict=True)
-        )
+        divisible = not any(w % h for w, h in zip(self.widths, self.heads, strict=True))
         require(divisible, "widths", self.widths, f"must be multiples of heads={self.heads}")
 
 
-REDUCTIONS = (8, 4, 2, 1)  # downsampling of the map for keys and values, of each stage
+REDUCTIONS = (8, 4, 2, 1)  # downsampling of the map for keys and values in each stage
 OUTER = 1e-6  # epsilon of the norms before attention and MLP and at the end of each stage
 INNER = 1e-5  # epsilon of the norms inside patch embedding and attention
 
@@ -74,9 +71,8 @@ class Attention(nn.Module):
         batch, height, width, channels = x.shape
         queries = transformer_dense(channels, dtype=dtype, name="q")(x)
         if self.reduction > 1:
-            x = Conv(
-                channels, self.reduction, self.reduction, use_bias=True, dtype=dtype, name="sr"
-            )(x)
+            downsample = partial(Conv, use_bias=True, dtype=dtype, name="sr")
+            x = downsample(channels, self.reduction, self.reduction)(x)
             x = LayerNorm(INNER, dtype=dtype, name="norm")(x)
         keys_values = transformer_dense(2 * channels, dtype=dtype, name="kv")(x)
         keys_values = keys_values.reshape(batch, -1, 2, self.heads, channels // self.heads)
@@ -95,16 +91,10 @@ class Mlp(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """float [B, H, W, C] -> float [B, H, W, C]."""
         dtype, channels = compute_dtype(self.config.dtype), x.shape[-1]
-        y = transformer_dense(4 * channels, dtype=dtype, name="fc1")(x)
-        y = Conv(
-            4 * channels,
-            3,
-            padding=1,
-            use_bias=True,
-            groups=4 * channels,
-            dtype=dtype,
-            name="dwconv",
-        )(y)
+        inside = 4 * channels
+        y = transformer_dense(inside, dtype=dtype, name="fc1")(x)
+        depthwise = partial(Conv, use_bias=True, groups=inside, dtype=dtype, name="dwconv")
+        y = depthwise(inside, 3, padding=1)(y)
         return transformer_dense(channels, dtype=dtype, name="fc2")(nn.gelu(y, approximate=False))
 
 
@@ -121,9 +111,8 @@ class Block(nn.Module):
         """float [B, H, W, C] -> float [B, H, W, C]."""
         dtype = compute_dtype(self.config.dtype)
         y = LayerNorm(OUTER, dtype=dtype, name="norm1")(x)
-        x = x + DropPath(self.drop_path)(
-            Attention(self.config, self.heads, self.reduction, name="attn")(y)
-        )
+        y = Attention(self.config, self.heads, self.reduction, name="attn")(y)
+        x = x + DropPath(self.drop_path)(y)
         y = LayerNorm(OUTER, dtype=dtype, name="norm2")(x)
         return x + DropPath(self.drop_path)(Mlp(self.config, name="mlp")(y))
 
@@ -140,16 +129,8 @@ class PatchEmbed(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """float [B, H, W, C] -> float [B, ceil(H/stride), ceil(W/stride), channels]."""
         dtype = compute_dtype(self.config.dtype)
-        padding = self.size // 2
-        x = Conv(
-            self.channels,
-            self.size,
-            self.stride,
-            padding=padding,
-            use_bias=True,
-            dtype=dtype,
-            name="proj",
-        )(x)
+        project = partial(Conv, use_bias=True, dtype=dtype, name="proj")
+        x = project(self.channels, self.size, self.stride, self.size // 2)(x)
         return LayerNorm(INNER, dtype=dtype, name="norm")(x)
 
 
@@ -174,9 +155,8 @@ class MixTransformer(nn.Module):
                 name = f"stage{stage + 1}_block{index}"
                 x = block(config, config.heads[stage], REDUCTIONS[stage], rate, name=name)(x)
                 position += 1
-            x = LayerNorm(OUTER, dtype=compute_dtype(config.dtype), name=f"stage{stage + 1}_norm")(
-                x
-            )
+            dtype = compute_dtype(config.dtype)
+            x = LayerNorm(OUTER, dtype=dtype, name=f"stage{stage + 1}_norm")(x)
         return x
 
 

@@ -28,21 +28,14 @@ class Config(ConvolutionalConfig):
     """Options of a residual network; the defaults are ResNet-50."""
 
     name: str = "resnet"
-    block: Literal["basic", "bottleneck"] = (
-        "bottleneck"  # basic: two 3x3 convolutions; bottleneck: 1x1, 3x3, 1x1
-    )
+    # basic: two 3x3 convolutions; bottleneck: 1x1, 3x3, 1x1.
+    block: Literal["basic", "bottleneck"] = "bottleneck"
     depths: Annotated[tuple[PositiveInt, ...], NonEmpty] = (3, 4, 6, 3)  # blocks of each stage
-    widths: tuple[PositiveInt, ...] = (
-        64,
-        128,
-        256,
-        512,
-    )  # of each stage; bottlenecks output 4 times as many channels
-    stem: Literal["imagenet", "small"] = (
-        "imagenet"  # small: 3x3, stride 1, no max pooling, for tiny images
-    )
-    # Updates of the stages' running statistics per step; 2 where PyTorch computes the stages twice
-    # (checkpointing).
+    # Channels of each stage; bottlenecks output 4 times as many.
+    widths: tuple[PositiveInt, ...] = (64, 128, 256, 512)
+    # small: 3x3, stride 1, no max pooling, for tiny images.
+    stem: Literal["imagenet", "small"] = "imagenet"
+    # Updates of the stages' running statistics per step; 2 with checkpointing in PyTorch.
     stage_bn_updates: PositiveInt = 1
 
     def __post_init__(self) -> None:
@@ -61,8 +54,7 @@ EXPANSION = {"basic": 1, "bottleneck": 4}  # channels of a block's output, divid
 
 
 class Block(nn.Module):
-    """relu(x + f(x)), where f is two 3x3 convolutions, or 1x1, 3x3, 1x1 in a bottleneck, each with
-    batch norm."""
+    """relu(x + f(x)); f is two 3x3 convolutions, or a bottleneck 1x1, 3x3, 1x1, with batch norm."""
 
     config: Config
     width: int
@@ -120,10 +112,8 @@ def build(config: Config) -> Backbone:
 
 def torch_module(modules: tuple[str, ...]) -> str:
     """The name of a module in torchvision."""
-    joined = ".".join(modules)
-    return dotted(
-        joined.replace("downsample_conv", "downsample.0").replace("downsample_bn", "downsample.1")
-    )
+    joined = ".".join(modules).replace("downsample_conv", "downsample.0")
+    return dotted(joined.replace("downsample_bn", "downsample.1"))
 
 
 def read(tensors: StateDict) -> Network:

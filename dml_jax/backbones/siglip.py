@@ -22,18 +22,15 @@ from dml_jax.config.fields import PositiveInt, section
 
 @section
 class Config(vit.Config):
-    """Options of a SigLIP image tower, a vision transformer with other weights; the defaults are
-    ViT-B/16."""
+    """Options of a SigLIP image tower, a vision transformer; the defaults are ViT-B/16."""
 
     name: str = "siglip"
-    summary: Literal["token", "attention"] = (
-        "attention"  # a class token, or attention pooling of the patches
-    )
+    # A class token, or attention pooling of the patches.
+    summary: Literal["token", "attention"] = "attention"
     width: PositiveInt = 768  # channels
     heads: PositiveInt = 12  # of the attention
-    mlp: Literal["gelu", "gelu_tanh", "swiglu"] = (
-        "gelu_tanh"  # gelu_tanh: approximate; swiglu: gated
-    )
+    # gelu_tanh: approximate; swiglu: gated.
+    mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu_tanh"
 
 
 build, torch_module = vit.build, vit.torch_module
@@ -53,7 +50,7 @@ UNSEEN = vit.UNSEEN
 
 
 def read(interpolation: Interpolation, tensors: StateDict) -> Network:
-    """The image tower with these tensors, with the interpolation of positions in their library."""
+    """The image tower with these tensors."""
     sizes, hidden = transformer_sizes(tensors), length(tensors, "blocks.0.mlp.fc1.bias")
     width = sizes["width"]
     cells = length(tensors, "pos_embed") // width
@@ -67,7 +64,7 @@ def read(interpolation: Interpolation, tensors: StateDict) -> Network:
     return Network(config, round(cells**0.5) * config.patch, crop_fraction=1.0)
 
 
-# Of transformers; the authors' files in this layout also hold the text tower.
+# The names in transformers; the authors' files in this layout also contain the text tower.
 HUGGING_FACE: tuple[Rule, ...] = (
     (r"^embeddings\.patch_embedding\.", "patch_embed.proj."),
     (r"^embeddings\.position_embedding\.weight", "pos_embed"),

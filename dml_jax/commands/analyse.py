@@ -41,33 +41,20 @@ def figures() -> str:
 def parser() -> cli.Parser:
     flags = cli.Parser((__doc__ or "").replace("  FIGURES", figures()))
     cli.add_model(flags)
-    flags.add_argument(
-        "--compare", metavar="MODEL,MODEL", help="further models, untrained or refined"
-    )
-    flags.add_argument(
-        "--data", metavar="DIRECTORY", help="labelled images: class folders or a prepared data set"
-    )
-    flags.add_argument(
-        "--output",
-        metavar="DIRECTORY",
-        help="write here instead of into the run (default: analysis)",
-    )
-    flags.add_argument("--what", metavar="NAME,NAME", help="analyses (default: all that apply)")
-    flags.add_argument(
-        "--split",
-        choices=(*cli.SPLIT_NAMES, "batch"),
-        default="test",
-        help="default: test; batch: in training",
-    )
-    flags.add_argument(
-        "--batch", type=int, default=0, help="number of the training batch, default 0"
-    )
-    flags.add_argument(
-        "--node", type=int, default=0, help="of attention: image of the batch, by class, default 0"
-    )
-    flags.add_argument(
-        "--classes", metavar="NAME,NAME|N", help="of maps: shown classes, by name or N drawn ones"
-    )
+    for name, metavar, text in (
+        ("compare", "MODEL,MODEL", "further models, untrained or refined"),
+        ("data", "DIRECTORY", "labelled images: class folders or a prepared data set"),
+        ("output", "DIRECTORY", "write here instead of into the run (default: analysis)"),
+        ("what", "NAME,NAME", "analyses (default: all that apply)"),
+        ("classes", "NAME,NAME|N", "classes that maps show, by name, or the number of drawn ones"),
+    ):
+        flags.add_argument(f"--{name}", metavar=metavar, help=text)
+    text = "default: test; batch: in training"
+    flags.add_argument("--split", choices=(*SPLITS, "batch"), default="test", help=text)
+    text = "number of the training batch, default 0"
+    flags.add_argument("--batch", type=int, default=0, help=text)
+    text = "position in the batch, by class, of the image whose attention is shown, default 0"
+    flags.add_argument("--node", type=int, default=0, help=text)
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     return flags
 
@@ -75,6 +62,9 @@ def parser() -> cli.Parser:
 def execute(arguments: list[str]) -> None:
     """Reads the command line, makes the analyses and renews the report."""
     options, overrides = cli.read_with_data(parser(), arguments)
-    from dml_jax.commands import analyse_models
+    from dml_jax import analyses
+    from dml_jax.commands import jax_setup
 
-    analyse_models.analyse(options, overrides)
+    jax_setup.enable_compilation_cache()
+    jax_setup.keep_freed_memory()
+    analyses.analyse(analyses.Request(**vars(options), overrides=overrides))

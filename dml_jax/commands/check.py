@@ -1,5 +1,5 @@
 """Checks a loss, relation, method, backbone, data set, sampler, optimizer, distance, metric or
-test-time step:
+test-time refinement:
 
     dml-jax check mypaper.losses.my_loss [--config.KEY=VALUE …]
 
@@ -9,37 +9,38 @@ what failed, where, and how to fix it; the exit code is then 2. Folders are foun
 the current one and PYTHONPATH.
 """
 
-import inspect
+from __future__ import annotations
+
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from dml_jax.commands import cli, plugins
-from dml_jax.commands.plugins import kind_of
-from dml_jax.errors import ConfigError, printable, suggest
+from dml_jax.commands import cli
+from dml_jax.errors import ConfigError, printable
+from dml_jax.lab import plugins
+
+if TYPE_CHECKING:
+    from dml_jax.lab.conformance import Outcome
 
 
 def execute(arguments: list[str]) -> None:
     """Reads the command line, checks and prints the table."""
     flags = cli.Parser(__doc__)
     flags.add_argument("module", metavar="MODULE", help="import path of a module or function")
-    flags.add_argument(
-        "--kind", choices=plugins.KINDS, help="default: known by its functions and their arguments"
-    )
-    flags.add_argument(
-        "--workdir", metavar="DIRECTORY", help="keeps the runs here; default: they are removed"
-    )
-    flags.add_argument(
-        "--alone", action="store_true", help="only examines it by itself, without training"
-    )
+    kind = "default: known by its functions and their arguments"
+    flags.add_argument("--kind", choices=tuple(plugins.KEYS), help=kind)
+    kept = "keeps the runs here; default: they are removed"
+    flags.add_argument("--workdir", metavar="DIRECTORY", help=kept)
+    alone = "only examines it by itself, without training"
+    flags.add_argument("--alone", action="store_true", help=alone)
     options, overrides = flags.read(arguments)
     sys.path.insert(0, "")
-    named = found(options.module, options.kind)
+    found = plugins.find_plugins(options.module, options.kind)
     from dml_jax.lab import conformance
 
     failed = 0
-    for path, kind in named:
+    for path, kind in found:
         with tempfile.TemporaryDirectory(prefix="dml-jax-check-") as folder:
             directory = None if options.alone else Path(options.workdir or folder)
             outcomes = conformance.check(path, kind, overrides, directory)
@@ -49,42 +50,7 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"{options.module}: {failed} checks failed")
 
 
-def found(path: str, kind: str | None) -> list[tuple[str, str]]:
-    """(import path, kind) of a module, of a function, or of each function in a module that is a
-    plug-in."""
-    from dml_jax.config import modules
-
-    parent, _, name = path.rpartition(".")
-    if parent:
-        modules.import_module("MODULE", path, parent)
-    named = getattr(sys.modules.get(parent), name, None)
-    if named is None and parent and not hasattr(sys.modules[parent], "__path__"):
-        raise ConfigError(
-            f"{path}: {parent} has no {name}; {suggest(name, vars(sys.modules[parent]))}"
-        )
-    functions = {path: named}
-    if named is None or inspect.ismodule(named):
-        modules.import_module("MODULE", path, path)
-        module = sys.modules[path]
-        if whole := kind or kind_of(module):
-            return [(path, whole)]
-        own = {key: f for key, f in vars(module).items() if getattr(f, "__module__", None) == path}
-        functions = {f"{path}.{key}": f for key, f in own.items() if not key.startswith("_")}
-    kinds = {key: kind or kind_of(f) for key, f in functions.items() if inspect.isfunction(f)}
-    if not any(kinds.values()):
-        calls = "; ".join(f"{name} {kind.call}" for name, kind in plugins.FUNCTIONS.items())
-        raise ConfigError(
-            f"{path}: is no plug-in; a module defines build or load, or functions, which are "
-            "known by "
-            "the "
-            "names "
-            "of "
-            f"their arguments ({calls}); give --kind"
-        )
-    return [(key, of) for key, of in kinds.items() if of]
-
-
-def print_table(title: str, outcomes: list[Any]) -> None:
+def print_table(title: str, outcomes: list[Outcome]) -> None:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
@@ -96,10 +62,8 @@ def print_table(title: str, outcomes: list[Any]) -> None:
         table.add_column(heading, overflow="fold")
     for one in outcomes:
         cells = (one.check, one.result, one.text, one.where, one.remedy)
-        table.add_row(
-            *(escape(printable(cell)) for cell in cells),
-            style="red" if one.result == "failed" else "",
-        )
+        style = "red" if one.result == "failed" else ""
+        table.add_row(*(escape(printable(cell)) for cell in cells), style=style)
     console = Console().rich
     if not console.is_terminal:
         console.width = 160

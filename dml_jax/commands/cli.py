@@ -9,12 +9,15 @@ import select
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from dml_jax.errors import ConfigError, exit_code_of, message_of, printable, suggest
+from dml_jax.errors import choices as choices
+from dml_jax.errors import refuse as refuse
+from dml_jax.errors import require as require
 from dml_jax.files import expand_path
 
 T = TypeVar("T")
@@ -27,16 +30,11 @@ TRUST_CODE = (
 MODELS = "the work directory of a run, a directory of converted weights, or lite0"
 SPLITS = (
     "folders that are splits; auto: those named like some, classes: these are ignored, none: they "
-    "are classes, "
-    "or "
-    "the "
-    "names of three, e.g. train:valid:test"
+    "are classes, or the names of three, e.g. train:valid:test"
 )
 SESSION = (
-    "photographs taken together, which are left out together: by EXIF date, folder in the "
-    "class, name "
-    "or "
-    "column"
+    "photographs taken together, which are left out together: by EXIF date, folder in the class, "
+    "name or column"
 )
 
 
@@ -116,17 +114,6 @@ def of_methods(part: str) -> list[Path]:
     return sorted(Path(__file__).parents[1].glob(f"methods/*/{part}.py"))
 
 
-def refuse(problems: Iterable[str]) -> None:
-    """Raises ConfigError with the first of the problems, if there is one."""
-    for problem in problems:
-        raise ConfigError(problem)
-
-
-def require(condition: object, problem: str) -> None:
-    """Raises ConfigError unless a condition holds."""
-    refuse([] if condition else [problem])
-
-
 def add_engine(flags: Parser) -> None:
     """Adds the options for the place of the computation."""
     flags.add_argument(
@@ -177,10 +164,8 @@ def add_model(
         flags.add_argument("--scales", metavar="S,S,…", type=scales, default=(1.0,), help=text)
     if runtime:
         text = (
-            "onnxruntime is faster on CPUs; default: onnxruntime if the graph of the model is "
-            "in the cache, "
-            "else "
-            "jax"
+            "onnxruntime is faster on CPUs; default: onnxruntime if the graph of the model is in "
+            "the cache, else jax"
         )
         flags.add_argument("--runtime", choices=("jax", "onnxruntime"), help=text)
 
@@ -199,18 +184,6 @@ def file_to_write(option: str, path: str) -> Path:
     usable = file.parent.is_dir() and not file.is_dir()
     require(usable, f"{option}={path}: must be a file in an existing directory")
     return file
-
-
-def choices(option: str, text: str, known: Collection[str]) -> tuple[str, ...]:
-    """The names, separated by commas, of an option, without duplicates; raises ConfigError for an
-    unknown one."""
-    names = tuple(dict.fromkeys(text.split(",")))
-    refuse(
-        f"{option}={text}: there is no {name!r}; {suggest(name, known)}"
-        for name in names
-        if name not in known
-    )
-    return names
 
 
 def numbers(

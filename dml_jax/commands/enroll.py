@@ -96,7 +96,7 @@ def execute(arguments: list[str]) -> None:
     model = jax_setup.load(options)
     taken: dict[Path, str] = {}
     for folders in (classes, others, labelled):
-        taken |= sessions.of_classes(folders, options.session)
+        taken |= sessions.by_file(folders, options.session)
     rate, on_bad = options.false_accept_rate, warn if options.skip_bad else None
     if options.list:
         index = Index.load(model, path)

@@ -29,12 +29,12 @@ def execute(arguments: list[str]) -> None:
     flags.add_argument("--split", choices=cli.SPLIT_NAMES, default="test", help="default: test")
     flags.add_argument("--port", type=int, default=8001, help="default 8001; 0 for any free one")
     options, overrides = cli.read_with_data(flags, arguments)
-    from dml_jax.analysis import stored_config
+    from dml_jax import analyses
 
     config = None
     if not options.data:
         trust_code = options.trust_code
-        config, _ = stored_config.read(options.model, overrides, trust_code=trust_code)
+        config, _ = analyses.run_config(options.model, overrides, trust_code=trust_code)
     cli.check_installed("explore", "uvicorn", cli.SERVER_PACKAGES)
     from dml_jax.data import formats
     from dml_jax.data.split import hold_out

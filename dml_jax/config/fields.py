@@ -1,5 +1,4 @@
-"""Sections of a configuration: frozen dataclasses with rules that are declared at the field and
-checked by pydantic.
+"""Sections of a configuration: frozen dataclasses whose fields declare rules.
 
     @section
     class Config:
@@ -28,7 +27,7 @@ from dml_jax.errors import ConfigError, suggest
 T = TypeVar("T")
 Values: TypeAlias = Mapping[str, Any] | ConfigDict  # nested
 
-LIMIT = 2**31  # of whole numbers: sizes and steps are 32-bit integers in JAX
+LIMIT = 2**31  # sizes and steps are 32-bit integers in JAX
 PositiveInt = Annotated[int, Gt(0), Lt(LIMIT)]
 NonNegativeInt = Annotated[int, Ge(0), Lt(LIMIT)]
 AtLeastTwo = Annotated[int, Ge(2), Lt(LIMIT)]
@@ -39,14 +38,14 @@ Probability = Annotated[float, Ge(0), Le(1)]
 Fraction = Annotated[float, Ge(0), Lt(1)]  # 1 excluded
 NonEmpty = MinLen(1)
 Dtype = Literal["float32", "bfloat16"]
-HEAD = "head."  # prefix of the keys of the second section of the type `Train`
+HEAD = "head."  # prefix of the keys of the second section with the type `Train`
 Config = TypeVar("Config")
 IMPORT_PATH = "an import path"
 
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """The rule of text that is a name of this package or the import path of a function."""
+    """The rule for text that is a name in this package or the import path of a function."""
 
     names: tuple[str, ...]
 
@@ -60,18 +59,16 @@ class Named:
 
 
 class Effect(enum.Enum):
-    """What another value of an option changes at most; stated in its annotation, or in that of its
-    section.
+    """The most that an option can change, stated in its annotation or in that of its section.
 
-        k: Annotated[PositiveInt, Effect.NONE] = 10  # neighbours, of the results only
+        k: Annotated[PositiveInt, Effect.NONE] = 10  # neighbours in the results
 
-    An option without it is taken to change the trained model: a run is only resumed with the same
-    value.
+    An option without it changes the trained model: a run is only resumed with the same value.
     """
 
-    NONE = "no model"  # but logs, speed, or what is measured in the end
+    NONE = "no model"  # only logs, speed, or what is measured at the end
     SELECTION = "which model is selected"  # unless train.select is "last"
-    # So also the selection; `evaluation.readings` may set such options.
+    # Also changes the selection; `evaluation.readings` may set such options.
     EMBEDDING = "the embedding of a trained model"
 
 
@@ -84,26 +81,21 @@ class Mark(enum.Enum):
 
 
 def require(condition: bool, key: str, value: Any, rule: str) -> None:
-    """Raises ValueError unless `condition` holds; for `__post_init__`, with the key relative to the
-    section."""
+    """Raises ValueError unless `condition` holds; the key is relative to the section."""
     if not condition:
         raise ValueError(f"{key}={value!r}: {rule}")
 
 
 def with_precision(backbone: Any, dtype: str | None) -> Any:
-    """A network with another `dtype` of its activations; one without this option computes as
-    before."""
-    return (
-        dataclasses.replace(backbone, dtype=dtype)
-        if dtype and hasattr(backbone, "dtype")
-        else backbone
-    )
+    """A network with another `dtype` of its activations, if it has this option."""
+    if dtype and hasattr(backbone, "dtype"):
+        return dataclasses.replace(backbone, dtype=dtype)
+    return backbone
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def section(cls: type[T]) -> type[T]:
-    """Makes a class a frozen dataclass that validates types and rules, and raises ConfigError when
-    constructed."""
+    """Makes a class a frozen dataclass that raises ConfigError for invalid values."""
     config = pydantic.ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     made: Any = pydantic.dataclasses.dataclass(cls, frozen=True, config=config)
     validated = made.__init__
@@ -128,44 +120,34 @@ def validate(kind: type[T], values: Values, path: str = "") -> T:
     """
     nested = values.to_dict() if isinstance(values, ConfigDict) else values
     try:
-        # JSON has no tuples and no classes, so that strict validation accepts lists and mappings in
-        # their place.
+        # JSON has no tuples or classes, so strict validation accepts lists and mappings instead.
         return pydantic.TypeAdapter(kind).validate_json(json.dumps(nested))
     except pydantic.ValidationError as error:
-        raise ConfigError(
-            _message(error, path, [*flatten(values, f"{path}." if path else ""), *keys(kind, path)])
-        ) from None
+        known = [*flatten(values, f"{path}." if path else ""), *keys(kind, path)]
+        raise ConfigError(_message(error, path, known)) from None
 
 
 def _message(problems: pydantic.ValidationError, path: str, known: list[str]) -> str:
-    """One sentence for the first of pydantic's errors, unknown keys before others: key, value,
-    rule, remedy."""
-    errors = problems.errors(include_url=False)
-    error = min(
-        errors, key=lambda e: e["type"] not in ("unexpected_keyword_argument", "extra_forbidden")
-    )
-    places = [
-        part
-        for part in error["loc"]
-        if not (isinstance(part, str) and part.startswith(("tuple[", "dict[")))
-    ]
+    """One sentence for the first of pydantic's errors: key, value, rule and remedy."""
+    unknown = ("unexpected_keyword_argument", "extra_forbidden")
+    error = min(problems.errors(include_url=False), key=lambda e: e["type"] not in unknown)
+    places = [part for part in error["loc"] if not str(part).startswith(("tuple[", "dict["))]
+    whole = path  # the key without a last index
     key = path
     for place in places:
+        whole = key
         key += f"[{place}]" if isinstance(place, int) else f".{place}" if key else str(place)
-    value, context = error["input"], error.get("ctx", {})
-    match error["type"]:
-        case "unexpected_keyword_argument" | "extra_forbidden":
-            return f"{key}: there is no such key; {suggest(key, [k for k in known if k != key])}"
-        case "missing" | "missing_argument" | "too_long" if error[
-            "type"
-        ] == "too_long" or isinstance(places[-1], int):
-            return (
-                f"{key.removesuffix(f'[{places[-1]}]')}={value!r}: has the wrong number of values"
-            )
-        case "missing" | "missing_argument":
-            return f"{key}: missing, and it has no default"
-        case "value_error":
-            return f"{key}.{context['error']}" if key else str(context["error"])
+    kind, value = error["type"], error["input"]
+    missing = kind in ("missing", "missing_argument")
+    if kind in unknown:
+        return f"{key}: there is no such key; {suggest(key, [k for k in known if k != key])}"
+    if kind == "too_long" or (missing and isinstance(places[-1], int)):
+        return f"{whole if missing else key}={value!r}: has the wrong number of values"
+    if missing:
+        return f"{key}: missing, and it has no default"
+    if kind == "value_error":
+        problem = str(error["ctx"]["error"])
+        return f"{key}.{problem}" if key else problem
     return f"{key}={value!r}: {error['msg'].replace('Input should', 'must')}"
 
 
@@ -173,10 +155,9 @@ def keys(kind: type, path: str = "") -> Iterator[str]:
     """The dotted keys of a section and of the sections in it."""
     for field in dataclasses.fields(kind):
         key = f"{path}.{field.name}" if path else field.name
-        if isinstance(kept := _bare(_hints(kind)[field.name]), type) and dataclasses.is_dataclass(
-            kept
-        ):
-            yield from keys(kept, key)
+        hint = _bare(_hints(kind)[field.name])
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            yield from keys(hint, key)
         else:
             yield key
 
@@ -193,8 +174,7 @@ def flatten(values: Values, prefix: str = "") -> dict[str, Any]:
 
 
 def declared(kind: Any, key: str) -> list[Any]:
-    """What annotations state about the option at a dotted key below a section's type: of sections
-    first, its own last.
+    """What annotations state about a dotted key below a section's type, outer sections first.
 
     Keys that the type does not have add nothing.
     """
@@ -203,9 +183,8 @@ def declared(kind: Any, key: str) -> list[Any]:
         if typing.get_origin(kind) is dict:
             kind = get_args(kind)[1]
             continue
-        kind = next(
-            (arg for arg in (kind, *get_args(kind)) if dataclasses.is_dataclass(arg)), None
-        )  # "Section | None"
+        alternatives = (kind, *get_args(kind))  # "Section | None"
+        kind = next((arg for arg in alternatives if dataclasses.is_dataclass(arg)), None)
         if kind is None or part not in _hints(kind):
             break
         found += _stated(_hints(kind)[part])
@@ -214,7 +193,7 @@ def declared(kind: Any, key: str) -> list[Any]:
 
 
 def effect(kind: Any, key: str) -> Effect | None:
-    """The `Effect` that is declared for an option; None for one that changes the trained model."""
+    """The declared `Effect` of an option; None for one that changes the trained model."""
     return next((mark for mark in reversed(declared(kind, key)) if isinstance(mark, Effect)), None)
 
 
@@ -241,26 +220,22 @@ def _stated(hint: Any) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """Condition under which an option takes effect; where it does not hold, the option takes its
-    default."""
+    """Condition under which an option takes effect; otherwise it takes its default."""
 
     what: str  # completes "has no effect without"
-    holds: Callable[[Any], Any]  # of the whole configuration
+    holds: Callable[[Any], Any]  # takes the whole configuration
 
 
 @dataclasses.dataclass(frozen=True)
 class Doubt:
-    """A rule across sections that a value may break in a file, with a warning, but not on the
-    command line."""
+    """A rule across sections; a file that breaks it gets a warning, the command line an error."""
 
-    problem: Callable[
-        [Any], str
-    ]  # of the whole configuration: what is wrong, and the remedy; empty if nothing is
+    # From the whole configuration: what is wrong, and the remedy; empty if the rule holds.
+    problem: Callable[[Any], str]
 
 
 def settled(config: Config) -> tuple[Config, list[tuple[str, str]]]:
-    """The configuration with the defaults of all options without effect, and key and message for
-    each of them.
+    """The configuration with defaults for all options without effect; (key, message) for each.
 
     Messages about doubtful values, which stay, come last.
     """
@@ -275,13 +250,10 @@ def settled(config: Config) -> tuple[Config, list[tuple[str, str]]]:
 def _reset(
     value: Any, key: str, config: Any, problems: dict[str, str], doubts: dict[str, str]
 ) -> Any:
-    """A value of a configuration with the defaults of options that have no effect in it, which
-    become problems."""
+    """A value below `key` with defaults for options without effect; fills problems and doubts."""
     if isinstance(value, dict):
-        return {
-            name: _reset(entry, f"{key}.{name}", config, problems, doubts)
-            for name, entry in value.items()
-        }
+        parts = value.items()
+        return {k: _reset(part, f"{key}.{k}", config, problems, doubts) for k, part in parts}
     if not dataclasses.is_dataclass(value):
         return value
     kind: Any = type(value)
@@ -289,14 +261,13 @@ def _reset(
     for field in dataclasses.fields(value):
         old, option = getattr(value, field.name), f"{key}.{field.name}" if key else field.name
         new = _reset(old, option, config, problems, doubts)
-        of_head = option.startswith(HEAD)  # then the rules are about the run of the head
-        seen = dataclasses.replace(config, train=config.head, head=None) if of_head else config
+        in_head = option.startswith(HEAD)  # then the rules are about the training of the head
+        seen = dataclasses.replace(config, train=config.head, head=None) if in_head else config
         for rule in getattr(_hints(kind)[field.name], "__metadata__", ()):
             if isinstance(rule, Needs) and old != field.default and not rule.holds(seen):
-                what = rule.what.replace("train.", HEAD) if of_head else rule.what
-                problems[option] = (
-                    f"{option}={old!r}: has no effect without {what}; set that, or remove this"
-                )
+                what = rule.what.replace("train.", HEAD) if in_head else rule.what
+                remedy = "set that, or remove this"
+                problems[option] = f"{option}={old!r}: has no effect without {what}; {remedy}"
                 new = field.default
             elif isinstance(rule, Doubt) and (text := rule.problem(seen)):
                 doubts[option] = f"{option}={old!r}: {text}"

@@ -1,4 +1,4 @@
-"""Configuration files: found, executed, and overridden by keys of the command line."""
+"""Finds and runs configuration files, and applies the overrides of the command line."""
 
 import ast
 import sys
@@ -21,7 +21,7 @@ from dml_jax.files import expand_path, read_json
 PROTOCOLS = ("clean", "paper")
 # The authors' protocol for a file that does not state one as PAPER_PROTOCOL.
 AUTHORS = {"train.select": "test", "evaluation.protocol": "paper"}
-PRECISION = {"train.precision": "float32"}  # of every author: their GPUs had nothing less
+PRECISION = {"train.precision": "float32"}  # all authors': their GPUs had nothing less
 
 
 def configs_root() -> Path:
@@ -33,9 +33,10 @@ def configs_root() -> Path:
 
 
 def known_files(option: str) -> dict[str, Path]:
-    """The files of the package that an option can name: configurations; the studies and searches of
-    a paper, in its folder, and those over several papers; or, for `--claims`, the claims of a
-    paper."""
+    """The package's files that an option can name: configurations, studies and searches, or claims.
+
+    Those of one paper have the name of its folder.
+    """
     root = configs_root() / "configs"
     if option == "--study":
         searches = {f"{file.parent.name}/search": file for file in root.glob("*/search.py")}
@@ -47,25 +48,18 @@ def known_files(option: str) -> dict[str, Path]:
 
 
 def find_file(option: str, path: str) -> Path:
-    """A configuration or, with `option="--study"`, a study: the user's own file, or one of the
-    package.
-
-    `path` is without a variant, and for the package e.g. "configs/cars_hist.py" or "cars_hist".
-    """
+    """A user's file, or one of the package, such as "configs/cars_hist.py" or "cars_hist"."""
     file = expand_path(option, path)
     if file.is_file():
         return file
-    known, shown = known_files(option), f"{configs_root()}/"
-    known |= {str(file).removeprefix(shown).removesuffix(".py"): file for file in known.values()}
+    root, known = configs_root(), known_files(option)
+    remedy = f"give a Python file, or one of the package: {', '.join(sorted(known))}"
+    known |= {str(file.relative_to(root).with_suffix("")): file for file in known.values()}
     name = path.removesuffix(".py")
     if name in known:
         return known[name]
-    near = [
-        f"did you mean {str(known[m]).removeprefix(shown)}?"
-        for m in get_close_matches(name, known, 1)
-    ]
-    names = ", ".join(sorted(known_files(option)))
-    remedy = near[0] if near else f"give your own Python file, or one of the package: {names}"
+    if near := get_close_matches(name, known, 1):
+        remedy = f"did you mean {known[near[0]].relative_to(root)}?"
     raise ConfigError(f"{option}={path}: there is no such file; {remedy}")
 
 
@@ -76,14 +70,12 @@ def run_file(option: str, path: str) -> ModuleType:
     module.__file__ = str(file)
     parents = [*file.resolve().parents]
     root = next((parent.parent for parent in parents if parent.name == "configs"), None)
-    # Configuration files import each other as `configs.…`, and the code of a paper lies beside
-    # them.
+    # Configuration files import each other, and those of the package, as `configs.…`; the code of a
+    # paper lies beside them.
     for folder in map(str, (root,) if root else (*parents[1:2], parents[0])):
         if folder not in sys.path:
             sys.path.insert(0, folder)
-    if (
-        shipped := str(configs_root())
-    ) not in sys.path:  # and may import the package's configurations
+    if (shipped := str(configs_root())) not in sys.path:
         sys.path.append(shipped)
     with running(f"{option}={path}"):
         exec(compile(file.read_bytes(), str(file), "exec"), vars(module))
@@ -92,8 +84,7 @@ def run_file(option: str, path: str) -> ModuleType:
 
 @contextmanager
 def running(file: str) -> Iterator[None]:
-    """Turns every error of a user's file into a ConfigError that names it; `file`: option and
-    value."""
+    """Turns every error of a user's file into a ConfigError that begins with `file`."""
     try:
         yield
     except UserError as error:
@@ -111,10 +102,9 @@ def resolved(
     typed: Collection[str] | None = None,
     trust_code: bool = False,
 ) -> Config:
-    """The validated configuration in a file with overrides; arguments and errors as of
-    `load_config` and `resolve`.
+    """The validated configuration in a file with overrides; see `load_config` and `resolve`.
 
-    `typed` are the overrides of the command line; None for all.
+    `typed` are the overrides that the command line contains; None for all.
     """
     values = load_config(path, overrides, protocol, trust_code=trust_code)
     return resolve(values, overrides if typed is None else typed, warn)
@@ -127,131 +117,142 @@ def load_config(
     *,
     trust_code: bool = False,
 ) -> ConfigDict:
-    """The configuration in a file, with overrides applied and the modules imported that it names by
-    import paths.
+    """The configuration in a file, with overrides; imports the modules that it names by path.
 
     Args:
       path: a Python file, FILE:VARIANT, or the `config.json` of a run.
       overrides: by dotted key. Another network or loss starts from its defaults.
-      protocol: "paper" applies the overrides `PAPER_PROTOCOL` of the file, or AUTHORS if it has
-        none.
+      protocol: "paper" applies the file's `PAPER_PROTOCOL`, or AUTHORS if it has none.
       trust_code: also imports the modules that a `config.json` names.
     """
     stored = path.endswith(".json")
-    if stored:
-        values, stated = _stored(path, protocol), None
-    else:
-        module, made = run_variant("--config", path, "get_config")
-        with running(f"--config={path}"):
-            values, stated = ConfigDict(made), getattr(module, "PAPER_PROTOCOL", None)
-    if protocol == "paper":
-        with running(f"--config={path}"):
-            for key, value in {**PRECISION, **(AUTHORS if stated is None else stated)}.items():
-                apply_override(values, key, value)
-        if stated is not None:
-            values.name += "-paper"
-    own_batch_size = flatten(values).get("data.batch_size")
-    network = overrides.get("backbone.name")
-    if network is not None and network != flatten(values).get("backbone.name"):
-        modules.import_code({"backbone": {"name": network}})
-        values.backbone = asdict(
-            modules.module("backbone", network).Config()
-        )  # the defaults of another network
+    values = _stored_values(path, protocol) if stored else _values_of_file(path, protocol)
+    batch_size = flatten(values).get("data.batch_size")
+    _choose_network(values, overrides)
     _choose_options(values, overrides)
     for key, value in overrides.items():
         apply_override(values, key, value)
-    flat = flatten(values)
-    for section in ("head", "train"):
-        if (
-            flat.get(f"{section}.scale_rates", "none") != "none"
-            and flat.get(f"{section}.rates_for_batch") == 0
-        ):
-            values[section].rates_for_batch = own_batch_size
-    weights = flat.get("init_from") or flat.get("backbone.pretrained") != "none"
-    if "backbone.name" in overrides and flat.get("train.groups.backbone.freeze") and not weights:
-        raise ConfigError(
-            f"backbone.name={values.backbone.name!r}: is frozen, so it needs weights; give "
-            "--config.backbone.pretrained or --config.init_from"
-        )
-    for own, other in (
-        ("steps", "epochs"),
-        ("epochs", "steps"),
-    ):  # a new length replaces the one in the file
-        if f"train.{own}" in overrides and f"train.{other}" not in overrides and values.train[own]:
-            values.train[other] = 0
+    _replace_length(values, overrides)
+    _keep_rates(values, batch_size)
+    _check_frozen_network(values, overrides)
     if not same_experiment(values, overrides):
         with values.ignore_type():
-            values.paper = {}  # it is not the experiment of the paper any more
+            values.paper = {}
     modules.import_code(values, overrides if stored and not trust_code else None)
     return values
 
 
-def _stored(path: str, protocol: str | None) -> ConfigDict:
-    """The configuration in a JSON file: the `config.json` of a run, or the configuration alone."""
-    content = read_json(
-        find_file("--config", path), dict[str, Any], "give the config.json of a run", ConfigError
-    )
-    values = content.get("config", content)
-    if not isinstance(values, dict) or "train" not in values:
-        raise ConfigError(f"--config={path}: holds no configuration; give the config.json of a run")
-    if protocol == "clean" and flatten(values).get("evaluation.protocol") == "paper":
-        raise ConfigError(
-            f"--protocol=clean: {path} is of a run under the paper protocol; give its Python file"
-        )
-    with running(f"--config={path}"):  # whatever the keys are called
-        return ConfigDict(values)
+def _values_of_file(path: str, protocol: str | None) -> ConfigDict:
+    module, made = run_variant("--config", path, "get_config")
+    stated = getattr(module, "PAPER_PROTOCOL", None)
+    with running(f"--config={path}"):
+        values = ConfigDict(made)
+        if protocol == "paper":
+            _apply_protocol(values, AUTHORS if stated is None else stated)
+            if stated is not None:
+                values.name += "-paper"
+    return values
+
+
+def _stored_values(path: str, protocol: str | None) -> ConfigDict:
+    """The values in the `config.json` of a run, or in a JSON file with a configuration alone."""
+    remedy = "give the config.json of a run"
+    content = read_json(find_file("--config", path), dict[str, Any], remedy, ConfigError)
+    found = content.get("config", content)
+    if not isinstance(found, dict) or "train" not in found:
+        raise ConfigError(f"--config={path}: contains no configuration; {remedy}")
+    if protocol == "clean" and flatten(found).get("evaluation.protocol") == "paper":
+        problem = "comes from a run under the paper protocol; give its Python file"
+        raise ConfigError(f"--protocol=clean: {path} {problem}")
+    with running(f"--config={path}"):  # keys can have any names
+        values = ConfigDict(found)
+        if protocol == "paper":
+            _apply_protocol(values, AUTHORS)
+    return values
+
+
+def _apply_protocol(values: ConfigDict, stated: Mapping[str, Any]) -> None:
+    for key, value in {**PRECISION, **stated}.items():
+        apply_override(values, key, value)
+
+
+def _choose_network(values: ConfigDict, overrides: Mapping[str, Any]) -> None:
+    """Gives another network the defaults of its options."""
+    name = overrides.get("backbone.name")
+    if name is not None and name != flatten(values).get("backbone.name"):
+        modules.import_code({"backbone": {"name": name}})
+        values.backbone = asdict(modules.module("backbone", name).Config())
+
+
+def _replace_length(values: ConfigDict, overrides: Mapping[str, Any]) -> None:
+    """A length in one unit replaces the file's in the other."""
+    for given, other in (("steps", "epochs"), ("epochs", "steps")):
+        typed = f"train.{given}" in overrides and f"train.{other}" not in overrides
+        if typed and values.train[given]:
+            values.train[other] = 0
+
+
+def _keep_rates(values: ConfigDict, batch_size: Any) -> None:
+    """States the file's batch size, for which its learning rates are given, where rates scale."""
+    flat = flatten(values)
+    for name in ("head", "train"):
+        scaled = flat.get(f"{name}.scale_rates", "none") != "none"
+        if scaled and flat.get(f"{name}.rates_for_batch") == 0:
+            values[name].rates_for_batch = batch_size
+
+
+def _check_frozen_network(values: ConfigDict, overrides: Mapping[str, Any]) -> None:
+    flat = flatten(values)
+    weights = flat.get("init_from") or flat.get("backbone.pretrained") != "none"
+    if "backbone.name" in overrides and flat.get("train.groups.backbone.freeze") and not weights:
+        problem = "is frozen, so it needs weights; give"
+        remedy = "--config.backbone.pretrained or --config.init_from"
+        raise ConfigError(f"backbone.name={flat['backbone.name']!r}: {problem} {remedy}")
 
 
 def run_variant(option: str, path: str, function: str) -> tuple[ModuleType, Any]:
-    """Executes FILE or FILE:VARIANT; returns the module, and the result of its function for the
-    variant."""
+    """Executes FILE or FILE:VARIANT; the module, and what its function returns for the variant."""
     name, colon, variant = path.partition(":")
     module = run_file(option, name)
     variants = getattr(module, "VARIANTS", ())
     if not hasattr(module, function):
         raise ConfigError(f"{option}={path}: has no {function}(), so it cannot be run itself")
     if colon and variant not in variants:
-        near = [f"did you mean {match}? " for match in get_close_matches(variant, variants, 1)]
-        listed = f"{''.join(near)}known: {', '.join(variants)}"
-        known = listed if variants else f"this file has none; give {option}={name}"
-        raise ConfigError(f"{option}={path}: there is no variant {variant!r}; {known}")
+        near = "".join(f"did you mean {m}? " for m in get_close_matches(variant, variants, 1))
+        remedy = f"{near}known: {', '.join(variants)}"
+        remedy = remedy if variants else f"this file has none; give {option}={name}"
+        raise ConfigError(f"{option}={path}: there is no variant {variant!r}; {remedy}")
     with running(f"{option}={path}"):
         return module, getattr(module, function)(*[variant] * bool(colon))
 
 
 def _choose_options(values: ConfigDict, overrides: Mapping[str, Any]) -> None:
-    """Gives a method whose options depend on values, such as its loss, the options of the values
-    that overrides choose.
+    """Gives a method whose options depend on another one, e.g. its loss, those of the new choice.
 
-    New options take their defaults, and those that it does not have any more are removed.
+    New options take their defaults, and options that it no longer has are removed.
     """
-    chosen = {
-        key.removeprefix("method."): value
-        for key, value in overrides.items()
-        if key.startswith("method.")
-    }
+    keys = [key for key in overrides if key.startswith("method.")]
+    chosen = {key.removeprefix("method."): overrides[key] for key in keys}
     name, present = flatten(values).get("method.name"), values.get("method")
     if not chosen or "." in str(name) or not isinstance(present, ConfigDict):
         return
     method, before = modules.module("method", name), None
-    if hasattr(method, "config_type"):
-        modules.import_code({"method": {"name": name, **chosen}})
-        with suppress(ConfigError):  # of a stored configuration, whose code is not trusted
-            before = method.config_type(present)
-        if (kind := method.config_type({**present, **chosen})) is not before:
-            defaults = asdict(kind())
-            values.method = {
-                **defaults,
-                **{key: present[key] for key in defaults if key in {*present} - {*chosen}},
-            }
+    if not hasattr(method, "config_type"):
+        return
+    modules.import_code({"method": {"name": name, **chosen}})
+    with suppress(ConfigError):  # a stored configuration may name code that is not trusted
+        before = method.config_type(present)
+    if (kind := method.config_type({**present, **chosen})) is not before:
+        defaults = asdict(kind())
+        kept = {key: present[key] for key in defaults if key in present and key not in chosen}
+        values.method = {**defaults, **kept}
 
 
 def apply_override(values: ConfigDict, key: str, value: Any) -> None:
-    """Sets a dotted key.
+    """Sets a dotted key; text is parsed as the type of the present value.
 
-    Text is parsed as the type of the present value. Any other value replaces it; a mapping or a
-    dataclass may also be a new section. A new path in `train.groups`, such as backbone/layer1_*,
-    starts as a copy of its group.
+    A mapping or a dataclass may be a new section. A new path in `train.groups`, such as
+    backbone/layer1_*, starts as a copy of its group.
     """
     is_section = is_dataclass(value) or isinstance(value, Mapping)
     *sections, last = key.split(".")
@@ -288,6 +289,5 @@ def _parsed(key: str, text: str, old: Any) -> Any:
     except (KeyError, ValueError, SyntaxError, TypeError):
         wanted = "true or false" if isinstance(old, bool) else f"{type(old).__name__}, e.g. {old!r}"
         raise ConfigError(f"{key}={text}: must be {wanted}") from None
-    raise ConfigError(
-        f"{key}: is a section; set the keys in it one by one: {', '.join(sorted(old or {}))}"
-    )
+    known = ", ".join(sorted(old or {}))
+    raise ConfigError(f"{key}: is a section; set the keys in it one by one: {known}")

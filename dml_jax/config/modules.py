@@ -1,10 +1,8 @@
-"""The modules and functions that a configuration names: data sets, backbones, methods, losses,
-samplers and others.
+"""The modules and functions that a configuration names: data sets, backbones, methods and others.
 
-A name without dots is a module of this package, a name with dots an import path, so that the code
-of a paper needs no place in this package. Only the user's own configuration file or command line
-causes an import (`import_code`); a stored configuration, for example of a model from the hub, can
-name modules that are already imported.
+A name without dots is a module of this package, a name with dots an import path. Only the user's
+configuration file or command line causes an import (`import_code`); a stored configuration, for
+example that of a model from the hub, can name modules that are already imported.
 """
 
 import importlib.util
@@ -20,86 +18,66 @@ from dml_jax.config.fields import Mark, Values, declared, flatten, names_code
 from dml_jax.config.sections import Data, Evaluation, Train
 from dml_jax.errors import ConfigError, UserError, suggest
 
-# Packages, below `dml_jax`, of the modules that `data.name`, `backbone.name` and `method.name`
-# name.
+# Where the modules are that `data.name`, `backbone.name` and `method.name` name, below `dml_jax`.
 MODULES = {"data": "data.formats", "backbone": "backbones", "method": "methods"}
-SECTIONS = {
-    "data": Data,
-    "train": Train,
-    "head": Train,
-    "evaluation": Evaluation,
-}  # those of every configuration
+SECTIONS = {"data": Data, "train": Train, "head": Train, "evaluation": Evaluation}
 # Such a module defines one of these functions.
 ENTRY_POINTS = {"data": ("load", "RECIPE"), "backbone": ("build",), "method": ("build",)}
 
 
 def choices(kind: str) -> list[str]:
-    """The names in this package for `data.name`, `backbone.name` or `method.name`, where `kind` is
-    the section."""
+    """The names in this package for the key `name` of the section `kind`."""
     package = importlib.import_module(f"dml_jax.{MODULES[kind]}")
     names = (found.name for found in pkgutil.iter_modules(package.__path__))
     return sorted(name for name in names if _import(kind, name) is not None)
 
 
 def module(kind: str, name: Any, key: str = "") -> ModuleType:
-    """The module of a data set, backbone or method, by its name in this package or its import
-    path."""
+    """A data set, backbone or method, by its name in this package or its import path."""
     where = f"{key or f'{kind}.name'}={name!r}"
     if isinstance(name, str) and "." in name:
         found = imported(where, name)
-        if not any(hasattr(found, name) for name in ENTRY_POINTS[kind]):
-            raise ConfigError(
-                f"{where}: does not define {ENTRY_POINTS[kind][0]}(); see docs/guides/extend.md"
-            )
+        names = ENTRY_POINTS[kind]
+        if not any(hasattr(found, entry) for entry in names):
+            raise ConfigError(f"{where}: does not define {names[0]}(); see docs/guides/extend.md")
         return found
-    if isinstance(name, str) and name.isidentifier() and (own := _import(kind, name)):
-        return own
+    if isinstance(name, str) and name.isidentifier() and (known := _import(kind, name)):
+        return known
     remedy = _published(str(name)) if kind == "backbone" else ""
     remedy = remedy or suggest(str(name), choices(kind))
     raise ConfigError(f"{where}: unknown {kind.replace('data', 'data set')}; {remedy}")
 
 
 def _published(name: str) -> str:
-    """How to choose a published network, whose name is no module's; empty if there is none of this
-    name."""
+    """How to choose a published network by its authors' name; empty if there is none."""
     for network in choices("backbone"):
-        own = module("backbone", network)
-        if (published := getattr(own, "PUBLISHED", {}).get(name)) is not None:
-            given, usual = flatten(asdict(published)), flatten(asdict(own.Config()))
-            options = "".join(
-                f" --config.backbone.{key}={','.join(map(str, value)) if isinstance(value, list) else value}"  # noqa: E501
-                for key, value in given.items()
-                if value != usual[key] and key != "name"
-            )
-            return (
-                f"{name} is a network of {network}: give --config.backbone.name={network}{options}"
-            )
+        found = module("backbone", network)
+        if (published := getattr(found, "PUBLISHED", {}).get(name)) is not None:
+            usual, options = flatten(asdict(found.Config())), [f"name={network}"]
+            for key, value in flatten(asdict(published)).items():
+                if value != usual[key] and key != "name":
+                    text = ",".join(map(str, value)) if isinstance(value, list) else value
+                    options.append(f"{key}={text}")
+            given = " ".join(f"--config.backbone.{option}" for option in options)
+            return f"{name} is a network of {network}: give {given}"
     return ""
 
 
 def parts(kind: str, part: str) -> dict[str, ModuleType]:
-    """The modules called `part` of the data sets, backbones or methods in this package, by the
-    names of these."""
+    """The modules called `part` in this package's data sets, backbones or methods, by name."""
     package = importlib.import_module(f"dml_jax.{MODULES[kind]}")
-    names = sorted(found.name for found in pkgutil.iter_modules(package.__path__) if found.ispkg)
-    paths = {name: f"{package.__name__}.{name}.{part}" for name in names}
-    return {
-        name: importlib.import_module(path)
-        for name, path in paths.items()
-        if importlib.util.find_spec(path)
-    }
+    found = {}
+    for name in sorted(info.name for info in pkgutil.iter_modules(package.__path__) if info.ispkg):
+        path = f"{package.__name__}.{name}.{part}"
+        if importlib.util.find_spec(path):
+            found[name] = importlib.import_module(path)
+    return found
 
 
 def backbone_is_frozen(config: Any) -> bool:
-    """Whether no part of a configuration's backbone is trained, of which the method may have a
-    group of another name.
-
-    Such a method has it as BACKBONE_GROUP.
-    """
-    names = (
-        "backbone",
-        getattr(module("method", config.method.name), "BACKBONE_GROUP", "backbone"),
-    )
+    """Whether no part of the backbone is trained; a method may call its group BACKBONE_GROUP."""
+    group = getattr(module("method", config.method.name), "BACKBONE_GROUP", "backbone")
+    names = ("backbone", group)
     parts = [group for name, group in config.train.groups.items() if name.split("/")[0] in names]
     return bool(parts) and all(group.freeze for group in parts)
 
@@ -118,64 +96,51 @@ def imported(where: str, path: str) -> ModuleType:
     if path not in sys.modules:
         raise ConfigError(
             f"{where}: {path} is not imported, because a stored configuration names it; if you "
-            "trust this "
-            "code, "
-            "give "
-            "--trust_code (in Python, trust_code=True), or import it yourself"
+            "trust this code, give --trust_code (in Python, trust_code=True), or import it yourself"
         )
     return sys.modules[path]
 
 
 def function(key: str, path: str) -> Callable[..., Any]:
-    """The function at an import path whose module has been imported; `key` is the option that names
-    it."""
+    """The function at an import path in a module that has been imported, for the option `key`."""
     name, _, attribute = path.rpartition(".")
-    found = getattr(imported(f"{key}={path!r}", name), attribute, None)
+    where = f"{key}={path!r}"
+    found = getattr(imported(where, name), attribute, None)
     if not callable(found):
-        raise ConfigError(
-            f"{key}={path!r}: {name} has no function {attribute}; see docs/guides/extend.md"
-        )
+        raise ConfigError(f"{where}: {name} has no function {attribute}; see docs/guides/extend.md")
     return found
 
 
 def import_module(key: str, name: str, path: str) -> None:
-    """Imports a module that the user's own configuration or command line names as `name`."""
+    """Imports a module that the user's configuration or command line names as `name`."""
     try:
         importlib.import_module(path)
     except Exception as error:
-        remedy = (
-            "; install it, or put its folder into PYTHONPATH"
-            if isinstance(error, ModuleNotFoundError)
-            else ""
-        )
-        message = f"cannot be imported ({type(error).__name__}: {error}){remedy}"
-        raise ConfigError(
-            f"{key}={name!r}: {error if isinstance(error, UserError) else message}"
-        ) from error
+        problem = f"cannot be imported ({type(error).__name__}: {error})"
+        if isinstance(error, ModuleNotFoundError):
+            problem += "; install it, or put its folder into PYTHONPATH"
+        problem = str(error) if isinstance(error, UserError) else problem
+        raise ConfigError(f"{key}={name!r}: {problem}") from error
 
 
 def import_code(values: Values, keys: Collection[str] | None = None) -> None:
-    """Imports the modules that a trusted configuration names by import paths, or only those at some
-    dotted keys."""
+    """Imports the modules that a trusted configuration names by paths, or those at some keys."""
     for key, name, path, checked in _named(values):
-        if keys is not None and key not in keys:
-            continue
-        import_module(key, name, path)
-        if checked:
-            function(key, name)
+        if keys is None or key in keys:
+            import_module(key, name, path)
+            if checked:
+                function(key, name)
 
 
 def _named(values: Values) -> Iterator[tuple[str, str, str, bool]]:
-    """(key, value, path of a module, whether it must have a function) of each import path in a
-    configuration."""
+    """(key, value, path of a module, whether it must have a function) for each import path."""
     flat = flatten(values)
     for key in (f"{kind}.name" for kind in MODULES):
         if "." in str(flat.get(key)):
             yield key, flat[key], flat[key], False
     # By now, the module of the method is imported, unless it is not trusted.
-    kinds = SECTIONS | {
-        kind: _options(kind, flat.get(f"{kind}.name")) for kind in ("backbone", "method")
-    }
+    parts = ("backbone", "method")
+    kinds = SECTIONS | {kind: _options(kind, flat.get(f"{kind}.name")) for kind in parts}
     for key, value in flat.items():
         section, _, option = key.partition(".")
         marks = [mark for mark in declared(kinds.get(section), option) if names_code(mark)]

@@ -15,59 +15,43 @@ from typing import Annotated, Any
 from annotated_types import Ge, Lt
 
 from dml_jax.config import fields as rules
-from dml_jax.config.fields import (
-    Effect,
-    Mark,
-    Values,
-    flatten,
-    require,
-    section,
-    validate,
-    with_precision,
-)
+from dml_jax.config.fields import LIMIT, Effect, Mark, Values, flatten, require, section
 from dml_jax.config.modules import module
 from dml_jax.config.sections import WITHOUT_CLASSES, Data, Evaluation, Train
 from dml_jax.errors import ConfigError, UserError
 from dml_jax.files import BUCKETS, expand_path
 
-PRETRAINED = "backbone.pretrained"  # a path; a key of every backbone
-# The length of the training, which is compared apart: a longer run may make the same steps first.
+PRETRAINED = "backbone.pretrained"  # a path; every backbone has this key
+# Compared separately: a longer run may begin with the same steps.
 LENGTH = ("train.steps", "train.epochs")
+Published = dict[str, dict[str, dict[str, float]]]
 
 
 @section
 class Config:
-    """One experiment; `backbone` and `method` are the `Config` of the module that their `name`
-    names."""
+    """One experiment; `backbone` and `method` are each the `Config` of the module called `name`."""
 
-    name: str  # of the experiment
+    name: str  # appears in tables and in the work directory
     data: Data
     backbone: Any
     method: Any
     train: Train
-    head: Train | None = (
-        None  # training before `train`, of all but the backbone, on its frozen features; None: none
-    )
+    # Trains everything except the backbone first, on its frozen features; None: no such training.
+    head: Train | None = None
     evaluation: Annotated[Evaluation, Effect.NONE] = Evaluation()
     # Published results, as fractions, by protocol of the run ("clean", "paper"), source and metric.
-    paper: Annotated[dict[str, dict[str, dict[str, float]]], Effect.NONE] = field(
-        default_factory=dict
-    )
-    # Of weights, batches and augmentation.
-    seed: Annotated[int, Ge(0), Lt(2**31), Mark.SAME_EXPERIMENT] = 0
-    init_from: Annotated[str, Mark.PATH] = (
-        ""  # work directory or directory of converted weights to start from
-    )
+    paper: Annotated[Published, Effect.NONE] = field(default_factory=dict)
+    # For weights, batches and augmentation.
+    seed: Annotated[int, Ge(0), Lt(LIMIT), Mark.SAME_EXPERIMENT] = 0
+    # Work directory or directory of converted weights to start from.
+    init_from: Annotated[str, Mark.PATH] = ""
 
     def __post_init__(self) -> None:
-        views = self.head.feature_views if self.head else 1
-        rule = "must be positive, and train.feature_views 0: head trains on features first"
-        require(
-            self.head is None or bool(views and not self.train.feature_views),
-            "head.feature_views",
-            views,
-            rule,
-        )
+        if self.head:
+            views = self.head.feature_views
+            rule = "must be positive, and train.feature_views 0: head trains on features first"
+            valid = views > 0 and not self.train.feature_views
+            require(valid, "head.feature_views", views, rule)
 
 
 def published(values: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -79,7 +63,9 @@ def published(values: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 def resolve(
     values: Values, typed: Collection[str] = (), warn: Callable[[str], None] | None = None
 ) -> Config:
-    """Validates a whole configuration; options without effect take their defaults.
+    """Checks everything about a configuration that does not need its data.
+
+    Options without effect take their defaults.
 
     Args:
       values: nested, as `get_config()` of a configuration file returns them.
@@ -93,26 +79,18 @@ def resolve(
             raise ConfigError(text)
         if warn is not None:
             warn(text)
-    if (
-        config.train.precision == "bfloat16"
-        and "backbone.dtype" in typed
-        and config.backbone.dtype != "bfloat16"
-    ):
-        raise ConfigError(
-            f"backbone.dtype={config.backbone.dtype!r}: train.precision='bfloat16' sets it too; "
-            "remove one "
-            "of "
-            "them"
-        )
+    rounded = config.train.precision == "bfloat16"
+    if rounded and "backbone.dtype" in typed and config.backbone.dtype != "bfloat16":
+        problem = "train.precision='bfloat16' sets it too; remove one of them"
+        raise ConfigError(f"backbone.dtype={config.backbone.dtype!r}: {problem}")
     return settled(config)
 
 
 def settled(config: Config) -> Config:
-    """A configuration that was made from another one: options without effect take their
-    defaults."""
+    """A configuration made from another one: options without effect take their defaults."""
     config, _ = rules.settled(config)
     if config.train.precision == "bfloat16":
-        config = replace(config, backbone=with_precision(config.backbone, "bfloat16"))
+        config = replace(config, backbone=rules.with_precision(config.backbone, "bfloat16"))
     return config
 
 
@@ -120,14 +98,11 @@ def _validated(values: Values) -> Config:
     flat = flatten(values)
     kind = _with_types(*(_options(name, values) for name in ("backbone", "method")))
     for key, value in flat.items():
-        bucket = key == "data.path" and isinstance(value, str) and value.startswith(BUCKETS)
-        if (
-            (key == PRETRAINED or Mark.PATH in rules.declared(kind, key))
-            and isinstance(value, str)
-            and not bucket
-        ):
+        is_path = key == PRETRAINED or Mark.PATH in rules.declared(kind, key)
+        in_bucket = key == "data.path" and str(value).startswith(BUCKETS)
+        if is_path and isinstance(value, str) and not in_bucket:
             expand_path(key, value)
-    made = validate(kind, values)
+    made = rules.validate(kind, values)
     if "." not in made.data.name:  # a model can be used without the code of its data set
         module("data", made.data.name)
     return Config(**{option.name: getattr(made, option.name) for option in fields(Config)})
@@ -141,14 +116,12 @@ def _options(kind: str, values: Values) -> Any:
 
 @cache
 def _with_types(backbone: type, method: type) -> type[Config]:
-    return section(
-        type("Config", (Config,), {"__annotations__": {"backbone": backbone, "method": method}})
-    )
+    annotations = {"backbone": backbone, "method": method}
+    return section(type("Config", (Config,), {"__annotations__": annotations}))
 
 
 def _known_types(values: Values) -> type[Config]:
-    """The types of a configuration's options; Any for the options of code that is not known
-    here."""
+    """The types of a configuration's options; Any for a section whose code is not available."""
     known: list[Any] = [Any, Any]
     for place, name in enumerate(("backbone", "method")):
         with suppress(UserError):
@@ -157,37 +130,28 @@ def _known_types(values: Values) -> type[Config]:
 
 
 def same_experiment(values: Values, keys: Iterable[str]) -> bool:
-    """Whether a configuration with other values at these keys is still the experiment of its
-    published numbers."""
+    """Whether the published numbers also hold for other values at these keys."""
     kind = _known_types(values)
-    return all(
-        key == PRETRAINED or Mark.SAME_EXPERIMENT in rules.declared(kind, key) for key in keys
-    )
+    same = Mark.SAME_EXPERIMENT
+    return all(key == PRETRAINED or same in rules.declared(kind, key) for key in keys)
 
 
 def decisive(values: Mapping[str, Any], *, selecting: bool = True) -> dict[str, Any]:
-    """The keys, with values, that determine the trained model; unless `selecting`, of models that
-    exist already.
+    """The keys, with values, that determine the trained model, by the `Effect` of each option.
 
-    Each option declares its `Effect`. Without their code, all options of a method or backbone
-    count.
+    Without `selecting`, models are taken to exist already. All options of a method or backbone
+    whose code is not available count.
     """
     flat, kind = flatten(values), _known_types(values)
+    counted: set[Effect | None] = {None}
     # A configuration that was edited by hand may lack any key.
-    selected = flat.get("train.select") != "last" or flat.get("head.select", "last") != "last"
-    counted = {None} | (
-        {Effect.SELECTION} | ({Effect.EMBEDDING} if selecting else set()) if selected else set()
-    )
-    # With a sampler that does not draw by class, this is the size of test-time batches only.
-    ignored = (
-        *LENGTH,
-        *(("data.images_per_class",) if flat.get("data.sampler") in WITHOUT_CLASSES else ()),
-    )
-    return {
-        key: value
-        for key, value in flat.items()
-        if key not in ignored and rules.effect(kind, key) in counted
-    }
+    if flat.get("train.select") != "last" or flat.get("head.select", "last") != "last":
+        counted |= {Effect.SELECTION, Effect.EMBEDDING} if selecting else {Effect.SELECTION}
+    ignored = {*LENGTH}
+    if flat.get("data.sampler") in WITHOUT_CLASSES:
+        ignored.add("data.images_per_class")  # only the size of test-time batches
+    keys = [key for key in flat if key not in ignored and rules.effect(kind, key) in counted]
+    return {key: flat[key] for key in keys}
 
 
 def digest(config: Config) -> str:

@@ -28,7 +28,7 @@ Sampler = Annotated[str, AfterValidator(Named(SAMPLERS))]
 ImportPath = Annotated[str, AfterValidator(Named(()))]
 Crop = Literal["none", "random_resized", "random", "centre"]
 WITHOUT_CLASSES = ("shuffled", "mpn_redraw")  # samplers that do not draw images by class
-READ = Needs("another data.name than digits", lambda c: c.data.name != "digits")
+FROM_FILES = Needs("another data.name than digits", lambda c: c.data.name != "digits")
 BY_CLASS = Needs(
     f"evaluation.refine or another data.sampler than {', '.join(WITHOUT_CLASSES)}",
     lambda c: c.data.sampler not in WITHOUT_CLASSES or c.evaluation.refine,
@@ -53,18 +53,12 @@ WITH_MILESTONES = Needs(
 )
 SCALED = Needs("train.scale_rates='linear' or 'sqrt'", lambda c: c.train.scale_rates != "none")
 WITH_BLOCKS = Needs("a vision transformer as the backbone", lambda c: hasattr(c.backbone, "layer"))
-SELECTED = Needs(
-    "a best model, of train.select='validation' or 'test'", lambda c: c.train.select != "last"
-)
-# Batches for test-time refinement: the method's own, chunks of nearest neighbours, or drawn from
-# clusters.
-BATCHES = ("reciprocal", "neighbors", "kmeans", "ward", "spectral", "birch", "dbscan", "optics")
-Refine = Annotated[str, AfterValidator(Named(BATCHES))]
+SELECTED = Needs("train.select='validation' or 'test'", lambda c: c.train.select != "last")
 FIXED_COUNT = ("kmeans", "ward", "spectral", "birch")  # find a given number of clusters
-DENSITY_BASED = (
-    "dbscan",
-    "optics",
-)  # determine the number of clusters, and label outliers as noise
+DENSITY_BASED = ("dbscan", "optics")  # determine that number, and label outliers as noise
+# How batches for test-time refinement are made: from neighbours, or from clusters.
+BATCHES = ("reciprocal", "neighbors", *FIXED_COUNT, *DENSITY_BASED)
+Refine = Annotated[str, AfterValidator(Named(BATCHES))]
 
 
 @section
@@ -74,53 +68,44 @@ class Data:
     KEY: ClassVar = "data"
 
     name: str = "digits"  # a module of dml_jax/data/formats
-    # Of the prepared data set or of a folder of images; empty for built-in data sets.
-    path: Annotated[str, READ, Mark.PATH, Effect.NONE, Mark.SAME_EXPERIMENT] = ""
-    # Of which images the classes train: "classes" holds test classes out; "all" trains on all, for
-    # deployment.
+    # A prepared data set or a folder of images; empty for built-in data sets.
+    path: Annotated[str, FROM_FILES, Mark.PATH, Effect.NONE, Mark.SAME_EXPERIMENT] = ""
+    # Which classes are used for training: "classes" holds out test classes; "all", for deployment.
     split: Annotated[Literal["classes", "all"], LAST] = "classes"
-    # Sessions of photographs, which measurements leave out as a whole: "date" (EXIF), "folder", a
-    # column, or a regular expression of file names.
-    session: Annotated[str, READ, CLEAN] = ""
+    # Photographs taken together, which are never compared: "date" (EXIF), "folder", a column, or a
+    # regular expression for file names.
+    session: Annotated[str, FROM_FILES, CLEAN] = ""
     sampler: Sampler = "balanced"  # how batches are drawn, see dml_jax/data/samplers
     batch_size: AtLeastTwo = 64  # images per step, over all devices
     images_per_class: Annotated[PositiveInt, BY_CLASS] = 4  # in a batch, and in test-time batches
     crop: Crop = "none"  # in training; evaluation crops the centre
     image_size: Annotated[NonNegativeInt, CROPPED] = 0  # side of the crop in pixels
-    # Side of the crop in training if it differs, for convolutional networks: smaller crops make
-    # training faster, and objects look as large in a random part of an image as they will in a
-    # larger crop of the whole.
+    # Side of the crop in training if it differs, for convolutional networks: smaller crops are
+    # faster, and objects in a random part of an image appear as large as in the evaluation.
     training_size: Annotated[NonNegativeInt, CROPPED, OF_ANY_SIZE, ON_IMAGES] = 0
     # Shorter side in pixels before "random", "centre" and the crop of the evaluation.
     resize: Annotated[NonNegativeInt, CROPPED] = 0
-    # Of every resizing.
+    # Used for all resizing.
     interpolation: Annotated[Literal["bilinear", "bicubic"], CROPPED] = "bilinear"
     resize_first: Annotated[bool, RANDOM_RESIZED] = False  # also before "random_resized"
-    # Shrinks large JPEG files while they are decoded, to a shorter side of `resize` or more: faster
-    # if it is half the original or less, but pixel values differ, also in evaluation, and crops of
-    # a small part of an image lose detail.
+    # Shrinks large JPEG files while decoding, to a shorter side of at least `resize`: faster, but
+    # pixel values differ, also in evaluation, and crops of small parts of an image lose detail.
     decode_scaled: Annotated[bool, CROPPED] = False
-    # Turns photographs upright as their EXIF orientation says, which the loaders of the papers'
-    # authors do not.
-    exif_rotation: Annotated[bool, READ] = True
+    # Rotates photographs by their EXIF orientation, unlike the loaders of the papers' authors.
+    exif_rotation: Annotated[bool, FROM_FILES] = True
     # Fraction of the area that "random_resized" crops.
     crop_scale: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (0.08, 1.0)
-    crop_ratio: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (
-        3 / 4,
-        4 / 3,
-    )  # its width / height
-    flip: Probability = (
-        0.0  # probability of a horizontal flip; this and the following apply to training only
-    )
+    # Width / height of that crop.
+    crop_ratio: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (3 / 4, 4 / 3)
+    flip: Probability = 0.0  # probability of a horizontal flip in training
     # Largest relative change of brightness, contrast and saturation.
     jitter: Annotated[float, Ge(0), Lt(1), ON_IMAGES] = 0.0
     greyscale: Annotated[Probability, ON_IMAGES] = 0.0  # probability of conversion to greyscale
     # Probability of erasing a random box, after normalisation (MPN).
     erasing: Annotated[Probability, ON_IMAGES] = 0.0
-    validation_share: Fraction = (
-        0.0  # of the training classes, held out if the data set has no validation split
-    )
-    # That read batches ahead; 0: one per core that the process may use, at most 8.
+    # Fraction of the training classes that is held out if the data set has no validation split.
+    validation_share: Fraction = 0.0
+    # Threads that read batches ahead; 0: one per core that the process may use, at most 8.
     threads: Annotated[NonNegativeInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 0
 
     def __post_init__(self) -> None:
@@ -140,12 +125,8 @@ class Data:
             )
             require(size > images, "batch_size", size, rule)
         if self.crop != "none":
-            require(
-                self.image_size > 0,
-                "image_size",
-                self.image_size,
-                f"crop={self.crop!r} needs a size",
-            )
+            rule = f"crop={self.crop!r} needs a size"
+            require(self.image_size > 0, "image_size", self.image_size, rule)
             rule = f"must be at least image_size={self.image_size}"
             require(self.resize >= self.image_size, "resize", self.resize, rule)
         if self.crop == "random":
@@ -175,19 +156,14 @@ class Group:
     weight_decay: NonNegative = 0.0  # decoupled in AdamW and RAdam, else added to the gradient
     # Whether the group is trained in the warm-up epochs.
     warmup: Annotated[Literal["train", "freeze"], LATE] = "train"
-    # Never trained; its batch statistics stay as they are, too, and a backbone normalises by them.
+    # Never trained; its batch statistics stay unchanged as well, and a backbone normalises by them.
     freeze: bool = False
-    # Rank of the updates of the group's matrices that are trained instead of its parameters (LoRA);
-    # 0: no updates.
+    # Trains updates of this rank of the group's matrices instead of its parameters (LoRA); 0: no.
     rank: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
-        require(
-            not (self.freeze and self.rank),
-            "rank",
-            self.rank,
-            "a frozen group has no updates; set freeze=false",
-        )
+        rule = "a frozen group has no updates; set freeze=false"
+        require(not (self.freeze and self.rank), "rank", self.rank, rule)
 
 
 @section
@@ -196,8 +172,7 @@ class Train:
 
     KEY: ClassVar = "train"
 
-    # By name, which the method determines, or by path: "backbone/layer1_*" takes what it fits out
-    # of other groups.
+    # By names that the method defines, or by paths: "backbone/layer1_*" takes precedence.
     groups: dict[str, Group]
     steps: NonNegativeInt = 0  # length in steps
     epochs: NonNegativeInt = 0  # or length in epochs, counted as in the method's paper
@@ -207,42 +182,36 @@ class Train:
     # Trains on features of the frozen backbone, computed once for this many views of each training
     # image: the evaluation's crop, then random crops. 0: trains on images.
     feature_views: NonNegativeInt = 0
-    chunks: PositiveInt = (
-        1  # parts in which a batch is encoded, for batches larger than the memory; same results
-    )
-    # Of the backbone and of the heads' products; losses, similarities and the optimizer are float32
-    # in all three.
+    # Parts in which a batch is encoded, for batches larger than the memory; same results.
+    chunks: PositiveInt = 1
+    # The backbone's and of products in the heads; losses, similarities and the optimizer always
+    # use float32.
     precision: Literal["float32", "tensorfloat32", "bfloat16"] = "float32"
-    shard_classes: bool = (
-        False  # spread tables of classes (proxies, classifiers) over the devices; same results
-    )
+    # Distributes tables of classes (proxies, classifiers) over the devices; same results.
+    shard_classes: bool = False
     optimizer: Optimizer = "adam"  # with PyTorch's conventions and defaults
-    momentum: Annotated[Fraction, WITH_MOMENTUM] = 0.0  # of sgd
+    momentum: Annotated[Fraction, WITH_MOMENTUM] = 0.0  # used by sgd
     # Multiplies all learning rates by the ratio of data.batch_size to rates_for_batch, or by its
     # square root.
     scale_rates: Literal["none", "linear", "sqrt"] = "none"
     # The batch size for which the learning rates are given; 0: the configuration file's.
     rates_for_batch: Annotated[NonNegativeInt, SCALED] = 0
-    schedule: Annotated[Literal["constant", "cosine", "step"], WITH_MILESTONES] = (
-        "constant"  # of all learning rates
-    )
-    # Epochs after which "step" multiplies by gamma again and again, whatever the length; warm-up
-    # not counted.
+    # Applies to all learning rates.
+    schedule: Annotated[Literal["constant", "cosine", "step"], WITH_MILESTONES] = "constant"
+    # "step" multiplies by gamma every time that this many epochs have passed, without warm-up.
     period: Annotated[NonNegativeInt, STEPPED] = 0
     # Or the epochs after which it multiplies by gamma; warm-up not counted.
     milestones: Annotated[tuple[NonNegativeInt, ...], STEPPED] = ()
-    gamma: Annotated[float, Gt(0), Le(1), STEPPED] = (
-        0.1  # factor of the learning rates after a period or milestone
-    )
+    # Factor of the learning rates after a period or milestone.
+    gamma: Annotated[float, Gt(0), Le(1), STEPPED] = 0.1
     # Ratio of the rates of a vision transformer's block and the next.
     layer_decay: Annotated[float, Gt(0), Le(1), WITH_BLOCKS] = 1.0
     # Steps between two lines of metrics.jsonl.
     log_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 20
     # Steps between two evaluations; 0: after each epoch if the length is in epochs.
     evaluate_every: Annotated[NonNegativeInt, Effect.SELECTION] = 0
-    checkpoint_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = (
-        200  # steps between two checkpoints
-    )
+    # Steps between two checkpoints.
+    checkpoint_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 200
     # Steps between two models kept for `dml-jax analyse`; 0: none.
     keep_every: Annotated[NonNegativeInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 0
     select: Literal["last", "validation", "test"] = "last"  # how the reported model is selected
@@ -252,11 +221,7 @@ class Train:
     def __post_init__(self) -> None:
         rule = f"give a positive number of steps or of epochs (={self.epochs}), not both"
         require((self.steps > 0) != (self.epochs > 0), "steps", self.steps, rule)
-        rule = (
-            f"scale_rates={self.scale_rates!r} needs the batch size for which the learning "
-            "rates are "
-            "given"
-        )
+        rule = f"scale_rates={self.scale_rates!r} needs the batch size of the learning rates"
         require(self.scale_rates == "none" or self.rates_for_batch > 0, "rates_for_batch", 0, rule)
         increasing = list(self.milestones) == sorted(set(self.milestones))
         require(increasing, "milestones", self.milestones, "must be increasing")
@@ -269,7 +234,8 @@ def _refined(kinds: tuple[str, ...]) -> Needs:
     return Needs(what, lambda c: not set(kinds).isdisjoint(c.evaluation.refine))
 
 
-BEST = "best"  # instead of the name of a reading
+BEST = "best"  # instead of the name of a test-time variant
+Readings = dict[str, dict[str, Any]]
 READINGS = Needs("evaluation.readings", lambda c: c.evaluation.readings)
 CLUSTERED = Needs("evaluation.cluster", lambda c: c.evaluation.cluster)
 
@@ -282,33 +248,26 @@ class Evaluation:
 
     # Excludes the query by its index, or the first neighbour (authors).
     protocol: Annotated[Literal["clean", "paper"], Effect.SELECTION] = "clean"
-    ks: Annotated[tuple[PositiveInt, ...], NonEmpty, Mark.SAME_EXPERIMENT] = (
-        1,
-        2,
-        4,
-        8,
-    )  # of Recall@K
-    # Whether a query without another image of its class is a miss in Recall@K and MRR, or left out.
+    # The values of K for Recall@K.
+    ks: Annotated[tuple[PositiveInt, ...], NonEmpty, Mark.SAME_EXPERIMENT] = (1, 2, 4, 8)
+    # Whether a query without another image of its class is a miss in Recall@K and MRR, or omitted.
     lone_queries: Literal["miss", "omit"] = "miss"
-    # Also MAP over the whole ranking and precision@K; slower with large classes.
+    # Also computes MAP over the whole ranking and precision@K; slower with large classes.
     full_ranking: Annotated[bool, Mark.SAME_EXPERIMENT] = False
     batch_size: Annotated[PositiveInt, Mark.SAME_EXPERIMENT] = 256  # images embedded at once
     cluster: bool = True  # computes NMI with k-means at the end; slow with many thousand classes
-    # Of the entropies in NMI; geometric in HIST's code.
+    # Mean of the entropies in NMI; geometric in HIST's code.
     nmi_average: Annotated[Literal["arithmetic", "geometric"], CLUSTERED] = "arithmetic"
     # How k-means starts. "auto": up to 1,000 classes k-means++, the best of 10 starts of at most
     # 300 iterations; above, random rows, one start of at most 20 iterations.
     kmeans_init: Annotated[Literal["auto", "k-means++", "random"], CLUSTERED] = "auto"
-    kmeans_restarts: Annotated[NonNegativeInt, CLUSTERED] = (
-        0  # starts of k-means; 0: as many as with "auto"
-    )
-    kmeans_iterations: Annotated[NonNegativeInt, CLUSTERED] = (
-        0  # at most, of each start; 0: as many as with "auto"
-    )
-    # Also evaluates the method's test-time refinement in these batches (MPN), or after these
-    # functions.
+    # Starts of k-means; 0: as many as with "auto".
+    kmeans_restarts: Annotated[NonNegativeInt, CLUSTERED] = 0
+    # Largest number of iterations of each start; 0: as with "auto".
+    kmeans_iterations: Annotated[NonNegativeInt, CLUSTERED] = 0
+    # Also evaluates test-time refinement in these batches (MPN) or by these functions.
     refine: Annotated[tuple[Refine, ...], Mark.SAME_EXPERIMENT] = ()
-    # Functions of the ranking of a query, whose means are reported, too.
+    # Functions of a query's ranking whose means are also reported.
     metrics: Annotated[tuple[ImportPath, ...], Mark.SAME_EXPERIMENT] = ()
     # Number of clusters for "kmeans", "ward", "spectral" and "birch".
     refine_clusters: Annotated[AtLeastTwo, _refined(FIXED_COUNT), Mark.SAME_EXPERIMENT] = 900
@@ -316,45 +275,30 @@ class Evaluation:
     refine_eps: Annotated[Positive, _refined(DENSITY_BASED), Mark.SAME_EXPERIMENT] = 0.9
     # Neighbours of a core point for the same two.
     refine_min_samples: Annotated[AtLeastTwo, _refined(DENSITY_BASED), Mark.SAME_EXPERIMENT] = 5
-    # Several test-time readings of one model, all evaluated: by name, the options of the method
-    # that a reading changes, such as DiVA's weights of the embeddings.
-    readings: Annotated[dict[str, dict[str, Any]], Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = field(
+    # Test-time variants of the model, all evaluated: by name, the options of the method that they
+    # change, such as DiVA's weights of the embeddings.
+    readings: Annotated[Readings, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = field(
         default_factory=dict
     )
-    # The reading that is reported, and by which models are selected: its name, or "best" for the
-    # highest Recall@1 at each evaluation.
+    # The variant that is reported and selects models: its name, or "best" for the highest Recall@1
+    # at each evaluation.
     reading: Annotated[str, READINGS, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = BEST
     # Also evaluates raw pixels and the untrained network; for small images.
     controls: Annotated[bool, Mark.SAME_EXPERIMENT] = False
 
     def __post_init__(self) -> None:
-        require(
-            1 in self.ks,
-            "ks",
-            self.ks,
-            "must contain 1: models are selected and reported by Recall@1",
-        )
-        known = (BEST, *self.readings)
-        require(
-            BEST not in self.readings, "readings", self.readings, f"must not use the name {BEST!r}"
-        )
-        require(
-            self.reading in known, "reading", self.reading, f"must be one of {', '.join(known)}"
-        )
-        require(
-            len(set(self.refine)) == len(self.refine),
-            "refine",
-            self.refine,
-            "must not contain a name twice",
-        )
+        rule = "must contain 1: models are selected and reported by Recall@1"
+        require(1 in self.ks, "ks", self.ks, rule)
+        readings, known = self.readings, (BEST, *self.readings)
+        require(BEST not in readings, "readings", readings, f"must not use the name {BEST!r}")
+        rule = f"must be one of {', '.join(known)}"
+        require(self.reading in known, "reading", self.reading, rule)
+        distinct = len(set(self.refine)) == len(self.refine)
+        require(distinct, "refine", self.refine, "must not contain a name twice")
 
     @property
     def clustering(self) -> dict[str, Any]:
-        """Arguments of `kmeans.fit`, without those whose default depends on the number of
-        classes."""
-        given = {
-            "init": self.kmeans_init,
-            "restarts": self.kmeans_restarts,
-            "max_iterations": self.kmeans_iterations,
-        }
+        """Arguments of `kmeans.fit`, without those that depend on the number of classes."""
+        given: dict[str, Any] = {"init": self.kmeans_init, "restarts": self.kmeans_restarts}
+        given["max_iterations"] = self.kmeans_iterations
         return {name: value for name, value in given.items() if value not in ("auto", 0)}

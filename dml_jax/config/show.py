@@ -17,8 +17,7 @@ CHANGED = "*"  # marks values that differ from the default
 
 
 def options(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, str, str]]:
-    """Key, value, default (None where there is none), type and meaning of all options of a
-    configuration or section."""
+    """(key, value, default or None, type, meaning) of all options of a configuration or section."""
     hints = typing.get_type_hints(type(section), include_extras=True)
     texts = meanings(type(section))
     for field in dataclasses.fields(section):
@@ -43,9 +42,7 @@ def meanings(kind: type) -> dict[str, str]:
             continue
         names = {field.name for field in dataclasses.fields(owner)}
         try:
-            source = inspect.getsource(
-                owner.__dict__.get("__wrapped__", owner)
-            )  # the function of a loss
+            source = inspect.getsource(owner.__dict__.get("__wrapped__", owner))  # a loss: function
         except OSError:  # a class that was made at run time; its bases have the comments
             continue
         above: list[str] = []
@@ -70,18 +67,13 @@ def meanings(kind: type) -> dict[str, str]:
 def type_name(annotation: Any) -> str:
     """How a type is written in a listing of the options."""
     args = get_args(annotation)
-    for rule in getattr(annotation, "__metadata__", ()):
+    rules = getattr(annotation, "__metadata__", ())
+    for rule in rules:
         if isinstance(rule, AfterValidator) and isinstance(rule.func, Named):
             return " | ".join((*rule.func.names, IMPORT_PATH))
-    if getattr(annotation, "__metadata__", None):
-        rules = [rule for rule in annotation.__metadata__ if rule not in (Lt(LIMIT), Le(LARGEST))]
-        signs = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
-        bounds = [
-            f"{signs[type(r)][0]} {getattr(r, signs[type(r)][1]):g}"
-            for r in rules
-            if type(r) in signs
-        ]
-        return " ".join([type_name(args[0]), *bounds])
+    if rules:
+        bounds = [_bound(rule) for rule in rules if rule not in (Lt(LIMIT), Le(LARGEST))]
+        return " ".join(filter(None, (type_name(args[0]), *bounds)))
     if str(annotation).startswith("typing.Literal"):
         return " | ".join(map(str, args))
     if args and args[-1] is Ellipsis:
@@ -91,9 +83,14 @@ def type_name(annotation: Any) -> str:
     return getattr(annotation, "__name__", str(annotation))
 
 
+def _bound(rule: Any) -> str:
+    signs = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
+    sign, name = signs.get(type(rule), ("", ""))
+    return f"{sign} {getattr(rule, name):g}" if sign else ""
+
+
 def print_values(config: Config) -> None:
-    """Prints every key of an experiment with its value, type and meaning; values other than the
-    default are marked."""
+    """Prints every option with value, type and meaning, and marks values other than the default."""
     console = Console(highlight=False, soft_wrap=True)
     section = ""
     for key, value, default, kind, meaning in options(config):

@@ -14,12 +14,10 @@ ERASED = (
     0.4914,
     0.4822,
     0.4465,
-)  # value of an erased pixel, after normalisation, in the network's channel order
+)  # erased pixel, after normalisation, in the network's channel order
 TRIES = 100  # random boxes that are tried until one fits into the image
-AREA, RATIO = (
-    (0.02, 0.4),
-    (0.3, 1 / 0.3),
-)  # ranges of an erased box: share of the image's area, height / width
+AREA = (0.02, 0.4)  # range of an erased box's share of the image's area
+RATIO = (0.3, 1 / 0.3)  # range of its height / width
 
 
 def apply(images: jax.Array, key: jax.Array, data: Data) -> jax.Array:
@@ -31,17 +29,14 @@ def apply(images: jax.Array, key: jax.Array, data: Data) -> jax.Array:
     flip, colour, grey = jax.random.split(key, 3)
     each = (*images.shape[:-3], 1, 1, 1)
     if data.flip:
-        images = jnp.where(
-            jax.random.bernoulli(flip, data.flip, each), images[..., ::-1, :], images
-        )
+        flipped = jax.random.bernoulli(flip, data.flip, each)
+        images = jnp.where(flipped, images[..., ::-1, :], images)
     if not data.jitter and not data.greyscale:
         return images
     values = images.astype(float)
     if data.jitter:
-        values = jitter(
-            values,
-            *jax.random.uniform(colour, (3, *each), minval=1 - data.jitter, maxval=1 + data.jitter),
-        )
+        low, high = 1 - data.jitter, 1 + data.jitter
+        values = jitter(values, *jax.random.uniform(colour, (3, *each), minval=low, maxval=high))
     if data.greyscale:
         values = jnp.where(jax.random.bernoulli(grey, data.greyscale, each), luma(values), values)
     return jnp.clip(jnp.round(values), 0, 255).astype(jnp.uint8)
@@ -65,26 +60,21 @@ def jitter(
 
 def luma(values: jax.Array) -> jax.Array:
     """The greyscale value of each pixel: [..., H, W, 3] -> [..., H, W, 1]."""
-    return jnp.sum(
-        values * jnp.asarray(LUMA, values.dtype).reshape((1,) * (values.ndim - 1) + (3,)),
-        -1,
-        keepdims=True,
-    )
+    weights = jnp.asarray(LUMA, values.dtype).reshape((1,) * (values.ndim - 1) + (3,))
+    return jnp.sum(values * weights, -1, keepdims=True)
 
 
 def erase(inputs: jax.Array, key: jax.Array, probability: float) -> jax.Array:
-    """Random erasing as in the code of MPN: of normalised images [B, H, W, 3], with a uniform
+    """Random erasing in normalised images [B, H, W, 3] as in the code of MPN, with a uniform
     height / width."""
     count, height, width, _ = inputs.shape
     boxes = erased_boxes(key, probability, count, height, width)
     top, left, box_height, box_width = (value[:, None, None] for value in boxes)
     rows, columns = jnp.arange(height)[None, :, None], jnp.arange(width)[None, None, :]
-    erased = (
-        (rows >= top) & (rows < top + box_height) & (columns >= left) & (columns < left + box_width)
-    )
-    return jnp.where(
-        erased[..., None], jnp.asarray(ERASED, inputs.dtype)[None, None, None, :], inputs
-    )
+    in_rows = (rows >= top) & (rows < top + box_height)
+    erased = in_rows & (columns >= left) & (columns < left + box_width)
+    fill = jnp.asarray(ERASED, inputs.dtype)[None, None, None, :]
+    return jnp.where(erased[..., None], fill, inputs)
 
 
 def erased_boxes(
@@ -101,12 +91,8 @@ def erased_boxes(
     corners = jax.random.uniform(draws[2], (count, TRIES, 2))
     boxes = jax.vmap(erased_box, (0, 0, 0, None, None))(shares, ratios, corners, height, width)
     top, left, box_height, box_width = boxes
-    return (
-        top,
-        left,
-        jnp.where(jax.random.bernoulli(chance, probability, (count,)), box_height, 0),
-        box_width,
-    )
+    has_box = jax.random.bernoulli(chance, probability, (count,))
+    return top, left, jnp.where(has_box, box_height, 0), box_width
 
 
 def erased_box(
@@ -115,8 +101,8 @@ def erased_box(
     """The first of T random boxes that fits into the image: int (top, left, height, width), height
     0 if none fits.
 
-    Of the area and height / width, `shares` and `ratios` float [T]; `corners` float [T, 2] in [0,
-    1) are the top left corners relative to the range in which the box fits.
+    `shares` float [T] are shares of the area, `ratios` float [T] height / width, and `corners`
+    float [T, 2] in [0, 1) the top left corners relative to the range in which the box fits.
     """
     area = shares * (height * width)
     heights = jnp.round(jnp.sqrt(area * ratios)).astype(jnp.int32)

@@ -7,7 +7,8 @@ are rarely tested. HEIC, the format of phones, needs the extra "heic".
 Pixels are those that Pillow gives after applying the EXIF orientation, converting to RGB and
 dropping alpha, except for 16-bit greyscale, which Pillow would clip to almost white. JPEG files
 other than CMYK are decoded by simplejpeg, which gives the same bits faster. A decoder does not
-detect all damage, e.g. flipped bits in the middle of a JPEG scan; checksums (`store.verify`) do.
+detect all damage, e.g. flipped bits in the middle of a JPEG scan; checksums do, see
+`prepared_data.verify`.
 
 The memory of the images that all threads decode at a time is limited: see `Room`.
 """
@@ -30,48 +31,29 @@ from PIL import Image, ImageOps
 
 from dml_jax.errors import DataError
 
-FORMATS: tuple[str, ...] = (
-    "JPEG",
-    "PNG",
-    "GIF",
-    "BMP",
-    "TIFF",
-    "WEBP",
-    "AVIF",
-    "PPM",
-)  # Pillow's names; PPM includes PGM
-HEIC = (
-    b"ftypheic",
-    b"ftypheix",
-    b"ftypmif1",
-)  # bytes 4 to 12 of a HEIC file; AVIF may also use the last
+# Pillow's names; PPM includes PGM.
+FORMATS: tuple[str, ...] = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM")
+HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12; AVIF may also use the last
 NEEDS_HEIC = "is HEIC, which needs one more package: pip install pillow-heif"
 LIMIT = 89_478_485  # pixels; the threshold above which Pillow warns of a decompression bomb
 MEMORY = 2**29  # bytes that the images decoded at a time may need; a larger one is decoded alone
-PILLOW, BASELINE, PROGRESSIVE = (
-    12,
-    3,
-    9,
-)  # bytes per pixel that decoding needs, about; the latter two for simplejpeg
+PILLOW, BASELINE, PROGRESSIVE = 12, 3, 9  # approximate bytes per pixel; the last two: simplejpeg
 CMYK = ("CMYK", "YCCK")  # colours of JPEG files that Pillow decodes
 STRIP = 2**22  # pixels that are converted at a time
-MAX_SCANS = (
-    100  # of a JPEG file, as in libtiff: a scan of 13 bytes takes as long as one over all pixels
-)
-MAX_COMMENTS = 100  # of a PPM or PGM file in text; for each, Pillow copies the rest of the file
+# Scans of a JPEG file, as in libtiff: a scan of 13 bytes takes as long as one over all pixels.
+MAX_SCANS = 100
+MAX_COMMENTS = 100  # in a PPM or PGM file as text; for each, Pillow copies the rest of the file
 MARKER = re.compile(
     rb"\xff[^\x00\x01\xd0-\xd7\xff]"
-)  # of a JPEG file, if a segment or the end follows
+)  # JPEG marker followed by a segment or the end
 EXIF, ORIGINAL, CHANGED = 0x8769, 36867, 306  # EXIF tags of times
 BITS, PHOTOMETRIC, ORIENTATION = 0x0102, 0x0106, 0x0112  # TIFF and EXIF tags
 ROTATED = range(2, 9)  # orientations other than upright
 WARNINGS_LOCK = threading.Lock()  # warning filters are global to all threads
-LOADING_LOCK = (
-    threading.Lock()
-)  # an image of Pillow may be given twice, and reads its file when it is first used
-with contextlib.suppress(
-    AttributeError, OSError
-):  # libtiff would write about damaged files to stderr, without names
+# An image of Pillow may be given twice, and reads its file when it is first used.
+LOADING_LOCK = threading.Lock()
+# libtiff would write about damaged files to stderr, without names.
+with contextlib.suppress(AttributeError, OSError):
     ctypes.CDLL(Image.core.__file__).TIFFSetErrorHandler(None)
 PPM = re.compile(rb"P6\n(\d{1,6}) (\d{1,6})\n255\n")  # header of an uncompressed image
 
@@ -80,7 +62,7 @@ class Room(AbstractContextManager["Room"]):
     """The memory that an image needs while it is decoded and used: threads wait in their order
     until it is free."""
 
-    _turn, _freed, _used = threading.Lock(), threading.Condition(), 0  # of all
+    _turn, _freed, _used = threading.Lock(), threading.Condition(), 0  # shared by all threads
 
     def __init__(self) -> None:
         self._held = 0
@@ -159,7 +141,7 @@ def header(data: bytes) -> Header:
 
 
 def _memory(data: bytes, pixels: int, colours: str) -> int:
-    """Of a JPEG file."""
+    """The bytes that decoding a JPEG file needs."""
     if colours in CMYK:
         return PILLOW * pixels
     return (PROGRESSIVE if b"\xff\xc2" in data else BASELINE) * pixels
@@ -206,18 +188,15 @@ def _pixels(image: Image.Image, upright: bool = True) -> np.ndarray:
         return _grey(image, 16)
     if image.mode in ("I", "F"):
         what = "floating-point" if image.mode == "F" else "signed or 32-bit integer"
-        raise DataError(
-            f"has {what} pixels, whose range is unknown; convert it to 8 or 16 bits per channel"
-        )
+        remedy = "convert it to 8 or 16 bits per channel"
+        raise DataError(f"has {what} pixels, whose range is unknown; {remedy}")
     image.info.pop("transparency", None)  # alpha is dropped anyway, and Pillow would warn
     width, height = image.size
     rows = max(1, STRIP // width)
     if height <= rows:
         return np.asarray(image.convert("RGB"))
     pixels = np.empty((height, width, 3), np.uint8)
-    for top in range(
-        0, height, rows
-    ):  # a copy of the whole image would need more memory than the image
+    for top in range(0, height, rows):  # a copy of the whole image would need too much memory
         end = min(top + rows, height)
         pixels[top:end] = np.asarray(image.crop((0, top, width, end)).convert("RGB"))
     return pixels
@@ -264,7 +243,7 @@ def exif_day(file: Path) -> str:
 
 def is_rotated(data: bytes) -> bool:
     """Whether an image file has an EXIF orientation other than upright."""
-    with contextlib.suppress(Exception), _open(data) as image:  # of a damaged file, as in `rgb`
+    with contextlib.suppress(Exception), _open(data) as image:  # the file may be damaged
         return image.getexif().get(ORIENTATION, 1) in ROTATED
     return False
 

@@ -1,8 +1,7 @@
 """The input pipeline: host batches of a split, prefetched by threads (grain).
 
-An element of the grain data set is a whole batch, computed by a pure function of the step. So the
-batches do not depend on the number of threads and hosts, and a resumed run simply starts at its
-step.
+An element of the grain data set is a whole batch, a pure function of the step. So the batches do
+not depend on the number of threads and hosts, and a resumed run simply starts at its step.
 """
 
 import os
@@ -21,9 +20,7 @@ from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 
-CPU_QUOTA = Path(
-    "/sys/fs/cgroup/cpu.max"
-)  # of version 2 of cgroups: microseconds, or max, in each period
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # cgroups 2: microseconds, or "max", per period
 T = TypeVar("T", bound=tuple[object, ...])  # a batch
 PREFETCHED = 4  # batches read ahead
 # Threads at most: reading a photograph takes Python's lock a fifth of the time, so more would wait
@@ -33,9 +30,8 @@ READERS = 8
 
 def usable_cores() -> int:
     """Number of cores that this process may use, by its affinity and the quota of its container."""
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    affinity = getattr(os, "sched_getaffinity", None)  # exists on Linux only
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     quota, period = CPU_QUOTA.read_text().split() if CPU_QUOTA.exists() else ("max", "")
     return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
@@ -48,9 +44,8 @@ class BatchReader(AbstractContextManager[Any], Iterator[T]):
         import grain  # takes seconds, which commands without batches should not spend
 
         threads = data.threads or min(usable_cores(), READERS)
-        options = grain.ReadOptions(
-            num_threads=threads, prefetch_buffer_size=max(PREFETCHED, threads)
-        )
+        ahead = max(PREFETCHED, threads)
+        options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead)
         batches = grain.MapDataset.range(start, stop).map(lambda step: make(int(step)))
         self._iterator = iter(batches.to_iter_dataset(options))
         self.waited = 0.0  # seconds spent waiting for batches so far
@@ -115,34 +110,26 @@ def training(
                 except DataError as error:
                     raise DataError(f"{split.ids[index]}: {error}") from error
         batch = _stack(images, [split.ids[i] for i in indices])
-        return (
-            batch.reshape(views, share, *batch.shape[1:]),
-            labels[indices],
-            indices.astype(np.int32),
-        )
+        batch = batch.reshape(views, share, *batch.shape[1:])
+        return batch, labels[indices], indices.astype(np.int32)
 
     def draw(step: int, features: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        indices, mine = sampler.batch(step), slice(host * share, (host + 1) * share)
-        chosen = np.random.default_rng((seed, step)).integers(
-            features.shape[1], size=(views, len(indices))
-        )
-        indices, chosen = indices[mine], chosen[:, mine]
+        indices, rows = sampler.batch(step), slice(host * share, (host + 1) * share)
+        rng = np.random.default_rng((seed, step))
+        chosen = rng.integers(features.shape[1], size=(views, len(indices)))[:, rows]
+        indices = indices[rows]
         return features[indices[None], chosen], labels[indices], indices.astype(np.int32)
 
-    return BatchReader(
-        make if features is None else partial(draw, features=features), start, stop, data
-    )
+    reader = make if features is None else partial(draw, features=features)
+    return BatchReader(reader, start, stop, data)
 
 
 def _stack(images: list[np.ndarray], ids: list[str]) -> np.ndarray:
     """Stacks images, one view after the other, so that image i has the name ids[i % len(ids)]."""
+    height, width, _ = images[0].shape
     for i, image in enumerate(images):
         if image.shape != images[0].shape:
-            raise DataError(
-                f"{ids[i % len(ids)]} has {image.shape[1]}x{image.shape[0]} pixels, but {ids[0]} "
-                "has "
-                f"{images[0].shape[1]}x{images[0].shape[0]}: the images of a batch must have one "
-                "size; set "
-                "data.crop"
-            )
+            size = f"{image.shape[1]}x{image.shape[0]} pixels, but {ids[0]} has {width}x{height}"
+            why = "the images of a batch must have one size; set data.crop"
+            raise DataError(f"{ids[i % len(ids)]} has {size}: {why}")
     return np.stack(images)

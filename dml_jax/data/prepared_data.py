@@ -1,5 +1,4 @@
-"""Prepared data sets: an ArrayRecord file of encoded images for each split, an Arrow index, and a
-marker file."""
+"""Prepared data sets: an ArrayRecord file of encoded images per split, an Arrow index, a marker."""
 
 import functools
 import hashlib
@@ -14,20 +13,12 @@ from array_record.python.array_record_data_source import ArrayRecordDataSource
 from pyarrow import fs
 from pydantic import StrictInt
 
+from dml_jax import buckets
 from dml_jax.config import Data
 from dml_jax.data import decode, split_metadata
+from dml_jax.data.files import Entry, File, stamp, walk
 from dml_jax.data.prepare import duplicates
-from dml_jax.data.prepare.sources import (
-    MARKER,
-    File,
-    Options,
-    Recipe,
-    bucket,
-    listed,
-    reaching,
-    stamp,
-    walk,
-)
+from dml_jax.data.prepare.sources import MARKER, Options, Recipe
 from dml_jax.data.prepare.understand import Page, shown, understand
 from dml_jax.data.split import Read, Split
 from dml_jax.errors import DataError
@@ -79,9 +70,7 @@ def read_marker(directory: Path) -> dict[str, Any] | None:
     """The content of the marker file, None if it does not exist; raises DataError if a field is
     damaged."""
     path = directory / MARKER
-    if not path.is_file():
-        return None
-    return read_json(path, Marker, REMEDY)
+    return read_json(path, Marker, REMEDY) if path.is_file() else None
 
 
 def verify(directory: Path) -> None:
@@ -103,32 +92,31 @@ def _check_digest(directory: Path, name: str, marker: dict[str, Any]) -> None:
 def load(data: Data, recipe: Recipe) -> dict[str, Split]:
     """The splits of a prepared data set, or of an unprepared folder that the recipe reads in
     place."""
-    path, how = data.path, (data.decoded_side, data.exif_rotation)
-    directory = Path(path).expanduser()
-    exists = bool(path) and directory.is_dir()
+    how = data.decoded_side, data.exif_rotation
+    directory = Path(data.path).expanduser()
+    exists = bool(data.path) and directory.is_dir()
     marker = read_marker(directory) if exists else None
     if marker is None and exists and recipe.in_place:
         scanned = _scan_folder(directory, recipe, data)
         return {
-            key: part._replace(read=file_reader(part.files, *how)) for key, part in scanned.items()
+            key: split._replace(read=file_reader(split.files, *how))
+            for key, split in scanned.items()
         }
+    given = f"data.path={data.path}"
     if marker is None:
         what = "not a prepared data set" if exists else "no such directory"
-        remedy = f"dml-jax prepare --name={data.name} --source=… --output={path} creates one"
+        remedy = f"dml-jax prepare --name={data.name} --source=… --output={data.path} creates one"
         if recipe.in_place:
-            what_it_holds = (
-                "with one subfolder per class" if data.name == "folder" else "with the table"
-            )
-            remedy = f"give one with --config.data.path, prepared or {what_it_holds}"
-        raise DataError(f"data.path={path}: {what}; {remedy}")
+            content = "one subfolder per class" if data.name == "folder" else "the table"
+            remedy = f"give one with --config.data.path, prepared or with {content}"
+        raise DataError(f"{given}: {what}; {remedy}")
     if marker["name"] != data.name:
-        raise DataError(
-            f"data.path={path}: contains the data set {marker['name']!r}, but data.name is "
-            f"{data.name!r}"
-        )
-    for file, (size, _) in marker["files"].items():
-        if not (directory / file).is_file() or (directory / file).stat().st_size != size:
-            raise DataError(f"{directory / file}: missing or of the wrong size; {REMEDY}")
+        found = f"contains the data set {marker['name']!r}"
+        raise DataError(f"{given}: {found}, but data.name is {data.name!r}")
+    for name, (size, _) in marker["files"].items():
+        file = directory / name
+        if not file.is_file() or file.stat().st_size != size:
+            raise DataError(f"{file}: missing or of the wrong size; {REMEDY}")
     _check_digest(directory, INDEX, marker)
     splits = split_metadata.load(directory / INDEX)
     for key in splits:
@@ -138,8 +126,7 @@ def load(data: Data, recipe: Recipe) -> dict[str, Split]:
 
 
 def _scan_folder(directory: Path, recipe: Recipe, data: Data) -> Mapping[str, Split]:
-    """The splits of an image folder; what its images hold is cached until the size or time of a
-    file changes.
+    """The splits of an image folder, cached until the size or time of a file changes.
 
     `content` does not depend on times, so that a copy of the folder has the same and its run can be
     resumed.
@@ -162,6 +149,11 @@ def _scan_folder(directory: Path, recipe: Recipe, data: Data) -> Mapping[str, Sp
     }
 
 
+def identity(entry: Entry) -> bytes:
+    """What the digest of a data set covers apart from the content of an image."""
+    return f"{entry.split}\n{entry.class_name}\n{entry.id}\n".encode()
+
+
 def _scan(directory: Path, page: Page, name: str) -> Mapping[str, Split]:
     entries = page.entries
     facts, reasons = duplicates.inspect_images(entries)
@@ -172,17 +164,13 @@ def _scan(directory: Path, page: Page, name: str) -> Mapping[str, Split]:
         first = min(reasons)
         raise DataError(
             f"data.path={directory}: {len(reasons)} of {len(entries)} images cannot be used, the "
-            "first is "
-            f"{entries[first].id}: {reasons[first]}; {preparation} lists all of them, and with "
-            "--skip_bad "
-            "leaves "
-            "them "
-            "out"
+            f"first is {entries[first].id}: {reasons[first]}; {preparation} lists all of them, and "
+            "with --skip_bad leaves them out"
         )
     content = hashlib.sha256()
     for i, entry in enumerate(entries):
         content.update(facts[i].sha256)
-        content.update(f"{entry.split}\n{entry.class_name}\n{entry.id}\n".encode())
+        content.update(identity(entry))
     note = duplicates.label_conflicts(
         (facts[i].pixels, entry.class_name, entry.id) for i, entry in enumerate(entries)
     )
@@ -201,37 +189,27 @@ def staged(url: str) -> Path:
     Files that are changed, added or removed in the bucket lead to another copy. The SHA-256 of a
     prepared data set are checked. Raises DataError if the files cannot be read or are damaged.
     """
-    found = listed(url)
-    if outside := [name for name in found if not name or ".." in PurePosixPath(name).parts]:
-        raise DataError(
-            f"{url}: is not a directory"
-            if outside == [""]
-            else f"{url}: {outside[0]!r} leads outside"
-        )
+    found = buckets.list_files(url)
+    if "" in found:
+        raise DataError(f"{url}: is not a directory")
+    if outside := [name for name in found if ".." in PurePosixPath(name).parts]:
+        raise DataError(f"{url}: {outside[0]!r} leads outside")
     listing = "".join(f"{name}\0{info.size}\0{info.mtime_ns}\n" for name, info in found.items())
     caches = cache_dir() / "staged"
     target = caches / hashlib.sha256(f"{url}\n{listing}".encode()).hexdigest()[:32]
     caches.mkdir(parents=True, exist_ok=True)
     with locked(target.with_suffix(".part")):
-        if not target.is_dir():
-            size = sum(info.size for info in found.values())
-            print(
-                f"copying {len(found):,} files, {size / 2**20:,.0f} MiB, from {url} to {caches}",
-                flush=True,
-            )
-            with atomic_directory(target) as draft, reaching(url):
-                system, root = bucket(url)
-                for folder in {
-                    (draft / name).parent for name in found
-                }:  # a bucket need not have directories
-                    folder.mkdir(parents=True, exist_ok=True)
-                fs.copy_files(
-                    root,
-                    str(draft),
-                    source_filesystem=system,
-                    destination_filesystem=fs.LocalFileSystem(),
-                )
-                with reading(url, "prepare and upload it again"):
-                    if read_marker(draft):
-                        verify(draft)
+        if target.is_dir():
+            return target
+        size = f"{len(found):,} files, {sum(info.size for info in found.values()) / 2**20:,.0f} MiB"
+        print(f"copying {size}, from {url} to {caches}", flush=True)
+        with atomic_directory(target) as draft, buckets.accessing(url):
+            for name in found:  # a bucket need not have directories
+                (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            system, root = buckets.file_system(url)
+            local = fs.LocalFileSystem()
+            fs.copy_files(root, str(draft), source_filesystem=system, destination_filesystem=local)
+            with reading(url, "prepare and upload it again"):
+                if read_marker(draft):
+                    verify(draft)
     return target

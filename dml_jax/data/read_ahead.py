@@ -11,21 +11,21 @@ import numpy as np
 from dml_jax.data.pipeline import READERS, usable_cores
 from dml_jax.errors import DataError
 
-# Images that a thread reads in one go, because handing over each costs as much as decoding a small
-# one.
+# Images that a thread reads at a time: handing over each one costs as much as decoding a small one.
 CHUNK = 16
 AHEAD = 2  # batches that are read while the network computes
 R = TypeVar("R")
 T = TypeVar("T")
+Image = np.ndarray | DataError  # pixels, or why there are none
 
 
 def stream(
-    read: Callable[[Sequence[T]], list[np.ndarray | DataError]],
+    read: Callable[[Sequence[T]], list[Image]],
     start: Callable[[Sequence[np.ndarray], int], Any],
     groups: Iterable[Sequence[T]],
     blank: np.ndarray,
     size: int,
-    own: Callable[[Sequence[T]], Sequence[T]] = lambda items: items,
+    local: Callable[[Sequence[T]], Sequence[T]] = lambda items: items,
     *,
     name: Callable[[T], str] = str,
     on_bad: Callable[[DataError], object] | None = None,
@@ -34,31 +34,33 @@ def stream(
     """Embeds groups of images, reading ahead across their borders; yields float32 [N, ...] for each
     group.
 
-    `read` reads some items, in several threads; `start` starts to embed what was read of a batch of
-    so many items, and what follows their rows is padding. `blank` stands for an image that cannot
-    be read: `on_bad` is called with its error, and its row is NaN (with one process only).
-    `on_progress` is called with the number done.
+    Args:
+      read: reads several items, in several threads.
+      start: (images read, number of items in the batch) -> starts to embed them; rows beyond that
+        number are padding.
+      blank: stands for an image that cannot be read; its row is NaN (with one process only).
+      size: items per batch.
+      local: the items of a batch that this process reads.
+      on_bad: called with the error of such an image, which is raised otherwise.
+      on_progress: called with the number of items done in the group.
     """
     threads = min(usable_cores(), READERS)
     pool = ThreadPoolExecutor(threads)
 
-    def submit(items: Sequence[T]) -> list[Future[list[np.ndarray | DataError]]]:
+    def submit(items: Sequence[T]) -> list[Future[list[Image]]]:
         chunk = max(1, min(CHUNK, -(-len(items) // threads)))
         return [pool.submit(read, items[i : i + chunk]) for i in range(0, len(items), chunk)]
 
-    def begin(
-        parts: Sequence[Future[list[np.ndarray | DataError]]], count: int
-    ) -> tuple[Any, np.ndarray]:
+    def begin(parts: Sequence[Future[list[Image]]], count: int) -> tuple[Any, np.ndarray]:
         images = [image for part in parts for image in part.result()]
-        bad = np.array([isinstance(image, DataError) for image in images], bool)
-        for error in itertools.compress(images, bad):
-            if on_bad is None:
-                raise error  # type: ignore[misc]
-            on_bad(error)  # type: ignore[arg-type]
+        bad = np.zeros(count, bool)  # images of other processes are good, or those processes fail
+        for i, image in enumerate(images):
+            if isinstance(image, DataError):
+                if on_bad is None:
+                    raise image
+                on_bad(image)
+                bad[i] = True
         pixels = [blank if isinstance(image, DataError) else image for image in images]
-        bad.resize(
-            count, refcheck=False
-        )  # other processes' images are good, or those processes fail
         return start(pixels, count), bad
 
     batches = (
@@ -68,12 +70,12 @@ def stream(
     )
     # Only the names are kept: the items may be the contents of files.
     submitted = (
-        ([name(item) for item in items], first, total, submit(own(items)))
+        ([name(item) for item in items], first, total, submit(local(items)))
         for items, first, total in batches
     )
-    ready = _ahead(submitted, AHEAD)
     started = (
-        (names, first, total, *begin(parts, len(names))) for names, first, total, parts in ready
+        (names, first, total, *begin(parts, len(names)))
+        for names, first, total, parts in _ahead(submitted, AHEAD)
     )
     rows = np.empty(0, np.float32)
     try:
@@ -98,17 +100,13 @@ def check_finite(rows: np.ndarray, names: Sequence[str]) -> None:
     infinity."""
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=tuple(range(1, rows.ndim))))
     if len(bad):
-        raise DataError(
-            f"{names[bad[0]]}: the model's embedding is not finite; use another checkpoint, or "
-            "leave the "
-            "image "
-            "out"
-        )
+        remedy = "use another checkpoint, or leave the image out"
+        raise DataError(f"{names[bad[0]]}: the model's embedding is not finite; {remedy}")
 
 
-def read_each(read: Callable[[T], np.ndarray], items: Sequence[T]) -> list[np.ndarray | DataError]:
+def read_each(read: Callable[[T], np.ndarray], items: Sequence[T]) -> list[Image]:
     """The images of some items, or the reasons why they cannot be read."""
-    found: list[np.ndarray | DataError] = []
+    found: list[Image] = []
     for item in items:
         try:
             found.append(read(item))

@@ -28,67 +28,71 @@ def find(
 
     Args:
       session: "date", "folder", a column or a regular expression; "" for dates if every image has
-        one.
-      names: of the images, paths whose last folder is the class or, for "folder", the session.
-      files: the files of the images, which "date" reads.
+        one, and there are several dates.
+      names: N image paths; the last folder is the class or, for "folder", the session.
+      files: the N image files, for "date".
       columns: further columns of the data set.
     """
+    if not session:
+        dates = _dates(names, files)
+        return dates if all(dates) and len(set(dates)) > 1 else [""] * len(names)
     if session in columns:
         found = ["" if value is None else str(value) for value in columns[session]]
-    elif session in ("", DATE):
-        found = [decode.exif_day(Path(file)) for file in files] or [""] * len(names)
+    elif session == DATE:
+        found = _dates(names, files)
     elif session == FOLDER:
         found = [PurePath(name).parent.name for name in names]
     else:
-        try:
-            matches = [re.search(session, PurePath(name).name) for name in names]
-        except re.error as error:
-            raise ConfigError(
-                f"session={session}: is neither a column nor a regular expression ({error})"
-            ) from None
-        found = [match[match.re.groups and 1] or "" if match else "" for match in matches]
-    if not session:
-        return found if all(found) and len(set(found)) > 1 else [""] * len(names)
+        found = _matches(session, names)
     if not any(found):
         raise DataError(
             f"session={session}: fits none of {len(names):,} images, e.g. {names[0]}; give date, "
-            "folder, a "
-            "column "
-            "or "
-            "a "
-            "regular expression of the file names"
+            "folder, a column or a regular expression of the file names"
         )
     return found
 
 
-def of_classes(classes: dict[str, list[Path]], session: str) -> dict[Path, str]:
-    """The session of each image of some classes."""
+def _dates(names: Sequence[str], files: Sequence[str | Path]) -> list[str]:
+    return [decode.exif_day(Path(file)) for file in files] or [""] * len(names)
+
+
+def _matches(pattern: str, names: Sequence[str]) -> list[str]:
+    """The first group of a regular expression in each file name, or its whole match."""
+    try:
+        regex = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(
+            f"session={pattern}: is neither a column nor a regular expression ({error})"
+        ) from None
+    matches = [regex.search(PurePath(name).name) for name in names]
+    return [match[1 if regex.groups else 0] or "" if match else "" for match in matches]
+
+
+def by_file(classes: Mapping[str, Sequence[Path]], session: str) -> dict[Path, str]:
+    """The session of each image, given the images of each class."""
     files = [file for images in classes.values() for file in images]
-    return (
-        dict(zip(files, find(session, [str(file) for file in files], files), strict=True))
-        if files
-        else {}
-    )
+    found = find(session, [str(file) for file in files], files) if files else []
+    return dict(zip(files, found, strict=True))
 
 
 def added(split: Split, session: str) -> Split:
     """The split with the column "session" if sessions are known."""
-    taken = find(session, split.ids, split.files, split.metadata)
-    return split._replace(metadata={**split.metadata, COLUMN: taken}) if any(taken) else split
+    found = find(session, split.ids, split.files, split.metadata)
+    return split._replace(metadata={**split.metadata, COLUMN: found}) if any(found) else split
 
 
 def groups(splits: Mapping[str, Split]) -> dict[str, list[str]]:
     """The arguments `groups` and `gallery_groups` of `metrics.retrieval`; empty if no session of a
     query is known.
 
-    An image whose session is unknown is a session of its own.
+    An image whose session is unknown is the only one of its session.
     """
     if COLUMN not in next(iter(splits.values())).metadata:
         return {}
     return {
         key: [
             str(name) or f"{key} {i}"
-            for i, name in enumerate(part.metadata.get(COLUMN, [""] * len(part.labels)))
+            for i, name in enumerate(split.metadata.get(COLUMN, [""] * len(split.labels)))
         ]
-        for key, part in zip(("groups", "gallery_groups"), splits.values(), strict=False)
+        for key, split in zip(("groups", "gallery_groups"), splits.values(), strict=False)
     }

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dml_jax.data.prepare.sources import Scalar
+from dml_jax.data.files import Scalar
 from dml_jax.errors import ConfigError
 
 Read = Callable[[int, np.random.Generator | None], np.ndarray]
@@ -20,8 +20,7 @@ def unread(index: int, rng: np.random.Generator | None) -> np.ndarray:
 class Split(NamedTuple):
     """One split of a data set."""
 
-    # int64 [N], in 0..C-1; each split numbers its own classes, but a gallery shares its queries'
-    # classes.
+    # int64 [N], in 0..C-1; each split numbers its classes from 0, but a gallery like its queries.
     labels: np.ndarray
     ids: Sequence[str]  # N image names
     # (index, rng) -> uint8 [H, W, 3], RGB. Data sets with randomly generated images draw them from
@@ -29,8 +28,8 @@ class Split(NamedTuple):
     # the same image.
     read: Read
     classes: Sequence[str]  # C class names
-    # SHA-256 of the data set that the split belongs to, pixels included; empty if it is built in or
-    # one of tensorflow_datasets.
+    # SHA-256 of the whole data set with its pixels; empty if it is built in or from
+    # tensorflow_datasets.
     content: str = ""
     # Further columns of the table that the images were listed in: name -> N values.
     metadata: Mapping[str, Sequence[Scalar]] = {}
@@ -51,8 +50,7 @@ def digest(splits: Mapping[str, Split]) -> str:
 
 
 def with_gallery(splits: Mapping[str, Split], name: str = "test") -> dict[str, Split]:
-    """A split and, if it is the test split, the "gallery" that its images search, where there is
-    one."""
+    """A split and, if it is the test split, the "gallery" that its images search, if any."""
     names = ("test", "gallery") if name == "test" and "gallery" in splits else (name,)
     return {key: splits[key] for key in names}
 
@@ -76,22 +74,19 @@ def together(splits: Sequence[Split]) -> Split:
         part = int(np.searchsorted(starts, index, side="right")) - 1
         return splits[part].read(index - int(starts[part]), rng)
 
-    labels = [
-        np.array([position[name] for name in split.classes])[split.labels] for split in splits
-    ]
+    numbers = [np.array([position[name] for name in split.classes]) for split in splits]
+    labels = [number[split.labels] for number, split in zip(numbers, splits, strict=True)]
     columns = set.intersection(*(set(split.metadata) for split in splits))
-    return Split(
-        np.concatenate(labels).astype(np.int64),
-        [name for split in splits for name in split.ids],
-        read,
-        classes,
-        content=splits[0].content,
+    return splits[0]._replace(
+        labels=np.concatenate(labels).astype(np.int64),
+        ids=[name for split in splits for name in split.ids],
+        read=read,
+        classes=classes,
         metadata={
             name: [value for split in splits for value in split.metadata[name]]
             for name in sorted(columns)
         },
         files=[file for split in splits for file in split.files],
-        note=splits[0].note,
     )
 
 
@@ -104,14 +99,8 @@ def hold_out(split: Split, share: float) -> tuple[Split, Split]:
     total = len(split.classes)
     held = round(share * total)
     if held < 2 or total - held < 2:
-        raise ConfigError(
-            f"data.validation_share={share}: leaves {total - held} of {total} classes for "
-            "training "
-            "and "
-            f"{held} "
-            "for "
-            "validation; each needs at least 2"
-        )
+        left = f"leaves {total - held} of {total} classes for training and {held} for validation"
+        raise ConfigError(f"data.validation_share={share}: {left}; each needs at least 2")
     order = np.random.default_rng(total).permutation(total)
     return subset(split, np.sort(order[held:])), subset(split, np.sort(order[:held]))
 

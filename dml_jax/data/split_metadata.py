@@ -1,5 +1,4 @@
-"""Labels and names of every split in one Arrow file, apart from the pixels: samplers need not open
-a single image."""
+"""Labels and names of all splits in one Arrow file, so that samplers need not open any image."""
 
 import contextlib
 import hashlib
@@ -12,16 +11,13 @@ import numpy as np
 import pyarrow as pa
 from pydantic import TypeAdapter
 
-from dml_jax.data.prepare.sources import SPLITS, Entry, Scalar
+from dml_jax.data.files import SPLITS, Entry, Scalar
 from dml_jax.data.split import Split, unread
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_write, cache_dir, reading
 
-COLUMNS = [
-    ("label", pa.int64()),
-    ("id", pa.large_binary()),
-    ("file", pa.large_binary()),
-]  # then the metadata
+# Followed by the metadata.
+COLUMNS = [("label", pa.int64()), ("id", pa.large_binary()), ("file", pa.large_binary())]
 
 
 def from_entries(entries: Sequence[Entry]) -> dict[str, Split]:
@@ -63,11 +59,8 @@ def save(path: Path, splits: Mapping[str, Split]) -> None:
     with path.open("wb") as file, pa.ipc.new_file(file, schema) as writer:
         for split in splits.values():
             absent = [None] * len(split.labels)
-            arrays = [
-                pa.array(split.labels, pa.int64()),
-                _encoded(split.ids),
-                _encoded(split.files or absent),
-            ]
+            labels, files = pa.array(split.labels, pa.int64()), _encoded(split.files or absent)
+            arrays = [labels, _encoded(split.ids), files]
             for column in columns:  # null if only other splits have it
                 values = split.metadata.get(column)
                 texts = absent if values is None else [json.dumps(value) for value in values]
@@ -114,19 +107,16 @@ def _decoded(names: pa.LargeBinaryArray) -> list[str]:
 
 def checked_columns(metadata: Any, count: int) -> dict[str, list[Scalar]]:
     """Metadata read from a file; raises ValueError unless it is columns of `count` values each."""
-    columns: dict[str, list[Scalar]] = TypeAdapter(dict[str, list[Scalar]]).validate_python(
-        metadata, strict=True
-    )
-    if wrong := [name for name, values in columns.items() if len(values) != count]:
-        raise ValueError(
-            f"the column {wrong[0]!r} has {len(columns[wrong[0]])} values for {count} images"
-        )
+    table = TypeAdapter(dict[str, list[Scalar]])
+    columns: dict[str, list[Scalar]] = table.validate_python(metadata, strict=True)
+    for name, values in columns.items():
+        if len(values) != count:
+            raise ValueError(f"the column {name!r} has {len(values)} values for {count} images")
     return columns
 
 
 def cached(fingerprint: bytes, compute: Callable[[], Mapping[str, Split]]) -> Mapping[str, Split]:
-    """The result of `compute`, from the user's cache directory if it was computed for the same
-    fingerprint before.
+    """The result of `compute`, cached in the user's cache directory by the fingerprint.
 
     A damaged file in the cache is replaced; a cache that cannot be written is not used.
     """

@@ -31,9 +31,8 @@ def training(data: Data) -> Callable[[np.ndarray, np.random.Generator], np.ndarr
     def random_resized(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         if data.resize_first:
             image = resize_shorter(image, data.resize, method)
-        box = random_resized_box(
-            image.shape[0], image.shape[1], data.crop_scale, data.crop_ratio, rng
-        )
+        height, width, _ = image.shape
+        box = random_resized_box(height, width, data.crop_scale, data.crop_ratio, rng)
         return resize(crop(image, box), size, size, method)
 
     def random(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -57,9 +56,8 @@ def evaluation(data: Data) -> Callable[[np.ndarray], np.ndarray]:
     """The deterministic crop of evaluation: image uint8 [h, w, 3] -> uint8 [H, W, 3]."""
     if data.crop == "none":
         return lambda image: image
-    return lambda image: centre_crop(
-        resize_shorter(image, data.resize, data.interpolation), data.image_size
-    )
+    size, method = data.image_size, data.interpolation
+    return lambda image: centre_crop(resize_shorter(image, data.resize, method), size)
 
 
 def for_network(data: Data, shape: tuple[int, int], image: np.ndarray, name: str) -> np.ndarray:
@@ -77,8 +75,7 @@ def fitted(data: Data, shape: tuple[int, int], image: np.ndarray) -> np.ndarray:
     if pixels.shape[:2] != shape:
         raise DataError(
             f"is {image.shape[1]}x{image.shape[0]} pixels, but the model takes images of "
-            f"{shape[1]}x{shape[0]} "
-            "without cropping; resize it, or train with data.crop"
+            f"{shape[1]}x{shape[0]} without cropping; resize it, or train with data.crop"
         )
     return pixels
 
@@ -86,13 +83,11 @@ def fitted(data: Data, shape: tuple[int, int], image: np.ndarray) -> np.ndarray:
 def resize(
     image: np.ndarray, height: int, width: int, method: Interpolation = "bilinear"
 ) -> np.ndarray:
-    """Resizing by Pillow, antialiased when shrinking: uint8 [h, w, 3] -> uint8 [height, width,
-    3]."""
+    """Resizing by Pillow, antialiased when shrinking: uint8 [h, w, 3] -> [height, width, 3]."""
     if image.shape[:2] == (height, width):
         return image
-    return np.asarray(
-        Image.fromarray(image).resize((width, height), Image.Resampling[method.upper()])
-    )
+    filter = Image.Resampling[method.upper()]
+    return np.asarray(Image.fromarray(image).resize((width, height), filter))
 
 
 def check_aspect(image: np.ndarray) -> None:
@@ -100,9 +95,8 @@ def check_aspect(image: np.ndarray) -> None:
     shorter."""
     height, width = image.shape[:2]
     if max(height, width) > MAX_ASPECT * min(height, width):
-        raise DataError(
-            f"{width}x{height} pixels: one side is more than {MAX_ASPECT} times the other; crop it"
-        )
+        what = f"one side is more than {MAX_ASPECT} times the other"
+        raise DataError(f"{width}x{height} pixels: {what}; crop it")
 
 
 def resize_shorter(image: np.ndarray, size: int, method: Interpolation = "bilinear") -> np.ndarray:

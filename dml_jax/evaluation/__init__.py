@@ -1,5 +1,4 @@
-"""Exact evaluation of embeddings: retrieval, nearest neighbours, clustering, geometry, re-ranking,
-verification.
+"""Exact evaluation: retrieval, nearest neighbours, clustering, geometry, re-ranking, verification.
 
     from dml_jax import evaluation
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from dml_jax.evaluation.metrics import *  # noqa: F403
 
 _MODULES = (
-    "check_inputs",
     "clustering",
     "compression",
     "geometry",
@@ -26,9 +24,10 @@ _MODULES = (
     "metrics",
     "neighbors",
     "open_set",
-    "own_distances",
     "protocol",
     "reranking",
+    "user_distances",
+    "validation",
 )
 
 _METRICS = (

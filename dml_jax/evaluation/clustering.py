@@ -30,9 +30,8 @@ def contingency_table(labels: ArrayLike, assignments: ArrayLike) -> ContingencyT
     _, classes, class_sizes = np.unique(classes, return_inverse=True, return_counts=True)
     _, clusters, cluster_sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     cells, counts = np.unique(classes * len(cluster_sizes) + clusters, return_counts=True)
-    return ContingencyTable(
-        counts, cells // len(cluster_sizes), cells % len(cluster_sizes), class_sizes, cluster_sizes
-    )
+    classes, clusters = np.divmod(cells, len(cluster_sizes))
+    return ContingencyTable(counts, classes, clusters, class_sizes, cluster_sizes)
 
 
 def entropy(sizes: np.ndarray) -> float:
@@ -45,9 +44,8 @@ def mutual_information(cells: ContingencyTable) -> float:
     """I(class; cluster) in nats."""
     rows = cells.counts.sum()
     pointwise = np.log(cells.counts) + np.log(rows)
-    pointwise -= np.log(cells.class_sizes[cells.classes]) + np.log(
-        cells.cluster_sizes[cells.clusters]
-    )
+    class_sizes, cluster_sizes = cells.class_sizes, cells.cluster_sizes
+    pointwise -= np.log(class_sizes[cells.classes]) + np.log(cluster_sizes[cells.clusters])
     return max(0.0, float(np.sum(cells.counts / rows * pointwise)))
 
 
@@ -75,8 +73,7 @@ def nmi(labels: ArrayLike, assignments: ArrayLike, *, average: Average = "arithm
 def nmi_stderr(
     labels: ArrayLike, assignments: ArrayLike, *, average: Average = "arithmetic"
 ) -> float:
-    """Standard error of the NMI under resampling of rows, with the clustering held fixed (delta
-    method).
+    """Standard error of the NMI under resampling of rows, for a fixed clustering (delta method).
 
     With pointwise information i, surprisals h of a row's class and cluster, and the mean M of the
     entropies H, the influence of a row is f = (i - I - I dM / M) / M, and the error sqrt(mean(f^2)
@@ -101,23 +98,18 @@ def nmi_stderr(
 
 
 def _mean(class_entropy: float, cluster_entropy: float, average: Average) -> float:
-    arithmetic, geometric = (
-        (class_entropy + cluster_entropy) / 2,
-        float(np.sqrt(class_entropy * cluster_entropy)),
-    )
-    return {"arithmetic": arithmetic, "geometric": geometric}[average]
+    if average == "geometric":
+        return float(np.sqrt(class_entropy * cluster_entropy))
+    return (class_entropy + cluster_entropy) / 2
 
 
 def ami(labels: ArrayLike, assignments: ArrayLike) -> float:
-    """Adjusted mutual information, (I - E[I]) / (mean(H, H) - E[I]) (Vinh, Epps & Bailey, JMLR
-    2010), arithmetic mean.
+    """Adjusted mutual information, (I - E[I]) / ((H + H) / 2 - E[I]) (Vinh et al., JMLR 2010).
 
     Returns:
       1 for a perfect clustering, about 0 for a random one of any number of clusters.
     """
-    from sklearn.metrics import (
-        adjusted_mutual_info_score,
-    )  # imported here because training does not need it
+    from sklearn.metrics import adjusted_mutual_info_score  # training does not need it
 
     cells = contingency_table(labels, assignments)
     counts = np.repeat(cells.classes, cells.counts), np.repeat(cells.clusters, cells.counts)
@@ -125,8 +117,7 @@ def ami(labels: ArrayLike, assignments: ArrayLike) -> float:
 
 
 def f1_pairs(labels: ArrayLike, assignments: ArrayLike) -> float:
-    """F1 over pairs of rows, 2 TP / (pairs of the same class + pairs of the same cluster), where TP
-    are pairs in both.
+    """F1 over pairs of rows: 2 pairs in both / (pairs in the same class + in the same cluster).
 
     Returns:
       In [0, 1]; NaN if no two rows share a class or a cluster.

@@ -9,8 +9,8 @@ PCA whitening subtracts the mean, projects onto the directions of largest varian
 standard deviations and scales to unit length (Jégou & Chum, ECCV 2012). int8 codes are round(127 x
 / limit), with the largest magnitude of each dimension in the training rows as its limit. Binary
 codes are the signs of x - center, eight to a byte, with the mean of the training rows as the
-center; they are compared by their Hamming distance, or a query that is not coded re-scores the best
-of them by its inner product with the signs (Yamada, Asai, Hajishirzi, ACL 2021).
+center; they are compared by their Hamming distance, or the best of them are re-scored by the inner
+product of the signs with a query that is not coded (Yamada, Asai, Hajishirzi, ACL 2021).
 """
 
 from typing import NamedTuple
@@ -24,13 +24,12 @@ from dml_jax.evaluation.validation import ArrayLike
 
 
 class Compression(NamedTuple):
-    """Embeddings x of D dimensions become (x - mean) matrix, of d dimensions and scaled to unit
-    length."""
+    """Maps embeddings x of D dimensions to (x - mean) matrix, scaled to unit length."""
 
     mean: np.ndarray  # float32 [D]
     matrix: np.ndarray  # float32 [D, d]
-    limits: np.ndarray  # float32 [d], of int8 codes
-    center: np.ndarray  # float32 [d], of binary codes
+    limits: np.ndarray  # float32 [d], for int8 codes
+    center: np.ndarray  # float32 [d], for binary codes
 
     def reduced(self, rows: np.ndarray) -> np.ndarray:
         """Embeddings float [N, D] -> float32 [N, d] of unit length."""
@@ -45,8 +44,7 @@ class Compression(NamedTuple):
         return codes * (self.limits / 127)
 
     def binary(self, rows: np.ndarray) -> np.ndarray:
-        """Reduced embeddings [N, d] -> uint8 [N, ceil(d / 8)], first dimension in the highest
-        bit."""
+        """Reduced embeddings [N, d] -> uint8 [N, ceil(d / 8)], highest bit first."""
         return np.packbits(rows > self.center, axis=1)
 
     def signs(self, codes: np.ndarray) -> np.ndarray:
@@ -72,10 +70,8 @@ def fit(training: ArrayLike, dimensions: int = 0, *, whiten: bool = False) -> Co
         variances, directions = np.linalg.eigh((rows - mean).T @ (rows - mean) / len(rows))
         variances, directions = variances[::-1][:kept], directions[:, ::-1][:, :kept]
         if variances[-1] <= 1e-9 * variances[0]:
-            raise DataError(
-                f"dimensions={kept}: {len(rows)} training rows vary in fewer; give fewer, or more "
-                "rows"
-            )
+            problem = f"{len(rows)} training rows vary in fewer"
+            raise DataError(f"dimensions={kept}: {problem}; give fewer, or more rows")
         matrix = directions / np.sqrt(variances)
     reduced = unit_rows((rows - mean) @ matrix).astype(np.float32)
     limits = np.abs(reduced).max(axis=0)

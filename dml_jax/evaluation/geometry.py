@@ -1,7 +1,5 @@
 """Statistics of an embedding space: density, spectral decay, effective rank, errors of pairs."""
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from dml_jax.errors import DataError
@@ -12,27 +10,26 @@ from dml_jax.evaluation.validation import ArrayLike
 
 PAIR_BLOCK = 512  # rows compared at once
 PAIRED = 10_000  # rows sampled
-BINS = 4000  # of the histogram of cosines
+BINS = 4000  # in the histogram of cosines
 FALSE_MATCH_RATES = (0.01, 0.001)
 
 
 def density(embeddings: ArrayLike, labels: ArrayLike) -> float:
-    """Mean intra-class over mean inter-class cosine distance (Roth et al., ICML 2020), in NumPy
-    float64.
+    """Mean intra-class over mean inter-class cosine distance (Roth et al., ICML 2020), in float64.
 
     Intra-class: mean over the pairs of different rows of a class, then over the classes with at
     least two rows. Inter-class: mean over pairs of classes of the distance between their mean rows.
     NaN if no class has two rows or there is only one class.
     """
     points = validation.embeddings(embeddings)
-    _, members, sizes = np.unique(
-        validation.labels(labels, len(points)), return_inverse=True, return_counts=True
-    )
+    classes = validation.labels(labels, len(points))
+    _, members, sizes = np.unique(classes, return_inverse=True, return_counts=True)
     if len(sizes) < 2 or sizes.max() < 2:
         return float("nan")
     sums, unit_sums = np.zeros((2, len(sizes), points.shape[1]))
     unit_squares = np.zeros(len(sizes))
-    for part, block in _float64_blocks(points):
+    for part in validation.slices(*points.shape):
+        block = np.asarray(points[part], np.float64)
         directions = unit_rows(block)
         np.add.at(sums, members[part], block)
         np.add.at(unit_sums, members[part], directions)
@@ -52,8 +49,9 @@ def singular_values(embeddings: ArrayLike) -> np.ndarray:
     points = validation.embeddings(embeddings)
     # Stacked QR decompositions keep small values accurate, unlike the eigenvalues of X'X.
     factor = np.zeros((0, points.shape[1]))
-    for _, block in _float64_blocks(points):
-        factor = np.asarray(np.linalg.qr(np.concatenate([factor, block]), mode="r"))
+    for part in validation.slices(*points.shape):
+        rows = np.concatenate([factor, np.asarray(points[part], np.float64)])
+        factor = np.asarray(np.linalg.qr(rows, mode="r"))
     return np.linalg.svd(factor, compute_uv=False)[: min(points.shape)]
 
 
@@ -82,20 +80,11 @@ def effective_rank(embeddings: ArrayLike) -> float:
     return float(np.exp(-np.sum(share * np.log(np.where(share > 0, share, 1)))))
 
 
-def _float64_blocks(rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yields consecutive blocks of rows in float64, with their positions."""
-    step = max(1, validation.BLOCK_ELEMENTS // rows.shape[1])
-    for start in range(0, len(rows), step):
-        part = slice(start, start + step)
-        yield part, np.asarray(rows[part], np.float64)
-
-
 def pair_errors(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Errors of the rule "same class if the cosine reaches a threshold", over all pairs of up to
-    `PAIRED` rows.
+    """Errors of the rule "same class if the cosine reaches a threshold", over all pairs of rows.
 
-    There must be at least one pair of the same class and one of different classes. Embeddings [N,
-    D] may be of any length; thresholds are exact to 2 / `BINS`.
+    At most `PAIRED` random rows are used. There must be a pair of the same class and one of
+    different classes. Embeddings [N, D] may have any length; thresholds are exact to 2 / `BINS`.
 
     Returns:
       "equal_error_rate", where pairs of one class are rejected as often as others are accepted, and
@@ -115,19 +104,15 @@ def pair_errors(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     for start in range(0, len(rows), PAIR_BLOCK):
         block = rows[start : start + PAIR_BLOCK]
         cosines = block @ rows[start:].T
-        once = (
-            np.arange(cosines.shape[1])[None, :] > np.arange(len(block))[:, None]
-        )  # each unordered pair
+        once = np.arange(cosines.shape[1])[None, :] > np.arange(len(block))[:, None]
         equal = labels[start : start + PAIR_BLOCK, None] == labels[None, start:]
         bin_of = np.clip(((cosines + 1) * (BINS / 2)).astype(np.int64), 0, BINS - 1)
         same += np.bincount(bin_of[once & equal], minlength=BINS)
         different += np.bincount(bin_of[once & ~equal], minlength=BINS)
     if not same.any() or not different.any():
-        raise DataError(
-            "labels: need at least one pair of the same class and one pair of different classes"
-        )
-    # By threshold, -1 to 1. A single division, so that a rate of 1 in 100 is exactly the float
-    # 0.01.
+        pairs = "one pair of the same class and one pair of different classes"
+        raise DataError(f"labels: need at least {pairs}")
+    # By threshold, -1 to 1. A single division makes a rate of 1 in 100 exactly the float 0.01.
     rejects = np.concatenate([[0], np.cumsum(same)]) / same.sum()
     accepts = np.concatenate([np.cumsum(different[::-1])[::-1], [0]]) / different.sum()
     crossing = int(np.argmax(rejects >= accepts))
@@ -135,6 +120,5 @@ def pair_errors(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         "equal_error_rate": float((rejects[crossing] + accepts[crossing]) / 2),
         "equal_error_cosine": 2 * crossing / BINS - 1,
     }
-    return found | {
-        f"fnmr@{rate}": float(rejects[np.argmax(accepts <= rate)]) for rate in FALSE_MATCH_RATES
-    }
+    lowest = {rate: np.argmax(accepts <= rate) for rate in FALSE_MATCH_RATES}
+    return found | {f"fnmr@{rate}": float(rejects[i]) for rate, i in lowest.items()}

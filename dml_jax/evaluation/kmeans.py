@@ -17,14 +17,16 @@ from dml_jax.evaluation import validation
 from dml_jax.evaluation._engine import tiles
 from dml_jax.evaluation.validation import ArrayLike
 
-# Points are assigned in blocks of at least BLOCK points, or more for few centres: up to
-# BLOCK_SCORES scores.
+# Points are assigned in blocks of at least BLOCK points, more if there are few centres.
 BLOCK = 1152
-BLOCK_SCORES = 1 << 21
+BLOCK_SCORES = 1 << 21  # most scores of a larger block
 # In float32, inner products cannot separate centres that are much closer to each other than to the
 # origin (see `tiles`). If this fraction of the points is that close to its centre, everything is
 # recomputed in float64.
 CLOSE_POINTS = 0.01
+
+
+Pair = tuple[jax.Array, jax.Array]
 
 
 class KMeans(NamedTuple):
@@ -33,7 +35,7 @@ class KMeans(NamedTuple):
     centers: np.ndarray  # float [k, D]
     assignments: np.ndarray  # int32 [N] in 0..k-1, the nearest centre of each point
     inertia: float  # sum of squared distances from the points to their centres
-    iterations: int  # of the best restart, including the last one, which changes no assignment
+    iterations: int  # in the best restart; the last one changes no assignment
 
 
 def fit(
@@ -66,15 +68,13 @@ def fit(
     else:
         start = validation.embeddings(init, name="init")
         if start.shape != (k, checked.shape[1]):
-            raise DataError(
-                f"init: has shape {list(start.shape)}; give centres [{k}, {checked.shape[1]}]"
-            )
+            found = list(start.shape)
+            raise DataError(f"init: has shape {found}; give centres [{k}, {checked.shape[1]}]")
 
     centering = tiles.choose_centering([checked], "euclidean")
 
     def run(dtype: np.dtype) -> tuple[KMeans, bool]:
-        """The clustering, and whether `dtype` is precise enough for the distances to the
-        centres."""
+        """The clustering, and whether `dtype` resolves the distances to the centres."""
         x = jnp.asarray(centering.apply(checked, dtype))
         results = []
         for restart in range(restarts if isinstance(start, str) else 1):
@@ -88,14 +88,11 @@ def fit(
         inertia, found = min(results, key=lambda result: result[0])
         centers, nearest, squares, iterations = map(np.asarray, found)
         lengths = np.asarray(jnp.sum(x * x, axis=1))
-        close = (squares > 0) & tiles.unreliable(
-            squares, lengths, tiles.error_bound(x.shape[1], dtype)
-        )
-        centers, inertia = (
-            centers / centering.scale + centering.center,
-            inertia / centering.scale**2,
-        )
+        error = tiles.error_bound(x.shape[1], dtype)
+        close = (squares > 0) & tiles.unreliable(squares, lengths, error)
         precise = dtype == np.float64 or bool(close.mean() < CLOSE_POINTS)
+        centers = centers / centering.scale + centering.center
+        inertia /= centering.scale**2
         return KMeans(centers, nearest, inertia, int(iterations)), precise
 
     dtype = validation.compute_dtype(checked)
@@ -114,18 +111,15 @@ def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
     k = len(centers)
     group_size = math.isqrt(k - 1) + 1
     groups = -(-k // group_size)
-    offset = jnp.pad(
-        -jnp.sum(centers * centers, axis=1) / 2,
-        (0, groups * group_size - k),
-        constant_values=-jnp.inf,
-    )
+    padding = groups * group_size - k
+    offset = -jnp.sum(centers * centers, axis=1) / 2
+    offset = jnp.pad(offset, (0, padding), constant_values=-jnp.inf)
     offset = offset.reshape(groups, group_size, 1)
-    padded = jnp.pad(centers, ((0, groups * group_size - k), (0, 0)))
+    padded = jnp.pad(centers, ((0, padding), (0, 0)))
 
     def block(rows: jax.Array) -> jax.Array:
-        scores = jnp.matmul(padded, rows.T, precision=jax.lax.Precision.HIGHEST).reshape(
-            groups, group_size, -1
-        )
+        product = jnp.matmul(padded, rows.T, precision=jax.lax.Precision.HIGHEST)
+        scores = product.reshape(groups, group_size, -1)
         peak = scores[:, 0] + offset[:, 0]
         member = jnp.zeros(peak.shape, jnp.int32)
         for i in range(1, group_size):
@@ -135,10 +129,8 @@ def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
         best, nearest = peak[0], member[0]
         for g in range(1, groups):
             higher = peak[g] > best
-            best, nearest = (
-                jnp.where(higher, peak[g], best),
-                jnp.where(higher, member[g] + g * group_size, nearest),
-            )
+            best = jnp.where(higher, peak[g], best)
+            nearest = jnp.where(higher, member[g] + g * group_size, nearest)
         return nearest
 
     size = min(len(x), max(BLOCK, BLOCK_SCORES // k))
@@ -149,17 +141,14 @@ def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
     return nearest if whole == len(x) else jnp.concatenate([nearest, block(x[whole:])])
 
 
-def _cluster_sums(x: jax.Array, nearest: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """Sum [k, D] and number [k] of the points in each cluster, as products with one-hot blocks of
-    assignments."""
+def _cluster_sums(x: jax.Array, nearest: jax.Array, k: int) -> Pair:
+    """Sum [k, D] and number [k] of the points in each cluster, by products with one-hot blocks."""
     size = min(len(x), BLOCK)
     padding = -len(x) % size
     rows = jnp.pad(x, ((0, padding), (0, 0))).reshape(-1, size, x.shape[1])
     clusters = jnp.pad(nearest, (0, padding), constant_values=-1).reshape(-1, size)
 
-    def add(
-        totals: tuple[jax.Array, jax.Array], block: tuple[jax.Array, jax.Array]
-    ) -> tuple[tuple[jax.Array, jax.Array], None]:
+    def add(totals: Pair, block: Pair) -> tuple[Pair, None]:
         member = jax.nn.one_hot(block[1], k, axis=0, dtype=x.dtype)
         product = jnp.matmul(member, block[0], precision=jax.lax.Precision.HIGHEST)
         return (totals[0] + product, totals[1] + jnp.sum(member, axis=1)), None
@@ -177,10 +166,12 @@ def _squared_distances(x: jax.Array, centers: jax.Array, nearest: jax.Array) -> 
 def lloyd(
     x: jax.Array, start: jax.Array, max_iterations: int, scatter: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Runs Lloyd's iterations -> centres [k, D], assignments int32 [N], squared distances [N],
-    number of iterations."""
-    # On CPUs a scatter adds in a fixed order; elsewhere its order varies, and a product with the
-    # one-hot assignments keeps the result reproducible.
+    """Lloyd's iterations -> centres [k, D], assignments int32 [N], squared distances [N], number
+    of iterations.
+
+    On CPUs a `scatter` adds in a fixed order. Elsewhere its order varies, and a product with the
+    one-hot assignments keeps the result reproducible.
+    """
     k = len(start)
 
     def update(centers: jax.Array, nearest: jax.Array) -> jax.Array:
@@ -195,9 +186,8 @@ def lloyd(
             """Moves empty clusters' centres to the points farthest from theirs."""
             empty = counts == 0
             distances = _squared_distances(x, centers, nearest)
-            order = jnp.argsort(-distances, stable=True)[
-                jnp.clip(jnp.cumsum(empty) - 1, 0, len(x) - 1)
-            ]
+            turn = jnp.clip(jnp.cumsum(empty) - 1, 0, len(x) - 1)
+            order = jnp.argsort(-distances, stable=True)[turn]
             replacement = jnp.where((distances[order] > 0)[:, None], x[order], centers)
             return jnp.where(empty[:, None], replacement, means)
 
@@ -209,42 +199,34 @@ def lloyd(
         nearest = _assign(x, centers)
         return centers, nearest, iterations + 1, jnp.any(nearest != before)
 
-    state: tuple[jax.Array, ...] = (
-        start,
-        _assign(x, start),
-        jnp.zeros((), jnp.int32),
-        jnp.array(True),
-    )
-    centers, nearest, iterations, changed = jax.lax.while_loop(
-        lambda state: state[3] & (state[2] < max_iterations), step, state
-    )
+    def unfinished(state: tuple[jax.Array, ...]) -> jax.Array:
+        return state[3] & (state[2] < max_iterations)
+
+    zero = jnp.zeros((), jnp.int32)
+    state: tuple[jax.Array, ...] = start, _assign(x, start), zero, jnp.array(True)
+    centers, nearest, iterations, changed = jax.lax.while_loop(unfinished, step, state)
     iterations = jnp.minimum(iterations + ~changed, max_iterations)
     return centers, nearest, _squared_distances(x, centers, nearest), iterations
 
 
 @partial(jax.jit, static_argnames="k")
 def _kmeans_plus_plus(x: jax.Array, key: jax.Array, k: int) -> jax.Array:
-    """Greedy k-means++: each centre is the best of a few points drawn by squared distance to the
-    nearest centre."""
+    """Greedy k-means++: each centre is the best of a few points, drawn by squared distance."""
     trials = 2 + int(np.log(k))
     squares = jnp.sum(x * x, axis=1)
 
     def squared_distances(rows: jax.Array) -> jax.Array:
         product = jnp.matmul(rows, x.T, precision=jax.lax.Precision.HIGHEST)
-        return jnp.maximum(
-            squares[None, :] - 2 * product + jnp.sum(rows * rows, axis=1)[:, None], 0
-        )
+        lengths = jnp.sum(rows * rows, axis=1)[:, None]
+        return jnp.maximum(squares[None, :] - 2 * product + lengths, 0)
 
-    def add(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def add(i: jax.Array, carry: Pair) -> Pair:
         chosen, closest = carry
         # The smallest normal number keeps the draw defined if all points are chosen or equal.
         cumulative = jnp.cumsum(closest + jnp.finfo(x.dtype).tiny)
-        threshold = (
-            jax.random.uniform(jax.random.fold_in(key, i), (trials,), x.dtype) * cumulative[-1]
-        )
-        drawn = jnp.minimum(
-            jnp.searchsorted(cumulative, threshold, side="right"), len(x) - 1
-        ).astype(jnp.int32)
+        shares = jax.random.uniform(jax.random.fold_in(key, i), (trials,), x.dtype)
+        drawn = jnp.searchsorted(cumulative, shares * cumulative[-1], side="right")
+        drawn = jnp.minimum(drawn, len(x) - 1).astype(jnp.int32)
         distances = jnp.minimum(closest[None, :], squared_distances(x[drawn]))
         best = jnp.argmin(jnp.sum(distances, axis=1))
         return chosen.at[i].set(drawn[best]), distances[best]

@@ -1,5 +1,4 @@
-"""The reported metrics in display order, with their keys in `results.json` and their headings in
-tables.
+"""The reported metrics in display order: their keys in `results.json`, their headings in tables.
 
 Adding a metric takes one entry in `METRICS` and its computation in `protocol.evaluate`; the console
 tables and the HTML report show every listed metric that the results hold.
@@ -10,19 +9,18 @@ from typing import Any, NamedTuple
 
 
 class MetricEntry(NamedTuple):
-    """One metric. Its key in `results.json` is `name`; its standard error, if known, has the key
-    `<name>_stderr`.
+    """One metric with the key `name`, and `<name>_stderr` for its standard error, if known.
 
     A name with the suffix "@K" stands for a family with one key per number K.
     """
 
     name: str
-    heading: str  # column heading; "@K" is replaced in the same way
+    heading: str  # column heading; K is replaced in the same way
     percent: bool = True  # whether tables show it in percent
     secondary: bool = False  # omitted from console tables that have one column per metric
 
 
-OWN = "own/"  # prefix of the keys of metrics that a configuration names by import paths
+USER = "own/"  # prefix of the keys of metrics that a configuration names by import paths
 METRICS = (
     MetricEntry("recall@K", "R@K"),
     MetricEntry("macro_recall@1", "R@1 per class", secondary=True),
@@ -50,8 +48,8 @@ def columns(results: Mapping[str, Any]) -> list[MetricEntry]:
             found += [entry._replace(name=f"{prefix}{k}", heading=f"{heading}{k}") for k in ks]
         elif entry.name in results:
             found.append(entry)
-    own = [name for name in results if name.startswith(OWN) and not name.endswith("_stderr")]
-    return [*found, *(MetricEntry(name, name.removeprefix(OWN), percent=False) for name in own)]
+    user = [name for name in results if name.startswith(USER) and not name.endswith("_stderr")]
+    return [*found, *(MetricEntry(name, name.removeprefix(USER), percent=False) for name in user)]
 
 
 def heading(name: str) -> str:
@@ -61,28 +59,22 @@ def heading(name: str) -> str:
 
 def in_display_order(results: Mapping[str, Any]) -> dict[str, Any]:
     """Reorders results: each listed metric followed by its standard error, then everything else."""
-    keys = [
-        key
-        for entry in columns(results)
-        for key in (entry.name, f"{entry.name}_stderr")
-        if key in results
-    ]
-    return {key: results[key] for key in keys} | dict(results)
+    pairs = ((entry.name, f"{entry.name}_stderr") for entry in columns(results))
+    listed = {key: results[key] for pair in pairs for key in pair if key in results}
+    return listed | dict(results)
 
 
 def printed_digits(published: Mapping[str, float]) -> int:
-    """Decimal places, 1 or 2, of percentages as a paper prints them, from all metrics of a result
-    as fractions."""
+    """Decimal places, 1 or 2, of a paper's percentages, from all its metrics as fractions."""
     values = (value for name, value in published.items() if not name.endswith("_stderr"))
     return max(len(f"{100 * value:.2f}".rstrip("0").partition(".")[2]) for value in values) or 1
 
 
 def cell(results: Mapping[str, Any], entry: MetricEntry, *, digits: int = 1) -> str:
-    """Formats a metric with its standard error, if any; a dash if it is missing or undefined
-    (null).
+    """Formats a metric with its standard error, if any; a dash if it is missing or undefined.
 
-    `digits` are the decimal places of percentages, unless the results state their own; other
-    metrics have four.
+    `digits` are the decimal places of percentages unless the results state them; other metrics have
+    four.
     """
     digits = results.get("digits", digits)
     if results.get(entry.name) is None:

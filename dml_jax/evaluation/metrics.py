@@ -1,5 +1,4 @@
-"""All metrics under one name: retrieval, clusterings (from `clustering`) and embedding spaces (from
-`geometry`)."""
+"""All metrics under one name: of retrieval, clusterings (`clustering`) and spaces (`geometry`)."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import _engine, own_distances, validation
+from dml_jax.evaluation import _engine, user_distances, validation
 from dml_jax.evaluation._engine import RowFunction, Task
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
 from dml_jax.evaluation.geometry import density, effective_rank, singular_values, spectral_decay
@@ -36,7 +35,7 @@ def retrieval(
     labels: validation.Labels,
     *,
     ks: int | Sequence[int] = (1, 2, 4, 8),
-    metric: own_distances.Metric = "cosine",
+    metric: user_distances.Metric = "cosine",
     gallery: ArrayLike | None = None,
     gallery_labels: validation.Labels | None = None,
     exclude_self: bool | None = None,
@@ -57,7 +56,7 @@ def retrieval(
         an array [Q, C] of bool or 0 and 1; rows that share a class are relevant to each other.
       ks: values of K for Recall@K, at most the number of candidates.
       metric: distance that ranks the gallery, or a function of two blocks of rows (see
-        `own_distances`).
+        `user_distances`).
       gallery: [G, D]; by default the queries are their own gallery.
       gallery_labels: [G], lists or [G, C], of the same kind as `labels`.
       exclude_self: whether query i excludes gallery row i; by default only if the queries are their
@@ -67,16 +66,16 @@ def retrieval(
         ranked first.
       groups: [Q] integers or strings, such as cameras. A query leaves out the relevant rows of its
         group, as in the re-identification of persons and vehicles (Zheng et al., ICCV 2015). For
-        queries that are part of the gallery in any order, give each image a group of its own;
-        otherwise every query finds itself first.
+        queries that are part of the gallery in any order, give each image its group; otherwise
+        every query finds itself first.
       gallery_groups: [G], of the same kind as `groups`.
       lone_queries: whether a query without a relevant row, such as the only image of its class, is
         a miss in Recall@K and MRR, or left out of all metrics.
       full_ranking: also return "map", the mean average precision over the whole ranking, and for
         `ks` "precision@K" and "map@K", the mean average precision of the first K.
-      functions: metrics of your own by name, from whether each row is relevant, nearest first, bool
-        [G], to a number; their means over the queries that have a relevant row are returned as
-        "own/NAME". Every query is then sorted.
+      functions: further metrics by name, functions from whether each row is relevant, nearest
+        first, bool [G], to a number; their means over the queries that have a relevant row are
+        returned as "own/NAME". Every query is then sorted.
       per_query: also return "rank" (int [Q], 1-based rank of the nearest relevant row, 0 if there
         is none), "r_precision_per_query" and "map@r_per_query" (float [Q], NaN for queries without
         a relevant row).
@@ -93,94 +92,55 @@ def retrieval(
     validation.metric(metric, "cosine", "euclidean")
     validation.choice("exclusion", exclusion, ("index", "position"))
     validation.choice("lone_queries", lone_queries, get_args(Lone))
-    for name, given, needed in (
-        ("gallery_labels", gallery_labels, gallery is not None),
-        ("gallery_groups", gallery_groups, gallery is not None and groups is not None),
+    alone = gallery is None  # the queries are their own gallery
+    grouped = not alone and groups is not None
+    for name, given, needed, without in (
+        ("gallery_labels", gallery_labels, not alone, "a gallery"),
+        ("gallery_groups", gallery_groups, grouped, "a gallery and groups"),
     ):
         if (given is not None) != needed:
-            what = (
-                "are missing"
-                if needed
-                else "are given without a gallery" + " and groups" * (name != "gallery_labels")
-            )
-            raise DataError(f"{name}: {what}; give all of these arguments, or none")
-    points = validation.embeddings(queries, name="queries")
+            problem = "are missing" if needed else f"are given without {without}"
+            raise DataError(f"{name}: {problem}; give all of these arguments, or none")
+    searched = queries if gallery is None else gallery
+    points, gallery_points = validation.searched_pair(queries, searched)
     ks = validation.recall_ks(ks)
-    drop_nearest = exclusion == "position"
-    gallery_points = points
-    if gallery is not None:
-        gallery_points = validation.embeddings(gallery, name="gallery")
-        validation.check_same_width(points, gallery_points)
-    rows, gallery_rows, alone = len(points), len(gallery_points), gallery is None
+    sizes = len(points), len(gallery_points)
     classes, gallery_classes, judge = validation.targets(
-        labels, gallery_labels, rows, gallery_rows, own_gallery=alone
+        labels, gallery_labels, *sizes, alone=alone
     )
-    common_groups = validation.common_groups(
-        groups, gallery_groups, rows, gallery_rows, own_gallery=alone
-    )
+    common_groups = validation.common_groups(groups, gallery_groups, *sizes, alone=alone)
+    drop_nearest = exclusion == "position"
     if drop_nearest and (judge or common_groups):
         raise DataError("exclusion='position': needs one class per row, without groups")
-    unspecified = not alone and exclude_self is None and groups is None
-    if unspecified and validation.equal_rows(points, gallery_points):
-        raise DataError(
-            "gallery: equals the queries, so every query would find itself; omit it, or give "
-            "exclude_self"
-        )
-    if (
-        unspecified
-        and (shared := validation.shared_rows(points, gallery_points)) > MANY_SHARED * rows
-    ):
-        warnings.warn(
-            f"gallery: {shared:,} of {rows:,} queries equal a row of it and may find themselves; "
-            "leave these "
-            "rows "
-            "out, "
-            "or give every image a group of its own (groups, gallery_groups)",
-            stacklevel=2,
-        )
+    if not alone and exclude_self is None and groups is None:
+        _check_no_query_in_gallery(points, gallery_points)
     exclude_self = alone if exclude_self is None else exclude_self
-    if exclude_self and not np.array_equal(classes, gallery_classes[:rows]):
+    if exclude_self and not np.array_equal(classes, gallery_classes[: len(points)]):
+        problem = "the gallery must begin with the queries, but their classes differ"
+        raise DataError(f"exclude_self: {problem}")
+    candidates = len(gallery_points) - exclude_self
+    if max(ks, default=0) > candidates:
         raise DataError(
-            "exclude_self: the gallery must begin with the queries, but their classes differ"
+            f"ks: K={max(ks)}, but there are {candidates} candidates; K must be in 1..{candidates}"
         )
-    candidates = gallery_rows - exclude_self
-    for k in ks:
-        if not 0 < k <= candidates:
-            raise DataError(
-                f"ks: K={k}, but there are {candidates} candidates; K must be in 1..{candidates}"
-            )
     drop_nearest &= exclude_self
-    task = Task(
-        classes,
-        gallery_classes,
-        judge,
-        common_groups,
-        exclude_self and not drop_nearest,
-        drop_nearest,
-        ks if full_ranking else None,
-        tuple((functions or {}).values()),
-    )
+    exclusions = exclude_self and not drop_nearest, drop_nearest
+    further = tuple((functions or {}).values())
+    full_ks = ks if full_ranking else None
+    task = Task(classes, gallery_classes, judge, common_groups, *exclusions, full_ks, further)
     if callable(metric):
-        found = own_distances.blocks(metric, points, gallery_points)
-        results = _engine.rank_by_distance(task, ((part, -distances) for part, distances in found))
+        blocks = user_distances.blocks(metric, points, gallery_points)
+        results = _engine.rank_by_distance(task, blocks)
     else:
-        results = _engine.rank(
-            task,
-            points,
-            None if alone else gallery_points,
-            metric=metric,
-            dtype=validation.compute_dtype(points),
-        )
-    summarized: dict[str, Any] = summary(
-        *results[:4], classes if judge is None else None, ks, lone_queries
-    )
-    if results.full is not None:
-        names = ("map", *(f"precision@{k}" for k in ks), *(f"map@{k}" for k in ks))
-        for name, column in zip(names, results.full.T, strict=True):
-            summarized |= _mean_with_error(name, column[results.relevant > 0])
-    if functions and results.own is not None:
-        for name, column in zip(functions, results.own.T, strict=True):
-            summarized |= _mean_with_error(f"own/{name}", column[results.relevant > 0])
+        others, dtype = None if alone else gallery_points, validation.compute_dtype(points)
+        results = _engine.rank(task, points, others, metric=metric, dtype=dtype)
+    classes_of_mean = classes if judge is None else None
+    summarized: dict[str, Any] = summary(*results[:4], classes_of_mean, ks, lone_queries)
+    names = ["map", *(f"precision@{k}" for k in ks), *(f"map@{k}" for k in ks)]
+    names = [*(names if full_ranking else ()), *(f"own/{name}" for name in functions or ())]
+    columns = np.concatenate([results.full, results.by_functions], axis=1)[results.relevant > 0]
+    for name, column in zip(names, columns.T, strict=True):
+        summarized |= _mean_with_error(name, column)
     if per_query:
         summarized["rank"] = results.first_rank
         summarized["r_precision_per_query"] = results.r_precision
@@ -188,11 +148,25 @@ def retrieval(
     return summarized
 
 
+def _check_no_query_in_gallery(queries: np.ndarray, gallery: np.ndarray) -> None:
+    """Raises DataError for a gallery equal to the queries, and warns of one with many of them."""
+    if validation.equal_rows(queries, gallery):
+        problem = "equals the queries, so every query would find itself"
+        raise DataError(f"gallery: {problem}; omit it, or give exclude_self")
+    shared = validation.shared_rows(queries, gallery)
+    if shared > MANY_SHARED * len(queries):
+        warnings.warn(
+            f"gallery: {shared:,} of {len(queries):,} queries equal a row of it and may find "
+            "themselves; leave these rows out, or give every image a group of its own (groups, "
+            "gallery_groups)",
+            stacklevel=3,
+        )
+
+
 def relevant_counts(
     labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_self: bool
 ) -> np.ndarray:
-    """R of each query, the number of gallery rows in its class, without itself if it must not be
-    found: int64 [Q]."""
+    """R of each query, the gallery rows of its class without `exclude_self` itself: int64 [Q]."""
     if labels.dtype != gallery_labels.dtype:
         labels, gallery_labels = validation.numbered(labels, gallery_labels)
     classes, sizes = np.unique(gallery_labels, return_counts=True)
@@ -233,14 +207,12 @@ def of_ranked_lists(
     exclude_self = gallery_labels is None
     gallery = queries
     if gallery_labels is not None:
-        gallery = validation.labels(
-            gallery_labels, len(np.asarray(gallery_labels)), name="gallery_labels"
-        )
+        rows = len(np.asarray(gallery_labels))
+        gallery = validation.labels(gallery_labels, rows, name="gallery_labels")
         queries, gallery = validation.numbered(queries, gallery)
     if lists.size and not (lists.min() >= 0 and lists.max() < len(gallery)):
-        raise DataError(
-            f"indices: are in {lists.min()}..{lists.max()}, but the gallery has {len(gallery)} rows"
-        )
+        found = f"{lists.min()}..{lists.max()}"
+        raise DataError(f"indices: are in {found}, but the gallery has {len(gallery)} rows")
     relevant = relevant_counts(queries, gallery, exclude_self=exclude_self)
     needed = max(*ks, int(relevant.max(initial=0)), 1)
     if lists.shape[1] < needed:
@@ -258,8 +230,7 @@ def of_blocks_of_lists(
     ks: tuple[int, ...],
     lone_queries: Lone,
 ) -> dict[str, float]:
-    """`of_ranked_lists` for blocks of lists, int [_, L], and the `relevant_counts` of the
-    queries."""
+    """`of_ranked_lists` for blocks of lists, int [_, L], and the queries' `relevant_counts`."""
     found, start = [], 0
     for block in blocks:
         part = slice(start, start := start + len(block))
@@ -278,38 +249,23 @@ def summary(
     ks: tuple[int, ...],
     lone_queries: Lone = "miss",
 ) -> dict[str, float]:
-    """Means over the queries and their standard errors, with the keys of `retrieval`, from values
-    [Q].
+    """Means over the queries of values [Q] and their standard errors, by the keys of `retrieval`.
 
-    `first_rank` is 1-based, 0 without a relevant row; without `labels`, "macro_recall@1" is
-    omitted.
+    `first_rank` is 1-based, 0 without a relevant row; "macro_recall@1" needs `labels`.
     """
     result: dict[str, float] = {}
     has_relevant = relevant > 0
     if lone_queries == "omit":
-        first_rank, labels = (
-            first_rank[has_relevant],
-            None if labels is None else labels[has_relevant],
-        )
+        first_rank = first_rank[has_relevant]
+        labels = None if labels is None else labels[has_relevant]
     for k in ks:
-        recall = (
-            float(((first_rank > 0) & (first_rank <= k)).mean())
-            if len(first_rank)
-            else float("nan")
-        )
-        result[f"recall@{k}"] = recall
-        result[f"recall@{k}_stderr"] = float(
-            np.sqrt(recall * (1 - recall) / max(1, len(first_rank)))
-        )
+        result |= _mean_with_error(f"recall@{k}", (first_rank > 0) & (first_rank <= k))
     if labels is not None:
         _, members, sizes = np.unique(labels, return_inverse=True, return_counts=True)
         recalls = np.bincount(members, first_rank == 1) / sizes
-        result["macro_recall@1"] = float(recalls.mean()) if len(sizes) else float("nan")
-        result["macro_recall@1_stderr"] = (
-            float(np.sqrt(np.sum(recalls * (1 - recalls) / sizes)) / len(sizes))
-            if len(sizes)
-            else float("nan")
-        )
+        variance, count = np.sum(recalls * (1 - recalls) / sizes), len(sizes) or np.nan
+        result["macro_recall@1"] = float(recalls.sum() / count)
+        result["macro_recall@1_stderr"] = float(np.sqrt(variance) / count)
     result |= _mean_with_error("mrr", np.where(first_rank > 0, 1 / np.maximum(first_rank, 1), 0))
     result |= _mean_with_error("r_precision", r_precision[has_relevant])
     result |= _mean_with_error("map@r", average_precision[has_relevant])
@@ -319,9 +275,7 @@ def summary(
 
 def _mean_with_error(name: str, values: np.ndarray) -> dict[str, float]:
     """The mean and its standard error under their keys; NaN if there are no values."""
-    if not len(values):
-        return {name: float("nan"), f"{name}_stderr": float("nan")}
-    return {
-        name: float(values.mean()),
-        f"{name}_stderr": float(values.std() / np.sqrt(len(values))),
-    }
+    mean = error = np.nan
+    if len(values):
+        mean, error = values.mean(), values.std() / np.sqrt(len(values))
+    return {name: float(mean), f"{name}_stderr": float(error)}

@@ -5,6 +5,7 @@ fit its memory.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +13,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import own_distances, validation
+from dml_jax.evaluation import user_distances, validation
 from dml_jax.evaluation._engine import query_metrics, tiles
-from dml_jax.evaluation._engine.tiles import REPLICATED, SHARDED, TiledRows
+from dml_jax.evaluation._engine.tiles import REPLICATED, SHARDED, Centering, Metric, TiledRows
 from dml_jax.evaluation.validation import ArrayLike
 
 # Squared distances below this fraction of the squared lengths are recomputed from the differences
@@ -22,8 +23,7 @@ from dml_jax.evaluation.validation import ArrayLike
 RECOMPUTE_BELOW = 1e-2
 PART_MEMORY = 1 << 28  # bytes per device for a part of a gallery
 Best = tuple[jax.Array, jax.Array]  # scores and indices of candidates
-# Candidates beyond the k-th, plus k / 16, to detect whether rounding may have excluded a nearer
-# row.
+# Candidates beyond the k-th, plus k / 16: they tell whether rounding may have excluded a nearer row
 SPARE = 2
 
 
@@ -32,7 +32,7 @@ def search(
     gallery: ArrayLike,
     k: int,
     *,
-    metric: own_distances.Metric = "cosine",
+    metric: user_distances.Metric = "cosine",
     exclude_self: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Finds the k nearest gallery rows of every query, nearest first, ties by index.
@@ -41,50 +41,32 @@ def search(
       queries: [Q, D] real numbers, NumPy (also memory-mapped) or JAX.
       gallery: [G, D] real numbers.
       k: number of neighbours, at most the number of candidates.
-      metric: "cosine", "euclidean" or a function of two blocks of rows (see `own_distances`).
+      metric: "cosine", "euclidean" or a function of two blocks of rows (see `user_distances`).
       exclude_self: query i excludes gallery row i.
 
     Returns:
       distances [Q, k], 1 - cosine or Euclidean (not squared), and indices int32 [Q, k].
     """
     validation.metric(metric, "cosine", "euclidean")
-    query_points = validation.embeddings(queries, name="queries")
-    gallery_points = (
-        query_points if gallery is queries else validation.embeddings(gallery, name="gallery")
-    )
-    validation.check_same_width(query_points, gallery_points)
+    points = query_points, gallery_points = validation.searched_pair(queries, gallery)
     candidates = len(gallery_points) - bool(exclude_self)
-    if not 0 < validation.whole("k", k, 1) <= candidates:
+    if validation.whole("k", k, 1) > candidates:
         raise DataError(f"k={k}: there are {candidates} candidates; k must be in 1..{candidates}")
     if callable(metric):
-        distances, indices = (
-            np.empty((len(query_points), k), np.float32),
-            np.empty((len(query_points), k), np.int32),
-        )
-        for part, block in own_distances.blocks(metric, query_points, gallery_points):
+        distances = np.empty((len(query_points), k), np.float32)
+        indices = np.empty((len(query_points), k), np.int32)
+        for part, block in user_distances.blocks(metric, *points):
             for query, values in enumerate(block, start=part.start):
-                indices[query] = query_metrics.nearest_first(
-                    -values, query if exclude_self else -1
-                )[:k]
+                excluded = query if exclude_self else -1
+                indices[query] = query_metrics.nearest_first(-values, excluded)[:k]
                 distances[query] = values[indices[query]]
         return distances, indices
-    mesh = tiles.local_mesh()
-    sources = [query_points] if query_points is gallery_points else [query_points, gallery_points]
+    sources = [query_points] if query_points is gallery_points else [*points]
     centering = tiles.choose_centering(sources, metric)
     dtype = validation.compute_dtype(query_points)
-    left, right = (
-        TiledRows(
-            points,
-            np.arange(len(points)),
-            tiles.choose_tile_size(len(points), mesh),
-            metric,
-            centering,
-            dtype,
-        )
-        for points in (query_points, gallery_points)
-    )
-    most = min(k + SPARE + k // 16, candidates)
-    found = _top_k(left, right, most, exclude_self, mesh, tiles.memory_budget(mesh))
+    mesh = tiles.local_mesh()
+    left, right = (_tiled(rows, len(rows), metric, centering, dtype, mesh) for rows in points)
+    found = _top_k(left, right, k, exclude_self, mesh, tiles.memory_budget(mesh))
     squares, indices = _correct(left, right, *found, k, exclude_self)
     if metric == "cosine":
         return np.clip(squares / 2, 0, 2), indices
@@ -94,8 +76,7 @@ def search(
 def nearer(
     queries: np.ndarray, gallery: np.ndarray, k: int, limit: np.ndarray, most: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest rows of a part of a gallery by cosine, to be merged exactly with the nearest of
-    other parts.
+    """The k nearest rows of a part of a gallery by cosine, exact when merged with other parts'.
 
     Args:
       queries, gallery: float32 [Q, D] and [G, D].
@@ -107,29 +88,27 @@ def nearer(
       limit (at least), and indices [Q, k]; nearest first, ties by index.
     """
     mesh = tiles.local_mesh()
-    centering = tiles.choose_centering([queries], "cosine")
-    left, right = (
-        TiledRows(
-            x,
-            np.arange(len(x)),
-            tiles.choose_tile_size(size, mesh),
-            "cosine",
-            centering,
-            np.dtype(np.float32),
-        )
-        for x, size in zip((queries, gallery), most, strict=True)
-    )
-    found = _top_k(left, right, min(k + SPARE + k // 16, len(gallery)), False, mesh, PART_MEMORY)
+    like: Any = "cosine", tiles.choose_centering([queries], "cosine"), np.dtype(np.float32), mesh
+    left, right = _tiled(queries, most[0], *like), _tiled(gallery, most[1], *like)
+    found = _top_k(left, right, k, False, mesh, PART_MEMORY)
     return _correct(left, right, *found, k, False, limit)
+
+
+def _tiled(
+    rows: np.ndarray, most: int, metric: Metric, centering: Centering, dtype: np.dtype, mesh: Mesh
+) -> TiledRows:
+    """All rows in their order, in tiles of the size for `most` rows."""
+    size = tiles.choose_tile_size(most, mesh)
+    return TiledRows(rows, np.arange(len(rows)), size, metric, centering, dtype)
 
 
 def _top_k(
     queries: TiledRows, gallery: TiledRows, k: int, exclude_self: bool, mesh: Mesh, memory: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores [Q, k] and indices [Q, k] of the best candidates."""
-    panel_tiles = max(
-        1, memory // 2 // (gallery.tile_size * gallery.width * gallery.dtype.itemsize)
-    )
+    """Scores and indices of the best candidates, [Q, k + SPARE + k // 16] if there are as many."""
+    k = min(k + SPARE + k // 16, len(gallery.order) - exclude_self)
+    tile_bytes = gallery.tile_size * gallery.width * gallery.dtype.itemsize
+    panel_tiles = max(1, memory // 2 // tile_bytes)
     sharded = NamedSharding(mesh, SHARDED)
     blocks = range(0, queries.num_tiles, mesh.size)
     shape = (len(blocks) * mesh.size, queries.tile_size, k)
@@ -143,10 +122,8 @@ def _top_k(
             block = np.pad(block, ((0, mesh.size - len(block)), (0, 0), (0, 0)))
             numbers = np.array([tile, first, len(gallery.order), exclude_self], np.int32)
             left, best = jax.device_put((block, tuple(values[part] for values in result)), sharded)
-            for target, values in zip(
-                result, _merge_panel(left, rows, numbers, best, mesh), strict=True
-            ):
-                target[part] = np.asarray(values)
+            merged = _merge_panel(left, rows, numbers, best, mesh)
+            result[0][part], result[1][part] = map(np.asarray, merged)
     scores, indices = (x.reshape(-1, k)[: len(queries.order)] for x in result)
     return scores, indices
 
@@ -155,8 +132,7 @@ def _top_k(
 def _merge_panel(
     queries: jax.Array, gallery: jax.Array, numbers: jax.Array, best: Best, mesh: Mesh
 ) -> Best:
-    """Merges a panel of the gallery into the best rows of a block of queries, one tile for each of
-    n devices.
+    """Merges a panel of the gallery into the best rows of n tiles of queries, one on each device.
 
     `numbers` int32 [4] are the first tile of the queries and of the panel, the number of rows of
     the gallery, and whether a query excludes the row of its index; `best` [n, T, k] are the best of
@@ -166,14 +142,13 @@ def _merge_panel(
     def local(queries: jax.Array, gallery: jax.Array, numbers: jax.Array, best: Best) -> Best:
         query_tile, gallery_tile, candidates, exclude_self = numbers
         tile_size = gallery.shape[1]
-        own = (query_tile + jax.lax.axis_index("data")) * queries.shape[1]
-        own += jnp.arange(queries.shape[1], dtype=jnp.int32)
-        excluded = jnp.where(exclude_self, own, -1)[:, None]
+        query = (query_tile + jax.lax.axis_index("data")) * queries.shape[1]
+        query += jnp.arange(queries.shape[1], dtype=jnp.int32)
+        excluded = jnp.where(exclude_self, query, -1)[:, None]
 
         def step(tile: jax.Array, best: Best) -> Best:
-            index = (gallery_tile + tile) * tile_size + jnp.arange(tile_size, dtype=jnp.int32)[
-                None, :
-            ]
+            index = (gallery_tile + tile) * tile_size
+            index += jnp.arange(tile_size, dtype=jnp.int32)[None, :]
             product = jnp.matmul(queries[0], gallery[tile].T, precision=jax.lax.Precision.HIGHEST)
             product = jnp.where((index == excluded) | (index >= candidates), -jnp.inf, product)
             return _merge(best, (product, jnp.broadcast_to(index, product.shape)))
@@ -188,8 +163,7 @@ def _merge_panel(
 
 
 def _merge(best: Best, others: Best) -> Best:
-    """The k largest of [T, k] and of others [T, m], with higher indices; the first ones where they
-    are equal."""
+    """The k largest of [T, k] and of others [T, m] of higher indices; of equal ones, the first."""
     both = [jnp.concatenate(parts, axis=1) for parts in zip(best, others, strict=True)]
     k = best[0].shape[1]
     return jax.lax.platform_dependent(*both, tpu=partial(_sorted, k), default=partial(_selected, k))
@@ -201,11 +175,9 @@ def _selected(k: int, scores: jax.Array, indices: jax.Array) -> Best:
 
 
 def _sorted(k: int, scores: jax.Array, indices: jax.Array) -> Best:
-    """`_selected` for TPUs, where a large top-k is a sort, too, and gathering its indices moves ten
-    times as much."""
-    keys, indices = jax.lax.sort(
-        (~tiles.sortable_keys(scores), indices), num_keys=2, is_stable=False
-    )
+    """`_selected` for TPUs, where a large top-k also sorts, and gathers ten times as much."""
+    operands = ~tiles.sortable_keys(scores), indices
+    keys, indices = jax.lax.sort(operands, num_keys=2, is_stable=False)
     return tiles.scores_of_keys(~keys[:, :k]), indices[:, :k]
 
 
@@ -218,16 +190,13 @@ def _correct(
     exclude_self: bool,
     limit: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest candidates by squared distances (prepared or unit rows), exact wherever
-    rounding could decide.
+    """The k nearest by squared distances (prepared or unit rows), exact where rounding may decide.
 
-    With limits [Q], all that may be within the limit of their query are exact, and the others at
-    infinity.
+    With limits [Q], those that may lie within the limit of their query are exact, and the others
+    at infinity.
     """
-    lengths, error = (
-        tiles.squared_lengths(queries)[:, None],
-        tiles.error_bound(queries.width, queries.dtype),
-    )
+    lengths = tiles.squared_lengths(queries)[:, None]
+    error = tiles.error_bound(queries.width, queries.dtype)
     if queries.metric == "cosine":
         squares, bound = 2 - 2 * scores, 2 * error * lengths
     else:  # |y|^2 <= 2 |x|^2 + 2 |x - y|^2
@@ -241,9 +210,8 @@ def _correct(
     rows = np.flatnonzero(uncertain)
     for part, block in tiles.squared_distances(queries._replace(order=rows), gallery):
         for query, values in zip(rows[part], block, strict=True):
-            indices[query] = query_metrics.nearest_first(-values, query if exclude_self else -1)[
-                : scores.shape[1]
-            ]
+            order = query_metrics.nearest_first(-values, query if exclude_self else -1)
+            indices[query] = order[: scores.shape[1]]
             squares[query] = values[indices[query]]
     close = squares[:, 1:] - squares[:, :-1] <= 2 * bound
     recomputed = (squares < RECOMPUTE_BELOW * 2 * lengths) | uncertain[:, None]

@@ -1,5 +1,4 @@
-"""Evaluation of a split's embeddings: all metrics, and one line that states how they were
-computed."""
+"""Evaluation of a split's embeddings: all metrics, and a line that describes the computation."""
 
 import re
 from collections.abc import Mapping
@@ -11,11 +10,10 @@ import numpy as np
 from dml_jax.evaluation import kmeans, metric_table, metrics, neighbors, open_set, validation
 from dml_jax.evaluation._engine.tiles import normalize
 from dml_jax.evaluation.clustering import Average
-from dml_jax.evaluation.own_distances import Metric, name_of
+from dml_jax.evaluation.user_distances import Metric, name_of
 from dml_jax.evaluation.validation import ArrayLike
 
 Protocol = Literal["clean", "paper"]
-
 
 # Published code clusters about a hundred classes with scikit-learn (k-means++, ten restarts, to
 # convergence) and many thousands with faiss (random rows, one start, 20 iterations), where
@@ -28,15 +26,14 @@ MANY_COPIES = 0.1  # share of queries above which metrics measure near-copies
 
 
 def near_copies(queries: ArrayLike, gallery: ArrayLike | None = None) -> float:
-    """The share of queries [Q, D] whose nearest row, in the gallery [G, D] or else among them, is a
-    near-copy."""
+    """The share of queries [Q, D] whose nearest row, of the gallery if given, is a near-copy."""
     searched = queries if gallery is None else gallery
     distances, _ = neighbors.search(queries, searched, 1, exclude_self=gallery is None)
     return float((distances < 1 - open_set.NEAR_COPY).mean())
 
 
 def clustering_options(classes: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `kmeans.fit` for a number of classes; `given` ones replace the defaults."""
+    """Arguments of `kmeans.fit` for a number of classes; `given` ones replace the defaults."""
     return {**(FEW_CLASSES if classes <= MANY else MANY_CLASSES), **given}
 
 
@@ -50,7 +47,6 @@ def evaluate(
     average: Average = "arithmetic",
     gallery: ArrayLike | None = None,
     metric: Metric = "cosine",
-    per_query: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """Computes all metrics of a split, as fractions; a wrapper of `metrics.retrieval`.
@@ -62,10 +58,9 @@ def evaluate(
       protocol: "clean" excludes each query from its own neighbours by index; "paper" drops the
         first neighbour, as the published codes do, so that a query with a duplicate ranked first
         counts as its own hit.
-      cluster: also run k-means on the queries with as many clusters as classes, and compute the
-        NMI.
-      clustering: "init", "restarts" and "max_iterations" of k-means, where the defaults of
-        `clustering_options` are not wanted.
+      cluster: also compute the NMI of k-means on the queries, with as many clusters as classes.
+      clustering: "init", "restarts" and "max_iterations" of k-means that replace those of
+        `clustering_options`.
       average: mean of the entropies in the NMI; HIST's code uses the geometric mean, the others the
         arithmetic mean.
       gallery: [G, D] to search instead of the other queries; nothing is excluded then.
@@ -79,11 +74,8 @@ def evaluate(
     validation.choice("protocol", protocol, get_args(Protocol))
     validation.choice("average", average, get_args(Average))
     points = validation.embeddings(embeddings)
-    searched = None if gallery is None else validation.embeddings(gallery, name="gallery")
     options |= {"metric": metric, "exclusion": "index" if protocol == "clean" else "position"}
-    result: dict[str, Any] = metrics.retrieval(
-        points, labels, gallery=searched, per_query=per_query, **options
-    )
+    result = metrics.retrieval(points, labels, gallery=gallery, **options)
     if cluster:
         classes = validation.labels(np.asarray(labels), len(points))
         count = len(np.unique(classes))
@@ -104,9 +96,7 @@ RANKING = re.compile(
 def distance_of(text: str) -> tuple[str, str]:
     """The distance that a `description` states, and the description of any distance."""
     found = RANKING.search(text)
-    without = RANKING.sub("exact ranking", text).replace(
-        "k-means on unit-length embeddings", "k-means on embeddings"
-    )
+    without = RANKING.sub("exact ranking", text).replace("k-means on unit-length", "k-means on")
     return (found[1] or found[2] if found else ""), without
 
 
@@ -122,34 +112,32 @@ def description(
     metric: Metric = "cosine",
     lone_queries: metrics.Lone = "miss",
 ) -> str:
-    """One line that states how `evaluate` computed its metrics; `gallery` and `groups`: whether
-    there are any."""
+    """One line that states how `evaluate` computed its metrics."""
+    ranking = f"exact {metric} ranking in float32"
+    if callable(metric):
+        ranking = f"ranking by {name_of(metric)}, computed in float64 and rounded to float32"
     exclusion = {
         "clean": "query excluded by index",
         "paper": "first neighbour dropped (as in the authors' code)",
     }
+    lone = {
+        "miss": "count as misses in Recall@K and MRR and are excluded from R-precision and MAP@R",
+        "omit": "left out",
+    }
     parts = [
         f"{protocol} protocol",
-        f"exact {metric} ranking in float32"
-        if isinstance(metric, str)
-        else f"ranking by {name_of(metric)}, computed in float64 and rounded to float32",
+        ranking,
         "separate gallery" if gallery else exclusion[protocol],
         *["relevant rows of the query's group excluded"] * groups,
         "ties broken by lower index",
-        "queries without a relevant row count as misses in Recall@K and MRR and are excluded from "
-        "R-precision "
-        "and "
-        "MAP@R"
-        if lone_queries == "miss"
-        else "queries without a relevant row left out",
+        f"queries without a relevant row {lone[lone_queries]}",
     ]
     if cluster:
         options = clustering_options(classes or 0, clustering)
         rows = "unit-length embeddings" if metric == "cosine" else "embeddings"
         parts.append(
-            f"NMI ({average} mean of entropies) of k-means on "
-            f"{rows}{' of the queries' * gallery}, as many clusters as "
-            f"classes, {options['init']} initialisation, best of {options['restarts']}, at most "
-            f"{options['max_iterations']} iterations, seed 0"
+            f"NMI ({average} mean of entropies) of k-means on {rows}{' of the queries' * gallery}, "
+            f"as many clusters as classes, {options['init']} initialisation, best of "
+            f"{options['restarts']}, at most {options['max_iterations']} iterations, seed 0"
         )
     return "; ".join(parts)

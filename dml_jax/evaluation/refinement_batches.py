@@ -1,5 +1,4 @@
-"""Batches for test-time refinement by message passing (Seidenschwarz et al., ICML 2021, appendix
-C).
+"""Batches for refinement by message passing at test time (Seidenschwarz et al., ICML 2021, app. C).
 
 Clusters replace the unknown classes, and batches are sampled from them as in training (C.1); or a
 batch consists of chunks, each an anchor with its nearest neighbours (C.2), or of a query and its
@@ -30,27 +29,22 @@ from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.evaluation import neighbors, reranking, validation
 from dml_jax.evaluation.validation import ArrayLike
 
-Rule = Literal["authors", "paper"]  # of k-reciprocal neighbours
+Rule = Literal["authors", "paper"]  # defines k-reciprocal neighbours
 Algorithm = Literal["kmeans", "ward", "spectral", "birch", "dbscan", "optics"]
 QUADRATIC_MEMORY = ("ward", "spectral", "dbscan")  # may store one value per pair of images
 QUADRATIC_LIMIT = 20_000  # images, which take a few GiB
 
 
 def check_options(kinds: Sequence[str], count: int, min_samples: int, images: int) -> None:
-    """Raises ConfigError if a clustering in `kinds` (`evaluation.refine`) cannot handle this number
-    of test images."""
+    """Raises ConfigError if a clustering of `evaluation.refine` cannot handle this many images."""
     for kind in kinds:
         name, number = ("clusters", count) if kind in FIXED_COUNT else ("min_samples", min_samples)
         problem = ""
         if kind in (*FIXED_COUNT, *DENSITY_BASED) and number > images:
             problem = f"refine_{name}={number}: must not exceed the {images} images"
         if kind in QUADRATIC_MEMORY and images > QUADRATIC_LIMIT:
-            problem = (
-                f"refine={kind}: is limited to {QUADRATIC_LIMIT:,} images; remove it, or "
-                "use kmeans "
-                "or "
-                "birch"
-            )
+            most = f"is limited to {QUADRATIC_LIMIT:,} images"
+            problem = f"refine={kind}: {most}; remove it, or use kmeans or birch"
         if problem:
             raise ConfigError(f"evaluation.{problem}")
 
@@ -58,9 +52,7 @@ def check_options(kinds: Sequence[str], count: int, min_samples: int, images: in
 class Groups(NamedTuple):
     """Batches of images that exchange messages."""
 
-    batches: (
-        np.ndarray
-    )  # int [B, S], row indices of the embeddings; an index that occurs twice is two nodes
+    batches: np.ndarray  # int [B, S], rows of the embeddings; a row that occurs twice is two nodes
     # The first `refined` images of each batch are refined, the others only send messages. Every row
     # of the embeddings is refined at least once; its first occurrence is used.
     refined: int
@@ -69,9 +61,7 @@ class Groups(NamedTuple):
 class Clusters(NamedTuple):
     """The result of a clustering."""
 
-    labels: (
-        np.ndarray
-    )  # int64 [N], in 0..C-1 without gaps; noise forms one more cluster, as in the authors' code
+    labels: np.ndarray  # int64 [N], in 0..C-1; noise is one more cluster, as in the authors' code
     found: int  # number of clusters, not counting noise
     noise: int  # number of images labelled as noise
 
@@ -87,7 +77,7 @@ def cluster(
 ) -> Clusters:
     """Clusters embeddings float [N, D] of unit length with scikit-learn.
 
-    In one thread: in several, OPTICS waits for them most of the time where other programs use the
+    It runs in one thread: with several, OPTICS mostly waits for them if other programs use the
     cores.
 
     Args:
@@ -121,24 +111,17 @@ def cluster(
     if found < 2:
         remedy = "the embeddings are too close together"
         if algorithm in DENSITY_BASED:
-            remedy = (
-                f"set another evaluation.refine_eps (={eps}) or "
-                "evaluation.refine_min_samples "
-                f"(={min_samples})"
-            )
+            option = f"evaluation.refine_min_samples (={min_samples})"
+            remedy = f"set another evaluation.refine_eps (={eps}) or {option}"
+        result = f"{counted(found, 'cluster')} and {counted(noise, 'image')} of noise"
         raise DataError(
-            f"evaluation.refine={algorithm}: finds {counted(found, 'cluster')} and "
-            f"{counted(noise, 'image')} "
-            "of "
-            "noise "
-            f"among {len(points):,} images; {remedy}"
+            f"evaluation.refine={algorithm}: finds {result} among {len(points):,} images; {remedy}"
         )
     return Clusters(inverse.astype(np.int64), found, noise)
 
 
 def neighbor_chunks(points: np.ndarray, *, chunk: int, chunks: int, seed: int = 0) -> Groups:
-    """Batches of chunks, each an anchor and its nearest neighbours; every image is an anchor
-    (appendix C.2).
+    """Batches of chunks, each an anchor and its nearest neighbours (C.2); every image is an anchor.
 
     Args:
       points: float [N, D], rows of unit length.
@@ -152,14 +135,12 @@ def neighbor_chunks(points: np.ndarray, *, chunk: int, chunks: int, seed: int = 
     if chunk == 1:
         return Groups(anchors, chunks)
     _, nearest = neighbors.search(points, points, chunk - 1, exclude_self=True)
-    return Groups(
-        np.concatenate([anchors, nearest[anchors].reshape(len(anchors), -1)], axis=1), chunks
-    )
+    neighbours = nearest[anchors].reshape(len(anchors), -1)
+    return Groups(np.concatenate([anchors, neighbours], axis=1), chunks)
 
 
 class ReciprocalSets(NamedTuple):
-    """Neighbourhoods of Q queries in a gallery of G rows; sets are sparse matrices, positive for
-    their members."""
+    """Neighbourhoods of Q queries in a gallery of G rows; members have positive entries."""
 
     batches: np.ndarray  # int [Q, size], or all images if they are fewer
     reciprocal: sparse.csr_array  # [Q, G], R(q, k)
@@ -196,31 +177,28 @@ def reciprocal_sets(
             return np.empty((len(a), 0), np.int32)
         return neighbors.search(a, b, most, metric="euclidean", exclude_self=a is b)[1]
 
-    def near(ranking: np.ndarray, k: int, *, own: bool) -> np.ndarray:
-        """N(q, k) from the ranking of each query, which is one of the ranked rows if `own`."""
+    def near(ranking: np.ndarray, k: int, *, among_themselves: bool) -> np.ndarray:
+        """N(q, k) from the ranking of each query."""
         if rule == "paper":
             return ranking[:, :k]
-        return (
-            np.column_stack([np.arange(len(ranking)), ranking[:, :k]])
-            if own
-            else ranking[:, : k + 1]
-        )
+        if not among_themselves:
+            return ranking[:, : k + 1]
+        return np.column_stack([np.arange(len(ranking)), ranking[:, :k]])
 
     ranking = nearest(rows, others, max(k + 1, size - 1))
     within, back = ranking, ranking
     if not among_themselves:
         within, back = nearest(others, others, k), nearest(others, rows, k + 1)
-    half = near(within, round(k / 2), own=True)
+    half = near(within, round(k / 2), among_themselves=True)
     reciprocal_half = reranking.mutual(half, half)
-    reciprocal = reranking.mutual(
-        near(ranking, k, own=among_themselves), near(back, k, own=among_themselves)
-    )
+    both = (near(each, k, among_themselves=among_themselves) for each in (ranking, back))
+    reciprocal = reranking.mutual(*both)
     expanded = reranking.expanded(reciprocal, reciprocal_half, inclusive=rule == "paper")
     if among_themselves and rule == "paper":
         expanded.setdiag(0)
         expanded.eliminate_zeros()
     batches = []
-    is_member = np.zeros(len(others), bool)  # of E(q)
+    is_member = np.zeros(len(others), bool)  # in E(q)
     for query, nearest_first in enumerate(ranking[:, : size - 1].astype(np.int64)):
         members = expanded.indices[slice(*expanded.indptr[query : query + 2])]
         is_member[members] = True
@@ -229,8 +207,7 @@ def reciprocal_sets(
         if among_themselves:
             members = members[members != query]
         squares = np.sum((others[members].astype(np.float64) - rows[query]) ** 2, axis=1)
-        found = np.concatenate([members[np.lexsort((members, squares))], further])[
-            : len(nearest_first)
-        ]
-        batches.append([query, *(found if among_themselves else found + len(rows))])
+        found = np.concatenate([members[np.lexsort((members, squares))], further])
+        found = found[: len(nearest_first)] + (0 if among_themselves else len(rows))
+        batches.append([query, *found])
     return ReciprocalSets(np.array(batches), reciprocal, reciprocal_half, expanded)

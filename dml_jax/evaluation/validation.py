@@ -1,5 +1,5 @@
-"""Validation of arrays and `.npy` files before any long computation; the gallery rows that a query
-finds relevant."""
+"""Validation of arrays and `.npy` files before any long computation, and the gallery rows that are
+relevant to a query."""
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,14 +17,10 @@ from dml_jax.files import reading
 
 ArrayLike = jax.Array | np.ndarray
 Labels: TypeAlias = jax.Array | np.ndarray | Sequence
-Judge: TypeAlias = Callable[
-    [int], np.ndarray
-]  # maps a query to whether each gallery row is relevant, bool [G]
+Judge: TypeAlias = Callable[[int], np.ndarray]  # query -> whether each row is relevant, bool [G]
 
 LONGEST_NAME = 1000  # characters per class name
-BLOCK_ELEMENTS = (
-    1 << 25
-)  # read at once, so that a memory-mapped array is never in memory as a whole
+BLOCK_ELEMENTS = 1 << 25  # read at once: a memory-mapped array is never in memory as a whole
 
 
 def load(path: str | Path, *, name: str = "file") -> np.ndarray:
@@ -48,10 +44,8 @@ def read_lines(path: Path, *, name: str = "file") -> np.ndarray:
     lines = [normalised(line) for line in text_lines(path, name=name)]
     for number, line in enumerate(lines, start=1):
         if not 0 < len(line) <= LONGEST_NAME:  # NumPy pads every string to the longest
-            raise DataError(
-                f"{name}={path}: line {number} has {len(line)} characters; give one class name "
-                "per line"
-            )
+            problem = f"line {number} has {len(line)} characters"
+            raise DataError(f"{name}={path}: {problem}; give one class name per line")
     return np.array(lines)
 
 
@@ -66,24 +60,18 @@ def embeddings(values: ArrayLike, *, name: str = "embeddings") -> np.ndarray:
             f"{name}: holds {array.dtype} of shape {list(array.shape)}; give real numbers [N, D]"
         )
     if not np.issubdtype(array.dtype, np.integer) and array.dtype != bool:
-        step = max(1, BLOCK_ELEMENTS // array.shape[1])
-        bad = np.concatenate(
-            [~np.isfinite(array[i : i + step]).all(axis=1) for i in range(0, len(array), step)]
-        )
+        parts = slices(*array.shape)
+        bad = np.concatenate([~np.isfinite(array[part]).all(axis=1) for part in parts])
         if bad.any():
-            count, first = int(bad.sum()), int(np.argmax(bad))
             raise DataError(
-                f"{name}: {count} of {len(array)} rows hold NaN or infinity, first row {first}; "
-                "remove or "
-                "correct "
-                "them"
+                f"{name}: {bad.sum()} of {len(array)} rows hold NaN or infinity, first row "
+                f"{bad.argmax()}; remove or correct them"
             )
     return array
 
 
 def choice(name: str, value: Any, known: Iterable[str], *, otherwise: str = "") -> None:
-    """Raises ConfigError unless an option is one of a few words; `otherwise` says what else it
-    could be."""
+    """Raises ConfigError unless an option is a known word; `otherwise` says what else it may be."""
     names = tuple(known)
     if not isinstance(value, str) or value not in names:
         raise ConfigError(f"{name}={value!r}: must be one of {', '.join(names)}{otherwise}")
@@ -110,8 +98,7 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
 def labels(
     values: Labels, rows: int, *, name: str = "labels", of: str = "embeddings"
 ) -> np.ndarray:
-    """Validates one class label per row, [N] integers or strings: int64 [N], or strings; uint64 if
-    one needs it.
+    """Validates one class per row, [N] integers or strings: int64 [N], or uint64, or strings.
 
     `name` and `of` stand for the labels and the rows in error messages.
     """
@@ -121,49 +108,35 @@ def labels(
         and isinstance(values, Sequence)
         and all(isinstance(value, int) for value in values)
     ):
-        with suppress(
-            OverflowError
-        ):  # NumPy makes float64 of a list where one number exceeds int64
+        # NumPy turns a list into float64 if one of its numbers exceeds int64.
+        with suppress(OverflowError):
             array = np.array(values, np.uint64)
-    if array.dtype == object and all(
-        isinstance(value, str) for value in array.flat
-    ):  # pandas' strings
+    if array.dtype == object and all(isinstance(value, str) for value in array.flat):  # pandas
         array = array.astype(str)
     if array.dtype.kind not in "iuU" or array.shape != (rows,):
         raise DataError(
             f"{name}: holds {array.dtype} of shape {list(array.shape)} for {rows} rows of {of}; "
-            "give one "
-            "class, "
-            "an "
-            "integer or a string, per row"
+            "give one class, an integer or a string, per row"
         )
-    if array.dtype.kind == "U" or (
-        array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max
-    ):
-        return array
-    return array.astype(np.int64)
+    exceeds_int64 = array.dtype == np.uint64 and array.max(initial=0) > np.iinfo(np.int64).max
+    return array if array.dtype.kind == "U" or exceeds_int64 else array.astype(np.int64)
 
 
 def check_same_kind(
     labels: np.ndarray, gallery_labels: np.ndarray, *, name: str = "labels"
 ) -> None:
-    """Raises DataError if one side's labels are strings and the other's are numbers: they never
-    match."""
+    """Raises DataError if one side has strings and the other numbers, which never match."""
     if (labels.dtype.kind == "U") != (gallery_labels.dtype.kind == "U"):
         raise DataError(
             f"{name}: are {labels.dtype} for the queries and {gallery_labels.dtype} for the "
-            "gallery; "
-            "give "
-            "both "
-            "as "
-            "strings or both as integers"
+            "gallery; give both as strings or both as integers"
         )
 
 
 def numbered(
     labels: np.ndarray, gallery_labels: np.ndarray, *, name: str = "labels"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Both sides' labels as int64, equal where the labels are, in their order; as from `labels`.
+    """Validated labels of both sides as int64, equal where the labels are, in their order.
 
     Raises DataError as `check_same_kind`.
     """
@@ -172,54 +145,49 @@ def numbered(
         return numbers, numbers
     check_same_kind(labels, gallery_labels, name=name)
     both = [labels, gallery_labels]
-    if (
-        labels.dtype.kind != gallery_labels.dtype.kind
-    ):  # NumPy would compare int64 and uint64 as float64
-        both = [side.astype(object) for side in both]
+    if labels.dtype.kind != gallery_labels.dtype.kind:
+        both = [side.astype(object) for side in both]  # int64 and uint64 would become float64
     numbers = np.unique(np.concatenate(both), return_inverse=True)[1].astype(np.int64)
     return numbers[: len(labels)], numbers[len(labels) :]
 
 
 def check_same_width(queries: np.ndarray, gallery: np.ndarray) -> None:
-    """Raises DataError unless queries and gallery have equally many columns."""
+    """Raises DataError unless queries and gallery have the same number of columns."""
     if queries.shape[1] != gallery.shape[1]:
         raise DataError(
             f"gallery: has {gallery.shape[1]} columns and the queries {queries.shape[1]}; both "
-            "must come "
-            "from "
-            "one "
-            "model"
+            "must come from one model"
         )
+
+
+def searched_pair(queries: ArrayLike, gallery: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Validates embeddings of queries and of a gallery; one array if they are the same object."""
+    left = embeddings(queries, name="queries")
+    right = left if gallery is queries else embeddings(gallery, name="gallery")
+    check_same_width(left, right)
+    return left, right
 
 
 def shared_rows(queries: np.ndarray, gallery: np.ndarray) -> int:
-    """The number of queries [Q, D] that equal a row of the gallery [G, D], each row of it counted
-    for one query."""
+    """Number of queries [Q, D] that equal a gallery row [G, D]; each row counts for one query."""
     factors = np.random.default_rng(0).integers(2**63, size=queries.shape[1], dtype=np.uint64)
 
-    def hashes(rows: np.ndarray) -> np.ndarray:
-        """Uint64 [N], equal for equal rows; sums wrap around, and -0.0 becomes 0.0."""
-        blocks = (
-            np.ascontiguousarray(block + 0.0, np.float64).view(np.uint64)
-            for block in row_blocks(rows)
-        )
-        return np.concatenate(
-            [((bits ^ (bits >> np.uint64(32))) * factors).sum(axis=1) for bits in blocks]
-        )
+    def hashes(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Distinct hashes of the rows and their numbers; sums wrap around, -0.0 becomes 0.0."""
+        blocks = (np.ascontiguousarray(x + 0.0, np.float64) for x in row_blocks(rows))
+        bits = (block.view(np.uint64) for block in blocks)
+        parts = [((each ^ (each >> np.uint64(32))) * factors).sum(axis=1) for each in bits]
+        return np.unique(np.concatenate(parts), return_counts=True)
 
-    (found, counts), (others, numbers) = (
-        np.unique(hashes(rows), return_counts=True) for rows in (queries, gallery)
-    )
+    (found, counts), (others, other_counts) = hashes(queries), hashes(gallery)
     _, mine, theirs = np.intersect1d(found, others, assume_unique=True, return_indices=True)
-    return int(np.minimum(counts[mine], numbers[theirs]).sum())
+    return int(np.minimum(counts[mine], other_counts[theirs]).sum())
 
 
 def equal_rows(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two matrices are the same array or have equal values; stops at the first block that
-    differs."""
-    if a is b:
-        return True
-    return a.shape == b.shape and all(map(np.array_equal, row_blocks(a), row_blocks(b)))
+    """Whether two matrices have equal values; stops at the first block that differs."""
+    same_shape = a.shape == b.shape
+    return a is b or (same_shape and all(map(np.array_equal, row_blocks(a), row_blocks(b))))
 
 
 def recall_ks(ks: int | Sequence[int]) -> tuple[int, ...]:
@@ -228,24 +196,26 @@ def recall_ks(ks: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def is_real(dtype: np.dtype) -> bool:
-    """Whether a dtype holds integers or floating-point numbers, including extended types such as
-    bfloat16."""
+    """Whether a dtype holds integers or floats, including extended types such as bfloat16."""
     return bool(np.issubdtype(dtype, np.integer) or jax.dtypes.issubdtype(dtype, np.floating))
 
 
 def compute_dtype(array: np.ndarray) -> np.dtype:
-    """The dtype of the computation: float64 for float64 input if JAX allows it (`jax_enable_x64`),
-    else float32."""
+    """float64 for float64 input if JAX allows it (`jax_enable_x64`), else float32."""
     use_float64 = array.dtype == np.float64 and jax.config.read("jax_enable_x64")
     return np.dtype(np.float64 if use_float64 else np.float32)
 
 
+def slices(rows: int, elements: int) -> Iterator[slice]:
+    """Consecutive slices of rows that have `elements` each, at most BLOCK_ELEMENTS in a slice."""
+    step = max(1, BLOCK_ELEMENTS // elements)
+    return (slice(start, min(rows, start + step)) for start in range(0, rows, step))
+
+
 def row_blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
     """Consecutive blocks of rows, float32 if the rows are, else float64."""
-    step = max(1, BLOCK_ELEMENTS // (8 * rows.shape[1]))
     dtype = np.float32 if rows.dtype == np.float32 else np.float64
-    for start in range(0, len(rows), step):
-        yield np.asarray(rows[start : start + step], dtype)
+    return (np.asarray(rows[part], dtype) for part in slices(len(rows), 8 * rows.shape[1]))
 
 
 class Classes(NamedTuple):
@@ -258,7 +228,7 @@ class Classes(NamedTuple):
 def classes(
     values: Labels | Classes | None, rows: int, *, name: str, of: str
 ) -> np.ndarray | Classes:
-    """Validates one class per row (see `labels`), or several: N lists, or [N, C] of bool or 0 and 1
+    """Validates one class per row (see `labels`), or several: N lists, or bool (or 0 and 1) [N, C]
     with C > 1.
 
     `name` and `of` stand for the labels and the rows in error messages.
@@ -268,56 +238,46 @@ def classes(
     if isinstance(values, (np.ndarray, jax.Array)) and values.ndim == 2 and values.shape[1] != 1:
         array = np.asarray(values)
         if array.dtype != bool and not (is_real(array.dtype) and np.isin(array, (0, 1)).all()):
-            raise DataError(
-                f"{name}: {array.dtype} {list(array.shape)}; several classes per row need bool, "
-                "or 0 and 1"
-            )
+            holds = f"{name}: {array.dtype} {list(array.shape)}"
+            raise DataError(f"{holds}; several classes per row need bool, or 0 and 1")
         counts, found = np.count_nonzero(array, axis=1), np.nonzero(array)[1]
-    elif not (
-        isinstance(values, Sequence)
-        and any(isinstance(each, list | tuple | set) for each in values)
-    ):
-        return labels(values, rows, name=name, of=of)  # type: ignore[arg-type]  # None: no labels
-    else:
+    elif isinstance(values, Sequence) and any(isinstance(x, list | tuple | set) for x in values):
         lists: list[list[Any]] = list(map(list, values))
         flat = [item for value in lists for item in value]
         counts = np.array([len(value) for value in lists], np.int64)
-        found = labels(flat, len(flat), name=name) if len(flat) else np.zeros(0, np.int64)
+        found = labels(flat, len(flat), name=name) if flat else np.zeros(0, np.int64)
+    else:
+        return labels(values, rows, name=name, of=of)  # type: ignore[arg-type]  # None: no labels
     if len(counts) != rows:
-        raise DataError(
-            f"{name}: has {len(counts)} entries for {rows} rows of {of}; give one per row"
-        )
+        problem = f"{name}: has {len(counts)} entries for {rows} rows of {of}"
+        raise DataError(f"{problem}; give one per row")
     return Classes(found, np.concatenate([[0], np.cumsum(counts)]))
 
 
 def targets(
-    labels: Labels, gallery_labels: Labels | None, queries: int, gallery: int, *, own_gallery: bool
+    labels: Labels, gallery_labels: Labels | None, queries: int, gallery: int, *, alone: bool
 ) -> tuple[np.ndarray, np.ndarray, Judge | None]:
-    """The classes [Q] and [G] that make a gallery row relevant, or all 0 and a function that
-    decides instead."""
-    own = other = classes(labels, queries, name="labels", of="queries")
-    if not own_gallery:
-        other = classes(gallery_labels, gallery, name="gallery_labels", of="gallery")
-    if isinstance(own, Classes) or isinstance(other, Classes):
-        return (
-            np.zeros(queries, np.int64),
-            np.zeros(gallery, np.int64),
-            with_a_common_class(own, other),
-        )
-    return *numbered(own, other), None
+    """The classes [Q] and [G] that make a gallery row relevant, or zeros and a function that
+    decides; if the queries are `alone`, they are their own gallery."""
+    left = right = classes(labels, queries, name="labels", of="queries")
+    if not alone:
+        right = classes(gallery_labels, gallery, name="gallery_labels", of="gallery")
+    if isinstance(left, Classes) or isinstance(right, Classes):
+        no_class = np.zeros(queries, np.int64), np.zeros(gallery, np.int64)
+        return *no_class, with_a_common_class(left, right)
+    return *numbered(left, right), None
 
 
 def common_groups(
-    groups: ArrayLike | None, gallery_groups: Any, queries: int, gallery: int, *, own_gallery: bool
+    groups: ArrayLike | None, gallery_groups: Any, queries: int, gallery: int, *, alone: bool
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Groups of the queries and of the gallery, numbered from 0: int [Q] and int [G]; None if there
-    are none."""
+    """Groups of the queries and of the gallery, numbered from 0: int [Q] and int [G], if given."""
     if groups is None:
         return None
-    own = other = labels(groups, queries, name="groups", of="queries")
-    if not own_gallery:
-        other = labels(gallery_groups, gallery, name="gallery_groups", of="gallery")
-    return numbered(own, other, name="groups")
+    left = right = labels(groups, queries, name="groups", of="queries")
+    if not alone:
+        right = labels(gallery_groups, gallery, name="gallery_groups", of="gallery")
+    return numbered(left, right, name="groups")
 
 
 def with_a_common_class(labels: np.ndarray | Classes, gallery: np.ndarray | Classes) -> Judge:
@@ -329,12 +289,9 @@ def with_a_common_class(labels: np.ndarray | Classes, gallery: np.ndarray | Clas
     values = [side.values for side in sides]
     if not all(map(len, values)):  # nothing is relevant, whatever the types
         values = [np.arange(len(each)) for each in values]
-    numbers = numbered(*values)
+    most = sum(map(len, values))  # numbers of classes are below this
     wanted, held = (
-        sparse.csr_array(
-            (np.ones(len(own), np.int32), own, side.start),
-            (len(side.start) - 1, sum(map(len, values))),
-        )
-        for own, side in zip(numbers, sides, strict=True)
+        sparse.csr_array((np.ones_like(numbers, np.int32), numbers, start), (len(start) - 1, most))
+        for numbers, (_, start) in zip(numbered(*values), sides, strict=True)
     )
     return lambda query: held @ wanted[[query]].toarray()[0] > 0

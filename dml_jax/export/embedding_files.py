@@ -10,7 +10,7 @@ import numpy as np
 
 from dml_jax import manifest
 from dml_jax.data import split_metadata
-from dml_jax.data.prepare.sources import Scalar
+from dml_jax.data.files import Scalar
 from dml_jax.errors import DataError
 from dml_jax.files import (
     atomic_directory,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dml_jax import files, manifest
-from dml_jax.data.prepare.sources import SPLITS
+from dml_jax.data.files import SPLITS
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metric_table
 from dml_jax.remote import hub_client

@@ -13,7 +13,7 @@ from PIL import Image as pillow
 from dml_jax.backbones.weights import converted
 from dml_jax.config.sections import Data
 from dml_jax.data import decode, transforms
-from dml_jax.data.prepare.sources import File
+from dml_jax.data.files import File
 from dml_jax.data.read_ahead import check_finite
 from dml_jax.errors import CheckpointError, DataError
 from dml_jax.files import expand_path, is_url

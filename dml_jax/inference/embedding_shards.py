@@ -20,8 +20,8 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyarrow.fs import FileSelector
 
+from dml_jax import buckets
 from dml_jax.data import decode
-from dml_jax.data.prepare import sources
 from dml_jax.errors import DataError
 from dml_jax.files import locked, reading
 from dml_jax.inference import inputs
@@ -61,12 +61,14 @@ class Parts:
         if PLAN not in names:
             if names:
                 raise DataError(f"{self.directory}: holds other files; give another directory")
-            with sources.written(file) as draft:
+            with buckets.written(file) as draft:
                 draft.write_text(json.dumps(planned, indent=2))
             return
         remedy = f"delete {self.directory} or give another --output"
         with reading(file, remedy):
-            content = file.read_bytes() if isinstance(file, Path) else sources.opened(file).read()
+            content = (
+                file.read_bytes() if isinstance(file, Path) else buckets.open_file(file).read()
+            )
             begun = dict(json.loads(content))
         changed = sorted(key for key in begun | planned if begun.get(key) != planned.get(key))
         if changed:
@@ -78,8 +80,8 @@ class Parts:
     def _names(self) -> list[str]:
         if isinstance(self.directory, Path):
             return os.listdir(self.directory)
-        with sources.reaching(self.directory):
-            system, root = sources.bucket(self.directory)
+        with buckets.accessing(self.directory):
+            system, root = buckets.file_system(self.directory)
             found = system.get_file_info(FileSelector(root, allow_not_found=True))
             return [info.base_name for info in found]
 
@@ -249,7 +251,7 @@ def embed(
     rows_of_blocks = model.embed_each(groups(), errors.append, on_read)
     for rows in rows_of_blocks:
         file, names, last = begun.popleft()
-        with sources.written(file) as draft, _writing(draft, rows.shape[1]) as write:
+        with buckets.written(file) as draft, _writing(draft, rows.shape[1]) as write:
             while True:
                 reasons = [
                     str(errors.popleft()).removeprefix(f"{name}: ") if nan else None

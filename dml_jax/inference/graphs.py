@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import PositiveInt, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-import dml_jax
+from dml_jax._version import __version__
 from dml_jax.backbones.weights import converted
 from dml_jax.config.sections import Data
 from dml_jax.data.pipeline import usable_cores
@@ -66,7 +66,7 @@ def entry(directory: Path, versions: Versions) -> Path | None:
     record = directory / ("manifest.json" if is_run(directory) else converted.METADATA)
     if not record.is_file():
         return None
-    digest = hashlib.sha256(f"{dml_jax.__version__} {versions}".encode() + record.read_bytes())
+    digest = hashlib.sha256(f"{__version__} {versions}".encode() + record.read_bytes())
     for file in sorted([*directory.glob("model/*"), *directory.glob("*.safetensors")]):
         status = file.stat()
         digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}".encode())

@@ -13,17 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
 
+from dml_jax import buckets
+from dml_jax.data.files import IMAGE_SUFFIXES, MAX_BYTES, is_ignored, is_image, stamp, walk
 from dml_jax.data.formats import parquet
-from dml_jax.data.prepare import archives, sources
-from dml_jax.data.prepare.sources import (
-    IMAGE_SUFFIXES,
-    MAX_BYTES,
-    is_ignored,
-    is_image,
-    stamp,
-    survey,
-    walk,
-)
+from dml_jax.data.prepare import archives
+from dml_jax.data.prepare.sources import survey
 from dml_jax.data.prepare.understand import shown
 from dml_jax.errors import DataError, printable
 from dml_jax.files import BUCKETS, expand_path, is_url, reading
@@ -115,7 +109,7 @@ def _in_directory(
 
 def bucket_shards(url: str, output: Path | str) -> list[str]:
     """The Parquet files and archives at a URL or below it, except those in `output`."""
-    names = sources.listed(url)
+    names = buckets.list_files(url)
     if loose := [name for name in names if is_image(name or url)]:
         raise DataError(
             f"{url}: holds loose images, e.g. {loose[0]}; copy them to a directory, or give "
@@ -160,7 +154,7 @@ def digest(found: Sequence[Unit]) -> str:
             if isinstance(path, Path):
                 state = stamp(path)
             else:
-                (info,) = sources.listed(path).values()
+                (info,) = buckets.list_files(path).values()
                 state = f"{info.size} {info.mtime_ns}"
             sha256.update(f"{name}\0{state}\n".encode(errors="surrogateescape"))
     return sha256.hexdigest()
@@ -172,7 +166,7 @@ def _path(root: str, name: str) -> Path | str:
 
 def source(path: Path | str) -> Any:
     """A path for readers; the opened file if it is in a bucket."""
-    return sources.opened(str(path)) if is_url(path) else path
+    return buckets.open_file(str(path)) if is_url(path) else path
 
 
 def blocks(unit: Unit) -> Iterator[list[Item]]:

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from dml_jax import buckets
 from dml_jax.console import Console
-from dml_jax.data.prepare import sources
 from dml_jax.errors import DataError
 from dml_jax.evaluation import neighbors
 from dml_jax.files import atomic_write, expand_path, is_url
@@ -78,7 +78,7 @@ def table(directory: str, option: str) -> Table:
     names: Iterable[str]
     if is_url(directory):
         where = directory.rstrip("/")
-        names = sources.listed(where)
+        names = buckets.list_files(where)
     else:
         where = str(expand_path(option, directory).resolve())
         names = [path.name for path in Path(where).glob("*")]
@@ -163,7 +163,7 @@ class Plan(NamedTuple):
             "neighbors": pa.FixedSizeListArray.from_arrays(pa.array(found.ravel()), self.k),
             "distances": pa.FixedSizeListArray.from_arrays(pa.array(squares.ravel() / 2), self.k),
         }
-        with sources.written(file) as draft:
+        with buckets.written(file) as draft:
             parquet.write_table(pa.table(columns), draft)
 
 

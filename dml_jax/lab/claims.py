@@ -1,12 +1,12 @@
-"""The ledger of claims: statements of the papers, as tests that can fail.
+"""The ledger of claims: statements of the papers as tests that can fail.
 
-A claim names two rows of a study (`definition.Claim`). Both are trained with the same seeds, and
-the effect is the mean of their paired differences. Two t-tests compare it with the claim's margin,
-one for the claim and one against it; a claim's p-value is twice the smaller of both, and the
-p-values of a paper on a data set are corrected by Holm. Below 5 % the claim is supported or
-refuted, otherwise undecided. Which row is the reference is fixed in the claim.
+A claim names two rows of a study (`definition.Claim`). Both are trained with the same seeds; the
+effect is the mean of their paired differences. Two t-tests compare it with the claim's margin, one
+for the claim and one against it. The p-value is twice the smaller of the two, corrected for the
+paper's number of claims on the data set (Holm). Below 5 % the claim is supported or refuted,
+otherwise undecided.
 
-Rows with the same configuration are trained once, whichever studies they are from.
+Rows with the same configuration are trained once, even if they belong to different studies.
 """
 
 import csv
@@ -18,34 +18,21 @@ from typing import Literal
 
 import numpy as np
 
+from dml_jax.analysis.text_tables import Table
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.files import reading
 from dml_jax.lab import outcomes, plan
 from dml_jax.lab.definition import Claim, Study
 from dml_jax.lab.plan import Settings, Trial
-from dml_jax.lab.tables import Table
 
 SEEDS = 8  # with fewer, no claim is decided
 LEVEL, POWER = 0.05, 0.8
-MOST = 1000  # seeds beyond which it does not matter how many
-NEAR_ONE = (
-    "photos",
-    "photos_stages",
-)  # data sets where Recall@1 is near 1, so that MAP@R is compared
-METRICS = (
-    "recall@1",
-    "recall@2",
-    "recall@4",
-    "recall@8",
-    "map@r",
-    "nmi",
-    "density",
-    "spectral_decay",
-    "attention_divergence",
-    "attention_own_class",
-)
-PERCENT = METRICS[:6]
+MOST = 1000  # seeds; larger numbers are not computed
+NEAR_ONE = ("photos", "photos_stages")  # data sets with a Recall@1 near 1, compared by MAP@R
+PERCENT = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "nmi")
+OTHERS = ("density", "spectral_decay", "attention_divergence", "attention_own_class")
+METRICS = PERCENT + OTHERS
 COLUMNS = ("study", "row", "seed", *METRICS, "seconds", "data", "code", "machine")
 Verdict = Literal["supported", "refuted", "undecided"]
 Lines = list[dict[str, str]]
@@ -75,10 +62,9 @@ def listed(papers: Iterable[str], data: str) -> Iterator[str]:
     for paper in papers:
         for claim in load(paper)[1]:
             rows = " against ".join(reversed(rows_of(claim, data)))
-            where = (
-                f"{claim.study}-{data}: {rows}" if study_of(claim, data) else f"no study on {data}"
-            )
-            yield f"{paper}  {claim.name}: {claim.says} [{claim.where}; {where}]"
+            study = f"{claim.study}-{data}: {rows}"
+            decided_by = study if study_of(claim, data) else f"no study on {data}"
+            yield f"{paper}  {claim.name}: {claim.says} [{claim.where}; {decided_by}]"
 
 
 def rows_of(claim: Claim, data: str) -> tuple[str, str]:
@@ -107,14 +93,11 @@ def planned(papers: Iterable[str], data: str, settings: Settings) -> Owners:
             continue
         names = studies.setdefault(claim.study, (study, []))[1]
         known = {row.name: row for row in study.rows}
-        for name in (
-            row.partition(" + ")[0] if row not in known else row for row in rows_of(claim, data)
-        ):
+        for row in rows_of(claim, data):
+            name = row if row in known else row.partition(" + ")[0]
             if name not in known:
-                raise ConfigError(
-                    f"claim {claim.name}: {claim.study}-{data} has no row {name!r}; "
-                    f"{suggest(name, known)}"
-                )
+                where, remedy = f"{claim.study}-{data}", suggest(name, known)
+                raise ConfigError(f"claim {claim.name}: {where} has no row {name!r}; {remedy}")
             names += [*known[name].members, name]
     if not studies:
         raise ConfigError(f"--on={data}: no claim has a study on this data set")
@@ -122,30 +105,24 @@ def planned(papers: Iterable[str], data: str, settings: Settings) -> Owners:
     trained: dict[str, Trial] = {}
     for name, (study, names) in studies.items():
         rows = [row for row in study.rows if row.name in names]
-        names += [
-            value[1:] for row in rows for value in row.overrides.values() if str(value)[:1] == "@"
-        ]
+        names += [needed for row in rows for needed in plan.referred(row).values()]
+        rows = [row for row in study.rows if row.name in names]
         folder = replace(settings, root=settings.root / plan.slug(name))
-        made = plan.trials(
-            replace(study, rows=tuple(row for row in study.rows if row.name in names)), folder
-        )
-        needed = {other for trial in made for other in trial.needs}
+        made = plan.trials(replace(study, rows=tuple(rows)), folder)
+        needed_by_others = {other for trial in made for other in trial.needs}
         prefix = f"{folder.root.name}/"
         for trial in made:
-            # What others read is in the directory where they expect it.
-            own = trial.config is None or trial.name in needed
-            same = f"{trial.seed} {trial.directory if own else plan.evaluated_as(trial)}"
-            trial = replace(
-                trial,
-                name=prefix + trial.name,
-                needs=tuple(prefix + other for other in trial.needs),
-            )
+            # Others read a trial in its directory, so another study's cannot replace it.
+            fixed = trial.config is None or trial.name in needed_by_others
+            same = f"{trial.seed} {trial.directory if fixed else plan.evaluated_as(trial)}"
+            needs = tuple(prefix + other for other in trial.needs)
+            trial = replace(trial, name=prefix + trial.name, needs=needs)
             owners[name, trial.row, trial.seed] = trained.setdefault(same, trial)
     return owners
 
 
 def measurements(owners: Owners) -> Lines:
-    """A line with COLUMNS for each row, refined rows included, and seed that is finished."""
+    """A line with COLUMNS for each finished seed of each row, refined rows included."""
     found = []
     for (study, row, seed), trial in owners.items():
         if not (results := outcomes.read(trial.directory)):
@@ -154,14 +131,16 @@ def measurements(owners: Owners) -> Lines:
         parts = {row: results | results.get("geometry", {})}
         parts |= {f"{row} + {kind}": part for kind, part in results.get("refined", {}).items()}
         for name, part in parts.items():
-            line = dict.fromkeys(COLUMNS, "") | {"study": study, "row": name, "seed": str(seed)}
-            line |= {
-                key: f"{part[key]:.6f}" for key in METRICS if isinstance(part.get(key), float | int)
-            }
-            line["seconds"] = f"{results.get('timing', {}).get('seconds', 0.0):.1f}"
-            line["data"] = facts.get("data_hash", "")[:12]
-            line["code"] = (facts.get("code") or facts.get("commit") or "")[:12]
-            found.append(line | {"machine": results.get("machine", "")})
+            known = [key for key in METRICS if isinstance(part.get(key), float | int)]
+            found.append(
+                dict.fromkeys(COLUMNS, "")
+                | {"study": study, "row": name, "seed": str(seed)}
+                | {key: f"{part[key]:.6f}" for key in known}
+                | {"seconds": f"{results.get('timing', {}).get('seconds', 0.0):.1f}"}
+                | {"data": facts.get("data_hash", "")[:12]}
+                | {"code": (facts.get("code") or facts.get("commit") or "")[:12]}
+                | {"machine": results.get("machine", "")}
+            )
     return found
 
 
@@ -188,7 +167,7 @@ class Test:
     low: float  # bounds of the 95 % confidence interval of the mean
     high: float
     p: float  # twice the smaller p-value, not corrected
-    favours: bool  # whether the smaller p-value is of the test for the claim
+    favours: bool  # whether the test for the claim has the smaller p-value
 
 
 def test(claim: Claim, differences: Sequence[float]) -> Test:
@@ -205,9 +184,8 @@ def test(claim: Claim, differences: Sequence[float]) -> Test:
 
     def beyond(effect: float) -> tuple[float, float]:
         """p-values of an effect above the margin and of one below it."""
-        return float(t.sf((effect - claim.margin) / error)), float(
-            t.cdf((effect - claim.margin) / error)
-        )
+        statistic = (effect - claim.margin) / error
+        return float(t.sf(statistic)), float(t.cdf(statistic))
 
     if claim.expects == "equal":
         (above, not_above), (below, not_below) = beyond(mean), beyond(-mean)
@@ -224,9 +202,11 @@ def _deviation(values: Sequence[float] | np.ndarray) -> float:
 
 
 def seeds_needed(claim: Claim, found: Test, tests: int) -> int:
-    """The smallest number of seeds with which the claim would be decided with probability POWER, if
-    the effect and its spread are as observed and the p-value is multiplied by the number of tests;
-    MOST + 1 if that is not enough."""
+    """The smallest number of seeds that would decide the claim with probability POWER, if the
+    effect and its spread are as observed; MOST + 1 if there is none up to MOST.
+
+    The p-value is multiplied by the number of tests.
+    """
     from scipy import stats
 
     effect = {"higher": found.mean, "lower": -found.mean, "equal": abs(found.mean)}[claim.expects]
@@ -245,7 +225,7 @@ class Entry:
     claim: Claim
     metric: str
     found: Test | None
-    seconds: float  # of training the rows
+    seconds: float  # training time of the rows
     reason: str  # why it is undecided
     p: float = math.nan  # corrected
     verdict: Verdict = "undecided"
@@ -265,30 +245,24 @@ def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
         if metric == "retrieval":
             metric = "map@r" if data in NEAR_ONE else "recall@1"
         first, second = (values.get((claim.study, row), {}) for row in rows_of(claim, data))
-        seeds = [
-            seed
-            for seed in sorted(first.keys() & second.keys())
-            if first[seed][metric] and second[seed][metric]
-        ]
-        pairs = [(first[seed], second[seed]) for seed in seeds]
+        both = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())]
+        pairs = [(a, b) for a, b in both if a[metric] and b[metric]]
         for key, what in (("data", "data"), ("code", "versions of the code")):
             if len(different := {line[key] for pair in pairs for line in pair}) > 1:
                 raise ConfigError(
                     f"claim {claim.name}: its rows were run with different {what}, "
-                    f"{', '.join(sorted(different))}; "
-                    "run them again"
+                    f"{', '.join(sorted(different))}; run them again"
                 )
         found, reason = None, f"no study on {data}"
-        if len(seeds) >= SEEDS:
+        if len(pairs) >= SEEDS:
             found, reason = test(claim, [float(b[metric]) - float(a[metric]) for a, b in pairs]), ""
-        elif seeds or study_of(claim, data):
-            reason = f"{len(seeds)} of {SEEDS} seeds"
+        elif pairs or study_of(claim, data):
+            reason = f"{len(pairs)} of {SEEDS} seeds"
         seconds = sum(float(line["seconds"]) for pair in pairs for line in pair)
         entries.append(Entry(claim, metric, found, seconds, reason))
     tested = [(entry, entry.found) for entry in entries if entry.found]
-    for (entry, found), p in zip(
-        tested, outcomes.holm([found.p for _, found in tested]), strict=True
-    ):
+    corrected = outcomes.holm([found.p for _, found in tested])
+    for (entry, found), p in zip(tested, corrected, strict=True):
         entry.p = p
         if p < LEVEL:
             entry.verdict = "supported" if found.favours else "refuted"
@@ -298,57 +272,41 @@ def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
     return entries
 
 
-HEAD = (
-    "claim",
-    "metric",
-    "expected",
-    "effect [95 % interval]",
-    "seeds",
-    "p (Holm)",
-    "verdict",
-    "time",
-)
+EFFECT = "effect [95 % interval]"
+HEAD = ("claim", "metric", "expected", EFFECT, "seeds", "p (Holm)", "verdict", "time")
 
 
 def table(paper: str, lines: Lines, data: str) -> Table:
     """The ledger of a paper on a data set."""
     title, stated = load(paper)
     rows = [cells(entry) for entry in ledger(stated, lines, data)]
-    return Table(
-        f"{title}: claims on {data}", (), dict(zip(HEAD, zip(*rows, strict=True), strict=True))
-    )
+    columns = dict(zip(HEAD, zip(*rows, strict=True), strict=True))
+    return Table(f"{title}: claims on {data}", (), columns)
 
 
 def cells(entry: Entry) -> tuple[str, ...]:
-    """A row of the table: claim, rows, effect, seeds, corrected p, verdict, time."""
+    """A row of the table, with the columns of HEAD."""
     claim, found = entry.claim, entry.found
     factor, digits, unit = (100, 2, " points") if entry.metric in PERCENT else (1, 3, "")
     margin = f"{factor * claim.margin:g}{unit}"
     below = f"−{margin}" if claim.margin else margin
-    wanted = {"higher": f"> {margin}", "lower": f"< {below}", "equal": f"within ±{margin}"}[
-        claim.expects
-    ]
-    effect = "–"
+    expected = {"higher": f"> {margin}", "lower": f"< {below}", "equal": f"within ±{margin}"}
+    effect, seeds, p = "–", "–", "–"
     if found:
-        mean, low, high = (
-            f"{factor * value:+.{digits}f}" for value in (found.mean, found.low, found.high)
-        )
+        numbers = (found.mean, found.low, found.high)
+        mean, low, high = (f"{factor * value:+.{digits}f}" for value in numbers)
         effect = f"{mean} [{low}, {high}]"
+        seeds, p = str(len(found.differences)), outcomes.p_text(entry.p)
     verdict = entry.verdict + (f" ({entry.reason})" if entry.reason else "")
-    return (
-        claim.name, entry.metric, wanted, effect, str(len(found.differences)) if found else "–",
-        outcomes.p_text(entry.p) if found else "–", verdict,
-        outcomes.duration(entry.seconds),
-    )  # fmt: skip
+    first = claim.name, entry.metric, expected[claim.expects]
+    return *first, effect, seeds, p, verdict, outcomes.duration(entry.seconds)
 
 
 def on_maps(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that train heads on stored maps, in groups by row; ensembles follow their
-    members."""
+    """The trials that train heads on stored maps, all seeds of a row together; ensembles follow
+    their members."""
     heads = [trial for trial in trials if trial.config and trial.config.train.feature_views]
-    places = {
-        name: i for i, name in enumerate(dict.fromkeys((t.directory.parent, t.row) for t in heads))
-    }
-    heads.sort(key=lambda trial: places[trial.directory.parent, trial.row])
+    rows = list(dict.fromkeys((trial.directory.parent, trial.row) for trial in heads))
+    heads.sort(key=lambda trial: rows.index((trial.directory.parent, trial.row)))
     known = {trial.directory for trial in heads}
     return heads + [trial for trial in trials if trial.members and known.issuperset(trial.members)]

@@ -1,11 +1,9 @@
-"""Compiles the programs of a configuration for devices that need not be present, and reads their
-costs.
+"""Compiles the programs of a configuration for absent devices and reads their costs.
 
-XLA compiles for them on any machine that has JAX's wheels for their platform.
+XLA compiles for a device on any machine that has JAX's wheels for its platform.
 
-The bound of a step's time is the largest of three times at the vendor's peak figures: its products,
-its memory traffic and its transfers between devices. No run can be faster. The utilisation that the
-bound allows is the share of it that the products take.
+A step takes at least the largest of three times at the vendor's peak figures: products, memory
+traffic, and transfers between devices. The utilisation is at most the products' share of this time.
 """
 
 import importlib.util
@@ -38,6 +36,8 @@ from dml_jax.train.distributed.device_mesh import AXIS
 from dml_jax.train.experiment import Experiment
 
 GIB = 2**30
+Shape = jax.ShapeDtypeStruct
+Lower = Callable[[], jax.stages.Lowered]
 CHUNKS = (2, 4, 8, 16)  # values of train.chunks that are tried where a step does not fit
 STEP = "training step"
 Facts = dict[str, Any]
@@ -46,20 +46,21 @@ H100 = """
       threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
       shared_memory_per_core: 233472 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
       block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-      memory_bandwidth: 3352320000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98 device_memory_size: 84942979072
+      memory_bandwidth: 3352320000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98
+      device_memory_size: 84942979072
       shared_memory_per_block_optin: 232448 cuda_compute_capability { major: 9 minor: 0 }
       registers_per_core_limit: 65536 registers_per_block_limit: 65536
     }
     platform_name: "CUDA" dnn_version_info { major: 9 minor: 8 patch: 0 }
     runtime_version { major: 12 minor: 9 patch: 0 } device_description_str: "NVIDIA H100 80GB HBM3"
-"""  # noqa: E501
+"""
 
 
 class Chip(NamedTuple):
     """The vendor's peak figures of one device, per second and in bytes."""
 
     flops: dict[str, float]  # dense products by precision
-    bandwidth: float  # of its memory
+    bandwidth: float  # memory
     memory: int
     network: float  # to the other devices of a host, in one direction
 
@@ -71,15 +72,13 @@ class Topology(NamedTuple):
     platform: str  # "cuda" or "tpu"
     mesh: Mesh
     chip: Chip
-    options: dict[str, bool]  # of the compiler
+    options: dict[str, bool]  # compiler
 
 
 CHIPS = {
     "h100": Chip(
         {"float32": 67e12, "tensorfloat32": 494e12, "bfloat16": 989e12},
-        3.35e12,
-        84_942_979_072,
-        450e9,
+        *(3.35e12, 84_942_979_072, 450e9),
     ),
     # A product of float32 takes six passes of bfloat16.
     "v5e": Chip({"float32": 197e12 / 6, "bfloat16": 197e12}, 819e9, 16 * 2**30, 200e9),
@@ -104,32 +103,21 @@ def find_topology(name: str) -> Topology:
     kind = found[1] or found[4]
     module, requirements = WHEELS[kind]
     if importlib.util.find_spec(module) is None:
-        raise ConfigError(
-            f"--topology={name}: JAX cannot compile for it; pip install -r {requirements}"
-        )
+        remedy = f"pip install -r {requirements}"
+        raise ConfigError(f"--topology={name}: JAX cannot compile for it; {remedy}")
+    options: dict[str, bool] = {}
+    described: dict[str, str] = {"topology_name": name}
+    platform = "cuda" if kind == "h100" else "tpu"
     if kind == "h100":
         shape = f"{found[2] or 1}x1x{found[3]}"
-        devices = topologies.get_topology_desc(
-            platform="cuda", topology_name="any", topology=shape, target_config=H100
-        ).devices
+        described = {"topology_name": "any", "topology": shape, "target_config": H100}
         # Without a device to measure them on, Triton finds no sizes for the tiles of some products.
         options = {"xla_gpu_enable_triton_gemm": False}
-    else:
-        os.environ.setdefault(
-            "TPU_SKIP_MDS_QUERY", "1"
-        )  # the service that tells a TPU's host about itself
-        devices, options = (
-            topologies.get_topology_desc(platform="tpu", topology_name=name).devices,
-            {},
-        )
-    platform = "cuda" if kind == "h100" else "tpu"
-    return Topology(
-        name,
-        platform,
-        Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,)),
-        CHIPS[kind],
-        options,
-    )
+    else:  # there is no metadata server to ask for the host's place in its TPU pod
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    devices = topologies.get_topology_desc(platform=platform, **described).devices
+    mesh = Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,))
+    return Topology(name, platform, mesh, CHIPS[kind], options)
 
 
 def programs(
@@ -137,8 +125,8 @@ def programs(
 ) -> dict[str, Facts]:
     """The facts of the training step, the embedding and the evaluation programs, by name.
 
-    Raises ConfigError if the batch does not fit the devices, the data set has no published size and
-    is not there, or the step needs more memory than a device has.
+    Raises ConfigError if the batch cannot be divided among the devices, the size of a missing data
+    set is unknown, or the step needs more memory than a device has.
     """
     experiment = describe(config, topology)
     found = {}
@@ -154,20 +142,17 @@ def programs(
 
 
 def describe(config: Config, topology: Topology, classes: int = 0) -> Experiment:
-    """The experiment of a configuration on the devices of a topology, with random weights and
-    images of no content.
+    """The experiment of a configuration on a topology, with random weights and blank images.
 
-    `classes`, if given, are so many training classes of two images, whatever the data set has.
+    `classes`, if given: that many classes of two images each, instead of the training set's.
     """
     config = replace(config, backbone=replace(config.backbone, pretrained="none"), init_from="")
     if getattr(config.method, "teacher", ""):
-        raise ConfigError(
-            "method.teacher: a step that needs a trained model cannot be compiled without it"
-        )
+        raise ConfigError("method.teacher: a step that needs a trained model cannot be compiled")
     recipe = getattr(configs.module("data", config.data.name), "RECIPE", None)
     if recipe is None or recipe.counts is None:
         splits = formats.load(config.data)
-    else:  # of the published sizes
+    else:
         splits = {name: _blank_split(config, *sizes) for name, sizes in recipe.counts.items()}
     if classes:
         splits["train"] = _blank_split(config, 2 * classes, classes)
@@ -184,82 +169,76 @@ def _blank_split(config: Config, images: int, classes: int) -> Split:
 
 
 def arguments(experiment: Experiment) -> tuple[Any, Any, Any]:
-    """Shapes of the state, the batch and the key of the training step, with their places on the
-    devices."""
-    mesh = experiment.mesh
-    rows = lambda x: _shape(x, device_mesh.row_sharded(mesh, 1 if x.ndim > 1 else 0))  # noqa: E731
-    batch = jax.tree.map(rows, experiment.example_batch())
-    return experiment.template(), batch, _shape(experiment.key, device_mesh.replicated(mesh))
+    """Shapes of the state, the batch and the key of the training step, with their shardings."""
+
+    def rows(array: Any) -> Shape:
+        axis = 1 if array.ndim > 1 else 0  # images: [views, B, …]
+        return Shape(array.shape, array.dtype, sharding=device_mesh.row_sharded(mesh, axis))
+
+    mesh, key = experiment.mesh, experiment.key
+    replicated_key = Shape(key.shape, key.dtype, sharding=device_mesh.replicated(mesh))
+    return experiment.template(), jax.tree.map(rows, experiment.example_batch()), replicated_key
 
 
-def _shape(array: Any, sharding: Any) -> Any:
-    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
-
-
-def programs_of(experiment: Experiment) -> Iterator[tuple[str, Callable[[], jax.stages.Lowered]]]:
-    """The name of each program, and a function that lowers it."""
-    mesh, test = experiment.mesh, experiment.splits["test"]
+def programs_of(experiment: Experiment) -> Iterator[tuple[str, Lower]]:
+    """Yields the name of each program and a function that lowers it."""
     state, batch, key = arguments(experiment)
     yield STEP, partial(experiment.jitted_step().lower, state, batch, key)
 
-    embedder = experiment.embedder(experiment.method.embed)
-    images = jax.ShapeDtypeStruct((embedder.batch_size, *experiment.shape, 3), np.uint8)
-    pixels = _shape(images, device_mesh.row_sharded(mesh))
-    yield (
-        "embedding",
-        partial(embedder.on_all_devices.lower, state.params, state.model_state, pixels),
-    )
+    mesh, method, test = experiment.mesh, experiment.method, experiment.splits["test"]
+    embedder = experiment.embedder(method.embed)
+    pixels = (embedder.batch_size, *experiment.shape, 3)
+    images = Shape(pixels, np.uint8, sharding=device_mesh.row_sharded(mesh))
+    variables = state.params, state.model_state
+    yield "embedding", partial(embedder.on_all_devices.lower, *variables, images)
 
-    width = jax.eval_shape(experiment.method.embed, state.params, state.model_state, images).shape[
-        1
-    ]
     count, classes = len(test.labels), len(test.classes)
-    everywhere, split = device_mesh.replicated(mesh), device_mesh.row_sharded(mesh)
-    tile = tiles.choose_tile_size(count, mesh)
-    number = -(-count // tile)
-    rows = jax.ShapeDtypeStruct((number, tile, width), np.float32, sharding=everywhere)
-    pairs = jax.ShapeDtypeStruct((mesh.size, 2), np.int32, sharding=split)
-    product = partial(tiles.product.lower, rows, rows, pairs, mesh, as_keys=True)
-    yield "retrieval, products", product
-
-    targets = min(-(-count // classes), 16)  # images of a class
-    side: Any = counting_kernels.Side(
-        *(
-            _shape(jax.ShapeDtypeStruct(shape, np.int32), everywhere)
-            for shape in (
-                (number,),
-                (number, tile),
-                (number, targets + 1, tile),
-                *[(number, targets, tile)] * 2,
-            )
-        )
-    )
-    sums = jax.ShapeDtypeStruct((mesh.size, number, targets, tile), np.int32, sharding=split)
-    keys = jax.ShapeDtypeStruct((mesh.size, tile, tile), np.int32, sharding=split)
-    counter = counting_kernels.make_counter(2 if targets % 2 == 0 else 1, False)
-    yield (
-        "retrieval, counting",
-        partial(
-            counting_kernels.accumulate.lower,
-            keys,
-            (side, side),
-            (sums, sums),
-            pairs,
-            pairs,
-            mesh,
-            counter,
-        ),
-    )
+    width = jax.eval_shape(method.embed, *variables, images).shape[1]
+    yield from _retrieval_programs(mesh, count, classes, width)
 
     # k-means runs on one device of each process.
-    first = jax.sharding.SingleDeviceSharding(mesh.devices.flat[0])
-    points = jax.ShapeDtypeStruct((count, width), np.float32, sharding=first)
-    centers = jax.ShapeDtypeStruct((classes, width), np.float32, sharding=first)
+    one_device = partial(Shape, sharding=jax.sharding.SingleDeviceSharding(mesh.devices.flat[0]))
+    points = one_device((count, width), np.float32)
+    centers = one_device((classes, width), np.float32)
     yield "clustering", partial(kmeans.lloyd.lower, points, centers, 20, scatter=False)
 
 
-def compiled(lower: Callable[[], jax.stages.Lowered], topology: Topology) -> Facts:
-    """Memory of a device in bytes, and the operations of the optimised program on it."""
+def _retrieval_programs(
+    mesh: Mesh, count: int, classes: int, width: int
+) -> Iterator[tuple[str, Lower]]:
+    """The products of two tiles of `count` embeddings [., width], and the counting of their ranks.
+
+    Its arguments are described in `counting_kernels`: n devices multiply n pairs of m tiles of T
+    rows, whose queries have up to R relevant rows.
+    """
+    n, size = mesh.size, tiles.choose_tile_size(count, mesh)
+    m = -(-count // size)
+    r = min(-(-count // classes), 16)
+    everywhere = partial(Shape, sharding=device_mesh.replicated(mesh))
+    divided = partial(Shape, sharding=device_mesh.row_sharded(mesh))
+
+    rows = everywhere((m, size, width), np.float32)
+    pairs = divided((n, 2), np.int32)
+    product = partial(tiles.product.lower, rows, rows, pairs, mesh, as_keys=True)
+    yield "retrieval, products", product
+
+    side = counting_kernels.Side(
+        first=everywhere((m,), np.int32),
+        indices=everywhere((m, size), np.int32),
+        positions=everywhere((m, r + 1, size), np.int32),
+        thresholds=everywhere((m, r, size), np.int32),
+        ties=everywhere((m, r, size), np.int32),
+    )
+    keys = divided((n, size, size), np.int32)
+    sums = divided((n, m, r, size), np.int32)
+    counter = counting_kernels.make_counter(2 if r % 2 == 0 else 1, False)
+    accumulate: Any = counting_kernels.accumulate.lower
+    both = (side, side), (sums, sums)
+    yield "retrieval, counting", partial(accumulate, keys, *both, pairs, pairs, mesh, counter)
+
+
+def compiled(lower: Lower, topology: Topology) -> Facts:
+    """Memory in bytes and operations of the optimised program on one device."""
     try:
         program = lower().compile(compiler_options=dict(topology.options))
     except jax.errors.JaxRuntimeError as error:
@@ -268,15 +247,12 @@ def compiled(lower: Callable[[], jax.stages.Lowered], topology: Topology) -> Fac
         used = re.search(r"Used ([\d.]+)([MG]) of", str(error))
         size = float(used[1]) * {"M": 2**20, "G": GIB}[used[2]] if used else float("inf")
         return {"memory": {"needed": size}}
-    memory: Any = program.memory_analysis()
+    sizes: Any = program.memory_analysis()
+    arguments, temporary = sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
+    needed = arguments + temporary + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
     text = program.as_text() or ""
-    needed = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
     return {
-        "memory": {
-            "arguments": memory.argument_size_in_bytes,
-            "temporary": memory.temp_size_in_bytes,
-            "needed": needed - memory.alias_size_in_bytes,
-        },
+        "memory": {"arguments": arguments, "temporary": temporary, "needed": needed},
         "traffic": hlo.traffic(text),
         "collectives": hlo.collectives(text),
         "products": hlo.products(text),
@@ -296,76 +272,63 @@ def _check_memory(
         if chunks <= config.train.chunks or config.data.batch_size % (chunks * topology.mesh.size):
             continue
         announce(f"needs {needed / GIB:.1f} GiB; compiling with train.chunks={chunks}")
+        chunked = replace(config, train=replace(config.train, chunks=chunks))
         try:
-            smaller = describe(
-                replace(config, train=replace(config.train, chunks=chunks)), topology
-            )
+            smaller = describe(chunked, topology)
         except ConfigError:  # batch norm needs the whole batch
             break
         size = compiled(next(iter(programs_of(smaller)))[1], topology)["memory"]["needed"]
         if size <= available:
             remedy = f"train.chunks={chunks} needs {size / GIB:.1f}"
             break
+    sizes = f"{needed / GIB:.1f} GiB of the {available / GIB:.1f} of {topology.name}"
     raise ConfigError(
-        f"data.batch_size={config.data.batch_size}: the training step needs {needed / GIB:.1f} "
-        "GiB of the "
-        f"{available / GIB:.1f} of {topology.name}; {remedy}"
+        f"data.batch_size={config.data.batch_size}: the training step needs {sizes}; {remedy}"
     )
 
 
 def bound(experiment: Experiment, topology: Topology, found: Facts) -> Facts:
-    """FLOPs, memory by kind, and the lower bound of the time of a training step."""
+    """FLOPs, memory by kind, and the least time of a training step."""
     chip, devices = topology.chip, experiment.mesh.size
     state, batch, key = arguments(experiment)
     flops = hlo.flops(experiment.jitted_step(), state, batch, key, platform=topology.platform)
     precision = experiment.config.train.precision
-    sent = sum(
-        collective["bytes"] * (2 if collective["operation"] == "all-reduce" else 1)
-        for collective in found["collectives"]
-    )
+    sent = sum(c["bytes"] * (1 + (c["operation"] == "all-reduce")) for c in found["collectives"])
     seconds = {
         "compute": flops / devices / chip.flops[precision],
         "memory": found["traffic"] / chip.bandwidth,
         "network": sent * (devices - 1) / devices / chip.network,
     }
     limit = max(seconds, key=lambda name: seconds[name])
-    kinds = {
-        "parameters": state.params,
-        "optimizer": state.opt_state,
-        "model state": state.model_state,
-    }
-    memory = {name: _bytes(tree) for name, tree in kinds.items()} | {
-        "activations": found["memory"]["temporary"]
-    }
+    images = experiment.config.data.batch_size * experiment.method.hooks.views
     return {
-        "memory_by_kind": memory,
+        "memory_by_kind": {
+            "parameters": _bytes(state.params),
+            "optimizer": _bytes(state.opt_state),
+            "model state": _bytes(state.model_state),
+            "activations": found["memory"]["temporary"],
+        },
         "flops": flops,
         "precision": precision,
         "seconds": seconds,
         "bound": {"by": limit, "seconds": seconds[limit]},
         "utilisation": seconds["compute"] / seconds[limit],
-        "images_per_second": experiment.config.data.batch_size
-        * experiment.method.hooks.views
-        / seconds[limit],
+        "images_per_second": images / seconds[limit],
     }
 
 
 def _bytes(tree: Any) -> int:
-    """Bytes of a device's part of the arrays of a tree."""
-    leaves = jax.tree.leaves(tree)
+    """Bytes of the arrays of a tree on one device."""
     return sum(
-        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(tree)
     )
 
 
 def table(title: str, found: dict[str, Facts], chip: Chip) -> Table:
     """The facts of `programs`, one column for each program."""
-    made = Table(
-        "a device",
-        *found,
-        title=title,
-        caption="bounds are for the vendor's peak figures; no run is faster",
-    )
+    caption = "bounds are for the vendor's peak figures; no run is faster"
+    made = Table("a device", *found, title=title, caption=caption)
     columns = [_column(facts, chip) for facts in found.values()]
     for name in columns[0]:  # the training step has all rows
         made.add_row(name, *(column.get(name, "") for column in columns))

@@ -1,4 +1,4 @@
-"""The checks of `dml-jax check`: of a plug-in by itself, and then by its training on the digits."""
+"""The checks of `dml-jax check`: a plug-in by itself, then its training on the digits."""
 
 import contextlib
 import importlib.util
@@ -20,50 +20,40 @@ import numpy as np
 import optax
 from jax.test_util import check_grads
 
-import dml_jax
 from dml_jax import run as main
 from dml_jax.backbones import functional, resnet
-from dml_jax.commands import plugins
-from dml_jax.commands.cli import require
 from dml_jax.config import Config, Data, Evaluation, Group, Train, modules, resolve
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
 from dml_jax.data import formats
-from dml_jax.errors import ConfigError, UserError
-from dml_jax.evaluation import own_distances
+from dml_jax.errors import ConfigError, UserError, require
+from dml_jax.evaluation import metric_table, user_distances
 from dml_jax.export import programs
-from dml_jax.lab import runner
+from dml_jax.inference import graphs
+from dml_jax.lab import plugins, runner
 from dml_jax.lab.plan import Trial
 from dml_jax.losses import signature
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import TrainingSet, zeros
 
-ROWS, CLASSES, WIDTH = 16, 4, 6  # of the batches by which functions are examined
-STEP = 1e-7  # length of a finite difference: short, as hinges of losses are kinks
+ROWS, CLASSES, WIDTH = 16, 4, 6  # size of the batches on which functions are examined
+STEP = 1e-7  # length of a finite difference: short, because hinges of losses are kinks
 LARGEST = 1e-4  # largest relative error of a gradient
 GRADIENT = "check custom_vjp, stop_gradient and integer casts"
 LABELS = np.arange(ROWS, dtype=np.int32) % CLASSES
-DEGENERATE: dict[
-    str, tuple[Callable[[Any], Any], np.ndarray, str]
-] = {  # what becomes of rows, labels, remedy
-    "duplicates": (
-        lambda x: jnp.repeat(x[::2], 2, axis=0),
-        LABELS,
-        "square roots of distances: numerics.root",
-    ),
-    "single class": (
-        lambda x: x,
-        np.zeros_like(LABELS),
-        "divide by jnp.maximum(count, 1), and mask before dividing",
-    ),
+COUNT = "divide by jnp.maximum(count, 1), and mask before dividing"
+ROOT = "square roots of distances: numerics.root"
+Degenerate = tuple[Callable[[Any], Any], np.ndarray, str]  # change of the rows, labels, remedy
+DEGENERATE: dict[str, Degenerate] = {
+    "duplicates": (lambda x: jnp.repeat(x[::2], 2, axis=0), LABELS, ROOT),
+    "single class": (lambda x: x, np.zeros_like(LABELS), COUNT),
     "every image its own class": (lambda x: x, np.arange(ROWS), "a row without positives adds 0"),
     "zero rows": (jnp.zeros_like, LABELS, "normalise with numerics.unit"),
 }
-SMALL_NETWORK = resnet.Config(
-    block="basic", depths=(1,), widths=(8,), stem="small"
-)  # of all plug-ins but backbones
-STEPS, CHECKPOINT = 30, 3  # of the training, and between its checkpoints
+SMALL_NETWORK = resnet.Config(block="basic", depths=(1,), widths=(8,), stem="small")
+STEPS, CHECKPOINT = 30, 3  # length of the training, steps between its checkpoints
 FEW = 3  # first steps whose losses must agree on 1 and 8 devices
+PLAIN = (False, (1.0,))  # no mirror images, one scale
 ON_DEVICES, LOADED = 1e-3, 1e-4  # largest relative errors of losses and of embeddings
 
 
@@ -74,12 +64,12 @@ class Outcome:
     check: str
     result: Literal["passed", "failed", "skipped"] = "passed"
     text: str = ""  # what failed or was found, or why it was skipped
-    where: str = ""  # of a failure: file and line of the plug-in
+    where: str = ""  # file and line of the plug-in where it failed
     remedy: str = ""
 
 
 class Plugin:
-    """A module or function of the user, and the outcomes of its checks."""
+    """A user's module or function, and the outcomes of its checks."""
 
     def __init__(self, path: str, kind: str, overrides: Mapping[str, str]) -> None:
         self.path, self.kind, self.overrides = path, kind, overrides
@@ -89,19 +79,15 @@ class Plugin:
 
     @contextlib.contextmanager
     def check(self, name: str, remedy: str) -> Iterator[Outcome]:
-        """Context of one check: an exception in it is the problem of its outcome; `remedy` says how
-        to fix it."""
+        """Context of one check, which an exception fails; `remedy` is how to fix it."""
         outcome = Outcome(name)
         self.outcomes.append(outcome)
         try:
             yield outcome
         except Exception as error:
             file = str((self.module or sys.modules[self.path.rpartition(".")[0]]).__file__)
-            lines = [
-                f":{f.lineno}"
-                for f in traceback.extract_tb(error.__traceback__)
-                if f.filename == file
-            ]
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [f":{frame.lineno}" for frame in frames if frame.filename == file]
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
             outcome.result, outcome.text = "failed", kind + " ".join(str(error).split())[:300]
             outcome.where, outcome.remedy = file + "".join(lines[-1:]), remedy
@@ -110,31 +96,30 @@ class Plugin:
 def check(
     path: str, kind: str, overrides: Mapping[str, str], directory: Path | None
 ) -> list[Outcome]:
-    """All checks of a plug-in; checks of its training, with its runs in the directory, follow if
-    the others passed."""
+    """All checks of a plug-in: if those without training pass and a directory for the runs is
+    given, also those of its training."""
     plugin = Plugin(path, kind, overrides)
     EXAMINATIONS[kind](plugin)
-    if directory is not None:
-        if any(outcome.result == "failed" for outcome in plugin.outcomes):
-            plugin.outcomes.append(Outcome("training", "skipped", "until the checks above pass"))
-        else:
-            check_training(plugin, directory)
+    if directory is None:
+        return plugin.outcomes
+    if any(outcome.result == "failed" for outcome in plugin.outcomes):
+        plugin.outcomes.append(Outcome("training", "skipped", "until the checks above pass"))
+    else:
+        check_training(plugin, directory)
     return plugin.outcomes
 
 
 def compare_gradient(value: Callable[[Any], jax.Array], x: Any) -> None:
-    """Raises ConfigError unless the derivative along a random direction equals finite differences,
-    in float64."""
+    """Raises ConfigError unless the derivative along a random direction, in float64, equals finite
+    differences."""
+    tolerance = {"atol": 1e-3 * LARGEST, "rtol": LARGEST, "eps": STEP}
     with jax.enable_x64(True):
         exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), x)
         try:
-            check_grads(
-                jax.jit(value), (exact,), 1, ["rev"], atol=1e-3 * LARGEST, rtol=LARGEST, eps=STEP
-            )
+            check_grads(jax.jit(value), (exact,), 1, ["rev"], **tolerance)
         except AssertionError as error:
-            raise ConfigError(
-                "the derivative differs from finite differences in float64"
-            ) from error
+            message = "the derivative differs from finite differences in float64"
+            raise ConfigError(message) from error
 
 
 def require_finite(value: Callable[[Any], jax.Array], x: Any, what: str) -> None:
@@ -142,10 +127,12 @@ def require_finite(value: Callable[[Any], jax.Array], x: Any, what: str) -> None
     found, gradient = jax.jit(jax.value_and_grad(value))(x)
     require(found.shape == (), f"{what}: returns shape {list(found.shape)}; a loss is a scalar")
     require(np.isfinite(found), f"{what}: the value is {found}")
-    finite = all(
-        np.isfinite(np.asarray(leaf, np.float32)).all() for leaf in jax.tree.leaves(gradient)
-    )
-    require(finite, f"{what}: the gradient is not finite")
+    leaves = [np.asarray(leaf, np.float32) for leaf in jax.tree.leaves(gradient)]
+    require(all(map(all_finite, leaves)), f"{what}: the gradient is not finite")
+
+
+def all_finite(x: np.ndarray | jax.Array) -> bool:
+    return bool(np.isfinite(x).all())
 
 
 def check_degenerate(plugin: Plugin, value: Callable[[Any, np.ndarray], jax.Array], x: Any) -> None:
@@ -158,10 +145,8 @@ def check_degenerate(plugin: Plugin, value: Callable[[Any, np.ndarray], jax.Arra
 def check_name(plugin: Plugin) -> None:
     with plugin.check("name", "the first field of Config is its import path"):
         name = plugin.module.Config.name
-        require(
-            name == plugin.path,
-            f"Config.name is {name!r}; it must be the import path {plugin.path!r}",
-        )
+        wanted = f"it must be the import path {plugin.path!r}"
+        require(name == plugin.path, f"Config.name is {name!r}; {wanted}")
 
 
 def rows(seed: int = 0) -> np.ndarray:
@@ -183,40 +168,34 @@ def of_loss(plugin: Plugin) -> None:
         require_finite(value, whole, "a batch")
     with plugin.check("gradient", GRADIENT):
         compare_gradient(value, whole)
-    if not baseline.takes(plugin.function, "key"):  # which draws at random
-        with (
-            plugin.check("order of the rows", "compare labels, not positions"),
-            jax.enable_x64(True),
-        ):
+    exact = rows().astype(np.float64)
+    if not baseline.takes(plugin.function, "key"):  # random losses depend on the order
+        remedy = "compare labels, not positions"
+        with plugin.check("order of the rows", remedy), jax.enable_x64(True):
             orders = np.arange(ROWS), np.random.default_rng(0).permutation(ROWS)
-            x = rows().astype(np.float64)
             one, other = (
-                float(jax.jit(value)({"params": params, "rows": x[i]}, LABELS[i])) for i in orders
+                float(jax.jit(value)({"params": params, "rows": exact[order]}, LABELS[order]))
+                for order in orders
             )
-            require(
-                np.isclose(one, other, rtol=1e-9),
-                f"the value changes from {one} to {other} with the order",
-            )
+            same = np.isclose(one, other, rtol=1e-9)
+            require(same, f"the value changes from {one} to {other} with the order")
     check_degenerate(plugin, lambda x, labels: value({"params": params, "rows": x}, labels), rows())
     with plugin.check("bfloat16", "numerics.at_least_float32(embeddings)"):
         small = whole | {"rows": jnp.asarray(rows(), jnp.bfloat16)}
         require_finite(value, small, "bfloat16 embeddings")
         kind = value(small).dtype
-        require(
-            kind == jnp.float32, f"bfloat16 embeddings: the value is {kind}; compute in float32"
-        )
+        message = f"bfloat16 embeddings: the value is {kind}; compute in float32"
+        require(kind == jnp.float32, message)
     if importlib.util.find_spec("pytorch_metric_learning") and not params:
-        with (
-            plugin.check("pytorch-metric-learning", "compare the defaults of both") as outcome,
-            jax.enable_x64(True),
-        ):
-            x = rows().astype(np.float64)
-            outcome.text = _as_pml(plugin.path, x, float(value({"params": {}, "rows": x})))
+        context = plugin.check("pytorch-metric-learning", "compare the defaults of both")
+        with context as outcome, jax.enable_x64(True):
+            found = float(value({"params": {}, "rows": exact}))
+            outcome.text = compare_pml(plugin.path, exact, found)
 
 
-def _as_pml(path: str, x: np.ndarray, mine: float) -> str:
-    """Compares a value for rows and `LABELS` with the loss of the same name, with the defaults of
-    both."""
+def compare_pml(path: str, x: np.ndarray, value: float) -> str:
+    """Compares the value of a loss for rows and `LABELS` with the loss of the same name in
+    pytorch-metric-learning."""
     import torch
     from pytorch_metric_learning import losses as theirs
 
@@ -225,25 +204,23 @@ def _as_pml(path: str, x: np.ndarray, mine: float) -> str:
     if named is None:
         return f"it has no {wanted}"
     other = float(getattr(theirs, named)()(torch.tensor(x), torch.tensor(LABELS)))
-    require(
-        np.isclose(mine, other, rtol=1e-6),
-        f"{mine:.9g}, and {named} with its defaults gives {other:.9g}",
-    )
-    return f"equals {named} to {abs(mine - other) / max(abs(other), 1e-30):.0e}"
+    message = f"{value:.9g}, and {named} with its defaults gives {other:.9g}"
+    require(np.isclose(value, other, rtol=1e-6), message)
+    return f"equals {named} to {abs(value - other) / max(abs(other), 1e-30):.0e}"
 
 
 def of_distance(plugin: Plugin) -> None:
     distance = plugin.function
     a, b = rows(), rows(1)
     with plugin.check("pairs of rows", "use a[:, None] and b[None]; no statistics of a block"):
-        ((_, found),) = own_distances.blocks(distance, a, b)
+        ((_, found),) = user_distances.blocks(distance, a, b)
         for i in (0, 3):
-            ((_, alone),) = own_distances.blocks(distance, a[i : i + 1], b[i : i + 1])
+            ((_, alone),) = user_distances.blocks(distance, a[i : i + 1], b[i : i + 1])
             same = np.isclose(found[i, i], alone[0, 0], rtol=1e-4, atol=1e-6)
             require(same, f"the distance of rows {i} depends on the other rows of the blocks")
     with plugin.check("finite, symmetric", "raise small values before logarithms and divisions"):
         for x in (a, np.repeat(a[::2], 2, axis=0), np.zeros_like(a)):
-            list(own_distances.blocks(distance, x, x))
+            list(user_distances.blocks(distance, x, x))
     with plugin.check("gradient", "square roots have an infinite slope at 0: numerics.root"):
         compare_gradient(lambda x: jnp.sum(distance(x["a"], x["b"])), {"a": a, "b": b})
         for name, (change, _, _) in DEGENERATE.items():
@@ -254,29 +231,18 @@ def of_relation(plugin: Plugin) -> None:
     others = np.arange(CLASSES, dtype=np.int32)
     with plugin.check("masks or weights", "return (positive, negative), bool or weights [N, M]"):
         pair = jax.jit(plugin.function)(LABELS, others)
-        require(
-            isinstance(pair, tuple) and len(pair) == 2,
-            "must return two arrays, (positive, negative)",
-        )
+        two = isinstance(pair, tuple) and len(pair) == 2
+        require(two, "must return two arrays, (positive, negative)")
         positive, negative = map(np.asarray, pair)
         for name, found in (("positive", positive), ("negative", negative)):
-            shape = (ROWS, CLASSES)
-            require(
-                found.shape == shape, f"{name}: has shape {list(found.shape)}; give {list(shape)}"
-            )
-            require(
-                np.isfinite(found).all() and (found >= 0).all(),
-                f"{name}: must be finite and not negative",
-            )
-        require(
-            not ((positive > 0) & (negative > 0)).any(),
-            "a pair is in both; give each pair to one, or to none",
-        )
-        alone = plugin.function(LABELS[2:3], others[1:2])
-        same = all(
-            np.allclose(one[2, 1], part[0, 0])
-            for one, part in zip((positive, negative), alone, strict=True)
-        )
+            given, wanted = list(found.shape), [ROWS, CLASSES]
+            require(given == wanted, f"{name}: has shape {given}; give {wanted}")
+            valid = all_finite(found) and (found >= 0).all()
+            require(valid, f"{name}: must be finite and not negative")
+        both = (positive > 0) & (negative > 0)
+        require(not both.any(), "a pair is in both; give each pair to one, or to none")
+        alone = np.ravel(plugin.function(LABELS[2:3], others[1:2]))
+        same = np.allclose((positive[2, 1], negative[2, 1]), alone)
         require(same, "the relation of two labels depends on the other labels")
 
 
@@ -289,22 +255,17 @@ def of_sampler(plugin: Plugin) -> None:
 
     with plugin.check("batches", "return int [batch_size], indices into labels"):
         for step, batch in enumerate(batches(0, range(20))):
-            require(
-                batch.shape == (8,),
-                f"step {step}: gives shape {list(batch.shape)} for batches of 8",
-            )
+            shape = list(batch.shape)
+            require(shape == [8], f"step {step}: gives shape {shape} for batches of 8")
             inside = batch.dtype.kind == "i" and 0 <= batch.min() <= batch.max() < len(labels)
             what = f"{batch.dtype} from {batch.min()} to {batch.max()}"
             require(inside, f"step {step}: holds {what}; give rows 0..{len(labels) - 1}")
-    with plugin.check(
-        "a function of seed and step", "np.random.default_rng((seed, step)), no state"
-    ):
+    remedy = "np.random.default_rng((seed, step)), no state"
+    with plugin.check("a function of seed and step", remedy):
         found, backwards = batches(0, range(10)), batches(0, reversed(range(10)))[::-1]
         require(np.array_equal(found, backwards), "a batch depends on the batches drawn before it")
-        require(
-            not np.array_equal(found, batches(1, range(10))),
-            "the batches do not depend on the seed",
-        )
+        same = np.array_equal(found, batches(1, range(10)))
+        require(not same, "the batches do not depend on the seed")
 
 
 def of_optimizer(plugin: Plugin) -> None:
@@ -312,52 +273,41 @@ def of_optimizer(plugin: Plugin) -> None:
     with plugin.check("descends", remedy):
         made = optax.chain(plugin.function(0.0), optax.scale(-1e-2))
         params: Any = {"kernel": jnp.asarray(rows()), "bias": jnp.ones(3)}
-        value = lambda p: sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(p))  # noqa: E731
-        state, first = made.init(params), float(value(params))
+        state, first = made.init(params), optax.tree.norm(params, squared=True)
         for _ in range(10):
-            updates, state = made.update(jax.grad(value)(params), state, params)
+            gradient = jax.tree.map(lambda leaf: 2 * leaf, params)
+            updates, state = made.update(gradient, state, params)
             params = optax.apply_updates(params, updates)
-        last = float(value(params))
-        what = (
-            f"a sum of squares goes from {first:.4g} to {last:.4g} in ten steps against the "
-            "direction"
-        )
-        require(last < first, what)
+        last = optax.tree.norm(params, squared=True)
+        change = f"from {first:.4g} to {last:.4g}"
+        require(last < first, f"ten steps against it take a sum of squares {change}")
     with plugin.check("weight decay", "optax.add_decayed_weights(weight_decay)"):
         made, params = plugin.function(0.1), {"kernel": jnp.ones((2, 2))}
         updates, _ = made.update(jax.tree.map(jnp.zeros_like, params), made.init(params), params)
-        require(
-            bool(jnp.all(updates["kernel"] > 0)), "weight_decay does not pull parameters to zero"
-        )
+        pulled = bool(jnp.all(updates["kernel"] > 0))
+        require(pulled, "weight_decay does not pull parameters to zero")
 
 
 def of_metric(plugin: Plugin) -> None:
     with plugin.check("finite numbers", "rows without a relevant row are left out before"):
         for hits in ([True], [True, False, False], [False, False, True], [True] * 4):
             found = plugin.function(np.array(hits))
-            require(
-                np.ndim(found) == 0 and np.isfinite(found),
-                f"is {found!r} for hits {hits}; give a finite number",
-            )
+            number = np.ndim(found) == 0 and np.isfinite(found)
+            require(number, f"is {found!r} for hits {hits}; give a finite number")
 
 
-def of_step(plugin: Plugin) -> None:
+def of_refinement(plugin: Plugin) -> None:
     unit = rows() / np.linalg.norm(rows(), axis=1, keepdims=True)
-    with plugin.check(
-        "queries", "return the refined queries [Q, D]; gallery is None if they search each other"
-    ):
+    remedy = "return the refined queries [Q, D]; gallery is None if they search each other"
+    with plugin.check("queries", remedy):
         for gallery in (None, unit[::-1].copy()):
             given = unit.copy()
             found = np.asarray(plugin.function(given, gallery))
-            require(
-                found.ndim == 2 and len(found) == ROWS,
-                f"gives shape {list(found.shape)} for {ROWS} queries",
-            )
-            require(
-                gallery is None or found.shape[1] == WIDTH,
-                "queries and gallery must have equally many columns",
-            )
-            require(np.isfinite(found).all(), "the queries are not finite")
+            right = found.ndim == 2 and len(found) == ROWS
+            require(right, f"gives shape {list(found.shape)} for {ROWS} queries")
+            same = gallery is None or found.shape[1] == WIDTH
+            require(same, "queries and gallery must have equally many columns")
+            require(all_finite(found), "the queries are not finite")
             require(np.array_equal(given, unit), "it changes the array that it is given")
 
 
@@ -366,17 +316,13 @@ def of_backbone(plugin: Plugin) -> None:
     with plugin.check("features", "see Backbone in docs/api/extending.md"):
         made = plugin.module.build(plugin.module.Config())
         params, stats = made.init(jax.random.key(0), (16, 16))
-        images = made.preprocess(
-            jnp.asarray(np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3)), jnp.uint8)
-        )
+        images = made.preprocess(jnp.asarray(random_images(4, 16, 16, 3)))
         for train in (False, True):
             found, after = made.apply(params, stats, images, train=train, key=jax.random.key(1))
-            require(
-                found.ndim == 4 and found.shape[::3] == (4, made.channels),
-                f"train={train}: features have shape {list(found.shape)}; give [B, h, w, "
-                f"{made.channels}]",
-            )
-            require(bool(jnp.isfinite(found).all()), f"train={train}: features are not finite")
+            given, wanted = list(found.shape), f"[B, h, w, {made.channels}]"
+            right = found.ndim == 4 and given[::3] == [4, made.channels]
+            require(right, f"train={train}: features have shape {given}; give {wanted}")
+            require(all_finite(found), f"train={train}: features are not finite")
             same = bool(jax.tree.structure(after) == jax.tree.structure(stats))  # type: ignore[operator]
             require(same, f"train={train}: returns other statistics than init")
         first, _ = made.apply(params, stats, images[:2], train=False)
@@ -385,54 +331,42 @@ def of_backbone(plugin: Plugin) -> None:
         require(close, "train=False: the features of an image depend on the other images")
 
 
+def random_images(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+
+
 def of_method(plugin: Plugin) -> None:
     check_name(plugin)
     with plugin.check("contract", "see Method in docs/api/extending.md") as outcome:
-        module = plugin.module
-        made = module.build(
-            module.Config(), resnet.build(SMALL_NETWORK), TrainingSet(ROWS, ROWS, np.arange(ROWS))
-        )
-        images = (
-            np.random.default_rng(0)
-            .integers(0, 256, (made.hooks.views, ROWS, 8, 8, 3))
-            .astype(np.uint8)
-        )
-        own: Any = {"images": images, "labels": LABELS, "index": np.arange(ROWS, dtype=np.int32)}
-        batch = zeros(ROWS, (8, 8), made.hooks.views)._replace(**own)
+        module, backbone = plugin.module, resnet.build(SMALL_NETWORK)
+        made = module.build(module.Config(), backbone, TrainingSet(ROWS, ROWS, np.arange(ROWS)))
+        given: Any = {"images": random_images(made.hooks.views, ROWS, 8, 8, 3)}
+        given |= {"labels": LABELS, "index": np.arange(ROWS, dtype=np.int32)}
+        batch = zeros(ROWS, (8, 8), made.hooks.views)._replace(**given)
         params, model_state = made.init(jax.random.key(0), batch)
         for name, tree in (("params", params), ("model_state", model_state)):
             require("backbone" in tree, f'init: {name} has no "backbone"')
-        require(
-            set(made.groups) == set(module.GROUPS),
-            f"groups are {made.groups}, GROUPS of the module {module.GROUPS}",
-        )
+        same = set(made.groups) == set(module.GROUPS)
+        require(same, f"groups are {made.groups}, GROUPS of the module {module.GROUPS}")
         paths = jax.tree_util.tree_leaves_with_path(params)
-        of = {made.group(tuple(part.key for part in p)) for p, _ in paths}
-        require(
-            of <= set(made.groups),
-            f"group: gives {sorted(of - set(made.groups))}, which groups does not have",
-        )
+        used = {made.group(tuple(part.key for part in path)) for path, _ in paths}
+        unknown = sorted(used - set(made.groups))
+        require(not unknown, f"group: gives {unknown}, which groups does not have")
         rows = made.embed(params, model_state, batch.images[0])
-        require(
-            rows.ndim == 2 and len(rows) == ROWS,
-            f"embed: gives shape {list(rows.shape)}; give [B, D]",
-        )
+        right = rows.ndim == 2 and len(rows) == ROWS
+        require(right, f"embed: gives shape {list(rows.shape)}; give [B, D]")
         alone = made.embed(params, model_state, batch.images[0][:3])
-        require(
-            np.allclose(alone, rows[:3], rtol=1e-3, atol=1e-4),
-            "embed: depends on the other images of the batch",
-        )
-        encoded = made.encode(params, model_state, batch.images, train=True, key=jax.random.key(2))[
-            0
-        ]
+        same = np.allclose(alone, rows[:3], rtol=1e-3, atol=1e-4)
+        require(same, "embed: depends on the other images of the batch")
+        key = jax.random.key(2)
+        encoded = made.encode(params, model_state, batch.images, train=True, key=key)[0]
     if outcome.result == "failed":
         return
 
     def loss(encoded: Any, labels: Any = LABELS) -> Any:
-        whole = batch._replace(labels=jnp.asarray(labels))
-        return made.loss(
-            params, model_state, encoded, whole, jnp.zeros((), jnp.int32), jax.random.key(1)
-        )[0]
+        labelled = batch._replace(labels=jnp.asarray(labels))
+        step, key = jnp.zeros((), jnp.int32), jax.random.key(1)
+        return made.loss(params, model_state, encoded, labelled, step, key)[0]
 
     if not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(encoded)):
         plugin.outcomes.append(Outcome("gradient", "skipped", "what it encodes holds integers"))
@@ -455,15 +389,13 @@ def of_data(plugin: Plugin) -> None:
             split = found[name]
             count = len(split.labels)
             require(len(split.ids) == count, f"{name}: {len(split.ids)} ids for {count} labels")
-            known = np.array_equal(np.unique(split.labels), np.arange(len(split.classes)))
-            require(
-                known, f"{name}: labels must be 0..{len(split.classes) - 1}, each class with images"
-            )
+            classes = len(split.classes)
+            known = np.array_equal(np.unique(split.labels), np.arange(classes))
+            require(known, f"{name}: labels must be 0..{classes - 1}, each class with images")
             one, again = (np.asarray(split.read(0, None)) for _ in range(2))
             shape = one.dtype == np.uint8 and one.ndim == 3 and one.shape[2] == 3
-            require(
-                shape, f"{name}: an image is {one.dtype} {list(one.shape)}; give uint8 [H, W, 3]"
-            )
+            found_as = f"{one.dtype} {list(one.shape)}"
+            require(shape, f"{name}: an image is {found_as}; give uint8 [H, W, 3]")
             require(np.array_equal(one, again), f"{name}: read(0, None) differs between two calls")
         outcome.text = ", ".join(f"{len(split.labels):,} {name}" for name, split in found.items())
 
@@ -475,7 +407,7 @@ EXAMINATIONS: dict[str, Callable[[Plugin], None]] = {
     "sampler": of_sampler,
     "optimizer": of_optimizer,
     "metric": of_metric,
-    "step": of_step,
+    "refine": of_refinement,
     "method": of_method,
     "backbone": of_backbone,
     "data": of_data,
@@ -483,52 +415,42 @@ EXAMINATIONS: dict[str, Callable[[Plugin], None]] = {
 
 
 def configuration(plugin: Plugin) -> Config:
-    method: Any = baseline.make_config(
-        plugin.path if plugin.kind == "loss" else "contrastive", embedding_dim=8
-    )
+    loss = plugin.path if plugin.kind == "loss" else "contrastive"
+    method: Any = baseline.make_config(loss, embedding_dim=8)
     groups: tuple[str, ...] = baseline.GROUPS
     if plugin.kind == "method":
         method, groups = plugin.module.Config(), plugin.module.GROUPS
+    length: Any = {"steps": STEPS, "log_every": 1, "checkpoint_every": CHECKPOINT}
     config = Config(
         "check",
         Data(name="digits", batch_size=32, images_per_class=4, threads=1),
         plugin.module.Config() if plugin.kind == "backbone" else SMALL_NETWORK,
         method,
-        Train(
-            {name: Group(1e-3) for name in groups}, optimizer="sgd", steps=STEPS, log_every=1,
-            checkpoint_every=CHECKPOINT,
-        ),
+        Train({name: Group(1e-3) for name in groups}, optimizer="sgd", **length),
         evaluation=Evaluation(cluster=False, ks=(1, 2), full_ranking=True),
-    )  # fmt: skip
-    values = config_files.ConfigDict(asdict(config))
-    own: dict[str, Any] = {}
-    key = (
-        plugins.FUNCTIONS[plugin.kind].key
-        if plugin.kind in plugins.FUNCTIONS
-        else plugins.MODULES[plugin.kind]
     )
-    if plugin.kind not in ("loss", "method", "backbone"):  # whose options are in `config` already
-        own[key] = [plugin.path] if key in plugins.LISTS else plugin.path
-    for key, value in (own | dict(plugin.overrides)).items():
+    values = config_files.ConfigDict(asdict(config))
+    overrides: dict[str, Any] = dict(plugin.overrides)
+    if plugin.kind not in ("loss", "method", "backbone"):  # their options are in `config` already
+        key = plugins.KEYS[plugin.kind]
+        overrides = {key: [plugin.path] if key in plugins.LISTS else plugin.path} | overrides
+    for key, value in overrides.items():
         config_files.apply_override(values, key, value)
     return resolve(values.to_dict())
 
 
 def cpu(devices: int) -> runner.Slot:
-    """An environment with some emulated devices that finds what this process can import."""
-    folders = [
-        os.getcwd(),
-        str(Path(dml_jax.__file__).parents[1]),
-        os.environ.get("PYTHONPATH", ""),
-    ]
+    """An environment with emulated devices, in which the same modules can be imported as here."""
+    package = str(Path(__file__).parents[2])
+    folders = [os.getcwd(), package, os.environ.get("PYTHONPATH", "")]
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     variables = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(folders)}
     return runner.Slot(frozenset(), variables)
 
 
 def run(directory: Path, name: str, config: Config, devices: int = 1) -> Path:
-    """The work directory of a training to its end, in a process of its own; ConfigError with the
-    reason if it fails."""
+    """Trains to the end in another process and returns the work directory; raises ConfigError with
+    the reason if it fails."""
     trial = Trial(name, name, 0, directory / name, config)
     done = runner.execute(directory, trial, cpu(devices), threading.Event())
     require(done, runner.failure(directory, name))
@@ -536,23 +458,18 @@ def run(directory: Path, name: str, config: Config, devices: int = 1) -> Path:
 
 
 def kill(directory: Path, name: str, config: Config) -> int:
-    """Starts a training, kills it after its first checkpoint and returns the step of this
-    checkpoint."""
+    """Starts a training, kills it after its first checkpoint and returns this checkpoint's step."""
     trial = Trial(name, name, 0, directory / name, config)
-    kept: list[int] = []
-    with cpu(1).start(
-        runner.command(directory, trial), runner.file_of(directory, name, "log")
-    ) as process:
-        while not kept and process.poll() is None:
+    log = runner.file_of(directory, name, "log")
+    steps: list[int] = []
+    with cpu(1).start(runner.command(directory, trial), log) as process:
+        while not steps and process.poll() is None:
             time.sleep(0.02)
-            kept = [
-                int(p.name)
-                for p in trial.directory.glob("checkpoints/latest/*")
-                if p.name.isdecimal()
-            ]
+            names = [path.name for path in trial.directory.glob("checkpoints/latest/*")]
+            steps = [int(name) for name in names if name.isdecimal()]
         process.kill()
-    require(kept and process.returncode < 0, "ends before it writes a checkpoint")
-    return max(kept)
+    require(steps and process.returncode < 0, "ends before it writes a checkpoint")
+    return max(steps)
 
 
 def embeddings(run: Path) -> np.ndarray:
@@ -569,9 +486,8 @@ def check_training(plugin: Plugin, directory: Path) -> None:
     directory = directory / plugin.path
     (directory / "trials").mkdir(parents=True, exist_ok=True)
     config = configuration(plugin)
-    with plugin.check(
-        "train", "keep the runs with --workdir; their logs are in trials/"
-    ) as outcome:
+    remedy = "keep the runs with --workdir; their logs are in trials/"
+    with plugin.check("train", remedy) as outcome:
         whole = run(directory, "whole", config)
         found = losses(whole)
         require(np.isfinite(found).all(), f"the loss is {found[-1]} after {len(found)} steps")
@@ -579,9 +495,8 @@ def check_training(plugin: Plugin, directory: Path) -> None:
     if outcome.result == "failed":
         plugin.outcomes.append(Outcome("everything after training", "skipped", "until it trains"))
         return
-    with plugin.check(
-        "kill and resume", "keep state in params, model_state or the step only"
-    ) as outcome:
+    remedy = "keep state in params, model_state or the step only"
+    with plugin.check("kill and resume", remedy) as outcome:
         step = kill(directory, "killed", config)
         same = np.array_equal(embeddings(whole), embeddings(run(directory, "killed", config)))
         require(same, f"killed after step {step} and resumed, it ends with other embeddings")
@@ -589,29 +504,24 @@ def check_training(plugin: Plugin, directory: Path) -> None:
     results = json.loads((whole / "results.json").read_text())
     with plugin.check("evaluate", "embed must depend on parameters and image only") as outcome:
         again = main.evaluate(config, whole, "reported", Console(active=False))
+        retrieval = [key for key in results if "@" in key]
         wrong = [
-            key
-            for key in results
-            if "@" in key and not np.isclose(results[key], again[key], equal_nan=True)
+            key for key in retrieval if not np.isclose(results[key], again[key], equal_nan=True)
         ]
         require(not wrong, f"evaluated again, {', '.join(wrong)} differ")
-        own = {
-            key.removeprefix("own/"): value
-            for key, value in results.items()
-            if key.startswith("own/")
-        }
-        shown = {"Recall@1": results["recall@1"]} | own
-        outcome.text = ", ".join(
-            f"{key} {value:.4g}" for key, value in shown.items() if not key.endswith("_stderr")
-        )
+        shown = [f"Recall@1 {results['recall@1']:.4g}"]
+        for key in results:
+            if key.startswith(metric_table.OWN) and not key.endswith("_stderr"):
+                shown.append(f"{key.removeprefix(metric_table.OWN)} {results[key]:.4g}")
+        outcome.text = ", ".join(shown)
     with plugin.check("refine", "return finite queries [Q, D]") as outcome:
         if not results.get("refined"):
-            outcome.result, outcome.text = "skipped", "it has no test-time step"
+            outcome.result, outcome.text = "skipped", "it has no test-time refinement"
         for name, metrics in results.get("refined", {}).items():
             require("problem" not in metrics, f"{name}: {metrics.get('problem')}")
             outcome.text = f"Recall@1 after {name} {metrics['recall@1']:.4g}"
     with plugin.check("load", "embed must depend on parameters and image only") as outcome:
-        model = dml_jax.load(whole, trust_code=True)
+        model: Any = graphs.load(whole, "reported", None, trust_code=True, versions=PLAIN)
         split = formats.load(model.config.data)["test"]
         rows = model.embed([split.read(i, None) for i in range(10)])
         close = np.allclose(rows, embeddings(whole)[:10], rtol=LOADED, atol=LOADED)
@@ -621,13 +531,10 @@ def check_training(plugin: Plugin, directory: Path) -> None:
         (batch,) = jax.export.symbolic_shape("batch")
         images = jax.ShapeDtypeStruct((batch, *model.shape, 3), np.uint8)
         jax.export.export(jax.jit(programs.function_of(model.trained)))(images)
-    with plugin.check(
-        "8 devices", "compare rows of the whole batch, draw random numbers by the key"
-    ) as outcome:
+    remedy = "compare rows of the whole batch, draw random numbers by the key"
+    with plugin.check("8 devices", remedy) as outcome:
         one, other = found[:FEW], losses(run(directory, "eight", config, devices=8))[:FEW]
         error = float(np.max(np.abs(one - other) / np.maximum(np.abs(one), 1e-6)))
-        require(
-            error < ON_DEVICES,
-            f"on 8 devices, the loss of the first {FEW} steps differs by {error:.1e}",
-        )
+        difference = f"the loss of the first {FEW} steps differs by {error:.1e}"
+        require(error < ON_DEVICES, f"on 8 devices, {difference}")
         outcome.text = f"losses differ by {error:.0e}"

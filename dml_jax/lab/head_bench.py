@@ -3,9 +3,9 @@
     python -m dml_jax.lab.head_bench TRIALS.json
 
 TRIALS.json names a directory for the maps and lists trials, each by the file of its configuration
-and its work directory. Maps are computed once, in half precision: of all images as in evaluation,
-and of training images also as random crops. Data sets, samplers, methods, steps and metrics are the
-same as in any run; a finished trial leaves `config.json` and `results.json`, and an interrupted one
+and its work directory. Maps are computed once, in half precision: all images as in evaluation,
+training images also as random crops. Data sets, samplers, methods, steps and metrics are the same
+as in any run; a finished trial leaves `config.json` and `results.json`, and an interrupted one
 starts again.
 """
 
@@ -57,8 +57,7 @@ class Maps(NamedTuple):
 
 @dataclass(frozen=True)
 class Stored:
-    """The configuration of a network with stored outputs: a backbone without parameters, see
-    `build`."""
+    """Configuration of a backbone without parameters, whose inputs are stored maps."""
 
     channels: int
     name: str = "dml_jax.lab.head_bench"
@@ -67,30 +66,27 @@ class Stored:
 
 
 def build(config: Stored) -> Backbone:
-    """A backbone that takes stored maps as inputs."""
+    """A backbone that returns its inputs."""
 
-    def apply(
-        params: PyTree, stats: PyTree, inputs: jax.Array, **_: Any
-    ) -> tuple[jax.Array, PyTree]:
-        return inputs, stats
+    def apply(params: PyTree, stats: PyTree, maps: jax.Array, **_: Any) -> tuple[jax.Array, PyTree]:
+        return maps, stats
 
     return Backbone(lambda key, shape: ({}, {}), apply, config.channels, lambda maps: maps)
 
 
-class Source(NamedTuple):
-    """What all heads on the same data and backbone share."""
+class HeadInputs(NamedTuple):
+    """Shared by all heads on the same data and backbone."""
 
     maps: dict[str, Maps]  # by split
     splits: dict[str, Split]
     data_hash: str
 
 
-def computed(config: Config, directory: Path, console: Console) -> Source:
+def head_inputs(config: Config, directory: Path, console: Console) -> HeadInputs:
     """The maps of the images of both splits, read from a directory or computed once."""
-    whole = replace(config.data, validation_share=0.0)
-    experiment = experiments.build(
-        replace(config, data=whole, train=replace(config.train, select="last"), seed=0)
-    )
+    data = replace(config.data, validation_share=0.0)
+    train = replace(config.train, select="last")
+    experiment = experiments.build(replace(config, data=data, train=train, seed=0))
     network = configs.module("backbone", config.backbone.name).build(config.backbone)
     variables = network.init(jax.random.key(0), experiment.shape)
     key = frozen_features.digest(experiment, variables)
@@ -104,38 +100,34 @@ def computed(config: Config, directory: Path, console: Console) -> Source:
     found = {}
     for name, split in experiment.splits.items():
         console.print(f"maps of the frozen backbone: {name}")
-        count, stem = (
-            config.train.feature_views if name == "train" else 1,
-            directory / f"{key}-{name}",
+        count, file = config.train.feature_views if name == "train" else 1, f"{key}-{name}"
+        values = frozen_features.views(
+            embedder, state, split, count, 0, directory / file, dtype=np.float16
         )
-        values = frozen_features.views(embedder, state, split, count, 0, stem, dtype=np.float16)
-        cells = [
-            np.asarray(pooled(jnp.asarray(values[:, view], jnp.float32))) for view in range(count)
-        ]
-        found[name] = Maps(
-            {image: i for i, image in enumerate(split.ids)}, values, np.stack(cells, axis=1)
-        )
-    return Source(found, experiment.splits, experiment.data_hash)
+        views = np.moveaxis(values, 1, 0)
+        cells = [np.asarray(pooled(jnp.asarray(view, jnp.float32))) for view in views]
+        rows = {image: i for i, image in enumerate(split.ids)}
+        found[name] = Maps(rows, values, np.stack(cells, axis=1))
+    return HeadInputs(found, experiment.splits, experiment.data_hash)
 
 
 class Head:
     """A head of one configuration, compiled once for all seeds."""
 
-    def __init__(self, config: Config, source: Source):
-        maps = source.maps
+    def __init__(self, config: Config, inputs: HeadInputs):
+        maps = inputs.maps
         # The network itself would only be compiled and carried along.
         backbone = Stored(maps["train"].values.shape[-1])
         stored = replace(config, backbone=backbone, train=replace(config.train, feature_views=0))
-        self.experiment = experiment = experiments.build(stored, dict(source.splits))
+        self.experiment = experiment = experiments.build(stored, dict(inputs.splits))
         whole = experiment.method.hooks.whole_maps
         self.features = maps["train"].of(experiment.splits["train"].ids, whole=whole)
         self.tested = "validation" if config.train.select == "validation" else "test"
         tested = maps["train" if self.tested == "validation" else "test"]
         self.points = tested.of(experiment.splits[self.tested].ids, whole=whole)[:, 0]
-        self.update = experiment._replace(
-            augment=lambda images, key: images.astype(jnp.float32)
-        ).jitted_step()
         self.embed = jax.jit(experiment.method.embed)
+        as_floats = experiment._replace(augment=lambda maps, key: maps.astype(jnp.float32))
+        self.update = as_floats.jitted_step()
 
     def trained(self, seed: int) -> tuple[Experiment, TrainState]:
         """The state after training with a seed."""
@@ -145,17 +137,14 @@ class Head:
             config=config, sampler=sampler, features=self.features
         )
         key = jax.random.fold_in(experiment.key, 2**31 - 1)
-        state = step.initial(
-            experiment.method, experiment.optimizer, key, experiment.example_batch()
-        )
-        state = experiment.filled(
-            device_mesh.place(experiment.mesh, state)
-        )  # where steps leave it, so one is compiled
+        batch = experiment.example_batch()
+        state = step.initial(experiment.method, experiment.optimizer, key, batch)
+        # Placed where steps leave it, so that only one step is compiled.
+        state = experiment.filled(device_mesh.place(experiment.mesh, state))
         with experiment.batches(0, experiment.steps) as batches:
             for _ in range(experiment.steps):
-                state, metrics = self.update(
-                    state, experiment.device_batch(*next(batches)), experiment.key
-                )
+                batch = experiment.device_batch(*next(batches))
+                state, metrics = self.update(state, batch, experiment.key)
         if not np.isfinite(float(metrics["loss"])):
             raise DivergedError("training diverged")
         return experiment, state
@@ -164,14 +153,11 @@ class Head:
         """The embeddings float32 [N, D] of the tested images."""
         rows = []
         for start in range(0, len(self.points), CHUNK):
-            part = self.points[start : start + CHUNK].astype(np.float32)
-            padded = np.concatenate(
-                [part, np.zeros((CHUNK - len(part), *part.shape[1:]), np.float32)]
-            )
-            rows.append(
-                np.asarray(self.embed(state.params, state.model_state, padded))[: len(part)]
-            )
-        return np.concatenate(rows)
+            part = self.points[start : start + CHUNK]
+            padded = np.zeros((CHUNK, *part.shape[1:]), np.float32)
+            padded[: len(part)] = part
+            rows.append(np.asarray(self.embed(state.params, state.model_state, padded)))
+        return np.concatenate(rows)[: len(self.points)]
 
     def results(self, seed: int, console: Console) -> tuple[dict[str, Any], np.ndarray]:
         """The contents of `results.json` and the embeddings of the tested images."""
@@ -185,29 +171,24 @@ class Head:
         if (diagnose := experiment.method.hooks.diagnose) is not None:
             with experiment.batches(0, 1) as batches:
                 images, labels, _ = next(batches)
-            results |= diagnose(
-                state.params, state.model_state, jnp.asarray(images, jnp.float32), labels
-            )
-        results["protocol"] = model_metrics.protocol_of(experiment, self.tested)
-        length = {"steps": experiment.config.train.steps, "epochs": experiment.config.train.epochs}
-        results |= {
-            "length": length,
+            maps = jnp.asarray(images, jnp.float32)
+            results |= diagnose(state.params, state.model_state, maps, labels)
+        train = experiment.config.train
+        return results | {
+            "protocol": model_metrics.protocol_of(experiment, self.tested),
+            "length": {"steps": train.steps, "epochs": train.epochs},
             "step": int(state.step),
-            "model": experiment.config.train.select,
-        }
-        return results | {"timing": {"seconds": seconds}, "machine": logs.machine()}, rows
+            "model": train.select,
+            "timing": {"seconds": seconds},
+            "machine": logs.machine(),
+        }, rows
 
 
 def measured(experiment: Experiment, rows: np.ndarray, tested: str) -> dict[str, Any]:
     """Retrieval, NMI and geometry of embeddings float32 [N, D]."""
     options, split = experiment.config.evaluation, experiment.splits[tested]
-    found = model_metrics.metrics(
-        options,
-        experiment.method.distance,
-        {"test": split},
-        {"test": rows},
-        cluster=options.cluster,
-    )
+    splits, embeddings, distance = {"test": split}, {"test": rows}, experiment.method.distance
+    found = model_metrics.metrics(options, distance, splits, embeddings, cluster=options.cluster)
     return found | {
         "density": geometry.density(rows, split.labels),
         "spectral_decay": geometry.spectral_decay(rows),
@@ -218,43 +199,37 @@ class Bench:
     """Trains heads one after the other, reusing what successive heads share."""
 
     def __init__(self, directory: Path):
-        self.directory, self.console, self.code = (
-            directory,
-            Console(quiet=True),
-            workdir.source_digest(),
-        )
-        self.sources: dict[str, Source] = {}
+        self.directory, self.console = directory, Console(quiet=True)
+        self.code = workdir.source_digest()
+        self.inputs: dict[str, HeadInputs] = {}
         self.head: Head | None = None
         self.common = ""  # configuration of the head without its seed
 
-    def prepare(self, config: Config) -> tuple[Source, Head]:
+    def prepare(self, config: Config) -> tuple[HeadInputs, Head]:
         """The maps for a configuration, and its head, compiled once for successive seeds."""
         key = repr((config.data.path, config.backbone, config.train.feature_views))
-        if key not in self.sources:
-            self.sources[key] = computed(config, self.directory, self.console)
+        if key not in self.inputs:
+            self.inputs[key] = head_inputs(config, self.directory, self.console)
         common = repr(replace(config, seed=0, name="", paper={}))
         if self.head is None or common != self.common:
-            self.head, self.common = Head(config, self.sources[key]), common
-        return self.sources[key], self.head
+            self.head, self.common = Head(config, self.inputs[key]), common
+        return self.inputs[key], self.head
 
     def run(self, trial: dict[str, Any]) -> str:
         """Trains a trial, or evaluates an ensemble, and writes its files; returns its result in
         words."""
-        config, directory = (
-            config_files.resolved(trial["config"], {}, trust_code=True),
-            Path(trial["directory"]),
-        )
-        source, head = self.prepare(config)
+        config = config_files.resolved(trial["config"], {}, trust_code=True)
+        directory = Path(trial["directory"])
+        inputs, head = self.prepare(config)
         if trial["members"]:
             rows = ensemble([Path(member) for member in trial["members"]], trial["weights"])
             results = measured(head.experiment, rows, head.tested)
         else:
             results, rows = head.results(config.seed, self.console)
         directory.mkdir(parents=True, exist_ok=True)
-        split = head.experiment.splits["train"]
-        facts = workdir.provenance(
-            config, source.data_hash, split.classes, len(split.labels), head.experiment.shape
-        )
+        split, shape = head.experiment.splits["train"], head.experiment.shape
+        images = len(split.labels)
+        facts = workdir.provenance(config, inputs.data_hash, split.classes, images, shape)
         files.write_json(directory / "config.json", facts | {"code": self.code})
         with files.atomic_write(directory / "embeddings.npy") as draft, draft.open("wb") as file:
             np.save(file, rows.astype(np.float16))
@@ -264,9 +239,9 @@ class Bench:
 
 def main(path: Path) -> int:
     """Trains the unfinished trials of a file; returns 1 if some fail."""
-    told = json.loads(path.read_text(encoding="utf-8"))
-    bench, code = Bench(Path(told["maps"])), 0
-    for number, trial in enumerate(told["trials"], start=1):
+    given = json.loads(path.read_text(encoding="utf-8"))
+    bench, code, count = Bench(Path(given["maps"])), 0, len(given["trials"])
+    for number, trial in enumerate(given["trials"], start=1):
         directory = Path(trial["directory"])
         if (directory / "results.json").exists():
             continue
@@ -274,11 +249,8 @@ def main(path: Path) -> int:
             result = bench.run(trial)
         except (UserError, FileNotFoundError) as error:  # the others may still decide their claims
             result, code = f"failed: {error}", 1
-        print(
-            f"{number} of {len(told['trials'])}  {directory.parent.name}/{directory.name}: "
-            f"{result}",
-            flush=True,
-        )
+        name = f"{directory.parent.name}/{directory.name}"
+        print(f"{number} of {count}  {name}: {result}", flush=True)
     return code
 
 
@@ -286,10 +258,8 @@ def ensemble(members: Sequence[Path], weights: Sequence[float]) -> np.ndarray:
     """The weighted embeddings of finished trials side by side, each of unit length."""
     rows = [np.load(member / "embeddings.npy").astype(np.float32) for member in members]
     rows = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in rows]
-    return np.concatenate(
-        [weight * part for weight, part in zip(weights or [1.0] * len(rows), rows, strict=True)],
-        axis=1,
-    )
+    factors = weights or [1.0] * len(rows)
+    return np.hstack([factor * part for factor, part in zip(factors, rows, strict=True)])
 
 
 if __name__ == "__main__":

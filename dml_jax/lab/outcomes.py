@@ -124,9 +124,7 @@ def name_rows(runs: Sequence[Run]) -> list[Run]:
         if other != run.directory:
             raise ConfigError(
                 f"{other} and {run.directory}: hold the same configuration with the same seed, so "
-                "that they "
-                "would "
-                "count as two seeds; leave one out"
+                "that they would count as two seeds; leave one out"
             )
         named.append(replace(run, row=names[identity]))
     return named
@@ -151,10 +149,7 @@ def comparable(runs: Sequence[Run]) -> tuple[str, dict[str, list[Run]]]:
         if reasons:
             raise ConfigError(
                 f"{run.directory} cannot be compared with {first.directory}: "
-                f"{' and '.join(reasons)}; "
-                "leave "
-                "one "
-                "out"
+                f"{' and '.join(reasons)}; leave one out"
             )
         rows.setdefault(run.row, []).append(run)
     return first.results["protocol"] if len(set(distances)) == 1 else protocols[0], rows

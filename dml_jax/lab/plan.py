@@ -1,4 +1,4 @@
-"""The trials of a study: each has a resolved configuration and a work directory of its own."""
+"""The trials of a study, each with a resolved configuration and a work directory."""
 
 import json
 import re
@@ -20,36 +20,31 @@ class Settings:
     """Options of the command line for all trials."""
 
     root: Path  # directory of the study
-    seeds: tuple[int, ...] = (0,)  # of every row
-    overrides: Mapping[str, str] = field(
-        default_factory=dict
-    )  # text by dotted key, from `--config.KEY=VALUE`
-    paper: bool = (
-        False  # whether the authors' protocol is used, which selects models on the test classes
-    )
+    seeds: tuple[int, ...] = (0,)
+    # Text by dotted key, from `--config.KEY=VALUE`.
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    paper: bool = False  # use the authors' protocol, which selects models on the test classes
 
 
 @dataclass(frozen=True)
 class Trial:
     """One run."""
 
-    name: str  # of its work directory
-    row: str  # of the table
-    seed: int  # of the study
+    name: str  # name of its work directory
+    row: str  # row of the table
+    seed: int  # the study's, to which the row's may be added
     directory: Path  # the work directory
-    config: Config | None = (
-        None  # validated; None for an ensemble, and for a trial that is read from `study.json`
-    )
+    config: Config | None = None  # None for an ensemble, or if read from `study.json`
     needs: Sequence[str] = ()  # trials that must be finished first
     members: tuple[Path, ...] = ()  # work directories of an ensemble
-    weights: tuple[float, ...] = ()  # of the members
+    weights: tuple[float, ...] = ()  # one per member
     # Steps and epochs, as in `results.json`; empty for an ensemble.
     length: dict[str, int] = field(default_factory=dict)
 
 
 def load(path: str) -> tuple[str, Study]:
-    """The name and the contents of a study file, `FILE` or `FILE:VARIANT`; a paper's has the name
-    of its folder."""
+    """The name and the contents of a study file, `FILE` or `FILE:VARIANT`; a paper's studies are
+    named after its folder."""
     given, _, variant = path.partition(":")
     _, study = config_files.run_variant("--study", path, "get_study")
     file = config_files.find_file("--study", given).resolve()
@@ -59,8 +54,7 @@ def load(path: str) -> tuple[str, Study]:
 
 
 def comparison(paths: Sequence[str]) -> tuple[str, Study]:
-    """The name and the contents of a study that compares configuration files, or the seeds of
-    one."""
+    """The name and the contents of a study that compares configuration files or seeds."""
     paths = list(dict.fromkeys(paths))
     names = [Path(path).name.replace(".py", "", 1) for path in paths]
     if len(set(names)) < len(names):
@@ -85,9 +79,8 @@ def trials(study: Study, settings: Settings) -> list[Trial]:
                 f"--config.{key}: the trials of a study differ in it; for seeds, give --seeds=0,1,2"
             )
     made = [_trial(row, seed, settings) for seed in settings.seeds for row in study.rows]
-    return sorted(
-        made, key=lambda trial: (trial.seed, _depth(trial, {other.name: other for other in made}))
-    )
+    named = {trial.name: trial for trial in made}
+    return sorted(made, key=lambda trial: (trial.seed, _depth(trial, named)))
 
 
 def _depth(trial: Trial, named: Mapping[str, Trial]) -> int:
@@ -96,36 +89,34 @@ def _depth(trial: Trial, named: Mapping[str, Trial]) -> int:
 
 
 def evaluated_as(trial: Trial) -> str:
-    """Key of a trial; equal if trials train and evaluate the same."""
+    """A text that is equal for trials that train and evaluate the same."""
     values = asdict(trial.config)  # type: ignore[arg-type]
-    tested = {key: values[key] for key in ("method", "evaluation")}
-    same = (
-        configs.decisive(values)
-        | trial.length
-        | {"name": "", "path": values["data"]["path"], **tested}
+    tested = {"path": values["data"]["path"], **{k: values[k] for k in ("method", "evaluation")}}
+    return json.dumps(
+        configs.decisive(values) | trial.length | {"name": ""} | tested, sort_keys=True
     )
-    return json.dumps(same, sort_keys=True)
+
+
+def referred(row: Row) -> dict[str, str]:
+    """The rows that a row's overrides refer to, by key."""
+    texts = {key: value for key, value in row.overrides.items() if isinstance(value, str)}
+    return {key: text[1:] for key, text in texts.items() if text[:1] == "@"}
 
 
 def _trial(row: Row, seed: int, settings: Settings) -> Trial:
-    referred = {
-        key: value[1:]
-        for key, value in row.overrides.items()
-        if isinstance(value, str) and value[:1] == "@"
-    }
-    needed = [*row.members, *referred.values()]
+    others = referred(row)
+    needed = [*row.members, *others.values()]
     directories = {name: settings.root / f"{slug(name)}-seed{seed}" for name in (row.name, *needed)}
     directory = directories[row.name]
     needs = tuple(directories[name].name for name in needed)
     if row.members:
         members = tuple(directories[name] for name in row.members)
         return Trial(directory.name, row.name, seed, directory, None, needs, members, row.weights)
-    overrides = {**row.overrides, **{key: str(directories[name]) for key, name in referred.items()}}
+    overrides = {**row.overrides, **{key: str(directories[name]) for key, name in others.items()}}
     overrides["seed"] = seed + int(row.overrides.get("seed", 0))
     try:
-        return replace(
-            single(directory, seed, row.config, overrides, settings), row=row.name, needs=needs
-        )
+        trial = single(directory, seed, row.config, overrides, settings)
+        return replace(trial, row=row.name, needs=needs)
     except ConfigError as error:
         raise ConfigError(f"row {row.name!r} ({row.config}): {error}") from error
 
@@ -141,57 +132,41 @@ def single(
 
 
 def read_facts(root: Path) -> dict[str, Any] | None:
-    """The contents of `study.json`, which marks the directory of a study; None if there is no such
-    file."""
+    """The contents of `study.json`, which marks the directory of a study; None without it."""
     path = root / "study.json"
-    if not path.exists():
-        return None
-    return files.read_json(path, dict[str, Any], "give another --root")
+    return files.read_json(path, dict[str, Any], "give another --root") if path.exists() else None
 
 
 def stated_trials(root: Path, facts: Mapping[str, Any]) -> list[Trial]:
     """The trials in `study.json`, without their configurations."""
-    return [
-        Trial(
-            **trial | {"members": tuple(root / name for name in trial["members"])},
-            directory=root / trial["name"],
-        )
-        for trial in facts["trials"]
-    ]
+    trials = []
+    for stated in facts["trials"]:
+        members = tuple(root / name for name in stated["members"])
+        trials.append(Trial(**stated | {"members": members, "directory": root / stated["name"]}))
+    return trials
 
 
 def begin(
     name: str, study: Study, settings: Settings, made: Sequence[Trial] = ()
 ) -> dict[str, Any]:
-    """Creates the directory of a study with `study.json`, from which tables are made, and returns
-    its contents.
+    """Creates the directory of a study with `study.json`, from which tables are made.
 
-    Raises UserError if the directory belongs to another study or search, or a trial's directory to
-    another run.
+    Returns its contents. Raises UserError if the directory belongs to another study or search, or a
+    trial's directory to another run.
     """
     from dml_jax.train.records import workdir  # imports JAX
 
     root, before = settings.root, read_facts(settings.root)
-    facts: dict[str, Any] = {
-        "study": name,
-        "title": study.title,
-        "source": study.source,
-        "metric": study.metric,
-    }
-    facts["paper"] = settings.paper
+    facts: dict[str, Any] = {"study": name, "paper": settings.paper}
+    facts |= {key: getattr(study, key) for key in ("title", "source", "metric")}
     facts["rows"] = [
-        {"name": r.name, "reported": dict(r.reported), "refined": dict(r.refined)}
-        for r in study.rows
+        {"name": row.name, "reported": dict(row.reported), "refined": dict(row.refined)}
+        for row in study.rows
     ]
     if study.search is None:
+        stated = ("name", "row", "seed", "length", "needs")
         facts["trials"] = [
-            {
-                "name": trial.name,
-                "row": trial.row,
-                "seed": trial.seed,
-                "length": trial.length,
-                "needs": trial.needs,
-            }
+            {key: getattr(trial, key) for key in stated}
             | {"members": [path.name for path in trial.members]}
             for trial in made
         ]
@@ -203,19 +178,15 @@ def begin(
         keys = ("study", "search", *(["paper"] if study.search else []))
         foreign = any(before.get(key) != facts.get(key) for key in keys)
     if foreign:
-        raise ConfigError(
-            f"--root={root}: holds another study, this search with other options, or other files; "
-            "give another "
-            "directory"
-        )
+        what = "another study, this search with other options, or other files"
+        raise ConfigError(f"--root={root}: holds {what}; give another directory")
     for trial in made:
         if trial.config:
             try:
                 workdir.check_same_run(trial.directory, {"config": asdict(trial.config)})
             except CheckpointError as error:
-                raise CheckpointError(
-                    str(error).replace("another --workdir", "another --root")
-                ) from None
+                text = str(error).replace("another --workdir", "another --root")
+                raise CheckpointError(text) from None
     (root / "trials").mkdir(parents=True, exist_ok=True)
     files.write_json(root / "study.json", facts)
     return facts

@@ -1,6 +1,6 @@
-"""Trains the trials of a study, several side by side, each as a process of its own.
+"""Trains the trials of a study, several at a time, each in another process.
 
-A process never outlives this command, so that a trial is never trained twice at a time. The same
+A process never outlives this command, so that no two processes train the same trial. The same
 command continues an interrupted trial from its checkpoint.
 """
 
@@ -27,8 +27,8 @@ from dml_jax.lab import outcomes
 from dml_jax.lab.plan import Trial
 
 POLL = 0.5  # seconds between two looks at a process
-ERROR = "error: "  # begins the last line of a log of a trial that failed
-say = partial(print, flush=True)  # at once
+ERROR = "error: "  # how the last line of a failed trial's log begins
+say = partial(print, flush=True)
 
 
 class Slot(NamedTuple):
@@ -42,11 +42,9 @@ class Slot(NamedTuple):
         """Starts `python -m ARGUMENTS` and writes its output to a file; it ends when its standard
         input is closed.
 
-        Also binds this thread to the cores, because the process inherits them.
+        Also binds this thread to the cores, because the process inherits them (not on macOS).
         """
-        if self.cores and hasattr(
-            os, "sched_setaffinity"
-        ):  # macOS does not bind processes to cores
+        if self.cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, self.cores)
         with open(log, "wb") as output:
             return subprocess.Popen(
@@ -61,41 +59,34 @@ class Slot(NamedTuple):
 
 def slots(jobs: int) -> list[Slot]:
     """Divides the cores and the NVIDIA devices of this machine among jobs."""
-    cores = (
-        sorted(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else list(range(os.cpu_count() or 1))
-    )
+    known = hasattr(os, "sched_getaffinity")
+    cores = sorted(os.sched_getaffinity(0)) if known else list(range(os.cpu_count() or 1))
     if not 1 <= jobs <= len(cores):
         raise ConfigError(f"--jobs={jobs}: must be one of 1 to {len(cores)}, the number of cores")
-    gpus = (str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*")))
-    devices = [
-        name for name in os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(gpus)).split(",") if name
-    ]
+    gpus = map(str, range(len(list(Path("/proc/driver/nvidia/gpus").glob("*")))))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(gpus))
+    devices = list(filter(None, visible.split(",")))
     made = []
     for job in range(jobs):
-        own: dict[str, str] = {}
+        environment: dict[str, str] = {}
         if devices:
-            own["CUDA_VISIBLE_DEVICES"] = ",".join(
-                devices[job::jobs] or [devices[job % len(devices)]]
-            )
+            assigned = devices[job::jobs] or [devices[job % len(devices)]]
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(assigned)
             if (sharing := -(-jobs // len(devices))) > 1:
-                own["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / sharing:.2f}"
-        made.append(Slot(frozenset(cores[job::jobs]), own))
+                environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / sharing:.2f}"
+        made.append(Slot(frozenset(cores[job::jobs]), environment))
     return made
 
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Excludes other commands that train the trials of a study; raises ConfigError if there is
-    one."""
+    """Raises ConfigError if another command is training the trials of this study."""
     try:
         with files.locked(root / "trials", wait=False):
             yield
     except BlockingIOError:
-        raise ConfigError(
-            f"--root={root}: another command is training this study; wait for its end"
-        ) from None
+        message = f"--root={root}: another command is training this study; wait for its end"
+        raise ConfigError(message) from None
 
 
 def file_of(root: Path, name: str, kind: str) -> Path:
@@ -117,11 +108,8 @@ def run_all(root: Path, trials: Sequence[Trial], jobs: int) -> None:
         while not stop.is_set():
             done = outcomes.finished(trials)
             taken = {*done, *failed, *(name for name, _ in busy.values())}
-            ready = [
-                trial
-                for trial in trials
-                if trial.name not in taken and done.issuperset(trial.needs)
-            ]
+            waiting = [trial for trial in trials if trial.name not in taken]
+            ready = [trial for trial in waiting if done.issuperset(trial.needs)]
             for trial in ready[: len(free)]:
                 slot = free.pop(0)
                 busy[pool.submit(execute, root, trial, slot, stop)] = trial.name, slot
@@ -130,14 +118,15 @@ def run_all(root: Path, trials: Sequence[Trial], jobs: int) -> None:
             for future in wait(busy, return_when=FIRST_COMPLETED).done:
                 name, slot = busy.pop(future)
                 free.append(slot)
-                failed |= set() if future.result() else {name}
+                if not future.result():
+                    failed.add(name)
 
 
 @contextmanager
 def stoppable() -> Iterator[threading.Event]:
     """An event that SIGTERM, Ctrl-C and errors set, so that the processes of trials are stopped.
 
-    After a signal, it ends in SystemExit with 128 + the number of the signal.
+    Raises SystemExit with 128 + the number of the signal at the end.
     """
     stop, received = threading.Event(), list[int]()
 
@@ -160,21 +149,16 @@ def stoppable() -> Iterator[threading.Event]:
 def run_heads(root: Path, trials: Sequence[Trial]) -> None:
     """Trains heads on stored maps, all in one process (`lab.head_bench`); see `run_all`."""
     listed = []
+    names = {trial.directory: trial.name for trial in trials}
     for trial in trials:
-        source = (
-            trial if trial.config else next(t for t in trials if t.directory == trial.members[0])
-        )
-        config = file_of(root, source.name, "json")
+        # An ensemble is evaluated with the configuration of its first member.
+        name = names[trial.members[0]] if trial.members else trial.name
+        config = file_of(root, name, "json")
         if trial.config:
             files.write_json(config, {"config": asdict(trial.config)})
-        listed.append(
-            {
-                "config": str(config),
-                "directory": str(trial.directory),
-                "members": [str(member) for member in trial.members],
-                "weights": trial.weights,
-            }
-        )
+        members = [str(member) for member in trial.members]
+        facts = {"config": str(config), "directory": str(trial.directory), "members": members}
+        listed.append(facts | {"weights": trial.weights})
     file, log = root / "trials" / "heads.json", root / "trials" / "heads.log"
     files.write_json(file, {"maps": str(root / "maps"), "trials": listed})
     say(f"{len(trials)} heads on stored maps; see {log}")
@@ -186,7 +170,7 @@ def run_heads(root: Path, trials: Sequence[Trial]) -> None:
 
 
 def wait_for(process: subprocess.Popen[bytes], stop: threading.Event) -> int:
-    """The exit code of a process, which is stopped with this command."""
+    """The exit code of a process, which is terminated when `stop` is set."""
     while (code := process.poll()) is None:
         if stop.wait(POLL):
             process.terminate()
@@ -200,9 +184,7 @@ def execute(root: Path, trial: Trial, slot: Slot, stop: threading.Event) -> bool
     If it failed, the last line of its log is the reason.
     """
     log = file_of(root, trial.name, "log")
-    if (
-        trial.members
-    ):  # written after the embeddings, by which `outcomes` tells whose results they are
+    if trial.members:  # until the new embeddings are written, the results are not theirs
         (trial.directory / "results.json").unlink(missing_ok=True)
     began = time.monotonic()
     say(f"{trial.name}: {'continues' if (trial.directory / 'checkpoints').exists() else 'starts'}")
@@ -227,38 +209,24 @@ def command(root: Path, trial: Trial) -> list[str]:
     """The module of a trial and its arguments, after writing its configuration to a file."""
     if trial.members:
         weights = [f"--weights={','.join(map(str, trial.weights))}"] if trial.weights else []
-        members = ",".join(map(str, trial.members))
-        return [
-            "dml_jax",
-            "evaluate",
-            f"--model={members}",
-            f"--export={trial.directory}",
-            *weights,
-        ]
-    # Written here, so its code is the user's own study.
+        members = f"--model={','.join(map(str, trial.members))}"
+        return ["dml_jax", "evaluate", members, f"--export={trial.directory}", *weights]
     config = file_of(root, trial.name, "json")
     files.write_json(config, {"config": trial.config and asdict(trial.config)})
-    return [
-        "dml_jax.main",
-        f"--config={config}",
-        f"--workdir={trial.directory}",
-        "--quiet",
-        "--trust_code",
-    ]
+    directory = f"--workdir={trial.directory}"
+    # The code can be trusted: it is that of the study, which has been imported.
+    return ["dml_jax.main", f"--config={config}", directory, "--quiet", "--trust_code"]
 
 
 def print_commands(root: Path, trials: Sequence[Trial]) -> None:
-    """Prints a command of each unfinished trial for a shell, with the names of trials that must be
-    finished first."""
+    """Prints a shell command for each unfinished trial and the trials that it needs."""
     done = outcomes.finished(trials)
     for trial in trials:
         if trial.name not in done:
             line = shlex.join(["python", "-m", *command(root, trial)])
             print(f"{line}  # after {', '.join(trial.needs)}" if trial.needs else line)
-    print(
-        f"{counted(len(trials), 'trial')}, {len(done)} finished; then: dml-jax study --runs {root}",
-        file=sys.stderr,
-    )
+    count = f"{counted(len(trials), 'trial')}, {len(done)} finished"
+    print(f"{count}; then: dml-jax study --runs {root}", file=sys.stderr)
 
 
 def last_line(log: Path) -> str:
@@ -267,14 +235,13 @@ def last_line(log: Path) -> str:
     return next((line for line in reversed(lines) if line.strip()), "")
 
 
-def _end_with_the_other() -> None:
-    """Ends this process when its standard input, a pipe from the one that started it, closes, for
-    whatever reason."""
+def _end_with_parent() -> None:
+    """Ends this process when its standard input, a pipe from its parent, is closed."""
     os.read(0, 1)
     os.killpg(0, signal.SIGKILL)  # also the workers that read images
 
 
 if __name__ == "__main__":  # runs a module as `python -m` does
-    threading.Thread(target=_end_with_the_other, daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

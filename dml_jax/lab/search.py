@@ -1,9 +1,9 @@
-"""Searches for the values of options with optuna; its storage holds parameters, results and states
-of the trials.
+"""Searches for the values of options with optuna, whose storage holds the trials' parameters,
+results and states.
 
 A trial is an ordinary run. Trials are compared on held-out training classes, or on the test classes
-under the authors' protocol. An interrupted trial is continued by the next command; the sampler is
-seeded by the number of trials before. Commands with directories of their own may share a storage,
+under the authors' protocol. The next command continues an interrupted trial; the seed of the
+sampler is the number of earlier trials. Commands with different directories may share a storage,
 e.g. a database server.
 """
 
@@ -18,15 +18,16 @@ from typing import Any
 
 from rich.console import Console
 
+from dml_jax.analysis import text_tables
+from dml_jax.analysis.text_tables import Table
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.evaluation import metric_table
 from dml_jax.lab import outcomes, plan, runner, tables
 from dml_jax.lab.definition import Search
 from dml_jax.lab.plan import Settings, Trial
 from dml_jax.lab.runner import Slot
-from dml_jax.lab.tables import Table
 
-VALIDATION_SHARE = 0.2  # of the training classes, held out, on which trials are compared
+VALIDATION_SHARE = 0.2  # part of the training classes on which trials are compared
 
 
 def open_storage(url: str, name: str) -> Any:
@@ -44,11 +45,10 @@ def open_storage(url: str, name: str) -> Any:
         return optuna.create_study(
             storage=storage, study_name=name, direction="maximize", load_if_exists=True
         )
-    except Exception as error:  # each database has errors of its own
+    except Exception as error:  # each database raises other errors
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(
-            f"--storage: cannot be used ({reason.replace(url, 'the URL')})"
-        ) from error
+        message = f"--storage: cannot be used ({reason.replace(url, 'the URL')})"
+        raise ConfigError(message) from error
 
 
 def make_trial(
@@ -60,20 +60,17 @@ def make_trial(
         overrides |= {"data.validation_share": VALIDATION_SHARE, "train.select": "validation"}
     overrides |= {"seed": settings.seeds[0]}
     for key in overrides.keys() & settings.overrides.keys():
-        raise ConfigError(
-            f"--config.{key}: the search sets it; leave it out, or change it in the file of the "
-            "search"
-        )
+        remedy = "leave it out, or change it in the file of the search"
+        raise ConfigError(f"--config.{key}: the search sets it; {remedy}")
     return plan.single(settings.root / name, settings.seeds[0], search.config, overrides, settings)
 
 
 def example(search: Search) -> dict[str, Any]:
-    """Values of the parameters with which a configuration can be checked: the first choices and the
-    lower bounds."""
-    return {
-        name: values[0] if isinstance(values, tuple) else values.low
-        for name, values in search.space.items()
-    }
+    """Values to check a configuration with: the first choices and the lower bounds."""
+    found = {}
+    for name, values in search.space.items():
+        found[name] = values[0] if isinstance(values, tuple) else values.low
+    return found
 
 
 def begun(study: Any) -> list[Any]:
@@ -90,18 +87,14 @@ def train(
     slot: Slot,
     stop: threading.Event,
 ) -> float | None:
-    """Trains the run of a trial of optuna; its best evaluation, or None if it failed or was
+    """Trains the run of a trial of optuna and returns its best evaluation; None if it failed or was
     interrupted."""
     from dml_jax.train.records.logs import JsonLines  # imports JAX
 
-    name, split = (
-        Path(asked.user_attrs["directory"]).name,
-        "test" if settings.paper else "validation",
-    )
+    name = Path(asked.user_attrs["directory"]).name
+    split = "test" if settings.paper else "validation"
     for other in begun(study):
-        if (
-            other.state.name == "COMPLETE" and other.params == asked.params
-        ):  # the result would be the same
+        if other.state.name == "COMPLETE" and other.params == asked.params:
             runner.say(f"{name}: has the values and so the result of another trial")
             return float(other.value)
     try:
@@ -126,12 +119,9 @@ def run(
 
     warnings.filterwarnings("ignore", category=exceptions.ExperimentalWarning)
     seed = len(study.trials)
-    random = search.sampler == "random"
-    study.sampler = (
-        samplers.RandomSampler(seed)
-        if random
-        else samplers.TPESampler(seed=seed, multivariate=True)
-    )
+    study.sampler = samplers.RandomSampler(seed)
+    if search.sampler == "tpe":
+        study.sampler = samplers.TPESampler(seed=seed, multivariate=True)
     space: dict[str, Any] = {}
     for key, values in search.space.items():
         if isinstance(values, tuple):
@@ -164,17 +154,15 @@ def run(
 
 
 def publish(facts: Mapping[str, Any], storage: str, output: Path, console: Console) -> None:
-    """Prints and writes the trials of a search, best first, with the result of the best on the test
-    classes.
+    """Prints and writes the trials of a search, best first, and the test results of the best.
 
     report.csv has one line per trial.
     """
     made, metric = begun(open_storage(storage, facts["study"])), facts["metric"]
     done = [trial for trial in made if trial.state.name == "COMPLETE"]
     if not done:
-        raise CheckpointError(
-            f"{facts['title']}: no trial of the search is finished; see the logs of the trials"
-        )
+        message = "no trial of the search is finished; see the logs of the trials"
+        raise CheckpointError(f"{facts['title']}: {message}")
     best = max(done, key=lambda trial: (trial.value, -trial.number))
     ranked = sorted(made, key=lambda trial: -(trial.value or 0.0))
     heading = f"{metric_table.heading(metric)} {'test' if facts['paper'] else 'validation'}"
@@ -191,29 +179,23 @@ def publish(facts: Mapping[str, Any], storage: str, output: Path, console: Conso
     test = "  ".join(
         f"{e.heading} {metric_table.cell(results, e)}" for e in metric_table.columns(results)
     )
-    compared = (
-        "THE TEST CLASSES, as the authors did, so that the best value is an optimistic estimate"
-        if facts["paper"]
-        else f"{VALIDATION_SHARE:.0%} of the training classes, held out; the others are trained on"
-    )
+    share = f"{VALIDATION_SHARE:.0%} of the training classes"
+    compared = f"{share}, held out; the others are trained on"
+    command = f"python -m dml_jax.main --config={directory}/config.json"
+    if facts["paper"]:
+        compared = "THE TEST CLASSES, as the authors did, so that the best value is optimistic"
+    else:
+        command += " --config.data.validation_share=0 --config.train.select=last"
     notes = (
         f"Trials are compared on {compared}.",
         f"{directory.name} on the test classes: {test}. {results.get('protocol', '')}",
-        f"To train with its values: python -m dml_jax.main --config={directory}/config.json"
-        + (
-            "" if facts["paper"] else " --config.data.validation_share=0 --config.train.select=last"
-        ),
+        f"To train with its values: {command}",
     )
     table = Table(facts["title"], notes, columns, {(heading, ranked.index(best))})
-    tables.print_table(table, console)
-    tables.write(output, [table], facts["source"])
-    lines = [
-        {
-            "directory": trial.user_attrs["directory"],
-            "state": trial.state.name.lower(),
-            "value": trial.value,
-        }
-        | trial.params
-        for trial in made
-    ]
+    text_tables.print_table(table, console)
+    text_tables.write_report(output, [table], facts["source"])
+    lines = []
+    for trial in made:
+        facts = {"directory": trial.user_attrs["directory"], "state": trial.state.name.lower()}
+        lines.append(facts | {"value": trial.value} | trial.params)
     tables.write_csv(output / "report.csv", lines)

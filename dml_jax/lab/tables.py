@@ -3,18 +3,17 @@
 import math
 import re
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from dml_jax import config as configs
 from dml_jax import drawing, files
-from dml_jax.errors import CheckpointError, ConfigError, printable, suggest
+from dml_jax.analysis import text_tables
+from dml_jax.analysis.text_tables import Table
+from dml_jax.errors import CheckpointError, ConfigError, printable
 from dml_jax.evaluation import metric_table
 from dml_jax.evaluation.metric_table import MetricEntry
 from dml_jax.lab import outcomes, plan, runner
@@ -25,18 +24,6 @@ if TYPE_CHECKING:
 
 DIGITS = 1  # decimal places of percentages
 NOT_VARIED = ("paper", "seed", "name")  # keys in which rows differ anyway
-
-
-class Table(NamedTuple):
-    """A table with sentences below it."""
-
-    title: str
-    notes: Sequence[str]
-    columns: Mapping[
-        str, Sequence[str]
-    ]  # cells by heading; the first column has the names of the rows
-    best: Collection[tuple[str, int]] = ()  # heading and row of the best cells of each column
-    narrow: Sequence[str] = ()  # headings of the columns that fit on a terminal; empty for all
 
 
 class Summary(NamedTuple):
@@ -166,11 +153,11 @@ def publish(
     `columns` are the headings to show; all of them by default.
     """
     made, trained = table(summary)
-    made = only(made, columns) if columns else made
-    print_table(made, console)
+    made = text_tables.only(made, columns) if columns else made
+    text_tables.print_table(made, console)
     if output is None:
         return
-    write(output, [made], summary.lead)
+    text_tables.write_report(output, [made], summary.lead)
     write_csv(output / "report.csv", lines(summary.runs))
     if grid := plot_grid(trained, summary.metric):
         grid.savefig(output / "grid.png", dpi=130)
@@ -179,16 +166,6 @@ def publish(
         markup=False,
         soft_wrap=True,
     )
-
-
-def write(output: Path, tables: Sequence[Table], lead: str) -> None:
-    """Writes tables as report.md, below a first paragraph, and report.tex."""
-    output.mkdir(parents=True, exist_ok=True)
-    texts = {"md": [f"{printable(lead)}\n"] * bool(lead) + [markdown(table) for table in tables]}
-    texts["tex"] = [latex(table) for table in tables]
-    for suffix, found in texts.items():
-        with files.atomic_write(output / f"report.{suffix}") as draft:
-            draft.write_text("\n".join(found), encoding="utf-8")
 
 
 def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -232,25 +209,12 @@ def write_csv(path: Path, found: Sequence[Mapping[str, Any]], columns: Sequence[
     )
 
 
-def only(table: Table, headings: Sequence[str]) -> Table:
-    """The table with some of its columns, in that order, after the names of the rows."""
-    first, *known = table.columns
-    for heading in headings:
-        if heading not in known:
-            raise ConfigError(f"--columns: there is no {heading!r}; {suggest(heading, known)}")
-    return table._replace(
-        columns={heading: table.columns[heading] for heading in (first, *headings)}, narrow=()
-    )
-
-
 def _explanations(rows: Mapping[str, Sequence[Run]], compared: str, published: bool) -> list[str]:
     """Sentences on trained rows, on p-values of the column `compared`, if any, and on published
     numbers, if any."""
     notes = [
         "Retrieval and NMI in %, mean ± standard deviation over seeds; bold: best of a column. "
-        "Time of the "
-        "training, "
-        "without compilation and evaluations: median over seeds."
+        "Time of the training, without compilation and evaluations: median over seeds."
     ]
     on_test = [
         name
@@ -265,10 +229,7 @@ def _explanations(rows: Mapping[str, Sequence[Run]], compared: str, published: b
     if compared:
         notes.append(
             f"p: Welch's test over seeds of the difference to the row with the best {compared}, "
-            "corrected "
-            "for "
-            "the "
-            "number of rows (Holm), but not for the choice of the best one."
+            "corrected for the number of rows (Holm), but not for the choice of the best one."
         )
     if published and len(on_test) < len(rows):
         others = "the other rows" if on_test else "these runs"
@@ -332,87 +293,6 @@ def _time(runs: Sequence[Run]) -> str:
     """The median of the training time over seeds."""
     seconds = [time for run in runs if (time := run.results.get("timing", {}).get("seconds"))]
     return outcomes.duration(statistics.median(seconds)) if seconds else ""
-
-
-def print_table(table: Table, console: Console) -> None:
-    """Prints the columns that matter most."""
-    printed = RichTable(title=escape(table.title), title_justify="left")
-    shown = table.narrow or list(table.columns)
-    for i, heading in enumerate(shown):
-        longest = max(
-            map(len, table.columns[heading]), default=0
-        )  # only names and headings are wrapped
-        printed.add_column(
-            escape(heading), justify="right" if i else "left", min_width=longest if i else None
-        )
-    for row, cells in enumerate(zip(*(table.columns[heading] for heading in shown), strict=True)):
-        styles = ("bold" if (heading, row) in table.best else "" for heading in shown)
-        printed.add_row(*map(Text, cells, styles))
-    console.print(printed)
-    for note in table.notes:
-        console.print(note, style="dim", markup=False)
-
-
-def _lines(table: Table, escaped: Callable[[str], str], bold: str) -> list[list[str]]:
-    """The escaped headings and the cells of each row; the format `bold` emphasises the best."""
-    columns = [
-        [
-            (bold if (heading, row) in table.best else "{}").format(escaped(cell))
-            for row, cell in enumerate(cells)
-        ]
-        for heading, cells in table.columns.items()
-    ]
-    return [[escaped(heading) for heading in table.columns], *map(list, zip(*columns, strict=True))]
-
-
-def markdown(table: Table) -> str:
-    """The table in Markdown."""
-    lines = _lines(table, lambda text: text.replace("|", r"\|"), "**{}**")
-    head, *rows = ("| " + " | ".join(line) + " |" for line in lines)
-    rule = "|---" + "|---:" * (len(table.columns) - 1) + "|"
-    return "\n".join([f"## {table.title}", "", head, rule, *rows, "", *table.notes, ""])
-
-
-def latex(table: Table) -> str:
-    """The table in LaTeX, with the package booktabs."""
-    head, *body = (
-        "  " + " & ".join(line) + r" \\" for line in _lines(table, _tex, r"\textbf{{{}}}")
-    )
-    caption = " ".join(
-        (f"{table.title}.", *table.notes[:1])
-    )  # data and protocol; further notes are comments
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"  \centering",
-            rf"  \caption{{{_tex(caption)}}}",
-            rf"  \begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
-            r"  \toprule",
-            head,
-            r"  \midrule",
-            *body,
-            r"  \bottomrule",
-            r"  \end{tabular}",
-            *(f"  % {note}" for note in table.notes[1:]),
-            r"\end{table}",
-            "",
-        ]
-    )
-
-
-def _tex(text: str) -> str:
-    signs = {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\^{}",
-        "<": "$<$",
-        ">": "$>$",
-        "±": r"$\pm$",
-    }
-    escaped = "".join(signs.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
-    return re.sub("-(?=-)", "-{}", escaped).replace(
-        "–", "--"
-    )  # keeps two hyphens from becoming a dash
 
 
 def plot_grid(trained: Mapping[str, Sequence[Run]], metric: str) -> "Figure | None":

@@ -9,16 +9,16 @@ Arguments that several losses share, described here only:
 - `embeddings`: float [N, D] of any norm. Losses on distances or cosines normalise them; `softmax`
   and `n_pair` do not.
 - `labels`: int [N], or text where no parameter belongs to a class. Losses with one learned
-  parameter per class need 0..C-1 and are NaN for any other label. JAX cuts arguments of a function
-  of your own under `jit` to 32 bits before a
-  loss sees them: number larger labels first, `np.unique(labels, return_inverse=True)[1]`.
+  parameter per class need 0..C-1 and are NaN for any other label. Under `jit`, JAX cuts the
+  arguments of your function to 32 bits before a loss sees them: number larger labels first,
+  `np.unique(labels, return_inverse=True)[1]`.
 - `proxies`: float [C, D], or [C, K, D] for K centers per class, of any norm; learned, like
   `kernel`, `bias` and `beta`.
 - `candidates`: embeddings with which a pair loss compares the anchors; None for the batch itself.
 - `positive`, `negative`: relations of any pairs in place of labels, bool [N, M]: `losses.triplet(x,
-  positive=p, negative=n, key=key)`. M are the rows of `candidates` [M, D], or of the batch.
-  `contrastive`, `multi_similarity`, `nt_xent` and `sup_con` also take weights, float [N, M]. A pair
-  may be neither.
+  positive=p, negative=n, key=key)`. M are the rows of `candidates` [M, D], or of the batch. Losses
+  whose `candidates` are `WeightedCandidates`, such as `sup_con`, also take weights, float [N, M]. A
+  pair may be neither.
 - `distance`: a function of two blocks of rows, [N, D] and [M, D] -> [N, M], in place of the
   Euclidean distance of unit embeddings.
 - `key`: random key of losses that mine at random.

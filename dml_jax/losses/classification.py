@@ -10,31 +10,31 @@ from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from dml_jax.config.fields import Fraction, NonNegative, Positive
-from dml_jax.losses.pairwise import class_cosine, class_indices, own_class, weighted_mean
+from dml_jax.losses.pairwise import class_cosine, class_indices, class_mask, weighted_mean
 from dml_jax.losses.signature import Bias, Centers, Kernel, Learned, Proxies, classifier, loss
 from dml_jax.numerics import at_least_float32, product, root
 
 
-def _own(values: jax.Array, labels: jax.Array) -> jax.Array:
-    """values [B, C] -> [B], the entry of each sample's own class; NaN for labels outside 0..C-1."""
+def _at_labels(values: Array, labels: Array) -> Array:
+    """values [B, C] -> [B], the entry of each sample's class; NaN for labels outside 0..C-1."""
     indices = class_indices(labels, values.shape[1])
     return jnp.take_along_axis(values, indices[:, None], axis=1, mode="fill")[:, 0]
 
 
-def cross_entropy(logits: jax.Array, labels: jax.Array, *, smoothing: float = 0.0) -> jax.Array:
-    """Cross-entropy of logits [B, C] with (1 - smoothing) one-hot + smoothing / C, float [B]; NaN
-    without a class."""
+def cross_entropy(logits: Array, labels: Array, *, smoothing: float = 0.0) -> Array:
+    """Cross-entropy of logits [B, C] with (1 - smoothing) one-hot + smoothing / C, float [B]."""
     logits = at_least_float32(logits)
     normalizer = jax.nn.logsumexp(logits, axis=1)
-    losses = normalizer - _own(logits, labels)
+    losses = normalizer - _at_labels(logits, labels)
     if smoothing:
         losses = (1 - smoothing) * losses + smoothing * (normalizer - logits.mean(axis=1))
     return losses
 
 
-def linear_logits(embeddings: jax.Array, kernel: jax.Array, bias: jax.Array, **_: Any) -> jax.Array:
+def linear_logits(embeddings: Array, kernel: Array, bias: Array, **_: Any) -> Array:
     """Embeddings [B, D], kernel [D, C], bias [C] -> logits [B, C]."""
     return product("nd,dc->nc", embeddings, kernel) + bias[None]
 
@@ -42,14 +42,14 @@ def linear_logits(embeddings: jax.Array, kernel: jax.Array, bias: jax.Array, **_
 @classifier(linear_logits)
 @loss
 def softmax(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     kernel: Kernel,
     bias: Bias,
     *,
-    smoothing: Fraction = 0.0,  # of the labels
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    smoothing: Fraction = 0.0,  # label smoothing
+    weights: Array | None = None,
+) -> Array:
     """Mean cross-entropy of a linear classifier, softmax(x kernel + bias) -> scalar."""
     losses = cross_entropy(linear_logits(embeddings, kernel, bias), labels, smoothing=smoothing)
     return weighted_mean(losses, weights=weights)
@@ -58,50 +58,47 @@ def softmax(
 @classifier(lambda x, proxies, *, temperature, **_: class_cosine(x, proxies) / temperature)
 @loss
 def normalized_softmax(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     proxies: Proxies,
     *,
     temperature: Positive = 0.05,  # sigma, divides the cosines
-    smoothing: Fraction = 0.0,  # of the labels; none in the paper
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    smoothing: Fraction = 0.0,  # label smoothing; none in the paper
+    weights: Array | None = None,
+) -> Array:
     """Mean over the samples of -log softmax(cos(x, p_1..C) / temperature)_y -> scalar."""
-    losses = cross_entropy(
-        class_cosine(embeddings, proxies) / temperature, labels, smoothing=smoothing
-    )
-    return weighted_mean(losses, weights=weights)
+    logits = class_cosine(embeddings, proxies) / temperature
+    return weighted_mean(cross_entropy(logits, labels, smoothing=smoothing), weights=weights)
 
 
-def _with_target(cosines: jax.Array, labels: jax.Array, target: jax.Array) -> jax.Array:
-    """cosines [B, C] with the entry of each sample's own class replaced by target [B]."""
-    return jnp.where(own_class(labels, cosines.shape[1]), target[:, None], cosines)
+def _with_target(cosines: Array, labels: Array, target: Array) -> Array:
+    """cosines [B, C] with the entry of each sample's class replaced by target [B]."""
+    return jnp.where(class_mask(labels, cosines.shape[1]), target[:, None], cosines)
 
 
-def angular_margin(cosines: jax.Array, labels: jax.Array, *, margin: float) -> jax.Array:
-    """ArcFace's logits before scaling, cos(theta + margin) for the own class (Eq. 3): cosines [B,
-    C] -> [B, C].
+def angular_margin(cosines: Array, labels: Array, *, margin: float) -> Array:
+    """ArcFace's logits before scaling, [B, C]: cosines, with cos(theta_y + margin) for y (Eq. 3).
 
-    Beyond theta = pi - margin, where cos(theta + margin) would rise again, it continues downwards
-    linearly in the cosine, as in the authors' code (deepinsight/insightface).
+    Beyond theta_y = pi - margin, where cos(theta_y + margin) would rise again, it continues
+    downwards linearly in the cosine, as in the authors' code (deepinsight/insightface).
     """
-    own = _own(cosines, labels)
-    shifted = own * jnp.cos(margin) - root(1 - own * own) * jnp.sin(margin)
-    linear = own - margin * jnp.sin(margin)
-    return _with_target(cosines, labels, jnp.where(own > -jnp.cos(margin), shifted, linear))
+    cos = _at_labels(cosines, labels)
+    shifted = cos * jnp.cos(margin) - root(1 - cos * cos) * jnp.sin(margin)
+    linear = cos - margin * jnp.sin(margin)
+    return _with_target(cosines, labels, jnp.where(cos > -jnp.cos(margin), shifted, linear))
 
 
 @classifier(lambda x, proxies, *, scale, **_: scale * class_cosine(x, proxies))
 @loss
 def arcface(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     proxies: Proxies,
     *,
     margin: NonNegative = 0.5,  # radians
-    scale: Positive = 64.0,  # of the cosines
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    scale: Positive = 64.0,  # multiplies the cosines
+    weights: Array | None = None,
+) -> Array:
     """ArcFace, the softmax with an additive angular margin: mean over the samples -> scalar."""
     logits = scale * angular_margin(class_cosine(embeddings, proxies), labels, margin=margin)
     return weighted_mean(cross_entropy(logits, labels), weights=weights)
@@ -110,42 +107,38 @@ def arcface(
 @classifier(lambda x, proxies, *, scale, **_: scale * class_cosine(x, proxies))
 @loss
 def cosface(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     proxies: Proxies,
     *,
     margin: NonNegative = 0.35,  # in cosine
-    scale: Positive = 64.0,  # of the cosines
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    scale: Positive = 64.0,  # multiplies the cosines
+    weights: Array | None = None,
+) -> Array:
     """CosFace, the softmax with an additive cosine margin: mean over the samples -> scalar."""
     cosines = class_cosine(embeddings, proxies)
-    losses = cross_entropy(
-        scale * _with_target(cosines, labels, _own(cosines, labels) - margin), labels
-    )
-    return weighted_mean(losses, weights=weights)
+    logits = scale * _with_target(cosines, labels, _at_labels(cosines, labels) - margin)
+    return weighted_mean(cross_entropy(logits, labels), weights=weights)
 
 
 @classifier(lambda x, proxies, *, scale, **_: scale * nearest_center(x, proxies))
 @loss
 def subcenter_arcface(
-    embeddings: jax.Array,
-    labels: jax.Array,
-    proxies: Annotated[jax.Array, Learned("CKD", options=Centers(3))],
+    embeddings: Array,
+    labels: Array,
+    proxies: Annotated[Array, Learned("CKD", options=Centers(3))],
     *,
     margin: NonNegative = 0.5,  # radians
-    scale: Positive = 64.0,  # of the cosines
-    weights: jax.Array | None = None,
-) -> jax.Array:
-    """Sub-center ArcFace: `arcface` on the cosine to the nearest of the K centers of each class ->
-    scalar."""
+    scale: Positive = 64.0,  # multiplies the cosines
+    weights: Array | None = None,
+) -> Array:
+    """Sub-center ArcFace: `arcface` on the cosine to the nearest center of each class -> scalar."""
     logits = scale * angular_margin(nearest_center(embeddings, proxies), labels, margin=margin)
     return weighted_mean(cross_entropy(logits, labels), weights=weights)
 
 
-def nearest_center(embeddings: jax.Array, centers: jax.Array) -> jax.Array:
-    """Cosine to the nearest center of each class: embeddings [B, D], centers [C, K, D] -> [B,
-    C]."""
+def nearest_center(embeddings: Array, centers: Array) -> Array:
+    """Cosines [B, C] of embeddings [B, D] to the nearest of the centers [C, K, D] of each class."""
     classes, count, dim = centers.shape
     cosines = class_cosine(embeddings, centers.reshape(-1, dim)).reshape(-1, classes, count)
     # Selected by index: the gradient of a maximum, divided among equal entries, can be 0 / 0.

@@ -9,23 +9,22 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from dml_jax.losses.pairwise import Candidates
 
 EMPTY = -1  # label of an unfilled row
 
 
-def empty(size: int, dim: int) -> dict[str, jax.Array]:
+def empty(size: int, dim: int) -> dict[str, Array]:
     """A memory for `size` embeddings of length `dim`, all rows unfilled."""
     return {"embeddings": jnp.zeros((size, dim)), "labels": jnp.full(size, EMPTY, jnp.int32)}
 
 
 def enqueue(queue: Any, rows: Any) -> Any:
-    """A queue, a tree of arrays [M, …], with rows [B, …] appended and the oldest removed from its
-    front."""
+    """A queue, a tree of arrays [M, …], with rows [B, …] appended and its oldest rows removed."""
 
-    def push(old: jax.Array, new: jax.Array) -> jax.Array:
+    def push(old: Array, new: Array) -> Array:
         new = new[-len(old) :].astype(old.dtype)
         kept = jnp.roll(old, -len(new), axis=0)
         # Updating in place keeps a replicated queue replicated; concatenation would inherit the
@@ -36,17 +35,13 @@ def enqueue(queue: Any, rows: Any) -> Any:
 
 
 def candidates(
-    memory: dict[str, jax.Array], labels: jax.Array, relation: Callable[..., Any] | None = None
+    memory: dict[str, Array], labels: Array, relation: Callable[..., Any] | None = None
 ) -> Candidates:
-    """The memory as candidates of a pair loss for a batch with labels [N]; unfilled rows are in no
-    pair.
+    """The memory as candidates for a batch with labels [N]; unfilled rows are in no pair.
 
-    `relation` maps labels [N] and [M] to positive and negative pairs [N, M]; None for equal and
-    other labels.
+    `relation` maps labels [N] and [M] to positive and negative pairs [N, M]; None compares labels.
     """
     filled = (memory["labels"] != EMPTY)[None, :]
     same = labels[:, None] == memory["labels"][None, :]
-    pairs = (
-        (same, ~same) if relation is None else relation(labels, jnp.maximum(memory["labels"], 0))
-    )
+    pairs = relation(labels, jnp.maximum(memory["labels"], 0)) if relation else (same, ~same)
     return Candidates(memory["embeddings"], *(jnp.where(filled, pair, False) for pair in pairs))

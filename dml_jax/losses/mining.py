@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, assert_never
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from dml_jax.errors import ConfigError
 from dml_jax.losses.pairwise import distances, masks, same_class
@@ -26,23 +26,19 @@ Mining = Literal[
 ]
 
 TripletMining = Literal[Mining, "all"]
-LOWER = (
-    0.5  # smaller distances are raised to it; otherwise near duplicates would dominate the draws
-)
+LOWER = 0.5  # lower bound of distances, without which near duplicates would dominate the draws
 
 
 class Triplets(NamedTuple):
     """T triplets, as row indices into the batch, int [T]."""
 
-    anchors: jax.Array
-    positives: jax.Array
-    negatives: jax.Array
-    valid: (
-        jax.Array
-    )  # bool [T]; False where the batch has no positive or no negative for the anchor
+    anchors: Array
+    positives: Array
+    negatives: Array
+    valid: Array  # bool [T]; False where the anchor has no positive or no negative
 
 
-def log_inverse_density(distances: jax.Array, dim: int) -> jax.Array:
+def log_inverse_density(distances: Array, dim: int) -> Array:
     """log 1/q(d) for distances d >= 0 of any shape, on the unit sphere in `dim` dimensions.
 
     q vanishes at d = 0 and d = 2; the value stays finite there, and for d > 2 from rounding.
@@ -52,13 +48,12 @@ def log_inverse_density(distances: jax.Array, dim: int) -> jax.Array:
     return (2 - dim) * jnp.log(jnp.maximum(distances, tiny)) - (dim - 3) / 2 * jnp.log(inside)
 
 
-def distance_logits(distances: jax.Array, dim: int, *, lower: float = LOWER) -> jax.Array:
-    """Unnormalised log-probabilities [N, M] of drawing a sample, from its distance to the
-    anchor."""
+def distance_logits(distances: Array, dim: int, *, lower: float = LOWER) -> Array:
+    """Unnormalised log-probabilities [N, M] of drawing each sample at distances [N, M]."""
     return log_inverse_density(jnp.maximum(lax.stop_gradient(distances), lower), dim)
 
 
-def draw(key: jax.Array, logits: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Array]:
+def draw(key: Array, logits: Array, allowed: Array) -> tuple[Array, Array]:
     """One allowed column per row by log-probabilities [B, N] -> (columns int [B], found bool [B]).
 
     Column 0 and False where nothing is allowed.
@@ -67,12 +62,12 @@ def draw(key: jax.Array, logits: jax.Array, allowed: jax.Array) -> tuple[jax.Arr
     return jax.random.categorical(key, logits, axis=-1), jnp.any(logits > -jnp.inf, axis=-1)
 
 
-def draw_uniform(key: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Array]:
+def draw_uniform(key: Array, allowed: Array) -> tuple[Array, Array]:
     """Like `draw`, with all allowed columns equally likely."""
     return draw(key, jnp.zeros(allowed.shape), allowed)
 
 
-def distance_weighted(key: jax.Array, embeddings: jax.Array, labels: jax.Array) -> Triplets:
+def distance_weighted(key: Array, embeddings: Array, labels: Array) -> Triplets:
     """One triplet per sample of unit length: a uniform positive and a distance-weighted negative.
 
     A sample that is alone in its class, or a batch of a single class, gives no valid triplet.
@@ -81,7 +76,7 @@ def distance_weighted(key: jax.Array, embeddings: jax.Array, labels: jax.Array) 
     return mine("distance_weighted", key, distances(x, x), *masks(labels), dim=x.shape[-1])
 
 
-def across_classes(key: jax.Array, embeddings: jax.Array, labels: jax.Array) -> Triplets:
+def across_classes(key: Array, embeddings: Array, labels: Array) -> Triplets:
     """One triplet of three different classes per sample (Milbich et al., ECCV 2020, Section 3.1).
 
     The negative is distance-weighted; the positive is drawn uniformly from a third class. A batch
@@ -95,7 +90,7 @@ def across_classes(key: jax.Array, embeddings: jax.Array, labels: jax.Array) -> 
     return Triplets(jnp.arange(labels.shape[0]), positives, negatives, found & paired)
 
 
-def within_class(key: jax.Array, labels: jax.Array) -> Triplets:
+def within_class(key: Array, labels: Array) -> Triplets:
     """B triplets, each within one class (Milbich et al., ECCV 2020, Section 3.1).
 
     The class is drawn uniformly from those in the batch, its three samples uniformly from the
@@ -111,18 +106,15 @@ def within_class(key: jax.Array, labels: jax.Array) -> Triplets:
     return Triplets(anchors, positives, negatives, jnp.ones(size, bool))
 
 
-def class_pairs(key: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """One random pair from each class with at least two samples: (positives int [B], valid bool
-    [B]).
+def class_pairs(key: Array, labels: Array) -> tuple[Array, Array]:
+    """One random pair per class of at least two samples: (positives int [B], valid bool [B]).
 
-    Where valid[i], which holds for one sample per class, samples i and positives[i] are the pair of
-    their class.
+    valid[i] holds for one sample per class; samples i and positives[i] are the pair of that class.
     """
     order = jax.random.permutation(key, labels.shape[0])
     same = same_class(labels)
-    rank = jnp.sum(
-        same & (order[None, :] < order[:, None]), axis=1
-    )  # within the class, in random order
+    # The position of each sample in the random order of its class.
+    rank = jnp.sum(same & (order[None, :] < order[:, None]), axis=1)
     second = same & (rank == 1)[None, :]
     return jnp.argmax(second, axis=1), (rank == 0) & jnp.any(second, axis=1)
 
@@ -130,64 +122,58 @@ def class_pairs(key: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array
 def mine(
     mining: Mining,
     key: Any,
-    distances: jax.Array,
-    positive: jax.Array,
-    negative: jax.Array,
+    distances: Array,
+    positive: Array,
+    negative: Array,
     *,
     dim: int,
     farthest: float = 0.0,
 ) -> Triplets:
-    """One triplet per anchor by the named strategy, in D = `dim` dimensions; strategies that draw
-    need a random key.
+    """One triplet per anchor in D = `dim` dimensions; strategies that draw need a random key.
 
-    random               a uniform positive and a uniform negative
-    semi_hard            a uniform positive and the nearest negative beyond it, or, if all are nearer, the farthest
-                         negative (Schroff et al., CVPR 2015, Section 3.2)
-    hard                 the farthest positive and the nearest negative (Hermans, Beyer, Leibe, 2017, "batch hard")
-    easy_positive        the nearest positive and a semi-hard negative (Xuan, Stylianou, Pless, WACV 2020)
-    semi_hard_positive   the nearest negative and the farthest positive before it, if there is one
-    distance_weighted    a uniform positive and a distance-weighted negative, not beyond `farthest` unless that is 0
-    """  # noqa: E501
-    draws = mining in ("random", "semi_hard", "distance_weighted")
-    if draws and key is None:
-        raise ConfigError(
-            f"key=None: mining={mining!r} draws at random; give key=jax.random.key(...)"
-        )
+    random               uniform positive, uniform negative
+    semi_hard            uniform positive, the nearest negative beyond it or, if all are nearer, the
+                         farthest negative (Schroff et al., CVPR 2015, Section 3.2)
+    hard                 farthest positive, nearest negative (Hermans, Beyer, Leibe, 2017)
+    easy_positive        nearest positive, semi-hard negative (Xuan, Stylianou, Pless, WACV 2020)
+    semi_hard_positive   nearest negative, the farthest positive before it, if there is one
+    distance_weighted    uniform positive, distance-weighted negative within `farthest` (0: any)
+    """
+    if mining in ("random", "semi_hard", "distance_weighted") and key is None:
+        remedy = "give key=jax.random.key(...)"
+        raise ConfigError(f"key=None: mining={mining!r} draws at random; {remedy}")
     distances = lax.stop_gradient(distances)
     paired, found = jnp.any(positive, axis=1), jnp.any(negative, axis=1)
 
-    def nearest(allowed: jax.Array) -> jax.Array:
+    def nearest(allowed: Array) -> Array:
         return jnp.argmin(jnp.where(allowed, distances, jnp.inf), axis=1)
 
-    def last(allowed: jax.Array) -> jax.Array:
+    def most_distant(allowed: Array) -> Array:
         return jnp.argmax(jnp.where(allowed, distances, -jnp.inf), axis=1)
 
-    def to(columns: jax.Array) -> jax.Array:
+    def to(columns: Array) -> Array:
         return jnp.take_along_axis(distances, columns[:, None], axis=1)
 
     match mining:
         case "random":
             key_positive, key_negative = jax.random.split(key)
-            positives, negatives = (
-                draw_uniform(key_positive, positive)[0],
-                draw_uniform(key_negative, negative)[0],
-            )
+            positives, _ = draw_uniform(key_positive, positive)
+            negatives, _ = draw_uniform(key_negative, negative)
         case "hard":
-            positives, negatives = last(positive), nearest(negative)
+            positives, negatives = most_distant(positive), nearest(negative)
         case "semi_hard" | "easy_positive":
-            positives = (
-                nearest(positive) if mining == "easy_positive" else draw_uniform(key, positive)[0]
-            )
+            easy = mining == "easy_positive"
+            positives = nearest(positive) if easy else draw_uniform(key, positive)[0]
             beyond = negative & (distances > to(positives))
-            negatives = jnp.where(jnp.any(beyond, axis=1), nearest(beyond), last(negative))
+            negatives = jnp.where(beyond.any(axis=1), nearest(beyond), most_distant(negative))
         case "semi_hard_positive":
             negatives = nearest(negative)
             before = positive & (distances < to(negatives))
-            positives, paired = last(before), jnp.any(before, axis=1)
+            positives, paired = most_distant(before), jnp.any(before, axis=1)
         case "distance_weighted":
             near = negative & (distances <= farthest) if farthest else negative
             key_positive, key_negative = jax.random.split(key)
-            positives = draw_uniform(key_positive, positive)[0]
+            positives, _ = draw_uniform(key_positive, positive)
             negatives, found = draw(key_negative, distance_logits(distances, dim), near)
         case _:
             assert_never(mining)

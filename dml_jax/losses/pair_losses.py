@@ -11,79 +11,71 @@ from typing import Literal, assert_never
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from dml_jax.config.fields import NonNegative
 from dml_jax.losses import mining as miners
 from dml_jax.losses import pairwise
 from dml_jax.losses.mining import Mining, TripletMining, Triplets
-from dml_jax.losses.pairwise import Candidates, weighted_mean
+from dml_jax.losses.pairwise import Candidates, WeightedCandidates, weighted_mean
 from dml_jax.losses.signature import Boundaries, loss
 from dml_jax.numerics import at_least_float32, log_sum_exp, root
 
 ROUNDING = 1e-6  # error of float32 distances; a smaller hinge does not count as active
 
-Distance = Callable[
-    [jax.Array, jax.Array], jax.Array
-]  # of two blocks of rows, [N, D] and [M, D] -> [N, M]
+Distance = Callable[[Array, Array], Array]  # two blocks of rows, [N, D] and [M, D] -> [N, M]
 
 
 def _squared_sides(
-    embeddings: jax.Array,
-    triplets: Triplets,
-    candidates: jax.Array | None,
-    distance: Distance | None,
-) -> tuple[jax.Array, jax.Array]:
-    """The squared distances of each triplet's anchor to its positive and to its negative, [T]
-    each."""
+    embeddings: Array, triplets: Triplets, candidates: Array | None, distance: Distance | None
+) -> tuple[Array, Array]:
+    """Squared distances of each triplet's anchor to its positive and its negative, [T] each."""
     x = at_least_float32(embeddings)
     others = x if candidates is None else at_least_float32(candidates)
     anchors, sides = x[triplets.anchors], (others[triplets.positives], others[triplets.negatives])
     if distance is None:
         near, far = (jnp.sum((anchors - side) ** 2, axis=-1) for side in sides)
     else:
-        of_pairs = jax.vmap(lambda a, b: distance(a[None], b[None])[0, 0])
-        near, far = (of_pairs(anchors, side) ** 2 for side in sides)
+        between = jax.vmap(lambda a, b: distance(a[None], b[None])[0, 0])
+        near, far = (between(anchors, side) ** 2 for side in sides)
     return near, far
 
 
 @loss
 def contrastive(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     positive_margin: NonNegative = 0.0,  # closer positive pairs have no loss
     negative_margin: NonNegative = 1.0,  # more distant negative pairs have no loss
-    candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
+    candidates: WeightedCandidates = None,
+    weights: Array | None = None,
     distance: Distance | None = None,
-) -> jax.Array:
-    """Contrastive loss: the sum of the mean hinges of positive and negative pairs, see
-    `contrastive_hinges` -> scalar.
-
-    Each mean is over the pairs whose hinge is positive.
-    """
+) -> Array:
+    """Contrastive loss -> scalar: the sum of the mean of each kind of `contrastive_hinges`, over
+    the pairs whose hinge is positive."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
-    near, far = others.positive > 0, others.negative > 0
-    of_near, of_far = (pairwise.pair_weights(relation, weights) for relation in others[1:])
     pull, push = contrastive_hinges(
-        (distance or pairwise.distances)(x, others.embeddings), near, far,
-        positive_margin=positive_margin, negative_margin=negative_margin,
-    )  # fmt: skip
-    return weighted_mean(pull, pull > ROUNDING, of_near) + weighted_mean(
-        push, push > ROUNDING, of_far
+        (distance or pairwise.distances)(x, others.embeddings),
+        others.positive > 0,
+        others.negative > 0,
+        positive_margin=positive_margin,
+        negative_margin=negative_margin,
     )
+    near, far = (pairwise.pair_weights(relation, weights) for relation in others[1:])
+    pulled = weighted_mean(pull, pull > ROUNDING, near)
+    return pulled + weighted_mean(push, push > ROUNDING, far)
 
 
 def contrastive_hinges(
-    distances: jax.Array,
-    positive: jax.Array,
-    negative: jax.Array,
+    distances: Array,
+    positive: Array,
+    negative: Array,
     *,
     positive_margin: float,
     negative_margin: float,
-) -> tuple[jax.Array, jax.Array]:
-    """[d - positive_margin]+ of positive and [negative_margin - d]+ of negative pairs, each [N, M],
-    0 elsewhere.
+) -> tuple[Array, Array]:
+    """[d - positive_margin]+ of positive and [negative_margin - d]+ of negative pairs, each [N, M].
 
     As first published, both were squared (Hadsell, Chopra, LeCun, CVPR 2006, Eq. 4).
     """
@@ -94,8 +86,8 @@ def contrastive_hinges(
 
 @loss
 def triplet(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     margin: NonNegative = 0.2,  # by which the positive must be closer
     squared: bool = True,  # compare squared distances
@@ -105,19 +97,17 @@ def triplet(
     # Negatives beyond are not drawn by "distance_weighted"; 0: no limit.
     farthest: NonNegative = 0.0,
     candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
+    weights: Array | None = None,
     distance: Distance | None = None,
-    key: jax.Array | None = None,
-) -> jax.Array:
-    """Triplet loss of one mined triplet per anchor, or of all triplets, see `triplet_loss` ->
-    scalar."""
+    key: Array | None = None,
+) -> Array:
+    """`triplet_loss` of one mined triplet per anchor, or of all triplets -> scalar."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
     if mining == "all":
         distances = (distance or pairwise.distances)(x, others.embeddings)
-        return all_triplets_loss(
-            distances**2 if squared else distances, others.positive, others.negative,
-            margin=margin, smooth=smooth, weights=weights,
-        )  # fmt: skip
+        distances = distances**2 if squared else distances
+        sides = others.positive, others.negative
+        return all_triplets_loss(distances, *sides, margin=margin, smooth=smooth, weights=weights)
     triplets = _mine(mining, key, x, others, distance, farthest)
     return triplet_loss(
         x,
@@ -132,50 +122,48 @@ def triplet(
 
 
 def all_triplets_loss(
-    distances: jax.Array,
-    positive: jax.Array,
-    negative: jax.Array,
+    distances: Array,
+    positive: Array,
+    negative: Array,
     *,
     margin: float,
     smooth: bool = False,
-    weights: jax.Array | None = None,
-) -> jax.Array:
-    """Mean over all triplets of an anchor, a positive and a negative of [d_ap - d_an + margin]+ ->
-    scalar; 0 if none.
+    weights: Array | None = None,
+) -> Array:
+    """Mean of [d_ap - d_an + margin]+ over all triplets of the batch -> scalar; 0 if none.
 
     One anchor at a time, also backwards, so that no array [N, M, M] is stored.
     """
 
     @jax.checkpoint
-    def of_anchor(row: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def anchor_sums(row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         d, near, far = row
         hinges = _hinge(d[:, None] - d[None] + margin, smooth)
         counted = near[:, None] & far[None]
         return jnp.sum(hinges, where=counted), jnp.sum(counted, dtype=hinges.dtype)
 
-    sums, counts = jax.lax.map(of_anchor, (distances, positive, negative))
+    sums, counts = jax.lax.map(anchor_sums, (distances, positive, negative))
     w = jnp.ones_like(sums) if weights is None else jnp.asarray(weights, sums.dtype)
     total = jnp.sum(w * counts)
     return jnp.sum(w * sums) / jnp.where(total != 0, total, 1)
 
 
-def _hinge(x: jax.Array, smooth: bool) -> jax.Array:
+def _hinge(x: Array, smooth: bool) -> Array:
     return jax.nn.softplus(x) if smooth else jax.nn.relu(x)
 
 
 def triplet_loss(
-    embeddings: jax.Array,
+    embeddings: Array,
     triplets: Triplets,
     *,
     margin: float = 0.2,
     squared: bool = True,
     smooth: bool = False,
-    candidates: jax.Array | None = None,
-    weights: jax.Array | None = None,
+    candidates: Array | None = None,
+    weights: Array | None = None,
     distance: Distance | None = None,
-) -> jax.Array:
-    """Mean over all valid triplets, inactive ones included, of [d_ap - d_an + margin]+ -> scalar; 0
-    if none is valid.
+) -> Array:
+    """Mean of [d_ap - d_an + margin]+ over all valid triplets -> scalar; 0 if none is valid.
 
     Distances are squared as in FaceNet (Schroff et al., CVPR 2015) or plain. Positives and
     negatives index `candidates` [M, D], by default the embeddings [B, D]; `weights` [B] are theirs
@@ -184,33 +172,30 @@ def triplet_loss(
     near, far = _squared_sides(embeddings, triplets, candidates, distance)
     if not squared:
         near, far = root(near), root(far)
-    hinges = _hinge(near - far + margin, smooth)
-    return weighted_mean(
-        hinges, triplets.valid, None if weights is None else jnp.asarray(weights)[triplets.anchors]
-    )
+    w = None if weights is None else jnp.asarray(weights)[triplets.anchors]
+    return weighted_mean(_hinge(near - far + margin, smooth), triplets.valid, w)
 
 
 @loss
 def margin(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     beta: Boundaries,
     *,
     margin: NonNegative = 0.2,  # alpha, half the width of the gap around beta
     nu: NonNegative = 0.0,  # weight of the boundaries
-    divisor: Literal[
-        "triplets", "pairs"
-    ] = "triplets",  # active ones; pairs as in pytorch-metric-learning
+    # Active triplets, or active pairs as in pytorch-metric-learning.
+    divisor: Literal["triplets", "pairs"] = "triplets",
     # How triplets are chosen; "random", "semi_hard" and "distance_weighted" need a key.
     mining: Mining = "distance_weighted",
     # Negatives beyond are not drawn by "distance_weighted"; 0: no limit.
     farthest: NonNegative = 0.0,
     candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
+    weights: Array | None = None,
     distance: Distance | None = None,
-    key: jax.Array | None = None,
-) -> jax.Array:
-    """Margin loss with one mined triplet per anchor, see `margin_loss` -> scalar."""
+    key: Array | None = None,
+) -> Array:
+    """`margin_loss` of one mined triplet per anchor -> scalar."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
     triplets = _mine(mining, key, x, others, distance, farthest)
     return margin_loss(
@@ -228,18 +213,18 @@ def margin(
 
 
 def margin_loss(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     triplets: Triplets,
-    beta: jax.Array,
+    beta: Array,
     *,
     margin: float = 0.2,
     nu: float = 0.0,
     divisor: Literal["triplets", "pairs"] = "triplets",
-    candidates: jax.Array | None = None,
-    weights: jax.Array | None = None,
+    candidates: Array | None = None,
+    weights: Array | None = None,
     distance: Distance | None = None,
-) -> jax.Array:
+) -> Array:
     """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 7 and
     8) -> scalar.
 
@@ -258,18 +243,15 @@ def margin_loss(
     pull = jnp.where(triplets.valid, jax.nn.relu(d_ap - boundary + margin), 0)
     push = jnp.where(triplets.valid, jax.nn.relu(boundary - d_an + margin), 0)
     near, far = pull > ROUNDING, push > ROUNDING
-    w = (
-        jnp.ones_like(pull)
-        if weights is None
-        else jnp.asarray(weights, pull.dtype)[triplets.anchors]
-    )
-    total = jnp.sum(w * boundary, where=triplets.valid)
+    w = jnp.ones(len(embeddings)) if weights is None else jnp.asarray(weights)
+    w = w.astype(pull.dtype)[triplets.anchors]
+    penalty = jnp.sum(w * boundary, where=triplets.valid)
     match divisor:
+        case "triplets":
+            active = jnp.sum(w, where=near | far)
         case "pairs":
             active = jnp.sum(w, where=near) + jnp.sum(w, where=far)
-            penalty = jnp.where(active != 0, total / jnp.where(active != 0, active, 1), 0)
-        case "triplets":
-            active, penalty = jnp.sum(w, where=near | far), total
+            penalty = jnp.where(active != 0, penalty / jnp.where(active != 0, active, 1), 0)
         case _:
             assert_never(divisor)
     loss = jnp.sum(w * (pull + push)) / jnp.where(active != 0, active, 1)
@@ -278,8 +260,8 @@ def margin_loss(
 
 def _mine(
     mining: Mining,
-    key: jax.Array | None,
-    x: jax.Array,
+    key: Array | None,
+    x: Array,
     others: Candidates,
     distance: Distance | None,
     farthest: float,
@@ -292,25 +274,25 @@ def _mine(
 
 @loss
 def lifted_structure(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     margin: NonNegative = 1.0,  # alpha
     normalize: bool = True,  # unit embeddings; the paper uses them as they are
     candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
+    weights: Array | None = None,
     distance: Distance | None = None,
-) -> jax.Array:
+) -> Array:
     """Lifted structure loss (Song, Xiang, Jegelka, Savarese, CVPR 2016, Eq. 4) -> scalar.
 
     The mean of [J_ij]+^2 / 2 over the positive pairs, 0 for a pair without any negative:
 
-        J_ij = log(sum over negatives k of i of exp(margin - d_ik) + over negatives l of j of
-        exp(margin - d_lj)) + d_ij
+        J_ij = log(sum_k exp(margin - d_ik) + sum_l exp(margin - d_lj)) + d_ij
+
+    with the negatives k of i and l of j.
     """
-    x, others = pairwise.compared(
-        embeddings, labels, candidates, normalize=normalize and distance is None
-    )
+    normalize = normalize and distance is None
+    x, others = pairwise.compared(embeddings, labels, candidates, normalize=normalize)
     distances = (distance or pairwise.distances)(x, others.embeddings)
     rows = log_sum_exp(margin - distances, others.negative, axis=1)
     columns = log_sum_exp(margin - distances, others.negative, axis=0)
@@ -320,17 +302,16 @@ def lifted_structure(
 
 @loss
 def n_pair(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     # Weight of the mean squared length of the embeddings, which are not normalised.
     l2: NonNegative = 0.002,
     candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
-    key: jax.Array,
-) -> jax.Array:
-    """N-pair loss (Sohn, NeurIPS 2016), on inner products: the mean of `n_pair_losses` over the
-    anchors -> scalar.
+    weights: Array | None = None,
+    key: Array,
+) -> Array:
+    """N-pair loss (Sohn, NeurIPS 2016), the mean of `n_pair_losses` over the anchors -> scalar.
 
     Within a batch one random pair per class is compared with the positives of the other classes, as
     published. Among other candidates each anchor is compared with one random positive and all
@@ -340,9 +321,8 @@ def n_pair(
     if candidates is not None:
         positives, valid = miners.draw_uniform(key, candidates.positive)
         similarity = pairwise.inner_products(x, at_least_float32(candidates.embeddings))
-        return weighted_mean(
-            n_pair_losses(similarity, positives, candidates.negative), valid, weights
-        )
+        losses = n_pair_losses(similarity, positives, candidates.negative)
+        return weighted_mean(losses, valid, weights)
     positives, valid = miners.class_pairs(key, labels)
     negative = valid[None, :] & ~pairwise.same_class(labels)
     losses = n_pair_losses(pairwise.inner_products(x, x[positives]), jnp.arange(len(x)), negative)
@@ -350,12 +330,11 @@ def n_pair(
     return weighted_mean(losses, valid, weights) + l2 * weighted_mean(lengths, weights=weights)
 
 
-def n_pair_losses(similarity: jax.Array, positives: jax.Array, negative: jax.Array) -> jax.Array:
-    """log(1 + sum over negatives n of exp(s_in - s_ip)) of each anchor i, float [N] (Sohn, NeurIPS
-    2016, Eq. 6).
+def n_pair_losses(similarity: Array, positives: Array, negative: Array) -> Array:
+    """log(1 + sum over negatives n of exp(s_in - s_ip)) of each anchor i, float [N] (Eq. 6).
 
-    Similarities [N, M] are inner products, `positives` [N] the column of each anchor's positive;
-    the negatives are in the paper the positives of the other classes.
+    Similarities [N, M] are inner products; `positives` [N] are columns. The negatives of the paper
+    are the positives of the other classes.
     """
     excess = similarity - jnp.take_along_axis(similarity, positives[:, None], axis=1)
     return jnp.logaddexp(log_sum_exp(excess, negative, axis=1), 0)

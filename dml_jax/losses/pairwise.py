@@ -1,12 +1,12 @@
-"""Pairwise similarities and distances between two sets of embeddings, and which pairs share a
-class."""
+"""Similarities and distances of two sets of embeddings, masks of classes, and weighted means."""
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from dml_jax.numerics import at_least_float32, product, root, unit
 
@@ -14,50 +14,44 @@ from dml_jax.numerics import at_least_float32, product, root, unit
 class Candidates(NamedTuple):
     """The candidates with which the N anchors of a pair loss are compared."""
 
-    embeddings: jax.Array  # float [M, D]
-    # Bool [N, M], or weights >= 0 for losses that say so.
-    positive: jax.Array  # pairs of one class; an anchor is not its own positive
-    negative: jax.Array  # pairs of different classes; a pair may be neither
+    embeddings: Array  # float [M, D]
+    # Bool [N, M], or weights >= 0 if the loss declares `WeightedCandidates`.
+    positive: Array  # pairs of one class; an anchor is not its own positive
+    negative: Array  # pairs of different classes; a pair may be neither
 
 
-def inner_products(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Inner products [N, M] of the rows of a [N, D] and b [M, D], in full precision even on
-    accelerators."""
+PAIR_WEIGHTS = "weights of pairs"
+WeightedCandidates = Annotated[Candidates | None, PAIR_WEIGHTS]  # annotation of a loss's argument
+
+
+def inner_products(a: Array, b: Array) -> Array:
+    """Inner products [N, M] of the rows of a [N, D] and b [M, D], precise also on accelerators."""
     return jnp.matmul(a, b.T, precision=jax.lax.Precision.HIGHEST)
 
 
-def cosine(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Cosine similarities [N, M] of the rows of a [N, D] and b [M, D], of any norm, in at least
-    float32."""
+def cosine(a: Array, b: Array) -> Array:
+    """Cosines [N, M] of the rows of a [N, D] and b [M, D] of any norm, in at least float32."""
     return inner_products(unit(a), unit(b))
 
 
-def class_cosine(embeddings: jax.Array, classes: jax.Array) -> jax.Array:
-    """Cosines [N, C] of embeddings [N, D] with proxies of classes [C, D]; the operands may be
-    bfloat16."""
-    return product(
-        "nd,cd->nc", unit(embeddings), unit(classes), precision=jax.lax.Precision.HIGHEST
-    )
+def class_cosine(embeddings: Array, classes: Array) -> Array:
+    """Cosines [N, C] of embeddings [N, D] with proxies [C, D]; the operands may be bfloat16."""
+    highest = jax.lax.Precision.HIGHEST
+    return product("nd,cd->nc", unit(embeddings), unit(classes), precision=highest)
 
 
-def distances(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Euclidean distances [N, M] between the rows of a [N, D] and b [M, D]; exactly 0 where rows
-    are equal.
-
-    The gradient is 0 there.
-    """
+def distances(a: Array, b: Array) -> Array:
+    """Euclidean distances [N, M] between the rows of a [N, D] and b [M, D]; 0, with gradient 0, for
+    equal rows."""
     return root(squared_distances(a, b))
 
 
-# Below this fraction of |a|^2 + |b|^2, squared distances are computed from the differences of the
-# rows.
-CLOSE = 1e-3
+CLOSE = 1e-3  # fraction of |a|^2 + |b|^2 below which squared distances use differences of rows
 
 
 @jax.custom_vjp
-def squared_distances(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Squared Euclidean distances [N, M] between the rows of a [N, D] and b [M, D]; exactly 0 where
-    rows are equal.
+def squared_distances(a: Array, b: Array) -> Array:
+    """Squared Euclidean distances [N, M] between the rows of a [N, D] and b [M, D], 0 if equal.
 
     |a|^2 + |b|^2 - 2 <a, b> has an error of about 1e-7 (|a|^2 + |b|^2) in float32, and so has its
     gradient. For close rows both are therefore computed from the differences of the rows. That
@@ -67,9 +61,7 @@ def squared_distances(a: jax.Array, b: jax.Array) -> jax.Array:
     return _squared_distances(a, b)[0]
 
 
-def _squared_distances(
-    a: jax.Array, b: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+def _squared_distances(a: Array, b: Array) -> tuple[Array, tuple[Array, Array, Array]]:
     x, y = at_least_float32(a), at_least_float32(b)
     lengths = jnp.sum(x * x, axis=-1)[:, None] + jnp.sum(y * y, axis=-1)[None, :]
     squares = lengths - 2 * inner_products(x, y)
@@ -77,44 +69,38 @@ def _squared_distances(
     equal = small & (_hash_rows(x)[:, None] == _hash_rows(y)[None, :])
     close = small & ~equal
 
-    def recompute(columns: jax.Array, squares: jax.Array) -> jax.Array:
+    def recompute(columns: Array, squares: Array) -> Array:
         exact = jnp.sum((x - y[columns]) ** 2, axis=-1)
         return squares.at[jnp.arange(len(x)), columns].set(exact, mode="drop", unique_indices=True)
 
     return _over_pairs(close, recompute, jnp.where(equal, 0, squares)), (a, b, close)
 
 
-def _backward(
-    saved: tuple[jax.Array, jax.Array, jax.Array], gradient: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    def one_side(x: jax.Array, y: jax.Array, close: jax.Array, gradient: jax.Array) -> jax.Array:
+def _backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array]:
+    def one_side(x: Array, y: Array, close: Array, gradient: Array) -> Array:
         """The sum over j of gradient_ij (x_i - y_j)."""
         far = jnp.where(close, 0, gradient)
 
-        def add(columns: jax.Array, sums: jax.Array) -> jax.Array:
-            weights = jnp.take_along_axis(
-                gradient, columns[:, None], axis=1, mode="fill", fill_value=0
-            )
+        def add(columns: Array, sums: Array) -> Array:
+            at = columns[:, None]
+            weights = jnp.take_along_axis(gradient, at, axis=1, mode="fill", fill_value=0)
             return sums + weights * (x - y[columns])
 
         return _over_pairs(close, add, jnp.sum(far, axis=1)[:, None] * x - inner_products(far, y.T))
 
     a, b, close = saved
     x, y = at_least_float32(a), at_least_float32(b)
-    of_x, of_y = one_side(x, y, close, gradient), one_side(y, x, close.T, gradient.T)
-    return (2 * of_x).astype(a.dtype), (2 * of_y).astype(b.dtype)
+    slopes_x, slopes_y = one_side(x, y, close, gradient), one_side(y, x, close.T, gradient.T)
+    return (2 * slopes_x).astype(a.dtype), (2 * slopes_y).astype(b.dtype)
 
 
 squared_distances.defvjp(_squared_distances, _backward)
 
 
-def _over_pairs(
-    pairs: jax.Array, step: Callable[[jax.Array, jax.Array], jax.Array], start: jax.Array
-) -> jax.Array:
-    """Folds `step(columns [N], carry)` over pairs bool [N, M], one per row at a time; column M
-    where none is left."""
+def _over_pairs(pairs: Array, step: Callable[[Array, Array], Array], start: Array) -> Array:
+    """Folds `step(columns [N], carry)` over pairs bool [N, M], one per row at a time, then M."""
 
-    def fold(start: jax.Array) -> jax.Array:
+    def fold(start: Array) -> Array:
         count = jnp.cumsum(pairs, axis=1, dtype=jnp.int32)
         search = jax.vmap(partial(jnp.searchsorted, method="scan_unrolled"), (0, None))
         return jax.lax.fori_loop(
@@ -124,11 +110,10 @@ def _over_pairs(
     return jax.lax.cond(jnp.any(pairs), fold, lambda start: start, start)
 
 
-def _hash_rows(x: jax.Array) -> jax.Array:
+def _hash_rows(x: Array) -> Array:
     """x [N, D] -> uint32 [N], equal for equal rows; integer sums do not depend on their order."""
-    bits = jax.lax.bitcast_convert_type(jnp.where(x == 0, 0, x), jnp.uint32).reshape(
-        x.shape[0], -1
-    )  # -0.0 equals 0.0
+    x = jnp.where(x == 0, 0, x)  # -0.0 equals 0.0
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32).reshape(x.shape[0], -1)
     columns = jnp.arange(1, bits.shape[1] + 1, dtype=jnp.uint32)
     mixed = bits + columns[None, :] * jnp.uint32(0x9E3779B9)
     for factor in (0x7FEB352D, 0x846CA68B):
@@ -136,34 +121,30 @@ def _hash_rows(x: jax.Array) -> jax.Array:
     return jnp.sum(mixed, axis=1, dtype=jnp.uint32)
 
 
-def own_class(labels: jax.Array, classes: int) -> jax.Array:
+def class_mask(labels: Array, classes: int) -> Array:
     """labels [B] -> bool [B, C], the class of each sample."""
     return labels[:, None] == jnp.arange(classes)[None, :]
 
 
-def class_indices(labels: jax.Array, classes: int) -> jax.Array:
+def class_indices(labels: Array, classes: int) -> Array:
     """Labels as indices; negative ones become C, since JAX counts negative indices from the end."""
     return jnp.where(labels < 0, classes, labels.astype(jnp.promote_types(labels.dtype, jnp.int32)))
 
 
-def same_class(labels: jax.Array) -> jax.Array:
+def same_class(labels: Array) -> Array:
     """labels [B] -> bool [B, B], True on the diagonal."""
     return labels[:, None] == labels[None, :]
 
 
-def masks(labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+def masks(labels: Array) -> tuple[Array, Array]:
     """Positive and negative pairs of a batch, bool [B, B] each; no sample is its own positive."""
     same = same_class(labels)
     return same & ~jnp.eye(labels.shape[0], dtype=bool), ~same
 
 
 def compared(
-    embeddings: jax.Array,
-    labels: jax.Array,
-    candidates: Candidates | None,
-    *,
-    normalize: bool = True,
-) -> tuple[jax.Array, Candidates]:
+    embeddings: Array, labels: Array, candidates: Candidates | None, *, normalize: bool = True
+) -> tuple[Array, Candidates]:
     """The anchors [N, D] and their candidates: `candidates`, or the batch itself if None.
 
     Both are in at least float32, and normalised if `normalize` is True.
@@ -175,28 +156,26 @@ def compared(
     return anchors, candidates._replace(embeddings=prepare(candidates.embeddings))
 
 
-def pair_weights(relation: jax.Array, weights: jax.Array | None) -> jax.Array | None:
-    """The weights of pairs [N, M] if the relation has some, times the anchors'; otherwise the
-    anchors' [N]."""
+def pair_weights(relation: Array, weights: Array | None) -> Array | None:
+    """Weights of pairs [N, M] times those of the anchors; for a mask, those of the anchors [N]."""
     if relation.dtype == bool:
         return weights
     return relation if weights is None else relation * jnp.asarray(weights, relation.dtype)[:, None]
 
 
-def log_weights(relation: jax.Array) -> jax.Array | float:
-    """What is added to the exponents of pairs [N, M], so that a weight of 2 counts as two pairs; 0
-    for masks."""
+def log_weights(relation: Array) -> Array | float:
+    """Added to the exponents of pairs [N, M], so that a weight of 2 counts as two pairs."""
     return 0.0 if relation.dtype == bool else jnp.log(jnp.where(relation > 0, relation, 1))
 
 
 def weighted_mean(
-    values: jax.Array, counted: jax.Array | None = None, weights: jax.Array | None = None
-) -> jax.Array:
-    """The mean that reduces the values of every loss, sum_i w_i values_i / sum_i w_i -> scalar; 0
-    if none counts.
+    values: Array, counted: Array | None = None, weights: Array | None = None
+) -> Array:
+    """sum_i w_i values_i / sum_i w_i -> scalar, which reduces the values of every loss; 0 if none
+    counts.
 
-    Values [N, …] of anchors or their pairs are left out of both sums unless `counted`; `weights`
-    are of the anchors [N] or of the pairs [N, M].
+    Values [N, …] belong to anchors or pairs, only `counted` ones are summed; `weights` belong to
+    the anchors [N] or the pairs [N, M].
     """
     counted = jnp.ones(values.shape, bool) if counted is None else counted
     if weights is None:
@@ -208,21 +187,15 @@ def weighted_mean(
 
 
 def per_anchor(
-    loss: Callable[..., jax.Array],
-    embeddings: jax.Array,
-    labels: jax.Array,
-    *tables: jax.Array,
-    **options: Any,
-) -> jax.Array:
+    loss: Callable[..., Array], embeddings: Array, labels: Array, *tables: Array, **options: Any
+) -> Array:
     """The loss of each anchor, with the other rows as its positives and negatives: [N].
 
-    Element i is the loss with weight 1 for anchor i and 0 for all others: a single value for losses
-    that have one per anchor, the mean over its pairs otherwise, and 0 where it has none. The loss
-    of the batch is the mean over the anchors that count, weighted by their numbers of pairs where
-    it is a mean over pairs. Parts that depend on no anchor, such as regularisers, are in every
-    element. `tables` are learned parameters of the loss.
+    Element i is the loss with weight 1 for anchor i and 0 for all others: the mean over its pairs
+    for a loss on pairs, and 0 if it has none. The loss of the batch is the mean over the anchors
+    that count, weighted by their numbers of pairs if it is a mean over pairs. Parts that depend on
+    no anchor, such as regularisers, are in every element. `tables` are learned parameters.
     """
     one_each = jnp.eye(len(labels), dtype=at_least_float32(embeddings).dtype)
-    return jax.vmap(lambda weights: loss(embeddings, labels, *tables, weights=weights, **options))(
-        one_each
-    )
+    of_one = partial(loss, embeddings, labels, *tables, **options)
+    return jax.vmap(lambda weights: of_one(weights=weights))(one_each)

@@ -4,55 +4,52 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from dml_jax.config.fields import NonNegative, Positive
 from dml_jax.losses.classification import cross_entropy
-from dml_jax.losses.pairwise import class_cosine, own_class, weighted_mean
+from dml_jax.losses.pairwise import class_cosine, class_mask, weighted_mean
 from dml_jax.losses.signature import Centers, Learned, Proxies, loss
 from dml_jax.numerics import log1p_sum_exp, unit
 
 
-def _compared(
-    embeddings: jax.Array, labels: jax.Array, proxies: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Cosines [B, C] with the proxies, NaN for labels outside 0..C-1; and each sample's own proxy,
-    bool [B, C]."""
-    own = own_class(labels, len(proxies))
-    return jnp.where(
-        own.any(axis=1, keepdims=True), class_cosine(embeddings, proxies), jnp.nan
-    ), own
+def _compared(embeddings: Array, labels: Array, proxies: Array) -> tuple[Array, Array]:
+    """Cosines [B, C] with the proxies, NaN for labels outside 0..C-1; and `class_mask`, [B, C]."""
+    same = class_mask(labels, len(proxies))
+    cosines = class_cosine(embeddings, proxies)
+    return jnp.where(same.any(axis=1, keepdims=True), cosines, jnp.nan), same
 
 
 @loss
 def proxy_nca(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     proxies: Proxies,
     *,
     scale: Positive = 3.0,  # length of embeddings and proxies
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    weights: Array | None = None,
+) -> Array:
     """Proxy-NCA (Movshovitz-Attias et al., ICCV 2017, Eq. 4) -> scalar, not bounded below.
 
     The mean over the samples of -log exp(-d(x, p_y)) / sum_{c != y} exp(-d(x, p_c)), where d is the
-    squared Euclidean distance between vectors of length `scale`; a sample's own proxy is not in the
+    squared Euclidean distance between vectors of length `scale`; the proxy of y is not in the
     denominator, so C must be at least 2.
     """
-    cosines, own = _compared(embeddings, labels, proxies)
+    cosines, same = _compared(embeddings, labels, proxies)
     distances = 2 * scale**2 * (1 - cosines)
-    others = jax.nn.logsumexp(jnp.where(own, -jnp.inf, -distances), axis=1)
-    return weighted_mean(jnp.sum(distances, axis=1, where=own) + others, weights=weights)
+    others = jax.nn.logsumexp(jnp.where(same, -jnp.inf, -distances), axis=1)
+    return weighted_mean(jnp.sum(distances, axis=1, where=same) + others, weights=weights)
 
 
 @loss
 def proxy_nca_pp(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     proxies: Proxies,
     *,
     temperature: Positive = 1 / 9,  # divides the squared distances
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    weights: Array | None = None,
+) -> Array:
     """ProxyNCA++ (Teh, DeVries, Taylor, ECCV 2020) -> scalar.
 
     The mean over the samples of -log softmax(-d(x, p_1..C) / temperature)_y, with squared distances
@@ -64,74 +61,69 @@ def proxy_nca_pp(
 
 @loss
 def proxy_anchor(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     proxies: Proxies,
     *,
     margin: NonNegative = 0.1,  # delta, in cosine
     alpha: Positive = 32.0,  # steepness
-    weights: jax.Array | None = None,
-) -> jax.Array:
-    """Proxy-Anchor loss (Kim, Kim, Cho, Kwak, CVPR 2020, Eq. 4), with the proxies as anchors ->
-    scalar.
+    weights: Array | None = None,
+) -> Array:
+    """Proxy-Anchor loss (Kim, Kim, Cho, Kwak, CVPR 2020, Eq. 4) -> scalar; proxies are anchors.
 
-        mean over proxies with positives of log(1 + sum_{x of class c} exp(-alpha (cos(x, p_c) -
-        margin))) + mean over all proxies of log(1 + sum_{x of other classes} exp(alpha (cos(x, p_c)
-        + margin)))
+        mean over classes c of the batch: log(1 + sum_{y = c} exp(-alpha (cos(x, p_c) - margin)))
+        + mean over all classes c: log(1 + sum_{y != c} exp(alpha (cos(x, p_c) + margin)))
 
     `weights` multiply the exponentials: a sample of weight 2 counts as two samples.
     """
-    cosines, own = _compared(embeddings, labels, proxies)
+    cosines, same = _compared(embeddings, labels, proxies)
     near, far = -alpha * (cosines - margin), alpha * (cosines + margin)
-    others = ~own
+    others = ~same
     if weights is not None:
         counted = (weights != 0)[:, None]
-        own, others = own & counted, others & counted
+        same, others = same & counted, others & counted
         shift = jnp.log(jnp.where(counted, weights[:, None], 1)).astype(near.dtype)
         near, far = near + shift, far + shift
-    pull, push = log1p_sum_exp(near, own, axis=0), log1p_sum_exp(far, others, axis=0)
-    return pull.sum() / jnp.maximum(jnp.any(own, axis=0).sum(), 1) + push.mean()
+    pull, push = log1p_sum_exp(near, same, axis=0), log1p_sum_exp(far, others, axis=0)
+    return pull.sum() / jnp.maximum(jnp.any(same, axis=0).sum(), 1) + push.mean()
 
 
 @loss
 def soft_triple(
-    embeddings: jax.Array,
-    labels: jax.Array,
-    proxies: Annotated[jax.Array, Learned("CKD", options=Centers(10))],
+    embeddings: Array,
+    labels: Array,
+    proxies: Annotated[Array, Learned("CKD", options=Centers(10))],
     *,
     scale: Positive = 20.0,  # lambda, multiplies the similarities
     gamma: Positive = 0.1,  # temperature of the weights of a class's centers
-    margin: NonNegative = 0.01,  # delta, subtracted from the similarity to the own class
+    margin: NonNegative = 0.01,  # delta, subtracted from the similarity to a sample's class
     spread: NonNegative = 0.2,  # tau, weight of the regulariser `center_spread`
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    weights: Array | None = None,
+) -> Array:
     """SoftTriple loss (Qian et al., ICCV 2019, Eq. 7, 8 and 10) -> scalar.
 
     The similarity to a class is the mean of the similarities to its K centers, weighted by
     softmax_k(cos / gamma).
     """
     classes, count, dim = proxies.shape
-    rows = proxies.swapaxes(0, 1).reshape(
-        -1, dim
-    )  # classes along the last axis, where the softmax is fast
+    # Classes along the last axis, where the softmax is fast.
+    rows = proxies.swapaxes(0, 1).reshape(-1, dim)
     cosines = class_cosine(embeddings, rows).reshape(-1, count, classes)
     similarity = jnp.sum(jax.nn.softmax(cosines / gamma, axis=1) * cosines, axis=1)
-    losses = cross_entropy(scale * (similarity - margin * own_class(labels, classes)), labels)
+    losses = cross_entropy(scale * (similarity - margin * class_mask(labels, classes)), labels)
     return weighted_mean(losses, weights=weights) + spread * center_spread(proxies)
 
 
-def center_spread(centers: jax.Array) -> jax.Array:
-    """SoftTriple's regulariser (Eq. 10): half the mean distance between two centers of a class, [C,
-    K, D] -> scalar.
+def center_spread(centers: Array) -> Array:
+    """SoftTriple's regulariser (Eq. 10): half the mean distance between two centers of a class.
 
     Distances are Euclidean between unit vectors, with 1e-5 under the root as in the authors' code
     (idstcv/SoftTriple).
     """
     classes, count, _ = centers.shape
     w = unit(centers)
-    squares = jnp.sum(
-        (w[:, :, None] - w[:, None, :]) ** 2, axis=-1
-    )  # fused: [C, K, K, D] is never stored
+    # Fused: [C, K, K, D] is never stored.
+    squares = jnp.sum((w[:, :, None] - w[:, None, :]) ** 2, axis=-1)
     distances = jnp.sqrt(squares + 1e-5)
     upper = jnp.triu(jnp.ones((count, count), bool), 1)
     return jnp.sum(jnp.where(upper[None], distances, 0)) / (classes * max(count * (count - 1), 1))

@@ -1,16 +1,16 @@
 """The signature of a loss declares its options and the parameters that it learns.
 
     def my_loss(
-        embeddings: jax.Array,
-        labels: jax.Array,
+        embeddings: Array,
+        labels: Array,
         proxies: Proxies,
         *,
-        scale: Positive = 16.0,  # of the cosines
-        weights: jax.Array | None = None,
-    ) -> jax.Array:
+        scale: Positive = 16.0,  # multiplies the cosines
+        weights: Array | None = None,
+    ) -> Array:
 
 - Positional arguments after the labels are learned; their annotation is `Proxies`, `Kernel`, `Bias`
-  or another `Annotated[jax.Array, Learned(…)]`.
+  or another `Annotated[Array, Learned(…)]`.
 - Keyword arguments with a default other than None are options, `method.my_loss.scale` in a
   configuration. Their type states the rules (see `dml_jax.config.fields`; without one, the type of
   the default), their comment the meaning.
@@ -18,8 +18,9 @@
   pairs compares the anchors, also in a memory; `key`, for random mining; `distance`, a function of
   two blocks of rows.
 
-A loss with `candidates` also takes relations in place of labels: `positive` and `negative` [N, M],
-of the anchors to `candidates` [M, D], or to the batch without any.
+A loss with `candidates` also takes relations in place of labels: masks `positive` and `negative`
+[N, M] of the anchors and `candidates` [M, D], or of the anchors and the batch. If the annotation of
+`candidates` is `WeightedCandidates`, the relations may also hold weights.
 """
 
 import functools
@@ -32,13 +33,14 @@ from typing import Annotated, Any, Literal, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from dml_jax.config.fields import LARGEST, LIMIT, NonNegative, PositiveInt, section
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.losses.pairwise import Candidates
+from dml_jax.losses.pairwise import PAIR_WEIGHTS, Candidates
 from dml_jax.numerics import at_least_float32
 
-F = TypeVar("F", bound=Callable[..., jax.Array])
+F = TypeVar("F", bound=Callable[..., Array])
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,9 @@ class Learned:
       axes: its shape: C classes, D dimensions, K `centers`.
       start: distribution of the initial values: "normal" is N(0, 2 / C) as in Proxy-Anchor's code,
         where only the direction of a proxy enters the loss and its length determines how fast it
-        turns; "uniform" is U(±1/sqrt(D)) as in torch.nn.Linear; "constant" is the one option in
+        turns; "uniform" is U(±1/sqrt(D)) as in torch.nn.Linear; "constant" is the value in
         `options`.
-      options: section of options that the loss has because it learns this parameter, with their
-        defaults.
+      options: section of options, with their defaults, that come with this parameter.
     """
 
     axes: str
@@ -64,7 +65,7 @@ class Learned:
 class Centers:
     """How many proxies a class has."""
 
-    centers: PositiveInt = 3  # per class
+    centers: PositiveInt = 3  # number of proxies per class
 
 
 @section
@@ -74,10 +75,10 @@ class Boundary:
     beta: NonNegative = 1.2  # initial boundary of every class
 
 
-Proxies = Annotated[jax.Array, Learned("CD")]
-Kernel = Annotated[jax.Array, Learned("DC", "uniform")]
-Bias = Annotated[jax.Array, Learned("C", "uniform")]
-Boundaries = Annotated[jax.Array, Learned("C", "constant", Boundary())]
+Proxies = Annotated[Array, Learned("CD")]
+Kernel = Annotated[Array, Learned("DC", "uniform")]
+Bias = Annotated[Array, Learned("C", "uniform")]
+Boundaries = Annotated[Array, Learned("C", "constant", Boundary())]
 
 
 @functools.cache
@@ -94,28 +95,27 @@ def learned(function: Callable[..., Any]) -> Mapping[str, Learned]:
 def options(function: Callable[..., Any]) -> Any:
     """The section of a loss's options, a type."""
     hints = typing.get_type_hints(function, include_extras=True)
-    own = {
+    defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
         and parameter.default not in (None, parameter.empty)
     }
-    kinds = {name: hints.get(name, type(default)) for name, default in own.items()}
+    kinds = {name: hints.get(name, type(default)) for name, default in defaults.items()}
     bases = []
     for parameter in learned(function).values():
         if parameter.options is not None:
             bases.append(type(parameter.options))
-            own |= asdict(parameter.options)
+            defaults |= asdict(parameter.options)
             kinds |= typing.get_type_hints(bases[-1], include_extras=True)
     text = f"Options of `{function.__name__}`."
-    made: Any = section(
-        type(function.__name__, tuple(bases), {"__doc__": text, "__annotations__": kinds, **own})
-    )
+    members = {"__doc__": text, "__annotations__": kinds, **defaults}
+    made: Any = section(type(function.__name__, tuple(bases), members))
     made.__wrapped__ = function  # whose source has the comments
     return made
 
 
-def classifier(logits: Callable[..., jax.Array]) -> Callable[[F], F]:
+def classifier(logits: Callable[..., Array]) -> Callable[[F], F]:
     """Declares a classifier: (embeddings [N, D], learned parameters, **options) -> scores [N, C]
     without margins."""
 
@@ -127,22 +127,21 @@ def classifier(logits: Callable[..., jax.Array]) -> Callable[[F], F]:
 
 
 def loss(function: F) -> F:
-    """The loss with a check of its arguments, which costs nothing in a compiled program, for labels
-    of any type.
+    """The loss with a check of its arguments, for labels of any type; free in a compiled program.
 
     Arrays become arrays of JAX, and labels numbers of at most 32 bits. Wrong shapes, types and
     values raise `DataError`, and options that break their rules `ConfigError`; of a traced array
     only shape and type are known.
     """
-    tables, weigh = learned(function), function.__name__ in WEIGH_PAIRS
+    tables = learned(function)
+    kind = typing.get_type_hints(function, include_extras=True).get("candidates")
+    weighted = PAIR_WEIGHTS in getattr(kind, "__metadata__", ())
 
     @functools.wraps(function)
-    def call(embeddings: Any, labels: Any = None, *arguments: Any, **keywords: Any) -> jax.Array:
+    def call(embeddings: Any, labels: Any = None, *arguments: Any, **keywords: Any) -> Array:
         x = _real("embeddings", embeddings)
         if x.ndim != 2:
-            raise DataError(
-                f"embeddings: have shape {list(x.shape)}; give [N, D], one embedding per row"
-            )
+            raise DataError(f"embeddings: have shape {list(x.shape)}; give [N, D], one row each")
         if "positive" in keywords or "negative" in keywords:
             keywords["candidates"] = related(x, keywords)
             labels = np.zeros(len(x), np.int32) if labels is None else labels
@@ -152,30 +151,25 @@ def loss(function: F) -> F:
         keywords |= {name: _real(name, keywords[name]) for name in tables if name in keywords}
         _check_tables(x.shape, dict(zip(names, arguments, strict=False)) | keywords, tables)
         if keywords.get("candidates") is not None:
-            keywords["candidates"] = _compared(Candidates(*keywords["candidates"]), x.shape, weigh)
+            given = Candidates(*keywords["candidates"])
+            keywords["candidates"] = _checked_candidates(given, x.shape)
+            for name, relation in zip(("positive", "negative"), given[1:], strict=True):
+                if (found := _concrete(relation).dtype) != np.bool_ and not weighted:
+                    rule = f"give bool; {function.__name__} takes no weights of pairs"
+                    raise DataError(f"{name}: holds {found}; {rule}")
         if keywords.get("weights") is not None:
             keywords["weights"] = _weights("weights", keywords["weights"], x.shape[:1])
-        if not callable(keywords.get("distance") or len):
-            raise ConfigError(
-                f"distance={keywords['distance']!r}: give a function of two blocks of rows"
-            )
+        distance = keywords.get("distance")
+        if not (distance is None or callable(distance)):
+            raise ConfigError(f"distance={distance!r}: give a function of two blocks of rows")
         _check_options(call, keywords)
         return function(x, labels, *arguments, **keywords)
 
     return call  # type: ignore[return-value]
 
 
-WEIGH_PAIRS = (
-    "contrastive",
-    "multi_similarity",
-    "nt_xent",
-    "sup_con",
-)  # losses that take weights of pairs
-
-
 def related(embeddings: Any, keywords: dict[str, Any]) -> Candidates:
-    """The candidates of a loss from its keywords `candidates`, `positive` and `negative`, which are
-    removed."""
+    """The candidates of a loss; removes its keywords `candidates`, `positive` and `negative`."""
     others = keywords.pop("candidates", None)
     among = embeddings if others is None else others
     shape = (len(embeddings), len(among))
@@ -186,28 +180,26 @@ def related(embeddings: Any, keywords: dict[str, Any]) -> Candidates:
         if mask.shape != shape:
             raise DataError(f"{name}: has shape {list(mask.shape)}; give {list(shape)}")
         if others is None:  # no row of a batch is its own positive
-            mask = (jnp if isinstance(mask, jax.Array) else np).where(
-                np.eye(*shape, dtype=bool), False, mask
-            )
+            where = jnp.where if isinstance(mask, Array) else np.where
+            mask = where(np.eye(*shape, dtype=bool), False, mask)
         found[name] = mask
     return Candidates(among, **found)
 
 
 def _concrete(values: Any) -> Any:
-    """An array as it is, or NumPy's, whose values are known also while a program is traced."""
-    return values if isinstance(values, jax.Array) else np.asarray(values)
+    """Arrays of JAX unchanged, others as NumPy arrays, whose values stay known under `jit`."""
+    return values if isinstance(values, Array) else np.asarray(values)
 
 
-def _real(name: str, values: Any) -> jax.Array:
+def _real(name: str, values: Any) -> Array:
     array = _concrete(values)
-    if array.dtype != bool and not any(
-        jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer)
-    ):
+    kinds = (jnp.bool_, jnp.floating, jnp.integer)
+    if not any(jnp.issubdtype(array.dtype, kind) for kind in kinds):
         raise DataError(f"{name}: hold {array.dtype}; give real numbers")
     return jnp.asarray(array)
 
 
-def _weights(name: str, values: Any, shape: tuple[int, ...]) -> jax.Array:
+def _weights(name: str, values: Any, shape: tuple[int, ...]) -> Array:
     """Weights >= 0, in at least float32."""
     given, weights = _concrete(values), _real(name, values)
     if weights.shape != shape:
@@ -216,27 +208,22 @@ def _weights(name: str, values: Any, shape: tuple[int, ...]) -> jax.Array:
         known = np.asarray(given, np.float64)
         wrong = np.argwhere(~((known >= 0) & (known <= LARGEST)))
         if len(wrong):
-            raise DataError(
-                f"{name}: hold {known[tuple(wrong[0])]} in row {wrong[0][0]}; give finite numbers "
-                ">= 0"
-            )
+            found = f"hold {known[tuple(wrong[0])]} in row {wrong[0][0]}"
+            raise DataError(f"{name}: {found}; give finite numbers >= 0")
     return at_least_float32(weights)
 
 
-def _numbered(labels: Any, shape: tuple[int, ...], tables: Mapping[str, Learned]) -> jax.Array:
-    """Labels of embeddings [N, D] as integers [N] that are equal where the labels are; JAX would
-    cut 64 bits to 32."""
+def _numbered(labels: Any, shape: tuple[int, ...], tables: Mapping[str, Learned]) -> Array:
+    """Labels as int32 [N], equal where the labels are: JAX would cut 64 bits to 32."""
     found = _concrete(labels)
     if found.dtype == object and all(isinstance(label, str) for label in found.flat):
         found = found.astype(str)
     if found.shape != shape[:1]:
-        raise DataError(
-            f"labels: have shape {list(found.shape)} for embeddings {list(shape)}; give "
-            f"[{shape[0]}]"
-        )
+        given = f"have shape {list(found.shape)} for embeddings {list(shape)}"
+        raise DataError(f"labels: {given}; give [{shape[0]}]")
     if found.dtype.kind not in "iuUS":
         raise DataError(f"labels: hold {found.dtype}; give one class per row, an integer or text")
-    if isinstance(found, jax.Array):
+    if isinstance(found, Array):
         unsigned = tables and found.dtype in (np.uint32, np.uint64)
         return jnp.minimum(found, LIMIT - 1).astype(jnp.int32) if unsigned else found
     if found.dtype.kind in "iu" and np.all((found >= -LIMIT) & (found < LIMIT)):
@@ -265,49 +252,29 @@ def _check_tables(
             )
 
 
-def _compared(candidates: Candidates, shape: tuple[int, ...], weigh: bool) -> Candidates:
-    """The candidates of embeddings [N, D] as arrays of JAX, with weights of pairs if the loss takes
-    some."""
-    among = _real("candidates", candidates.embeddings)
-    relations = {
-        "positive": _concrete(candidates.positive),
-        "negative": _concrete(candidates.negative),
-    }
-    positive, negative = (relation.shape for relation in relations.values())
-    if (
-        among.ndim != 2
-        or among.shape[1] != shape[1]
-        or not positive == negative == (shape[0], len(among))
-    ):
-        raise DataError(
-            f"candidates: have shapes {list(among.shape)}, {list(positive)} and {list(negative)} "
-            "for embeddings "
-            f"{list(shape)}; give [M, {shape[1]}] and two masks [{shape[0]}, M]"
-        )
-    for name, relation in relations.items():
-        if relation.dtype != bool and not weigh:
-            raise DataError(
-                f"{name}: holds {relation.dtype}; give bool; only {', '.join(WEIGH_PAIRS)} take "
-                "weights"
-            )
-    if not any(isinstance(relation, jax.core.Tracer) for relation in relations.values()):
-        both = np.argwhere(
-            np.all([np.asarray(relation) > 0 for relation in relations.values()], axis=0)
-        )
+def _checked_candidates(given: Candidates, shape: tuple[int, ...]) -> Candidates:
+    """The candidates of embeddings [N, D] as arrays of JAX."""
+    among = _real("candidates", given.embeddings)
+    relations = [_concrete(relation) for relation in given[1:]]
+    shapes = [among.shape, *(relation.shape for relation in relations)]
+    pairs = (shape[0], len(among))
+    if among.ndim != 2 or shapes != [(pairs[1], shape[1]), pairs, pairs]:
+        found = f"have shapes {', '.join(str(list(found)) for found in shapes)}"
+        wanted = f"[M, {shape[1]}] and two masks [{shape[0]}, M]"
+        raise DataError(f"candidates: {found} for embeddings {list(shape)}; give {wanted}")
+    if not any(isinstance(relation, jax.core.Tracer) for relation in relations):
+        both = np.argwhere(np.all([np.asarray(relation) > 0 for relation in relations], axis=0))
         if len(both):
             raise DataError(f"positive, negative: pair {tuple(map(int, both[0]))} is in both")
-    return Candidates(
-        among,
-        *(
-            jnp.asarray(relation) if relation.dtype == bool else _weights(name, relation, positive)
-            for name, relation in relations.items()
-        ),
+    positive, negative = (
+        jnp.asarray(relation) if relation.dtype == bool else _weights(name, relation, pairs)
+        for name, relation in zip(("positive", "negative"), relations, strict=True)
     )
+    return Candidates(among, positive, negative)
 
 
 def _check_options(function: Callable[..., Any], keywords: Mapping[str, Any]) -> None:
-    """Raises ConfigError if an option in a call of a loss breaks its rule; the value of a traced
-    one is not known."""
+    """Raises ConfigError if an option in a call of a loss breaks its rule, unless it is traced."""
     kind = options(function)
     given = {}
     for name in (keywords.keys() & kind.__dataclass_fields__.keys()) - learned(function).keys():

@@ -4,12 +4,13 @@ Multi-similarity loss with general pair weighting (Wang, Han, Huang, Dong, Scott
 keeps a positive pair that is less similar than the anchor's hardest negative, and a negative pair
 that is more similar than its hardest positive, by a margin epsilon (Eq. 11 and 12):
 
-    P_i = { p : S_ip - epsilon < max_{n negative} S_in },   N_i = { n : S_in + epsilon > min_{p positive} S_ip }
+    P_i = { p : S_ip - epsilon < max_{n negative} S_in }                            (11)
+    N_i = { n : S_in + epsilon > min_{p positive} S_ip }                            (12)
 
-and the loss of anchor i is (Eq. 16)
+and the loss of anchor i is
 
-    1/alpha log(1 + sum_{p in P_i} exp(-alpha (S_ip - base))) + 1/beta log(1 + sum_{n in N_i}
-    exp(beta (S_in - base))).
+    1/alpha log(1 + sum_{p in P_i} exp(-alpha (S_ip - base)))
+      + 1/beta log(1 + sum_{n in N_i} exp(beta (S_in - base))).                     (16)
 
 The paper states alpha=2, beta=50, base=1, epsilon=0.1; the authors' repository
 (MalongTech/research-ms-loss) has beta=40 and base=0.5. It also drops positive pairs with S >= 1 -
@@ -32,16 +33,17 @@ temperature t:
 Weights of pairs: in the multi-similarity loss and among the negatives of NT-Xent, a pair of weight
 2 counts as two pairs; for positives of NT-Xent and the supervised contrastive loss they weight the
 mean.
-"""  # noqa: E501
+"""
 
 from typing import Literal, assert_never
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from dml_jax.config.fields import NonNegative, Positive
 from dml_jax.losses import pairwise
-from dml_jax.losses.pairwise import Candidates, weighted_mean
+from dml_jax.losses.pairwise import Candidates, WeightedCandidates, weighted_mean
 from dml_jax.losses.signature import loss
 from dml_jax.numerics import at_least_float32, log1p_sum_exp, log_sum_exp
 
@@ -50,8 +52,8 @@ COPY = 1e-5  # largest 1 - S of two embeddings that count as copies of one image
 
 @loss
 def multi_similarity(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     alpha: Positive = 2.0,  # steepness for positive pairs
     beta: Positive = 40.0,  # steepness for negative pairs; the paper: 50
@@ -59,12 +61,11 @@ def multi_similarity(
     epsilon: NonNegative = 0.1,  # margin of the mining
     mining: bool = True,  # False: every pair counts
     copies: Literal["drop", "keep"] = "drop",  # positive pairs of similarity 1
-    divisor: Literal[
-        "batch", "active"
-    ] = "batch",  # mean over all anchors, or over those with a pair left
-    candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
-) -> jax.Array:
+    # Mean over all anchors, or over those with a pair left.
+    divisor: Literal["batch", "active"] = "batch",
+    candidates: WeightedCandidates = None,
+    weights: Array | None = None,
+) -> Array:
     """Multi-similarity loss of a batch -> scalar; 0 if no anchor has a pair."""
     x, others = pairwise.compared(embeddings, labels, candidates)
     return multi_similarity_loss(
@@ -83,9 +84,9 @@ def multi_similarity(
 
 
 def multi_similarity_loss(
-    similarity: jax.Array,
-    positive: jax.Array,
-    negative: jax.Array,
+    similarity: Array,
+    positive: Array,
+    negative: Array,
     *,
     alpha: float,
     beta: float,
@@ -94,10 +95,9 @@ def multi_similarity_loss(
     mining: bool,
     copies: Literal["drop", "keep"],
     divisor: Literal["batch", "active"],
-    weights: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """(loss, each anchor's loss [N], P, N) from cosines [N, M] and masks or weights of pairs [N,
-    M].
+    weights: Array | None = None,
+) -> tuple[Array, Array, Array, Array]:
+    """(loss, losses [N] of the anchors, P, N) from cosines and masks or weights of pairs, [N, M].
 
     P and N, bool [N, M], are the pairs that count; with mining, an anchor without pairs of one kind
     keeps none of the other. The loss of an anchor without pairs is 0.
@@ -131,16 +131,15 @@ def multi_similarity_loss(
 
 @loss
 def circle(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     margin: NonNegative = 0.4,  # m; 0.25 for face recognition
     gamma: Positive = 80.0,  # scale; 256 for face recognition
     candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
-) -> jax.Array:
-    """Circle loss: the mean over the anchors that have positives and negatives -> scalar; 0 if
-    there are none.
+    weights: Array | None = None,
+) -> Array:
+    """Circle loss: the mean over the anchors with positives and negatives -> scalar; 0 without any.
 
     The paper uses the defaults for fine-grained retrieval (CUB, Cars196, SOP).
     """
@@ -155,15 +154,14 @@ def circle(
 
 @loss
 def sup_con(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     temperature: Positive = 0.1,  # divides the cosines
-    candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
-) -> jax.Array:
-    """Supervised contrastive loss: the mean over the anchors that have positives -> scalar; 0 if
-    there are none."""
+    candidates: WeightedCandidates = None,
+    weights: Array | None = None,
+) -> Array:
+    """Supervised contrastive loss: the mean over anchors with positives -> scalar; 0 if none."""
     x, others = pairwise.compared(embeddings, labels, candidates)
     logits = pairwise.inner_products(x, others.embeddings) / temperature
     positive = others.positive
@@ -175,15 +173,14 @@ def sup_con(
 
 @loss
 def nt_xent(
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     *,
     temperature: Positive = 0.07,  # divides the cosines
-    candidates: Candidates | None = None,
-    weights: jax.Array | None = None,
-) -> jax.Array:
-    """NT-Xent for any number of positives (Sohn, 2016; Chen et al., ICML 2020): the mean over
-    positive pairs -> scalar.
+    candidates: WeightedCandidates = None,
+    weights: Array | None = None,
+) -> Array:
+    """NT-Xent (Sohn, 2016; Chen et al., ICML 2020), the mean over the positive pairs -> scalar.
 
     -log(exp(s_ap / t) / (exp(s_ap / t) + sum over negatives n of exp(s_an / t))), without the other
     positives of the anchor in the denominator; an anchor's weight counts for each of its pairs.

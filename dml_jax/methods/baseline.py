@@ -1,15 +1,13 @@
-"""A loss of the literature on any backbone, so that losses can be compared under one training
-recipe.
+"""A loss of the literature on any backbone, to compare losses under one training recipe.
 
 Global pooling and a linear layer give the embedding, as in Musgrave et al., "A metric learning
 reality check" (ECCV 2020), and Roth et al., "Revisiting training strategies" (ICML 2020).
-`method.loss` names a loss of `dml_jax.losses` or
-of another package: a classifier, a loss against proxies, or a loss on pairs; the section of the
-same name holds its options. It can also be a sum of several, "triplet+arcface", with weights w.
-Pair losses can also be computed against a memory of past batches (Wang et al., CVPR 2020):
+`method.loss` names a loss of `dml_jax.losses` or of another package: a classifier, a loss against
+proxies, or a loss on pairs; the section of the same name holds its options. It can also be a sum of
+several, "triplet+arcface", with weights w. Pair losses can also be computed against a memory of
+past batches (Wang et al., CVPR 2020):
 
-    L = sum over the losses of w loss(batch, batch) + sum over the pair losses of w loss(batch,
-    memory)
+    L = sum over losses of w loss(batch, batch) + sum over pair losses of w loss(batch, memory)
 
 R@1 on CUB, Cars196, SOP with ResNet-50: normalised softmax, 512-d, 61.3, 84.2, 78.2 (as quoted by
 Seidenschwarz et al., ICML 2021); margin, 512-d, 64.4, 82.2, 78.3 (Milbich et al., ECCV 2020);
@@ -27,6 +25,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.typing import Initializer
+from jax import Array
 from pydantic import AfterValidator
 
 from dml_jax import losses
@@ -52,7 +51,7 @@ from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching, TrainingSet
 from dml_jax.numerics import unit
 
-Loss = Callable[..., jax.Array]
+Loss = Callable[..., Array]
 # "loss" holds a classifier, proxies or boundaries; for most pair losses it is empty.
 GROUPS = ("backbone", "embedding", "loss")
 
@@ -71,8 +70,7 @@ PAIR_LOSSES = tuple(name for name, loss in LOSSES.items() if takes(loss, "candid
 
 
 def find(name: str, given: Any = None) -> Loss:
-    """A loss by its name in LOSSES, or by the import path of a function; `given` is the whole of
-    `method.loss`."""
+    """A loss by its name in LOSSES or its import path; `given` is all of `method.loss`."""
     if name in LOSSES:
         return LOSSES[name]
     module, _, attribute = name.rpartition(".")
@@ -99,23 +97,21 @@ REMEMBERED = Needs("method.memory", lambda c: c.method.memory)
 
 @section
 class Config:
-    """The options that all losses share; `config_type` adds the options of a loss, `make_config`
-    builds both."""
+    """The options that all losses share; `config_type` adds the options of a loss."""
 
     name: str = "baseline"
     # One of LOSSES, a sum such as "triplet+arcface", or the import path of a function; sections of
     # these names.
     loss: Annotated[str, Mark.CODE] = "normalized_softmax"
-    weights: tuple[NonNegative, ...] = ()  # of the losses; by default 1 each
-    # Of embeddings, in training (by losses that take a distance) and evaluation: "cosine" compares
-    # unit vectors, all others the embeddings as they are. An import path names a function of two
-    # blocks of rows.
+    weights: tuple[NonNegative, ...] = ()  # weights of the losses; by default 1 each
+    # How losses that take a distance, and evaluation, compare embeddings: "cosine" compares unit
+    # vectors, all others the embeddings unchanged. An import path names a function of two blocks of
+    # rows.
     distance: Annotated[str, AfterValidator(Named(("cosine", "euclidean")))] = "cosine"
     embedding_dim: NonNegativeInt = 512  # D; 0: the pooled features without a linear layer
-    pooling: Pooling = "avg"  # of the feature map
-    layer_norm: bool = (
-        False  # of the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++
-    )
+    pooling: Pooling = "avg"  # pooling of the feature map
+    # Normalises the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++.
+    layer_norm: bool = False
     # Number of embeddings of past batches that pair losses also compare with.
     memory: Annotated[NonNegativeInt, PAIRS] = 0
     # Steps before the memory is used; 1,000 in its paper.
@@ -144,36 +140,30 @@ def _with_losses(loss: str) -> type[Config]:
     """`Config` with the section of each loss of a sum."""
     kinds = {section_name(name): signature.options(find(name)) for name in loss.split("+")}
     defaults = {name: field(default_factory=kind) for name, kind in kinds.items()}
-    members = {
-        "__annotations__": {"loss": Annotated[str, Mark.CODE], **kinds},
-        "loss": loss,
-        **defaults,
-    }
+    kinds["loss"] = Annotated[str, Mark.CODE]
+    members = {"__annotations__": kinds, "loss": loss, **defaults}
     return section(type("Config", (Config,), members))
 
 
 def config_type(values: Mapping[str, Any]) -> type[Config]:
-    """`Config` with the section of each loss that `values` choose; ConfigError for an unknown loss,
-    or one twice."""
+    """`Config` with the section of each loss that `values` choose."""
     loss = values.get("loss", Config.loss)
     names = loss.split("+") if isinstance(loss, str) else [str(loss)]
     for name in names:
         find(name, loss)
     if len({section_name(name) for name in names}) < len(names):
-        raise ConfigError(
-            f"method.loss={loss!r}: names a loss twice; give it a weight instead (method.weights)"
-        )
+        remedy = "give it a weight instead (method.weights)"
+        raise ConfigError(f"method.loss={loss!r}: names a loss twice; {remedy}")
     return _with_losses(loss)
 
 
 def make_config(
     loss: str = "normalized_softmax", options: Mapping[str, Any] | None = None, **shared: Any
 ) -> Config:
-    """The configuration of a baseline, e.g. `make_config("triplet", {"mining": "hard"},
-    embedding_dim=64)`.
+    """A configuration, e.g. `make_config("triplet", {"mining": "hard"}, embedding_dim=64)`.
 
-    The options are of the loss, or of each loss of a sum by its name; `shared` are fields of
-    `Config`. The module of a loss of your own is imported.
+    The options belong to the loss, or to each loss of a sum by its name; `shared` are fields of
+    `Config`. The module of a user's loss is imported.
     """
     import_code({"method": {"name": "baseline", "loss": loss}})
     sections = (options or {}) if "+" in loss else {section_name(loss): options or {}}
@@ -192,57 +182,40 @@ class Criterion(nn.Module):
 
     def setup(self) -> None:
         """Learned parameters; in a sum, their names begin with the name of the loss."""
-        prefixes = {
-            loss: f"{section_name(loss)}_" if len(self.options) > 1 else "" for loss in self.options
-        }
-        self.learned = {
-            loss: {
-                name: self.param(
-                    prefixes[loss] + name, *initial(parameter, options, self.classes, self.dim)
-                )
-                for name, parameter in signature.learned(find(loss)).items()
-            }
-            for loss, options in self.options.items()
-        }
 
-    def __call__(self, embeddings: jax.Array) -> jax.Array | None:
-        """Embeddings [N, D] -> logits [N, C] without margins of the first classifier; None if there
-        is none."""
+        def create(loss: str, options: Any) -> dict[str, Array]:
+            prefix = f"{section_name(loss)}_" if len(self.options) > 1 else ""
+            return {
+                name: self.param(prefix + name, *initial(array, options, self.classes, self.dim))
+                for name, array in signature.learned(find(loss)).items()
+            }
+
+        self.learned = {loss: create(loss, options) for loss, options in self.options.items()}
+
+    def __call__(self, embeddings: Array) -> Array | None:
+        """Embeddings [N, D] -> logits [N, C] without margins of the first classifier, or None."""
         for loss, options in self.options.items():
             if logits := getattr(find(loss), "logits", None):
                 return logits(embeddings, **self.learned[loss], **vars(options))
         return None
 
     def values(
-        self,
-        embeddings: jax.Array,
-        labels: jax.Array,
-        key: jax.Array,
-        candidates: Candidates | None = None,
-    ) -> dict[str, jax.Array]:
-        """Each loss of a batch, by its name: scalars. With candidates, the pair losses only.
-
-        The key is for the mining.
-        """
+        self, embeddings: Array, labels: Array, key: Array, candidates: Candidates | None = None
+    ) -> dict[str, Array]:
+        """Each loss of a batch, by its name: scalars; with candidates, the pair losses only."""
         found = {}
         for i, (name, options) in enumerate(self.options.items()):
             loss, others = find(name), candidates
             if candidates is not None and not takes(loss, "candidates"):
                 continue
             if candidates is None and self.relation and takes(loss, "candidates"):
-                relations = dict(
-                    zip(("positive", "negative"), self.relation(labels, labels), strict=True)
-                )
+                positive, negative = self.relation(labels, labels)
+                relations = {"positive": positive, "negative": negative}
                 others = signature.related(embeddings, relations)
-            given = {
-                "candidates": others,
-                "key": jax.random.fold_in(key, i) if i else key,
-                "distance": self.distance,
-            }
+            mining_key = jax.random.fold_in(key, i) if i else key
+            given = {"candidates": others, "key": mining_key, "distance": self.distance}
             arguments = {**vars(options), **self.learned[name], **given}
-            taken = {
-                argument: value for argument, value in arguments.items() if takes(loss, argument)
-            }
+            taken = {word: value for word, value in arguments.items() if takes(loss, word)}
             found[name] = loss(embeddings, labels, **taken)
         return found
 
@@ -267,14 +240,14 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     data.check_classes(2, f"method.loss={config.loss!r}")
     embedding = heads.Embedding(config.embedding_dim, config.pooling, config.layer_norm)
     dim = config.embedding_dim or backbone.channels
-    compared: Any = (
-        function("method.distance", config.distance) if "." in config.distance else config.distance
-    )
+    compared: Any = config.distance
+    if "." in compared:
+        compared = function("method.distance", compared)
     distance = {"cosine": None, "euclidean": distances}.get(compared, compared)
     relation: Any = function("method.relation", config.relation) if config.relation else None
     criterion = Criterion(config.options, data.classes, dim, distance, relation)
 
-    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+    def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)
         params, model_state = heads.init(backbone, embedding, keys, batch)
         params["loss"], _ = functional.init(criterion, keys[2], functional.struct(1, dim))
@@ -286,37 +259,26 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     encode = heads.encoder(backbone, embedding)
     factors = dict(zip(config.losses, config.weights or (1.0,) * len(config.losses), strict=True))
 
-    def weighted(values: dict[str, jax.Array]) -> jax.Array:
-        return jnp.sum(
-            jnp.stack([jnp.asarray(factors[loss], x.dtype) * x for loss, x in values.items()])
-        )
+    def weighted(values: dict[str, Array]) -> Array:
+        terms = [jnp.asarray(factors[loss], x.dtype) * x for loss, x in values.items()]
+        return jnp.sum(jnp.stack(terms))
 
     def apply_criterion(params: PyTree, *arguments: Any, method: str) -> PyTree:
         return criterion.apply({"params": params["loss"]}, *arguments, method=method)
 
     def loss(
-        params: PyTree,
-        model_state: PyTree,
-        encoded: jax.Array,
-        batch: Batch,
-        step: jax.Array,
-        key: jax.Array,
-    ) -> tuple[jax.Array, Aux]:
+        params: PyTree, model_state: PyTree, encoded: Array, batch: Batch, step: Array, key: Array
+    ) -> tuple[Array, Aux]:
         key_batch, key_memory = jax.random.split(key)
         values = apply_criterion(params, encoded, batch.labels, key_batch, method="values")
-        terms = (
-            {f"loss_{section_name(loss)}": value for loss, value in values.items()}
-            if len(values) > 1
-            else {}
-        )
+        several = values if len(values) > 1 else {}
+        terms = {f"loss_{section_name(loss)}": value for loss, value in several.items()}
         total = weighted(values)
         if not config.memory:
             return total, Aux(model_state, terms)
         past = cross_batch_memory.candidates(model_state["memory"], batch.labels, relation)
-        term = weighted(
-            apply_criterion(params, encoded, batch.labels, key_memory, past, method="values")
-        )
-        term = jnp.where(model_state["seen"] >= config.memory_after, term, 0)
+        found = apply_criterion(params, encoded, batch.labels, key_memory, past, method="values")
+        term = jnp.where(model_state["seen"] >= config.memory_after, weighted(found), 0)
         rows = {"embeddings": jax.lax.stop_gradient(encoded), "labels": batch.labels}
         return total + term, Aux(model_state, {**terms, "memory": term}, rows)
 
@@ -324,10 +286,10 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         memory = cross_batch_memory.enqueue(model_state["memory"], rows)
         return {**model_state, "memory": memory, "seen": model_state["seen"] + 1}
 
-    def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
+    def teach(params: PyTree, model_state: PyTree, encoded: Array) -> Teaching:
         return Teaching(unit(encoded), apply_criterion(params, encoded, method="__call__"))
 
-    def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+    def embed(params: PyTree, model_state: PyTree, images: Array) -> Array:
         return encode(params, model_state, images[None], train=False)[0]
 
     hooks = Hooks(after=after if config.memory else None, teach=teach, history=("memory", "seen"))

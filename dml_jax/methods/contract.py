@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import numpy as np
+from jax import Array
 
 from dml_jax.backbones.contract import PyTree
 from dml_jax.errors import ConfigError
@@ -27,9 +28,8 @@ class TrainingSet(NamedTuple):
     def check_classes(self, needed: int, key: str) -> None:
         """Raises `ConfigError` if there are fewer training classes than the option `key` needs."""
         if self.classes < needed:
-            raise ConfigError(
-                f"{key}: needs {needed} training classes, the data has {self.classes}"
-            )
+            found = f"the data has {self.classes}"
+            raise ConfigError(f"{key}: needs {needed} training classes, {found}")
 
 
 class Teaching(NamedTuple):
@@ -41,8 +41,8 @@ class Teaching(NamedTuple):
         classifier.
     """
 
-    embeddings: jax.Array
-    logits: jax.Array | None = None
+    embeddings: Array
+    logits: Array | None = None
 
 
 class Batch(NamedTuple):
@@ -57,16 +57,15 @@ class Batch(NamedTuple):
         `teacher`.
     """
 
-    images: jax.Array
-    labels: jax.Array
-    index: jax.Array  # type: ignore[assignment]  # hides tuple.index
-    teacher: Callable[[jax.Array], Teaching] | None = None
+    images: Array
+    labels: Array
+    index: Array  # type: ignore[assignment]  # hides tuple.index
+    teacher: Callable[[Array], Teaching] | None = None
 
 
 def zeros(size: int, shape: tuple[int, int], views: int = 1) -> Batch:
-    """A batch of `size` black images of `shape` (H, W) in pixels, each in so many views, where only
-    shapes matter."""
-    images: Any = np.zeros((views, size, *shape, 3), np.uint8)  # of NumPy, which compiles nothing
+    """A batch of `size` black images of `shape` (H, W) for callers that only need its shapes."""
+    images: Any = np.zeros((views, size, *shape, 3), np.uint8)  # NumPy compiles nothing
     numbers: Any = np.zeros((size,), np.int32)
     return Batch(images, numbers, numbers)
 
@@ -81,29 +80,28 @@ class Aux(NamedTuple):
     """
 
     model_state: PyTree
-    metrics: dict[str, jax.Array]
+    metrics: dict[str, Array]
     carry: PyTree = None
 
 
 class Encode(Protocol):
-    """(params, model_state, images uint8 [V, B, H, W, 3]) -> (a pytree with one row per image,
-    model_state)."""
+    """(params, model_state, images uint8 [V, B, H, W, 3]) -> (pytree of rows, model_state)."""
 
     def __call__(
         self,
         params: PyTree,
         model_state: PyTree,
-        images: jax.Array,
+        images: Array,
         *,
         train: bool,
-        key: jax.Array | None = None,
+        key: Array | None = None,
     ) -> tuple[PyTree, PyTree]: ...
 
 
-Loss = Callable[[PyTree, PyTree, PyTree, Batch, jax.Array, jax.Array], tuple[jax.Array, Aux]]
-Embed = Callable[[PyTree, PyTree, jax.Array], jax.Array]
+Loss = Callable[[PyTree, PyTree, PyTree, Batch, Array, Array], tuple[Array, Aux]]
+Embed = Callable[[PyTree, PyTree, Array], Array]
 Teach = Callable[[PyTree, PyTree, PyTree], Teaching]
-Distance = Literal["cosine", "euclidean"] | Callable[[jax.Array, jax.Array], jax.Array]
+Distance = Literal["cosine", "euclidean"] | Callable[[Array, Array], Array]
 
 
 def no_classes(path: tuple[str, ...]) -> int | None:
@@ -115,7 +113,7 @@ class Refresh(NamedTuple):
     """A computation of a method on all training images, before the first step and every few epochs.
 
     Attributes:
-      epochs: between two refreshes, warm-up epochs included.
+      epochs: number of epochs between two refreshes, including warm-up epochs.
       features: (params, model_state, images uint8 [B, H, W, 3]) -> [B, K].
       update: (params, model_state, features float32 [N, K] of all training images, transformed as
         for evaluation, key) -> (params, model_state), on the host.
@@ -127,8 +125,7 @@ class Refresh(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """Optional parts of a method. Every function takes `params` first, and a hook that is not used
-    is None or empty.
+    """Optional parts of a method; an unused one is None or empty. Functions take `params` first.
 
     Attributes:
       after: (params, model_state, carry of the loss) -> model_state, once the parameters have been
@@ -136,7 +133,7 @@ class Hooks(NamedTuple):
       fill: (params, model_state, batches) -> model_state, before the first step.
       refine: (params, model_state, queries [Q, D], gallery [G, D] or None, groups=None) -> the
         queries refined at test time [Q, D']; without a gallery they refine one another. `groups`
-        (`evaluation.refinement_batches.Groups`) replace the method's own batches, and the gallery.
+        (`evaluation.refinement_batches.Groups`) replace the batches of the method, and the gallery.
       refresh: computation from all training images every few epochs.
       teach: (params, model_state, encoded) -> Teaching, what a student learns from this method's
         trained model; None where that is `embed` alone.
@@ -144,12 +141,11 @@ class Hooks(NamedTuple):
         name that tell whether the mechanism of the method is at work in a training batch; called on
         the host.
       views: images per sample.
-      whole_maps: whether `encode` needs whole feature maps; otherwise the mean and the maximum over
-        the map suffice.
-      parts: of the embedding [B, D] that are also analysed by themselves: name, first column,
+      whole_maps: whether `encode` needs whole feature maps, instead of their mean and maximum.
+      parts: parts of the embedding [B, D] that are also analysed separately: name, first column,
         column after the last.
-      history: names of the entries of `model_state` that past batches have left, such as a queue; a
-        run that starts from the weights of another does not take them over.
+      history: names of the entries of `model_state` left by past batches, such as a queue; a run
+        that starts from the weights of another does not take them over.
       class_axis: path of a parameter -> its axis of training classes, along which it is spread over
         the devices; None for parameters that are on every device.
       teacher: work directory of the run whose model `loss` finds in `batch.teacher`. `loss` raises
@@ -158,7 +154,7 @@ class Hooks(NamedTuple):
 
     after: Callable[[PyTree, PyTree, PyTree], PyTree] | None = None
     fill: Callable[..., PyTree] | None = None
-    refine: Callable[..., jax.Array] | None = None
+    refine: Callable[..., Array] | None = None
     refresh: Refresh | None = None
     teach: Teach | None = None
     diagnose: Callable[..., dict[str, float]] | None = None
@@ -184,14 +180,14 @@ class Method(NamedTuple):
       embed: (params, model_state, images uint8 [B, H, W, 3]) -> [B, D], normalised as in the paper.
       groups: names of the optimizer's parameter groups.
       group: path of a parameter, a tuple of dict keys -> name of its group, by default the first
-        key. Also of an entry of `model_state` that is not `history`: batch statistics belong to the
-        group of their layer.
-      distance: with which evaluation compares embeddings: a name, or a function of two blocks of
-        rows, [N, D] and [M, D] -> [N, M], as described in `evaluation.own_distances`.
+        key. Entries of `model_state` that are not `history` have a group, too: batch statistics
+        belong to the group of their layer.
+      distance: how evaluation compares embeddings: a name, or a function of two blocks of rows,
+        [N, D] and [M, D] -> [N, M], as described in `evaluation.user_distances`.
       hooks: optional parts of the method.
     """
 
-    init: Callable[[jax.Array, Batch], tuple[PyTree, PyTree]]
+    init: Callable[[Array, Batch], tuple[PyTree, PyTree]]
     encode: Encode
     loss: Loss
     embed: Embed
@@ -202,8 +198,7 @@ class Method(NamedTuple):
 
 
 def map_functions(wrap: Callable[[Any], Any], method: Method) -> Method:
-    """The method with `wrap` around each of its functions of parameters, except `init`, paths and
-    distances."""
+    """The method with `wrap` around each of its functions of (params, …)."""
     wrapped: Method = jax.tree.map(
         lambda leaf: wrap(leaf) if callable(leaf) else leaf, method, is_leaf=callable
     )
@@ -213,11 +208,10 @@ def map_functions(wrap: Callable[[Any], Any], method: Method) -> Method:
     )
 
 
-def teaching(method: Method) -> Callable[[PyTree, PyTree, jax.Array], Teaching]:
-    """(params, model_state, images uint8 [B, H, W, 3]) -> Teaching of a trained model: `teach`, or
-    its embedding."""
+def teaching(method: Method) -> Callable[[PyTree, PyTree, Array], Teaching]:
+    """(params, model_state, images uint8 [B, H, W, 3]) -> `Hooks.teach`, or the embedding."""
 
-    def outputs(params: PyTree, model_state: PyTree, images: jax.Array) -> Teaching:
+    def outputs(params: PyTree, model_state: PyTree, images: Array) -> Teaching:
         if method.hooks.teach is None:
             return Teaching(method.embed(params, model_state, images))
         encoded, _ = method.encode(params, model_state, images[None], train=False)

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 class Panel(NamedTuple):
     """The part of a figure that comparisons of models show."""
 
-    draw: Callable[
-        ["Axes"], None
-    ]  # draws it in axes, to which others may have been drawn if they are overlaid
-    # All models in one panel, or one panel each, with the same axes or their own.
+    draw: Callable[["Axes"], None]  # draws it in axes, over those of other models if overlaid
+    # All models in one panel, or one panel each, with the same axes or separate ones.
     layout: Literal["overlaid", "same axes", "own axes"]
 
 
@@ -63,12 +61,9 @@ class FigureInput(Protocol):
     """A run, as figures see it.
 
     Attributes:
-      config: of the run.
-      model: the analysed one.
       node: position, in the training batch, of the image that is shown.
       kept_steps: steps of the models kept during training.
-      training_batch: the images of one training batch by class, cropped as for evaluation: uint8
-        [1, B, H, W, 3].
+      training_batch: images of one training batch by class, cropped as for evaluation.
     """
 
     node: int
@@ -83,8 +78,7 @@ class FigureInput(Protocol):
     def training_batch(self) -> Batch: ...
 
     def models(self) -> Iterator[Trained]:
-        """Yields the untrained model, if it can be restored, those kept during training, and the
-        analysed one."""
+        """The untrained model, if it can be restored, the kept ones, and the analysed one."""
 
     def split(self, name: str) -> Split:
         """The split of this name; "batch" stands for the images of `training_batch`."""
@@ -98,9 +92,7 @@ class Figure(NamedTuple):
 
     title: str  # heading in the report
     findings: Callable[[FigureInput, str], list[Finding]]  # computes the numbers for a split
-    reason_not_to: Callable[
-        [FigureInput], str
-    ]  # why it does not apply to a run of any method; empty if it does
+    reason_not_to: Callable[[FigureInput], str]  # why it does not apply to a run; empty if it does
     by_split: bool = True  # False if it shows the training batch, or all splits
 
 

@@ -5,13 +5,13 @@ images. Training the refined probabilities to be correct makes images similar if
 share a class. A few images per class are anchors with given labels. With embeddings f_i,
 probabilities X [n, C] and similarities W [n, n]:
 
-    W_ij      = max(0, (f_i - mean f_i) . (f_j - mean f_j) / (|f_i - mean f_i| |f_j - mean f_j|))     Pearson
-    X(0)_i    = one-hot of y_i for an anchor, else softmax(logits_i / T)                              priors
-    Pi(t)     = W X(t)                                                                                support
-    X(t+1)_ic = X(t)_ic Pi(t)_ic / sum_k X(t)_ik Pi(t)_ik                                             replicator
+    g_i       = f_i - mean f_i,   W_ij = max(0, g_i . g_j / (|g_i| |g_j|))     Pearson
+    X(0)_i    = one-hot of y_i for an anchor, else softmax(logits_i / T)       priors
+    Pi(t)     = W X(t)                                                         support
+    X(t+1)_ic = X(t)_ic Pi(t)_ic / sum_k X(t)_ik Pi(t)_ik                      replicator
     L         = -mean_i log X(t_end)_{i, y_i} + mean_i CE(logits_i, y_i)
 
-The means in W are over the dimensions of one embedding. As in the authors' code
+The mean in g is over the dimensions of one embedding. As in the authors' code
 (dvl-tum/group_loss): W keeps its diagonal of ones; anchors, which the dynamics cannot change and
 whose loss is 0, count in the mean; the cross-entropy of the classifier is added, without T; the
 first images of each class in the batch are its anchors. Unlike that code, which adds 1e-12 to the
@@ -20,12 +20,13 @@ final probabilities, the dynamics are computed in the log domain.
 At test time only the embedding is used. The authors' embedding is BN-Inception's pooled features
 (`embedding_dim=0`). R@1 on CUB, Cars196, SOP: 65.5, 85.6, 75.1; NMI: 69.0, 72.7, 90.8 (1,024-d, as
 quoted by Seidenschwarz et al., ICML 2021).
-"""  # noqa: E501
+"""
 
 from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
@@ -54,9 +55,7 @@ class Config:
     """Options of the Group Loss; with the defaults of the authors' CUB run."""
 
     name: str = "group_loss"
-    embedding_dim: NonNegativeInt = (
-        0  # size of a linear layer on the pooled features; 0: no such layer
-    )
+    embedding_dim: NonNegativeInt = 0  # size of a linear layer on the pooled features; 0: none
     pooling: Pooling = "avg"  # pooling of the feature map
     # Images of each class with a given label; fewer than data.images_per_class.
     anchors: Annotated[NonNegativeInt, Doubt(_all_anchors)] = 2
@@ -68,24 +67,23 @@ class Config:
 FLOOR = 1e-30  # lower bound of the support, which is 0 if an embedding is constant
 
 
-def similarity(embeddings: jax.Array) -> jax.Array:
+def similarity(embeddings: Array) -> Array:
     """W [N, N]: Pearson correlations of embeddings [N, D], with negative values set to 0."""
     x = at_least_float32(embeddings)
     x = unit(x - x.mean(axis=1, keepdims=True))
     return jax.nn.relu(pairwise.inner_products(x, x))
 
 
-def anchor_mask(labels: jax.Array, count: int) -> jax.Array:
+def anchor_mask(labels: Array, count: int) -> Array:
     """Marks the first `count` images of each class: labels int [N] -> bool [N]."""
     rank = jnp.tril(pairwise.same_class(labels), -1).sum(axis=1)
     return rank < count
 
 
 def replicator_dynamics(
-    log_p: jax.Array, w: jax.Array, labels: jax.Array, anchors: jax.Array, iterations: int
-) -> jax.Array:
-    """log X(t_end) [N, C] from log X(0) [N, C], in the log domain so that probabilities near 0 keep
-    their gradient.
+    log_p: Array, w: Array, labels: Array, anchors: Array, iterations: int
+) -> Array:
+    """log X(t_end) [N, C] from log X(0) [N, C]; logarithms keep gradients of small values.
 
     `w` is W [N, N], not negative; `anchors` bool [N]. The labels of anchors replace their rows,
     which are undefined in the result; a row without support keeps its priors.
@@ -98,11 +96,8 @@ def replicator_dynamics(
     return log_p
 
 
-def group_loss(
-    logits: jax.Array, embeddings: jax.Array, labels: jax.Array, config: Config
-) -> jax.Array:
-    """-log X(t_end)_{i, y_i} of each image, float [N], from logits [N, C] and f [N, D]; 0 for an
-    anchor."""
+def group_loss(logits: Array, embeddings: Array, labels: Array, config: Config) -> Array:
+    """-log X(t_end)_{i, y_i} [N] from logits [N, C] and f [N, D]; 0 for an anchor."""
     anchors = anchor_mask(labels, config.anchors)
     log_p = jax.nn.log_softmax(at_least_float32(logits) / config.temperature, axis=1)
     log_p = replicator_dynamics(log_p, similarity(embeddings), labels, anchors, config.iterations)
@@ -115,7 +110,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     embedding = heads.Embedding(config.embedding_dim, config.pooling)
     classifier = Dense(data.classes)
 
-    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+    def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)
         params, model_state = heads.init(backbone, embedding, keys, batch)
         x = functional.struct(1, config.embedding_dim or backbone.channels)
@@ -125,13 +120,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     encode = heads.encoder(backbone, embedding)
 
     def loss(
-        params: PyTree,
-        model_state: PyTree,
-        encoded: jax.Array,
-        batch: Batch,
-        step: jax.Array,
-        key: jax.Array,
-    ) -> tuple[jax.Array, Aux]:
+        params: PyTree, model_state: PyTree, encoded: Array, batch: Batch, step: Array, key: Array
+    ) -> tuple[Array, Aux]:
         logits: PyTree = classifier.apply({"params": params["classifier"]}, encoded)
         group = group_loss(logits, encoded, batch.labels, config).mean()
         classification = cross_entropy(logits, batch.labels).mean()

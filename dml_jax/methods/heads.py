@@ -1,7 +1,7 @@
 """Building blocks of the methods' forward passes: backbone, pooling and an embedding layer."""
 
 import flax.linen as nn
-import jax
+from jax import Array
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
@@ -18,18 +18,15 @@ class Embedding(nn.Module):
     layer_norm: bool = False  # normalise the pooled features, without scale and bias
 
     @nn.compact
-    def __call__(self, features: jax.Array) -> jax.Array:
+    def __call__(self, features: Array) -> Array:
         """Feature map [B, h, w, K] -> [B, dim], or [B, K] without a linear layer."""
         x = global_pool(features, self.pooling)
         x = LayerNorm(affine=False)(x) if self.layer_norm else x
         return Dense(self.dim, name="embedding")(x) if self.dim else x
 
 
-def init(
-    backbone: Backbone, head: nn.Module, keys: jax.Array, batch: Batch
-) -> tuple[PyTree, PyTree]:
-    """(params, model_state) of a backbone and a head on its feature map, from the first two of the
-    keys."""
+def init(backbone: Backbone, head: nn.Module, keys: Array, batch: Batch) -> tuple[PyTree, PyTree]:
+    """(params, model_state) of a backbone and a head on its feature map, from two keys."""
     height, width = batch.images.shape[2:4]
     body, stats = backbone.init(keys[0], (height, width))
     head_params, _ = functional.init(head, keys[1], functional.struct(1, 1, 1, backbone.channels))
@@ -37,31 +34,23 @@ def init(
 
 
 def encoder(backbone: Backbone, head: nn.Module) -> Encode:
-    """`Method.encode` for a head on the feature map of the first view, [B, h, w, K] -> one row per
-    image."""
+    """`Method.encode` for a head on the feature map [B, h, w, K] of the first view."""
 
     def encode(
-        params: PyTree,
-        model_state: PyTree,
-        images: jax.Array,
-        *,
-        train: bool,
-        key: jax.Array | None = None,
+        params: PyTree, model_state: PyTree, images: Array, *, train: bool, key: Array | None = None
     ) -> tuple[PyTree, PyTree]:
         inputs = backbone.preprocess(images[0])
-        features, stats = backbone.apply(
-            params["backbone"], model_state["backbone"], inputs, train=train, key=key
-        )
+        body, stats = params["backbone"], model_state["backbone"]
+        features, stats = backbone.apply(body, stats, inputs, train=train, key=key)
         return head.apply({"params": params}, features), {**model_state, "backbone": stats}
 
     return encode
 
 
 def teach_by(classifier: nn.Module, name: str) -> Teach:
-    """`Hooks.teach` of a method with a classifier of the encoded embeddings, whose parameters have
-    this name."""
+    """`Hooks.teach` by a classifier of the encoded embeddings, with parameters `params[name]`."""
 
-    def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
+    def teach(params: PyTree, model_state: PyTree, encoded: Array) -> Teaching:
         logits: PyTree = classifier.apply({"params": params[name]}, encoded)
         return Teaching(unit(encoded), logits)
 
@@ -71,7 +60,7 @@ def teach_by(classifier: nn.Module, name: str) -> Teach:
 def unit_embed(encode: Encode) -> Embed:
     """`Method.embed` that normalises the result of `encode`."""
 
-    def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+    def embed(params: PyTree, model_state: PyTree, images: Array) -> Array:
         return unit(encode(params, model_state, images[None], train=False)[0])
 
     return embed

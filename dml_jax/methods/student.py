@@ -6,11 +6,13 @@ cross-entropy LS of MPN's auxiliary loss and with the outputs of the teacher (ma
 images. z are logits, f embeddings of unit length, h is the Huber loss with delta 1:
 
     L               = LS(z / T) + w times one of
-    distillation    -sum_c p*_c log p_c,          p = softmax(z / tau)      mean over samples; Hinton et al. (2015)
-    distillation_kl  sum_c p*_c log(p*_c / p_c)                             mean over samples and classes
-    imitation        h(f*_k - f_k)                                          mean over samples and dimensions
-    relational       |d*_ij - d_ij|                                         sum over all N^2 ordered pairs
-                     d_ij = D_ij / mean(D),  D_ij = sum_k h(f_ik - f_jk)    after Park et al. (CVPR 2019)
+    distillation    -sum_c p*_c log p_c,  p = softmax(z / tau)   mean over samples
+    distillation_kl  sum_c p*_c log(p*_c / p_c)                  mean over samples and classes
+    imitation        h(f*_k - f_k)                               mean over samples and dimensions
+    relational       |d*_ij - d_ij|                              sum over all N^2 ordered pairs
+                     d_ij = D_ij / mean(D),  D_ij = sum_k h(f_ik - f_jk)
+
+after Hinton et al. (2015) for the distillation and Park et al. (CVPR 2019) for the last.
 
 These equations follow the authors' code; the paper describes them in words and specifies neither
 which distillation it used nor whether the cross-entropy is kept. The authors store the teacher's
@@ -22,14 +24,14 @@ embeddings and logits; other methods only their test-time embeddings.
 Reported R@1 and NMI (Table 8), CUB and Cars196: distillation 65.7, 70.3 and 85.6, 71.6; imitation
 65.3, 70.1 and 85.6, 70.9; relational 64.9, 68.7 and 84.7, 70.5; for comparison, MPN's own backbone
 70.3, 74.0 and 88.1, 74.8.
-"""  # noqa: E501
+"""
 
 from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax
+from jax import Array, lax
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
@@ -65,9 +67,8 @@ class Config:
     name: str = "student"
     teacher: Annotated[str, Mark.PATH] = ""  # work directory of the teacher's run, on the same data
     kind: Kind = "distillation"  # what to learn from the teacher
-    weight: NonNegative = (
-        1.0  # w, weight of the teacher's term; 0.01 for "relational" in the authors' code
-    )
+    # w, weight of the teacher's term; 0.01 for "relational" in the authors' code.
+    weight: NonNegative = 1.0
     # tau, divides both logits of a distillation; 10 on the authors' other data sets.
     soft_temperature: Annotated[Positive, DISTILLED] = 1.0
     embedding_dim: PositiveInt = 512  # D
@@ -76,15 +77,11 @@ class Config:
     pooling: Pooling = "max"  # pooling of the feature map
 
     def __post_init__(self) -> None:
-        require(
-            self.teacher != "",
-            "teacher",
-            self.teacher,
-            "must be the work directory of a trained run",
-        )
+        rule = "must be the work directory of a trained run"
+        require(self.teacher != "", "teacher", self.teacher, rule)
 
 
-def relative_distances(embeddings: jax.Array) -> jax.Array:
+def relative_distances(embeddings: Array) -> Array:
     """d [N, N] between the rows of embeddings [N, D]; its mean is 1, or 0 if all rows are equal."""
     # Fused: [N, N, D] is never stored.
     distances = optax.losses.huber_loss(embeddings[:, None, :], embeddings[None, :, :]).sum(axis=-1)
@@ -96,27 +93,18 @@ def check_teacher(teaching: Teaching, classes: int, config: Config) -> None:
     problem = ""
     known = 0 if teaching.logits is None else teaching.logits.shape[1]
     if config.kind.startswith("distillation") and known != classes:
-        problem = (
-            f"has logits of {known} classes, but the data has {classes}; choose a teacher trained "
-            "on these classes, or "
-            "set method.kind to 'imitation' or 'relational'"
-        )
+        remedy = "choose one trained on these classes, or method.kind='imitation' or 'relational'"
+        problem = f"has logits of {known} classes, but the data has {classes}; {remedy}"
     dim = teaching.embeddings.shape[1]
     if config.kind == "imitation" and dim != config.embedding_dim:
-        problem = (
-            f"has embeddings of {dim} dimensions, which must equal "
-            f"method.embedding_dim={config.embedding_dim} for "
-            "method.kind='imitation'"
-        )
+        rule = f"must equal method.embedding_dim={config.embedding_dim}"
+        problem = f"has embeddings of {dim} dimensions, which {rule} for method.kind='imitation'"
     if problem:
         raise ConfigError(f"method.teacher={config.teacher!r}: {problem}")
 
 
-def teacher_loss(
-    embeddings: jax.Array, logits: jax.Array, teaching: Teaching, config: Config
-) -> jax.Array:
-    """The teacher's term of L before its weight, from f [B, D] of unit length and z [B, C] ->
-    scalar."""
+def teacher_loss(embeddings: Array, logits: Array, teaching: Teaching, config: Config) -> Array:
+    """The teacher's term of L before its weight, from unit f [B, D] and z [B, C] -> scalar."""
     f, f_teacher = at_least_float32(embeddings), at_least_float32(teaching.embeddings)
     match config.kind:
         case "imitation":
@@ -139,31 +127,24 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     embedding = heads.Embedding(config.embedding_dim, config.pooling)
     auxiliary = Dense(data.classes)
 
-    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+    def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)
         params, model_state = heads.init(backbone, embedding, keys, batch)
-        params["auxiliary"], _ = functional.init(
-            auxiliary, keys[2], functional.struct(1, config.embedding_dim)
-        )
+        x = functional.struct(1, config.embedding_dim)
+        params["auxiliary"], _ = functional.init(auxiliary, keys[2], x)
         return params, model_state
 
     encode = heads.encoder(backbone, embedding)
 
     def loss(
-        params: PyTree,
-        model_state: PyTree,
-        encoded: jax.Array,
-        batch: Batch,
-        step: jax.Array,
-        key: jax.Array,
-    ) -> tuple[jax.Array, Aux]:
+        params: PyTree, model_state: PyTree, encoded: Array, batch: Batch, step: Array, key: Array
+    ) -> tuple[Array, Aux]:
         assert batch.teacher is not None
         teaching = lax.stop_gradient(batch.teacher(batch.images[0]))
         check_teacher(teaching, data.classes, config)
         logits: PyTree = auxiliary.apply({"params": params["auxiliary"]}, encoded)
-        loss_labels = cross_entropy(
-            logits / config.temperature, batch.labels, smoothing=config.smoothing
-        ).mean()
+        scaled = logits / config.temperature
+        loss_labels = cross_entropy(scaled, batch.labels, smoothing=config.smoothing).mean()
         loss_teacher = teacher_loss(unit(encoded), logits, teaching, config)
         terms = {"loss_labels": loss_labels, "loss_teacher": loss_teacher}
         return loss_labels + config.weight * loss_teacher, Aux(model_state, terms)

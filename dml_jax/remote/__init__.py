@@ -1,0 +1,1 @@
+"""Downloads, and the client of the Hugging Face hub."""

@@ -15,7 +15,7 @@ CHUNK = 2**20  # bytes
 SECONDS = 60.0  # without an answer
 
 
-class Source(NamedTuple):
+class Download(NamedTuple):
     """A file to download."""
 
     url: str  # http or https address
@@ -28,19 +28,19 @@ class Source(NamedTuple):
         return PurePosixPath(urlsplit(self.url).path).name
 
 
-def fetch(source: Source, target: Path, elsewhere: str, progress: Callable[[int], None]) -> None:
+def fetch(wanted: Download, target: Path, elsewhere: str, progress: Callable[[int], None]) -> None:
     """Downloads a file to `target`; failures are DataErrors that end with `elsewhere`, another
     source."""
     try:
         with atomic_write(target) as draft:
             with (
                 draft.open("wb") as file,
-                urllib.request.urlopen(source.url, timeout=SECONDS) as reply,
+                urllib.request.urlopen(wanted.url, timeout=SECONDS) as reply,
             ):
                 length = reply.headers["Content-Length"]
-                total, done = source.size if length is None else int(length), 0
+                total, done = wanted.size if length is None else int(length), 0
                 kind = reply.headers.get_content_type()
-                if kind == "text/html" or source.size not in (None, total):
+                if kind == "text/html" or wanted.size not in (None, total):
                     raise ValueError(f"{kind} of {total} bytes: the file has moved or changed")
                 while chunk := reply.read(CHUNK):
                     file.write(chunk)
@@ -48,11 +48,11 @@ def fetch(source: Source, target: Path, elsewhere: str, progress: Callable[[int]
                     progress(done)
             if total is not None and done != total:
                 raise ValueError(f"ended after {done} of {total} bytes")
-            if not (digest := sha256_of(draft)).startswith(source.sha256):
-                raise ValueError(f"its SHA-256 is {digest} instead of {source.sha256}")
+            if not (digest := sha256_of(draft)).startswith(wanted.sha256):
+                raise ValueError(f"its SHA-256 is {digest} instead of {wanted.sha256}")
     except (OSError, HTTPException, ValueError) as problem:
         if isinstance(problem, OSError) and problem.errno in UNWRITABLE:
             raise
         raise DataError(
-            f"{source.url}: cannot be downloaded ({reason(problem)}); try again, or {elsewhere}"
+            f"{wanted.url}: cannot be downloaded ({reason(problem)}); try again, or {elsewhere}"
         ) from None

@@ -1,0 +1,1 @@
+"""The HTTP server, which batches requests, and the explorer of images."""

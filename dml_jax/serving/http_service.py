@@ -33,8 +33,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dml_jax.data import decode
+from dml_jax.data.files import stamp
 from dml_jax.data.pipeline import usable_cores
-from dml_jax.data.prepare.sources import stamp
 from dml_jax.errors import ConfigError, DataError, UserError, printable
 from dml_jax.evaluation import open_set
 from dml_jax.inference.index import UNKNOWN, Index

@@ -1,21 +1,24 @@
 """Training, to be read in this order:
 
     loop                the training loop, from top to bottom: batch, step, log, evaluate, save
-    step                one update as a pure function: encode, in chunks or at once, loss, gradient, optimizer
+    step                one update as a pure function: encode, loss, gradient, optimizer
     experiment          from a configuration to the parts of a run
-    model               the method of a configuration; a trained model, the result of a run
+    method_wrappers     the method of a configuration, and in which order what wraps it
+    model               a trained model, the result of a run
     embedding           from images to embeddings
     optimizers          one optimizer per parameter group, and the schedule they share
     checkpoint          checkpoints on disk, verified before they are read
 
-    other_models        before the first step: weights of another run, a teacher
-    frozen_features     before the first step: features of a frozen backbone, a head
-    class_tables        variants of a method: tables of classes over the devices
-    parameter_groups    variants of a method: groups of parameters, frozen or of low rank
-    evaluations         metrics of splits during training, and at its end beside controls
+    warm_start          the state before the first step: from the seed or from trained weights
+    teacher             the model of another run, to learn from
+    frozen_features     features of a frozen backbone, computed once
+    class_tables        wraps a method: tables of classes spread over the devices
+    parameter_groups    wraps a method: groups of parameters, frozen or of low rank
+    model_metrics       metrics of splits during training, and the final results
+    controls            baselines beside the final results
 
     distributed/        mesh, processes, signals
-    records/            the work directory: metrics, timing, kept models
+    records/            the work directory: metrics, timing, model files
 
 `dml_jax.run` calls `loop.train`.
-"""  # noqa: E501
+"""

@@ -36,19 +36,12 @@ from dml_jax.train.distributed import process_group
 from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState, inference_state
 
-# More than one: there is something to fall back on if one is corrupt, or if the best is newer than
-# the latest.
+# More than one, to fall back on if one is corrupt, or if the best is newer than the latest.
 KEPT = {"latest": 3, "best": 2}
 CORRUPT = "the checkpoint is corrupt"
-NEVER_STARTED = (
-    r"coroutine '(async_serialize_from_host|_read_array_index_and_device_put|Store\.)"  # of orbax
-)
-ON_DISK = (
-    "step",
-    "params",
-    "method",
-    "optimizer",
-)  # names of the fields of `TrainState` in a checkpoint
+# Coroutines of orbax.
+NEVER_STARTED = r"coroutine '(async_serialize_from_host|_read_array_index_and_device_put|Store\.)"
+ON_DISK = ("step", "params", "method", "optimizer")  # names of the fields of `TrainState`
 
 
 def _to_disk(state: TrainState) -> dict[str, Any]:
@@ -76,14 +69,14 @@ class Checkpoints:
         _ignore_abandoned_transfers()
         self.directory = buckets.origin(directory)
         self.run = workdir.identity(run)
-        self.kept = directory.absolute() / "kept"  # models for analyses, see `kept_models`
+        self.kept = directory.absolute() / "kept"  # models for analyses, see `model_files`
         self._template = template
         self._warn = warn
         self._writing = writing
         self._background = ThreadPoolExecutor(1)
         self._pending: Future[None] | None = None
         self._saved = ""  # kind of the last one
-        self._failed = False  # whether the one before could not be written
+        self._failed = False  # whether the last one could not be written
         # Threads that wait for directories would keep a process alive for 20 minutes after storage
         # has failed.
         options = ocp.AsyncOptions(create_directories_asynchronously=False)
@@ -95,17 +88,12 @@ class Checkpoints:
 
     def _remove_incomplete(self) -> None:
         """Removes the remains of a killed run."""
-        found = [
-            path
-            for path in self.directory.glob("*/*")
-            if path.parent.name in KEPT and path.name.isdigit()
-        ]
-        for path in set(found).difference(
-            *(workdir.complete_checkpoints(self.directory / kind) for kind in KEPT)
-        ):
-            epath.Path(path).rmtree()
-        for kind in KEPT:
-            epath.Path(self.directory / kind).mkdir(parents=True, exist_ok=True)
+        for directory in (self.directory / kind for kind in KEPT):
+            complete = workdir.complete_checkpoints(directory)
+            for path in set(directory.glob("*")).difference(complete):
+                if path.name.isdigit():
+                    epath.Path(path).rmtree()
+            epath.Path(directory).mkdir(parents=True, exist_ok=True)
 
     def save(
         self, kind: str, state: TrainState, notes: dict[str, Any], *, background: bool = False
@@ -116,43 +104,30 @@ class Checkpoints:
         may be donated.
         """
         self._wait_for_previous()
-        path, values, alone = (
-            self.directory / kind / str(int(state.step)),
-            _to_disk(state),
-            jax.process_count() == 1,
-        )
+        path, values = self.directory / kind / str(int(state.step)), _to_disk(state)
+        alone = jax.process_count() == 1
         if alone:  # then even the first request to the storage may take minutes
             values = jax.tree.map(np.array, values)
-        items = ocp.args.Composite(
-            state=ocp.args.StandardSave(values), notes=ocp.args.JsonSave(notes)
-        )
+        saved = ocp.args.StandardSave(values)
+        items = ocp.args.Composite(state=saved, notes=ocp.args.JsonSave(notes))
         if not alone:  # orbax copies the shares of all processes, which wait for each other
             self._begin(path, items)
-        self._saved, self._pending = (
-            kind,
-            self._background.submit(self._write, path, items if alone else None),
-        )
+        self._pending = self._background.submit(self._write, path, items if alone else None)
+        self._saved = kind
         if not background:
             self.wait()
 
     def _wait_for_previous(self) -> None:
-        """Waits for the previous checkpoint; once, storage may have failed to keep one that only
-        resuming needs."""
+        """Waits for the previous checkpoint; one of `latest` may once be lost to the storage."""
         try:
             self.wait()
         except Exception as error:
-            if (
-                exit_code_of(error) != os.EX_TEMPFAIL
-                or self._failed
-                or self._saved != "latest"
-                or self._warn is None
-            ):
+            lost = exit_code_of(error) == os.EX_TEMPFAIL and self._saved == "latest"
+            if not lost or self._failed or self._warn is None:
                 raise
             self._failed = True
-            self._warn(
-                f"{error}; the training goes on, and ends if the next checkpoint cannot be "
-                "written either"
-            )
+            fate = "the training goes on, and ends if the next checkpoint cannot be written either"
+            self._warn(f"{error}; {fate}")
 
     def _begin(self, path: Path, items: ocp.args.Composite) -> None:
         with buckets.reaching(str(path)), name_file(path):
@@ -162,8 +137,7 @@ class Checkpoints:
             self._checkpointer.save(path, items, force=True)
 
     def _write(self, path: Path, items: ocp.args.Composite | None) -> None:
-        """Writes a checkpoint, marks it as complete once the records up to it are there, and
-        deletes the oldest."""
+        """Writes a checkpoint; once the records are there, marks it as complete."""
         if items is not None:
             self._begin(path, items)
         with buckets.reaching(str(path)), name_file(path):
@@ -192,16 +166,13 @@ class Checkpoints:
     def restore(
         self, kind: str = "latest", step: int | None = None
     ) -> tuple[TrainState, dict[str, Any]] | None:
-        """(state, notes) of the checkpoint of a step, or of the newest intact one; None if there is
-        none."""
+        """(state, notes) of the checkpoint of a step, or of the newest intact one, if any."""
         self.wait()
         if step is not None:
             steps = self.steps(kind)
             if step not in steps:
-                known = ", ".join(map(str, steps)) or "none"
-                raise CheckpointError(
-                    f"--checkpoint={step}: not in {self.directory / kind}; available: {known}"
-                )
+                known, where = ", ".join(map(str, steps)) or "none", self.directory / kind
+                raise CheckpointError(f"--checkpoint={step}: not in {where}; available: {known}")
             path = self.directory / kind / str(step)
             stored = manifest.check(path, None, CheckpointError, CORRUPT)
             workdir.check_same_facts(path, stored.get("run", {}), self.run)
@@ -210,25 +181,19 @@ class Checkpoints:
         return None if newest < 0 else self._read(kind, newest)
 
     def _newest_intact(self, kind: str) -> int:
-        """The newest checkpoint that is not corrupt, or -1; corrupt ones are deleted with a
-        warning."""
+        """The newest checkpoint that is not corrupt, or -1; deletes corrupt ones with a warning."""
         steps = self.steps(kind)
         for candidate in reversed(steps):
             path = self.directory / kind / str(candidate)
             try:
                 run = manifest.check(path, None, CheckpointError, CORRUPT).get("run", {})
             except CheckpointError as error:
-                if isinstance(
-                    error.__cause__, OSError
-                ):  # such as missing permissions: the files may be intact
+                if isinstance(error.__cause__, OSError):  # e.g. permissions: it may be intact
                     raise
+                remedy = "load an earlier one with --checkpoint=STEP"
+                if candidate == steps[0]:
+                    remedy = "there is no earlier one, so delete it and start again"
                 if candidate == steps[0] or self._warn is None:
-                    alone = "there is no earlier one, so delete it and start again"
-                    remedy = (
-                        alone
-                        if candidate == steps[0]
-                        else "load an earlier one with --checkpoint=STEP"
-                    )
                     raise CheckpointError(f"{error}; {remedy}") from error
                 self._warn(f"{error}; falling back to the previous one")
                 if self._writing:
@@ -239,8 +204,7 @@ class Checkpoints:
         return -1
 
     def select(self, checkpoint: str, select: str) -> TrainState:
-        """The `inference_state` for a value of `--checkpoint`; `train.select` determines what is
-        "reported"."""
+        """The `inference_state` for a value of `--checkpoint` with this `train.select`."""
         if checkpoint == "reported":
             checkpoint = "latest" if select == "last" else "best"
         number = int(checkpoint) if checkpoint.isdecimal() else None
@@ -258,16 +222,16 @@ class Checkpoints:
         self.wait()
 
         def drop() -> None:
-            for newer in (number for number in self.steps(kind) if number > step):
-                _delete(self.directory / kind / str(newer))
+            for number in self.steps(kind):
+                if number > step:
+                    _delete(self.directory / kind / str(number))
 
         process_group.decided_by_first(drop)
 
     def _read(self, kind: str, step: int) -> tuple[TrainState, dict[str, Any]]:
         path = self.directory / kind / str(step)
-        items = ocp.args.Composite(
-            state=ocp.args.StandardRestore(_to_disk(self._template())), notes=ocp.args.JsonRestore()
-        )
+        state = ocp.args.StandardRestore(_to_disk(self._template()))
+        items = ocp.args.Composite(state=state, notes=ocp.args.JsonRestore())
         try:
             with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
                 restored = checkpointer.restore(path, args=items)
@@ -286,7 +250,7 @@ class Checkpoints:
 
 
 def _delete(path: Path) -> None:
-    """Deletes a checkpoint, which from the beginning is not a complete one any more."""
+    """Deletes a checkpoint, its manifest first, so that the rest is not taken for complete."""
     (path / manifest.NAME).unlink(missing_ok=True)
     epath.Path(path).rmtree()
 
@@ -303,22 +267,18 @@ def _ignore_abandoned_transfers() -> None:
     report = sys.unraisablehook
 
     def without_abandoned_transfers(unraisable: "sys.UnraisableHookArgs") -> None:
-        if str(unraisable.exc_value) != "Event loop is closed" and not _in_orbax(
-            unraisable.exc_traceback
-        ):
+        closed = str(unraisable.exc_value) == "Event loop is closed"
+        if not closed and not _in_orbax(unraisable.exc_traceback):
             report(unraisable)
 
     if getattr(report, "__name__", "") != without_abandoned_transfers.__name__:
         sys.unraisablehook = without_abandoned_transfers
 
 
-def _is_not_from_orbax(
-    record: logging.LogRecord,
-) -> bool:  # others' errors, such as those of `serve`, stay visible
+def _is_not_from_orbax(record: logging.LogRecord) -> bool:
     return not (record.exc_info and _in_orbax(record.exc_info[2]))
 
 
 def _in_orbax(trace: TracebackType | None) -> bool:
-    return any(
-        "orbax" in Path(frame.f_code.co_filename).parts for frame, _ in traceback.walk_tb(trace)
-    )
+    files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace))
+    return any("orbax" in Path(file).parts for file in files)

@@ -19,9 +19,9 @@ from dml_jax.backbones.contract import PyTree
 from dml_jax.methods.contract import Batch, Method, map_functions
 from dml_jax.train.distributed import device_mesh
 
-# Moving from padded to unpadded shares costs a transfer of up to MULTIPLE rows a step, so it is not
-# larger.
-MULTIPLE = 256  # of the rows; every number of devices must divide it
+# Tables are padded to multiples of this number of rows; the number of devices must divide it. Not
+# larger, because each step transfers up to this many rows between padded and unpadded shares.
+MULTIPLE = 256
 
 ClassAxis = Callable[[tuple[str, ...]], int | None]
 
@@ -31,9 +31,7 @@ def spread(build: Callable[[int], Method], classes: int, batch: Batch, mesh: Mes
     method = build(classes)
     class_axis = class_axes(method, build(classes + 1), batch).get
 
-    def own_rows(function: Any) -> Any:
-        """A function of unpadded parameters and other arguments as one of padded parameters."""
-
+    def on_padded(function: Any) -> Any:
         def call(params: PyTree, *arguments: Any, **options: Any) -> Any:
             return function(unpadded(params, class_axis, classes), *arguments, **options)
 
@@ -43,21 +41,14 @@ def spread(build: Callable[[int], Method], classes: int, batch: Batch, mesh: Mes
         params, model_state = method.init(key, batch)
         return padded(params, class_axis), model_state
 
-    def loss(
-        params: PyTree,
-        model_state: PyTree,
-        encoded: PyTree,
-        batch: Batch,
-        step: jax.Array,
-        key: jax.Array,
-    ) -> Any:
+    def loss(params: PyTree, state: PyTree, encoded: PyTree, batch: Batch, *more: Any) -> Any:
         # Each device compares its classes with all images. Left to itself, the compiler may gather
         # the tables instead.
         everywhere = device_mesh.replicated(mesh)
         encoded, labels = jax.lax.with_sharding_constraint((encoded, batch.labels), everywhere)
-        return method.loss(params, model_state, encoded, batch._replace(labels=labels), step, key)
+        return method.loss(params, state, encoded, batch._replace(labels=labels), *more)
 
-    spread_out = map_functions(own_rows, method._replace(loss=loss))
+    spread_out = map_functions(on_padded, method._replace(loss=loss))
     hooks = spread_out.hooks._replace(class_axis=class_axis)
     if hooks.refresh is not None:
         update = hooks.refresh.update
@@ -72,18 +63,19 @@ def spread(build: Callable[[int], Method], classes: int, batch: Batch, mesh: Mes
 
 def unpadded(params: PyTree, class_axis: ClassAxis, classes: int) -> PyTree:
     """The parameters with tables of `classes` rows."""
-    return _resized(
-        params, class_axis, lambda leaf, axis: jax.lax.slice_in_dim(leaf, 0, classes, axis=axis)
-    )
+
+    def cut(leaf: jax.Array, axis: int) -> jax.Array:
+        return jax.lax.slice_in_dim(leaf, 0, classes, axis=axis)
+
+    return _resized(params, class_axis, cut)
 
 
 def padded(params: PyTree, class_axis: ClassAxis) -> PyTree:
     """The parameters with tables of a multiple of MULTIPLE rows."""
 
     def pad(leaf: jax.Array, axis: int) -> jax.Array:
-        return jnp.pad(
-            leaf, [(0, -leaf.shape[i] % MULTIPLE if i == axis else 0) for i in range(leaf.ndim)]
-        )
+        added = [(0, -size % MULTIPLE if i == axis else 0) for i, size in enumerate(leaf.shape)]
+        return jnp.pad(leaf, added)
 
     return _resized(params, class_axis, pad)
 
@@ -99,16 +91,15 @@ def _resized(
 
 
 def class_axes(method: Method, larger: Method, batch: Batch) -> Mapping[tuple[str, ...], int]:
-    """The axis along which each parameter grows from a method to one with one more class, by
-    path."""
-    own, more = (
-        traverse_util.flatten_dict(jax.eval_shape(made.init, jax.random.key(0), batch)[0])
-        for made in (method, larger)
-    )
+    """The axis along which each parameter grows when a method has one more class, by path."""
+
+    def shapes(method: Method) -> dict[Any, Any]:
+        params, _ = jax.eval_shape(method.init, jax.random.key(0), batch)
+        return {path: leaf.shape for path, leaf in traverse_util.flatten_dict(params).items()}
+
+    before, after = shapes(method), shapes(larger)
     return {
-        path: next(
-            i for i, (a, b) in enumerate(zip(leaf.shape, more[path].shape, strict=True)) if a != b
-        )
-        for path, leaf in own.items()
-        if leaf.shape != more[path].shape
+        path: next(i for i, size in enumerate(shape) if size != after[path][i])
+        for path, shape in before.items()
+        if shape != after[path]
     }

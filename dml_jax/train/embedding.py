@@ -1,5 +1,4 @@
-"""From images to embeddings: of training's evaluations, exports and analyses, and of
-`dml_jax.load(...).embed`.
+"""From images to embeddings, for evaluations, exports, analyses and `dml_jax.load(...).embed`.
 
 All cores read images ahead while the devices compute. A row does not depend on the other images of
 its batch, but programs for different batch sizes or numbers of devices may round differently.
@@ -41,16 +40,12 @@ class Embedder(NamedTuple):
     """A compiled function of images, and how images are read for it."""
 
     on_one_device: Any  # (params, model_state, images uint8 [B, H, W, 3]) -> [B, ...]
-    on_all_devices: (
-        Any  # the same with images split over the devices, and the result on every device
-    )
+    on_all_devices: Any  # the same, images split over the devices, the result on every device
     mesh: Mesh
     data: Data  # the transform of the images
     shape: tuple[int, int]  # (H, W) in pixels
     batch_size: int  # the most images at once, on all devices together
-    # Whether 1, 2, 4, … images have programs of their own; otherwise every batch is padded to the
-    # full size.
-    few: bool
+    few: bool  # whether there are programs for 1, 2, 4, … images; else batches are padded
 
     def padded_size(self, count: int) -> int:
         """Number of rows of the program that embeds `count` images."""
@@ -75,9 +70,8 @@ class Embedder(NamedTuple):
         if devices == 1:
             return self.on_one_device(*variables, batch)
         if size < devices:
-            return self.on_one_device(
-                *jax.tree.map(lambda x: x.addressable_data(0), variables), batch
-            )
+            local = jax.tree.map(lambda x: x.addressable_data(0), variables)
+            return self.on_one_device(*local, batch)
         rows = device_mesh.row_sharded(self.mesh)
         return self.on_all_devices(*variables, jax.make_array_from_process_local_data(rows, batch))
 
@@ -88,21 +82,17 @@ class Embedder(NamedTuple):
     def embed_split(
         self, model: Variables, split: Split, on_progress: Callable[[int], None] = lambda done: None
     ) -> np.ndarray:
-        """Embeds the images of a split, float32 [N, ...]; each process reads its share of every
-        batch."""
+        """Embeds the images of a split: float32 [N, ...]."""
 
         def read(index: int) -> np.ndarray:
             return self.transformed(split.read(index, None), split.ids[index])
 
-        groups = [range(len(split.labels))]
-        (rows,) = self.stream(
-            model, read, groups, name=lambda index: split.ids[index], on_progress=on_progress
-        )
+        groups, name = [range(len(split.labels))], split.ids.__getitem__
+        (rows,) = self.stream(model, read, groups, name=name, on_progress=on_progress)
         return rows
 
     def transformed(self, image: np.ndarray, name: str) -> np.ndarray:
-        """An image as the network sees it, uint8 [H, W, 3]; raises DataError with its name if it
-        does not fit."""
+        """An image as the network sees it, uint8 [H, W, 3]; DataError if it does not fit."""
         return transforms.for_network(self.data, self.shape, image, name)
 
     def stream(
@@ -115,10 +105,12 @@ class Embedder(NamedTuple):
         on_bad: Callable[[DataError], object] | None = None,
         on_progress: Callable[[int], None] = lambda done: None,
     ) -> Iterator[np.ndarray]:
-        """Embeds groups of images, see `read_ahead.stream`; each process reads its share of every
-        batch."""
+        """Embeds groups of images, see `read_ahead.stream`.
 
-        def own(items: Sequence[T]) -> Sequence[T]:
+        Each process reads its share of every batch.
+        """
+
+        def local(items: Sequence[T]) -> Sequence[T]:
             share = self.padded_size(len(items)) // jax.process_count()
             return items[jax.process_index() * share :][:share]
 
@@ -129,7 +121,7 @@ class Embedder(NamedTuple):
             groups,
             blank,
             self.batch_size,
-            own,
+            local,
             name=name,
             on_bad=on_bad,
             on_progress=on_progress,
@@ -147,8 +139,7 @@ def compiled(
 
 
 def averaged(embed: Embed, *, flip: bool, scales: tuple[float, ...]) -> Embed:
-    """The mean, of unit length, of the unit embeddings of each image at several scales, with `flip`
-    also mirrored."""
+    """The unit mean of the unit embeddings of an image at several scales, and mirrored (`flip`)."""
     if not flip and scales == (1.0,):
         return embed
 

@@ -1,5 +1,4 @@
-"""From a configuration to the parts of a run: data, batches, method, optimizer, state, compiled
-step.
+"""From a configuration to the parts of a run: data, batches, method, optimizer, compiled step.
 
 Everything is validated here, early, and all processes must have built the same.
 """
@@ -28,11 +27,11 @@ from dml_jax.methods.contract import Batch, Embed, Method, TrainingSet, no_class
 from dml_jax.train import class_tables, embedding, optimizers, step
 from dml_jax.train.distributed import device_mesh, process_group
 from dml_jax.train.embedding import Embedder
-from dml_jax.train.model import TrainedModel, build_method, read_as
+from dml_jax.train.method_wrappers import build_method
+from dml_jax.train.model import TrainedModel, read_as
 from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState
 
-UNOPTIMIZED = {"xla_backend_optimization_level": 0}  # of a program that runs once
 PER_PROCESS = ("data.path", "data.threads")  # may differ between processes
 
 
@@ -40,8 +39,7 @@ class Experiment(NamedTuple):
     """The parts of a run."""
 
     config: Config
-    # "train", "test", and "validation" where classes are held out or the data set has such a split.
-    splits: dict[str, Split]
+    splits: dict[str, Split]  # "train", "test", perhaps "validation" and "gallery"
     sampler: Sampler  # step -> indices into the training split
     method: Method
     augment: step.Augment  # (images, key) -> images, on the device, in training
@@ -50,21 +48,16 @@ class Experiment(NamedTuple):
     steps: int  # length of the run, warm-up included
     mesh: Mesh
     shape: tuple[int, int]  # (height, width) in pixels of the images that are embedded
-    # The functions of `evaluation.readings` like `Method.embed`, by name; empty if there are none.
-    readings: Mapping[str, Embed] = MappingProxyType({})
+    readings: Mapping[str, Embed] = MappingProxyType({})  # by name in `evaluation.readings`
     # The model that `method.loss` learns from, images uint8 [B, H, W, 3] -> Teaching: a pytree
-    # whose leaves, its variables, are on every device; set by `other_models.with_teacher`, because
+    # whose leaves, its variables, are on every device; set by `teacher.with_teacher`, because
     # only training needs it.
     teach: jax.tree_util.Partial | None = None
-    # Of that model, for `config.json`: "hash" of its configuration, "step", "sha256" of its
-    # variables.
+    # What `config.json` says about it: hash of its configuration, step, SHA-256 of its variables.
     teacher: Mapping[str, Any] = MappingProxyType({})
-    # float32 [N, views, 1, 2, K] of the training images, if training draws them instead of images;
-    # set by `frozen_features.with_features`.
+    # float32 [N, views, 1, 2, K], drawn instead of training images; see `frozen_features`.
     features: np.ndarray | None = None
-    # Work directory or directory of converted weights that the training starts from; empty for
-    # `method.init`.
-    start: str = ""
+    start: str = ""  # directory of a run or of converted weights to start from
 
     @property
     def key(self) -> jax.Array:
@@ -77,8 +70,7 @@ class Experiment(NamedTuple):
         return splitting.digest(self.splits)
 
     def batches(self, start: int, stop: int) -> pipeline.BatchReader[Any]:
-        """Reader of this host's rows of the training batches `start` to `stop` - 1, see
-        `pipeline.training`."""
+        """Reads this host's rows of the training batches `start` to `stop` - 1."""
         return pipeline.training(
             self.splits["train"],
             self.sampler,
@@ -104,31 +96,6 @@ class Experiment(NamedTuple):
         """Shapes, dtypes and shardings of the state."""
         return step.state_shapes(self.config, self.method, self.optimizer, self.shape, self.mesh)
 
-    def initial_state(self) -> TrainState:
-        """The state before the first step, a pure function of the seed.
-
-        Each device computes what it holds: a table of classes that is spread over the devices may
-        not fit into one.
-        """
-        batch = self.example_batch()
-        layout = jax.tree.map(lambda leaf: leaf.sharding, self.template())
-        key = device_mesh.place(self.mesh, jax.random.fold_in(self.key, 2**31 - 1))
-        compiled = partial(jax.jit, out_shardings=layout, compiler_options=UNOPTIMIZED)
-        if self.config.backbone.pretrained == "none":
-            return compiled(step.initial, static_argnums=(0, 1))(
-                self.method, self.optimizer, key, batch
-            )
-        # Weights that are read while the program is traced would be constants in it; as arguments
-        # they cost nothing.
-        initial = partial(step.initial, self.method, self.optimizer)
-        program, shapes = jax.make_jaxpr(initial, return_shape=True)(key, batch)
-
-        def run(weights: list[Any], key: jax.Array, batch: Batch) -> TrainState:
-            leaves = jax.core.eval_jaxpr(program.jaxpr, weights, *jax.tree.leaves((key, batch)))
-            return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
-
-        return compiled(run)(program.consts, key, batch)
-
     def filled(self, state: TrainState) -> TrainState:
         """The state after `Hooks.fill`."""
         fill = self.method.hooks.fill
@@ -139,8 +106,7 @@ class Experiment(NamedTuple):
             return state._replace(model_state=fill(state.params, state.model_state, batches))
 
     def jitted_step(self) -> Any:
-        """(state, batch, key) -> (state, metrics), see `step.build`, with the state donated and
-        laid out as before."""
+        """`step.build`, compiled with the state donated and laid out as before."""
         everywhere: Any = device_mesh.replicated(self.mesh)
         if self.method.hooks.class_axis is no_classes:
             layout: Any = TrainState(*(everywhere for _ in TrainState._fields))
@@ -148,9 +114,7 @@ class Experiment(NamedTuple):
             layout = jax.tree.map(lambda leaf: leaf.sharding, self.template())
         built = step.build(self.method, self.optimizer, self.augment)
 
-        def update(
-            state: TrainState, batch: Batch, key: jax.Array
-        ) -> tuple[TrainState, dict[str, jax.Array]]:
+        def update(state: TrainState, batch: Batch, key: jax.Array) -> Any:
             with batches_over(self.mesh):
                 return built(state, batch, key)
 
@@ -167,29 +131,20 @@ class Experiment(NamedTuple):
         """The trained model of an `inference_state`, with one of `evaluation.readings`."""
         method = self.method._replace(embed=self.readings.get(reading, self.method.embed))
         classes = [str(name) for name in self.splits["train"].classes]
-        return TrainedModel(
-            self.config,
-            method,
-            state.params,
-            state.model_state,
-            int(state.step),
-            self.shape,
-            classes,
-        )
+        variables, at = (state.params, state.model_state), int(state.step)
+        return TrainedModel(self.config, method, *variables, at, self.shape, classes)
 
     def provenance(self) -> dict[str, Any]:
         """The contents of `config.json`."""
-        split = self.splits["train"]
-        return workdir.provenance(
-            self.config, self.data_hash, split.classes, len(split.labels), self.shape
-        )
+        split, shape = self.splits["train"], self.shape
+        images = len(split.labels)
+        return workdir.provenance(self.config, self.data_hash, split.classes, images, shape)
 
 
 def build(
     config: Config, splits: dict[str, Split] | None = None, mesh: Mesh | None = None
 ) -> Experiment:
-    """Loads the data set, unless its splits are given, and assembles the run; nothing is trained or
-    written."""
+    """Loads the data set, unless its splits are given, and assembles the run."""
     data, train = config.data, config.train
     splits = formats.load(data) if splits is None else splits
     mesh = mesh or device_mesh.make()
@@ -201,8 +156,7 @@ def build(
         splits["train"], splits["validation"] = hold_out(splits["train"], data.validation_share)
     elif train.select == "validation" and "validation" not in splits:
         raise ConfigError(
-            "train.select='validation': needs a validation set; set data.validation_share, e.g. "
-            "to 0.2"
+            "train.select='validation': needs a validation set; set data.validation_share=0.2"
         )
     for name, split in splits.items():
         if len(np.unique(split.labels)) < 2:
@@ -225,41 +179,35 @@ def build(
     schedule = optimizers.rate_factor(train, start=warmup, stop=steps, milestones=milestones)
     schedule = optimizers.scaled(schedule, train, data.batch_size)
     images = training_set(splits["train"])
-    method = step.chunked(build_method(config, images, mesh), train.chunks)
+    method = build_method(config, images, mesh)
     _check_refinement(config, method, splits)
     layer = getattr(config.backbone, "layer", optimizers.no_layer)
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup, layer=layer)
     image = transforms.evaluation(data)(splits["train"].read(0, np.random.default_rng(0)))
-    height, width = image.shape[:2]
+    readings = {
+        name: build_method(read_as(config, name), images, mesh).embed
+        for name in config.evaluation.readings
+    }
     experiment = Experiment(
-        config,
-        splits,
-        sampler,
-        method,
-        partial(augment.apply, data=data),
-        optimizer,
-        schedule,
-        steps,
-        mesh,
-        (height, width),
-        {
-            name: build_method(read_as(config, name), images, mesh).embed
-            for name in config.evaluation.readings
-        },
+        config=config,
+        splits=splits,
+        sampler=sampler,
+        method=method,
+        augment=partial(augment.apply, data=data),
+        optimizer=optimizer,
+        schedule=schedule,
+        steps=steps,
+        mesh=mesh,
+        shape=image.shape[:2],
+        readings=readings,
         start=config.init_from,
     )
     if jax.process_count() > 1:
-        options = {
-            key: value
-            for key, value in configs.flatten(asdict(config)).items()
-            if key not in PER_PROCESS
-        }
-        libraries = {f"version of {name}": number for name, number in workdir.versions().items()}
-        digests = {
-            "data (SHA-256)": experiment.data_hash,
-            "code (SHA-256)": workdir.source_digest(),
-        }
-        process_group.check_same(options | libraries | digests)
+        facts = configs.flatten(asdict(config))
+        facts |= {f"version of {name}": number for name, number in workdir.versions().items()}
+        facts |= {"data (SHA-256)": experiment.data_hash, "code (SHA-256)": workdir.source_digest()}
+        same = {name: fact for name, fact in facts.items() if name not in PER_PROCESS}
+        process_group.check_same(same)
     return experiment
 
 
@@ -274,25 +222,17 @@ def _check_batch_size(config: Config, devices: int) -> None:
         chunks = f" times train.chunks={parts}" if parts > 1 else ""
         raise ConfigError(
             f"data.batch_size={size}: must be a multiple of the {devices} devices{chunks}; the "
-            "nearest that "
-            "fits "
-            "is "
-            f"{near}"
+            f"nearest that fits is {near}"
         )
     if config.train.shard_classes and class_tables.MULTIPLE % devices:
         raise ConfigError(
             f"train.shard_classes=true: the number of devices (={devices}) must divide "
-            f"{class_tables.MULTIPLE}; "
-            "set "
-            "it "
-            "to false, or use fewer devices"
+            f"{class_tables.MULTIPLE}; set it to false, or use fewer devices"
         )
     if parts > 1 and getattr(config.backbone, "freeze_bn", None) is False:
         raise ConfigError(
             f"train.chunks={parts}: batch norm would compute its statistics of each chunk instead "
-            "of the whole "
-            "batch; "
-            "set backbone.freeze_bn=true, or train.chunks=1"
+            "of the whole batch; set backbone.freeze_bn=true, or train.chunks=1"
         )
 
 
@@ -301,8 +241,8 @@ def _check_refinement(config: Config, method: Method, splits: dict[str, Split]) 
     batches = [kind for kind in options.refine if "." not in kind]
     if batches and method.hooks.refine is None:
         raise ConfigError(
-            f"evaluation.refine={','.join(batches)}: method {config.method.name} has no test-time "
-            "refinement"
+            f"evaluation.refine={','.join(batches)}: method {config.method.name} has no "
+            "test-time refinement"
         )
     images = sum(len(split.labels) for split in splitting.with_gallery(splits).values())
     refinement_batches.check_options(

@@ -30,7 +30,7 @@ from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Embed, PyTree
 from dml_jax.train import experiment as experiments
-from dml_jax.train import loop, other_models
+from dml_jax.train import loop, warm_start
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.embedding import Embedder, Variables
@@ -40,21 +40,18 @@ from dml_jax.train.step import TrainState, fingerprint
 DIRECTORY = "features"  # in the work directory
 HEAD = "head"  # in the work directory: the run that trains the head
 # Options of the data that determine features.
-CROPS = (
-    *("crop", "image_size", "resize", "interpolation", "resize_first", "decode_scaled"),
-    *("crop_scale", "crop_ratio", "flip"),
-)
-TOLERANCE = 1e-3  # of an embedding of unit length, between a feature map and its two cells
+CROPS = "crop image_size resize interpolation resize_first decode_scaled crop_scale crop_ratio flip"
+TOLERANCE = 1e-3  # between the unit embeddings of a feature map and of its two cells
 
 
 def with_features(
     experiment: Experiment, directory: Path, console: Console, stop: Stop
 ) -> Experiment:
-    """The experiment with its features, if it trains on features; kept in `directory`."""
+    """The experiment with its features, kept in `directory`, if it trains on features."""
     config = experiment.config
     if not config.train.feature_views:
         return experiment
-    state = other_models.initial_state(experiment, console)
+    state = warm_start.initial_state(experiment, console)
     check(experiment, state)
     embedder, split = experiment.embedder(_features(config)), experiment.splits["train"]
     name, count = digest(experiment, state.model_state["backbone"]), config.train.feature_views
@@ -80,12 +77,10 @@ def views(
 ) -> np.ndarray:
     """The outputs [N, count, ...] for all images as in evaluation and as random crops.
 
-    Those of view i are kept in the file `<stem>-<i>.npy`, and read from it by a process that is
-    alone.
+    Those of view i are kept in the file `<stem>-<i>.npy`; a single process reads them from there.
     """
-    uncropped = embedder._replace(
-        data=replace(embedder.data, crop="none", image_size=0, resize=0, training_size=0)
-    )
+    whole = replace(embedder.data, crop="none", image_size=0, resize=0, training_size=0)
+    uncropped = embedder._replace(data=whole)
     found = []
     for view in range(count):
         file, before = stem.with_name(f"{stem.name}-{view}.npy"), view * len(split.labels)
@@ -108,57 +103,51 @@ def _features(config: Config) -> Embed:
     backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
 
     def compute(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
-        variables = model_state["backbone"]
-        return pooled_cells(
-            backbone.apply(variables, variables, backbone.preprocess(images), train=False)[0]
-        )
+        variables, inputs = model_state["backbone"], backbone.preprocess(images)
+        return pooled_cells(backbone.apply(variables, variables, inputs, train=False)[0])
 
     return compute
 
 
 def crops(split: Split, data: Data, seed: int, view: int) -> Split:
-    """Random crops of a split, the same ones whenever they are read, as large as the images of the
-    evaluation."""
+    """Random crops of a split, as large as the images of the evaluation, and always the same."""
     crop = transforms.training(replace(data, training_size=0))
 
     def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
-        own = np.random.default_rng((seed, index, view))
-        image = crop(split.read(index, own), own)
-        return image[:, ::-1] if own.random() < data.flip else image
+        fixed = np.random.default_rng((seed, index, view))
+        image = crop(split.read(index, fixed), fixed)
+        return image[:, ::-1] if fixed.random() < data.flip else image
 
     return split._replace(read=read)
 
 
 def check(experiment: Experiment, state: TrainState) -> None:
     """Raises ConfigError unless the method's embeddings of features equal those of their images."""
-    embed, compute = experiment.method.embed, _features(experiment.config)
+    config, embed = experiment.config, experiment.method.embed
+    compute = _features(config)
 
     def both(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
-        features = compute(params, model_state, images)
-        return jnp.stack(
-            [embed(params, model_state, inputs) for inputs in (images, features)], axis=1
-        )
+        inputs = images, compute(params, model_state, images)
+        return jnp.stack([embed(params, model_state, given) for given in inputs], axis=1)
 
     pixels = np.random.default_rng(0).integers(0, 256, (1, *experiment.shape, 3), np.uint8)
     of_image, of_features = np.asarray(experiment.embedder(both).start(state, pixels))[0]
     if not np.allclose(of_image, of_features, atol=TOLERANCE):
         raise ConfigError(
-            f"train.feature_views={experiment.config.train.feature_views}: method "
-            f"{experiment.config.method.name} "
-            "needs whole feature maps, not pooled features; set it to 0, or choose another method"
+            f"train.feature_views={config.train.feature_views}: method {config.method.name} needs "
+            "whole feature maps, not pooled features; set it to 0, or choose another method"
         )
 
 
 def digest(experiment: Experiment, backbone: PyTree) -> str:
-    """Digest of everything that determines features, for the names of their files; `backbone` are
-    its variables."""
+    """Digest of everything that determines features; `backbone` are its variables."""
     config = experiment.config
     facts = {
         "data": experiment.data_hash,
         "backbone": fingerprint(backbone),
         "pixels": asdict(config.backbone.pixels),
         "dtype": getattr(config.backbone, "dtype", None),
-        "crops": {key: getattr(config.data, key) for key in CROPS},
+        "crops": {key: getattr(config.data, key) for key in CROPS.split()},
         "seed": config.seed,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
@@ -172,8 +161,7 @@ def head_config(config: Config) -> Config:
 
 
 def with_head(experiment: Experiment, directory: Path, console: Console, stop: Stop) -> Experiment:
-    """Trains everything but the backbone in `<workdir>/head`; returns the experiment that starts
-    from there."""
+    """Trains all but the backbone in `<workdir>/head`; returns the experiment starting there."""
     head = directory / HEAD
     console.print(f"training all but the backbone first, on frozen features: {head}")
     first = experiments.build(head_config(experiment.config))

@@ -19,7 +19,7 @@ from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import with_gallery
 from dml_jax.errors import DivergedError, counted
 from dml_jax.methods.contract import Refresh
-from dml_jax.train import model_metrics, other_models
+from dml_jax.train import model_metrics, warm_start
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import device_mesh, process_group
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
@@ -45,11 +45,8 @@ class Progress(NamedTuple):
 
     devices: int  # on all machines
     processes: int
-
     best: float = -1.0  # Recall@1 of the best model so far; negative before the first evaluation
-    pending: dict[str, Any] | None = (
-        None  # the line of metrics of this step if its evaluation was interrupted
-    )
+    pending: dict[str, Any] | None = None  # line of metrics whose evaluation was interrupted
 
 
 def train(
@@ -74,9 +71,8 @@ def train(
     stored = Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=facts)
     with closing(stored) as checkpoints:
         out = Records(checkpoints, metrics, speed, console)
-        return make_steps(
-            experiment, out, stop, directory / "profile" / workdir.process_name(), traced
-        )
+        profile = directory / "profile" / workdir.process_name()
+        return make_steps(experiment, out, stop, profile, traced)
 
 
 def make_steps(
@@ -87,21 +83,16 @@ def make_steps(
     state, progress = resume_or_start(experiment, out)
     start = int(state.step)
     tested = model_metrics.compiled(experiment, state)
-    if progress.pending:
-        progress = evaluate_and_record(
-            experiment, out, tested, state, progress.pending, progress, stop
-        )
+    if line := progress.pending:
+        progress = evaluate_and_record(experiment, out, tested, state, line, progress, stop)
     if start == total:
         return state
     update = experiment.jitted_step()
     rate_factor = jax.jit(experiment.schedule)
     key = device_mesh.place(experiment.mesh, experiment.key)
     batches = experiment.batches(start, total)
-    reloads = {
-        experiment.sampler.first_step(config.warmup_epochs + epoch)
-        for epoch in config.reload_best_epochs
-    }
-    refresh = method.hooks.refresh
+    first_step, refresh = experiment.sampler.first_step, method.hooks.refresh
+    reloads = {first_step(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
     refreshes = refresh_steps(refresh, experiment.sampler, total)
     features = experiment.embedder(refresh.features) if refresh else None
     if stop.agreed():
@@ -123,14 +114,11 @@ def make_steps(
                 check_state(state)
                 state = refresh_state(experiment, out, features, state, progress, stop)
                 clock.restart(done - 1)
-            logging = logging_due(experiment, done)
-            evaluating = evaluation_due(experiment, done)
+            logging, evaluating = logging_due(experiment, done), evaluation_due(experiment, done)
             batch = experiment.device_batch(*next(batches))
             state, metrics = update(state, batch, key)
             stepped(done)
-            check_finite(
-                previous, done - 1
-            )  # one step behind, so that the devices never wait for the host
+            check_finite(previous, done - 1)  # one step behind, so that devices never wait
             previous = metrics
             if done == traced[1]:
                 jax.block_until_ready(metrics)
@@ -152,17 +140,13 @@ def make_steps(
                 check_state(state)
             if keeping:
                 model_files.write(out.checkpoints.kept, inference_state(state), out.checkpoints.run)
-            line: dict[str, Any] = {
-                "step": done,
-                **values,
-                "learning_rate_factor": float(rate_factor(done - 1)),
-            }
+            rate = float(rate_factor(done - 1))
+            line = {"step": done, **values, "learning_rate_factor": rate}
             if logging:
                 speed = clock.read(done)
                 out.timing.write(speed)
-                out.console.update_progress(
-                    done, f"loss {values['loss']:.4f}  {logs.describe(speed)}"
-                )
+                shown = f"loss {values['loss']:.4f}  {logs.describe(speed)}"
+                out.console.update_progress(done, shown)
             if evaluating:
                 best_before = progress.best
                 progress = evaluate_and_record(experiment, out, tested, state, line, progress, stop)
@@ -186,15 +170,13 @@ def save_unless_held(out: Records, state: TrainState, progress: Progress) -> Non
 
 
 def save(out: Records, state: TrainState, progress: Progress, *, background: bool = False) -> None:
-    """Saves a checkpoint from which the run can be resumed, with the digests of the metrics that
-    belong to it."""
+    """Saves a checkpoint for resuming, with the digests of the metrics that belong to it."""
     notes = {"progress": progress._asdict(), "metrics": out.metrics.digests(int(state.step))}
     out.checkpoints.save("latest", state, notes, background=background)
 
 
 def resume_or_start(experiment: Experiment, out: Records) -> tuple[TrainState, Progress]:
-    """State and progress of the newest checkpoint, with later records removed; or those before the
-    first step."""
+    """State and progress of the newest checkpoint, or of the start; removes later records."""
     restored = out.checkpoints.restore()
     here = {"devices": experiment.mesh.size, "processes": jax.process_count()}
     if restored:
@@ -202,24 +184,22 @@ def resume_or_start(experiment: Experiment, out: Records) -> tuple[TrainState, P
         state, progress = restored[0], before._replace(**here)
         out.console.print(f"resuming from step {int(state.step)}")
         if progress != before:
+            now, then = (
+                f"{each.devices} of {counted(each.processes, 'process')}"
+                for each in (progress, before)
+            )
             out.console.print(
-                f"devices: {here['devices']} of {counted(here['processes'], 'process')}, until "
-                f"now {before.devices} "
-                "of "
-                f"{counted(before.processes, 'process')}; from here on, equal to the same run up "
-                "to rounding"
+                f"devices: {now}, until now {then}; from here on, equal to the same run up to "
+                "rounding"
             )
     else:
         progress, digests = Progress(**here), {}
-        state = experiment.filled(other_models.initial_state(experiment, out.console))
+        state = experiment.filled(warm_start.initial_state(experiment, out.console))
     start = int(state.step)
-    due = logging_due(experiment, start) or evaluation_due(
-        experiment, start
-    )  # not at the end of a shorter run
+    # At the end of a shorter run, there may be a line that a longer one does not write.
+    due = logging_due(experiment, start) or evaluation_due(experiment, start)
     last, lines = (start, "through") if due and not progress.pending else (start - 1, "before")
-    out.metrics.truncate(
-        last, digests.get(lines)
-    )  # before anything is deleted, because it may refuse
+    out.metrics.truncate(last, digests.get(lines))  # may refuse, so before anything is deleted
     out.checkpoints.drop_newer("best", start)
     model_files.drop_newer(out.checkpoints.kept, start)
     out.timing.truncate(start)
@@ -247,9 +227,8 @@ def evaluation_due(experiment: Experiment, step: int) -> bool:
         return True
     if config.evaluate_every:
         return step % config.evaluate_every == 0
-    return config.epochs > 0 and experiment.sampler.epoch(step) != experiment.sampler.epoch(
-        step - 1
-    )
+    epoch = experiment.sampler.epoch
+    return config.epochs > 0 and epoch(step) != epoch(step - 1)
 
 
 def evaluate_and_record(
@@ -267,14 +246,14 @@ def evaluate_and_record(
     On a signal, the newest checkpoint records that this evaluation is pending before `Interrupted`
     is raised.
     """
-    select, options, distance = (
-        experiment.config.train.select,
-        experiment.config.evaluation,
-        experiment.method.distance,
-    )
+    select, options = experiment.config.train.select, experiment.config.evaluation
+    distance = experiment.method.distance
     name = "validation" if "validation" in experiment.splits and select != "test" else "test"
     splits = with_gallery(experiment.splits, name)
-    on_progress = lambda done: stop.raise_if_stopped()  # noqa: E731
+
+    def on_progress(done: int) -> None:
+        stop.raise_if_stopped()
+
     try:
         model = inference_state(state)
         found = {
@@ -290,18 +269,15 @@ def evaluate_and_record(
         save_unless_held(out, state, progress._replace(pending=line))
         raise
     progress = progress._replace(pending=None)
-    each = {
-        f"{name}/recall@1 {other}": metrics["recall@1"] for other, metrics in found.items() if other
-    }
-    out.metrics.write(
-        {**line, **seen, **{f"{name}/{metric}": value for metric, value in results.items()}, **each}
-    )
+    values = {f"{name}/{metric}": value for metric, value in results.items()}
+    for other in filter(None, found):
+        values[f"{name}/recall@1 {other}"] = found[other]["recall@1"]
+    out.metrics.write(line | seen | values)
     # Processes may rank near ties differently.
     recall = process_group.decided_by_first(lambda: float(results["recall@1"]))
+    shown = f"Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}"
     which = f"  ({reading})" if reading else ""
-    out.console.print(
-        f"step {int(state.step)}: {name} Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}{which}"
-    )
+    out.console.print(f"step {int(state.step)}: {name} {shown}{which}")
     if select == "last" or recall <= progress.best:
         return progress
     out.checkpoints.save("best", state, {"recall@1": recall}, background=True)
@@ -309,8 +285,7 @@ def evaluate_and_record(
 
 
 def refresh_steps(refresh: Refresh | None, sampler: Sampler, steps: int) -> frozenset[int]:
-    """The numbers of steps of a run of `steps` after which a refresh is due, including 0; empty
-    without one."""
+    """The numbers of steps of a run of `steps` after which a refresh is due, including 0."""
     starts = (sampler.first_step(epoch) for epoch in count(0, refresh.epochs)) if refresh else ()
     return frozenset(takewhile(lambda step: step < steps, starts))
 
@@ -323,22 +298,22 @@ def refresh_state(
     progress: Progress,
     stop: Stop,
 ) -> TrainState:
-    """The state after the method's refresh, a function of the state before, which is on disk if a
-    signal comes."""
+    """The state after the method's refresh, a function of the state before.
+
+    On a signal, that state is on disk before `Interrupted` is raised.
+    """
     out.console.print(f"step {int(state.step)}: computing features of all training images")
     refresh = experiment.method.hooks.refresh
     assert refresh is not None
+    train = experiment.splits["train"]
     try:
-        found = features.embed_split(
-            state, experiment.splits["train"], lambda done: stop.raise_if_stopped()
-        )
+        found = features.embed_split(state, train, lambda done: stop.raise_if_stopped())
     except Interrupted:
         save_unless_held(out, state, progress)
         raise
     key = jax.random.fold_in(jax.random.fold_in(experiment.key, 2**31 - 2), int(state.step))
     local = jax.tree.map(device_mesh.to_host, (state.params, state.model_state))
     updated = refresh.update(*local, found, key)
-    params, model_state = device_mesh.place(
-        experiment.mesh, updated, experiment.method.hooks.class_axis
-    )
+    class_axis = experiment.method.hooks.class_axis
+    params, model_state = device_mesh.place(experiment.mesh, updated, class_axis)
     return state._replace(params=params, model_state=model_state)

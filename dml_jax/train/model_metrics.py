@@ -1,10 +1,7 @@
-"""Embeddings and metrics of a model: of one split during training, and the final results beside
-controls.
+"""Embeddings and metrics of a model: of one split during training, and its final results.
 
 A model may have several test-time readings, such as other weights of its embeddings: they are
-computed together, and one is reported. Controls are baselines that a trained network has to beat:
-raw pixels and a colour histogram, the model before the first step, and the published weights that
-it started from.
+computed together, and one is reported.
 """
 
 import time
@@ -16,34 +13,26 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from PIL import Image
 
 from dml_jax import config as configs
 from dml_jax.config import Config, Data, Evaluation, Refine
 from dml_jax.config.modules import function
 from dml_jax.config.sections import BEST
 from dml_jax.console import Console
-from dml_jax.data import samplers, sessions, transforms
-from dml_jax.data.read_ahead import ordered_map
+from dml_jax.data import samplers, sessions
 from dml_jax.data.split import Split, some_classes, with_gallery
 from dml_jax.errors import UserError
 from dml_jax.evaluation import geometry, open_set, protocol, refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
-from dml_jax.methods.contract import Distance, Method, PyTree, zeros
-from dml_jax.train import other_models
-from dml_jax.train.distributed import device_mesh
+from dml_jax.methods.contract import Distance
+from dml_jax.train import controls
 from dml_jax.train.embedding import Embedder, Variables
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.model import published_method
 from dml_jax.train.step import TrainState
 
 SEEN = 2000  # training images whose retrieval is measured during training
-SIDE = 32  # of the images whose pixels are compared
-BINS = (12, 4, 4)  # of hue, saturation and value
-Splits = Mapping[
-    str, Split
-]  # one, whose images are the queries, and their "gallery" if there is one
-Embeddings = dict[str, np.ndarray]  # float32 [N, D] of each of these
+Splits = Mapping[str, Split]  # the queries first, then the "gallery" if there is one
+Embeddings = dict[str, np.ndarray]  # float32 [N, D] by name of the split
 
 
 class ReadingsEmbedder(NamedTuple):
@@ -60,39 +49,28 @@ class ReadingsEmbedder(NamedTuple):
         on_progress: Callable[[int], None] = lambda done: None,
     ) -> dict[str, Embeddings]:
         """The embeddings of splits by reading."""
-        found = {
-            name: self.embedder.embed_split(model, split, on_progress)
-            for name, split in splits.items()
-        }
+        embed = self.embedder.embed_split
+        found = {name: embed(model, split, on_progress) for name, split in splits.items()}
         return {
-            reading: {key: np.ascontiguousarray(rows[:, columns]) for key, rows in found.items()}
+            reading: {name: np.ascontiguousarray(rows[:, columns]) for name, rows in found.items()}
             for reading, columns in self.columns.items()
         }
 
 
 def compiled(experiment: Experiment, shapes: TrainState) -> ReadingsEmbedder:
-    """The embedder of a run; parts that its readings share, such as the backbone, are computed
-    once."""
+    """The embedder of a run; what its readings share, such as the backbone, is computed once."""
     functions = dict(experiment.readings) or {"": experiment.method.embed}
+    embeds = list(functions.values())
 
-    def side_by_side(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
-        return jnp.concatenate(
-            [embed(params, model_state, images) for embed in functions.values()], axis=1
-        )
+    def side_by_side(*arguments: Any) -> jax.Array:
+        return jnp.concatenate([embed(*arguments) for embed in embeds], axis=1)
 
     image = jax.ShapeDtypeStruct((1, *experiment.shape, 3), jnp.uint8)
-    widths = [
-        jax.eval_shape(embed, shapes.params, shapes.model_state, image).shape[1]
-        for embed in functions.values()
-    ]
-    ends = np.cumsum(widths).tolist()
-    columns = {
-        name: slice(end - width, end)
-        for name, width, end in zip(functions, widths, ends, strict=True)
-    }
-    function = (
-        side_by_side if len(functions) > 1 else next(iter(functions.values()))
-    )  # compiled elsewhere, too
+    columns, end = {}, 0
+    for name, embed in functions.items():
+        width = jax.eval_shape(embed, shapes.params, shapes.model_state, image).shape[1]
+        columns[name], end = slice(end, end + width), end + width
+    function = side_by_side if len(embeds) > 1 else embeds[0]  # the latter is compiled elsewhere
     return ReadingsEmbedder(experiment.embedder(function), columns)
 
 
@@ -125,7 +103,7 @@ def metrics(
         average=options.nmi_average,
         metric=distance,
         clustering=options.clustering,
-        lone_queries="omit" if across else options.lone_queries,  # of classes with one session
+        lone_queries="omit" if across else options.lone_queries,  # classes with one session
         full_ranking=options.full_ranking,
         functions={
             name.rpartition(".")[2]: function("evaluation.metrics", name)
@@ -146,28 +124,24 @@ def of_training_classes(
     like: Split,
     on_progress: Callable[[int], None],
 ) -> dict[str, float]:
-    """Recall@1 and MAP@R among a sample of the training classes, to be compared with metrics of
-    unseen classes.
+    """Recall@1 and MAP@R among a sample of the training classes, to compare with unseen classes.
 
     The sample has at most as many classes and images as `like`, and about SEEN images.
     """
-    train, most = experiment.splits["train"], min(SEEN, len(like.labels))
-    whole = max(2, most * len(train.classes) // len(train.labels))  # classes that fit
-    sample = {
-        "train": some_classes(train, min(whole, len(np.unique(like.labels))), len(like.labels))
-    }
+    train, images = experiment.splits["train"], len(like.labels)
+    fitting = max(2, min(SEEN, images) * len(train.classes) // len(train.labels))
+    classes = min(fitting, len(np.unique(like.labels)))
+    sample = {"train": some_classes(train, classes, images)}
     rows = tested.embed(model, sample, on_progress)[reading]
-    found = metrics(
-        experiment.config.evaluation, experiment.method.distance, sample, rows, cluster=False
-    )
+    options, distance = experiment.config.evaluation, experiment.method.distance
+    found = metrics(options, distance, sample, rows, cluster=False)
     return {f"train/{name}": found[name] for name in ("recall@1", "map@r")}
 
 
 def final(
     experiment: Experiment, state: TrainState, model: str, console: Console
 ) -> tuple[dict[str, Any], Embeddings]:
-    """(contents of `results.json` and `embedding_files.PER_QUERY`, embeddings of the test
-    split)."""
+    """(`results.json` with `embedding_files.PER_QUERY`, embeddings of the test split)."""
     config, test = experiment.config, experiment.splits["test"]
     tested = compiled(experiment, state).embed(state, with_gallery(experiment.splits))
     console.print("evaluating on the unseen classes")
@@ -176,19 +150,18 @@ def final(
     results, embeddings = found[reading], tested[reading]
     if experiment.readings:
         each = {
-            name: {key: value for key, value in of.items() if np.ndim(value) == 0}
-            for name, of in found.items()
+            name: {key: value for key, value in values.items() if np.ndim(value) == 0}
+            for name, values in found.items()
         }
         results |= {"reading": reading, "readings": each}
     results["protocol"] = protocol_of(experiment, "test")
     if config.data.session:
         results["protocol"] = f"across sessions: {results['protocol']}"
-    elif (
-        config.data.name == "folder"
-        and (share := protocol.near_copies(*embeddings.values())) > protocol.MANY_COPIES
-    ):
-        results["near_copies"] = share
-        console.warn(open_set.of_near_copies(share, "data.session"))
+    elif config.data.name == "folder":
+        share = protocol.near_copies(*embeddings.values())
+        if share > protocol.MANY_COPIES:
+            results["near_copies"] = share
+            console.warn(open_set.of_near_copies(share, "data.session"))
     if config.data.split == "all":
         results["protocol"] = (
             f"classes that the model was trained on (data.split=all): {results['protocol']}"
@@ -212,8 +185,10 @@ def final(
         "precision": config.train.precision,
         "config_hash": configs.digest(config),
     }
-    controls = _controls(experiment, console)
-    return results | ({"controls": controls} if controls else {}), embeddings
+    baselines = controls.embeddings(experiment, console)
+    if baselines:
+        results["controls"] = {name: _metrics(experiment, rows) for name, rows in baselines.items()}
+    return results, embeddings
 
 
 def protocol_of(experiment: Experiment, name: str) -> str:
@@ -232,14 +207,6 @@ def protocol_of(experiment: Experiment, name: str) -> str:
     )
 
 
-def _embeddings(experiment: Experiment, method: Method, state: TrainState) -> Embeddings:
-    embedder = experiment.embedder(method.embed)
-    return {
-        name: embedder.embed_split(state, part)
-        for name, part in with_gallery(experiment.splits).items()
-    }
-
-
 def _metrics(experiment: Experiment, embeddings: Embeddings, **more: Any) -> dict[str, Any]:
     options, splits = experiment.config.evaluation, with_gallery(experiment.splits)
     return metrics(
@@ -247,53 +214,10 @@ def _metrics(experiment: Experiment, embeddings: Embeddings, **more: Any) -> dic
     )
 
 
-def _controls(experiment: Experiment, console: Console) -> dict[str, dict[str, Any]]:
-    """Metrics by control: without learning, of the model before the first step, and of published
-    weights alone."""
-    config = experiment.config
-    rows: dict[str, Embeddings] = {}
-    if config.evaluation.controls:
-        console.print("evaluating the controls")
-        found = {
-            name: without_learning(config, part)
-            for name, part in with_gallery(experiment.splits).items()
-        }
-        rows = {
-            control: {name: part[control] for name, part in found.items()}
-            for control in found["test"]
-        }
-        name = "untrained"
-        if config.head:
-            name = "head on frozen features"
-        elif experiment.start or config.backbone.pretrained != "none":
-            name = "before training"
-        rows[name] = _embeddings(
-            experiment, experiment.method, other_models.initial_state(experiment, console)
-        )
-    if config.backbone.pretrained != "none":
-        console.print("evaluating the published weights without further training")
-        method = published_method(config.backbone)
-        try:
-            variables = method.init(
-                jax.random.key(0), zeros(config.data.batch_size, experiment.shape)
-            )
-            params, model_state = device_mesh.place(experiment.mesh, variables)
-            state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
-            rows["published weights without further training"] = _embeddings(
-                experiment, method, state
-            )
-        except (
-            UserError
-        ) as problem:  # they may have been moved since; the results are not lost for that
-            console.warn(str(problem))
-    return {name: _metrics(experiment, found) for name, found in rows.items()}
-
-
 def refined(
     experiment: Experiment, state: TrainState, embeddings: Embeddings, console: Console
 ) -> dict[str, dict[str, Any]]:
-    """Metrics after test-time refinement, by kind of batches; a clustering that fails has a
-    "problem" instead."""
+    """Metrics after test-time refinement, by kind of batches; or the "problem" of a clustering."""
     results: dict[str, dict[str, Any]] = {}
     refine = experiment.method.hooks.refine
     for kind in experiment.config.evaluation.refine:
@@ -306,94 +230,49 @@ def refined(
             results[kind] = {"problem": str(problem)}
             continue
         if facts.get("noise"):
-            console.print(
-                f"{kind}: {facts['clusters']:,} clusters and {facts['noise']:,} images of noise"
-            )
+            clusters, noise = facts["clusters"], facts["noise"]
+            console.print(f"{kind}: {clusters:,} clusters and {noise:,} images of noise")
         seconds = {"seconds": round(time.monotonic() - start, 3)}
         results[kind] = facts | seconds | _metrics(experiment, refined)
     return results
-
-
-def without_learning(config: Config, split: Split) -> dict[str, np.ndarray]:
-    """Float32 [N, D] of the images of a split by control, "raw pixels" and "colour histogram"."""
-    transform = transforms.evaluation(config.data)
-
-    def measures(index: int) -> tuple[np.ndarray, np.ndarray]:
-        image = transform(split.read(index, None))
-        return pixels(image), histogram(image)
-
-    found = zip(*ordered_map(measures, range(len(split.labels))), strict=True)
-    return {
-        name: np.stack(rows)
-        for name, rows in zip(("raw pixels", "colour histogram"), found, strict=True)
-    }
-
-
-def pixels(image: np.ndarray) -> np.ndarray:
-    """An image uint8 [H, W, 3], reduced to at most SIDE x SIDE: float32 [D]."""
-    small = Image.fromarray(image)
-    small = small.resize((min(small.width, SIDE), min(small.height, SIDE)), Image.Resampling.BOX)
-    return np.asarray(small, np.float32).ravel()
-
-
-def histogram(image: np.ndarray) -> np.ndarray:
-    """Square roots of the shares of pixels with each hue, saturation and value: uint8 [H, W, 3] ->
-    float32 [192]."""
-    hsv = np.asarray(Image.fromarray(image).convert("HSV")).reshape(-1, 3)
-    hue, saturation, value = (
-        hsv[:, i].astype(np.int64) * bins // 256 for i, bins in enumerate(BINS)
-    )
-    cells = (hue * BINS[1] + saturation) * BINS[2] + value
-    counts = np.bincount(cells, minlength=int(np.prod(BINS)))
-    return np.sqrt(counts / len(hsv)).astype(np.float32)
 
 
 def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
     """Batches drawn from clusters, int [N] in 0..C-1, as the authors of MPN draw training batches
     from classes."""
     size = data.images_per_class
-    chunks = max(
-        2, min(data.batch_size, len(labels)) // size
-    )  # two clusters always fill two chunks or more
+    # Two clusters always fill two chunks or more.
+    chunks = max(2, min(data.batch_size, len(labels)) // size)
     sampler = samplers.build(replace(data, sampler="mpn", batch_size=chunks * size), labels, seed)
-    return Groups(
-        np.stack([sampler.batch(step) for step in range(sampler.first_step(1))]), chunks * size
-    )
+    batches = [sampler.batch(step) for step in range(sampler.first_step(1))]
+    return Groups(np.stack(batches), chunks * size)
 
 
 def refined_embeddings(
     config: Config,
-    refine: Any,  # of the method's hooks
+    refine: Any,  # `Hooks.refine`
     state: TrainState,
     kind: Refine,
     embeddings: dict[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """The embeddings [N, D'] after one kind of refinement, and numbers of clusters and noise
-    images.
+    """The embeddings [N, D'] after refinement, and numbers of clusters and noise images.
 
-    The method's own batches ("reciprocal") refine the queries only, as its authors do, and so do
-    functions of the user's own, (queries [Q, D], gallery [G, D] or None) -> [Q, D]; all other kinds
+    The method's default batches ("reciprocal") refine the queries only, as its authors do, and so
+    do the user's functions, (queries [Q, D], gallery [G, D] or None) -> [Q, D]; all other kinds
     refine queries and gallery alike.
     """
-    data = config.data
-    own = (
-        function("evaluation.refine", kind)
-        if "." in kind
-        else partial(refine, state.params, state.model_state)
-    )
-    if "." in kind or kind == "reciprocal":
-        return embeddings | {
-            "test": np.asarray(own(embeddings["test"], embeddings.get("gallery")))
-        }, {}
+    data, users = config.data, "." in kind
+    refining: Any = function("evaluation.refine", kind) if users else None
+    refining = refining or partial(refine, state.params, state.model_state)
+    if users or kind == "reciprocal":
+        refined = refining(embeddings["test"], embeddings.get("gallery"))
+        return embeddings | {"test": np.asarray(refined)}, {}
     points = np.concatenate(list(embeddings.values()))
     facts: dict[str, int] = {}
     if kind == "neighbors":
-        chunk = min(data.images_per_class, len(points))
+        chunk, chunks = data.images_per_class, max(1, data.batch_size // data.images_per_class)
         groups = refinement_batches.neighbor_chunks(
-            points,
-            chunk=chunk,
-            chunks=max(1, data.batch_size // data.images_per_class),
-            seed=config.seed,
+            points, chunk=min(chunk, len(points)), chunks=chunks, seed=config.seed
         )
     else:
         options = config.evaluation
@@ -407,6 +286,6 @@ def refined_embeddings(
         )
         groups = batches_from_clusters(clusters.labels, data, config.seed)
         facts = {"clusters": clusters.found, "noise": clusters.noise}
-    rows = np.asarray(own(points, None, groups=groups))
+    rows = np.asarray(refining(points, None, groups=groups))
     ends = np.cumsum([len(x) for x in embeddings.values()])[:-1]
     return dict(zip(embeddings, np.split(rows, ends), strict=True)), facts

@@ -37,8 +37,7 @@ FIXED = ""  # label of parameters that only their low-rank updates change
 
 
 def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, ...]) -> Schedule:
-    """The factor of every learning rate by step: 1 before `start`, the end of the warm-up; the run
-    has `stop` steps."""
+    """The factor of every learning rate by step; it is 1 until the warm-up ends at `start`."""
 
     def cosine(step: Any) -> Any:
         progress = jnp.clip(jnp.asarray(step - start, float) / max(stop - start, 1), 0.0, 1.0)
@@ -51,9 +50,8 @@ def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, .
     def rising(step: Any) -> Any:
         return jnp.minimum(jnp.asarray(step + 1, float) / train.linear_warmup, 1.0) * chosen(step)
 
-    chosen = {"constant": lambda step: jnp.ones(()), "cosine": cosine, "step": stairs}[
-        train.schedule
-    ]
+    schedules = {"constant": lambda step: jnp.ones(()), "cosine": cosine, "step": stairs}
+    chosen = schedules[train.schedule]
     return rising if train.linear_warmup else chosen
 
 
@@ -67,11 +65,7 @@ def scaled(schedule: Schedule, train: Train, batch_size: int) -> Schedule:
 
 
 def _direction(train: Train, decay: float) -> optax.GradientTransformation:
-    """The direction of an update including weight decay, before the learning rate.
-
-    `train.optimizer` may be the import path of a function (weight_decay) ->
-    optax.GradientTransformation.
-    """
+    """The direction of an update including weight decay, before the learning rate."""
     if "." in train.optimizer:
         return function("train.optimizer", train.optimizer)(decay)
     coupled, decoupled = optax.add_decayed_weights(decay), optax.add_decayed_weights(decay)
@@ -112,14 +106,13 @@ def scale_by_depth(
     """
 
     def update(updates: Any, params: Any = None) -> Any:
-        layers = {
-            path: layer(path[1]) if path[0] == "backbone" else None
-            for path in flatten_dict(updates)
-        }
+        paths = flatten_dict(updates)
+        layers = {path: layer(path[1]) if path[0] == "backbone" else None for path in paths}
         top = 1 + max(filter(None, layers.values()), default=0)
 
         def scale(path: Any, leaf: jax.Array) -> jax.Array:
-            return leaf if (own := layers[path]) is None else leaf * decay ** (top - own)
+            depth = layers[path]
+            return leaf if depth is None else leaf * decay ** (top - depth)
 
         return path_aware_map(scale, updates)
 
@@ -142,25 +135,19 @@ def build(
 
     def label(path: Any, _: Any) -> str:
         name = method.group(path)
-        if (
-            name not in train.groups
-        ):  # without parameters, as with some options of a method, a group may be missing
+        if name not in train.groups:  # checked by path, because a group without parameters may be
             raise ConfigError(f"train.groups.{name}: missing; give its learning_rate")
         return FIXED if train.groups[name].rank and not parameter_groups.is_factor(path) else name
 
     transforms = {
         n: _group_optimizer(train, g, schedule, warmup_steps) for n, g in train.groups.items()
     }
-    if any(
-        group.rank for group in train.groups.values()
-    ):  # else the checkpoints of other runs would not fit
-        transforms[FIXED] = optax.set_to_zero()
+    if any(group.rank for group in train.groups.values()):
+        transforms[FIXED] = optax.set_to_zero()  # in other runs it would change the checkpoints
     optimizer = optax.partition(transforms, partial(path_aware_map, label))
-    return (
-        optimizer
-        if train.layer_decay == 1
-        else optax.chain(optimizer, scale_by_depth(train.layer_decay, layer))
-    )
+    if train.layer_decay == 1:
+        return optimizer
+    return optax.chain(optimizer, scale_by_depth(train.layer_decay, layer))
 
 
 class RAdamState(NamedTuple):
@@ -176,9 +163,8 @@ def scale_by_radam() -> optax.GradientTransformation:
     log_b1, log_b2 = math.log(b1), math.log(b2)
 
     def init(params: Any) -> RAdamState:
-        mean, square = (
-            jax.tree.map(jnp.zeros_like, params) for _ in range(2)
-        )  # two buffers, because both are donated
+        # Two buffers, because both are donated.
+        mean, square = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
         return RAdamState(jnp.zeros((), jnp.int32), mean, square)
 
     def update(updates: Any, state: RAdamState, params: Any = None) -> tuple[Any, RAdamState]:
@@ -192,9 +178,8 @@ def scale_by_radam() -> optax.GradientTransformation:
         rectified = rho >= 5
         safe = jnp.where(rectified, rho, 5)
         factor = (safe - 4) / (limit - 4) * (safe - 2) / safe * limit / (limit - 2)
-        size = jnp.where(rectified, jnp.sqrt(-jnp.expm1(-growth) * factor), 1) / -jnp.expm1(
-            t * log_b1
-        )
+        rectification = jnp.where(rectified, jnp.sqrt(-jnp.expm1(-growth) * factor), 1)
+        size = rectification / -jnp.expm1(t * log_b1)
 
         def direction(m: jax.Array, v: jax.Array) -> jax.Array:
             return size.astype(m.dtype) * jnp.where(rectified, m / (jnp.sqrt(v) + eps), m)

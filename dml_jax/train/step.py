@@ -1,5 +1,4 @@
-"""The train state, and one update: encode the batch, loss, gradient, optimizer, and the method's
-own changes."""
+"""The train state, and one update: encode the batch, loss, gradient, optimizer, `Hooks.after`."""
 
 import hashlib
 from collections.abc import Callable
@@ -10,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from dml_jax.config import Config
 from dml_jax.errors import DivergedError
@@ -26,9 +25,7 @@ class TrainState(NamedTuple):
 
     step: jax.Array  # int32 [], number of updates so far
     params: Any  # trained parameters, nested dict
-    # State that is not trained by gradients (batch statistics, queue, momentum encoder), nested
-    # dict.
-    model_state: Any
+    model_state: Any  # what no gradient trains (batch statistics, queue), nested dict
     opt_state: Any  # the optimizer's state
 
 
@@ -47,8 +44,7 @@ def fingerprint(variables: Any) -> str:
 
 
 def check_finite(state: TrainState) -> None:
-    """Raises a DivergedError that names an array if parameters, model state or optimizer state are
-    not finite."""
+    """Raises a DivergedError that names an array of the state if one is not finite."""
     paths = jax.tree_util.tree_leaves_with_path(state)
     leaves = {path: leaf for path, leaf in paths if jnp.issubdtype(leaf.dtype, jnp.floating)}
     if jax.device_get(_all_finite(list(leaves.values()))).all():
@@ -57,10 +53,7 @@ def check_finite(state: TrainState) -> None:
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     raise DivergedError(
         f"training diverged at step {int(state.step)}: {name} is not finite after the update; "
-        "lower the "
-        "learning "
-        "rates "
-        "and start again"
+        "lower the learning rates and start again"
     )
 
 
@@ -78,14 +71,12 @@ def loss(
     key: jax.Array,
     augment: Augment | None = None,
 ) -> tuple[jax.Array, Aux]:
-    """The loss of a batch, its images augmented on the device, after `step` (int32 []) updates:
-    (scalar, Aux)."""
+    """(scalar, Aux) of a batch after `step` (int32 []) updates; `augment` acts on the device."""
     key_augment, key_encode, key_loss = jax.random.split(key, 3)
     if augment is not None:
         batch = batch._replace(images=augment(batch.images, key_augment))
-    encoded, model_state = method.encode(
-        params, model_state, batch.images, train=True, key=key_encode
-    )
+    images = batch.images
+    encoded, model_state = method.encode(params, model_state, images, train=True, key=key_encode)
     return method.loss(params, model_state, encoded, batch, step, key_loss)
 
 
@@ -103,15 +94,8 @@ def build(
         state: TrainState, batch: Batch, key: jax.Array
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         def objective(params: PyTree) -> tuple[jax.Array, Aux]:
-            return loss(
-                method,
-                params,
-                state.model_state,
-                batch,
-                state.step,
-                jax.random.fold_in(key, state.step),
-                augment,
-            )
+            step_key = jax.random.fold_in(key, state.step)
+            return loss(method, params, state.model_state, batch, state.step, step_key, augment)
 
         (value, aux), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -132,7 +116,7 @@ def initial(
     return TrainState(jnp.zeros((), jnp.int32), params, model_state, optimizer.init(params))
 
 
-_initial = jax.jit(initial, static_argnums=(0, 1))  # whose shapes JAX remembers
+_initial = jax.jit(initial, static_argnums=(0, 1))  # JAX caches its shapes
 
 
 def state_shapes(
@@ -142,55 +126,16 @@ def state_shapes(
     shape: tuple[int, int],
     mesh: Mesh,
 ) -> TrainState:
-    """Shapes, dtypes and shardings of the state of a run on images of `shape`; nothing is
-    computed."""
+    """Shapes, dtypes and shardings of the state of a run on images of `shape` (H, W) in pixels."""
     batch = zeros(config.data.batch_size, shape, method.hooks.views)
     key = jax.eval_shape(lambda: jax.random.key(config.seed))
     if config.backbone.pretrained == "none":
         shapes = _initial.eval_shape(method, optimizer, key, batch)
-    else:  # the weights that are read would be constants that JAX remembers, too
+    else:  # JAX would cache the weights that are read, too
         shapes = jax.eval_shape(partial(initial, method, optimizer), key, batch)
     shardings = device_mesh.shardings(mesh, shapes, method.hooks.class_axis)
-    return jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        shapes,
-        shardings,
-    )
 
+    def sharded(leaf: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-def chunked(method: Method, chunks: int) -> Method:
-    """The method with the images of a training batch encoded in chunks; their number divides the
-    batch size.
-
-    The forward pass keeps the encoded images only, and the backward pass encodes each chunk again
-    for its gradient (GradCache: Gao et al., "Scaling deep contrastive learning batch size under
-    memory limited setup", RepL4NLP 2021). `encode` must not change batch statistics. Each chunk
-    draws its own random numbers (erasing, dropped paths).
-    """
-    if chunks == 1:
-        return method
-
-    def encode(
-        params: PyTree,
-        model_state: PyTree,
-        images: jax.Array,
-        *,
-        train: bool,
-        key: jax.Array | None = None,
-    ) -> tuple[PyTree, PyTree]:
-        @jax.checkpoint
-        def one_chunk(chunk: tuple[jax.Array, jax.Array | None]) -> PyTree:
-            rows, key = chunk
-            return method.encode(params, model_state, rows, train=train, key=key)[0]
-
-        views, size = images.shape[:2]
-        # Chunk i has every row i + chunks * j, so that each device computes its own rows of every
-        # chunk.
-        split = jnp.moveaxis(images.reshape(views, size // chunks, chunks, *images.shape[2:]), 2, 0)
-        keys = None if key is None else jax.random.split(key, chunks)
-        encoded = jax.lax.map(one_chunk, (split, keys))  # leaves [chunks, B / chunks, ...]
-        return jax.tree.map(
-            lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(size, *leaf.shape[2:]), encoded
-        ), model_state
-
-    return method._replace(encode=encode)
+    return jax.tree.map(sharded, shapes, shardings)

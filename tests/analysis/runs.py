@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from dml_jax.analysis.analysed_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.console import Console
 from dml_jax.data.split import Split
 
 
-class Run(EvaluatedModel):
+class Run(AnalysedModel):
     """A run with a test split.
 
     Args:

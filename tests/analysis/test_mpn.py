@@ -84,8 +84,8 @@ def test_influence_is_the_gradient() -> None:
 
 
 def test_attention_statistics() -> None:
-    """KL from uniform, weight on the own class and on the node itself; rows that sum to less than 1
-    are normalised."""
+    """KL from uniform, weight on the same class and on the node itself; rows that sum to less than
+    1 are normalised."""
     rng = np.random.default_rng(0)
     weights = rng.random((2, 3, 5, 5)) * 0.2
     weights[0, 0, 0] = [0.3, 0, 0, 0, 0]
@@ -99,9 +99,9 @@ def test_attention_statistics() -> None:
             divergence.append(sum(x * np.log(x / 0.2) for x in p if x > 0))
             own.append(sum(p[j] for j in range(5) if labels[j] == labels[i]))
         assert found.divergence[layer, head] == pytest.approx(np.mean(divergence), abs=1e-12)
-        assert found.own_class[layer, head] == pytest.approx(np.mean(own))
+        assert found.same_class[layer, head] == pytest.approx(np.mean(own))
     np.testing.assert_allclose(found.divergence[1], 0, atol=1e-12)
-    np.testing.assert_allclose(found.own_class[1], (2 * 2 / 5 + 3 * 3 / 5) / 5)
+    np.testing.assert_allclose(found.same_class[1], (2 * 2 / 5 + 3 * 3 / 5) / 5)
 
 
 def test_influence_by_kind() -> None:

@@ -23,7 +23,7 @@ from dml_jax.commands import cli
 from dml_jax.data.formats import digits
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import TrainingSet
-from dml_jax.train.model import build_method
+from dml_jax.train.method_wrappers import build_method
 from tests import toys
 from tests.train.experiments import values
 

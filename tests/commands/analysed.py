@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from dml_jax import files
 from dml_jax.config import Config
 from dml_jax.train import experiment as experiments
+from dml_jax.train import warm_start
 from dml_jax.train.records import model_files
 from tests.train.experiments import write_run
 
@@ -19,7 +20,7 @@ def write(directory: Path, config: Config) -> Path:
     """What a finished run leaves, with the untrained model in all places: the end, and steps 2 and
     4."""
     experiment = experiments.build(config)
-    state = experiment.initial_state()
+    state = warm_start.initial_state(experiment)
     store = write_run(directory, experiment, state._replace(step=jnp.asarray(4, jnp.int32)))
     for step in (2, 4):
         model_files.write(store.kept, state._replace(step=jnp.asarray(step, jnp.int32)), store.run)

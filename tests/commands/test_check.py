@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dml_jax.commands import check, cli, plugins
+from dml_jax.commands import check, cli
 from dml_jax.config import Data, Evaluation, Train, fields
 from dml_jax.errors import ConfigError
-from dml_jax.lab import conformance
+from dml_jax.lab import conformance, plugins
 from dml_jax.methods import baseline
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ PLUGINS = {
     "sampler.one_against_many": "sampler",
     "optimizer.lion": "optimizer",
     "metric.last_hit": "metric",
-    "step.expand": "step",
+    "refine.expand": "refine",
     "method": "method",
     "network": "backbone",
     "photos": "data",
@@ -95,8 +95,8 @@ def test_the_plugins_of_the_guide_pass(
     name: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = f"tests.plugins.{name}"
-    assert check.found(path, None) == [(path, kind)]
-    assert check.found(f"tests.plugins.{name.partition('.')[0]}", None) == [(path, kind)]
+    assert plugins.find_plugins(path) == [(path, kind)]
+    assert plugins.find_plugins(f"tests.plugins.{name.partition('.')[0]}") == [(path, kind)]
     check.execute([path, "--alone"])
     out = capsys.readouterr().out
     assert "passed" in out
@@ -112,10 +112,12 @@ def test_every_file_of_the_plugins_is_recognised() -> None:
     assert files == {name.partition(".")[0] for name in PLUGINS} | OTHER_FILES.keys()
     for name, kind in OTHER_FILES.items():
         if kind:
-            assert check.found(f"tests.plugins.{name}", None) == [(f"tests.plugins.{name}", kind)]
+            assert plugins.find_plugins(f"tests.plugins.{name}") == [
+                (f"tests.plugins.{name}", kind)
+            ]
         else:
-            with pytest.raises(ConfigError, match="is no plug-in; "):
-                check.found(f"tests.plugins.{name}", None)
+            with pytest.raises(ConfigError, match="is not a plug-in; "):
+                plugins.find_plugins(f"tests.plugins.{name}")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_mistakes(code: str, folder: Path) -> None:
         "samplers\n"
     )
     (folder / "mine.py").write_text(imports + code)
-    ((path, kind),) = check.found("mine", None)
+    ((path, kind),) = plugins.find_plugins("mine")
     outcomes = conformance.check(path, kind, {}, None)
     assert [one.check for one in outcomes if one.result == "failed"] == MISTAKES[code]
     for one in outcomes:
@@ -189,7 +191,7 @@ def test_pytorch_metric_learning_is_compared(folder: Path, monkeypatch: pytest.M
     losses = "".join(code.format(name) for name in ("total", "twice", "other"))
     (folder / "mine.py").write_text(f"from dml_jax.numerics import at_least_float32\n{losses}")
     total, twice, other = (
-        conformance.check(*each, {}, None)[-1] for each in check.found("mine", None)
+        conformance.check(*each, {}, None)[-1] for each in plugins.find_plugins("mine")
     )
     assert total.text.startswith("equals TotalLoss to ")
     assert twice.text.endswith("and TwiceLoss with its defaults gives 2")
@@ -204,7 +206,7 @@ def test_pytorch_metric_learning_is_compared(folder: Path, monkeypatch: pytest.M
             r"MODULE='nowhere\.losses': cannot be imported \(ModuleNotFoundError.*PYTHONPATH",
         ),
         (["mine.brokn"], r"mine\.brokn: mine has no brokn; did you mean broken\?"),
-        (["mine.broken"], r"mine\.broken: is no plug-in; a module defines build or load"),
+        (["mine.broken"], r"mine\.broken: is not a plug-in; a module defines build or load"),
     ],
 )
 def test_bad_input(arguments: list[str], message: str, folder: Path) -> None:
@@ -219,5 +221,5 @@ def test_training(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     check.execute([f"tests.plugins.{name}", f"--workdir={tmp_path}"])
     out = capsys.readouterr().out
     for one in ("kill and resume", "evaluate", "refine", "export", "load", "8 devices"):
-        result = "skipped" if one == "refine" and name != "step.expand" else "passed"
+        result = "skipped" if one == "refine" and name != "refine.expand" else "passed"
         assert any(one in line and result in line for line in out.splitlines())

@@ -17,8 +17,8 @@ from PIL import Image
 from dml_jax.commands import prepare
 from dml_jax.config import Data
 from dml_jax.data import decode, formats, prepared_data, read_ahead
+from dml_jax.data.files import Entry, File
 from dml_jax.data.prepare import duplicates, prepare_dataset
-from dml_jax.data.prepare.sources import Entry, File
 from tests.commands.conftest import Execute, Fails
 from tests.data import layouts, pictures
 
@@ -226,14 +226,8 @@ def test_equal_images_in_two_classes_are_reported_and_kept(
     out = prepared(*options)
     told = (
         "warning: 2 images are in more than one class, e.g. elm/1.jpg (class elm) = "
-        "oak/copied.jpg "
-        "(class "
-        "oak); "
-        "oak/2.jpg (class oak) = yew/equal pixels.png (class yew); at most one of the labels can "
-        "be right, "
-        "all "
-        "are "
-        "kept"
+        "oak/copied.jpg (class oak); oak/2.jpg (class oak) = yew/equal pixels.png (class yew); at "
+        "most one of the labels can be right, all are kept"
     )
     assert f"{told} and listed in duplicates.csv" in out.splitlines()
     assert [

@@ -9,6 +9,7 @@ from configs import published
 from dml_jax.config.fields import Effect, effect
 from dml_jax.methods import crt
 from tests import test_configs
+from tests.config.test_effects import check_free
 from tests.config.test_needs import check_has_no_effect
 
 NAMES = test_configs.names("crt")
@@ -83,3 +84,8 @@ def test_the_branch_that_is_tested_may_be_chosen_later() -> None:
     effects = {option.name: effect(crt.Config, option.name) for option in fields(crt.Config)}
     assert [name for name, found in effects.items() if found] == ["tested_branch"]
     assert effects["tested_branch"] is Effect.EMBEDDING
+
+
+def test_a_run_is_continued_with_other_values_of_these_options_only() -> None:
+    check_free("cub_crt", "last", {"tested_branch"})
+    check_free("cub_crt", "test", set())

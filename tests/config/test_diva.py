@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests import test_configs
+from tests.config.test_effects import check_free
 from tests.config.test_needs import check_has_no_effect
 
 NAMES = test_configs.names("diva")
@@ -79,3 +80,8 @@ def test_published_numbers_as_printed(of: str, printed: dict[str, str]) -> None:
 )  # fmt: skip
 def test_options_without_effect(case: str) -> None:
     check_has_no_effect(case)
+
+
+def test_a_run_is_continued_with_other_values_of_these_options_only() -> None:
+    check_free("cub_diva", "last", {"ensemble"})
+    check_free("cub_diva", "test", set())

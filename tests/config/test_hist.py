@@ -8,6 +8,7 @@ from configs import published
 from configs.hist import search
 from dml_jax.config import files as config_files
 from tests import test_configs, test_own_data_configs
+from tests.config.test_effects import check_free
 from tests.config.test_needs import check_has_no_effect
 
 NAMES = test_configs.names("hist")
@@ -129,3 +130,7 @@ def test_the_baselines_differ_by_the_method_alone(data: str) -> None:
 def test_one_step_on_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     test_own_data_configs.check_one_step_on_photos("folder_hist", "small", tmp_path)
+
+
+def test_a_run_is_continued_with_other_values_of_these_options_only() -> None:
+    check_free("cub_hist", "last", set())

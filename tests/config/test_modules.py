@@ -146,16 +146,19 @@ def test_a_published_network_is_no_backbone_but_named(
     overrides = {"backbone.name": network} | {
         f"backbone.{key}": value for key, value in options.items()
     }
-    chosen = config_files.load_config("configs/digits_hist.py", overrides)["backbone"]
+    chosen = config_files.load_config("configs/digits_baseline.py", overrides)["backbone"]
     module = configs.module("backbone", network)
     assert validate(module.Config, chosen) == module.PUBLISHED[name]
 
 
-def test_a_variant_that_does_not_exist() -> None:
+def test_a_variant_that_does_not_exist(tmp_path: Path) -> None:
+    alone = tmp_path / "alone.py"
+    alone.write_text("from configs.digits_baseline import get_config")
+    known = "known: frozen, small"
     for path, remedy in (
-        ("configs/cub_mpn.py:large2", "did you mean large? known: printed, large, refined"),
-        ("configs/cub_mpn.py:x", "known: printed, large, refined"),
-        ("configs/digits_hist.py:x", "this file has none; give --config=configs/digits_hist.py"),
+        ("configs/folder_baseline.py:smal", f"did you mean small? {known}"),
+        ("configs/folder_baseline.py:x", known),
+        (f"{alone}:x", f"this file has none; give --config={alone}"),
     ):
         with pytest.raises(ConfigError) as caught:
             config_files.load_config(path, {})

@@ -7,6 +7,7 @@ import pytest
 
 from configs import published
 from tests import test_configs
+from tests.config.test_effects import check_free
 from tests.config.test_needs import check_has_no_effect
 
 NAMES = test_configs.names("mpn")
@@ -129,3 +130,8 @@ def test_published_results_beside_runs() -> None:
 )
 def test_options_without_effect(case: str) -> None:
     check_has_no_effect(case)
+
+
+def test_a_run_is_continued_with_other_values_of_these_options_only() -> None:
+    check_free("cub_mpn", "last", {"k", "k_r"})
+    check_free("cub_mpn", "test", {"k", "k_r"})

@@ -20,8 +20,8 @@ from dml_jax.methods.contract import Aux, Batch, Method
 from dml_jax.train import step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import device_mesh
-from dml_jax.train.model import computed_in
-from dml_jax.train.step import TrainState, chunked
+from dml_jax.train.method_wrappers import chunked, computed_in
+from dml_jax.train.step import TrainState
 from tests import toys
 from tests.contract.cases import DATA
 from tests.contract.methods import SMALL

@@ -17,9 +17,10 @@ from dml_jax import config as configs
 from dml_jax.config import Data
 from dml_jax.console import Console
 from dml_jax.data import decode, formats, prepared_data, split_metadata, transforms
+from dml_jax.data.files import File, file_at
 from dml_jax.data.prepare import duplicates, official, prepare_dataset, understand
 from dml_jax.data.prepare import sources as source_files
-from dml_jax.data.prepare.sources import File, Options
+from dml_jax.data.prepare.sources import Options
 from dml_jax.data.split import Split, digest, subset, unread
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment as experiments
@@ -260,9 +261,7 @@ def test_cars_without_test_labels_or_images(
     del sources[without]
     missing = (
         "cars_test/ is left out, because its images or their labels in "
-        "cars_test_annos_withlabels.mat "
-        "are "
-        "missing"
+        "cars_test_annos_withlabels.mat are missing"
     )
     with pytest.raises(
         DataError,
@@ -490,7 +489,7 @@ def test_a_data_set_with_a_validation_split_selects_on_it(monkeypatch: pytest.Mo
 def test_files_outside_of_the_sources_are_missing(tmp_path: Path) -> None:
     file = pictures.write(tmp_path / "private.jpg", 1)
     with pytest.raises(DataError, match=r"^missing$"):
-        source_files.file_at({}, str(file)).read()
+        file_at({}, str(file)).read()
 
 
 def test_unprepared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -668,6 +667,20 @@ def test_tfds_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert counts(splits) == {"train": (4, 2), "test": (4, 2)}
     assert splits["test"].labels.tolist() == [0, 0, 1, 1]
     np.testing.assert_array_equal(splits["test"].read(3, None), decode.rgb(pictures.encoded(7)))
+    parts = {"train": rows[2:4] + rows[6:], "test": rows[:2], "validation": rows[4:6]}
+    splits = load("tfds", tfds_directory(tmp_path / "three", parts))
+    assert {name: list(split.classes) for name, split in splits.items()} == {
+        "train": ["1", "3"],
+        "test": ["0"],
+        "validation": ["2"],
+    }
+    assert [list(splits[name].ids) for name in ("validation", "train")] == [
+        ["validation/0", "validation/1"],
+        ["train/0", "train/1", "train/2", "train/3"],
+    ]
+    np.testing.assert_array_equal(splits["validation"].read(1, None), decode.rgb(rows[5][0]))
+    merged = load("tfds", tfds_directory(tmp_path / "shared", parts | {"validation": rows[1:3]}))
+    assert counts(merged) == {"train": (3, 1), "test": (5, 2)}
     rows = [(pictures.encoded(i), f"{i % 4}") for i in range(16)]
     where = tfds_directory(tmp_path / "other", {"train": rows[:8], "test": rows[8:]})
     splits = load("tfds", where)

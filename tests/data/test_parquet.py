@@ -15,9 +15,10 @@ from pyarrow import parquet as pq
 from dml_jax.config import Data
 from dml_jax.console import Console
 from dml_jax.data import decode, formats
+from dml_jax.data.files import File
 from dml_jax.data.formats import parquet
 from dml_jax.data.prepare import prepare_dataset
-from dml_jax.data.prepare.sources import File, Options
+from dml_jax.data.prepare.sources import Options
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 from tests.data import pictures

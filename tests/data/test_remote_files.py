@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from dml_jax.buckets import written
 from dml_jax.config import Data
 from dml_jax.data import formats, prepared_data
-from dml_jax.data.prepare.sources import written
 from dml_jax.errors import DataError
 from dml_jax.inference import embedding_shards, inputs
 from tests import emulator

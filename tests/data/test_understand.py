@@ -12,9 +12,9 @@ from pyarrow import parquet as pq
 
 from dml_jax.config import Data
 from dml_jax.data import formats
+from dml_jax.data.files import File, Files, walk
 from dml_jax.data.formats import csv, folder, parquet
-from dml_jax.data.prepare import sources
-from dml_jax.data.prepare.sources import File, Files, Options, Recipe
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.data.prepare.understand import Page, shown, understand
 from dml_jax.data.prepare.understand import test_classes as chosen
 from dml_jax.errors import ConfigError, DataError
@@ -101,6 +101,10 @@ def test_a_class_may_be_called_test() -> None:
         DataError, match=r"in no class folder.* or give --splits=none if 'test' is a class"
     ):
         read(at("train", "test"))
+    with pytest.raises(
+        DataError, match=r"1 image, e\.g\. 1\.jpg, is in no class .* into a folder$"
+    ):
+        read(at("oak") | {"1.jpg": File(Path("1.jpg"))})
     assert (
         sum(len(names) for names in read(at("train", "test"), splits="none").classes().values())
         == 2
@@ -180,8 +184,8 @@ def test_equal_and_near_equal_names() -> None:
     with pytest.raises(DataError, match=message):
         read(split)
     alike = (
-        "near-equal names of classes: 'Gray Catbird' and 'gray_catbird'; rename those that "
-        "are the same"
+        "near-equal names of classes: 'Gray Catbird' and 'gray_catbird'; rename those that are "
+        "the same"
     )
     assert read(split, splits="train:test").doubts == [alike]
     divided = read(split, splits="classes")
@@ -322,16 +326,14 @@ def test_own_output_is_left_out(
     assert "left out, because dml_jax has written them: runs/x (" in after["test"].note
     assert set(formats.class_folders([str(photos)])) == {"elm", "oak", "yew", "Öl bäume"}
     (photos / "runs" / "x" / marker).write_text("[" * 5000)  # of another program
-    assert "runs/x/figures" in {
-        entry.class_name for entry in read(dict(sources.walk(photos))).entries
-    }
+    assert "runs/x/figures" in {entry.class_name for entry in read(dict(walk(photos))).entries}
 
 
 def test_a_run_in_the_folder_of_the_photographs_itself(tmp_path: Path) -> None:
     photos = layouts.photos(tmp_path / "photos")
     pictures.write(photos / "figures" / "1.png", 1)
     (photos / "config.json").write_text(json.dumps(OUTPUTS["config.json"]))
-    page = read(dict(sources.walk(photos)))
+    page = read(dict(walk(photos)))
     assert {entry.class_name for entry in page.entries} == {"elm", "oak", "yew", "Öl bäume"}
 
 
@@ -412,7 +414,7 @@ def test_links_and_twins_are_read(tmp_path: Path) -> None:
     pictures.write(photos / "oak" / "0.JPG", 5)
     os.symlink(photos / "oak" / "0.jpg", photos / "elm" / "linked.jpg")
     assert {"oak/0.jpg", "oak/0.JPG", "elm/linked.jpg"} <= {
-        e.id for e in read(dict(sources.walk(photos))).entries
+        e.id for e in read(dict(walk(photos))).entries
     }
 
 

@@ -19,6 +19,7 @@ import safetensors.numpy
 import dml_jax
 from dml_jax.backbones import deit, dinov3, siglip, vit
 from dml_jax.backbones.weights import convert as from_torch
+from dml_jax.backbones.weights import converted
 from dml_jax.commands import convert as convert_command
 from tests.golden import fixtures, vit_reference
 from tests.golden.test_backbones import draw, image
@@ -65,8 +66,8 @@ def convert(state: dict[str, np.ndarray]) -> from_torch.Converted:
     return from_torch.convert({"w": state})
 
 
-def parameters(converted: from_torch.Converted) -> Any:
-    return converted.subtree(converted.tensors, "backbone/params/")
+def parameters(checkpoint: from_torch.Converted) -> Any:
+    return converted.subtree(checkpoint.tensors, "backbone/params/")
 
 
 def state_of(case: str) -> dict[str, np.ndarray]:

@@ -23,7 +23,9 @@ DATA = ("photos", "photos_stages", "omniglot", "cub", "cars", "sop", "inshop")
 def claim(
     expects: str = "higher", margin: float = 0.0, name: str = "a", metric: str = "recall@1"
 ) -> Claim:
-    return Claim(name, "says", "where", "mpn:losses", ("first", "second"), expects, margin, metric)  # type: ignore[arg-type]
+    return Claim(
+        name, "says", "where", "study:losses", ("first", "second"), expects, margin, metric
+    )  # type: ignore[arg-type]
 
 
 def lines(claim: Claim, differences: Sequence[float], **changed: str) -> claims.Lines:
@@ -161,68 +163,122 @@ def test_rows_that_cannot_be_compared(key: str, message: str) -> None:
         claims.ledger([claim()], lines(claim(), [0.1] * 8, **{key: "x"}), "cub")
 
 
-def test_equal_rows_are_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever studies they are from; what others read is where they expect it."""
+STUDY = """
+from dml_jax.lab.definition import Row, Study
+
+SOFTMAX, ANCHOR = "configs/digits_baseline.py", "configs/digits_baseline.py:proxy_anchor"
+ROWS = {
+    "losses-digits": (Row("softmax", SOFTMAX), Row("Proxy-Anchor", ANCHOR)),
+    "starts-digits": (
+        Row("the start", SOFTMAX),
+        Row("continued", ANCHOR, {"init_from": "@the start"}),
+        Row("from the beginning", ANCHOR),
+    ),
+    "ensembles-digits": (
+        Row("network 1", ANCHOR),
+        Row("network 2", ANCHOR, {"seed": 1000}),
+        Row("2 networks", members=("network 1", "network 2")),
+    ),
+}
+VARIANTS = tuple(ROWS)
+
+
+def get_study(variant):
+    return Study(variant, rows=ROWS[variant])
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Studies on digits, and three claims on them by every paper."""
     monkeypatch.chdir(ROOT)
-    owners = claims.planned(["mpn"], "omniglot", Settings(tmp_path, seeds=(0, 1)))
+    path = tmp_path / "study.py"
+    path.write_text(STUDY)
+    stated = (
+        replace(claim(), study=f"{path}:losses", rows=("softmax", "Proxy-Anchor")),
+        replace(claim(), study=f"{path}:starts", rows=("from the beginning", "continued")),
+        replace(claim(), study=f"{path}:ensembles", rows=("network 1", "2 networks")),
+    )
+    named = [replace(each, name=name) for each, name in zip(stated, "abc", strict=True)]
+    monkeypatch.setattr(claims, "load", lambda paper: ("T", tuple(named)))
+    return path
+
+
+def test_equal_rows_are_trained_once(tmp_path: Path, file: Path) -> None:
+    """Whichever studies they are from; what others read is where they expect it."""
+    owners = claims.planned(["x"], "digits", Settings(tmp_path, seeds=(0, 1)))
     trials = claims.distinct(owners)
-    both = owners["mpn:layers_heads", "layers=1 heads=2", 1]
-    assert owners["mpn:group_loss", "MPN", 1] is both or both.directory.is_relative_to(tmp_path)
-    assert len({trial.directory for trial in trials}) == len(trials) < len(owners)
-    student = owners["mpn:students", "distillation", 1]
-    assert Path(student.config.method.teacher) in [trial.directory for trial in trials]
-    ensemble = owners["mpn:ensembles", "2 networks", 0]
-    assert {trial.directory for trial in trials} >= set(ensemble.members)
+    found = owners[f"{file}:losses", "Proxy-Anchor", 1]
+    assert owners[f"{file}:starts", "from the beginning", 1] is found
+    start, ensemble = (
+        owners[f"{file}:starts", "the start", 1],
+        owners[f"{file}:ensembles", "2 networks", 0],
+    )
+    assert owners[f"{file}:losses", "softmax", 1] is not start
+    assert len({trial.directory for trial in trials}) == len(trials) == len(owners) - 2
+    assert Path(owners[f"{file}:starts", "continued", 1].config.init_from) == start.directory
+    assert {trial.directory for trial in trials} >= {start.directory, *ensemble.members}
     order = [trial.name for trial in trials]
     assert all(
         order.index(need) < order.index(trial.name) for trial in trials for need in trial.needs
     )
 
 
-def test_missing_rows_and_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "load", lambda paper: ("T", (claim(),)))
-    with pytest.raises(ConfigError, match="claim a: mpn:losses-cub has no row 'first'"):
-        claims.planned(["x"], "cub", Settings(tmp_path))
+def test_missing_rows_and_studies(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = replace(claim(), study=f"{file}:losses")
+    monkeypatch.setattr(claims, "load", lambda paper: ("T", (wrong,)))
+    with pytest.raises(ConfigError, match=f"claim a: {file}:losses-digits has no row 'first'"):
+        claims.planned(["x"], "digits", Settings(tmp_path))
     with pytest.raises(ConfigError, match="--on=moon: no claim has a study on this data set"):
         claims.planned(["x"], "moon", Settings(tmp_path))
+    paper = claims.papers()[0]
     for arguments, message in (
-        (["--claims=hist"], "--on: missing"),
-        (["--claims=hits", "--on=cub"], "--claims=hits: did you mean hist"),
+        ([f"--claims={paper}"], "--on: missing"),
+        ([f"--claims={paper}y", "--on=cub"], f"--claims={paper}y: did you mean {paper}"),
     ):
         with pytest.raises(ConfigError, match=message):
             command.execute(arguments)
 
 
 def test_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Lists claims, trains what is missing, writes measurements, which are kept, and verdicts."""
-    monkeypatch.chdir(ROOT)
+    paper = claims.papers()[0]
     arguments = [
-        "--claims=crt",
-        "--on=omniglot",
+        f"--claims={paper}",
+        "--on=digits",
         f"--root={tmp_path / 'root'}",
         f"--output={tmp_path}",
     ]
     command.execute([*arguments, "--list"])
     listed = capsys.readouterr().out.splitlines()
-    assert len(listed) == len(claims.load("crt")[1]) + 1
-    assert listed[0].startswith("crt  density: CRT has a significantly higher")
+    assert listed[:-1] == [
+        f"{paper}  a: says [where; {file}:losses-digits: Proxy-Anchor against softmax]",
+        f"{paper}  b: says [where; {file}:starts-digits: continued against from the beginning]",
+        f"{paper}  c: says [where; {file}:ensembles-digits: 2 networks against network 1]",
+    ]
 
     def trained(root: Path, trials: list[claims.Trial], *_: object) -> None:
         for trial in trials:
-            value = 0.5 + 0.1 * ("CRT" in trial.row) + 0.001 * trial.seed
+            if trial.row == "2 networks":
+                continue
+            value = 0.5 + 0.1 * (trial.row == "Proxy-Anchor") + 0.001 * trial.seed
             (trial.directory).mkdir(parents=True)
             results = f'{{"recall@1": {value}, "protocol": "clean", "timing": {{"seconds": 2.0}}}}'
             (trial.directory / "results.json").write_text(results)
 
     monkeypatch.setattr(runner, "run_all", trained)
     command.execute(arguments)
-    with (tmp_path / "omniglot.csv").open() as file:
+    with (tmp_path / "digits.csv").open() as file:
         found = list(csv.DictReader(file))
     assert {line["seed"] for line in found} == set("01234567")
     text = (tmp_path / "report.md").read_text()
-    assert (
-        "| crt | recall@1 | > 0 points | +10.00 [+10.00, +10.00] | 8 | <0.001 | supported |" in text
-    )
+    supported = "| > 0 points | +10.00 [+10.00, +10.00] | 8 | <0.001 | supported |"
+    assert f"| a | recall@1 {supported}" in text
     assert "undecided (0 of 8 seeds)" in text

@@ -18,7 +18,8 @@ from dml_jax.lab.plan import Settings
 
 ROOT = Path(__file__).parents[2]
 FILES = config_files.known_files("--study")
-DIGITS = str(ROOT / "configs" / "digits_hist.py")
+DIGITS = str(ROOT / "configs" / "digits_baseline.py:proxy_anchor")
+ALPHA = "method.proxy_anchor.alpha"
 
 
 def settings(root: Path = Path("root"), **changed: Any) -> Settings:
@@ -52,35 +53,13 @@ def test_study_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert len({trial.name for trial in plan.trials(found, settings())}) == len(found.rows)
 
 
-def test_studies_state_the_papers_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copied from the tables, independently of `configs/`."""
-    monkeypatch.chdir(ROOT)
-
-    def paper(file: str, row: str, source: str = "paper") -> dict[str, float]:
-        _, found = plan.load(file)
-        chosen = next(r for r in found.rows if r.name == row)
-        trial = next(t for t in plan.trials(replace(found, rows=(chosen,)), settings()))
-        known = configs.published(asdict(trial.config))
-        return {**known.get(f"{source} (selected on test)", {}), **chosen.reported.get(source, {})}
-
-    assert paper("mpn:embedding_size-inshop", "1024 dimensions")["recall@1"] == 0.917
-    assert paper("mpn:embedding_size-cars", "64 dimensions") == {"recall@1": 0.763, "nmi": 0.681}
-    assert paper("hist:sizes-cars", "embedding_dim=1024 hidden_dim=256", "reproduction") == {
-        "recall@1": 0.8867
-    }
-    assert paper("hist:tau_lambda-cars", "tau=8 lambda_s=1.5", "reproduction") == {
-        "recall@1": 0.7863
-    }
-    assert paper("hist:tau_lambda-cars", "tau=16 lambda_s=1", "reproduction") == {}
-    assert paper("hist:backbones-sop", "ResNet-50")["recall@100"] == 0.968
-    assert paper("crt:first_prototypes-cub", "prototypes=4x64")["recall@1"] == 0.7557
-    assert paper("crt:prototypes-cub", "prototypes=100x100")["recall@8"] == 0.9431
-    assert paper("crt:backbones-inshop", "DeiT-S, MS")["recall@1"] == 0.9247
-    assert paper("diva:tasks-sop", "D + DaNCE + I") == {
-        "recall@1": 0.758,
-        "recall@10": 0.89,
-        "nmi": 0.898,
-    }
+def stated(file: str, row: str, source: str = "paper") -> dict[str, float]:
+    """What is published beside the row of a study; from the root of the project."""
+    _, found = plan.load(file)
+    chosen = next(r for r in found.rows if r.name == row)
+    (trial,) = plan.trials(replace(found, rows=(chosen,)), settings())
+    known = configs.published(asdict(trial.config))
+    return {**known.get(f"{source} (selected on test)", {}), **chosen.reported.get(source, {})}
 
 
 def test_grid() -> None:
@@ -95,10 +74,12 @@ def test_overrides_and_seeds() -> None:
         Row(
             "changed",
             DIGITS,
-            {"method.tau": 3, "evaluation.ks": (1, 5), "train.epochs": 2, "seed": 100},
+            {ALPHA: 3, "evaluation.ks": (1, 5), "train.epochs": 2, "seed": 100},
         ),
     )
-    made = plan.trials(study(*rows), settings(seeds=(1, 2), overrides={"method.hidden_dim": "7"}))
+    made = plan.trials(
+        study(*rows), settings(seeds=(1, 2), overrides={"method.embedding_dim": "7"})
+    )
     assert [trial.name for trial in made] == [
         "plain-seed1",
         "changed-seed1",
@@ -107,20 +88,22 @@ def test_overrides_and_seeds() -> None:
     ]
     assert [trial.config.seed for trial in made] == [1, 101, 2, 102]
     changed = made[1].config
-    assert (changed.method.tau, changed.evaluation.ks) == (3.0, (1, 5))
+    assert (changed.method.proxy_anchor.alpha, changed.evaluation.ks) == (3.0, (1, 5))
     assert (changed.train.epochs, changed.train.steps) == (2, 0)
-    assert {trial.config.method.hidden_dim for trial in made} == {7}
+    assert {trial.config.method.embedding_dim for trial in made} == {7}
 
 
 def test_overrides_of_what_distinguishes_the_rows() -> None:
-    rows = grid(DIGITS, {"method.tau": (8.0, 16.0)}, overrides={"train.steps": 60})
+    rows = grid(DIGITS, {ALPHA: (8.0, 16.0)}, overrides={"train.steps": 60})
     made = plan.trials(Study("T", rows=rows), Settings(Path("r"), overrides={"train.steps": "30"}))
-    assert [(trial.config.method.tau, trial.config.train.steps) for trial in made] == [
+    assert [
+        (trial.config.method.proxy_anchor.alpha, trial.config.train.steps) for trial in made
+    ] == [
         (8, 30),
         (16, 30),
     ]
-    only_one = (Row("a", DIGITS, {"method.tau": 3.0}), Row("b", DIGITS))
-    for different, key in ((rows, "method.tau"), (only_one, "method.tau"), (rows, "seed")):
+    only_one = (Row("a", DIGITS, {ALPHA: 3.0}), Row("b", DIGITS))
+    for different, key in ((rows, ALPHA), (only_one, ALPHA), (rows, "seed")):
         with pytest.raises(ConfigError, match=rf"--config\.{key}: "):
             plan.trials(Study("T", rows=different), Settings(Path("r"), overrides={key: "1"}))
 
@@ -128,32 +111,33 @@ def test_overrides_of_what_distinguishes_the_rows() -> None:
 def test_the_authors_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
     """Is that of the configuration file where it states one."""
     monkeypatch.chdir(ROOT)
-    rows = (Row("published", "configs/cub_mpn.py:large"), Row("other", "configs/digits_hist.py"))
+    rows = (Row("published", "configs/cub_baseline.py:margin"), Row("other", DIGITS))
     clean, paper = (plan.trials(study(*rows), settings(paper=paper)) for paper in (False, True))
     assert [trial.config.train.select for trial in clean] == ["last", "last"]
     assert [trial.config.train.select for trial in paper] == ["test", "test"]
     assert [trial.config.evaluation.protocol for trial in paper] == ["paper", "paper"]
-    assert paper[0].config.train.reload_best_epochs == (30, 50)
+    assert [trial.config.data.exif_rotation for trial in paper] == [False, True]
 
 
 def test_rows_that_need_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     rows = (
-        Row("student", "configs/omniglot_student.py", {"method.teacher": "@the teacher"}),
-        Row("both", members=("student", "the teacher"), weights=(1.0, 2.0)),
-        Row("the teacher", "configs/omniglot_mpn.py"),
+        Row("second", DIGITS, {"init_from": "@the first"}),
+        Row("both", members=("second", "the first"), weights=(1.0, 2.0)),
+        Row("the first", DIGITS),
     )
     made = plan.trials(study(*rows), settings(Path("r"), seeds=(3,)))
-    assert [trial.name for trial in made] == ["the-teacher-seed3", "student-seed3", "both-seed3"]
-    assert made[1].config.method.teacher == "r/the-teacher-seed3"
-    assert made[2].members == (Path("r/student-seed3"), Path("r/the-teacher-seed3"))
+    assert [trial.name for trial in made] == ["the-first-seed3", "second-seed3", "both-seed3"]
+    assert made[1].config.init_from == "r/the-first-seed3"
+    assert made[2].members == (Path("r/second-seed3"), Path("r/the-first-seed3"))
 
 
 def test_invalid_rows() -> None:
     with pytest.raises(
-        ConfigError, match=r"row 'a' .*method\.tua: there is no such key; did you mean tau"
+        ConfigError,
+        match=r"row 'a' .*method\.proxy_anchor\.alhpa: there is no such key; did you mean alpha",
     ):
-        plan.trials(study(Row("a", DIGITS, {"method.tua": 3})), settings())
+        plan.trials(study(Row("a", DIGITS, {"method.proxy_anchor.alhpa": 3})), settings())
 
 
 def test_invalid_files(tmp_path: Path) -> None:
@@ -165,10 +149,8 @@ def test_invalid_files(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(ConfigError, match=message):
             plan.load(str(file))
-    with pytest.raises(
-        ConfigError, match="there is no variant 'layers-cras'; did you mean layers-cars"
-    ):
-        plan.load("hist:layers-cras")
+    with pytest.raises(ConfigError, match="there is no variant 'forzen'; did you mean frozen"):
+        plan.load("folder_methods:forzen")
 
 
 def test_roots_of_others(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from tests.lab import script
 
 ROOT = Path(__file__).parents[2]
 REAL_COMMAND = runner.command
-DIGITS = str(ROOT / "configs" / "digits_hist.py")
+DIGITS = str(ROOT / "configs" / "digits_baseline.py:proxy_anchor")
+ALPHA = "method.proxy_anchor.alpha"
 
 
 def use(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> None:
@@ -44,12 +45,12 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner.Slot, "start", lambda slot, *given: script.finished(*given))
 
 
-def rows(*taus: int) -> tuple[Row, ...]:
-    return tuple(Row(f"tau={tau}", DIGITS, {"method.tau": tau}) for tau in taus)
+def rows(*alphas: int) -> tuple[Row, ...]:
+    return tuple(Row(f"alpha={alpha}", DIGITS, {ALPHA: alpha}) for alpha in alphas)
 
 
-def prepared(root: Path, *taus: int) -> list[Trial]:
-    study = Study("A study", rows=rows(*taus))
+def prepared(root: Path, *alphas: int) -> list[Trial]:
+    study = Study("A study", rows=rows(*alphas))
     plan.begin("name", study, Settings(root))
     return plan.trials(study, Settings(root))
 
@@ -154,11 +155,11 @@ def test_an_ensemble_waits_for_its_members(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    student, both = (
-        Row("student", DIGITS, {"init_from": "@tau=1"}),
-        Row("both", members=("tau=1", "tau=2")),
+    continued, both = (
+        Row("continued", DIGITS, {"init_from": "@alpha=1"}),
+        Row("both", members=("alpha=1", "alpha=2")),
     )
-    study = Study("A study", rows=(both, *rows(1, 2), student))
+    study = Study("A study", rows=(both, *rows(1, 2), continued))
     trials = plan.trials(study, Settings(tmp_path))
     facts = plan.begin("name", study, Settings(tmp_path), trials)
     started: list[str] = []
@@ -169,16 +170,16 @@ def test_an_ensemble_waits_for_its_members(
 
     monkeypatch.setattr(runner, "command", made)
     runner.print_commands(tmp_path, trials)
-    assert "  # after tau-1-seed0, tau-2-seed0" in capsys.readouterr().out
+    assert "  # after alpha-1-seed0, alpha-2-seed0" in capsys.readouterr().out
     run(tmp_path, trials)
-    for name in ("tau-1-seed0", "tau-2-seed0"):
+    for name in ("alpha-1-seed0", "alpha-2-seed0"):
         (tmp_path / name / "results.json").unlink()
-    assert outcomes.finished(trials) == {"student-seed0"}
+    assert outcomes.finished(trials) == {"continued-seed0"}
     summary = tables.of_study(tmp_path, facts)
     assert "its members are not finished" in [run.problem for run in summary.runs]
     started.clear()
     run(tmp_path, trials)
-    assert started == ["tau-1-seed0", "tau-2-seed0"]
+    assert started == ["alpha-1-seed0", "alpha-2-seed0"]
 
 
 def test_slots(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,15 +205,15 @@ def test_the_command(tmp_path: Path, in_process: None, capsys: pytest.CaptureFix
         "from dml_jax.lab.definition import *\ndef get_study():\n    return Study('T', "
         "rows=({},))\n"
     )
-    row = f"Row('tau={{0}}', {DIGITS!r}, {{{{'method.tau': {{0}}}}}})"
-    file.write_text(text.format(", ".join(row.format(tau) for tau in (11, 12))))
+    row = f"Row('alpha={{0}}', {DIGITS!r}, {{{{{ALPHA!r}: {{0}}}}}})"
+    file.write_text(text.format(", ".join(row.format(alpha) for alpha in (11, 12))))
     root = tmp_path / "root"
     arguments = [f"--study={file}", f"--root={root}", "--seeds=0,1", "--config.data.threads=3"]
     command.execute([*arguments, "--list"])
     assert len(re.findall("^python -m ", capsys.readouterr().out, re.MULTILINE)) == 4
     command.execute(arguments)
     printed = capsys.readouterr().out
-    assert re.search(r"tau=12 │ +2 │ +12\.0 ± 0\.0", printed), printed
+    assert re.search(r"alpha=12 │ +2 │ +12\.0 ± 0\.0", printed), printed
     assert {path.name for path in root.glob("report.*")} == {
         "report.md",
         "report.tex",
@@ -223,29 +224,32 @@ def test_the_command(tmp_path: Path, in_process: None, capsys: pytest.CaptureFix
     assert printed.out == ""
     assert "4 trials, 4 finished; then: dml-jax study --runs" in printed.err
     with pytest.raises(ConfigError, match="holds another study, "):
-        command.execute(["--study=hist:layers-cars", f"--root={root}"])
-    file.write_text(text.format(", ".join(row.format(tau) for tau in (12, 13))))
-    with pytest.raises(Exception, match=r"2 of 4 trials failed, e\.g\. tau-13-seed0"):
+        command.execute(["--study=folder_methods:frozen", f"--root={root}"])
+    file.write_text(text.format(", ".join(row.format(alpha) for alpha in (12, 13))))
+    with pytest.raises(Exception, match=r"2 of 4 trials failed, e\.g\. alpha-13-seed0"):
         command.execute(arguments)
     printed = " ".join(capsys.readouterr().out.split())
-    assert "tau=13: –, training diverged" in printed
+    assert "alpha=13: –, training diverged" in printed
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "one of the arguments --study --compare --claims --runs is required"),
-        (["--study=a.py", "--claims=hist"], "--claims: not allowed with argument --study"),
+        (["--study=a.py", "--claims=a"], "--claims: not allowed with argument --study"),
         (["--study=no.py"], r"--study=no\.py: there is no such file"),
-        (["--study=hist:layers-cars", "--seeds=a"], "--seeds: a: must be whole numbers"),
-        (["--study=hist:layers-cars", "--jobs=0"], "--jobs=0: must be one of 1 to"),
-        (["--study=hist:layers-cars", "--trials=3"], "--trials: hist-layers-cars is not a search"),
+        (["--study=folder_methods:frozen", "--seeds=a"], "--seeds: a: must be whole numbers"),
+        (["--study=folder_methods:frozen", "--jobs=0"], "--jobs=0: must be one of 1 to"),
+        (
+            ["--study=folder_methods:frozen", "--trials=3"],
+            "--trials: folder_methods-frozen is not a",
+        ),
     ],
 )
 def test_invalid_command_lines(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         command.execute(arguments)
-    assert not Path("runs/studies/hist-layers-cars").exists()
+    assert not Path("runs/studies/folder_methods-frozen").exists()
 
 
 def test_comparison_without_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,7 +259,7 @@ def test_comparison_without_a_file(tmp_path: Path, capsys: pytest.CaptureFixture
         patch.setattr(runner, "command", REAL_COMMAND)
         command.execute(["--compare", DIGITS, "--seeds=0,3", f"--root={root}", "--list"])
     printed = capsys.readouterr()
-    names = ["digits_hist-seed0", "digits_hist-seed3"]
+    names = ["digits_baseline-proxy_anchor-seed0", "digits_baseline-proxy_anchor-seed3"]
     assert [shlex.split(line) for line in printed.out.splitlines()] == [
         [
             "python",

@@ -23,16 +23,17 @@ from tests.lab.test_runner import use
 optuna = pytest.importorskip("optuna")
 
 ROOT = Path(__file__).parents[2]
-DIGITS = str(ROOT / "configs" / "digits_hist.py")
+DIGITS = str(ROOT / "configs" / "digits_baseline.py:proxy_anchor")
+ALPHA = "method.proxy_anchor.alpha"
 SPACE = {
-    "method.tau": Uniform(1.0, 40.0),
-    "method.hidden_dim": Uniform(4, 8),
+    ALPHA: Uniform(1.0, 40.0),
+    "method.embedding_dim": Uniform(4, 8),
     "data.flip": (0.0, 0.5),
 }
 FILE = f"""
 from dml_jax.lab.definition import *
 def get_study():
-    space = {{"method.tau": Uniform(1.0, 40.0), "method.hidden_dim": Uniform(4, 8), "data.flip": (0.0, 0.5)}}
+    space = {{{ALPHA!r}: Uniform(1.0, 40.0), "method.embedding_dim": Uniform(4, 8), "data.flip": (0.0, 0.5)}}
     return Study("A search", search=Search({DIGITS!r}, space, trials=6))
 """  # noqa: E501
 
@@ -65,25 +66,22 @@ def test_a_search(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str])
     assert len(made) == 6
     finished = [trial for trial in made if trial.value is not None]
     for trial in finished:
-        assert trial.value == pytest.approx(1 - abs(trial.params["method.tau"] - 20) / 100)
+        assert trial.value == pytest.approx(1 - abs(trial.params[ALPHA] - 20) / 100)
         assert (
             f"trial-{trial.number:04d}: recall@1 {trial.value:.4f} on the validation classes"
             in printed
         )
     best = max(finished, key=lambda trial: trial.value)
-    assert (
-        f"trial-{best.number:04d} on the test classes: R@1 {best.params['method.tau']:.1f}"
-        in printed
-    )
+    assert f"trial-{best.number:04d} on the test classes: R@1 {best.params[ALPHA]:.1f}" in printed
     assert (
         f"--config={root}/trial-{best.number:04d}/config.json --config.data.validation_share=0"
         in printed
     )
     assert "20% of the training classes, held out" in printed
-    assert all((trial.state.name == "FAIL") == (trial.params["method.tau"] > 38) for trial in made)
+    assert all((trial.state.name == "FAIL") == (trial.params[ALPHA] > 38) for trial in made)
     with (root / "report.csv").open() as lines:
-        values = [float(row["method.tau"]) for row in csv.DictReader(lines)]
-    assert values == [trial.params["method.tau"] for trial in made]
+        values = [float(row[ALPHA]) for row in csv.DictReader(lines)]
+    assert values == [trial.params[ALPHA] for trial in made]
     capsys.readouterr()
     command.execute(["--runs", str(root)])
     assert f"trial-{best.number:04d} on the test classes" in capsys.readouterr().out
@@ -147,12 +145,12 @@ def test_another_seed_or_protocol(
 
 def test_equal_values_are_trained_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, path = tmp_path / "root", tmp_path / "mine.py"
-    space = 'space = {"method.tau": (10.0, 20.0)}'
+    space = f'space = {{"{ALPHA}": (10.0, 20.0)}}'
     path.write_text(
         re.sub("space = .*", space, FILE).replace("trials=6", 'trials=6, sampler="random"')
     )
     command.execute([f"--study={path}", f"--root={root}"])
-    values = {(trial.params["method.tau"], trial.value) for trial in trials(root)}
+    values = {(trial.params[ALPHA], trial.value) for trial in trials(root)}
     assert values == {(10.0, 0.9), (20.0, 1.0)}
     assert len((root / "starts.txt").read_text().split()) == 2
     best = min(trial.number for trial in trials(root) if trial.value == 1.0)
@@ -178,7 +176,7 @@ def test_impossible_values_fail_alone(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_invalid_searches(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for option, message in (
         ("--storage=nosuch://x", "--storage: cannot be used"),
-        ("--config.method.tau=3", r"--config\.method\.tau: the search sets it; leave it out"),
+        (f"--config.{ALPHA}=3", rf"--config\.{ALPHA}: the search sets it; leave it out"),
         (
             "--config.data.validation_share=0.3",
             r"--config\.data\.validation_share: the search sets it",

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
+from dml_jax.analysis import text_tables
 from dml_jax.commands import study
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.evaluation import protocol
@@ -26,26 +27,31 @@ ROOT = Path(__file__).parents[2]
 
 
 def config(seed: int = 0, **method: Any) -> dict[str, Any]:
-    values = asdict(resolved("digits_hist"))
-    values["method"] |= method
+    values = asdict(resolved("digits_baseline", "proxy_anchor"))
+    values["method"]["proxy_anchor"] |= method
     values["seed"] = seed
     return values
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Three seeds of two values of tau, and one seed of a third."""
-    for tau, share in ((8.0, 0.5), (16.0, 0.6)):
+    """Three seeds of two values of alpha, and one seed of a third."""
+    for alpha, share in ((8.0, 0.5), (16.0, 0.6)):
         for seed in range(3):
             run = hits(share + 0.01 * seed, seed=seed)
             write_run(
-                tmp_path / f"tau{tau:.0f}-seed{seed}", run, config=config(seed, tau=tau), nmi=0.7
+                tmp_path / f"alpha{alpha:.0f}-seed{seed}",
+                run,
+                config=config(seed, alpha=alpha),
+                nmi=0.7,
             )
-    write_run(tmp_path / "tau32-seed0", hits(0.55, seed=5), config=config(0, tau=32.0), nmi=0.65)
+    write_run(
+        tmp_path / "alpha32-seed0", hits(0.55, seed=5), config=config(0, alpha=32.0), nmi=0.65
+    )
     return tmp_path
 
 
-def table_of(directory: Path, names: str = "tau*") -> tables.Table:
+def table_of(directory: Path, names: str = "alpha*") -> text_tables.Table:
     return tables.table(tables.of_runs(sorted(directory.glob(names)), "recall@1"))[0]
 
 
@@ -53,12 +59,12 @@ def of_study(root: Path) -> tables.Summary:
     return tables.of_study(root, plan.read_facts(root) or {})
 
 
-def column(table: tables.Table, heading: str) -> dict[str, str]:
+def column(table: text_tables.Table, heading: str) -> dict[str, str]:
     names, *_ = table.columns.values()
     return dict(zip(names, table.columns[heading], strict=True))
 
 
-def best(table: tables.Table, heading: str) -> list[str]:
+def best(table: text_tables.Table, heading: str) -> list[str]:
     names, *_ = table.columns.values()
     return [name for row, name in enumerate(names) if (heading, row) in table.best]
 
@@ -67,20 +73,20 @@ def test_means_and_ranks(directory: Path) -> None:
     """Runs that differ in the seed only are one row."""
     table = table_of(directory)
     recalls = {
-        tau: [hits(share + 0.01 * seed, seed=seed).mean() for seed in range(3)]
-        for tau, share in ((8, 0.5), (16, 0.6))
+        alpha: [hits(share + 0.01 * seed, seed=seed).mean() for seed in range(3)]
+        for alpha, share in ((8, 0.5), (16, 0.6))
     }
     found = column(table, "R@1")
-    assert column(table, "seeds") == {"tau8": "3", "tau16": "3", "tau32": "1"}
-    for tau, values in recalls.items():
+    assert column(table, "seeds") == {"alpha8": "3", "alpha16": "3", "alpha32": "1"}
+    for alpha, values in recalls.items():
         assert (
-            found[f"tau{tau}"]
+            found[f"alpha{alpha}"]
             == f"{100 * np.mean(values):.1f} ± {100 * np.std(values, ddof=1):.1f}"
         )
-    assert found["tau32"] == f"{100 * hits(0.55, seed=5).mean():.1f}"
-    assert best(table, "R@1") == ["tau16"]
-    assert best(table, "NMI") == ["tau16", "tau8"]
-    assert column(table, "time")["tau8"] == "60 s"
+    assert found["alpha32"] == f"{100 * hits(0.55, seed=5).mean():.1f}"
+    assert best(table, "R@1") == ["alpha16"]
+    assert best(table, "NMI") == ["alpha16", "alpha8"]
+    assert column(table, "time")["alpha8"] == "60 s"
 
 
 def test_notes_on_the_selection(tmp_path: Path) -> None:
@@ -93,7 +99,7 @@ def test_notes_on_the_selection(tmp_path: Path) -> None:
     notes = " ".join(table_of(tmp_path, "*").notes)
     assert f"{optimistic}all rows." in notes
     assert "Published numbers are usually" not in notes
-    write_run(tmp_path / "b-0", hits(0.5), config=config(tau=2.0))
+    write_run(tmp_path / "b-0", hits(0.5), config=config(alpha=2.0))
     notes = " ".join(table_of(tmp_path, "*").notes)
     assert f"{optimistic}a, ensemble." in notes
     assert "epoch that is best on the test set; the other rows are not." in notes
@@ -111,7 +117,7 @@ def test_undefined_metrics(tmp_path: Path) -> None:
         refined={"ward": {"recall@1": 0.9, metric: None}},
         **{metric: 0.5},
     )
-    write_run(tmp_path / "b-0", hits(0.6), config=config(tau=2.0), nmi=0.5, **{metric: 0.4})
+    write_run(tmp_path / "b-0", hits(0.6), config=config(alpha=2.0), nmi=0.5, **{metric: 0.4})
     table, _ = tables.table(tables.of_runs(sorted(tmp_path.iterdir()), metric))
     found = column(table, "R@1 per class")
     assert found == {"a": "50.0", "a + ward": "–", "b": "40.0"}
@@ -126,9 +132,9 @@ def test_significance(directory: Path) -> None:
         [hits(share + 0.01 * seed, seed=seed).mean() for seed in range(3)] for share in (0.5, 0.6)
     )
     found = column(table, "p")
-    assert found["tau8"] == f"{stats.ttest_ind(first, second, equal_var=False).pvalue:.3f}"
+    assert found["alpha8"] == f"{stats.ttest_ind(first, second, equal_var=False).pvalue:.3f}"
     assert any(note.startswith("p: ") for note in table.notes)
-    assert found["tau32"] == found["tau16"] == ""
+    assert found["alpha32"] == found["alpha16"] == ""
 
 
 @pytest.mark.parametrize(
@@ -145,8 +151,8 @@ def test_significance(directory: Path) -> None:
 def test_runs_that_cannot_be_compared(
     tmp_path: Path, difference: dict[str, str], reason: str
 ) -> None:
-    write_run(tmp_path / "a-0", hits(0.5), config=config(tau=1.0))
-    write_run(tmp_path / "b-0", hits(0.9), config=config(tau=2.0), **difference)
+    write_run(tmp_path / "a-0", hits(0.5), config=config(alpha=1.0))
+    write_run(tmp_path / "b-0", hits(0.9), config=config(alpha=2.0), **difference)
     with pytest.raises(ConfigError, match=f"b-0 cannot be compared with .*a-0: {reason}"):
         study.execute(["--runs", str(tmp_path / "a-0"), str(tmp_path / "b-0")])
 
@@ -230,7 +236,7 @@ def test_published_numbers(tmp_path: Path) -> None:
 def test_formats(directory: Path, tmp_path: Path) -> None:
     """The same numbers in Markdown, LaTeX and CSV, which has one line per run."""
     output = directory / "report"
-    study.execute(["--runs", *map(str, sorted(directory.glob("tau*"))), f"--output={output}"])
+    study.execute(["--runs", *map(str, sorted(directory.glob("alpha*"))), f"--output={output}"])
     best = f"{100 * np.mean([hits(0.6 + 0.01 * s, seed=s).mean() for s in range(3)]):.1f}"
     text = (output / "report.md").read_text().split("## ")[1].splitlines()
     assert len({line.count("|") for line in text if line.startswith("|")}) == 1
@@ -242,9 +248,9 @@ def test_formats(directory: Path, tmp_path: Path) -> None:
     with (output / "report.csv").open() as file:
         found = list(csv.DictReader(file))
     assert len(found) == 7
-    assert {row["method.tau"] for row in found if row["row"] == "tau8"} == {"8.0"}
-    assert "method.alpha" not in found[0]  # in which runs do not differ
-    last = next(row for row in found if (row["row"], row["seed"]) == ("tau16", "2"))
+    assert {row["method.proxy_anchor.alpha"] for row in found if row["row"] == "alpha8"} == {"8.0"}
+    assert "method.embedding_dim" not in found[0]  # in which runs do not differ
+    last = next(row for row in found if (row["row"], row["seed"]) == ("alpha16", "2"))
     assert float(last["recall@1"]) == float(hits(0.62, seed=2).mean())
     assert float(last["seconds"]) == 60
 
@@ -257,7 +263,7 @@ def test_the_distance_is_a_property_of_a_row(tmp_path: Path) -> None:
             text = stated.replace("cosine", metric)
             run = hits(share + 0.01 * seed, seed=seed)
             write_run(
-                tmp_path / f"{name}{seed}", run, config=config(seed, tau=share), protocol=text
+                tmp_path / f"{name}{seed}", run, config=config(seed, alpha=share), protocol=text
             )
     table = table_of(tmp_path, "[ab]*")
     assert list(column(table, "distance").values()) == ["cosine", "euclidean"]
@@ -272,7 +278,7 @@ def test_the_distance_is_a_property_of_a_row(tmp_path: Path) -> None:
 
 def test_chosen_columns(directory: Path) -> None:
     output = directory / "report"
-    runs = [*map(str, sorted(directory.glob("tau*")))]
+    runs = [*map(str, sorted(directory.glob("alpha*")))]
     study.execute(["--runs", *runs, f"--output={output}", "--columns=NMI,R@1"])
     assert "|  | NMI | R@1 |\n" in (output / "report.md").read_text()
     with pytest.raises(ConfigError, match="--columns: there is no 'R@3'"):
@@ -280,13 +286,15 @@ def test_chosen_columns(directory: Path) -> None:
 
 
 def test_special_characters() -> None:
-    table = tables.Table("T_1", ("n",), {"": ["a_b & <c> | 50% [x]"], "p": ["<0.001"]})
-    assert r"a\_b \& $<$c$>$ | 50\%" in tables.latex(table)
-    assert r"| a_b & <c> \| 50% [x] |" in tables.markdown(table)
-    table = tables.Table("T [/bold]", (), {"[/x] p": ["[/] ~/a --b ---c\\"]}, {("[/x] p", 0)})
-    assert r"\textbf{[/] \textasciitilde{}/a -{}-b -{}-{}-c\textbackslash{}}" in tables.latex(table)
+    table = text_tables.Table("T_1", ("n",), {"": ["a_b & <c> | 50% [x]"], "p": ["<0.001"]})
+    assert r"a\_b \& $<$c$>$ | 50\%" in text_tables.latex(table)
+    assert r"| a_b & <c> \| 50% [x] |" in text_tables.markdown(table)
+    table = text_tables.Table("T [/bold]", (), {"[/x] p": ["[/] ~/a --b ---c\\"]}, {("[/x] p", 0)})
+    assert r"\textbf{[/] \textasciitilde{}/a -{}-b -{}-{}-c\textbackslash{}}" in text_tables.latex(
+        table
+    )
     console = Console(file=io.StringIO(), width=80)
-    tables.print_table(table, console)
+    text_tables.print_table(table, console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert all(text in printed for text in ("T [/bold]", "[/x] p", "[/] ~/a --b ---c\\"))
 
@@ -321,8 +329,8 @@ def test_unknown_metric(tmp_path: Path, metric: str) -> None:
 @pytest.mark.parametrize(
     ("runs", "expected"),
     [  # names of directories with what distinguishes the runs, and the names of their rows
-        ({"run-0": {}, "run-1": {"tau": 2.0}, "again-1": {"seed": 1}}, ["run", "run-1", "run"]),
-        ({"x/a-0": {"tau": 1.0}, "y/a-0": {"tau": 2.0}}, ["a", "a-0"]),
+        ({"run-0": {}, "run-1": {"alpha": 2.0}, "again-1": {"seed": 1}}, ["run", "run-1", "run"]),
+        ({"x/a-0": {"alpha": 1.0}, "y/a-0": {"alpha": 2.0}}, ["a", "a-0"]),
         (
             {"short-0": {}, "short-1": {"seed": 1}, "long-0": {"steps": 200}},
             ["short", "short", "long"],
@@ -351,7 +359,9 @@ def test_rows_of_runs(
     for name, given in runs.items():
         values = {"steps": given.get("steps", 100), "protocol": given.get("protocol", PROTOCOL)}
         whole = (
-            None if "ensemble" in given else config(given.get("seed", 0), tau=given.get("tau", 1.0))
+            None
+            if "ensemble" in given
+            else config(given.get("seed", 0), alpha=given.get("alpha", 1.0))
         )
         write_run(Path(name), hits(0.5), config=whole, **values)
         if whole:
@@ -387,7 +397,7 @@ def test_without_embeddings_the_images_are_unknown(tmp_path: Path) -> None:
 def test_grids_have_a_heat_map(tmp_path: Path) -> None:
     for number, (layers, heads) in enumerate(((1, 2), (1, 4), (2, 2))):
         name = f"layers={layers} heads={heads}"
-        write_run(tmp_path / name, hits(0.1 * (number + 1)), config=config(tau=float(number)))
+        write_run(tmp_path / name, hits(0.1 * (number + 1)), config=config(alpha=float(number)))
     runs = [replace(outcomes.read_run(path), row=path.name) for path in sorted(tmp_path.iterdir())]
     _, trained = outcomes.comparable(runs)
     figure = tables.plot_grid(trained, "recall@1")
@@ -413,7 +423,7 @@ def test_published_digits(tmp_path: Path) -> None:
     write_run(
         tmp_path / "b-0",
         hits(0.5),
-        config=config(tau=2.0) | {"paper": {"clean": {"paper": {"recall@1": 0.7}}}},
+        config=config(alpha=2.0) | {"paper": {"clean": {"paper": {"recall@1": 0.7}}}},
     )
     table = table_of(tmp_path, "*")
     assert column(table, "R@1 paper") == {"a": "75.95", "b": "70.0"}

@@ -11,7 +11,7 @@ import pytest
 
 from dml_jax import losses
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.losses import mining, pair_losses, signature
+from dml_jax.losses import mining, pair_losses, pairwise, signature
 from dml_jax.methods.baseline import LOSSES, takes
 from tests.losses.test_public import BETA, CENTERS, KEY, LABELS, NEGATIVE, POSITIVE, PROXIES, D, X
 
@@ -257,5 +257,19 @@ def test_weights_of_pairs_that_are_no_weights(positive: np.ndarray, message: str
         with pytest.raises(DataError, match=message):
             losses.sup_con(X, LABELS, **given)  # type: ignore[arg-type]
     candidates = losses.Candidates(X, POSITIVE.astype(float), NEGATIVE)
-    with pytest.raises(DataError, match="positive: holds float64; give bool; only contrastive"):
+    with pytest.raises(DataError, match="positive: holds float64; give bool; "):
         losses.circle(X, LABELS, candidates=candidates)
+
+
+def test_weights_of_pairs_are_declared_by_the_annotation() -> None:
+    @signature.loss
+    def attraction(
+        embeddings: Any, labels: Any, *, candidates: pairwise.WeightedCandidates = None
+    ) -> Any:
+        assert candidates is not None
+        return jnp.sum(candidates.positive)
+
+    given: Any = attraction
+    weights = np.where(POSITIVE, 0.5, 0.0)
+    found = given(X, positive=weights, negative=NEGATIVE)
+    np.testing.assert_allclose(found, 0.5 * POSITIVE.sum(), rtol=1e-6)

@@ -143,7 +143,7 @@ def test_a_distance_of_ones_own(x64: None) -> None:
         ({"positive": NEAR, "negative": NEAR}, r"positive, negative: pair \(\d+, \d+\) is in both"),
         (
             {"positive": WEIGHTS, "negative": FAR},
-            "positive: holds float.*; give bool; only contrastive, ",
+            "positive: holds float.*; give bool; triplet takes no weights",
         ),
         (
             {"positive": NEAR, "negative": FAR, "candidates": X[:7]},

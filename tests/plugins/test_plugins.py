@@ -31,7 +31,7 @@ GUIDES = HERE.parents[1] / "docs" / "guides"
                 "optimizer.py",
                 "distance.py",
                 "metric.py",
-                "step.py",
+                "refine.py",
                 "relation.py",
             ],
         ),

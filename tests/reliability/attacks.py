@@ -28,7 +28,7 @@ from dml_jax import config as configs
 from dml_jax import main
 from dml_jax.backbones.weights import tensor_files
 from dml_jax.config.files import load_config
-from dml_jax.data import decode, prepared_data, transforms
+from dml_jax.data import decode, files, prepared_data, transforms
 from dml_jax.data.formats import csv as csv_tables
 from dml_jax.data.formats import parquet
 from dml_jax.data.prepare import archives, sources, understand
@@ -301,7 +301,7 @@ def _written(write: Callable[[Any], object]) -> bytes:
 
 def _read_table(directory: Path) -> None:
     page = understand.understand(
-        csv_tables.RECIPE, dict(sources.walk(directory)), sources.Options(), "source"
+        csv_tables.RECIPE, dict(files.walk(directory)), sources.Options(), "source"
     )
     prepared_data._scan(directory, page, "csv")
 
@@ -323,7 +323,7 @@ def _parquet() -> bytes:
 
 
 def _read_parquet(directory: Path) -> None:
-    entries = parquet.find(dict(sources.walk(directory)), sources.Options(scratch=directory))
+    entries = parquet.find(dict(files.walk(directory)), sources.Options(scratch=directory))
     assert all(isinstance(entry.file.read(), bytes) for entry in entries)
 
 
@@ -382,7 +382,7 @@ def _images() -> list[bytes]:
 
 
 def _read_image(directory: Path) -> None:
-    pixels = decode.rgb(sources.File(directory / "a" / "x.jpg").read())
+    pixels = decode.rgb(files.File(directory / "a" / "x.jpg").read())
     assert pixels.dtype == np.uint8
     assert pixels.shape[2:] == (3,)
     transforms.centre_crop(transforms.resize_shorter(pixels, 16), 16)
@@ -473,7 +473,7 @@ DEVICES: dict[str, Callable[[Path], object]] = {
     "metrics.jsonl": lambda file: JsonLines(file).truncate(2),
     "w.safetensors": tensor_files.read,
     "i.npz": lambda file: Index.load(MODEL, file),
-    "x.jpg": lambda file: sources.File(file).read(),
+    "x.jpg": lambda file: files.File(file).read(),
     "c.py": lambda file: load_config(str(file), {}),
 }
 

@@ -37,7 +37,7 @@ def fetch(
     where: str = WHERE,
 ) -> None:
     downloads.fetch(
-        downloads.Source(f"{where}/{name}", size, sha256), target, "ask the owner", lambda _: None
+        downloads.Download(f"{where}/{name}", size, sha256), target, "ask the owner", lambda _: None
     )
 
 
@@ -134,7 +134,7 @@ def test_prepare_downloads(
     content = layouts.cub(tmp_path).read_bytes()
     served["CUB.tgz"], address = content, f"{WHERE}/CUB.tgz?download=1"
     hub.fail("CUB", Fault(cut=len(content) // 2))
-    source = downloads.Source(address, len(content), hashlib.sha256(content).hexdigest())
+    source = downloads.Download(address, len(content), hashlib.sha256(content).hexdigest())
     monkeypatch.setattr(cub, "RECIPE", cub.RECIPE._replace(downloads=(source,)))
     command = ("--name=cub", "--download", "--subset")
     code, out, err = run(capsys, *command)

@@ -9,7 +9,7 @@ import pytest
 from dml_jax.config import Config
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
-from dml_jax.train import experiment, step
+from dml_jax.train import experiment, method_wrappers, step
 from tests import toys
 from tests.train.experiments import small
 
@@ -24,7 +24,7 @@ def test_chunks_need_a_fraction_of_the_memory() -> None:
     state = jax.eval_shape(partial(step.initial, made, optimizer), jax.random.key(0), batch)
 
     def temporary(parts: int) -> int:
-        run = jax.jit(step.build(step.chunked(made, parts), optimizer))
+        run = jax.jit(step.build(method_wrappers.chunked(made, parts), optimizer))
         memory = run.lower(state, batch, jax.random.key(0)).compile().memory_analysis()
         return memory.temp_size_in_bytes
 

@@ -20,7 +20,7 @@ from dml_jax.errors import ConfigError
 from dml_jax.lab import hlo
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Method
-from dml_jax.train import class_tables, step
+from dml_jax.train import class_tables, step, warm_start
 from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import device_mesh
@@ -153,7 +153,7 @@ def test_each_device_draws_its_part_of_a_million_classes() -> None:
     initial = partial(step.initial, method, optimizer)
     shapes = jax.eval_shape(initial, jax.random.key(0), batch)
     layout = device_mesh.shardings(device_mesh.make(), shapes, method.hooks.class_axis)
-    program = jax.jit(initial, out_shardings=layout, compiler_options=experiments.UNOPTIMIZED)
+    program = jax.jit(initial, out_shardings=layout, compiler_options=warm_start.UNOPTIMIZED)
     compiled = program.lower(jax.random.key(0), batch).compile()
     memory = compiled.memory_analysis()
     table = 4 * DIM * classes
@@ -170,7 +170,7 @@ def test_weights_that_initialisation_reads(tmp_path: Path) -> None:
     arrays = {f"backbone/{path}": value for path, value in read.items()}
     converted.write(tmp_path / "weights", arrays, {"architecture": asdict(config.backbone)})
     backbone = replace(config.backbone, pretrained=str(tmp_path / "weights"))
-    found = experiments.build(replace(config, backbone=backbone)).initial_state()
+    found = warm_start.initial_state(experiments.build(replace(config, backbone=backbone)))
     assert found.params["loss"]["proxies"].addressable_shards[0].data.shape == (32, 8)
     loaded = {"params": found.params["backbone"], "stats": found.model_state["backbone"]}
     for path, value in traverse_util.flatten_dict(loaded, sep="/").items():
@@ -215,7 +215,7 @@ def test_eight_two_and_one_device(
         if saved is None:
             assert found is None
             random = device_mesh.place(mesh, drawn(run.template()), run.method.hooks.class_axis)
-            state = run.initial_state() if training else random
+            state = warm_start.initial_state(run) if training else random
         else:
             state = found[0]
             assert fingerprint(state) == fingerprint(saved)

@@ -18,7 +18,7 @@ from dml_jax.files import write_json
 from dml_jax.methods import diva
 from dml_jax.methods.diva import self_supervision
 from dml_jax.train import experiment as experiments
-from dml_jax.train import model
+from dml_jax.train import model, warm_start
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import workdir
 from tests import test_configs
@@ -51,7 +51,7 @@ def test_a_reading_is_the_method_with_its_options() -> None:
     """Of DiVA, computed from its embeddings one by one."""
     config = diva_config()
     experiment = experiments.build(config)
-    state = experiment.initial_state()
+    state = warm_start.initial_state(experiment)
     images = np.random.default_rng(0).integers(0, 256, (5, *experiment.shape, 3), dtype=np.uint8)
 
     @jax.jit

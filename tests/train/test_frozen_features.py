@@ -19,7 +19,7 @@ from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline, heads
 from dml_jax.train import experiment as experiments
-from dml_jax.train import frozen_features, other_models
+from dml_jax.train import frozen_features, warm_start
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.step import TrainState
@@ -51,7 +51,7 @@ def with_features(experiment: Experiment, directory: Path) -> Experiment:
 
 
 def trained(experiment: Experiment) -> Any:
-    state = other_models.initial_state(experiment, Console(active=False))
+    state = warm_start.initial_state(experiment, Console(active=False))
     step, key = experiment.jitted_step(), experiment.key
     with experiment.batches(0, STEPS) as batches:
         for arrays in batches:
@@ -76,7 +76,7 @@ def test_same_as_a_frozen_backbone(tmp_path: Path) -> None:
     close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
     for name in ("embedding", "loss"):
         jax.tree.map(close, found.params[name], expected.params[name])
-    start = other_models.initial_state(images, Console(active=False))
+    start = warm_start.initial_state(images, Console(active=False))
     assert (
         np.abs(found.params["embedding"]["kernel"] - start.params["embedding"]["kernel"]).max()
         > 1e-3
@@ -90,7 +90,7 @@ def test_same_as_a_frozen_backbone(tmp_path: Path) -> None:
 def test_features_are_kept_and_follow_the_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment, initial_state = build(feature_views=2), other_models.initial_state
+    experiment, initial_state = build(feature_views=2), warm_start.initial_state
     first = with_features(experiment, tmp_path)
     files = {path: path.read_bytes() for path in (tmp_path / "features").iterdir()}
     assert len(files) == 2
@@ -105,7 +105,7 @@ def test_features_are_kept_and_follow_the_weights(
             model_state=jax.tree.map(lambda x: np.asarray(x) + np.float32(1), state.model_state)
         )
 
-    monkeypatch.setattr(other_models, "initial_state", larger)
+    monkeypatch.setattr(warm_start, "initial_state", larger)
     with_features(experiment, tmp_path)
     assert len(list((tmp_path / "features").iterdir())) == 4
     seeded = experiment._replace(config=replace(experiment.config, seed=1))  # other crops

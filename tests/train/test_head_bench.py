@@ -27,19 +27,19 @@ def config() -> Config:
 
 
 @pytest.fixture(scope="module")
-def source(
+def inputs(
     few_images: None, patches: None, tmp_path_factory: pytest.TempPathFactory
-) -> head_bench.Source:
-    return head_bench.computed(config(), tmp_path_factory.mktemp("maps"), Console(quiet=True))
+) -> head_bench.HeadInputs:
+    return head_bench.head_inputs(config(), tmp_path_factory.mktemp("maps"), Console(quiet=True))
 
 
 @pytest.fixture(scope="module")
-def head(source: head_bench.Source) -> head_bench.Head:
-    return head_bench.Head(config(), source)
+def head(inputs: head_bench.HeadInputs) -> head_bench.Head:
+    return head_bench.Head(config(), inputs)
 
 
 def test_embeddings_are_those_of_the_whole_network(
-    source: head_bench.Source, head: head_bench.Head, monkeypatch: pytest.MonkeyPatch
+    inputs: head_bench.HeadInputs, head: head_bench.Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of pooled features and of whole maps, up to the half precision of the maps."""
     experiment, state = head.trained(3)
@@ -56,7 +56,7 @@ def test_embeddings_are_those_of_the_whole_network(
     both = state._replace(model_state={**state.model_state, "backbone": backbone})
     expected = network.embedder(network.method.embed).embed_split(both, network.splits["test"])
     for whole in (False, True):
-        points = source.maps["test"].of(experiment.splits["test"].ids, whole=whole)[:, 0]
+        points = inputs.maps["test"].of(experiment.splits["test"].ids, whole=whole)[:, 0]
         monkeypatch.setattr(head, "points", points)
         np.testing.assert_allclose(head.embedded(state), expected, atol=2e-3)
 

@@ -18,7 +18,7 @@ from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
-from dml_jax.train import loop, model, other_models
+from dml_jax.train import loop, model, warm_start
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.experiment import Experiment
 from tests.train.experiments import values
@@ -68,7 +68,7 @@ def test_the_network_starts_from_the_head(tmp_path: Path, monkeypatch: pytest.Mo
 
     trained, first = model.load(directory, "latest"), model.load(head, "latest")
     assert (trained.step, first.step) == (2, 4)
-    random = other_models.initial_state(experiments.build(config()), Console(active=False)).params
+    random = warm_start.initial_state(experiments.build(config())).params
     equal = partial(np.testing.assert_allclose, atol=1e-7)
     jax.tree.map(equal, trained.params["embedding"], first.params["embedding"])
     jax.tree.map(equal, trained.params["backbone"], random["backbone"])

@@ -16,7 +16,7 @@ from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metrics
 from dml_jax.evaluation.refinement_batches import Groups
-from dml_jax.train import model, model_metrics
+from dml_jax.train import model, model_metrics, warm_start
 from dml_jax.train.experiment import Experiment
 from tests.train.experiments import on_patches, small
 from tests.train.test_loop import checkpoints, compiled_once, train  # noqa: F401
@@ -103,7 +103,7 @@ def test_controls_search_the_gallery() -> None:
 
     queries, gallery = every_other(0), every_other(1)
     run.splits.update(test=queries, gallery=gallery)
-    state = run.initial_state()
+    state = warm_start.initial_state(run)
     results, _ = model_metrics.final(run, state, "last", Console(active=False))
     rows = []
     for split in (queries, gallery):
@@ -205,7 +205,7 @@ def experiment() -> Experiment:
 
 
 def test_all_readings_are_evaluated_and_the_best_is_reported(experiment: Experiment) -> None:
-    state, test = experiment.initial_state(), experiment.splits["test"]
+    state, test = warm_start.initial_state(experiment), experiment.splits["test"]
     rows = experiment.embedder(experiment.method.embed).embed_split(state, test)
     expected = {
         name: metrics.retrieval(part, test.labels)["recall@1"]

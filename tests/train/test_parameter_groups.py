@@ -21,7 +21,7 @@ from dml_jax.methods import baseline
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, Refresh, TrainingSet
 from dml_jax.train import optimizers, parameter_groups, step
 from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.model import build_method
+from dml_jax.train.method_wrappers import build_method
 from dml_jax.train.step import TrainState, fingerprint
 from tests import toys
 from tests.train.experiments import drawn, small, values

@@ -21,7 +21,7 @@ from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.export import embedding_files
-from dml_jax.train import loop, model, model_metrics
+from dml_jax.train import loop, model, model_metrics, warm_start
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
@@ -52,7 +52,7 @@ def quick(
         Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=facts)
     ) as checkpoints:
         restored = checkpoints.restore()
-        state = restored[0] if restored else experiment.initial_state()
+        state = restored[0] if restored else warm_start.initial_state(experiment)
         for step in range(int(state.step) + 2, experiment.steps + 1, 2):
             state = state._replace(step=jnp.asarray(step, jnp.int32))
             checkpoints.save("latest", state, {})

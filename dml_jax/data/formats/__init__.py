@@ -1,5 +1,4 @@
-"""The data sets, one module each: `config.data.name` is the name of its module; there is no other
-registry.
+"""The data sets: `config.data.name` is the name of a module here; there is no other registry.
 
 A data set that users convert with `dml-jax prepare` defines `RECIPE: prepare.sources.Recipe`, whose
 `find` maps the files of the original distribution to images, labels and splits; `cub.py` is a short
@@ -7,10 +6,10 @@ example. Any other defines
 
     load(data: config.Data) -> dict[str, Split]
 
-as `digits.py`, which raises DataError or ConfigError if `data.path` is not what it expects. The
-splits are "train" and "test", whose classes are disjoint, and optionally "validation", which shares
-no class with "test". If the test images are queries, the split "gallery" holds the images that they
-search.
+such as `digits.py`; `load` raises DataError or ConfigError if `data.path` is not what it expects.
+The splits are "train" and "test", whose classes are disjoint, and optionally "validation", which
+shares no class with "test". If the test images are queries, the split "gallery" holds the images
+that they search.
 
 Its test is a miniature of the original files in `tests/data/layouts.py` and an entry in `LAYOUTS`
 of `tests/data/test_datasets.py`. The table in `docs/topics/data.md` gets a row.
@@ -32,15 +31,14 @@ from dml_jax.files import expand_path, is_url
 
 
 def load(data: Data) -> dict[str, Split]:
-    """Loads the splits of the data set `data.name`; of a bucket, from a copy on this machine."""
+    """Loads the splits of the data set `data.name`; from a bucket, by a copy on this machine."""
     if is_url(data.path):
         data = replace(data, path=str(prepared_data.staged(data.path)))
     module = configs.module("data", data.name)
-    found = (
-        dict(module.load(data))
-        if hasattr(module, "load")
-        else prepared_data.load(data, module.RECIPE)
-    )
+    if hasattr(module, "load"):
+        found = dict(module.load(data))
+    else:
+        found = prepared_data.load(data, module.RECIPE)
     if data.session:
         found = {name: sessions.added(split, data.session) for name, split in found.items()}
     if data.split == "all":
@@ -53,36 +51,29 @@ def class_folders(
 ) -> dict[str, list[Path]]:
     """Image files by class, of all splits, as `recognise` reads each directory or table.
 
-    With the session "folder", the folders in a class folder are no classes of their own.
+    With the session "folder", the folders in a class folder are not classes.
     """
     classes: dict[str, list[Path]] = {}
     directory_of: dict[str, str] = {}
     for name in paths:
         path = expand_path("DIRECTORY", name)
-        if not path.is_dir() and not (path.is_file() and path.suffix.lower() == ".csv"):
-            remedy = (
-                "unpack it"
-                if path.is_file()
-                else "give a directory with one folder of images per class"
-            )
-            raise DataError(
-                f"{name}: {'is a file' if path.is_file() else 'there is no such directory'}; "
-                f"{remedy}"
-            )
+        if path.is_file() and path.suffix.lower() != ".csv":
+            raise DataError(f"{name}: is a file; unpack it")
+        if not path.is_dir() and not path.is_file():
+            remedy = "give a directory with one folder of images per class"
+            raise DataError(f"{name}: there is no such directory; {remedy}")
         found = list_files([path], path, print)
         _, page = recognise.recognised(found, Options(session=session, splits=splits), name)
         if splits == "auto" and (reason := recognise.refusal(page)):
-            raise DataError(
-                f"{name}: {reason}; or give --splits=none to take its folders for classes"
-            )
+            remedy = "or give --splits=none to take its folders for classes"
+            raise DataError(f"{name}: {reason}; {remedy}")
         for line in shown(page.doubts, name):
             print(line)
         for entry in page.entries:
             label = entry.class_name
-            if directory_of.setdefault(label, name) != name:
-                raise DataError(
-                    f"{name}: {directory_of[label]} also has a class {label}; rename one"
-                )
+            other = directory_of.setdefault(label, name)
+            if other != name:
+                raise DataError(f"{name}: {other} also has a class {label}; rename one")
             classes.setdefault(label, []).append(entry.file.path)
     return classes
 
@@ -92,23 +83,16 @@ def load_labelled(
 ) -> dict[str, Split]:
     """Labelled images for a model that was not trained on them, as the split "test".
 
-    The test split of a prepared data set, and its "gallery" if it has one, or all images of a
-    folder of classes.
-
-    The column "session" holds the sessions of the images if they are known, see `data.sessions`.
+    These are the test split of a prepared data set, and its "gallery" if it has one, or all images
+    of a folder of classes. The column "session" holds the sessions of the images if they are known,
+    see `data.sessions`.
     """
     if path.is_dir() and (prepared := prepared_data.read_marker(path)):
-        return with_gallery(
-            load(replace(data, name=prepared["name"], path=str(path), session=session))
-        )
+        data = replace(data, name=prepared["name"], path=str(path), session=session)
+        return with_gallery(load(data))
     classes = class_folders([str(path)], session, splits)
     files = [str(file) for found in classes.values() for file in found]
     labels = np.repeat(np.arange(len(classes)), [len(found) for found in classes.values()])
-    split = Split(
-        labels,
-        files,
-        prepared_data.file_reader(files, data.decoded_side),
-        list(classes),
-        files=files,
-    )
+    read = prepared_data.file_reader(files, data.decoded_side)
+    split = Split(labels, files, read, list(classes), files=files)
     return {"test": sessions.added(split, session)}

@@ -1,11 +1,10 @@
 """Cars196 (Stanford Cars): the first 98 of 196 classes for training, the last 98 for test.
 
-The data set's own split, which is for classification, is ignored. The original site is gone, so the
-layouts in
-circulation are read: the original archives (cars_train, cars_test and a devkit with .mat files),
-all images in car_ims with one cars_annos.mat, and class folders. Sorting the titles of the classes
-gives the official order of the makes, but
-not of all models: 143 of 196 classes would have another number, though the same split.
+The official split, which is for classification, is ignored. The original site is gone, so the
+layouts in circulation are read: the original archives (cars_train, cars_test and a devkit with .mat
+files), all images in car_ims with one cars_annos.mat, and class folders. Sorting the titles of the
+classes gives the official order of the makes, but not of all models: 143 of 196 classes would have
+another number, though the same split.
 """
 
 import io
@@ -13,8 +12,9 @@ import re
 
 import numpy as np
 
+from dml_jax.data.files import Entry, File, Files, is_image
 from dml_jax.data.prepare import official
-from dml_jax.data.prepare.sources import Entry, File, Files, Options, Recipe, is_image
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import DataError
 from dml_jax.files import reading
 
@@ -23,22 +23,16 @@ TRAIN, TEST, JOINED = "cars_train_annos.mat", "cars_test_annos_withlabels.mat", 
 FOLDERS = {TRAIN: "cars_train/", TEST: "cars_test/"}
 EXPECTED = (
     f"expected cars_train and cars_test with {TRAIN} and {TEST}, or car_ims with {JOINED}, or "
-    "class folders "
-    "such "
-    "as "
-    "'Acura TL Sedan 2012', '003 Acura TL Sedan 2012' or '3'"
+    "class folders such as 'Acura TL Sedan 2012', '003 Acura TL Sedan 2012' or '3'"
 )
 # car_ims/000001.jpg is another image than cars_train/00001.jpg, and no table connects the two.
 OTHER_NUMBERS = (
-    "give car_ims as another --source, or for cars_train and cars_test, whose images are "
-    "numbered "
-    "in "
-    "another "
-    "order, "
-    f"{TRAIN} and {TEST} of the devkit"
+    "give car_ims as another --source, or for cars_train and cars_test, whose images are numbered "
+    f"in another order, {TRAIN} and {TEST} of the devkit"
 )
+SIX_DIGITS = re.compile(r"\d{6}\.jpg")
 NUMBERED = re.compile(r"(\d{1,3})(?:[ ._-]+(.*))?")
-YEAR = re.compile(r"[^\d].*[ _](19|20)\d\d")  # with which every title ends
+YEAR = re.compile(r"[^\d].*[ _](19|20)\d\d")  # every title ends with one
 BODY = re.compile(
     r".*(sedan|coupe|suv|convertible|hatchback|wagon|minivan|van|cab)[ _](19|20)\d\d", re.IGNORECASE
 )
@@ -58,7 +52,8 @@ def find(files: Files, options: Options) -> list[Entry]:
             images = official.find_images(files, path, names)
         numbers = [int(number) for number in rows["class"]]
         entries += [
-            _entry(*of, titles.get(of[-1], "")) for of in zip(names, images, numbers, strict=True)
+            _entry(name, file, number, titles.get(number, ""))
+            for name, file, number in zip(names, images, numbers, strict=True)
         ]
     return entries if tables else _folders(files, titles)
 
@@ -68,12 +63,8 @@ def doubts(files: Files, options: Options) -> list[str]:
     tables = _tables(files)
     if not tables:
         return [
-            "class folders of Cars196: the classes 1 to 98 (AM General to Eagle) are for "
-            "training, 99 to "
-            "196 "
-            "(FIAT "
-            "to "
-            "smart) for test"
+            "class folders of Cars196: the classes 1 to 98 (AM General to Eagle) are for training, "
+            "99 to 196 (FIAT to smart) for test"
         ]
     left_out = [table for table in FOLDERS if table not in tables] if JOINED not in tables else []
     return [
@@ -85,24 +76,18 @@ def doubts(files: Files, options: Options) -> list[str]:
 def recognised(files: Files) -> bool:
     """Whether there are its tables, or most images are in folders named like its classes."""
     folders = [path.split("/")[-2] for path in files if "/" in path and is_image(path)]
-    return (
-        bool(_tables(files))
-        or sum(bool(BODY.fullmatch(name)) for name in folders) > len(folders) / 2
-    )
+    titled = sum(bool(BODY.fullmatch(name)) for name in folders)
+    return bool(_tables(files)) or titled > len(folders) / 2
 
 
 def _tables(files: Files) -> list[str]:
-    """The tables to read, those with images if any; the devkit may lie beside car_ims, whose names
-    have six digits."""
+    """The tables to read, preferably those with images; the devkit may lie beside car_ims, whose
+    image names have six digits."""
     names = {path.split("/")[-1] for path in files}
     original = [table for table in FOLDERS if table in names]
-    complete = [
-        table for table in original if any(f"/{FOLDERS[table]}" in f"/{path}" for path in files)
-    ]
-    joined = JOINED in names and (
-        not original or any(re.fullmatch(r"\d{6}\.jpg", name) for name in names)
-    )
-    return [JOINED] if joined else complete or original
+    if JOINED in names and (not original or any(map(SIX_DIGITS.fullmatch, names))):
+        return [JOINED]
+    return [t for t in original if any(f"/{FOLDERS[t]}" in f"/{p}" for p in files)] or original
 
 
 def _entry(name: str, file: File, number: int, title: str) -> Entry:
@@ -111,10 +96,10 @@ def _entry(name: str, file: File, number: int, title: str) -> Entry:
 
 
 def _folders(files: Files, titles: dict[int, str]) -> list[Entry]:
-    """Reads class folders, those of the same name in train/ and test/ as one class.
+    """Reads class folders; those of the same name in train/ and test/ are one class.
 
-    A number in a name is the official one. Without it, the make is enough: it is up to Eagle, or
-    from FIAT on.
+    A number in a name is the official one. Without it, the make is enough: up to Eagle, classes are
+    for training, and from FIAT on for test.
     """
     number_of = {_plain(title): number for number, title in titles.items()}
     entries = []
@@ -123,13 +108,11 @@ def _folders(files: Files, titles: dict[int, str]) -> list[Entry]:
         match = NUMBERED.fullmatch(folder)
         number = int(match[1]) if match else number_of.get(_plain(folder), 0)
         if 1 <= number <= CLASSES:
-            entries.append(
-                _entry(path, files[path], number, titles.get(number) or (match and match[2]) or "")
-            )
+            title = titles.get(number) or (match and match[2]) or ""
+            entries.append(_entry(path, files[path], number, title))
         elif YEAR.fullmatch(folder):
-            entries.append(
-                Entry(path, files[path], folder, "train" if folder[0].lower() < "f" else "test")
-            )
+            split = "train" if folder[0].lower() < "f" else "test"
+            entries.append(Entry(path, files[path], folder, split))
         else:
             raise DataError(
                 f"{path} is in no class folder of Cars196; {EXPECTED}; {official.found(files)}"
@@ -176,9 +159,7 @@ RECIPE = Recipe(
     counts={"train": (8_054, 98), "test": (8_131, 98)},
     home="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
     citation="Krause, Stark, Deng, Fei-Fei: 3D Object Representations for Fine-Grained "
-    "Categorization, "
-    "3dRR "
-    "2013",
+    "Categorization, 3dRR 2013",
     terms="its owners have not published it since 2023, when their addresses began to answer 404",
     recognised=recognised,
 )

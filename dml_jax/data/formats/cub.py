@@ -2,16 +2,17 @@
 test classes.
 
 The folders of the classes begin with their numbers. `images.txt` lists the images; without it, all
-that are there are taken.
+images found are taken.
 """
 
 import re
 
+from dml_jax.data.files import Entry, File, Files, is_image, read_rows
 from dml_jax.data.prepare import official
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, is_image, read_rows
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import DataError
 from dml_jax.files import reading
-from dml_jax.remote.downloads import Source
+from dml_jax.remote.downloads import Download
 
 CLASSES, TRAINING_CLASSES = 200, 100
 CLASS = re.compile(r"(\d{3})\.(.+)")
@@ -21,39 +22,44 @@ EXPECTED = "expected images.txt, or class folders such as 001.Black_footed_Albat
 def find(files: Files, options: Options) -> list[Entry]:
     """Reads the official archive, CUB_200_2011.tgz, or the class folders in its folder `images`,
     wherever they are."""
-    if any(path.split("/")[-1] == "images.txt" for path in files):
-        table = official.path_of(files, "images.txt", "CUB-200-2011")
-        with reading(table):
-            names = [name for _, name in read_rows(files, table)]
-        images = dict(zip(names, official.find_images(files, table, names), strict=True))
-    else:
-        images = {}
-        for path in _images(files):
-            name = "/".join(path.split("/")[-2:])
-            if name in images:
-                raise DataError(
-                    f"{path}: another folder also contains {name}; give only one of them as "
-                    "--source"
-                )
-            images[name] = files[path]
     entries = []
-    for name, file in images.items():
+    for name, file in (_listed(files) or _unlisted(files)).items():
         label = name.rpartition("/")[0]
         match = CLASS.fullmatch(label)
         if not match or not 1 <= int(match[1]) <= CLASSES:
-            raise DataError(
-                f"{name} is in no folder that begins with the number of a class; {EXPECTED}"
-            )
-        entries.append(
-            Entry(name, file, label, "train" if int(match[1]) <= TRAINING_CLASSES else "test")
-        )
+            where = "is in no folder that begins with the number of a class"
+            raise DataError(f"{name} {where}; {EXPECTED}")
+        split = "train" if int(match[1]) <= TRAINING_CLASSES else "test"
+        entries.append(Entry(name, file, label, split))
     if not entries:
         raise DataError(f"{EXPECTED}; {official.found(files)}; {official.ANOTHER}")
     return entries
 
 
+def _listed(files: Files) -> dict[str, File]:
+    """The images in `images.txt`, by name; empty if there is no such table."""
+    if not official.named(files, "images.txt"):
+        return {}
+    table = official.path_of(files, "images.txt", "CUB-200-2011")
+    with reading(table):
+        names = [name for _, name in read_rows(files, table)]
+    return dict(zip(names, official.find_images(files, table, names), strict=True))
+
+
+def _unlisted(files: Files) -> dict[str, File]:
+    """The images in class folders, by name."""
+    images: dict[str, File] = {}
+    for path in _images(files):
+        name = "/".join(path.split("/")[-2:])
+        if name in images:
+            what = f"another folder also contains {name}"
+            raise DataError(f"{path}: {what}; give only one of them as --source")
+        images[name] = files[path]
+    return images
+
+
 def _images(files: Files) -> list[str]:
-    """All images but the masks, which are a download of their own, in folders of the same names."""
+    """All images but the masks, which are a separate download with folders of the same names."""
     return [path for path in files if is_image(path) and "segmentations" not in path.split("/")]
 
 
@@ -75,7 +81,7 @@ RECIPE = Recipe(
     citation="Wah, Branson, Welinder, Perona, Belongie: The Caltech-UCSD Birds-200-2011 Dataset, "
     "2011",
     downloads=(  # length and SHA-256 are those in tensorflow_datasets
-        Source(
+        Download(
             "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz?download=1",
             1_150_585_339,
             "0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081",

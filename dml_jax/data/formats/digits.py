@@ -21,20 +21,15 @@ ROTATION = np.deg2rad(36.0)
 SHEAR = 0.25
 CONTRAST = (0.6, 1.0)
 NOISE = 0.08  # standard deviation, of the range black to white
-PIXELS = (
-    np.stack(np.meshgrid(np.arange(SIDE), np.arange(SIDE), indexing="ij")).reshape(2, -1) + 0.5
-)  # of the canvas
+PIXELS = np.indices((SIDE, SIDE)).reshape(2, -1) + 0.5  # centres of the canvas's pixels
 
 
 def draw(scan: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Draws a scan, float [8, 8] in 0..1, on a black canvas with bilinear interpolation: uint8 [24,
     24, 3]."""
     scale = rng.uniform(*SCALE)
-    angle, shear, contrast = (
-        rng.uniform(-ROTATION, ROTATION),
-        rng.uniform(-SHEAR, SHEAR),
-        rng.uniform(*CONTRAST),
-    )
+    angle, shear = rng.uniform(-ROTATION, ROTATION), rng.uniform(-SHEAR, SHEAR)
+    contrast = rng.uniform(*CONTRAST)
     side = len(scan)
     margin = (SIDE - side * scale) / 2
     centre = SIDE / 2 + rng.uniform(-margin, margin, size=2)
@@ -45,10 +40,12 @@ def draw(scan: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     fy, fx = position - corner
     padded = np.zeros((side + 4, side + 4))
     padded[2:-2, 2:-2] = scan
-    # The corners in the padded scan, whose border of two black pixels stands for all that is
-    # farther outside.
+    # The corners in the padded scan, whose black border of two pixels stands for all farther ones.
     row, column = np.minimum(np.maximum(corner, -2), side).astype(int) + 2
-    at = lambda down, right: padded.ravel().take((row + down) * (side + 4) + column + right)  # noqa: E731
+
+    def at(down: int, right: int) -> np.ndarray:
+        return padded.ravel().take((row + down) * (side + 4) + column + right)
+
     upper = (1 - fx) * at(0, 0) + fx * at(0, 1)
     lower = (1 - fx) * at(1, 0) + fx * at(1, 1)
     drawn = contrast * ((1 - fy) * upper + fy * lower) + NOISE * rng.standard_normal(SIDE * SIDE)

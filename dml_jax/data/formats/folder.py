@@ -2,27 +2,27 @@
 
     photos/oak/1.jpg              the classes are split into training and test classes,
 
-    photos/train/oak/1.jpg        or the split is given by folders named like train, test (or query), and optionally
-    photos/test/elm/7.jpg         validation and gallery, in any usual spelling, at the top or at another level
+    photos/train/oak/1.jpg        or folders named like train, test (or query), and optionally
+    photos/test/elm/7.jpg         validation and gallery give the split, at any level
 
 The name of a class is the path of its folder, without folders that all classes are in and those
-that give the split. Folders inside a folder that holds images belong to its class. A folder is a
-split only if all images are in such folders at its level; otherwise it is an ordinary class, as
-long as that is certain.
-"""  # noqa: E501
+that give the split, whose names may be in any usual spelling. Folders inside a folder that holds
+images belong to its class. A folder is a split only if all images are in such folders at its level;
+otherwise it is an ordinary class, as long as that is certain.
+"""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from dml_jax.data import sessions
-from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, Entry, Files, Options, Recipe, is_image
+from dml_jax.data.files import IMAGE_SUFFIXES, Entry, Files, is_image
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import DataError, counted
 
 Parts = tuple[str, ...]  # the names of the folders that an image is in, or some of them
 DECIDE = (
     "--splits=train:valid:test names the folders for training, validation and test, "
-    "--splits=classes divides the "
-    "classes instead, --splits=none takes them for classes"
+    "--splits=classes divides the classes instead, --splits=none takes them for classes"
 )
 
 
@@ -30,188 +30,165 @@ class _Layout(NamedTuple):
     """How a folder is read."""
 
     classes: Mapping[Parts, Parts]  # the folders of an image -> its class
-    splits: Mapping[Parts, str]  # -> its split; empty if the classes are to be divided
+    splits: Mapping[Parts, str]  # the folders -> the split; empty to divide the classes
     doubts: list[str]
+
+
+def _folders(files: Files) -> dict[str, Parts]:
+    """The folders of each image."""
+    return {path: tuple(path.split("/")[:-1]) for path in files if is_image(path)}
 
 
 def find(files: Files, options: Options) -> list[Entry]:
     """Takes every file with the suffix of an image as one; its class is the path of its folder."""
-    folders = {path: tuple(path.split("/")[:-1]) for path in files if is_image(path)}
+    folders = _folders(files)
     if not folders:
         raise DataError(
             "there is no class folder with images; put the images of each class into a folder, "
-            "with names that end in "
-            f"{', '.join(IMAGE_SUFFIXES)}"
+            f"with names that end in {', '.join(IMAGE_SUFFIXES)}"
         )
-    top = () in folders.values()
-    layout = None if top else _read(folders, options)
-    stray = [
-        path
-        for path, folder in folders.items()
-        if not (layout.classes[folder] if layout else folder)
-    ]
+    at_top = () in folders.values()
+    layout = None if at_top else _read(folders, options)
+    class_of = layout.classes if layout else {parts: parts for parts in folders.values()}
+    stray = [path for path, parts in folders.items() if not class_of[parts]]
     if stray or layout is None:
+        first, folder = stray[0], stray[0].rpartition("/")[0].rpartition("/")[2]
+        verb = "is" if len(stray) == 1 else "are"
+        remedy = f", or give --splits=none if {folder!r} is a class" if folder else ""
         raise DataError(
-            f"{counted(len(stray), 'image')}, e.g. {stray[0]}, "
-            f"{'is' if len(stray) == 1 else 'are'} in no class folder:"
-            f" put the images of each class into a folder{_or_none(stray[0])}"
+            f"{counted(len(stray), 'image')}, e.g. {first}, {verb} in no class folder: put the "
+            f"images of each class into a folder{remedy}"
         )
     return [
-        Entry(path, files[path], "/".join(layout.classes[folder]), layout.splits[folder])
-        for path, folder in folders.items()
+        Entry(path, files[path], "/".join(class_of[parts]), layout.splits[parts])
+        for path, parts in folders.items()
     ]
-
-
-def _or_none(stray: str) -> str:
-    return f", or give --splits=none if {stray.split('/')[-2]!r} is a class" if "/" in stray else ""
 
 
 def doubts(files: Files, options: Options) -> list[str]:
     """What the reading of the folders had to guess."""
-    return _read(
-        {path: tuple(path.split("/")[:-1]) for path in files if is_image(path)}, options
-    ).doubts
+    return _read(_folders(files), options).doubts
 
 
 def _read(folders: Mapping[str, Parts], options: Options) -> _Layout:
     held = set(folders.values())  # the folders that hold images
-    said = {parts: tuple(map(options.split_of, parts)) for parts in held}
+    split_words = {parts: tuple(map(options.split_of, parts)) for parts in held}
     found: list[str] = []
-    level = _level(said, held)
-    if level is None and options.named() and any(any(splits) for splits in said.values()):
-        outside = min(parts for parts, splits in said.items() if not any(splits))
-        raise DataError(
-            f"--splits={options.splits}: the folder {'/'.join(outside)!r} is in none of them; "
-            "name it, too"
-        )
-    if level is None and options.named():
-        raise DataError(f"--splits={options.splits}: there are no folders of these names")
-    if level is None:
-        splits = dict.fromkeys(held, "")
-        inner = (
-            _without_splits(said)
-            if options.splits == "classes"
-            else {parts: parts for parts in held}
-        )
-        if options.splits == "auto":
-            found += _check_mixed(said)
-    else:
-        splits = {parts: words[level] for parts, words in said.items()}
-        inner = {parts: parts[:level] + parts[level + 1 :] for parts in held}
+    level = _split_level(split_words)
+    splits = dict.fromkeys(held, "")
+    inner = {parts: parts for parts in held}
+    if level is not None:
+        inner = {parts: _without(parts, level) for parts in held}
+        splits = {parts: words[level] for parts, words in split_words.items()}
         if len(set(splits.values())) == 1:
             name = min(parts[level] for parts in held)
-            found.append(
-                f"all images are in the folder {name!r}, so it gives no split: its classes are "
-                "divided"
-            )
+            why = f"all images are in the folder {name!r}, so it gives no split"
+            found.append(f"{why}: its classes are divided")
             splits = dict.fromkeys(held, "")
+    elif options.named():
+        what = "there are no folders of these names"
+        if any(any(words) for words in split_words.values()):
+            outside = min(parts for parts, words in split_words.items() if not any(words))
+            what = f"the folder {'/'.join(outside)!r} is in none of them; name it, too"
+        raise DataError(f"--splits={options.splits}: {what}")
+    elif options.splits == "classes":
+        inner = _without_splits(split_words)
+    elif options.splits == "auto":
+        found += _check_mixed(split_words)
     classes, nested = _outermost(inner, options.session)
-    found += nested
     shared = _shared(set(classes.values()))
-    return _Layout({parts: label[shared:] for parts, label in classes.items()}, splits, found)
+    without_shared = {parts: label[shared:] for parts, label in classes.items()}
+    return _Layout(without_shared, splits, [*found, *nested])
 
 
-def _level(said: Mapping[Parts, Parts], held: set[Parts]) -> int | None:
+def _without(parts: Parts, level: int) -> Parts:
+    return parts[:level] + parts[level + 1 :]
+
+
+def _split_level(split_words: Mapping[Parts, Parts]) -> int | None:
     """The level of the folders that give the split of every image; None if there is no such
     level."""
-    for level in range(min(map(len, held), default=0)):
-        if all(words[level] for words in said.values()):
-            beside = {parts[:level] + parts[level + 1 :] for parts in held}
-            alone = len({parts[level] for parts in held}) == 1
-            return None if alone and () in beside else level  # a single folder of images is a class
+    for level in range(min(map(len, split_words), default=0)):
+        if all(words[level] for words in split_words.values()):
+            alone = len({parts[level] for parts in split_words}) == 1
+            # A single folder of images is a class.
+            return None if alone and any(len(parts) == 1 for parts in split_words) else level
     return None
 
 
-def _without_splits(said: Mapping[Parts, Parts]) -> dict[Parts, Parts]:
+def _without_splits(split_words: Mapping[Parts, Parts]) -> dict[Parts, Parts]:
     return {
         parts: tuple(part for part, split in zip(parts, words, strict=True) if not split) or parts
-        for parts, words in said.items()
+        for parts, words in split_words.items()
     }
 
 
-def _check_mixed(said: Mapping[Parts, Parts]) -> list[str]:
+def _check_mixed(split_words: Mapping[Parts, Parts]) -> list[str]:
     """Refuses folders that look like splits, beside others, if it is not certain that they are
     classes."""
-    looks = {parts: words for parts, words in said.items() if any(words)}
+    looks = {parts: words for parts, words in split_words.items() if any(words)}
     owner: dict[Parts, Parts] = {}
-    for parts, bare in sorted(_without_splits(said).items()):
+    for parts, bare in sorted(_without_splits(split_words).items()):
         other = owner.setdefault(bare, parts)
         if other != parts and (parts in looks or other in looks):
             raise DataError(
                 f"the class {'/'.join(bare)!r} is in {'/'.join(other)!r} and in "
-                f"{'/'.join(parts)!r}, beside folders "
-                f"that give no split; {DECIDE}"
+                f"{'/'.join(parts)!r}, beside folders that give no split; {DECIDE}"
             )
-    above = {split for words in looks.values() for split in words[:-1]} - {
-        ""
-    }  # of folders that hold others
-    if {"train", "test"} <= above:
-        parts = next(parts for parts, words in sorted(looks.items()) if any(words[:-1]))
+    # The splits of folders that hold other folders.
+    if {"train", "test"} <= {split for words in looks.values() for split in words[:-1]}:
+        parts = min(parts for parts, words in looks.items() if any(words[:-1]))
         raise DataError(
             f"folders such as {parts[0]!r} look like splits, but others beside them do not; "
             f"{DECIDE}"
         )
-    names = sorted(
-        {
-            part
-            for parts, words in looks.items()
-            for part, split in zip(parts, words, strict=True)
-            if split
-        }
-    )
-    return (
-        [f"the folders {', '.join(map(repr, names[:4]))} count as classes, not as splits"]
-        if names
-        else []
-    )
+    pairs = (pair for parts, words in looks.items() for pair in zip(parts, words, strict=True))
+    if not (names := sorted({part for part, split in pairs if split})):
+        return []
+    return [f"the folders {', '.join(map(repr, names[:4]))} count as classes, not as splits"]
 
 
 def _outermost(
     folders: Mapping[Parts, Parts], session: str
 ) -> tuple[dict[Parts, Parts], list[str]]:
-    """The class of each folder: the outermost folder around it that holds images, and what is to be
-    said of it."""
+    """The class of each folder, which is the outermost folder around it that holds images, and
+    doubts about that."""
     held = set(folders.values()) - {()}
     outer = {
         parts: next((parts[:i] for i in range(1, len(parts)) if parts[:i] in held), parts)
         for parts in held
     }
     inside = sorted(parts for parts in held if outer[parts] != parts)
-    if (
-        session == sessions.FOLDER
-    ):  # a folder that holds folders of images, or the one around it, is the class
+    if session == sessions.FOLDER:
+        # The class is the folder that holds folders of images.
         around = {outer[parts] for parts in inside}
         classes = {p: outer[p] if outer[p] != p or p in around else p[:-1] or p for p in held}
         return {given: classes.get(parts, ()) for given, parts in folders.items()}, []
-    said = []
+    found = []
     if inside:
-        said.append(
-            f"{counted(len(inside), 'folder')} inside class folders, e.g. {'/'.join(inside[0])!r}, "
-            f"{'counts' if len(inside) == 1 else 'count'} as part of that class, here "
-            f"{'/'.join(outer[inside[0]])!r}"
+        first = inside[0]
+        verb = "counts" if len(inside) == 1 else "count"
+        found.append(
+            f"{counted(len(inside), 'folder')} inside class folders, e.g. {'/'.join(first)!r}, "
+            f"{verb} as part of that class, here {'/'.join(outer[first])!r}"
         )
-    shared = _shared(set(outer.values()))
-    if deep := sorted(label for label in set(outer.values()) if len(label) > shared + 1):
-        above = {label[:-1] for label in deep}
-        said.append(
-            f"{counted(len(deep), 'class')}, e.g. {'/'.join(deep[0][shared:])!r}, "
-            f"{'is a folder' if len(deep) == 1 else 'are folders'} in "
-            f"{counted(len(above), 'folder')}; if such folders "
-            "are parts of one class, such as days, give session=folder"
+    labels = set(outer.values())
+    shared = _shared(labels)
+    if deep := sorted(label for label in labels if len(label) > shared + 1):
+        above = counted(len({label[:-1] for label in deep}), "folder")
+        verb = "is a folder" if len(deep) == 1 else "are folders"
+        found.append(
+            f"{counted(len(deep), 'class')}, e.g. {'/'.join(deep[0][shared:])!r}, {verb} in "
+            f"{above}; if such folders are parts of one class, such as days, give session=folder"
         )
-    return {given: outer.get(parts, ()) for given, parts in folders.items()}, said
+    return {given: outer.get(parts, ()) for given, parts in folders.items()}, found
 
 
 def _shared(classes: set[Parts]) -> int:
     """The number of folders that all classes are in."""
-    count = 0
-    while (
-        classes
-        and min(map(len, classes)) > count + 1
-        and len({parts[count] for parts in classes}) == 1
-    ):
-        count += 1
-    return count
+    deepest = max(0, min(map(len, classes), default=0) - 1)
+    levels = range(deepest)
+    return next((i for i in levels if len({parts[i] for parts in classes}) > 1), deepest)
 
 
 def recognised(files: Files) -> bool:

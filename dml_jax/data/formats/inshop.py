@@ -3,8 +3,9 @@
 dml-jax prepare --name=inshop --source=inshop --source=inshop/Img/img.zip --output=data/inshop
 """
 
+from dml_jax.data.files import Entry, Files, read_rows
 from dml_jax.data.prepare import official
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, read_rows
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.files import reading
 
 SPLITS = {"train": "train", "query": "test", "gallery": "gallery"}
@@ -13,10 +14,9 @@ EXPECTED = f"Eval/{TABLE} and the images of Img/img.zip or Img/img_highres.zip"
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads `list_eval_partition.txt` of the official folder; the archive of the images is a source
-    of its own.
+    """Reads `list_eval_partition.txt` of the official folder; the images are in another archive.
 
-    Its images may also be the larger ones of img_highres.zip, which have the same names.
+    They may also be the larger ones of img_highres.zip, which have the same names.
     """
     table = official.path_of(files, TABLE, EXPECTED)
     with reading(table):
@@ -31,7 +31,7 @@ def find(files: Files, options: Options) -> list[Entry]:
 
 
 def recognised(files: Files) -> bool:
-    return any(path.split("/")[-1] == TABLE for path in files)
+    return bool(official.named(files, TABLE))
 
 
 RECIPE = Recipe(
@@ -39,9 +39,7 @@ RECIPE = Recipe(
     counts={"train": (25_882, 3_997), "test": (14_218, 3_985), "gallery": (12_612, 3_985)},
     home="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
     citation="Liu, Luo, Qiu, Wang, Tang: DeepFashion: Powering Robust Clothes Recognition and "
-    "Retrieval, "
-    "CVPR "
-    "2016",
+    "Retrieval, CVPR 2016",
     terms="its owners give it away in a shared folder, for non-commercial research, and not at a "
     "fixed address",
     recognised=recognised,

@@ -1,18 +1,20 @@
 """Omniglot: characters of many alphabets, each drawn by twenty people; training and test alphabets
 are disjoint.
 
-Either the full sets, images_background and images_evaluation, or the two small background sets. Of
-the latter, the second repeats two alphabets of the first, which are left out of the test split.
+Either the full sets, images_background and images_evaluation, or the two small background sets. The
+second small set repeats two alphabets of the first, which are left out of the test split.
 """
 
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe
+from dml_jax.data.files import Entry, Files
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import DataError
-from dml_jax.remote.downloads import Source
+from dml_jax.remote.downloads import Download
 
 PAIRS = (
     ("images_background", "images_evaluation"),
     ("images_background_small1", "images_background_small2"),
 )
+REPOSITORY = "https://github.com/brendenlake/omniglot"
 
 
 def find(files: Files, options: Options) -> list[Entry]:
@@ -22,47 +24,42 @@ def find(files: Files, options: Options) -> list[Entry]:
         if path.endswith(".png") and path.count("/") >= 3:
             _, part, alphabet, character, _ = f"/{path}".rsplit("/", 4)
             drawings.setdefault(part, []).append((path, alphabet, character))
-    for pair in PAIRS:
-        if set(pair) <= set(drawings):
-            break
-    else:
-        needed = " or ".join(" and ".join(pair) for pair in PAIRS)
-        raise DataError(
-            f"found {', '.join(sorted(drawings)) or 'nothing'} of Omniglot; needed are {needed}"
-        )
+    pair = next((pair for pair in PAIRS if set(pair) <= set(drawings)), None)
+    if pair is None:
+        needed = " or ".join(map(" and ".join, PAIRS))
+        found = ", ".join(sorted(drawings)) or "nothing"
+        raise DataError(f"found {found} of Omniglot; needed are {needed}")
     trained = {alphabet for _, alphabet, _ in drawings[pair[0]]}
     entries = []
     for split, part in zip(("train", "test"), pair, strict=True):
         for path, alphabet, character in drawings[part]:
             if split == "train" or alphabet not in trained:
-                name = f"{alphabet}/{character}/{path.rsplit('/', 1)[1]}"
-                entries.append(Entry(name, files[path], f"{alphabet}/{character}", split))
+                label = f"{alphabet}/{character}"
+                name = f"{label}/{path.rsplit('/', 1)[1]}"
+                entries.append(Entry(name, files[path], label, split))
     return entries
 
 
 def recognised(files: Files) -> bool:
-    return bool(
-        {part for pair in PAIRS for part in pair}
-        & {part for path in files for part in path.split("/")[:-3]}
-    )
+    folders = {part for path in files for part in path.split("/")[:-3]}
+    return not folders.isdisjoint(part for pair in PAIRS for part in pair)
 
 
 RECIPE = Recipe(
     find,
-    home="https://github.com/brendenlake/omniglot",
+    home=REPOSITORY,
     citation="Lake, Salakhutdinov, Tenenbaum: Human-level concept learning through probabilistic "
-    "program induction, "
-    "Science 2015",
+    "program induction, Science 2015",
     # The small sets, which the configurations use; length and SHA-256 are those in
     # tensorflow_datasets.
     downloads=(
-        Source(
-            "https://github.com/brendenlake/omniglot/raw/master/python/images_background_small1.zip",
+        Download(
+            f"{REPOSITORY}/raw/master/python/images_background_small1.zip",
             1_319_022,
             "f38eb80f801274ac2b4dff5b24289016bfaba4a7d5bb50deebf27104ad6cb8a4",
         ),
-        Source(
-            "https://github.com/brendenlake/omniglot/raw/master/python/images_background_small2.zip",
+        Download(
+            f"{REPOSITORY}/raw/master/python/images_background_small2.zip",
             1_580_917,
             "3ccaa407515a8778e5d0861875af38b17e418f301ad5bb3b5a6b65d901a41c7f",
         ),

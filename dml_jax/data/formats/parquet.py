@@ -26,42 +26,58 @@ from typing import IO, Any
 import pyarrow as pa
 from pyarrow import parquet
 
+from dml_jax.data.files import Entry, File, Files, Scalar
 from dml_jax.data.prepare import archives
-from dml_jax.data.prepare.sources import Entry, File, Files, Options, Recipe, Scalar
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import DataError
 from dml_jax.files import name_file, reading
 
-ROWS = (
-    8  # that are decoded at most at a time; the page of the file that holds them is also in memory
-)
-BYTES = (
-    2**26
-)  # of a row group that are decoded at a time, even if each of its rows is as large as all together
+ROWS = 8  # rows decoded at a time; the page of the file that holds them is also in memory
+# Bytes of a row group decoded at a time, even if each row is as large as the whole group.
+BYTES = 2**26
 
 
 def find(files: Files, options: Options) -> list[Entry]:
     """Copies the images of all .parquet files to `options.scratch`, where they can be read in any
     order."""
-    named = {path: file for path, file in files.items() if path.lower().endswith(".parquet")}
-    tables = {path: file for path, file in named.items() if file.size < 0 and file.path.is_file()}
+    tables = [path for path in _named(files) if files[path].size < 0 and files[path].path.is_file()]
     if not tables:
         raise DataError(
             "found no .parquet file; give one, or a folder with some, as --source; unpack archives"
         )
-    split_of = {path: _split_in(path, options) for path in tables}
-    if not {"train", "test"} <= set(split_of.values()) or "" in split_of.values():
-        split_of = dict.fromkeys(tables, "")
+    splits, complete = _splits_in_names(tables, options)
     entries: list[Entry] = []
-    for number, (path, table) in enumerate(tables.items()):
+    for number, path in enumerate(tables):
         target = options.scratch / f"images-{number}"
         with reading(path), target.open("wb") as file:
-            entries += _entries(table.path, path, file, split_of[path], options)
+            entries += _entries(
+                files[path].path, path, file, splits[path] if complete else "", options
+            )
     return entries
 
 
+def doubts(files: Files, options: Options) -> list[str]:
+    """Whether the names of some files give a split, but not of all."""
+    splits, complete = _splits_in_names(_named(files), options)
+    if complete or not any(splits.values()):
+        return []
+    named = next(path for path, split in splits.items() if split)
+    why = "because not all of training and test have one"
+    return [f"names of files such as {named!r} give no split, {why}"]
+
+
+def _named(files: Files) -> list[str]:
+    return [path for path in files if path.lower().endswith(".parquet")]
+
+
+def _splits_in_names(paths: Sequence[str], options: Options) -> tuple[dict[str, str], bool]:
+    """The split that each path names, "" for none, and whether these splits can be used."""
+    splits = {path: _split_in(path, options) for path in paths}
+    return splits, {"train", "test"} <= set(splits.values()) and "" not in splits.values()
+
+
 def _split_in(path: str, options: Options) -> str:
-    """The split that a word of a path names, the last one if there are several; empty if none
-    does."""
+    """The last split that a word of a path names; "" if there is none."""
     found = ""
     for part in re.split("[/.]", path):
         for word in (part, re.sub(r"-\d.*", "", part), *re.findall("[A-Za-z]+", part)):
@@ -69,24 +85,11 @@ def _split_in(path: str, options: Options) -> str:
     return found
 
 
-def doubts(files: Files, options: Options) -> list[str]:
-    """Whether the names of some files give a split, but not of all."""
-    said = {path: _split_in(path, options) for path in files if path.lower().endswith(".parquet")}
-    if any(said.values()) and (not {"train", "test"} <= set(said.values()) or "" in said.values()):
-        named = next(path for path, split in said.items() if split)
-        return [
-            f"names of files such as {named!r} give no split, because not all of training and "
-            "test have "
-            "one"
-        ]
-    return []
-
-
 def _features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
     """The feature types of Hugging Face, by column."""
     text = (schema.metadata or {}).get(b"huggingface", b"{}")
-    described = json.loads(text).get("info", {}).get("features", {})
-    return {key: feature for key, feature in described.items() if isinstance(feature, dict)}
+    features = json.loads(text).get("info", {}).get("features", {})
+    return {key: feature for key, feature in features.items() if isinstance(feature, dict)}
 
 
 def _column(schema: pa.Schema, features: Mapping[str, dict[str, Any]], name: str, kind: str) -> str:
@@ -99,18 +102,14 @@ def _column(schema: pa.Schema, features: Mapping[str, dict[str, Any]], name: str
 
 
 def image_column(schema: pa.Schema) -> str:
-    """The column that holds the image files; raises DataError if there is none, or it has another
-    type."""
+    """The column of the image files; raises DataError if it is missing or has another type."""
     image = _column(schema, _features(schema), "image", "Image")
-    kind = schema.field(image).type
-    content = (
-        kind.field("bytes").type if pa.types.is_struct(kind) and "bytes" in kind.names else kind
-    )
+    kind = content = schema.field(image).type
+    if pa.types.is_struct(kind) and "bytes" in kind.names:
+        content = kind.field("bytes").type
     if not (pa.types.is_binary(content) or pa.types.is_large_binary(content)):
-        raise DataError(
-            f"column {image!r} is {kind} instead of binary or struct<bytes: binary>: the files "
-            "themselves"
-        )
+        needed = "binary or struct<bytes: binary>: the files themselves"
+        raise DataError(f"column {image!r} is {kind} instead of {needed}")
     return image
 
 
@@ -124,9 +123,8 @@ def opened(source: Path | IO[bytes]) -> Iterator[tuple[parquet.ParquetFile, int]
     size = source.stat().st_size if isinstance(source, Path) else archives.length(source)
     with parquet.ParquetFile(source, **options) as table:
         groups = [table.metadata.row_group(group) for group in range(table.num_row_groups)]
-        archives.check_unpacked(
-            sum(each.total_byte_size + archives.OVERHEAD * each.num_rows for each in groups), size
-        )
+        unpacked = sum(g.total_byte_size + archives.OVERHEAD * g.num_rows for g in groups)
+        archives.check_unpacked(unpacked, size)
         yield table, size
 
 
@@ -152,65 +150,49 @@ def _entries(
     with opened(source) as (table, size):
         schema = table.schema_arrow
         features = _features(schema)
-        image_name, label_name = (
-            image_column(schema),
-            _column(schema, features, "label", "ClassLabel"),
-        )
-        kept = [
-            field
+        image_name = image_column(schema)
+        label_name = _column(schema, features, "label", "ClassLabel")
+        types = pa.schema(
+            field.with_type(pa.string()) if pa.types.is_temporal(field.type) else field
             for field in schema
             if field.name in (image_name, label_name) or _is_scalar(field.type)
-        ]
-        types = pa.schema(
-            [f.with_type(pa.string()) if pa.types.is_temporal(f.type) else f for f in kept]
         )
         names = {
             key: feature["names"]
             for key, feature in features.items()
             if feature.get("_type") == "ClassLabel"
         }
-        batches = (
-            batch
+        rows = (
+            row
             for group in range(table.num_row_groups)
             for batch in row_batches(table, group, types.names)
+            for row in batch.cast(types).to_pylist()
         )
-        for number, row in enumerate(
-            row for batch in batches for row in batch.cast(types).to_pylist()
-        ):
-            image = row.pop(image_name)
-            content, path = (
-                (image["bytes"], image.get("path")) if isinstance(image, dict) else (image, None)
-            )
+        for number, row in enumerate(rows):
+            content, path = row.pop(image_name), None
+            if isinstance(content, dict):
+                content, path = content["bytes"], content.get("path")
             values = {key: _value(value, names.get(key)) for key, value in row.items()}
             label, given = values.pop(label_name), values.pop("split", None) or ""
-            labelled = isinstance(label, str | int | float) and str(label).strip() != ""
-            own = options.split_of(str(given)) if given else split
-            known = own or not given or options.splits == "none"
-            if not known:
+            row_split = options.split_of(str(given)) if given else split
+            if given and not row_split and options.splits != "none":
                 raise DataError(
                     f"row {number} (from 0): its split is {given!r}; --splits=train:valid:test "
-                    "says how "
-                    "the "
-                    "splits are called"
+                    "says how the splits are called"
                 )
+            labelled = isinstance(label, str | int | float) and str(label).strip()
             if not content or not labelled:
                 raise DataError(
                     f"row {number} (from 0): needs an image, and a label of text or a number of a "
                     "class"
                 )
-            archives.check_unpacked(
-                file.tell() + len(content), size
-            )  # repeated values are stored once
+            # Repeated values are stored only once, so a small file can hold many large images.
+            archives.check_unpacked(file.tell() + len(content), size)
             packed = File(Path(file.name), file.tell(), len(content))
             with name_file(packed.path):
                 file.write(content)
-            yield Entry(
-                f"{name}/{number}",
-                packed,
-                str(label),
-                own,
-                {"path": path} | values if path else values,
-            )
+            metadata = {"path": path} | values if path else values
+            yield Entry(f"{name}/{number}", packed, str(label), row_split, metadata)
 
 
 def _value(value: Scalar, names: list[Any] | None) -> Scalar:
@@ -222,7 +204,7 @@ def _value(value: Scalar, names: list[Any] | None) -> Scalar:
 
 
 def recognised(files: Files) -> bool:
-    return any(path.lower().endswith(".parquet") for path in files)
+    return bool(_named(files))
 
 
 RECIPE = Recipe(find, doubts=doubts, recognised=recognised)

@@ -1,18 +1,17 @@
 """Stanford Online Products: images of 22,634 products, in the official split."""
 
+from dml_jax.data.files import Entry, Files, read_rows
 from dml_jax.data.prepare import official
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, read_rows
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.files import reading
-from dml_jax.remote.downloads import Source
+from dml_jax.remote.downloads import Download
 
-EXPECTED = (
-    "Ebay_train.txt, Ebay_test.txt and the folders bicycle_final to toaster_final with the images"
-)
+EXPECTED = "Ebay_train.txt, Ebay_test.txt and the image folders bicycle_final to toaster_final"
 
 
 def find(files: Files, options: Options) -> list[Entry]:
     """Reads `Ebay_train.txt` and `Ebay_test.txt` of the official archive,
-    Stanford_Online_Products.zip, anywhere."""
+    Stanford_Online_Products.zip, in any folder."""
     entries = []
     for split in ("train", "test"):
         table = official.path_of(files, f"Ebay_{split}.txt", EXPECTED)
@@ -29,7 +28,7 @@ def find(files: Files, options: Options) -> list[Entry]:
 
 
 def recognised(files: Files) -> bool:
-    return any(path.split("/")[-1] in ("Ebay_train.txt", "Ebay_test.txt") for path in files)
+    return bool(official.named(files, "Ebay_train.txt", "Ebay_test.txt"))
 
 
 RECIPE = Recipe(
@@ -37,13 +36,11 @@ RECIPE = Recipe(
     counts={"train": (59_551, 11_318), "test": (60_502, 11_316)},
     home="https://cvgl.stanford.edu/projects/lifted_struct/",
     citation="Song, Xiang, Jegelka, Savarese: Deep Metric Learning via Lifted Structured Feature "
-    "Embedding, "
-    "CVPR "
-    "2016",
-    # Length and SHA-256 are those in tensorflow_datasets; its address, by FTP, is of the same
-    # server.
+    "Embedding, CVPR 2016",
+    # Length and SHA-256 are those in tensorflow_datasets, which downloads from the same server by
+    # FTP.
     downloads=(
-        Source(
+        Download(
             "http://ftp.cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
             3_083_860_082,
             "b04fa78210e69fab050ce73939550e1cd0f96890bdd98ec9fee732c3b756ef48",

@@ -1,8 +1,10 @@
 """Data sets prepared by tensorflow_datasets in the array_record format, read in place.
 
-`data.path` is the directory of one version, e.g. ~/tensorflow_datasets/cars196/2.1.0. If its splits
-share classes, as those for classification do, they are merged, and the first half of the classes
-becomes the training split, as is usual for CUB-200-2011 (caltech_birds2011) and Cars196 (cars196).
+`data.path` is the directory of one version, e.g. ~/tensorflow_datasets/cars196/2.1.0. The splits
+"train" and "test", and "validation" if it exists, are kept if no class is in two of them; if there
+are only two, the second may have another name. Other splits, such as those for classification, are
+merged, and the first half of the classes becomes the training split, as is usual for CUB-200-2011
+(caltech_birds2011) and Cars196 (cars196).
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,14 +34,12 @@ def _read(
 
 
 def load(data: Data) -> dict[str, Split]:
-    """The splits "train" and "test"; labels are read once and then cached."""
+    """The splits "train", "test" and, if given, "validation"; labels are read once, then cached."""
     directory = Path(data.path).expanduser().resolve()
     info = directory / "dataset_info.json"
     if not data.path or not info.is_file():
-        raise DataError(
-            f"data.path={data.path}: give a directory with the dataset_info.json of "
-            "tensorflow_datasets"
-        )
+        needed = "give a directory with the dataset_info.json of tensorflow_datasets"
+        raise DataError(f"data.path={data.path}: {needed}")
     fingerprint = f"{directory}\0{info.stat().st_mtime_ns}".encode()
     return {
         name: split._replace(read=partial(_read, str(directory), split.ids, data))
@@ -48,7 +48,7 @@ def load(data: Data) -> dict[str, Split]:
 
 
 def _scan(directory: str) -> Mapping[str, Split]:
-    """Reads all labels and divides the classes into training and test."""
+    """Reads all labels and divides the classes, unless the splits do."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(directory)
@@ -57,30 +57,25 @@ def _scan(directory: str) -> Mapping[str, Split]:
     if not random_access or not label or "image" not in builder.info.features:
         raise DataError(
             f"data.path={directory}: must have a feature image and a feature "
-            f"{' or '.join(LABELS)}, and "
-            "be "
-            "stored "
-            "as "
-            "array_record; prepare it with tfds build --file_format=array_record"
+            f"{' or '.join(LABELS)}, and be stored as array_record; prepare it with tfds build "
+            "--file_format=array_record"
         )
     rows = {}
     for split in builder.info.splits:
         source = _source(directory, split)
         rows[split] = np.array([source[i][label] for i in range(len(source))], np.int64)
     names, labels = np.unique(np.concatenate([*rows.values()]), return_inverse=True)
-    trained = np.isin(names, rows.get("train", []))
-    if (
-        len(rows) != 2
-        or "train" not in rows
-        or sum(len(np.unique(each)) for each in rows.values()) > len(names)
-    ):
-        trained = np.arange(len(names)) < len(names) // 2
     ids = [f"{split}/{row}" for split, values in rows.items() for row in range(len(values))]
     every = Split(labels.astype(np.int64), ids, unread, [str(name) for name in names])
-    return {
-        "train": subset(every, np.flatnonzero(trained)),
-        "test": subset(every, np.flatnonzero(~trained)),
-    }
+    classes = {split: np.flatnonzero(np.isin(names, values)) for split, values in rows.items()}
+    disjoint = sum(map(len, classes.values())) == len(names)
+    others = [split for split in rows if split != "train"]
+    if disjoint and len(rows) == 2 and len(others) == 1:
+        classes = {"train": classes["train"], "test": classes[others[0]]}
+    elif not disjoint or set(rows) != {"train", "validation", "test"}:
+        half = len(names) // 2
+        classes = {"train": np.arange(half), "test": np.arange(half, len(names))}
+    return {split: subset(every, chosen) for split, chosen in classes.items()}
 
 
 @cache

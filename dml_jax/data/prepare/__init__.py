@@ -1,0 +1,1 @@
+"""Prepares data sets: how a source is understood, listed, checked and written."""

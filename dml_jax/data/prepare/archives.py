@@ -1,8 +1,8 @@
 """Unpacking untrusted archives, and the limits of every file that contains others or is compressed.
 
 The members of an archive are concatenated into one file, so that no name in it is ever used as a
-path. Links and devices are rejected, and the unpacked size is limited, with headers:
-`check_unpacked` is asked before it is read.
+path. Links and devices are rejected. The unpacked size, with headers, is limited by
+`check_unpacked` before anything is read.
 """
 
 import io
@@ -15,16 +15,17 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
+from numpy.lib import format as npy
 
 from dml_jax.errors import DataError
 from dml_jax.files import name_file, reading
 
 ENDINGS = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz")
-MAX_FILES = 500_000  # in an archive
+MAX_FILES = 500_000  # members of an archive
 MAX_HEADER = 2**20  # bytes of a long name or of extended attributes in a tar archive
-MAX_RATIO = 200  # unpacked bytes per byte of the archive, in addition to
-ALLOWANCE = 64 * 2**20  # this number of bytes
-OVERHEAD = 100  # bytes that a member or a row counts at least
+MAX_RATIO = 200  # unpacked bytes per byte of the archive, in addition to `ALLOWANCE`
+ALLOWANCE = 64 * 2**20  # bytes
+OVERHEAD = 100  # bytes that each member or row counts in addition to its content
 CHUNK = 2**20  # bytes
 
 
@@ -41,7 +42,7 @@ def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
     """Writes the regular files of an archive into the single file `target`: name, offset and size
     in bytes of each.
 
-    Of members with the same name, the last one counts. Raises DataError for a damaged or encrypted
+    If members have the same name, the last one counts. Raises DataError for a damaged or encrypted
     archive, links, devices, too many members or bytes.
     """
     found: dict[str, tuple[int, int]] = {}
@@ -53,21 +54,21 @@ def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
         for member in members(archive.name, opened):
             if len(found) == MAX_FILES:
                 raise DataError(f"contains more than {MAX_FILES} files")
-            name, offset = PurePosixPath(member.name.replace("\\", "/")).as_posix(), file.tell()
+            offset = file.tell()
             while chunk := member.content.read(CHUNK):
                 with name_file(target):
                     file.write(chunk)
-            found[name.encode(errors="backslashreplace").decode()] = (offset, file.tell() - offset)
+            name = PurePosixPath(member.name.replace("\\", "/")).as_posix()
+            name = name.encode(errors="backslashreplace").decode()
+            found[name] = offset, file.tell() - offset
     return [(name, offset, size) for name, (offset, size) in found.items()]
 
 
 def check_unpacked(unpacked: int, size: int) -> None:
     """Raises DataError if a file of `size` bytes unpacks to more bytes than it may."""
     if unpacked > ALLOWANCE + MAX_RATIO * size:
-        raise DataError(
-            f"unpacks to more than {MAX_RATIO} times its size; if it is yours, give the images as "
-            "files"
-        )
+        remedy = "if it is yours, give the images as files"
+        raise DataError(f"unpacks to more than {MAX_RATIO} times its size; {remedy}")
 
 
 def length(file: IO[bytes]) -> int:
@@ -78,8 +79,7 @@ def length(file: IO[bytes]) -> int:
 
 
 def members(name: str, archive: Any) -> Iterator[Member]:
-    """The regular files in an opened zip or tar archive of this name; raises DataError as
-    `unpack`."""
+    """The regular files in an opened zip or tar archive; raises the DataErrors of `unpack`."""
     return _zip(archive) if name.lower().endswith(".zip") else _tar(archive)
 
 
@@ -92,21 +92,14 @@ def arrays(file: IO[bytes]) -> dict[str, np.ndarray]:
             raise DataError("declares arrays that are larger than the file")
         for info in archive.infolist():
             content = io.BytesIO(archive.read(info))
-            first = np.lib.format.read_magic(content) == (1, 0)
-            header = (
-                np.lib.format.read_array_header_1_0
-                if first
-                else np.lib.format.read_array_header_2_0
-            )
-            shape, _, dtype = header(content)
-            if (
-                math.prod(shape) * dtype.itemsize > info.file_size - content.tell()
-            ):  # NumPy would allocate it
+            old = npy.read_magic(content) == (1, 0)
+            read_header = npy.read_array_header_1_0 if old else npy.read_array_header_2_0
+            shape, _, dtype = read_header(content)
+            # NumPy would allocate the whole array.
+            if math.prod(shape) * dtype.itemsize > info.file_size - content.tell():
                 raise DataError(f"{info.filename}: is shorter than its shape {list(shape)}")
             content.seek(0)
-            found[info.filename.removesuffix(".npy")] = np.lib.format.read_array(
-                content, allow_pickle=False
-            )
+            found[info.filename.removesuffix(".npy")] = npy.read_array(content, allow_pickle=False)
     return found
 
 
@@ -118,8 +111,7 @@ def _check_type(regular: bool, name: str) -> None:
 def _zip(archive: Any) -> Iterator[Member]:
     size = length(archive)
     with zipfile.ZipFile(archive) as file:
-        # No member gives more bytes than it declares, also where several share the same compressed
-        # bytes.
+        # No member gives more bytes than it declares, even if several share compressed bytes.
         check_unpacked(sum(info.file_size + OVERHEAD for info in file.infolist()), size)
         for info in file.infolist():
             # Unix file type: 4 directory, 8 regular file, 10 link
@@ -151,7 +143,7 @@ def _tar(archive: Any) -> Iterator[Member]:
     with tarfile.open(fileobj=archive, mode="r|*", tarinfo=_Header, bufsize=2048) as file:
         while info := file.next():
             file.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header
-            unpacked += info.size  # of sparse files, more than the archive holds
+            unpacked += info.size  # more than the archive holds if the file is sparse
             check_unpacked(max(unpacked, info.offset_data + info.size), size)
             if not info.isdir():
                 _check_type(info.isreg(), info.name)

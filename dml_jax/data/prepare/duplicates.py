@@ -13,12 +13,13 @@ import numpy as np
 from PIL import Image
 
 from dml_jax.data import decode, transforms
+from dml_jax.data.files import SPLITS, Entry
 from dml_jax.data.prepare import official
-from dml_jax.data.prepare.sources import SPLITS, Entry, Recipe
+from dml_jax.data.prepare.sources import Recipe
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import DataError, counted
 
-MISSING = "missing"  # the reason of `sources.File.read`
+MISSING = "missing"  # the reason that `File.read` gives
 MIN_SIDE = 8  # pixels
 CONTRAST = 2  # levels by which neighbouring patches must differ to set a bit of the difference hash
 
@@ -39,47 +40,29 @@ class ImageFacts(NamedTuple):
 
 
 def incomplete(recipe: Recipe, entries: Sequence[Entry]) -> str:
-    """How a data set with a known size differs from it, which `--subset` accepts; empty if it does
-    not."""
+    """The first split whose size is not the published one, as a sentence; "" if there is none."""
     for split, (images, classes) in (recipe.counts or {}).items():
         members = [entry.class_name for entry in entries if entry.split == split]
         if (len(members), len(set(members))) != (images, classes):
-            return (
-                f"{split} has {len(members)} images of {len(set(members))} classes instead of "
-                f"{images} "
-                "of "
-                f"{classes}"
-            )
+            has = f"{len(members)} images of {len(set(members))} classes"
+            return f"{split} has {has} instead of {images} of {classes}"
     return ""
 
 
 def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
     """Raises DataError unless there are two classes for training, two for test, and none or two for
     validation."""
-    classes = {
-        split: {entry.class_name for entry in entries if entry.split == split} for split in SPLITS
-    }
-    counts = {split: len(names) for split, names in classes.items()}
-    if min(counts["train"], counts["test"]) < 2 or counts["validation"] == 1:
+    classes = {split: {e.class_name for e in entries if e.split == split} for split in SPLITS}
+    train, validation, test = (len(classes[split]) for split in SPLITS[:3])
+    if min(train, test) < 2 or validation == 1:
         names = sorted(set().union(*classes.values()))
-        listed = (
-            f" ({', '.join(map(repr, names[:3]))}{', …' if len(names) > 3 else ''})"
-            if names
-            else ""
-        )
+        more = ", …" if len(names) > 3 else ""
+        listed = f" ({', '.join(map(repr, names[:3]))}{more})" if names else ""
+        remedy = "; dml-jax prepare --splits=classes divides all classes" if validation else ""
         raise DataError(
-            f"{sources}: {counted(len(entries), 'image')} of "
-            f"{counted(len(names), 'class')}{listed}: {counts['train']} "
-            f"training, {counts['validation']} validation and {counts['test']} test classes; at "
-            "least 2 of "
-            "each "
-            "are "
-            "needed, but for validation, which may have none"
-            + (
-                "; dml-jax prepare --splits=classes divides all classes"
-                if counts["validation"]
-                else ""
-            )
+            f"{sources}: {counted(len(entries), 'image')} of {counted(len(names), 'class')}{listed}"
+            f": {train} training, {validation} validation and {test} test classes; at least 2 of "
+            f"each are needed, but for validation, which may have none{remedy}"
         )
 
 
@@ -114,16 +97,13 @@ def inspect_images(
                 if min(height, width) < MIN_SIDE:
                     return f"only {width}x{height} pixels"
                 use(i, data, pixels)
-                contiguous = np.ascontiguousarray(pixels)
-                digest = hashlib.blake2b(
-                    contiguous.data, digest_size=16, person=b"%d" % width
-                ).digest()
-                difference = difference_hash(contiguous)
+                raw = np.ascontiguousarray(pixels).data
+                digest = hashlib.blake2b(raw, digest_size=16, person=b"%d" % width).digest()
+                difference = difference_hash(pixels)
         except DataError as error:
             return str(error)
-        return ImageFacts(
-            hashlib.sha256(data).digest(), digest, difference, decode.is_rotated(data)
-        )
+        sha256 = hashlib.sha256(data).digest()
+        return ImageFacts(sha256, digest, difference, decode.is_rotated(data))
 
     facts, reasons = {}, {}
     for i, result in enumerate(ordered_map(inspect, range(len(entries)))):
@@ -147,25 +127,10 @@ def find_invalid(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -> d
         name = entries[i].id
         if name in names:
             reasons[i] = "is listed twice"
-        elif any("\ud800" <= letter <= "\udfff" for letter in name):  # which stand for other bytes
+        elif any("\ud800" <= letter <= "\udfff" for letter in name):  # stand for undecodable bytes
             reasons[i] = "its name is not UTF-8"
         names.add(name)
     return reasons | _find_unmatched(entries, set(facts) - set(reasons))
-
-
-def listed(unusable: Sequence[tuple[str, str]]) -> list[str]:
-    """Lines that list unusable images, given as (name, reason); missing ones, often all of a
-    folder, are one line."""
-    missing = [name for name, reason in unusable if reason == MISSING]
-    lines = [
-        f"{name}: {reason}" for name, reason in unusable if reason != MISSING or len(missing) == 1
-    ]
-    if len(missing) > 1:
-        example = ", ".join(missing[:3])
-        lines.append(
-            f"{counted(len(missing), 'image')} are missing, e.g. {example}; {official.ANOTHER}"
-        )
-    return lines
 
 
 def _find_unmatched(entries: Sequence[Entry], usable: set[int]) -> dict[int, str]:
@@ -183,8 +148,20 @@ def _find_unmatched(entries: Sequence[Entry], usable: set[int]) -> dict[int, str
     return reasons
 
 
+def listed(unusable: Sequence[tuple[str, str]]) -> list[str]:
+    """Lines that list unusable images, given as (name, reason); missing ones, often all of a
+    folder, share one line."""
+    missing = [name for name, reason in unusable if reason == MISSING]
+    several = len(missing) > 1
+    lines = [f"{name}: {why}" for name, why in unusable if why != MISSING or not several]
+    if several:
+        what = f"{counted(len(missing), 'image')} are missing, e.g. {', '.join(missing[:3])}"
+        lines.append(f"{what}; {official.ANOTHER}")
+    return lines
+
+
 def label_conflicts(images: Iterable[tuple[Hashable, str, str]]) -> str:
-    """A warning about equal images in different classes; empty if there are none.
+    """A warning about equal images in different classes; "" if there are none.
 
     `images` are digest, class and name of each. At most one of the labels can be right, but nobody
     can tell which: such images are named and kept, wherever images are read.
@@ -192,20 +169,17 @@ def label_conflicts(images: Iterable[tuple[Hashable, str, str]]) -> str:
     named: dict[Hashable, dict[str, str]] = {}  # digest -> class -> the first image
     for digest, label, name in images:
         named.setdefault(digest, {}).setdefault(label, name)
-    shared = [of for of in named.values() if len(of) > 1]
+    shared = [names for names in named.values() if len(names) > 1]
     if not shared:
         return ""
-    shown = (
-        " = ".join(f"{name} (class {label})" for label, name in of.items()) for of in shared[:2]
-    )
+    shown = [
+        " = ".join(f"{name} (class {label})" for label, name in names.items())
+        for names in shared[:2]
+    ]
     verb = "is" if len(shared) == 1 else "are"
     return (
         f"warning: {counted(len(shared), 'image')} {verb} in more than one class, e.g. "
-        f"{'; '.join(shown)}; "
-        "at "
-        "most "
-        "one "
-        "of the labels can be right, all are kept"
+        f"{'; '.join(shown)}; at most one of the labels can be right, all are kept"
     )
 
 
@@ -217,12 +191,8 @@ def find_duplicates(
     Each image is paired with the first similar one in each place.
     """
     chosen = sorted(facts)
-    splits, classes = (
-        [getattr(entries[i], name) for i in chosen] for name in ("split", "class_name")
-    )
-    groups = np.stack(
-        [np.unique(names, return_inverse=True)[1] for names in (splits, classes)], axis=1
-    )
+    columns = [entries[i].split for i in chosen], [entries[i].class_name for i in chosen]
+    groups = np.stack([np.unique(column, return_inverse=True)[1] for column in columns], axis=1)
     digests = np.stack([np.frombuffer(facts[i].pixels, np.uint8) for i in chosen])
     differences = np.stack([facts[i].difference for i in chosen])
     structured = np.flatnonzero(np.bitwise_count(differences).sum(1) >= MIN_BITS)
@@ -246,48 +216,47 @@ def find_pairs(
     in `PLACES`.
 
     `groups` int [N, 2] are split and class. Each row is paired with the first one that it resembles
-    in every place, as all pairs of a repeated row could be billions.
+    in every place, because all pairs of a repeated row could be billions.
     """
-    count = len(values)
+    # Rows of one group with equal values are compared as one, the first of them.
     rows = np.concatenate([values, np.ascontiguousarray(groups, "<u4").view(np.uint8)], axis=1)
-    _, firsts, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    distinct, of, which = values[firsts], groups[firsts], which.ravel()
-    partners = np.full((len(PLACES), len(firsts)), count)  # beyond the end: none
-    # Rows that differ in at most max_distance bits agree in at least one of this many blocks of up
-    # to 4 bytes.
-    for columns in np.array_split(
-        np.arange(values.shape[1]), max(max_distance + 1, values.shape[1] // 4)
-    ):
-        block = np.zeros((len(distinct), 4), np.uint8)
-        block[:, : len(columns)] = distinct[:, columns]
-        for i, j in _equal_pairs(block.view(np.uint32)[:, 0]):
+    _, firsts, number = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    distinct, group, none = values[firsts], groups[firsts], len(values)
+    partners = np.full((len(PLACES), len(firsts)), none)  # the first similar row in each place
+    for keys in _blocks(distinct, max(max_distance + 1, values.shape[1] // 4)):
+        for i, j in _equal_pairs(keys):
             near = (np.bitwise_count(distinct[i] ^ distinct[j]).sum(1) <= max_distance) & (i != j)
             i, j = i[near], j[near]
-            split, name = (of[i] != of[j]).T.astype(int)
-            np.minimum.at(partners, (2 * split + name, i), firsts[j])
-    found = partners[:, which]
-    found[0] = np.minimum(
-        found[0], np.where(firsts[which] < np.arange(count), firsts[which], count)
-    )
-    places, images = np.nonzero(found < count)
-    others = found[places, images]
-    pairs = zip(
-        np.minimum(images, others).tolist(), np.maximum(images, others).tolist(), strict=True
-    )
-    return dict(zip(pairs, places.tolist(), strict=True))
+            across_splits, across_classes = (group[i] != group[j]).T.astype(int)
+            np.minimum.at(partners, (2 * across_splits + across_classes, i), firsts[j])
+    number = number.ravel()
+    partner = partners[:, number]
+    first = firsts[number]
+    repeats = np.where(first < np.arange(none), first, none)
+    partner[0] = np.minimum(partner[0], repeats)
+    places, images = np.nonzero(partner < none)
+    pairs = np.sort(np.stack([images, partner[places, images]], axis=1), axis=1)
+    return {(i, j): place for (i, j), place in zip(pairs.tolist(), places.tolist(), strict=True)}
+
+
+def _blocks(rows: np.ndarray, count: int) -> Iterator[np.ndarray]:
+    """`count` blocks of at most 4 columns of rows uint8 [N, W], each as uint32 [N]: rows that
+    differ in fewer than `count` bits agree in one of them."""
+    for columns in np.array_split(np.arange(rows.shape[1]), count):
+        block = np.zeros((len(rows), 4), np.uint8)
+        block[:, : len(columns)] = rows[:, columns]
+        yield block.view(np.uint32)[:, 0]
 
 
 def _equal_pairs(keys: np.ndarray, chunk: int = 2**20) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Positions of all pairs of equal keys, also of each with itself, about `chunk` pairs at a
     time."""
     order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    begin, end = np.searchsorted(ordered, keys, "left"), np.searchsorted(ordered, keys, "right")
+    begin, end = (np.searchsorted(keys[order], keys, side) for side in ("left", "right"))
     counts = end - begin
-    cuts = (
-        np.searchsorted(np.cumsum(counts), np.arange(chunk, int(counts.sum()) + chunk, chunk)) + 1
-    )
-    for rows in np.split(np.arange(len(keys)), np.unique(np.clip(cuts, 0, len(keys)))):
+    limits = np.arange(chunk, int(counts.sum()) + chunk, chunk)
+    cuts = np.clip(np.searchsorted(np.cumsum(counts), limits) + 1, 0, len(keys))
+    for rows in np.split(np.arange(len(keys)), np.unique(cuts)):
         times = counts[rows]
         if times.sum():
             offsets = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)

@@ -4,7 +4,7 @@ many ways."""
 from collections import Counter
 from collections.abc import Sequence
 
-from dml_jax.data.prepare.sources import File, Files, file_at, is_image
+from dml_jax.data.files import File, Files, file_at, is_image
 from dml_jax.errors import DataError, counted
 
 ANOTHER = "give the folder or archive that contains them as another --source"
@@ -16,10 +16,14 @@ def found(files: Files) -> str:
     others = [path for path in files if not is_image(path)]
     parts = [f"{counted(len(images), 'image')}, e.g. {images[0]}"] if images else ["no image"]
     if others:
-        parts.append(
-            f"{', '.join(others[:5])}{f' and {len(others) - 5:,} other files' if len(others) > 5 else ''}"  # noqa: E501
-        )
+        more = f" and {len(others) - 5:,} other files" if len(others) > 5 else ""
+        parts.append(", ".join(others[:5]) + more)
     return f"found {' and '.join(parts)}"
+
+
+def named(files: Files, *names: str) -> list[str]:
+    """The paths of the files with one of these names, in any folder."""
+    return [path for path in files if path.split("/")[-1] in names]
 
 
 def path_of(files: Files, name: str, expected: str) -> str:
@@ -28,7 +32,7 @@ def path_of(files: Files, name: str, expected: str) -> str:
 
     `expected` says what the whole data set consists of.
     """
-    paths = [path for path in files if path.split("/")[-1] == name]
+    paths = named(files, name)
     if not paths:
         raise DataError(f"{name} is missing: expected {expected}; {found(files)}; {ANOTHER}")
     if len(paths) > 1 and len({files[path].read() for path in paths}) > 1:
@@ -41,8 +45,7 @@ def path_of(files: Files, name: str, expected: str) -> str:
 def find_images(
     files: Files, table: str, names: Sequence[str], below: str = "", remedy: str = ANOTHER
 ) -> list[File]:
-    """The images that a table names, all relative to one folder, which is the one that contains the
-    most of them.
+    """The images that a table names, relative to the folder that contains most of them.
 
     The folder `below` may have another name. DataError if there are no images; those that are
     missing in the folder raise DataError when they are read.
@@ -58,10 +61,7 @@ def find_images(
     if not folders:
         raise DataError(
             f"{table}: none of its {counted(len(names), 'image')}, e.g. {', '.join(names[:1])}, "
-            "is among "
-            "the "
-            "files; "
-            f"{found(files)}; {remedy}"
+            f"is among the files; {found(files)}; {remedy}"
         )
     beside = table.rpartition("/")[0]
     folder = max(folders, key=lambda name: (folders[name], name.rstrip("/") == beside))

@@ -1,4 +1,5 @@
-"""Preparing a data set from archives or folders: `sources` lists its images, `check` decodes them.
+"""Preparing a data set from archives or folders: `sources` lists its images, `duplicates` decodes
+them.
 
 A preparation is written to a draft beside the output directory, which appears complete or not at
 all.
@@ -19,9 +20,10 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from dml_jax.console import Console
 from dml_jax.data import decode, prepared_data, split_metadata, transforms
+from dml_jax.data.files import Entry, File
 from dml_jax.data.prepare import duplicates, sources
 from dml_jax.data.prepare.duplicates import ImageFacts
-from dml_jax.data.prepare.sources import Entry, File, Options, Recipe
+from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.data.prepare.understand import shown, understand
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import ConfigError, DataError, counted
@@ -29,7 +31,7 @@ from dml_jax.files import atomic_directory, cache_dir, name_file, sha256, write_
 from dml_jax.remote import downloads
 
 MIB = 2**20
-JPEG_QUALITY = 90  # of resized images
+JPEG_QUALITY = 90  # for resized images
 
 
 class Request(NamedTuple):
@@ -47,20 +49,10 @@ class Request(NamedTuple):
 
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""
-        keys = (
-            "name",
-            "test_share",
-            "splits",
-            "session",
-            "short_side",
-            "pixels",
-            "skip_bad",
-            "subset",
-        )
+        keys = ("name", "test_share", "splits", "session", "short_side", "pixels", "skip_bad")
         values = self._asdict() | self.options._asdict()
-        return {"sources": [str(path.resolve()) for path in self.sources]} | {
-            key: values[key] for key in keys
-        }
+        sources = [str(path.resolve()) for path in self.sources]
+        return {"sources": sources} | {key: values[key] for key in (*keys, "subset")}
 
 
 def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
@@ -68,26 +60,18 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
     output = request.output
     done = prepared_data.read_marker(output)
     if done is not None:
-        differing = [
-            key for key, value in request.identity().items() if done["request"].get(key) != value
-        ]
-        if differing:
-            raise ConfigError(
-                f"--output={output}: was prepared with another {' and '.join(differing)}; choose "
-                "another output"
-            )
+        identity = request.identity()
+        if differing := [key for key in identity if done["request"].get(key) != identity[key]]:
+            what = f"was prepared with another {' and '.join(differing)}"
+            raise ConfigError(f"--output={output}: {what}; choose another output")
         console.print(f"{output} is already prepared")
         if count := sum(decode.is_outdated(reason) for _, reason in done["skipped"]):
-            console.warn(
-                f"{output}: lacks {counted(count, 'image')} that could be read now; delete it to "
-                "add them"
-            )
+            lacks = f"lacks {counted(count, 'image')} that could be read now"
+            console.warn(f"{output}: {lacks}; delete it to add them")
         return done
     used = output.exists() and (not output.is_dir() or any(output.iterdir()))
-    if used or any(
-        source.is_dir() and output.resolve().is_relative_to(source.resolve())
-        for source in request.sources
-    ):
+    folders = [source.resolve() for source in request.sources if source.is_dir()]
+    if used or any(output.resolve().is_relative_to(folder) for folder in folders):
         raise ConfigError(
             f"--output={output}: must be a new or empty directory outside of the sources"
         )
@@ -98,50 +82,42 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
 def summary(content: Mapping[str, Any]) -> list[str]:
     """Lines that summarise a prepared data set."""
     lines = [
-        f"{name}: {counted(of['images'], 'image')} of {counted(of['classes'], 'class')}"
-        for name, of in content["splits"].items()
+        f"{name}: {counted(size['images'], 'image')} of {counted(size['classes'], 'class')}"
+        for name, size in content["splits"].items()
     ]
     if content["metadata"]:
         lines.append(f"metadata: {', '.join(content['metadata'])}")
     if content["skipped"]:
         lines.append(f"left out: {counted(len(content['skipped']), 'image')}")
     lines += [f"{kind} {place}: {number}" for kind, place, number in content["duplicates"]]
-    if content["exif_rotated"]:
-        lines.append(
-            f"EXIF rotation: {counted(content['exif_rotated'], 'image')} (data.exif_rotation)"
-        )
+    if count := content["exif_rotated"]:
+        lines.append(f"EXIF rotation: {counted(count, 'image')} (data.exif_rotation)")
     return [*lines, f"sha256 {content['sha256']}"]
 
 
 def archives(name: str, recipe: Recipe) -> tuple[Path, ...]:
     """The paths of downloaded archives; raises ConfigError for a data set without an address."""
     if not recipe.downloads:
-        why = (
-            f"{recipe.terms} ({recipe.home}); get it yourself and"
-            if recipe.home
-            else "it is your own data;"
-        )
+        theirs = f"{recipe.terms} ({recipe.home}); get it yourself and"
+        why = theirs if recipe.home else "it is your own data;"
         raise ConfigError(f"--download: {name} cannot be downloaded: {why} give it as --source")
-    return tuple(cache_dir() / "downloads" / name / source.name for source in recipe.downloads)
+    return tuple(cache_dir() / "downloads" / name / wanted.name for wanted in recipe.downloads)
 
 
 def _download(recipe: Recipe, targets: Sequence[Path], console: Console) -> None:
     """Downloads the archives that are missing, after printing the terms."""
-    size = sum(source.size or 0 for source in recipe.downloads) // MIB
-    for line in (
-        f"terms: {recipe.terms}",
-        f"owners: {recipe.home}",
-        f"please cite: {recipe.citation}",
-    ):
-        console.print(line)
+    console.print(f"terms: {recipe.terms}")
+    console.print(f"owners: {recipe.home}")
+    console.print(f"please cite: {recipe.citation}")
     remedy = f"download it in a browser, from {recipe.home}, and give it as --source"
-    for source, target in zip(recipe.downloads, targets, strict=True):
-        if target.is_file() and sha256(target) == source.sha256:
+    for wanted, target in zip(recipe.downloads, targets, strict=True):
+        if target.is_file() and sha256(target) == wanted.sha256:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
-        console.print(f"downloading {source.url}")
-        console.start_progress(f"{source.name}, MiB", (source.size or 0) // MIB)
-        downloads.fetch(source, target, remedy, lambda done: console.update_progress(done // MIB))
+        console.print(f"downloading {wanted.url}")
+        console.start_progress(f"{wanted.name}, MiB", (wanted.size or 0) // MIB)
+        downloads.fetch(wanted, target, remedy, lambda done: console.update_progress(done // MIB))
+    size = sum(wanted.size or 0 for wanted in recipe.downloads) // MIB
     console.print(f"the archives ({size} MiB) stay in {targets[0].parent}")
 
 
@@ -156,9 +132,8 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     entries = list(page.entries)
     if not request.subset and (problem := duplicates.incomplete(recipe, entries)):
         doubts = recipe.doubts(page.survey.files, request.options)
-        raise DataError(
-            "; ".join([problem, *doubts, "give all files, or --subset to accept a part of them"])
-        )
+        remedy = "give all files, or --subset to accept a part of them"
+        raise DataError("; ".join([problem, *doubts, remedy]))
     for line in shown(page.doubts, named):
         console.print(line)
     duplicates.check_number_of_classes(entries, named)
@@ -175,14 +150,13 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     if reasons and not request.skip_bad:
         raise DataError(
             f"{len(reasons)} of {len(entries)} images cannot be used (listed above); fix them, or "
-            "leave them "
-            "out with --skip_bad"
+            "leave them out with --skip_bad"
         )
-    usable = [i for i in range(len(entries)) if i not in reasons]
-    kept = [entries[i] for i in usable]
+    facts = {i: facts[i] for i in range(len(entries)) if i not in reasons}
+    kept = [entries[i] for i in facts]
     duplicates.check_number_of_classes(kept, named)
     conflicts = duplicates.label_conflicts(
-        (facts[i].pixels, entries[i].class_name, entries[i].id) for i in usable
+        (fact.pixels, entries[i].class_name, entries[i].id) for i, fact in facts.items()
     )
     if conflicts:
         conflicts += f" and listed in {duplicates.TABLE}"
@@ -190,17 +164,15 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
 
     console.start_progress("writing images", len(kept))
     written = write_records(draft, kept, not request.pixels, console.update_progress, conflicts)
-    pairs = duplicates.find_duplicates(entries, {i: facts[i] for i in usable})
+    pairs = duplicates.find_duplicates(entries, facts)
     write_csv(draft / duplicates.TABLE, [("kind", "where", "first", "second"), *pairs])
+    numbers = Counter((kind, place) for kind, place, *_ in pairs)
     marker = written | {
         "name": request.name,
         "request": request.identity(),
         "skipped": skipped,
-        "exif_rotated": sum(facts[i].rotated for i in usable),
-        "duplicates": [
-            (kind, place, number)
-            for (kind, place), number in Counter(row[:2] for row in pairs).items()
-        ],
+        "exif_rotated": sum(fact.rotated for fact in facts.values()),
+        "duplicates": [(*what, number) for what, number in numbers.items()],
     }
     shutil.rmtree(scratch)
     write_json(draft / prepared_data.MARKER, marker)
@@ -220,9 +192,7 @@ def encode(data: bytes, image: np.ndarray, short_side: int = 0, pixels: bool = F
     if pixels:
         return decode.encode_ppm(image)
     if large:
-        return simplejpeg.encode_jpeg(
-            image, quality=JPEG_QUALITY, colorspace="RGB", colorsubsampling="420"
-        )
+        return simplejpeg.encode_jpeg(image, JPEG_QUALITY, colorspace="RGB", colorsubsampling="420")
     return data if decode.is_plain(data) else decode.encode_png(image)
 
 
@@ -233,8 +203,7 @@ def check_images(
     pixels: bool,
     progress: Callable[[int], None],
 ) -> tuple[list[Entry], dict[int, ImageFacts], dict[int, str]]:
-    """Decodes every image once and encodes the usable ones, to `spool` if they are not stored as
-    they are.
+    """Decodes every image once; usable ones that are not stored as they are go to `spool`.
 
     Returns the entries, with the encoded images as files; facts of the usable and reasons of the
     unusable, by index.
@@ -266,21 +235,22 @@ def write_records(
     """
     splits = split_metadata.from_entries(entries)
     content, done = hashlib.sha256(), 0
-    (directory / prepared_data.RECORDS).mkdir()
+    index, records = directory / prepared_data.INDEX, directory / prepared_data.RECORDS
+    records.mkdir()
     for split in splits:
         members = [entry for entry in entries if entry.split == split]
         images = ordered_map(lambda entry: entry.file.read(), members)
-        path = directory / prepared_data.RECORDS / f"{split}.array_record"
+        path = records / f"{split}.array_record"
         options = "group_size:1" if compressed else "group_size:1,uncompressed"
         with name_file(path), contextlib.closing(ArrayRecordWriter(str(path), options)) as writer:
             for entry, image in zip(members, images, strict=True):
                 writer.write(image)
                 content.update(hashlib.sha256(image).digest())
-                content.update(f"{split}\n{entry.class_name}\n{entry.id}\n".encode())
+                content.update(prepared_data.identity(entry))
                 done += 1
                 progress(done)
     indexed = {name: split._replace(files=(), note=note) for name, split in splits.items()}
-    split_metadata.save(directory / prepared_data.INDEX, indexed)
+    split_metadata.save(index, indexed)
     return {
         "sha256": content.hexdigest(),
         "splits": {
@@ -290,9 +260,6 @@ def write_records(
         "metadata": sorted({column for split in splits.values() for column in split.metadata}),
         "files": {
             path.relative_to(directory).as_posix(): [path.stat().st_size, sha256(path)]
-            for path in [
-                directory / prepared_data.INDEX,
-                *sorted((directory / prepared_data.RECORDS).iterdir()),
-            ]
+            for path in (index, *sorted(records.iterdir()))
         },
     }

@@ -1,5 +1,5 @@
-"""How a source is understood: its images with class and split, and a page of what the user should
-know about that.
+"""How a source is understood: its images with class and split, and what the user should know about
+that.
 
 Every reader of images goes through `understand`: training, `prepare`, `evaluate`, `enroll` and
 `inspect`. What is only doubtful is a sentence; what certainly misleads is an error that names the
@@ -11,17 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from dml_jax.class_names import likeness, near_equal, normalised
-from dml_jax.data.prepare.sources import (
-    SPLITS,
-    Entry,
-    Files,
-    Options,
-    Recipe,
-    Survey,
-    is_image,
-    is_missing,
-    survey,
-)
+from dml_jax.data.files import SPLITS, Entry, Files, is_image, is_missing
+from dml_jax.data.prepare.sources import Options, Recipe, Survey, survey
 from dml_jax.errors import DataError, counted
 
 SHOWN = 10  # lines of doubts that a command prints
@@ -35,14 +26,12 @@ class Page(NamedTuple):
     doubts: Sequence[str]  # sentences
     survey: Survey
     near: Sequence[Sequence[str]]  # groups of near-equal names of classes
-    # Whether the source gives no splits, so that the classes are divided by `Options.test_share`.
-    divided: bool
+    divided: bool  # whether the source gives no splits, so that `Options.test_share` decides
 
     def classes(self) -> dict[str, list[str]]:
         """The sorted names of the classes of each split that has images."""
         names = {
-            split: {entry.class_name for entry in self.entries if entry.split == split}
-            for split in SPLITS
+            split: {e.class_name for e in self.entries if e.split == split} for split in SPLITS
         }
         return {split: sorted(found) for split, found in names.items() if found}
 
@@ -70,27 +59,20 @@ def understand(
     entries = [
         e._replace(class_name=names[e.class_name], split="" if divide else e.split) for e in entries
     ]
-    tested = test_classes(
-        {entry.class_name for entry in entries if not entry.split}, options.test_share
-    )
-    divided = not all(entry.split for entry in entries)
-    by_class = {True: "test", False: "train"}
+    open_classes = {entry.class_name for entry in entries if not entry.split}
+    tested = test_classes(open_classes, options.test_share)
     entries = [
-        entry._replace(split=entry.split or by_class[entry.class_name in tested])
-        for entry in entries
+        e._replace(split=e.split or ("test" if e.class_name in tested else "train"))
+        for e in entries
     ]
-    page = Page(entries, (), found, near_equal(names.values()), divided)
+    page = Page(entries, (), found, near_equal(names.values()), divided=bool(open_classes))
     missing = page.missing()
     if entries and len(missing) == len(entries):
-        there = [path for path in found.files if is_image(path)]
+        images = [path for path in found.files if is_image(path)]
+        there = f"{counted(len(images), 'image')}, e.g. {images[0]}" if images else ""
         raise DataError(
             f"{source}: all {len(missing):,} listed images are missing, e.g. {missing[0]}; the "
-            "source holds "
-            + (
-                f"{counted(len(there), 'image')}, e.g. {there[0]}"
-                if there
-                else "no images; give their folder as well"
-            )
+            f"source holds {there or 'no images; give their folder as well'}"
         )
     if not labelled:
         _check_splits(page, source, decided=bool(options.named()))
@@ -106,12 +88,12 @@ def test_classes(classes: Collection[str], share: float) -> set[str]:
     together: dict[str, list[str]] = {}
     for name in sorted(classes):
         together.setdefault(likeness(name), []).append(name)
-    groups = sorted(
-        together.values(),
-        key=lambda group: hashlib.sha256(group[0].encode(errors="surrogateescape")).digest(),
-    )
+
+    def digest(group: list[str]) -> bytes:
+        return hashlib.sha256(group[0].encode(errors="surrogateescape")).digest()
+
     chosen: set[str] = set()
-    for group in groups:
+    for group in sorted(together.values(), key=digest):
         if len(chosen) < round(share * len(classes)):
             chosen |= set(group)
     return chosen
@@ -133,67 +115,47 @@ def _check_splits(page: Page, source: str, *, decided: bool) -> None:
         seen = set(classes.get(split, ()))
         if shared := sorted(seen & test):
             raise DataError(
-                f"{source}: {len(shared)} classes are in both {name} and test "
-                f"({_listed(shared)}): "
-                "test "
-                "classes "
-                "must "
-                f"be new to the model; {DIVIDE}, or give --splits=none if these splits are "
-                "classes themselves"
+                f"{source}: {len(shared)} classes are in both {name} and test ({_listed(shared)}): "
+                f"test classes must be new to the model; {DIVIDE}, or give --splits=none if these "
+                "splits are classes themselves"
             )
         alike = [group for group in page.near if seen & set(group) and test & set(group)]
         if alike and not decided:
-            pair = [min(seen & set(alike[0])), min(test & set(alike[0]))]
+            first, second = min(seen & set(alike[0])), min(test & set(alike[0]))
+            more = f" ({len(alike) - 1} more such pairs)" if alike[1:] else ""
             raise DataError(
-                f"{source}: the classes {pair[0]!r} in {name} and {pair[1]!r} in test look like "
-                "the same "
-                "one"
-                f"{f' ({len(alike) - 1} more such pairs)' if alike[1:] else ''}; rename one, "
-                f"{DIVIDE} "
-                "or, "
-                "if "
-                "they "
-                "differ, name the splits, e.g. --splits=train:valid:test"
+                f"{source}: the classes {first!r} in {name} and {second!r} in test look like the "
+                f"same one{more}; rename one, {DIVIDE} or, if they differ, name the splits, e.g. "
+                "--splits=train:valid:test"
             )
 
 
 def _doubts(recipe: Recipe, page: Page, names: Mapping[str, str], options: Options) -> list[str]:
     found = recipe.doubts(page.survey.files, options)
-    merged: dict[str, list[str]] = {}
-    for given, name in names.items():
-        merged.setdefault(name, []).append(given)
-    if merged := {name: sorted(given) for name, given in merged.items() if len(given) > 1}:
-        what = "is written in several ways" if len(merged) == 1 else "are written in several ways"
+    spellings: dict[str, list[str]] = {}
+    for given, name in sorted(names.items()):
+        spellings.setdefault(name, []).append(given)
+    if merged := [given for given in spellings.values() if len(given) > 1]:
+        verb = "is" if len(merged) == 1 else "are"
+        example = " and ".join(map(ascii, min(merged)))
         found.append(
-            f"{counted(len(merged), 'class')} {what}, e.g. "
-            f"{' and '.join(map(ascii, min(merged.values())))}"
+            f"{counted(len(merged), 'class')} {verb} written in several ways, e.g. {example}"
         )
     if page.near:
         pairs = [" and ".join(map(repr, group)) for group in page.near[:3]]
-        found.append(
-            f"near-equal names of classes: {_listed(pairs, len(page.near))}; rename those that "
-            "are the same"
-        )
+        listed = _listed(pairs, len(page.near))
+        found.append(f"near-equal names of classes: {listed}; rename those that are the same")
     if missing := page.missing():
-        share = 100 * len(missing) / len(page.entries)
-        found.append(
-            f"{share:.3g} % of the listed images ({len(missing):,}) are missing, e.g. {missing[0]}"
-        )
+        share = f"{100 * len(missing) / len(page.entries):.3g} % of the listed images"
+        found.append(f"{share} ({len(missing):,}) are missing, e.g. {missing[0]}")
     used = {entry.file for entry in page.entries}
-    if unused := [
-        path for path, file in page.survey.files.items() if is_image(path) and file not in used
-    ]:
+    images = [path for path in page.survey.files if is_image(path)]
+    if unused := [path for path in images if page.survey.files[path] not in used]:
         found.append(f"{counted(len(unused), 'image')}, e.g. {unused[0]}, not listed and not used")
-    skipped = {
-        suffix: number
-        for suffix, number in page.survey.skipped.items()
-        if suffix not in recipe.reads
-    }
+    skipped = {key: n for key, n in page.survey.skipped.items() if key not in recipe.reads}
     return [*found, *page.survey._replace(skipped=skipped).doubts()]
 
 
 def _listed(names: Sequence[str], count: int = 0) -> str:
-    count = count or len(names)
-    return ", ".join(names[:5]) + (
-        f" and {count - len(names[:5])} more" if count > len(names[:5]) else ""
-    )
+    more = (count or len(names)) - len(names[:5])
+    return ", ".join(names[:5]) + (f" and {more} more" if more else "")

@@ -111,11 +111,10 @@ def distinct_classes_per_batch(batch_size: int, images_per_class: int, available
     `available` ones."""
     classes = batch_size // images_per_class  # a whole number by the rules of `Data`
     if classes > available:
+        needs = f"with data.images_per_class={images_per_class} a batch needs {classes} classes"
+        most = f"use at most data.batch_size={images_per_class * available}"
         raise ConfigError(
-            f"data.batch_size={batch_size}: with data.images_per_class={images_per_class} a batch "
-            f"needs {classes} "
-            f"classes, but the training split has {available}; use at most "
-            f"data.batch_size={images_per_class * available}"
+            f"data.batch_size={batch_size}: {needs}, but the training split has {available}; {most}"
         )
     return classes
 
@@ -129,16 +128,12 @@ def indices_by_class(labels: np.ndarray) -> list[np.ndarray]:
     if found.ndim != 1 or not found.size or found.dtype.kind not in "iuU":
         raise DataError(
             f"labels: hold {found.dtype} of shape {list(found.shape)}; give one class per image, "
-            "an integer "
-            "or "
-            "text"
+            "an integer or text"
         )
     numbers, counts = np.unique(found, return_inverse=True, return_counts=True)[1:]
     if len(counts) < 2:
-        raise DataError(
-            f"the training split has one class of {found.size} images: at least two classes are "
-            "needed"
-        )
+        what = f"the training split has one class of {found.size} images"
+        raise DataError(f"{what}: at least two classes are needed")
     return np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts)[:-1])
 
 
@@ -157,22 +152,15 @@ def balanced(labels: np.ndarray, batch_size: int, images_per_class: int, seed: i
     images, classes, total = images_per_class, len(class_indices), len(labels)
     per_batch = distinct_classes_per_batch(batch_size, images_per_class, classes)
     draw_classes = successive_shuffles(seed, CLASSES, [classes], per_batch)
-    draw_images = successive_shuffles(
-        seed, IMAGES, [len(indices) for indices in class_indices], images
-    )
+    draw_images = successive_shuffles(seed, IMAGES, list(map(len, class_indices)), images)
 
     def batch(step: int) -> np.ndarray:
         position = step * per_batch
-        drawn = draw_classes(0, position, per_batch).tolist()
-        earlier = [
-            (position + i) // classes for i in range(per_batch)
-        ]  # number of earlier draws of each class
-        return np.concatenate(
-            [
-                class_indices[c][draw_images(c, n * images, images)]
-                for c, n in zip(drawn, earlier, strict=True)
-            ]
-        )
+        chosen = []
+        for i, c in enumerate(draw_classes(0, position, per_batch).tolist()):
+            earlier = (position + i) // classes  # number of earlier draws of the class
+            chosen.append(class_indices[c][draw_images(c, earlier * images, images)])
+        return np.concatenate(chosen)
 
     return from_batches(batch, max(total // batch_size, ceil(classes / per_batch)))
 
@@ -194,14 +182,10 @@ def successive_shuffles(
 
     @lru_cache(group + 4 * len(sizes))
     def permutation(which: int, number: int) -> np.ndarray:
-        order = (
-            np.random.default_rng((seed, stream, which, number))
-            .permutation(sizes[which])
-            .astype(np.int32)
-        )
-        carried = (
-            number * sizes[which] % group
-        )  # elements that the first group takes from the previous permutation
+        rng = np.random.default_rng((seed, stream, which, number))
+        order = rng.permutation(sizes[which]).astype(np.int32)
+        # Elements that the first group takes from the previous permutation.
+        carried = number * sizes[which] % group
         if carried == 0 or carried >= sizes[which]:
             return order
         unused = ~np.isin(order, permutation(which, number - 1)[-carried:])
@@ -211,13 +195,10 @@ def successive_shuffles(
     def elements(which: int, position: int, count: int) -> np.ndarray:
         size = sizes[which]
         first, last = position // size, (position + count - 1) // size
-        period = group // gcd(
-            group, size
-        )  # every `period` permutations, a group starts together with a permutation
+        # Every `period` permutations, a group starts together with a permutation.
+        period = group // gcd(group, size)
         for number in range(first - first % period, first):
-            permutation(
-                which, number
-            )  # depends on the previous one: ascending order avoids deep recursion
+            permutation(which, number)  # ascending, because each one recurs to the previous one
         sequence = np.concatenate([permutation(which, number) for number in range(first, last + 1)])
         return sequence[position - first * size :][:count]
 

@@ -1,7 +1,7 @@
 """The samplers of the papers' published code, including their peculiarities.
 
 N is the number of training images, C of classes, B the batch size and K the images per class. Each
-epoch (or step) is drawn from a random generator of its own; the distribution matches the original
+epoch (or step) has a separate random generator; the distribution matches the original
 code, the random numbers do not.
 """
 
@@ -50,10 +50,8 @@ def hist_balanced(
     An epoch has N // B steps, drawn independently.
     """
     class_indices = indices_by_class(labels)
-    images, classes = (
-        images_per_class,
-        distinct_classes_per_batch(batch_size, images_per_class, len(class_indices)),
-    )
+    images = images_per_class
+    classes = distinct_classes_per_batch(batch_size, images, len(class_indices))
 
     def batch(step: int) -> np.ndarray:
         rng = np.random.default_rng((seed, STEPS, step, 0))
@@ -100,9 +98,8 @@ def mpn(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 
     steps = _mpn_steps(batch_size, sizes, images, chunks)
 
     def order(epoch: int) -> np.ndarray:
-        return _mpn_epoch(
-            class_indices, images, chunks, np.random.default_rng((seed, EPOCHS, epoch, 0))
-        )
+        rng = np.random.default_rng((seed, EPOCHS, epoch, 0))
+        return _mpn_epoch(class_indices, images, chunks, rng)
 
     return from_epochs(order, batch_size, steps)
 
@@ -121,8 +118,7 @@ def mpn_redraw(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
     if not divisors:
         raise ConfigError(
             f"data.batch_size={batch_size}: the sampler 'mpn_redraw' divides a batch into classes "
-            "times images, "
-            "which a prime number does not allow"
+            "times images, which a prime number does not allow"
         )
     steps = {c: _mpn_steps(batch_size, sizes, batch_size // c, c) for c in divisors}
 
@@ -149,10 +145,8 @@ def ms(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0
     An epoch ends when fewer than B / K classes have a chunk left, so epochs differ in length.
     """
     class_indices = indices_by_class(labels)
-    images, classes = (
-        images_per_class,
-        distinct_classes_per_batch(batch_size, images_per_class, len(class_indices)),
-    )
+    images = images_per_class
+    classes = distinct_classes_per_batch(batch_size, images, len(class_indices))
     sizes = np.array([len(indices) for indices in class_indices])
 
     @lru_cache(4)
@@ -174,9 +168,8 @@ def ms(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0
         chosen = drawn(epoch).reshape(-1)
         by_class = np.argsort(chosen, kind="stable")
         earlier = np.empty_like(chosen)  # number of earlier chunks of the same class in this epoch
-        earlier[by_class] = np.arange(len(chosen)) - np.searchsorted(
-            chosen[by_class], chosen[by_class]
-        )
+        ordered = chosen[by_class]
+        earlier[by_class] = np.arange(len(chosen)) - np.searchsorted(ordered, ordered)
         positions = earlier[:, None] * images + np.arange(images)
         positions = _redraw_overflow(positions, sizes[chosen][:, None], rng)
         return images_by_class[(np.cumsum(sizes) - sizes)[chosen][:, None] + positions].reshape(-1)
@@ -212,20 +205,14 @@ def _mpn_epoch(
     """The batches of one epoch of `mpn`, each of `chunks` chunks of `images` images: int [steps *
     chunks * images]."""
     sizes = np.array([len(indices) for indices in class_indices])
-    padded = np.maximum(
-        sizes, images
-    )  # classes smaller than a chunk are filled up with repeated images
+    padded = np.maximum(sizes, images)  # smaller classes are filled up with repeated images
     classes, positions = _ragged(padded)
     offsets = (np.cumsum(sizes) - sizes)[classes]
-    row = _shuffle_within_classes(class_indices, rng)[
-        offsets + _redraw_overflow(positions, sizes[classes], rng)
-    ]
-    lots = np.lexsort(
-        (rng.random(len(row)), classes)
-    )  # a random order within each class, of which the first
-    repeated = lots[
-        positions < (images - padded % images)[classes]
-    ]  # images fill up the last chunk of the class
+    shuffled_images = _shuffle_within_classes(class_indices, rng)
+    row = shuffled_images[offsets + _redraw_overflow(positions, sizes[classes], rng)]
+    # The first images of a random order within each class fill up its last chunk.
+    lots = np.lexsort((rng.random(len(row)), classes))
+    repeated = lots[positions < (images - padded % images)[classes]]
     by_class = np.argsort(np.concatenate([classes, classes[repeated]]), kind="stable")
     all_chunks = rng.permutation(np.concatenate([row, row[repeated]])[by_class].reshape(-1, images))
     extra = rng.choice(len(all_chunks), -len(all_chunks) % chunks, replace=False)
@@ -238,8 +225,7 @@ def _mpn_steps(batch_size: int, sizes: np.ndarray, images: int, chunks: int) -> 
     if -total % chunks > total:
         raise ConfigError(
             f"data.batch_size={batch_size}: a batch needs {chunks} chunks of {images} images, but "
-            "the "
-            f"{len(sizes)} training classes yield only {total}; use a smaller data.batch_size"
+            f"the {len(sizes)} training classes yield only {total}; use a smaller data.batch_size"
         )
     return -(-total // chunks)
 

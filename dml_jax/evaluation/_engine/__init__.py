@@ -1,8 +1,5 @@
-"""Exact ranks of the relevant gallery rows of every query, without sorting and without the full
-similarity matrix.
-
-The engine behind `metrics.retrieval`. `rank` chooses the tiles and the algorithm, and returns the
-metrics of each query.
+"""Exact ranks of the relevant gallery rows of every query, without sorting or a full similarity
+matrix: the engine of `metrics.retrieval`.
 
 A row is relevant to a query if it has the query's class; R is the number of relevant rows. The rank
 of a relevant row is one plus the number of candidates that precede it: those with a larger score,
@@ -18,8 +15,7 @@ and those with an equal score and a lower index. A rank is therefore a count, an
    equal with a lower index" a comparison with the threshold or the threshold minus one. Thresholds
    and scores come from the same compiled product, so duplicates tie exactly.
 4. Where the queries are their own gallery the matrix is symmetric: only the tiles on and above the
-   diagonal are multiplied, and each is used twice, for the queries in its columns and for those in
-   its rows.
+   diagonal are multiplied, and each is used twice, for the queries in its columns and its rows.
 
 The cost of counting grows with R, so classes with many rows are handled differently. Queries with
 hundreds of relevant rows sort their row of scores on the host (`query_metrics`). `plan` chooses

@@ -1,5 +1,4 @@
-"""Ranks of relevant rows by counting: the two passes over the tiles, and the data kept on the
-devices meanwhile."""
+"""Ranks of relevant rows by counting: two passes over the tiles, and their caches."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,24 +30,23 @@ Pair = tuple[int, int]  # a tile of the gallery and a tile of the queries
 
 
 class Targets(NamedTuple):
-    """The gallery rows whose ranks are counted for each query: consecutive positions, without the
-    query's own."""
+    """The gallery rows whose ranks are counted for each query, at consecutive positions that skip
+    the query itself."""
 
     start: np.ndarray  # int32 [m, T], first position of the query's class
     size: np.ndarray  # int32 [m, T], number of targets, 0 for a query whose ranks are not counted
-    own: np.ndarray  # int32 [m, T], the position of the query itself if it is excluded, else -1
+    query: np.ndarray  # int32 [m, T], position of the query if it excludes itself, else -1
     # int [m, T], and int [G] by position of the gallery: a query leaves out the targets of its
     # group. Their ranks are counted, too, and tell how many of them precede another target.
     groups: tuple[np.ndarray, np.ndarray] | None
 
     def positions(self, width: int) -> np.ndarray:
-        """Position of each target, -1 if unused, followed by the query's own: int32 [m, width + 1,
-        T]."""
+        """Positions of the targets, then of the query, -1 if unused: int32 [m, width + 1, T]."""
         target = np.arange(width, dtype=np.int32)[None, :, None]
-        start, own, size = self.start[:, None], self.own[:, None], self.size[:, None]
+        start, query, size = self.start[:, None], self.query[:, None], self.size[:, None]
         position = start + target
-        position = np.where(target < size, position + ((own >= start) & (position >= own)), -1)
-        return np.concatenate([position, np.where(size > 0, own, -1)], axis=1).astype(np.int32)
+        position = np.where(target < size, position + ((query >= start) & (position >= query)), -1)
+        return np.concatenate([position, np.where(size > 0, query, -1)], axis=1).astype(np.int32)
 
 
 def count_ranks(
@@ -80,38 +78,31 @@ def count_ranks(
         (a, b)
         for b in range(queries.num_tiles)
         for a in range(b + 1 if symmetric else gallery.num_tiles)
-        if num_targets[b] or (symmetric and num_targets[a])
+        if (num_targets[b] or (symmetric and num_targets[a])) and (a, b) not in near
     ]
-    far = sorted(set(far) - set(near), key=lambda pair: pair[::-1])
     passes = TilePasses(gallery, queries, num_targets, symmetric, mesh, *limits)
-    scores = passes.run(read_thresholds, left, right, near, right.thresholds.dtype)
-    used, thresholds, own, ties = positions[:, :-1] >= 0, scores[:, :-1], scores[:, -1:], right.ties
-    omitted = None
+    scores = passes.run(read_thresholds, left, right, sorted(near), right.thresholds.dtype)
+    used, thresholds, query_scores = positions[:, :-1] >= 0, scores[:, :-1], scores[:, -1:]
+    range_of_keys = np.iinfo(thresholds.dtype)
+    omitted = np.zeros_like(used)
     if targets.groups is not None:
         omitted = used & (targets.groups[1][positions[:, :-1]] == targets.groups[0][:, None])
-    reached = np.where(
-        used if omitted is None else used & ~omitted, thresholds, np.iinfo(thresholds.dtype).min
-    )
-    nearest = (
-        np.partition(reached, -1 - drop, axis=1)[:, -1 - drop] if drop else reached.max(axis=1)
-    )
-    nearest_scores = scores_of_keys(nearest)
-    right = right._replace(thresholds=np.where(used, thresholds, np.iinfo(thresholds.dtype).max))
+    reached = np.where(used & ~omitted, thresholds, range_of_keys.min)
+    nearest = np.partition(reached, -1 - drop, axis=1)[:, -1 - drop] if drop else reached.max(1)
+    right = right._replace(thresholds=np.where(used, thresholds, range_of_keys.max))
     left = right if symmetric else left
-    counts = passes.run(make_counter(group, False), left, right, near, np.dtype(np.int32))
-    counts += passes.run(
-        make_counter(group, tiles_in_index_order(gallery)), left, right, far, np.dtype(np.int32)
-    )
+    counts = passes.run(make_counter(group, False), left, right, sorted(near), np.dtype(np.int32))
+    count_far = make_counter(group, tiles_in_index_order(gallery))
+    counts += passes.run(count_far, left, right, far, np.dtype(np.int32))
     # Padding rows have score 0, whose key is 0, and the largest index, so they precede only
     # negative thresholds.
     counts -= gallery.padding * (thresholds < 0)
-    own_position = targets.own[:, None]
-    own_index = gallery.indices().reshape(-1)[own_position]
-    counts -= (own_position >= 0) & (
-        (own > thresholds) | ((own == thresholds) & (own_index < ties))
-    )
+    query_position = targets.query[:, None]
+    tied = query_scores == thresholds
+    tied &= gallery.indices().reshape(-1)[query_position] < right.ties
+    counts -= (query_position >= 0) & ((query_scores > thresholds) | tied)
     ranks = np.where(used, counts + 1, 0)
-    return ranks if omitted is None else without_omitted(ranks, omitted), nearest_scores
+    return without_omitted(ranks, omitted) if targets.groups else ranks, scores_of_keys(nearest)
 
 
 def without_omitted(ranks: np.ndarray, omitted: np.ndarray) -> np.ndarray:
@@ -129,7 +120,7 @@ def make_side(rows: TiledRows, positions: np.ndarray, gallery: TiledRows) -> Sid
     first = np.arange(rows.num_tiles, dtype=np.int32) * rows.tile_size
     kind: type[np.signedinteger] = np.int32 if rows.dtype == np.float32 else np.int64
     thresholds = np.full(targets.shape, np.iinfo(kind).max, kind)
-    return Side(first, rows.indices(), positions.astype(np.int32), thresholds, ties)
+    return Side(first, rows.indices(), positions, thresholds, ties)
 
 
 def tiles_in_index_order(rows: TiledRows) -> bool:
@@ -138,16 +129,15 @@ def tiles_in_index_order(rows: TiledRows) -> bool:
     return bool(np.all(index[:-1].max(axis=1) < index[1:].min(axis=1)))
 
 
-def pairs_with_targets(positions: np.ndarray, tile_size: int, symmetric: bool) -> list[Pair]:
-    """The pairs of tiles that contain targets; if symmetric, only those on and above the
-    diagonal."""
+def pairs_with_targets(positions: np.ndarray, tile_size: int, symmetric: bool) -> set[Pair]:
+    """The pairs of tiles with targets; if symmetric, only those on and above the diagonal."""
     pairs = set()
     first = np.where(positions >= 0, positions, np.iinfo(np.int32).max).min(axis=(1, 2))
     last = positions.max(axis=(1, 2))
     for b, (start, end) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
         for a in range(start // tile_size, end // tile_size + 1 if end >= 0 else 0):
             pairs.add((min(a, b), max(a, b)) if symmetric else (a, b))
-    return sorted(pairs)
+    return pairs
 
 
 @dataclass
@@ -161,12 +151,9 @@ class TilePasses:
     mesh: Mesh
     panel_tiles: int
     cached_tiles: int
-    cached_scores: dict[bytes, jax.Array] = field(
-        default_factory=dict
-    )  # of the first pass, by pairs of tiles
-    operands: dict[tuple[int, bool], jax.Array] = field(
-        default_factory=dict
-    )  # the two panels used last
+    # Scores of the first pass by pairs of tiles, and the two panels used last.
+    cached_scores: dict[bytes, jax.Array] = field(default_factory=dict)
+    operands: dict[tuple[int, bool], jax.Array] = field(default_factory=dict)
 
     def run(
         self,
@@ -177,9 +164,7 @@ class TilePasses:
         dtype: np.dtype,
     ) -> np.ndarray:
         """One pass: the sum over the `pairs` of the reduction of each tile, [m, R or R + 1, T]."""
-        result = np.zeros(
-            (self.queries.num_tiles, result_depth(reduction, right), self.queries.tile_size), dtype
-        )
+        result = np.zeros(_result_shape(reduction, right), dtype)
         step = self.panel_tiles
 
         def panels(pair: Pair) -> tuple[int, int]:
@@ -187,27 +172,18 @@ class TilePasses:
 
         for (j, i), inside in groupby(sorted(pairs, key=panels), panels):
             row_tiles, column_tiles = (slice(panel * step, (panel + 1) * step) for panel in (i, j))
-            a, b = (
-                self._operand(self.gallery, row_tiles, False),
-                self._operand(self.queries, column_tiles, True),
+            a = self._operand(self.gallery, row_tiles, False)
+            b = self._operand(self.queries, column_tiles, True)
+            sides = (
+                Side(*(values[row_tiles] for values in left)),
+                Side(*(values[column_tiles] for values in right)),
             )
-            sides = [
-                Side(*(x[part] for x in side))
-                for side, part in ((left, row_tiles), (right, column_tiles))
-            ]
-            shapes = [
-                (len(side.first), result_depth(reduction, side), side.indices.shape[1])
-                for side in sides
-            ]
-            same = left is right and i == j
-            device_sides = (
-                (self._put(sides[0], REPLICATED),) * 2
-                if same
-                else self._put(tuple(sides), REPLICATED)
-            )
-            sums = self._put(
-                tuple(np.zeros((self.mesh.size, *shape), dtype) for shape in shapes), SHARDED
-            )
+            zeros = (np.zeros((self.mesh.size, *_result_shape(reduction, x)), dtype) for x in sides)
+            sums = self._put(tuple(zeros), SHARDED)
+            if left is right and i == j:
+                device_sides = (self._put(sides[0], REPLICATED),) * 2
+            else:
+                device_sides = self._put(sides, REPLICATED)
             recent: list[jax.Array] = []
             for batch, num_targets in self._device_batches(list(inside)):
                 local = batch - np.array([[row_tiles.start, column_tiles.start]], np.int32)
@@ -217,9 +193,8 @@ class TilePasses:
                     scores = product(a, b, local, self.mesh, as_keys=True)
                     if reduction is read_thresholds and len(self.cached_scores) < self.cached_tiles:
                         self.cached_scores[key] = scores
-                sums = accumulate(
-                    scores, device_sides, sums, local, num_targets, self.mesh, reduction
-                )
+                places = sums, local, num_targets
+                sums = accumulate(scores, device_sides, *places, self.mesh, reduction)
                 # Dispatch at most two tiles ahead, or all tiles would be allocated at once.
                 recent = [*recent, scores][-3:]
                 if len(recent) == 3:
@@ -231,17 +206,16 @@ class TilePasses:
         return result
 
     def _device_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Pairs for n devices and their targets, int32 [n, 2]; idle devices repeat a pair, with no
-        targets."""
+        """Pairs of tiles for n devices and their numbers of targets, int32 [n, 2]; idle devices
+        repeat a pair, without targets."""
         for start in range(0, len(pairs), self.mesh.size):
             chosen = list(pairs[start : start + self.mesh.size])
-            num_targets = [
-                [self.num_targets[a] if self.symmetric and a != b else 0, self.num_targets[b]]
-                for a, b in chosen
-            ]
-            idle = self.mesh.size - len(chosen)
-            batch = np.array(chosen + chosen[:1] * idle, np.int32)
-            yield batch, np.array(num_targets + [[0, 0]] * idle, np.int32)
+            num_targets = np.zeros((self.mesh.size, 2), np.int32)
+            for device, (a, b) in enumerate(chosen):
+                along_rows = self.num_targets[a] if self.symmetric and a != b else 0
+                num_targets[device] = along_rows, self.num_targets[b]
+            chosen += chosen[:1] * (self.mesh.size - len(chosen))
+            yield np.array(chosen, np.int32), num_targets
 
     def _operand(self, rows: TiledRows, panel: slice, right: bool) -> jax.Array:
         """Prepared rows of some tiles, replicated; the two panels used last are kept."""
@@ -257,6 +231,6 @@ class TilePasses:
         return jax.device_put(tree, NamedSharding(self.mesh, spec))
 
 
-def result_depth(reduction: Reduction, side: Side[np.ndarray]) -> int:
-    """Length of the target axis of a reduction's result."""
-    return side.positions.shape[1] if reduction is read_thresholds else side.thresholds.shape[1]
+def _result_shape(reduction: Reduction, side: Side[np.ndarray]) -> tuple[int, ...]:
+    """[m, R, T], or [m, R + 1, T] for thresholds."""
+    return side.positions.shape if reduction is read_thresholds else side.thresholds.shape

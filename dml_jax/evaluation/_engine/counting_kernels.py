@@ -1,5 +1,4 @@
-"""Jitted reductions of a tile of scores: reading thresholds, and counting the candidates that
-precede them.
+"""Jitted reductions of a tile of scores: reading thresholds, counting the candidates that precede.
 
 A tile holds the scores of its rows with its columns. The candidates of a reduction lie along one
 axis of the tile and the queries along the other; symmetric tiles are reduced along both axes.
@@ -23,24 +22,16 @@ Array = TypeVar("Array", np.ndarray, jax.Array)
 
 class Side(NamedTuple, Generic[Array]):
     """The row tiles or the column tiles of a product: their rows as candidates, and their targets
-    as queries.
-
-    A target is a relevant row of a query; see `count_ranks.Targets`. For a single tile, without the
-    axis m.
-    """
+    (relevant rows, see `count_ranks.Targets`) as queries. A single tile has no axis m."""
 
     first: Array  # int32 [m], position of the first row of each tile
     indices: Array  # int32 [m, T], index of each row
-    # Int32 [m, R + 1, T], position of each target, -1 if unused; the last is the query's own
-    # position.
-    positions: Array
-    # Integers [m, R, T], keys of the scores of the targets, the largest integer if unused.
-    thresholds: Array
+    positions: Array  # int32 [m, R + 1, T], of the targets, then of the query; -1 if unused
+    thresholds: Array  # integers [m, R, T], keys of the targets' scores; if unused, the largest
     ties: Array  # int32 [m, R, T], index of each target: equal scores with a lower index precede it
 
 
-# (keys, axis of the candidates, their tile, the tile of the queries, targets in use) -> [R,
-# queries]
+# (keys, axis of the candidates, their tile, tile of the queries, targets in use) -> [R, queries]
 Reduction = Callable[[jax.Array, int, Side[jax.Array], Side[jax.Array], jax.Array], jax.Array]
 Sides = tuple[Side[jax.Array], Side[jax.Array]]  # the tiles of the rows and of the columns
 Sums = tuple[jax.Array, jax.Array]  # along the columns and along the rows
@@ -56,8 +47,7 @@ def accumulate(
     mesh: Mesh,
     reduction: Reduction,
 ) -> Sums:
-    """Reduces the keys [n, S, T] of one tile per device along both axes and adds the results to
-    `sums`.
+    """Reduces the keys [n, S, T] of one tile per device along both axes, and adds to `sums`.
 
     `pairs` int32 [n, 2] are tiles of the replicated sides, `num_targets` int32 [n, 2] the targets
     in use along both axes, `sums` [n, p, R, S] and [n, q, R, T].
@@ -67,10 +57,7 @@ def accumulate(
         keys: jax.Array, sides: Sides, sums: Sums, pairs: jax.Array, num_targets: jax.Array
     ) -> Sums:
         (a, b), tile, (rows, columns) = pairs[0], keys.reshape(keys.shape[1:]), sums
-        left, right = (
-            Side(*(values[number] for values in side))
-            for side, number in zip(sides, (a, b), strict=True)
-        )
+        left, right = Side(*(x[a] for x in sides[0])), Side(*(x[b] for x in sides[1]))
         columns = columns.at[0, b].add(reduction(tile, 0, left, right, num_targets[0, 1]))
         return rows.at[0, a].add(reduction(tile, 1, right, left, num_targets[0, 0])), columns
 
@@ -97,8 +84,7 @@ def read_thresholds(
 
 @cache
 def make_counter(group: int, disjoint: bool) -> Reduction:
-    """A reduction that counts the candidates of a tile that precede each threshold of its queries:
-    int32 [R, queries].
+    """A reduction that counts the candidates that precede each threshold: int32 [R, queries].
 
     `group` targets, a divisor of R, are counted at once. If the indices of the candidates are all
     below or all above the index of each target (`disjoint`), one comparison per target resolves the
@@ -119,24 +105,19 @@ def make_counter(group: int, disjoint: bool) -> Reduction:
         compare, summed_axis, arrange = COUNTERS[axis]
 
         def step(i: jax.Array, counts: jax.Array) -> jax.Array:
-            partial_counts = compare(
-                keys, index, *(jax.lax.dynamic_slice_in_dim(x, i * group, group) for x in targets)
-            )
+            chosen = (jax.lax.dynamic_slice_in_dim(x, i * group, group) for x in targets)
             # The first branch is always taken. The conditional keeps the compiler from fusing the
             # sum into the comparisons, which would then not be vectorised.
-            total = arrange(
-                jax.lax.cond(
-                    num_targets > 0,
-                    lambda x: jnp.sum(x, axis=summed_axis, dtype=jnp.int32),
-                    lambda x: jax.lax.index_in_dim(x, 0, summed_axis, keepdims=False),
-                    partial_counts,
-                )
+            total = jax.lax.cond(
+                num_targets > 0,
+                lambda x: jnp.sum(x, axis=summed_axis, dtype=jnp.int32),
+                lambda x: jax.lax.index_in_dim(x, 0, summed_axis, keepdims=False),
+                compare(keys, index, *chosen),
             )
-            return jax.lax.dynamic_update_slice_in_dim(counts, total, i * group, 0)
+            return jax.lax.dynamic_update_slice_in_dim(counts, arrange(total), i * group, 0)
 
-        return jax.lax.fori_loop(
-            0, (num_targets + group - 1) // group, step, jnp.zeros(ties.shape, jnp.int32)
-        )
+        groups = (num_targets + group - 1) // group
+        return jax.lax.fori_loop(0, groups, step, jnp.zeros(ties.shape, jnp.int32))
 
     return count
 
@@ -144,8 +125,7 @@ def make_counter(group: int, disjoint: bool) -> Reduction:
 def count_preceding_rows(
     keys: jax.Array, index: jax.Array, thresholds: jax.Array, ties: jax.Array | None = None
 ) -> jax.Array:
-    """Number of rows that precede each threshold of each column, as partial sums over every 32nd
-    row.
+    """Number of rows that precede each threshold of each column, summed over every 32nd row.
 
     Unrolled vector comparisons on blocks of 32 x 32 keys, which compilers turn into branch-free
     vector code on data in the L1 cache; a plain reduction is several times slower on CPUs.
@@ -175,8 +155,7 @@ def count_preceding_rows(
 def count_preceding_columns(
     keys: jax.Array, index: jax.Array, thresholds: jax.Array, ties: jax.Array | None = None
 ) -> jax.Array:
-    """As `count_preceding_rows` for the columns that precede each threshold of each row, without
-    transposing the tile.
+    """`count_preceding_rows` for columns and the thresholds of rows, without transposing the tile.
 
     Returns int32 [S, G, 32], partial sums over every 32nd column.
     """
@@ -192,8 +171,7 @@ def count_preceding_columns(
     return counts
 
 
-# By axis of the candidates: the partial sums, their axis still to be summed, and the arrangement as
-# [G, queries].
+# By axis of the candidates: partial sums, their axis still to be summed, and a map to [G, queries].
 COUNTERS: dict[int, tuple[Callable[..., jax.Array], int, Callable[[jax.Array], jax.Array]]] = {
     0: (count_preceding_rows, 0, lambda sums: sums.transpose(1, 0, 2).reshape(sums.shape[1], -1)),
     1: (count_preceding_columns, 2, lambda sums: sums.T),

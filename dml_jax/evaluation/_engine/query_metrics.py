@@ -18,9 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from dml_jax.evaluation._engine.tiles import REPLICATED, TiledRows, product
 
-RowFunction = Callable[
-    [np.ndarray], float
-]  # whether each row is relevant, nearest first, bool [G] -> value
+RowFunction = Callable[[np.ndarray], float]  # relevance, nearest first, bool [G] -> value
 UNUSED = np.iinfo(np.int32).max
 
 
@@ -29,77 +27,53 @@ class Task(NamedTuple):
 
     labels: np.ndarray  # [Q]
     gallery_labels: np.ndarray  # [G]
-    judge: (
-        Callable[[int], np.ndarray] | None
-    )  # maps a query to the rows that are relevant instead, bool [G]
-    groups: (
-        tuple[np.ndarray, np.ndarray] | None
-    )  # int [Q] and [G]; queries leave out relevant rows of their group
+    judge: Callable[[int], np.ndarray] | None  # query -> the rows relevant instead, bool [G]
+    # int [Q] and [G]; queries leave out the relevant rows of their group
+    groups: tuple[np.ndarray, np.ndarray] | None
     exclude_self: bool  # query i leaves out gallery row i, which is of its class
     drop_nearest: bool  # each query leaves out its nearest row, as if it were of its class
-    full_ks: (
-        tuple[int, ...] | None
-    )  # K of the precision at K; None without the metrics of the whole ranking
-    functions: tuple[RowFunction, ...]  # further metrics
+    full_ks: tuple[int, ...] | None  # K of `full_ranking`; None if it is not wanted
+    functions: tuple[RowFunction, ...]  # metrics that the user adds
 
     def rows_of(self, query: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """The rows that are relevant to a query, and the relevant rows that it leaves out: bool
-        [G]."""
-        relevant = (
-            self.gallery_labels == self.labels[query] if self.judge is None else self.judge(query)
-        )
-        return relevant, None if self.groups is None else relevant & (
-            self.groups[1] == self.groups[0][query]
-        )
+        """The relevant rows of a query, and those of them that it leaves out: bool [G] each."""
+        relevant = self.judge(query) if self.judge else self.gallery_labels == self.labels[query]
+        if self.groups is None:
+            return relevant, None
+        return relevant, relevant & (self.groups[1] == self.groups[0][query])
 
 
 class QueryResults(NamedTuple):
     """Metrics of Q queries; NaN if they are undefined without a relevant row."""
 
-    first_rank: (
-        np.ndarray
-    )  # int32 [Q], 1-based rank of the nearest relevant row, 0 if there is none
+    first_rank: np.ndarray  # int32 [Q], 1-based rank of the nearest relevant row, 0 without one
     r_precision: np.ndarray  # float64 [Q]
     average_precision: np.ndarray  # float64 [Q], average precision at R
     relevant: np.ndarray  # int64 [Q], R, the number of relevant rows
     nearest: np.ndarray  # float64 [Q], score of the nearest relevant row
-    full: (
-        np.ndarray | None
-    )  # float64 [Q, 1 + 2 len(ks)], see `full_ranking`; None if it is not wanted
-    own: (
-        np.ndarray | None
-    )  # float64 [Q, F], the values of functions of the ranking; None without functions
-    ks: tuple[int, ...]  # K of `full`
+    full: np.ndarray  # float64 [Q, 1 + 2 len(full_ks)], see `full_ranking`; [Q, 0] if not wanted
+    by_functions: np.ndarray  # float64 [Q, F], the values of the functions
 
     @classmethod
     def undefined(cls, task: Task) -> "QueryResults":
         """Results of queries without relevant rows."""
-        queries, ks = len(task.labels), task.full_ks or ()
+        queries = len(task.labels)
+        first_rank, relevant = np.zeros(queries, np.int32), np.zeros(queries, np.int64)
         precision, average, nearest = np.full((3, queries), np.nan)
-        full = None if task.full_ks is None else np.full((queries, 1 + 2 * len(ks)), np.nan)
-        own = np.full((queries, len(task.functions)), np.nan) if task.functions else None
-        return cls(
-            np.zeros(queries, np.int32),
-            precision,
-            average,
-            np.zeros(queries, np.int64),
-            nearest,
-            full,
-            own,
-            ks,
-        )
+        columns = 0 if task.full_ks is None else 1 + 2 * len(task.full_ks)
+        full, by_functions = (np.full((queries, n), np.nan) for n in (columns, len(task.functions)))
+        return cls(first_rank, precision, average, relevant, nearest, full, by_functions)
 
-    def put(self, queries: np.ndarray, ranks: np.ndarray, relevant: np.ndarray) -> None:
-        """Writes the metrics of some queries, int [n], from the ranks of their relevant rows and R,
-        int [n].
+    def put(self, task: Task, queries: np.ndarray, ranks: np.ndarray, relevant: np.ndarray) -> None:
+        """Writes the metrics of queries int [n] from the ranks of their relevant rows and R [n].
 
         The ranks, int [n, W], are in any order along W, and 0 or less for unused entries.
         """
         self.relevant[queries] = relevant
         found = metrics_from_ranks(ranks, relevant)
         self.first_rank[queries], self.r_precision[queries], self.average_precision[queries] = found
-        if self.full is not None:
-            self.full[queries] = full_ranking(ranks, self.ks)
+        if task.full_ks is not None:
+            self.full[queries] = full_ranking(ranks, task.full_ks)
 
 
 def metrics_from_ranks(
@@ -121,14 +95,13 @@ def metrics_from_ranks(
 
 
 def full_ranking(ranks: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
-    """Average precision, then precision at each K, then average precision of the first K: float64
-    [Q, 1 + 2 len(ks)].
+    """Average precision, precision at each K and average precision of each first K: float64 [Q,
+    1 + 2 len(ks)].
 
     Average precision = mean over the relevant rows, the i-th at rank r_i, of i / r_i; precision at
-    K = #{r_i <= K} / K; of the first K, sum over r_i <= K of i / r_i, divided by the number of
-    relevant rows, at most K.
-
-    NaN for queries without a relevant row; `ranks` as for `metrics_from_ranks`.
+    K = #{r_i <= K} / K; average precision of the first K = sum over r_i <= K of i / r_i, divided by
+    the number of relevant rows, at most K. NaN for queries without a relevant row; `ranks` as for
+    `metrics_from_ranks`.
     """
     ranks = np.sort(np.where(ranks > 0, ranks, UNUSED), axis=1)
     used = ranks < UNUSED
@@ -146,8 +119,7 @@ def rank_by_sorting(
     blocks: Iterable[tuple[slice, np.ndarray]],
     results: QueryResults,
 ) -> None:
-    """Ranks the gallery for some queries, int [n], from blocks of their scores as from
-    `device_scores`."""
+    """Ranks the gallery for queries int [n] from blocks of scores (see `device_scores`)."""
     drop = int(task.drop_nearest)
 
     def rank_query(query: int, scores: np.ndarray) -> None:
@@ -158,11 +130,11 @@ def rank_by_sorting(
         count = np.count_nonzero(relevant[order]) - drop
         order = order[drop:]
         hits = np.flatnonzero(relevant[order])
-        results.put(np.array([query]), hits[None] + 1, np.array([count]))
+        results.put(task, np.array([query]), hits[None] + 1, np.array([count]))
         if len(hits):
             results.nearest[query] = scores[order[hits[0]]]
-        if results.own is not None and count > 0:
-            results.own[query] = [function(relevant[order]) for function in task.functions]
+        if count > 0:
+            results.by_functions[query] = [each(relevant[order]) for each in task.functions]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for part, scores in blocks:
@@ -172,16 +144,14 @@ def rank_by_sorting(
 def device_scores(
     gallery: TiledRows, queries: TiledRows, panel_tiles: int, mesh: Mesh
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yields slices of `queries.order` and their scores [B, G], a tile at a time, for a gallery in
-    index order."""
-    rows = len(queries.order)
+    """Yields slices of `queries.order` and their scores [B, G], a tile of queries at a time; the
+    gallery must be in index order."""
     replicated = NamedSharding(mesh, REPLICATED)
 
     @lru_cache(1)
     def gallery_panel(start: int) -> jax.Array:
-        return jax.device_put(
-            gallery.operand(slice(start, start + panel_tiles), right=True), replicated
-        )
+        panel = gallery.operand(slice(start, start + panel_tiles), right=True)
+        return jax.device_put(panel, replicated)
 
     for tile in range(queries.num_tiles):
         left = jax.device_put(queries.operand(slice(tile, tile + 1), right=False), replicated)
@@ -195,13 +165,13 @@ def device_scores(
                 for b, tile_scores in zip(chosen.tolist(), scores, strict=True):
                     column = (start + b) * gallery.tile_size
                     block[:, column : column + gallery.tile_size] = tile_scores
-        part = slice(tile * queries.tile_size, min(rows, (tile + 1) * queries.tile_size))
+        start = tile * queries.tile_size
+        part = slice(start, min(len(queries.order), start + queries.tile_size))
         yield part, block[: part.stop - part.start, : len(gallery.order)]
 
 
 def nearest_first(scores: np.ndarray, excluded: int) -> np.ndarray:
-    """Indices [G] by decreasing score, ties by index, without the index `excluded` unless it is
-    negative."""
+    """Indices [G] by decreasing score, ties by index; `excluded` is left out unless negative."""
     distance = 0 - scores  # unlike -scores, maps 0.0 and -0.0 to the same bits
     if distance.dtype == np.float32:
         bits = distance.view(np.int32)

@@ -38,13 +38,11 @@ REPLICATED, SHARDED = P(), P("data")
 # error is far smaller.
 RELATIVE_ERROR = 2.5e-4
 RELATIVE_ERROR_IN_FLOAT64 = 5e-7
-BLOCK_ELEMENTS = 1 << 23  # squared distances held at once
 PADDING_INDEX = np.iinfo(np.int32).max  # larger than the index of any real row
 
 
 def local_mesh() -> Mesh:
-    """One-dimensional mesh of the devices of this process; in multi-process runs each process
-    evaluates by itself."""
+    """The devices of this process; in multi-process runs each process evaluates by itself."""
     return Mesh(np.array(jax.local_devices()), ("data",))
 
 
@@ -53,8 +51,7 @@ def is_cpu(mesh: Mesh) -> bool:
 
 
 def memory_budget(mesh: Mesh) -> int:
-    """Bytes to use per device: 60 % of an accelerator's memory; on CPUs, 1 GiB shared by all
-    devices."""
+    """Bytes per device: 60 % of an accelerator's memory; on CPUs, 1 GiB for all devices."""
     if is_cpu(mesh):
         return (1 << 30) // mesh.size
     stats = mesh.local_devices[0].memory_stats() or {}
@@ -62,14 +59,17 @@ def memory_budget(mesh: Mesh) -> int:
 
 
 def choose_tile_size(rows: int, mesh: Mesh) -> int:
-    """Rows per tile, a multiple of 32 (CPU) or 128: the smallest cost of a triangle of tiles,
-    padding and calls."""
-    low, high, step = (480, 1152, 32) if is_cpu(mesh) else (1024, 4096, 128)
-    if rows <= high:
+    """Rows per tile that make a triangle of tiles cheapest: a multiple of 32 (CPU) or 128."""
+    smallest, largest, step = (480, 1152, 32) if is_cpu(mesh) else (1024, 4096, 128)
+    if rows <= largest:
         return max(32, -(-rows // step) * step)
-    sizes = range(low, high + 1, step)
-    overhead = low * low // 8
-    return min(sizes, key=lambda t: (lambda m: m * (m + 1) * (t * t + overhead))(-(-rows // t)))
+    overhead = smallest**2 // 8  # time of a call, as a number of scores
+
+    def cost(size: int) -> int:
+        tiles = -(-rows // size)
+        return tiles * (tiles + 1) * (size**2 + overhead)
+
+    return min(range(smallest, largest + 1, step), key=cost)
 
 
 class Centering(NamedTuple):
@@ -84,13 +84,12 @@ class Centering(NamedTuple):
             return np.asarray(rows, dtype)
         wide = np.dtype(np.float32 if rows.dtype == np.float32 else np.float64)
         result = np.subtract(rows, self.center.astype(wide)[None, :], dtype=wide)
-        result = np.multiply(result, wide.type(self.scale), out=result)
+        result *= wide.type(self.scale)
         return result.astype(dtype, copy=False)
 
 
 def choose_centering(sources: list[np.ndarray], metric: Metric) -> Centering:
-    """The shift and scale that keep squared lengths accurate in float32; the identity for the
-    cosine.
+    """The shift and scale that keep squared lengths accurate in float32; none for the cosine.
 
     Small differences between long vectors are lost in the rounding of their squared lengths, so a
     mean that accounts for four fifths of the squares is subtracted. It is rounded to a coarse
@@ -98,24 +97,17 @@ def choose_centering(sources: list[np.ndarray], metric: Metric) -> Centering:
     squares would leave the range of float32.
     """
     width = sources[0].shape[1]
-    if {"cosine": True, "euclidean": False}[metric]:
+    if metric == "cosine":
         return Centering(np.zeros(width), 1.0)
-    largest = max(
-        float(max(block.max(), -block.min()))
-        for source in sources
-        for block in validation.row_blocks(source)
-    )
-    scale = (
-        1.0
-        if 2.0**-30 < largest < 2.0**30 or largest == 0
-        else float(2.0 ** -np.ceil(np.log2(largest)))
-    )
-    total, squares, rows = np.zeros(width), 0.0, sum(len(source) for source in sources)
-    for source in sources:
-        for block in validation.row_blocks(source):
-            scaled = block if scale == 1 else block * block.dtype.type(scale)
-            total += scaled.sum(axis=0, dtype=np.float64)
-            squares += float(np.einsum("nd,nd->n", scaled, scaled).sum(dtype=np.float64))
+    blocks = [partial(validation.row_blocks, source) for source in sources]
+    largest = max(float(max(x.max(), -x.min())) for source in blocks for x in source())
+    moderate = largest == 0 or 2.0**-30 < largest < 2.0**30
+    scale = 1.0 if moderate else float(2.0 ** -np.ceil(np.log2(largest)))
+    total, squares, rows = np.zeros(width), 0.0, sum(map(len, sources))
+    for block in (block for source in blocks for block in source()):
+        scaled = block if scale == 1 else block * block.dtype.type(scale)
+        total += scaled.sum(axis=0, dtype=np.float64)
+        squares += float(np.einsum("nd,nd->n", scaled, scaled).sum(dtype=np.float64))
     mean = total / rows
     if mean @ mean <= 0.8 * squares / rows:
         return Centering(np.zeros(width), scale)
@@ -131,7 +123,7 @@ class TiledRows(NamedTuple):
     tile_size: int  # rows per tile, T
     metric: Metric
     centering: Centering  # applied to Euclidean rows
-    dtype: np.dtype  # of prepared rows
+    dtype: np.dtype  # prepared rows have this type
 
     @property
     def num_tiles(self) -> int:
@@ -140,7 +132,7 @@ class TiledRows(NamedTuple):
     @property
     def padding(self) -> int:
         """Number of padding rows."""
-        return self.num_tiles * self.tile_size - len(self.order)
+        return -len(self.order) % self.tile_size
 
     @property
     def width(self) -> int:
@@ -154,17 +146,14 @@ class TiledRows(NamedTuple):
         return index.reshape(self.num_tiles, self.tile_size)
 
     def operand(self, tiles: slice, *, right: bool) -> np.ndarray:
-        """Prepared rows of some tiles, as the left or right operand of `product`: [tiles, T,
-        width]."""
+        """Prepared rows of some tiles, as one operand of `product`: [tiles, T, width]."""
         first, last, _ = tiles.indices(self.num_tiles)
         result = np.zeros(((last - first) * self.tile_size, self.width), self.dtype)
         wanted = self.order[first * self.tile_size : last * self.tile_size]
-        step = max(1, validation.BLOCK_ELEMENTS // (4 * self.width))
-        for start in range(0, len(wanted), step):
-            part = wanted[start : start + step]
-            rows = result[start : start + len(part)]
+        for part in validation.slices(len(wanted), 4 * self.width):
+            rows = result[part]
             columns = rows[:, self.width - self.source.shape[1] :]
-            raw = np.asarray(self.source[part])
+            raw = np.asarray(self.source[wanted[part]])
             if self.metric == "cosine":
                 unit = raw.astype(np.float64) if raw.dtype == np.float64 else columns
                 unit[:] = raw
@@ -188,19 +177,20 @@ def normalize(rows: np.ndarray) -> None:
 
 
 def sortable_keys(scores: jax.Array) -> jax.Array:
-    """Integers in the order of the scores, int32 for float32 and int64 for float64; 0.0 and -0.0
-    both give 0."""
+    """Integers in the order of the scores, of as many bits; 0.0 and -0.0 both give 0."""
     kind = jnp.int32 if scores.dtype == jnp.float32 else jnp.int64
     bits = jax.lax.bitcast_convert_type(scores, kind)
-    return jnp.where(
-        scores == 0, 0, bits ^ ((bits >> (bits.dtype.itemsize * 8 - 1)) & jnp.iinfo(kind).max)
-    )
+    return jnp.where(scores == 0, 0, _flip_negative(bits))
 
 
 def scores_of_keys(keys: AnyArray) -> AnyArray:
     """The inverse of `sortable_keys`; NaN for the smallest integer."""
-    kind = np.float32 if keys.dtype == np.int32 else np.float64
-    return (keys ^ ((keys >> (keys.dtype.itemsize * 8 - 1)) & np.iinfo(keys.dtype).max)).view(kind)
+    return _flip_negative(keys).view(np.float32 if keys.dtype == np.int32 else np.float64)
+
+
+def _flip_negative(bits: AnyArray) -> AnyArray:
+    """Flips all bits of negative numbers but the sign: floats are ordered like such integers."""
+    return bits ^ ((bits >> (bits.dtype.itemsize * 8 - 1)) & np.iinfo(bits.dtype).max)
 
 
 @partial(jax.jit, static_argnames=("mesh", "as_keys"))
@@ -228,9 +218,8 @@ def product(
 @partial(jax.jit, static_argnames="mesh")
 def sum_over_devices(parts: jax.Array, mesh: Mesh) -> jax.Array:
     """Sum of the parts of all devices, replicated."""
-    total = jnp.sum(
-        parts, axis=0, dtype=parts.dtype
-    )  # with 64-bit types enabled, sums of int32 would be wider
+    # Without a dtype, sums of int32 would be wider if 64-bit types are enabled.
+    total = jnp.sum(parts, axis=0, dtype=parts.dtype)
     return jax.lax.with_sharding_constraint(total, NamedSharding(mesh, REPLICATED))
 
 
@@ -240,19 +229,17 @@ def error_bound(width: int, dtype: np.dtype) -> float:
 
 
 def squared_lengths(rows: TiledRows) -> np.ndarray:
-    """Squared lengths of the rows of the source after centring and scaling, float [N]; 1 for the
-    cosine."""
+    """Squared lengths of the centred and scaled rows of the source: float [N]; 1 for the cosine."""
     if rows.metric == "cosine":
         return np.ones(len(rows.source))
-    blocks = (
-        rows.centering.apply(block, rows.dtype) for block in validation.row_blocks(rows.source)
-    )
+    raw = validation.row_blocks(rows.source)
+    blocks = (rows.centering.apply(block, rows.dtype) for block in raw)
     return np.concatenate([np.einsum("nd,nd->n", block, block) for block in blocks])
 
 
 def unreliable(squares: np.ndarray, lengths: np.ndarray, error: float) -> np.ndarray:
-    """Whether squared distances [N] are too small to rely on, from the squared lengths [N] and
-    `error_bound`; bool."""
+    """Whether squared distances [N] between rows of these squared lengths are too small to rely on,
+    with the relative `error_bound`: bool [N]."""
     return squares * RELATIVE_ERROR < error * 2 * lengths
 
 
@@ -264,18 +251,14 @@ def squared_distances(queries: TiledRows, gallery: TiledRows) -> Iterator[tuple[
       Slices of `queries.order`, and float [B, G], of the type and scale of prepared rows: values
       from float64 are rounded, so that equal distances are equal whatever the order of summation.
     """
-    step = max(1, BLOCK_ELEMENTS // len(gallery.source))
-    for start in range(0, len(queries.order), step):
-        chosen = queries.order[start : start + step]
-        left = _prepared(queries.source[chosen], queries)
-        result, first = np.empty((len(chosen), len(gallery.source)), gallery.dtype), 0
+    for part in validation.slices(len(queries.order), 4 * len(gallery.source)):
+        left = _prepared(queries.source[queries.order[part]], queries)
+        result, first = np.empty((len(left), len(gallery.source)), gallery.dtype), 0
         for block in validation.row_blocks(gallery.source):
-            right = _prepared(block, gallery)
-            result[:, first : first + len(block)] = _between(
-                left, right, gallery.metric == "cosine"
-            )
-            first += len(block)
-        yield slice(start, start + len(chosen)), result
+            right, last = _prepared(block, gallery), first + len(block)
+            result[:, first:last] = _between(left, right, gallery.metric == "cosine")
+            first = last
+        yield part, result
 
 
 def distances(
@@ -284,16 +267,11 @@ def distances(
     """Yields slices of the pairs (row, index), and their squared distances float64 [B] from
     differences of the rows.
 
-    The cosine with a zero row is 0, so that its squared distance is 2, although the row has no unit
-    length.
+    The cosine with a zero row is 0, so its squared distance is 2 although it has no unit length.
     """
-    step = max(1, validation.BLOCK_ELEMENTS // (8 * queries.source.shape[1]))
-    for start in range(0, len(row), step):
-        part = slice(start, start + step)
-        left, right = (
-            _prepared(queries.source[row[part]], queries),
-            _prepared(gallery.source[indices[part]], gallery),
-        )
+    for part in validation.slices(len(row), 8 * queries.source.shape[1]):
+        left = _prepared(queries.source[row[part]], queries)
+        right = _prepared(gallery.source[indices[part]], gallery)
         zero = ~left.any(axis=1) | ~right.any(axis=1)
         left -= right
         squares = np.einsum("nd,nd->n", left, left)
@@ -301,17 +279,15 @@ def distances(
 
 
 def _between(left: np.ndarray, right: np.ndarray, unit: bool) -> np.ndarray:
-    """Squared distances float64 [Q, G] of prepared rows; small ones come from the differences of
-    the rows."""
+    """Squared distances float64 [Q, G] of prepared rows; small ones from differences of rows."""
     squares = left @ right.T
     lengths = 2.0 if unit else (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None]
     squares *= -2
     squares += lengths
     error = error_bound(left.shape[1], left.dtype)
     row, column = np.nonzero(squares * RELATIVE_ERROR_IN_FLOAT64 < error * lengths)
-    step = max(1, validation.BLOCK_ELEMENTS // (8 * left.shape[1]))
-    for start in range(0, len(row), step):
-        i, j = row[start : start + step], column[start : start + step]
+    for part in validation.slices(len(row), 8 * left.shape[1]):
+        i, j = row[part], column[part]
         squares[i, j] = np.sum((left[i] - right[j]) ** 2, axis=1)
     return squares
 

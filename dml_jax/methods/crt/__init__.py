@@ -1,5 +1,4 @@
-"""CRT: coded residual transform for generalizable deep metric learning (Kan, Liang, Li, Cen, Wang,
-He, NeurIPS 2022).
+"""CRT: coded residual transform (Kan, Liang, Li, Cen, Wang, He, NeurIPS 2022).
 
     method     equations, `Config` and `build`
     figures    heat maps of the prototypes, for `dml-jax analyse`

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from dml_jax import config as configs
 from dml_jax import drawing
@@ -26,29 +27,18 @@ def reason_not_to(run: FigureInput) -> str:
     method = run.config.method
     if not isinstance(method, Config):
         return f"method {method.name} has no prototypes on the feature map"
-    return (
-        "the run was trained without prototypes (method.transform=average)"
-        if method.transform == "average"
-        else ""
-    )
+    without = method.transform == "average"
+    return "the run was trained without prototypes (method.transform=average)" if without else ""
 
 
-def correlations(prototypes: jax.Array, maps: jax.Array) -> jax.Array:
-    """Weights of the residuals of feature maps [N, h, w, L] to prototypes [K, L]: float [N, h, w,
-    K], not negative."""
-    return jax.nn.softplus(
-        jnp.einsum(
-            "nhwl,kl->nhwk",
-            maps.astype(jnp.float32),
-            prototypes,
-            precision=jax.lax.Precision.HIGHEST,
-        )
-    )
+def correlations(prototypes: Array, maps: Array) -> Array:
+    """Weights of the residuals, [N, h, w, K], of maps [N, h, w, L] to prototypes [K, L]."""
+    maps, highest = maps.astype(jnp.float32), jax.lax.Precision.HIGHEST
+    return jax.nn.softplus(jnp.einsum("nhwl,kl->nhwk", maps, prototypes, precision=highest))
 
 
 def most_selective(weights: np.ndarray, count: int) -> np.ndarray:
-    """The prototypes with the greatest variation of weights [N, h, w, K] over an image: int
-    [count], increasing."""
+    """The prototypes whose weights [N, h, w, K] vary most over an image: int [count], sorted."""
     deviation = weights.std(axis=(1, 2)).mean(axis=0)
     return np.sort(np.argsort(-deviation, kind="stable")[:count])
 
@@ -72,12 +62,9 @@ def findings(run: FigureInput, split: str) -> list[Finding]:
         Finding(
             "heat_maps",
             "Where prototypes respond: weight of each position in the coded residual, for the "
-            f"{len(shown)} "
-            "of "
-            f"{weights.shape[-1]} prototypes that vary most over an image, on images of the split "
-            f"'{split}'. "
-            "Bright: "
-            "largest weight of the prototype on these images; dark: smallest.",
+            f"{len(shown)} of {weights.shape[-1]} prototypes that vary most over an image, on "
+            f"images of the split '{split}'. Bright: largest weight of the prototype on these "
+            "images; dark: smallest.",
             partial(plot_maps, images=images, weights=weights[..., shown], prototypes=shown),
             ("image", "prototype", "row", "column", "weight"),
             [
@@ -93,8 +80,7 @@ def findings(run: FigureInput, split: str) -> list[Finding]:
 def plot_maps(
     path: Path, *, images: np.ndarray, weights: np.ndarray, prototypes: np.ndarray
 ) -> None:
-    """Draws one row per image [N, H, W, 3] and one column per prototype, from weights [N, h, w,
-    K]."""
+    """Draws images [N, H, W, 3] by row, prototypes by column, from weights [N, h, w, K]."""
     count, columns = len(images), weights.shape[-1] + 1
     figure = drawing.figure(columns + 0.9, count + 0.5)
     cells = figure.subplots(count, columns, squeeze=False)

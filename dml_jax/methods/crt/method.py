@@ -1,5 +1,6 @@
-"""CRT: coded residual transform for generalizable deep metric learning (Kan, Liang, Li, Cen, Wang,
-He, NeurIPS 2022).
+"""CRT: coded residual transform for generalizable deep metric learning.
+
+Kan, Liang, Li, Cen, Wang, He, NeurIPS 2022.
 
 The P vectors x_j of a feature map are encoded by their residuals to K learned prototypes c_k. Two
 such branches with embeddings of different size must agree on the similarities within the batch
@@ -28,6 +29,7 @@ from typing import Annotated, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, uniform_fan_in
@@ -52,56 +54,36 @@ class Config:
     name: str = "crt"
     embedding_dims: tuple[PositiveInt, PositiveInt] = (128, 1024)  # d1, d2
     prototypes: Annotated[tuple[PositiveInt, PositiveInt], RESIDUAL] = (64, 64)  # K1, K2
-    hidden_dim: Annotated[PositiveInt, RESIDUAL] = (
-        512  # hidden width of Gamma; not given in the paper
-    )
+    hidden_dim: Annotated[PositiveInt, RESIDUAL] = 512  # width of Gamma; not in the paper
     # Whether branch 2 uses branch 1's prototypes and hidden layers.
     sharing: Annotated[Literal["shared", "separate"], RESIDUAL] = "shared"
     # single: one Gamma for all prototypes (Table 7).
     gamma: Annotated[Literal["per_prototype", "single"], RESIDUAL] = "per_prototype"
-    transform: Literal["residual", "average"] = (
-        "residual"  # average: average-pooled features (Table 6, "-CRT")
-    )
-    lambda1: tuple[NonNegative, NonNegative] = (
-        1.0,
-        0.1,
-    )  # multi-similarity weights; (1.0, 0.9) on SOP and In-Shop
+    # average: average-pooled features (Table 6, "-CRT").
+    transform: Literal["residual", "average"] = "residual"
+    # Weights of the multi-similarity loss; (1.0, 0.9) on SOP and In-Shop.
+    lambda1: tuple[NonNegative, NonNegative] = (1.0, 0.1)
     lambda2: NonNegative = 0.9  # weight of the consistency loss
-    w_div: Annotated[NonNegative, RESIDUAL] = (
-        1.0  # weight of the diversity loss of each set of prototypes
-    )
-    consistency: Annotated[Literal["mean", "sum"], CONSISTENT] = (
-        "mean"  # over the N^2 entries; the sum as printed
-    )
+    w_div: Annotated[NonNegative, RESIDUAL] = 1.0  # weight of the diversity of each prototype set
+    # Mean or sum over the N^2 entries; the paper prints the sum.
+    consistency: Annotated[Literal["mean", "sum"], CONSISTENT] = "mean"
     # Gives the test-time embedding.
     tested_branch: Annotated[Literal["branch1", "branch2"], Effect.EMBEDDING] = "branch1"
     multi_similarity: MultiSimilarity = MultiSimilarity()  # type: ignore[valid-type]
 
     def __post_init__(self) -> None:
         equal = self.sharing != "shared" or self.prototypes[0] == self.prototypes[1]
-        rule = (
-            "branches that share prototypes need the same number; make them equal or set "
-            "sharing=separate"
-        )
+        rule = "branches that share prototypes need the same number; or set sharing=separate"
         require(equal, "prototypes", self.prototypes, rule)
-        rule = (
-            f"has weight 0 in lambda1={self.lambda1}, so that the labels do not train it; "
-            "test "
-            "the other "
-            "branch"
-        )
-        require(
-            self.lambda1[self.tested_branch == "branch2"] > 0,
-            "tested_branch",
-            self.tested_branch,
-            rule,
-        )
+        trained = self.lambda1[self.tested_branch == "branch2"] > 0
+        rule = f"has weight 0 in lambda1={self.lambda1}, so labels do not train it; test the other"
+        require(trained, "tested_branch", self.tested_branch, rule)
 
 
 BRANCHES = ("branch1", "branch2")
 
 
-def coded_residuals(prototypes: jax.Array, features: jax.Array) -> jax.Array:
+def coded_residuals(prototypes: Array, features: Array) -> Array:
     """Equation 1 without forming [N, P, K, L]: sum_j s_kj x_j - (sum_j s_kj) c_k.
 
     Prototypes [K, L] and features [N, P, L] -> r [N, K, L], a sum over positions, whose scale grows
@@ -114,34 +96,30 @@ def coded_residuals(prototypes: jax.Array, features: jax.Array) -> jax.Array:
 
 
 class GammaHidden(nn.Module):
-    """First half of Gamma: linear layer and exact GELU, with `count` layers: one per prototype, or
-    1 for all."""
+    """First half of Gamma, linear layer and exact GELU; `count` is 1 if prototypes share it."""
 
     count: int
     features: int
 
     @nn.compact
-    def __call__(self, residuals: jax.Array) -> jax.Array:
+    def __call__(self, residuals: Array) -> Array:
         """Residuals r [N, K, L] -> [N, K, h]."""
         kernel, bias = _stacked_layers(self, self.count, residuals.shape[-1], self.features)
-        shared = self.count == 1
-        x = (
-            product("nkl,lh->nkh", residuals, kernel[0])
-            if shared
-            else product("nkl,klh->nkh", residuals, kernel)
-        )
+        if self.count == 1:
+            x = product("nkl,lh->nkh", residuals, kernel[0])
+        else:
+            x = product("nkl,klh->nkh", residuals, kernel)
         return jax.nn.gelu(x + bias[None], approximate=False)
 
 
 class GammaOutput(nn.Module):
-    """Second half of Gamma, and the mean over the prototypes (equation 2) without forming [N, K,
-    d]."""
+    """Second half of Gamma and the mean over prototypes (equation 2), without forming [N, K, d]."""
 
     count: int
     features: int
 
     @nn.compact
-    def __call__(self, activations: jax.Array) -> jax.Array:
+    def __call__(self, activations: Array) -> Array:
         """Activations [N, K, h] -> f [N, d], not normalised."""
         n, k, h = activations.shape
         kernel, bias = _stacked_layers(self, self.count, h, self.features)
@@ -154,13 +132,11 @@ class GammaOutput(nn.Module):
 
 def _stacked_layers(
     module: nn.Module, count: int, inputs: int, outputs: int
-) -> tuple[jax.Array, jax.Array]:
-    """Parameters of `count` linear layers, initialised like torch.nn.Linear: kernel [count, inputs,
-    outputs], bias."""
+) -> tuple[Array, Array]:
+    """Kernel [count, inputs, outputs] and bias, initialised like those of torch.nn.Linear."""
     init = uniform_fan_in(inputs)
-    return module.param("kernel", init, (count, inputs, outputs)), module.param(
-        "bias", init, (count, outputs)
-    )
+    kernel = module.param("kernel", init, (count, inputs, outputs))
+    return kernel, module.param("bias", init, (count, outputs))
 
 
 class Branch(nn.Module):
@@ -174,14 +150,9 @@ class Branch(nn.Module):
     index: int
 
     @nn.compact
-    def __call__(
-        self, features: jax.Array, shared: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Features [N, P, L] -> (f [N, d], hidden activations [N, K, h] or None).
-
-        `shared` are the hidden activations of the other branch, used instead of this branch's own
-        prototypes.
-        """
+    def __call__(self, features: Array, shared: Array | None = None) -> tuple[Array, Array | None]:
+        """Features [N, P, L], `shared` activations instead of prototypes -> (f [N, d], activations
+        [N, K, h] or None)."""
         config, dim = self.config, self.config.embedding_dims[self.index]
         if config.transform == "average":
             return Dense(dim, name="output")(at_least_float32(features).mean(axis=1)), None
@@ -189,19 +160,18 @@ class Branch(nn.Module):
         count = k if config.gamma == "per_prototype" else 1
         if hidden is None:
             prototypes = self.param("prototypes", uniform_fan_in(channels), (k, channels))
-            hidden = GammaHidden(count, config.hidden_dim, name="hidden")(
-                coded_residuals(prototypes, features)
-            )
+            residuals = coded_residuals(prototypes, features)
+            hidden = GammaHidden(count, config.hidden_dim, name="hidden")(residuals)
         return GammaOutput(count, dim, name="output")(hidden), hidden
 
 
 class Branches(nn.Module):
-    """Both branches; with shared prototypes, only the output layer of the second one is its own."""
+    """Both branches; with shared prototypes, the second one adds only an output layer."""
 
     config: Config
 
     @nn.compact
-    def __call__(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, features: Array) -> tuple[Array, Array]:
         """Feature maps [N, P, L] or [N, h, w, L] -> f1 [N, d1], f2 [N, d2], not normalised."""
         features = features.reshape(features.shape[0], -1, features.shape[-1])
         f1, hidden = Branch(self.config, 0, name=BRANCHES[0])(features)
@@ -210,43 +180,33 @@ class Branches(nn.Module):
         return f1, f2
 
 
-def diversity(prototypes: jax.Array) -> jax.Array:
-    """Equation 3: mean absolute cosine between different prototypes [K, L]; 0 if there is only
-    one."""
+def diversity(prototypes: Array) -> Array:
+    """Equation 3: mean absolute cosine between different prototypes [K, L]; 0 for a single one."""
     k = len(prototypes)
     correlation = jnp.abs(pairwise.cosine(prototypes, prototypes))
     return jnp.sum(correlation, where=~jnp.eye(k, dtype=bool)) / max(k * (k - 1), 1)
 
 
-def consistency(
-    similarity1: jax.Array, similarity2: jax.Array, kind: Literal["mean", "sum"]
-) -> jax.Array:
-    """Equation 5 for the similarity matrices [N, N] of the two branches: mean or sum of |S(1) -
-    S(2)|."""
+def consistency(similarity1: Array, similarity2: Array, kind: Literal["mean", "sum"]) -> Array:
+    """Equation 5: mean or sum of |S(1) - S(2)|, of the similarities [N, N] of both branches."""
     difference = jnp.abs(similarity1 - similarity2)
     return difference.mean() if kind == "mean" else difference.sum()
 
 
 def loss(
-    prototypes: Sequence[jax.Array],
-    embeddings: tuple[jax.Array, jax.Array],
-    labels: jax.Array,
-    config: Config,
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """(L, terms) of a batch: the terms are the losses before their weights, and the number of mined
-    pairs per branch.
+    prototypes: Sequence[Array], embeddings: tuple[Array, Array], labels: Array, config: Config
+) -> tuple[Array, dict[str, Array]]:
+    """(L, terms) of a batch: the losses before their weights, and the mined pairs per branch.
 
-    Prototypes are [K, L], one array per branch that has its own; embeddings f1 [N, d1], f2 [N, d2],
-    of any norm.
+    Prototypes [K, L] belong to one branch each; embeddings f1 [N, d1], f2 [N, d2] have any norm.
     """
     positive, negative = pairwise.masks(labels)
     s1, s2 = (pairwise.cosine(f, f) for f in embeddings)
     terms = {"consistency": consistency(s1, s2, config.consistency)}
     total = config.lambda2 * terms["consistency"]
     for b, (similarity, weight) in enumerate(zip((s1, s2), config.lambda1, strict=True), start=1):
-        value, _, p, n = ms.multi_similarity_loss(
-            similarity, positive, negative, **vars(config.multi_similarity)
-        )
+        settings = vars(config.multi_similarity)
+        value, _, p, n = ms.multi_similarity_loss(similarity, positive, negative, **settings)
         terms |= {f"multi_similarity{b}": value, f"positives{b}": p.sum(), f"negatives{b}": n.sum()}
         total += weight * value
     for b, c in enumerate(prototypes, start=1):
@@ -255,8 +215,8 @@ def loss(
     return total, terms
 
 
-def own_prototypes(params: PyTree) -> list[jax.Array]:
-    """The prototypes [K, L] of each branch in `params` that has its own."""
+def own_prototypes(params: PyTree) -> list[Array]:
+    """The prototypes [K, L] of each branch in `params` that has some."""
     return [params[branch]["prototypes"] for branch in BRANCHES if "prototypes" in params[branch]]
 
 
@@ -265,35 +225,25 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     data.check_classes(2, "method.name='crt'")
     branches = Branches(config)
 
-    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+    def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         return heads.init(backbone, branches, jax.random.split(key), batch)
 
     encode = heads.encoder(backbone, branches)
 
     def batch_loss(
-        params: PyTree,
-        model_state: PyTree,
-        encoded: PyTree,
-        batch: Batch,
-        step: jax.Array,
-        key: jax.Array,
-    ) -> tuple[jax.Array, Aux]:
+        params: PyTree, model_state: PyTree, encoded: PyTree, batch: Batch, step: Array, key: Array
+    ) -> tuple[Array, Aux]:
         value, terms = loss(own_prototypes(params), encoded, batch.labels, config)
         return value, Aux(model_state, terms)
 
-    def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+    def embed(params: PyTree, model_state: PyTree, images: Array) -> Array:
         branches, _ = encode(params, model_state, images[None], train=False)
-        return unit(
-            branches[BRANCHES.index(config.tested_branch)]
-        )  # jit eliminates the other branch
+        # Under jit, the other branch is eliminated.
+        return unit(branches[BRANCHES.index(config.tested_branch)])
 
     def group(path: tuple[str, ...]) -> str:
-        return (
-            path[0]
-            if path[0] == "backbone"
-            else "prototypes"
-            if "prototypes" in path
-            else "embedding"
-        )
+        if path[0] == "backbone":
+            return "backbone"
+        return "prototypes" if "prototypes" in path else "embedding"
 
     return Method(init, encode, batch_loss, embed, GROUPS, group, hooks=Hooks(whole_maps=True))

@@ -1,13 +1,12 @@
-"""DiVA: diverse visual feature aggregation for deep metric learning (Milbich, Roth et al., ECCV
-2020).
+"""DiVA: diverse visual feature aggregation (Milbich, Roth et al., ECCV 2020).
 
 One backbone carries four embeddings of unit length, each a linear layer on the average-pooled
 features, trained by its own task:
 
-    discriminative   triplets (a, p, n) with y_a = y_p != y_n                         separates classes
-    shared           triplets across classes                                          what classes share
-    intra            triplets within one class                                        variation within a class
-    selfsimilarity   DaNCE: a second view against a queue of keys of other images     single images
+    discriminative   triplets (a, p, n) with y_a = y_p != y_n           separates classes
+    shared           triplets across classes                            what classes share
+    intra            triplets within one class                          variation within a class
+    selfsimilarity   DaNCE: a second view against a queue of keys       single images
 
 A further loss term decorrelates the embeddings. At test time the weighted embeddings are
 concatenated and normalised. The paper's Figure 4 replaces DaNCE by other self-supervised tasks
@@ -21,7 +20,7 @@ concatenated and normalised. The paper's Figure 4 replaces DaNCE by other self-s
     checkpoints        the authors' checkpoints, for `dml-jax convert`
 
 Expected R@1 with ResNet-50, 4 x 128-d: CUB 69.2, Cars196 87.6, SOP 79.6.
-"""  # noqa: E501
+"""
 
 from dml_jax.methods.diva.method import GROUPS, build
 from dml_jax.methods.diva.options import BACKBONE_GROUP, TASKS, Config

@@ -1,5 +1,4 @@
-"""The authors' checkpoints: one layer per task, below `last_linear`, and the backbone's blocks
-under two names."""
+"""The authors' checkpoints: `last_linear` has a layer per task; blocks have two names."""
 
 from dml_jax.backbones.weights.convert import Checkpoint, Head
 

@@ -1,14 +1,17 @@
 """The triplets and losses of DiVA.
 
-    L_disc    ranking loss of triplets (a, p, n), y_a = y_p != y_n                                             Eq. 2
-    L_shared  ranking loss of triplets across classes                                                          Eq. 3
-    L_intra   ranking loss of triplets within one class                                                        Eq. 4
-    w_ij      grows with 1/q(d_ij), the rarity of the distance between query q_i and queue entry m_j
-    DaNCE_i   = -log exp(q_i k_i / tau) / (exp(q_i k_i / tau) + sum_j exp(w_ij q_i m_j / tau))                 Eq. 6
-    c(a, b)   = mean (a * psi_b(b))^2,  maximised by psi and, with reversed gradients R, minimised by a, b
-    L         = L_disc + sum_t alpha_t L_t - sum_(a,b) rho_ab c(R(a), R(b)),   (a, b) in P of Eq. 8            Eq. 7
+    L_disc    ranking loss of triplets (a, p, n), y_a = y_p != y_n                           Eq. 2
+    L_shared  ranking loss of triplets across classes                                        Eq. 3
+    L_intra   ranking loss of triplets within one class                                      Eq. 4
+    w_ij      grows with 1/q(d_ij), the rarity of the distance of query q_i and entry m_j
+    p_i, n_ij = exp(q_i k_i / tau),  exp(w_ij q_i m_j / tau)
+    DaNCE_i   = -log p_i / (p_i + sum_j n_ij)                                                Eq. 6
+    c(a, b)   = mean (a * psi_b(b))^2
+    L         = L_disc + sum_t alpha_t L_t - sum_(a,b) rho_ab c(R(a), R(b))                  Eq. 7
 
-Keys k and m are the outputs of a momentum copy of the network, k for a second view of the image.
+The pairs (a, b) are the directions P of Eq. 8; psi maximises c, and a and b, whose gradients R
+reverses, minimise it. Keys k and queue entries m are outputs of a momentum copy of the network, k
+for a second view of the image.
 With w = 1, DaNCE is the plain NCE of Eq. 5. The paper defines w and c in the text of section 3.2,
 without numbers.
 
@@ -16,14 +19,14 @@ without numbers.
 printed equations: only negatives in the denominator (Eq. 5, 6), w = min(lambda, 1/q), c summed over
 dimensions with psi of any length, and plain instead of squared distances in the triplet loss (Eq.
 1).
-"""  # noqa: E501
+"""
 
 import math
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.layers import Dense
@@ -44,38 +47,33 @@ UPPER_CUTOFF = 1.4  # queue entries farther away have weight 0 in DaNCE
 
 
 class Psi(nn.Module):
-    """psi of one direction: maps embeddings of the source task to the target task, [B, D] -> [B,
-    D]."""
+    """psi of one direction: embeddings [B, D] of the source task -> [B, D] of the target task."""
 
     hidden_dim: int
 
     @nn.compact
-    def __call__(self, embeddings: jax.Array) -> jax.Array:
+    def __call__(self, embeddings: Array) -> Array:
         hidden = jax.nn.relu(Dense(self.hidden_dim, name="hidden")(embeddings))
         return Dense(embeddings.shape[-1], name="output")(hidden)
 
 
-def loss_init(key: jax.Array, config: Config, classes: int) -> dict[str, PyTree]:
+def loss_init(key: Array, config: Config, classes: int) -> dict[str, PyTree]:
     """Parameters of the losses: "beta" [C] of each ranking task, "psi" of each direction."""
     params: dict[str, PyTree] = {}
     if config.base == "margin":
         params["beta"] = {task: config.beta * jnp.ones(classes) for task in ranking_tasks(config)}
     psi, x = Psi(config.psi_dim), functional.struct(1, config.embedding_dim)
     directions = list(decorrelation_weights(config))
-    params["psi"] = {
-        direction: functional.init(psi, subkey, x)[0]
-        for direction, subkey in zip(
-            directions, jax.random.split(key, len(directions)), strict=True
-        )
-    }
+    keys = jax.random.split(key, len(directions))
+    psis = (functional.init(psi, subkey, x)[0] for subkey in keys)
+    params["psi"] = dict(zip(directions, psis, strict=True))
     return params
 
 
 def mine(
-    key: jax.Array, embeddings: dict[str, jax.Array], labels: jax.Array, config: Config
+    key: Array, embeddings: dict[str, Array], labels: Array, config: Config
 ) -> dict[str, Triplets]:
-    """Samples the triplets of every ranking task, each in the task's own embedding [B, D] of unit
-    length.
+    """Samples the triplets of every ranking task in its embedding [B, D] of unit length.
 
     The shared task's "random" triplets are discriminative ones for permuted labels.
     """
@@ -103,9 +101,8 @@ def mine(
     return triplets
 
 
-def dance_weights(similarities: jax.Array, dim: int, config: Config) -> jax.Array:
-    """w [B, K] of the queue entries, without gradient, from the cosines q_i m_j, float [B, K], of D
-    = `dim` dimensions.
+def dance_weights(similarities: Array, dim: int, config: Config) -> Array:
+    """w [B, K], without gradient, from the cosines q_i m_j [B, K] in D = `dim` dimensions.
 
     The authors' normalisation is computed as a softmax of log 1/q, so that nothing underflows.
     Entries beyond the upper cutoff keep 1e-45 of the largest weight in the matrix ("original") or
@@ -124,17 +121,11 @@ def dance_weights(similarities: jax.Array, dim: int, config: Config) -> jax.Arra
 
 
 def dance(
-    queries: jax.Array,
-    keys: jax.Array,
-    queue: jax.Array,
-    temperature: jax.Array | float,
-    config: Config,
-) -> jax.Array:
-    """Distance-adapted noise-contrastive estimation of each sample, float [B] (Eq. 6; plain NCE
-    with dance="off").
+    queries: Array, keys: Array, queue: Array, temperature: Array | float, config: Config
+) -> Array:
+    """DaNCE of each sample, float [B] (Eq. 6; plain NCE with dance="off").
 
-    Queries and keys, of the second views, are [B, D] of unit length; the queue of earlier keys is
-    [K, D].
+    Queries, and keys of the second views, are [B, D] of unit length; earlier keys are [K, D].
     """
     queries = at_least_float32(queries)
     positive = jnp.sum(queries * at_least_float32(keys), axis=1) / temperature
@@ -149,18 +140,14 @@ def dance(
             return log_negatives - positive
 
 
-def reverse_gradient(x: jax.Array) -> jax.Array:
+def reverse_gradient(x: Array) -> Array:
     """R: the identity with a gradient of opposite sign."""
     return 2 * lax.stop_gradient(x) - x
 
 
-def correlation(psi: PyTree, source: jax.Array, target: jax.Array, config: Config) -> jax.Array:
-    """c(R(a), R(b)) of the embeddings [B, D] of two tasks -> scalar; `psi` are parameters of
-    `Psi`."""
-    source, target = (
-        reverse_gradient(at_least_float32(source)),
-        reverse_gradient(at_least_float32(target)),
-    )
+def correlation(psi: PyTree, source: Array, target: Array, config: Config) -> Array:
+    """c(R(a), R(b)) of embeddings [B, D] of two tasks -> scalar, with the parameters of `Psi`."""
+    source, target = (reverse_gradient(at_least_float32(x)) for x in (source, target))
     network = Psi(config.psi_dim)
     match config.equations:
         case "authors":
@@ -172,19 +159,13 @@ def correlation(psi: PyTree, source: jax.Array, target: jax.Array, config: Confi
 
 
 def ranking_loss(
-    params: PyTree,
-    task: str,
-    embeddings: jax.Array,
-    labels: jax.Array,
-    triplets: Triplets,
-    config: Config,
-) -> jax.Array:
+    params: PyTree, task: str, embeddings: Array, labels: Array, triplets: Triplets, config: Config
+) -> Array:
     """The loss of a task's triplets -> scalar; `params`, `embeddings`, `labels` as in `loss`."""
     match config.base:
         case "margin":
-            return pair_losses.margin_loss(
-                embeddings, labels, triplets, params["beta"][task], margin=config.margin
-            )
+            inputs = embeddings, labels, triplets, params["beta"][task]
+            return pair_losses.margin_loss(*inputs, margin=config.margin)
         case "triplet":
             squared = config.equations == "authors"
             return pair_losses.triplet_loss(
@@ -194,15 +175,14 @@ def ranking_loss(
 
 def loss(
     params: PyTree,
-    embeddings: dict[str, jax.Array],
-    labels: jax.Array,
+    embeddings: dict[str, Array],
+    labels: Array,
     triplets: dict[str, Triplets],
-    keys: jax.Array | None,
-    queue: jax.Array | None,
+    keys: Array | None,
+    queue: Array | None,
     config: Config,
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """(L, terms) of Eq. 7: the loss of each task before its weight, and "decorrelation" including
-    rho and its sign.
+) -> tuple[Array, dict[str, Array]]:
+    """(L, terms) of Eq. 7: each task's loss before its weight, and "decorrelation" with -rho.
 
     `params` are those of `loss_init`; embeddings [B, D] and triplets are by task. Keys [B, D] are
     the selfsimilarity embeddings of the second views by the key network, and the queue [K, D]
@@ -213,9 +193,8 @@ def loss(
         for task, chosen in triplets.items()
     }
     if keys is not None and queue is not None:
-        terms["selfsimilarity"] = dance(
-            embeddings["selfsimilarity"], keys, queue, config.temperature, config
-        ).mean()
+        x = embeddings["selfsimilarity"]
+        terms["selfsimilarity"] = dance(x, keys, queue, config.temperature, config).mean()
     for direction, rho in decorrelation_weights(config).items():
         source, target = (embeddings[task] for task in direction.split("-"))
         term = -rho * correlation(params["psi"][direction], source, target, config)
@@ -225,16 +204,12 @@ def loss(
         "shared": config.alpha_shared,
         "intra": config.alpha_intra,
     }
-    return sum(
-        (alpha.get(name, 1.0) * term for name, term in terms.items()), start=jnp.zeros(())
-    ), terms
+    weighted = (alpha.get(name, 1.0) * term for name, term in terms.items())
+    return sum(weighted, start=jnp.zeros(())), terms
 
 
-def ensemble(embeddings: dict[str, jax.Array], config: Config) -> jax.Array:
-    """Test-time embedding [B, tasks * D]: the weighted unit embeddings [B, D], concatenated and
-    normalised."""
-    weighted = [
-        config.ensemble[TASKS.index(task)] * unit(embeddings[task])
-        for task in embedding_tasks(config)
-    ]
+def ensemble(embeddings: dict[str, Array], config: Config) -> Array:
+    """Test-time embedding [B, tasks * D]: weighted unit embeddings, joined and normalised."""
+    weights = dict(zip(TASKS, config.ensemble, strict=True))
+    weighted = [weights[task] * unit(embeddings[task]) for task in embedding_tasks(config)]
     return unit(jnp.concatenate(weighted, axis=1))

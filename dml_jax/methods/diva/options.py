@@ -99,33 +99,21 @@ class Config:
     def __post_init__(self) -> None:
         weighted = {task for task, weight in zip(TASKS, self.ensemble, strict=True) if weight > 0}
         pairs = {f"{a}-{b}" for a in TASKS for b in TASKS if a != b}
-        combined = (
-            f"cannot be combined with selfsimilarity={self.selfsimilarity!r}; set the "
-            "latter to "
-            "'contrast'"
-        )
-        tested = (
-            f"must have a positive weight for one of tasks={self.tasks!r} that has an embedding"
-        )
-        source_target = "must be source-target pairs of two different tasks from " + ", ".join(
-            TASKS
-        )
+        found = f"selfsimilarity={self.selfsimilarity!r}"
+        combined = f"cannot be combined with {found}; set the latter to 'contrast'"
+        lonely = f"has no embedding; add another task to tasks={self.tasks!r}"
+        tested = f"must have a positive weight for a task of tasks={self.tasks!r} with an embedding"
+        source_target = f"must be source-target pairs of different tasks from {', '.join(TASKS)}"
         numbers = "must hold one number, or one per direction in directions"
+        repeated = "must not repeat a name"
+        directions = set(self.directions)
         for field, holds, rule in (
-            ("tasks", len(set(self.tasks)) == len(self.tasks), "must not repeat a name"),
-            (
-                "directions",
-                len(set(self.directions)) == len(self.directions),
-                "must not repeat a name",
-            ),
+            ("tasks", len(set(self.tasks)) == len(self.tasks), repeated),
+            ("directions", len(directions) == len(self.directions), repeated),
             ("learners", self.learners == "diverse" or self.selfsimilarity == "contrast", combined),
-            (
-                "selfsimilarity",
-                embedding_tasks(self),
-                f"has no embedding; add another task to tasks={self.tasks!r}",
-            ),
+            ("selfsimilarity", embedding_tasks(self), lonely),
             ("ensemble", weighted & set(embedding_tasks(self)), tested),
-            ("directions", set(self.directions) <= pairs, source_target),
+            ("directions", directions <= pairs, source_target),
             ("rho", len(self.rho) in (1, len(self.directions)), numbers),
         ):
             require(bool(holds), field, getattr(self, field), rule)
@@ -138,8 +126,7 @@ def embedding_tasks(config: Config) -> tuple[Task, ...]:
 
 
 def weighted_parts(config: Config) -> tuple[tuple[str, int, int], ...]:
-    """The tasks with a positive weight at test time and the columns of their embedding, as in
-    `Hooks.parts`."""
+    """The tasks with a positive weight at test time, with their columns, as in `Hooks.parts`."""
     dim, weights = config.embedding_dim, dict(zip(TASKS, config.ensemble, strict=True))
     parts = enumerate(embedding_tasks(config))
     return tuple((task, i * dim, (i + 1) * dim) for i, task in parts if weights[task] > 0)
@@ -153,11 +140,8 @@ def ranking_tasks(config: Config) -> tuple[Task, ...]:
 
 def self_supervised_task(config: Config) -> SelfSupervision | None:
     """The self-supervised task; None if it is off or trained with triplets."""
-    return (
-        config.selfsimilarity
-        if "selfsimilarity" in config.tasks and config.learners == "diverse"
-        else None
-    )
+    trained = "selfsimilarity" in config.tasks and config.learners == "diverse"
+    return config.selfsimilarity if trained else None
 
 
 def decorrelation_weights(config: Config) -> dict[str, float]:

@@ -1,5 +1,4 @@
-"""HIST: hypergraph-induced semantic tuplet loss for deep metric learning (Lim, Yun, Park, Choi,
-CVPR 2022).
+"""HIST: hypergraph-induced semantic tuplet loss (Lim, Yun, Park, Choi, CVPR 2022).
 
     method         equations, `Config` and `build`
     checkpoints    the authors' checkpoints, for `dml-jax convert`

@@ -1,21 +1,23 @@
-"""HIST: hypergraph-induced semantic tuplet loss for deep metric learning (Lim, Yun, Park, Choi,
-CVPR 2022).
+"""HIST: hypergraph-induced semantic tuplet loss for deep metric learning.
+
+Lim, Yun, Park, Choi, CVPR 2022.
 
 Each class c is a Gaussian on the unit sphere with mean mu_c and diagonal variance exp(relu6(log
 sigma2_c)). A batch becomes a hypergraph with one hyperedge per class; a sample's membership in a
 hyperedge decays with its distance to the class. Two losses are minimised together:
 
-    d(i, c)   = sum_f (x_if - mu_cf)^2 / sigma2_cf                                 squared Mahalanobis distance
-    L_D       = mean_i -log softmax_c(-tau d(i, c))_{y_i}                          distribution loss
-    H_ij      = 1 if y_i = j else exp(-alpha d(i, j)),  j a class of the batch     semantic tuplets
-    G         = Dv^-1/2 H De^-1 H^T Dv^-1/2                                        propagation over the hypergraph
-    X_{l+1}   = leaky_0.1(BN(G (X_l Theta_l + b_l))),   logits = G (X_L Theta + b)   hypergraph network
-    L         = L_D + lambda_s mean_i CE(logits_i, y_i)
+    d(i, c)  = sum_f (x_if - mu_cf)^2 / sigma2_cf          squared Mahalanobis distance
+    L_D      = mean_i -log softmax_c(-tau d(i, c))_{y_i}   distribution loss
+    H_ij     = 1 if y_i = j else exp(-alpha d(i, j))       semantic tuplets, j a class of the batch
+    G        = Dv^-1/2 H De^-1 H^T Dv^-1/2                 propagation over the hypergraph
+    X_{l+1}  = leaky_0.1(BN(G (X_l Theta_l + b_l)))        hidden layers of the hypergraph network
+    logits   = G (X_L Theta + b)                           its output layer
+    L        = L_D + lambda_s mean_i CE(logits_i, y_i)
 
 The hypergraph network is used in training only. Expected Recall@1 with ResNet-50, 512-d: CUB 71.4,
 Cars196 89.6, SOP 81.4 (the authors); 70.1, 89.8, 80.7 (reproduction by Yuan et al., MLRC 2022, who
 also tuned it to 72.3, 90.2, 81.0).
-"""  # noqa: E501
+"""
 
 from typing import Literal, NamedTuple
 
@@ -23,6 +25,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
@@ -48,15 +51,12 @@ GROUPS = ("backbone", "embedding", "distributions", "hgnn")  # parameter groups
 
 @section
 class Config:
-    """Options of HIST; with the defaults of the authors' Cars196 run except for
-    `drop_underflow`."""
+    """Options of HIST; defaults of the authors' Cars196 run except for `drop_underflow`."""
 
     name: str = "hist"
     embedding_dim: PositiveInt = 512  # D
     hidden_dim: PositiveInt = 512  # width of the hypergraph network
-    hidden_layers: NonNegativeInt = (
-        1  # blocks before the output layer; the reproduction's "L" minus one
-    )
+    hidden_layers: NonNegativeInt = 1  # before the output layer; the reproduction's "L" minus one
     tau: Positive = 32.0  # scale of the distances in the distribution loss
     # Decay of membership with distance; if negative, other classes weigh more than a sample's own.
     alpha: float = 0.9
@@ -64,97 +64,79 @@ class Config:
     distance: Distance = "mahalanobis"  # the others are ablations and leave the variances untrained
     pooling: Pooling = "avg+max"  # pooling of the feature map
     layer_norm: bool = True  # normalise the embedding, without scale and bias
-    drop_underflow: bool = (
-        False  # drop samples whose probability underflows to 0 from L_D, as the authors' code does
-    )
+    # Drop samples whose probability underflows to 0 from L_D, as the authors' code does.
+    drop_underflow: bool = False
 
 
 class Embedding(nn.Module):
-    """Pooling, a linear layer and layer normalisation; the losses scale embeddings to unit length
-    where needed."""
+    """Pooling, a linear layer and layer normalisation; the losses normalise where needed."""
 
     config: Config
 
     @nn.compact
-    def __call__(self, features: jax.Array) -> jax.Array:
+    def __call__(self, features: Array) -> Array:
         """Feature map [B, h, w, K] -> [B, D]."""
-        zeros = nn.initializers.zeros_init()
-        layer = Dense(
-            self.config.embedding_dim, kernel_init=he_fan_out, bias_init=zeros, name="embedding"
-        )
+        dim, zeros = self.config.embedding_dim, nn.initializers.zeros_init()
+        layer = Dense(dim, kernel_init=he_fan_out, bias_init=zeros, name="embedding")
         x = layer(global_pool(features, self.config.pooling))
         return LayerNorm(affine=False)(x) if self.config.layer_norm else x
 
 
 class Distributions(nn.Module):
-    """The Gaussians of the classes; means and log-variances are initialised from N(0, 2/C) (He, fan
-    out)."""
+    """The Gaussians of the classes; initial means and log-variances are N(0, 2/C) (He, fan out)."""
 
     classes: int
     config: Config
 
     @nn.compact
-    def __call__(self, embeddings: jax.Array) -> jax.Array:
+    def __call__(self, embeddings: Array) -> Array:
         """Embeddings [N, D] -> distances d [N, C]."""
-        shape, init = (
-            (self.classes, self.config.embedding_dim),
-            normal_init((2 / self.classes) ** 0.5),
-        )
+        shape = (self.classes, self.config.embedding_dim)
+        init = normal_init((2 / self.classes) ** 0.5)
         means, log_vars = self.param("means", init, shape), self.param("log_vars", init, shape)
         return distances(embeddings, means, log_vars, self.config.distance)
 
 
-def distances(
-    embeddings: jax.Array, means: jax.Array, log_vars: jax.Array, kind: Distance
-) -> jax.Array:
-    """d(i, c) between samples [N, D] and classes [C, D] -> [N, C], after L2 normalisation of
-    samples and means.
+def distances(embeddings: Array, means: Array, log_vars: Array, kind: Distance) -> Array:
+    """d(i, c) [N, C] of samples [N, D] and classes [C, D]; samples and means are normalised.
 
-    The Mahalanobis distance is three matrix products: (x - mu)^2 p = x^2 p - 2 x mu p + mu^2 p with
-    p = 1 / sigma2.
+    Mahalanobis: (x - mu)^2 p = x^2 p - 2 x mu p + mu^2 p with p = 1 / sigma2, in matrix products.
     """
     x, mu = unit(embeddings), unit(means)
     match kind:
         case "mahalanobis":
             log_vars = at_least_float32(log_vars)
-            inside = (log_vars > 0) & (
-                log_vars < 6
-            )  # no gradient at the ends either, unlike jax.nn.relu6
+            # No gradient at the ends, unlike jax.nn.relu6.
+            inside = (log_vars > 0) & (log_vars < 6)
             precision = jnp.exp(-jnp.where(inside, log_vars, jnp.where(log_vars >= 6, 6.0, 0.0)))
-            constant = jnp.sum(mu * mu * precision, axis=1)
-            return (
-                inner_products(x * x, precision)
-                - 2 * inner_products(x, mu * precision)
-                + constant[None, :]
-            )
+            constant = jnp.sum(mu * mu * precision, axis=1)[None, :]
+            mixed = inner_products(x, mu * precision)
+            return inner_products(x * x, precision) - 2 * mixed + constant
         case "euclidean":
             return 2 - 2 * inner_products(x, mu)
         case "cosine":
             return 1 - inner_products(x, mu)
         case "manhattan":
-            return jnp.sum(
-                jnp.abs(x[:, None, :] - mu[None, :, :]), axis=-1
-            )  # the compiler fuses sum and difference
+            # Fused: [N, C, D] is never stored.
+            return jnp.sum(jnp.abs(x[:, None, :] - mu[None, :, :]), axis=-1)
 
 
 def distribution_loss(
-    d: jax.Array, labels: jax.Array, *, tau: float, drop_underflow: bool = False
-) -> jax.Array:
+    d: Array, labels: Array, *, tau: float, drop_underflow: bool = False
+) -> Array:
     """L_D: mean over the samples of -log softmax(-tau d)_y, d [N, C].
 
-    `drop_underflow` leaves out samples whose probability is 0 in the precision of d, even with
-    subnormal numbers.
+    `drop_underflow` omits samples with probability 0 in the precision of d, subnormals included.
     """
     log_p = -optax.softmax_cross_entropy_with_integer_labels(-tau * d, labels)
     info = jnp.finfo(log_p.dtype)
-    zero = (info.minexp - info.nmant - 1) * jnp.log(
-        2.0
-    )  # log of the smallest p; exp(log_p) would depend on the device
+    # Log of the smallest p; exp(log_p) would depend on the device.
+    zero = (info.minexp - info.nmant - 1) * jnp.log(2.0)
     kept = log_p > zero if drop_underflow else jnp.ones_like(log_p, bool)
     return -jnp.sum(jnp.where(kept, log_p, 0)) / jnp.maximum(kept.sum(), 1)
 
 
-def incidence(d: jax.Array, labels: jax.Array, *, alpha: float) -> tuple[jax.Array, jax.Array]:
+def incidence(d: Array, labels: Array, *, alpha: float) -> tuple[Array, Array]:
     """Semantic tuplets, with one column per sample instead of one per class in the batch.
 
     The columns of a class are equal; weighted by 1 / (their number) they act as the one hyperedge
@@ -166,41 +148,36 @@ def incidence(d: jax.Array, labels: jax.Array, *, alpha: float) -> tuple[jax.Arr
 
 
 class Propagation(NamedTuple):
-    """G = S diag(e) S^T in factors: devices that share the rows of S exchange no [N, N] and compute
-    no N^3."""
+    """Factors of G = S diag(e) S^T, so that devices that share rows exchange no [N, N] matrix."""
 
-    scaled: jax.Array  # S = Dv^-1/2 H, float [N, E]
-    edges: jax.Array  # e, the diagonal of W De^-1, float [E]
+    scaled: Array  # S = Dv^-1/2 H, float [N, E]
+    edges: Array  # e, the diagonal of W De^-1, float [E]
 
-    def times(self, x: jax.Array) -> jax.Array:
+    def times(self, x: Array) -> Array:
         """X [N, D] -> G X."""
-        return product(
-            "ne,ed->nd", self.scaled, self.edges[:, None] * product("ne,nd->ed", self.scaled, x)
-        )
+        gathered = self.edges[:, None] * product("ne,nd->ed", self.scaled, x)
+        return product("ne,ed->nd", self.scaled, gathered)
 
 
-def propagation(h: jax.Array, weights: jax.Array) -> Propagation:
+def propagation(h: Array, weights: Array) -> Propagation:
     """G from the incidence H [N, E] and the weights [E] of its hyperedges."""
     vertex = jax.lax.rsqrt(h @ weights)  # Dv^-1/2
     return Propagation(h * vertex[:, None], weights / h.sum(axis=0))
 
 
 class Layer(nn.Module):
-    """G (X Theta + b), computed as (G X) Theta + (G 1) b so that devices exchange rows of X, not of
-    X Theta."""
+    """G (X Theta + b) as (G X) Theta + (G 1) b: devices exchange rows of X, not of X Theta."""
 
     features: int
 
     @nn.compact
-    def __call__(self, x: jax.Array, g: Propagation) -> jax.Array:
+    def __call__(self, x: Array, g: Propagation) -> Array:
         """X [N, D] -> [N, features]."""
         init = uniform_fan_in(x.shape[1])
         kernel = self.param("kernel", init, (x.shape[1], self.features))
         bias = self.param("bias", init, (self.features,))
-        return (
-            product("nd,dc->nc", g.times(x), kernel)
-            + g.times(jnp.ones_like(x[:, :1])) * bias[None, :]
-        )
+        ones = g.times(jnp.ones_like(x[:, :1]))
+        return product("nd,dc->nc", g.times(x), kernel) + ones * bias[None, :]
 
 
 class Block(nn.Module):
@@ -209,7 +186,7 @@ class Block(nn.Module):
     features: int
 
     @nn.compact
-    def __call__(self, x: jax.Array, g: Propagation, train: bool) -> jax.Array:
+    def __call__(self, x: Array, g: Propagation, train: bool) -> Array:
         """X_l [N, D] -> X_{l+1} [N, features]."""
         x = Layer(self.features, name="theta")(x, g)
         return jax.nn.leaky_relu(BatchNorm(name="bn")(x, train), 0.1)
@@ -222,7 +199,7 @@ class HypergraphNetwork(nn.Module):
     config: Config
 
     @nn.compact
-    def __call__(self, x: jax.Array, g: Propagation, train: bool) -> jax.Array:
+    def __call__(self, x: Array, g: Propagation, train: bool) -> Array:
         """Embeddings X [N, D] -> logits [N, C]."""
         for layer in range(1, self.config.hidden_layers + 1):
             x = Block(self.config.hidden_dim, name=f"block{layer}")(x, g, train)
@@ -230,8 +207,8 @@ class HypergraphNetwork(nn.Module):
 
 
 def classify(
-    params: PyTree, stats: PyTree, x: jax.Array, g: Propagation, config: Config, *, train: bool
-) -> tuple[jax.Array, PyTree]:
+    params: PyTree, stats: PyTree, x: Array, g: Propagation, config: Config, *, train: bool
+) -> tuple[Array, PyTree]:
     """The hypergraph network on embeddings [N, D] -> (logits [N, C], batch statistics by block)."""
     network = HypergraphNetwork(params["output"]["kernel"].shape[1], config)
     nested = {block: {"bn": values} for block, values in stats.items()}
@@ -240,13 +217,9 @@ def classify(
 
 
 def loss(
-    params: PyTree, stats: PyTree, embeddings: jax.Array, labels: jax.Array, config: Config
-) -> tuple[jax.Array, tuple[PyTree, dict[str, jax.Array]]]:
-    """(L, (stats, terms)) of a batch of embeddings [N, D].
-
-    `params` are "distributions" and "hgnn"; `stats` the hypergraph network's batch statistics, by
-    block.
-    """
+    params: PyTree, stats: PyTree, embeddings: Array, labels: Array, config: Config
+) -> tuple[Array, tuple[PyTree, dict[str, Array]]]:
+    """(L, (stats, terms)) of embeddings [N, D]; `stats` are the batch statistics by block."""
     embeddings = at_least_float32(embeddings)
     classes = len(params["distributions"]["means"])
     d, _ = functional.apply(Distributions(classes, config), params["distributions"], {}, embeddings)
@@ -261,28 +234,22 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     """HIST on a backbone."""
     embedding = Embedding(config)
 
-    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+    def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 4)
         size, x = len(batch.labels), functional.struct(len(batch.labels), config.embedding_dim)
         params, model_state = heads.init(backbone, embedding, keys, batch)
         gaussians, _ = functional.init(Distributions(data.classes, config), keys[2], x)
         g = jax.eval_shape(propagation, functional.struct(size, size), functional.struct(size))
-        network, stats = functional.init(
-            HypergraphNetwork(data.classes, config), keys[3], x, g, True
-        )
+        hgnn = HypergraphNetwork(data.classes, config)
+        network, stats = functional.init(hgnn, keys[3], x, g, True)
         model_state["hgnn"] = {block: values["bn"] for block, values in stats.items()}
         return {**params, "distributions": gaussians, "hgnn": network}, model_state
 
     encode = heads.encoder(backbone, embedding)
 
     def batch_loss(
-        params: PyTree,
-        model_state: PyTree,
-        encoded: jax.Array,
-        batch: Batch,
-        step: jax.Array,
-        key: jax.Array,
-    ) -> tuple[jax.Array, Aux]:
+        params: PyTree, model_state: PyTree, encoded: Array, batch: Batch, step: Array, key: Array
+    ) -> tuple[Array, Aux]:
         value, (stats, terms) = loss(params, model_state["hgnn"], encoded, batch.labels, config)
         return value, Aux({**model_state, "hgnn": stats}, terms)
 

@@ -1,5 +1,4 @@
-"""MPN: learning intra-batch connections for deep metric learning (Seidenschwarz, Elezi, Leal-Taixé,
-ICML 2021).
+"""MPN: learning intra-batch connections (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021).
 
     method         equations, `Config` and `build`
     checkpoints    the authors' checkpoints, for `dml-jax convert`

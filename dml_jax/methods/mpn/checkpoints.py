@@ -1,5 +1,4 @@
-"""The authors' checkpoints: one file of their ResNet, and one of the message passing network, their
-class GNNReID."""
+"""The authors' checkpoints: a file of their ResNet, and one of their message passing network."""
 
 import numpy as np
 
@@ -29,13 +28,11 @@ RULES: tuple[Rule, ...] = (
 
 
 def convert_network(file: StateDict, source: str) -> StateDict:
-    """The arrays of the message passing network by path; their shapes are compared when a run
-    starts from them."""
+    """Arrays of the message passing network by path; runs that start from them check the shapes."""
     tensors = rename(file, RULES)
     if np.any(tensors.pop("neck.bias", 0) != 0):
-        raise WeightsError(
-            f"{source}: bottleneck.0.bias is not zero, but MPN does not train this bias"
-        )
+        problem = "bottleneck.0.bias is not zero, but MPN does not train this bias"
+        raise WeightsError(f"{source}: {problem}")
     converted = {}
     for name, tensor in tensors.items():
         if name.endswith("num_batches_tracked"):

@@ -1,16 +1,17 @@
 """Attention during training, and the influence of the images of a batch on each other.
 
-  attention     MPN: divergence from uniform, weight on the own class, one node's weights over the kept models
+  attention     MPN: divergence from uniform, weight on the same class, one node's weights
   influence     MPN: images on whose pixels a prediction depends
 
-Attention: divergence from uniform, weight on the own class, and the weights of one node (Fig. 2 of
-the reproduction, [Re] MPN), on one fixed training batch in evaluation mode. With the authors'
-softmax, whose denominator has 1 added, rows sum to less than 1; here they are divided by their sum.
+Attention: divergence from uniform, weight on the same class, and the weights of one node over the
+kept models (Fig. 2 of the reproduction, [Re] MPN), on one training batch in evaluation mode. With
+the authors' softmax, whose denominator has 1 added, rows sum to less than 1; here they are divided
+by their sum.
 
 The influence of image j on image i is |d log p_i(y_i) / d x_j|, the norm of the gradient of the
 log-probability that the network assigns to the class of image i, with respect to the pixels of
 image j. In evaluation mode only message passing connects the images.
-"""  # noqa: E501
+"""
 
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from dml_jax import drawing
 from dml_jax.backbones import functional
@@ -42,11 +44,8 @@ def reason_not_to(run: FigureInput) -> str:
     method = run.config.method
     if not isinstance(method, Config):
         return f"method {method.name} has no message passing network"
-    return (
-        "the run was trained without its network (method.losses=auxiliary)"
-        if method.losses == "auxiliary"
-        else ""
-    )
+    without = method.losses == "auxiliary"
+    return "the run was trained without its network (method.losses=auxiliary)" if without else ""
 
 
 def attention_findings(run: FigureInput, split: str) -> list[Finding]:
@@ -60,23 +59,17 @@ def attention_findings(run: FigureInput, split: str) -> list[Finding]:
         rows = normalised(compute(state.params, state.model_state, batch.images))
         steps.append(state.step)
         found.append(attention_statistics(rows, labels))
-        node_rows.append(rows[-1, :, node])  # of the last layer
-    series = AttentionStatistics(
-        *(np.stack(values) for values in zip(*found, strict=True))
-    )  # [T, L, M]
-    nodes, uniform = (
-        np.stack(node_rows, axis=1),
-        float((labels[:, None] == labels).mean()),
-    )  # nodes: [M, T, B]
+        node_rows.append(rows[-1, :, node])  # last layer
+    series = AttentionStatistics(*map(np.stack, zip(*found, strict=True)))  # [T, L, M]
+    nodes = np.stack(node_rows, axis=1)  # [M, T, B]
+    uniform = float((labels[:, None] == labels).mean())
     few = "" if run.kept_steps else " Set train.keep_every to see its development."
     return [
         Finding(
             "attention",
             "Attention on a fixed training batch by layer and head. Left: divergence from uniform "
-            "weights (0: every "
-            "node attends to all others equally). Right: weight on nodes of the own class; grey "
-            "line: with uniform "
-            f"weights.{few}",
+            "weights (0: every node attends to all others equally). Right: weight on nodes of the "
+            f"same class; grey line: with uniform weights.{few}",
             partial(plot_statistics, steps=steps, series=series, uniform=uniform),
             ("step", "layer", "head", "kl_from_uniform_nats", "own_class_weight"),
             [
@@ -88,10 +81,10 @@ def attention_findings(run: FigureInput, split: str) -> list[Finding]:
         Finding(
             "attention_node",
             f"The nodes of this batch to which node {node}, of class {classes[labels[node]]}, "
-            "attends (last layer, one "
-            "panel per head), at several steps. Nodes of its class are between the lines. White is "
-            f"the uniform weight, {1 / len(labels):.3f}; red is more, blue is less.",
-            partial(plot_node, steps=steps, nodes=nodes, own=labels == labels[node]),
+            "attends (last layer, one panel per head), at several steps. Nodes of its class are "
+            "between the lines. White is the uniform weight, "
+            f"{1 / len(labels):.3f}; red is more, blue is less.",
+            partial(plot_node, steps=steps, nodes=nodes, same=labels == labels[node]),
             ("step", "head", "node", "class", "weight"),
             [
                 (step, head + 1, other, classes[labels[other]], float(weight))
@@ -108,7 +101,7 @@ def plot_statistics(
 ) -> None:
     figure = drawing.figure(9, 3.4)
     left, right = figure.subplots(1, 2)
-    for axes, values in ((left, series.divergence), (right, series.own_class)):
+    for axes, values in ((left, series.divergence), (right, series.same_class)):
         for layer, head in np.ndindex(*values.shape[1:]):
             axes.plot(
                 steps,
@@ -124,27 +117,25 @@ def plot_statistics(
     drawing.style(left).set(
         title="Divergence from uniform", xlabel="step", ylabel="KL divergence (nats)"
     )
-    drawing.style(right).set(title="Attention to the own class", xlabel="step", ylabel="weight")
+    drawing.style(right).set(title="Attention to the same class", xlabel="step", ylabel="weight")
     for axes in (left, right):
         axes.set_ylim(bottom=0)
     drawing.legend(right, loc="center left", bbox_to_anchor=(1, 0.5))
     drawing.save(figure, path)
 
 
-def plot_node(path: Path, *, steps: list[int], nodes: np.ndarray, own: np.ndarray) -> None:
-    """Draws weights [M, T, B], one panel per head with one row per kept model; `own` [B] are nodes
-    of the own class."""
+def plot_node(path: Path, *, steps: list[int], nodes: np.ndarray, same: np.ndarray) -> None:
+    """Draws weights [M, T, B], a panel per head, a row per model; `same` marks its class [B]."""
     from matplotlib.colors import TwoSlopeNorm
 
     heads, uniform = len(nodes), 1 / nodes.shape[-1]
-    norm = TwoSlopeNorm(
-        uniform, min(nodes.min(), 0.999 * uniform), max(nodes.max(), 1.001 * uniform)
-    )
+    low, high = min(nodes.min(), 0.999 * uniform), max(nodes.max(), 1.001 * uniform)
+    norm = TwoSlopeNorm(uniform, low, high)
     columns = min(heads, 2)
     rows = -(-heads // columns)
     figure = drawing.figure(4.6 * columns + 0.8, (1 + 0.24 * len(steps)) * rows + 0.6)
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
-    edges = np.flatnonzero(np.diff(own, prepend=False, append=False)) - 0.5
+    edges = np.flatnonzero(np.diff(same, prepend=False, append=False)) - 0.5
     for head, (axes, weights) in enumerate(zip(panels, nodes, strict=False)):
         drawing.style(axes)
         image = axes.imshow(
@@ -167,29 +158,27 @@ def gradient_norms(
     network: MessagePassingNetwork,
     params: PyTree,
     model_state: PyTree,
-    images: jax.Array,
-    labels: jax.Array,
-    anchors: jax.Array,
-) -> jax.Array:
-    """Influence of all images uint8 [1, B, H, W, 3] on the predictions for those at `anchors` int
-    [A]: float [A, B]."""
+    images: Array,
+    labels: Array,
+    anchors: Array,
+) -> Array:
+    """Influence [A, B] of images uint8 [1, B, H, W, 3] on the predictions at `anchors` int [A]."""
     stats = {"neck": model_state["neck"]}
 
-    def log_probability(pixels: jax.Array, anchor: jax.Array) -> jax.Array:
+    def log_probability(pixels: Array, anchor: Array) -> Array:
         embeddings, _ = method.encode(params, model_state, pixels, train=False)
         (_, logits), _ = functional.apply(network, params["mpn"], stats, embeddings, False)
         return jax.nn.log_softmax(logits[anchor] / network.config.temperature)[labels[anchor]]
 
-    pixels = images.astype(jnp.float32)
-    gradient = jax.grad(log_probability)
-    return jax.lax.map(
-        lambda anchor: jnp.sqrt(jnp.sum(gradient(pixels, anchor)[0] ** 2, axis=(1, 2, 3))), anchors
-    )
+    def norms(anchor: Array) -> Array:
+        gradient = jax.grad(log_probability)(images.astype(jnp.float32), anchor)
+        return jnp.sqrt(jnp.sum(gradient[0] ** 2, axis=(1, 2, 3)))
+
+    return jax.lax.map(norms, anchors)
 
 
 def mean_by_kind(norms: np.ndarray, anchors: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Mean influence [A, B] of the image itself, of others of its class, and of images of other
-    classes."""
+    """Mean influence [A, B] of the image itself, of its class, and of other classes."""
     itself = np.arange(len(labels))[None, :] == anchors[:, None]
     same = (labels[None, :] == labels[anchors, None]) & ~itself
     kinds = {"the image itself": itself, "same class": same, "other classes": ~same & ~itself}
@@ -197,8 +186,7 @@ def mean_by_kind(norms: np.ndarray, anchors: np.ndarray, labels: np.ndarray) -> 
 
 
 def influence_findings(run: FigureInput, split: str) -> list[Finding]:
-    """The most influential neighbours of some images, and means by kind, of the untrained network
-    and of the model."""
+    """The most influential neighbours of some images, before training and of the model."""
     batch = run.training_batch
     labels = np.asarray(batch.labels)
     anchors = np.unique(labels, return_index=True)[1][:ANCHORS]  # one of each class
@@ -210,38 +198,23 @@ def influence_findings(run: FigureInput, split: str) -> list[Finding]:
         models.append(("influence_untrained", " before training", untrained))
     pictures, classes, found = run.split("batch"), run.split("train").classes, []
     for name, which, model in models:
-        result = compute(
-            model.params, model.model_state, batch.images, batch.labels, jnp.asarray(anchors)
-        )
-        norms = np.asarray(result, np.float64)
-        means = ", ".join(
-            f"{kind} {mean:.2g}" for kind, mean in mean_by_kind(norms, anchors, labels).items()
-        )
-        strips = [
-            strip(pictures, anchor, influence)
-            for anchor, influence in zip(anchors.tolist(), norms, strict=True)
-        ]
+        inputs = batch.images, batch.labels, jnp.asarray(anchors)
+        norms = np.asarray(compute(model.params, model.model_state, *inputs), np.float64)
+        kinds = mean_by_kind(norms, anchors, labels).items()
+        means = ", ".join(f"{kind} {mean:.2g}" for kind, mean in kinds)
+        strips = [strip(pictures, *row) for row in zip(anchors.tolist(), norms, strict=True)]
         finding = Finding(
             name,
-            "Images of a training batch (left) and the other images that influence their "
-            "predicted probability "
-            f"most{which}. Below each: its share of the influence of all other images. Solid blue "
-            "frames: same class; "
-            "dashed orange frames: another class. Mean norms of the gradient with respect to the "
-            "pixels (0 to 255): "
-            f"{means}.",
+            "Images of a training batch (left) and the other images that influence their predicted "
+            f"probability most{which}. Below each: its share of the influence of all other images. "
+            "Solid blue frames: same class; dashed orange frames: another class. Mean norms of the "
+            f"gradient with respect to the pixels (0 to 255): {means}.",
             partial(drawing.plot_pictures, rows=strips),
             ("image", "neighbor", "class", "class_of_neighbor", "gradient_norm"),
             [
-                (
-                    int(anchor),
-                    neighbor,
-                    classes[labels[anchor]],
-                    classes[labels[neighbor]],
-                    float(norms[row, neighbor]),
-                )
-                for row, anchor in enumerate(anchors)
-                for neighbor in range(len(labels))
+                (anchor, neighbor, classes[labels[anchor]], classes[labels[neighbor]], float(norm))
+                for anchor, row in zip(anchors.tolist(), norms, strict=True)
+                for neighbor, norm in enumerate(row)
             ],
             [("", pictures) for pictures in strips],
         )

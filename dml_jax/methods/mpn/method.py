@@ -1,16 +1,17 @@
-"""MPN: learning intra-batch connections for deep metric learning (Seidenschwarz, Elezi, Leal-Taixé,
-ICML 2021).
+"""MPN: learning intra-batch connections for deep metric learning.
+
+Seidenschwarz, Elezi, Leal-Taixé, ICML 2021.
 
 The images of a batch are the nodes of a complete graph with self loops. L layers of message passing
 with M attention heads refine their embeddings f. Two label-smoothed cross-entropies LS with
 temperature T are minimised together:
 
-    h_i^0      = f_i
-    a_ij^m     = softmax_j (W_q^m h_i)^T (W_k^m h_j) / sqrt(d)                       eq. 3, messages from j to i
-    m_i        = cat_m sum_j a_ij^m W^m h_j                                          eq. 4
-    g_i        = LayerNorm(m_i + h_i)                                                eq. 5
-    h_i'       = LayerNorm(FF(g_i) + g_i)                                            eq. 6
-    L          = LS(U f / T) + LS(V h^L / T)                                         auxiliary loss and MPN loss
+    h_i^0   = f_i
+    a_ij^m  = softmax_j (W_q^m h_i)^T (W_k^m h_j) / sqrt(d)     eq. 3, messages from j to i
+    m_i     = cat_m sum_j a_ij^m W^m h_j                        eq. 4
+    g_i     = LayerNorm(m_i + h_i)                              eq. 5
+    h_i'    = LayerNorm(FF(g_i) + g_i)                          eq. 6
+    L       = LS(U f / T) + LS(V h^L / T)                       auxiliary loss and MPN loss
 
 The published results come from code that differs from these equations: the denominator of the
 softmax has 1 added to it, scores are divided by sqrt(d / M), projections have biases, one linear
@@ -22,7 +23,7 @@ reciprocal neighbours or the other batches of the paper's appendix C (`evaluatio
 starts from the stored embeddings, which have unit length, whichever equations are chosen. Expected
 R@1 with ResNet-50, 512-d: CUB 70.3, Cars196 88.1, SOP 81.4, In-Shop 92.8 (the authors); 70.1, 87.3,
 81.0, 92.5 (reproduction in the ML Reproducibility Challenge).
-"""  # noqa: E501
+"""
 
 import functools
 from typing import Annotated, Literal, NamedTuple
@@ -31,7 +32,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
@@ -93,20 +94,17 @@ class Config:
     # Classify the concatenated outputs of all layers instead of the last layer's.
     concatenate: Annotated[bool, PASSING] = False
     embedding_dim: PositiveInt = 512  # d
-    losses: Literal["both", "auxiliary", "mpn"] = (
-        "both"  # "auxiliary": without the message passing network
-    )
+    # "auxiliary": without the message passing network.
+    losses: Literal["both", "auxiliary", "mpn"] = "both"
     temperature: Positive = 0.2  # T, divides the logits of both losses
     smoothing: Fraction = 0.1  # epsilon of the label smoothing
-    dropout: Annotated[Fraction, PASSING] = (
-        0.1  # rate for attention weights, messages, and twice in FF
-    )
+    # Rate for attention weights, messages, and twice in FF.
+    dropout: Annotated[Fraction, PASSING] = 0.1
     pooling: Pooling = "max"  # pooling of the feature map
     # Reciprocal neighbours for the batches at test time.
     k: Annotated[AtLeastTwo, RECIPROCAL, Effect.NONE] = 30
-    k_r: Annotated[AtLeastTwo, RECIPROCAL, Effect.NONE] = (
-        7  # images per batch at test time, including the query
-    )
+    # Images per batch at test time, including the query.
+    k_r: Annotated[AtLeastTwo, RECIPROCAL, Effect.NONE] = 7
 
     def __post_init__(self) -> None:
         rule = f"must divide embedding_dim={self.embedding_dim}"
@@ -117,13 +115,11 @@ class Config:
 NODES = 2048  # nodes refined at once at test time
 
 
-def attention(queries: jax.Array, keys: jax.Array, equations: Equations) -> jax.Array:
-    """Attention weights a [..., M, R, S] (eq. 3) from W_q h of R receivers and W_k h of S senders,
-    [..., M, d / M]."""
+def attention(queries: Array, keys: Array, equations: Equations) -> Array:
+    """a [..., M, R, S] (eq. 3) from W_q h of R receivers and W_k h of S senders, [..., d / M]."""
     heads, size = queries.shape[-2:]
     scale = (heads * size if equations == "paper" else size) ** -0.5
-    authors = equations == "authors"
-    return attention_weights(queries, keys, scale=scale, off_by_one=authors)
+    return attention_weights(queries, keys, scale=scale, off_by_one=equations == "authors")
 
 
 class MessagePassingLayer(nn.Module):
@@ -132,11 +128,8 @@ class MessagePassingLayer(nn.Module):
     config: Config
 
     @nn.compact
-    def __call__(
-        self, receivers: jax.Array, senders: jax.Array, train: bool
-    ) -> tuple[jax.Array, jax.Array]:
-        """(updated receivers [..., R, d], attention weights before dropout [..., M, R, S]) from
-        senders [..., S, d]."""
+    def __call__(self, receivers: Array, senders: Array, train: bool) -> tuple[Array, Array]:
+        """Senders [..., S, d] -> (receivers [..., R, d], a before dropout [..., M, R, S])."""
         d, printed = self.config.embedding_dim, self.config.equations == "paper"
         # U(±sqrt(3 / d)) is Xavier's for a square matrix; "key_value" holds two of them.
         projection = functools.partial(
@@ -148,9 +141,8 @@ class MessagePassingLayer(nn.Module):
         dropout = nn.Dropout(self.config.dropout, deterministic=not train)
         split_heads = lambda x: x.reshape(*x.shape[:-1], -1, d // self.config.heads)  # noqa: E731
         queries = split_heads(projection(d, name="query")(receivers))
-        keys, values = jnp.split(
-            split_heads(projection(2 * d, name="key_value")(senders)), 2, axis=-2
-        )
+        both = split_heads(projection(2 * d, name="key_value")(senders))
+        keys, values = jnp.split(both, 2, axis=-2)
         weights = attention(queries, keys, self.config.equations)
         message = attend(dropout(weights), values)
         if not printed:
@@ -168,9 +160,8 @@ class MessagePassingNetwork(nn.Module):
 
     def setup(self) -> None:
         config = self.config
-        self.layers = [
-            MessagePassingLayer(config, name=f"layer{i + 1}") for i in range(config.layers)
-        ]
+        layers = range(1, config.layers + 1)
+        self.layers = [MessagePassingLayer(config, name=f"layer{i}") for i in layers]
         if config.equations == "paper":
             self.classifier = Dense(self.classes)
         else:
@@ -178,20 +169,20 @@ class MessagePassingNetwork(nn.Module):
             self.neck = BatchNorm(use_bias=False)
             self.classifier = Dense(self.classes, use_bias=False, kernel_init=normal_init(0.001))
 
-    def __call__(self, embeddings: jax.Array, train: bool) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, embeddings: Array, train: bool) -> tuple[Array, Array]:
         """Embeddings f [N, d] of any norm -> (refined nodes [N, d] or [N, L d], logits [N, C])."""
         refined = readout(self.propagate(self.initial_nodes(embeddings), train=train), self.config)
         return refined, self.classify(refined, train)
 
-    def initial_nodes(self, embeddings: jax.Array) -> jax.Array:
+    def initial_nodes(self, embeddings: Array) -> Array:
         """Embeddings f [N, d] of any norm -> h^0 [N, d]."""
         if self.config.equations == "paper":
             return at_least_float32(embeddings)
         return self.projection(unit(embeddings))
 
     def propagate(
-        self, nodes: jax.Array, *, first: int | None = None, train: bool = False
-    ) -> list[tuple[jax.Array, jax.Array]]:
+        self, nodes: Array, *, first: int | None = None, train: bool = False
+    ) -> list[tuple[Array, Array]]:
         """(h^l, attention weights) of each layer l, from nodes h^0 [N, d].
 
         With `first`, the last layer computes only the first nodes, and only those are returned.
@@ -203,16 +194,14 @@ class MessagePassingNetwork(nn.Module):
             outputs.append((nodes[:first], weights))
         return outputs
 
-    def classify(self, refined: jax.Array, train: bool) -> jax.Array:
+    def classify(self, refined: Array, train: bool) -> Array:
         """Refined nodes [N, d] or [N, L d] -> logits [N, C]."""
-        return self.classifier(
-            refined if self.config.equations == "paper" else self.neck(refined, train)
-        )
+        printed = self.config.equations == "paper"
+        return self.classifier(refined if printed else self.neck(refined, train))
 
 
-def readout(outputs: list[tuple[jax.Array, jax.Array]], config: Config) -> jax.Array:
-    """The refined nodes: h^L [N, d], or h^1 to h^L concatenated [N, L d]; `outputs` as from
-    `propagate`."""
+def readout(outputs: list[tuple[Array, Array]], config: Config) -> Array:
+    """h^L [N, d], or h^1 to h^L concatenated [N, L d], from the outputs of `propagate`."""
     nodes = [h for h, _ in outputs]
     return jnp.concatenate(nodes, axis=-1) if config.concatenate else nodes[-1]
 
@@ -220,19 +209,15 @@ def readout(outputs: list[tuple[jax.Array, jax.Array]], config: Config) -> jax.A
 def loss(
     params: PyTree,
     stats: PyTree,
-    embeddings: jax.Array,
-    labels: jax.Array,
+    embeddings: Array,
+    labels: Array,
     network: MessagePassingNetwork,
-    key: jax.Array | None = None,
-) -> tuple[jax.Array, tuple[PyTree, dict[str, jax.Array]]]:
-    """(L, (stats, terms)) of a batch of embeddings f [N, d] of any norm.
-
-    `params` are "auxiliary" and "mpn", as far as `losses` needs them; `stats` the network's batch
-    statistics; `key` is for the dropout, and not needed if its rate is 0.
-    """
+    key: Array | None = None,
+) -> tuple[Array, tuple[PyTree, dict[str, Array]]]:
+    """(L, (stats, terms)) of embeddings f [N, d] of any norm; `key` is for the dropout."""
     config, terms = network.config, {}
 
-    def smoothed(logits: jax.Array) -> jax.Array:
+    def smoothed(logits: Array) -> Array:
         return cross_entropy(logits / config.temperature, labels, smoothing=config.smoothing).mean()
 
     if config.losses != "mpn":
@@ -240,20 +225,19 @@ def loss(
         terms["loss_auxiliary"] = smoothed(scores)
     if config.losses != "auxiliary":
         rngs = None if key is None else {"dropout": key}
-        (_, logits), stats = functional.apply(
-            network, params["mpn"], stats, embeddings, True, rngs=rngs, mutable=True
-        )
+        inputs = network, params["mpn"], stats, embeddings, True
+        (_, logits), stats = functional.apply(*inputs, rngs=rngs, mutable=True)
         terms["loss_mpn"] = smoothed(logits)
     return jnp.stack(list(terms.values())).sum(), (stats, terms)
 
 
 def refine(
     params: PyTree,
-    embeddings: jax.Array,
-    batches: jax.Array,
+    embeddings: Array,
+    batches: Array,
     network: MessagePassingNetwork,
     first: int = 1,
-) -> jax.Array:
+) -> Array:
     """Message passing at test time in batches int [B, S] of rows of embeddings [n, d].
 
     Returns the first nodes of each batch, of unit length, [B, first, d] or [B, first, L d].
@@ -261,7 +245,7 @@ def refine(
     variables = {"params": params}
     nodes: PyTree = network.apply(variables, embeddings, method="initial_nodes")
 
-    def refine_one(batch: jax.Array) -> jax.Array:
+    def refine_one(batch: Array) -> Array:
         outputs: PyTree = network.apply(variables, nodes[batch], first=first, method="propagate")
         return unit(readout(outputs, network.config))
 
@@ -272,7 +256,7 @@ class AttentionStatistics(NamedTuple):
     """Attention of each layer and head, averaged over the nodes of a batch: float [L, M] each."""
 
     divergence: np.ndarray  # KL(weights || uniform), in nats; at most log N
-    own_class: np.ndarray  # weight on nodes of the own class, the node itself included
+    same_class: np.ndarray  # weight on nodes of the same class, the node itself included
 
 
 def batch_attention(
@@ -280,10 +264,9 @@ def batch_attention(
     network: MessagePassingNetwork,
     params: PyTree,
     model_state: PyTree,
-    images: jax.Array,
-) -> jax.Array:
-    """Attention weights float [layer, head, receiver, sender] of a batch of images uint8 [1, B, H,
-    W, 3]."""
+    images: Array,
+) -> Array:
+    """Attention [layer, head, receiver, sender] of a batch of images uint8 [1, B, H, W, 3]."""
     embeddings, _ = encode(params, model_state, images, train=False)
     variables = {"params": params["mpn"]}
     nodes: PyTree = network.apply(variables, embeddings, method="initial_nodes")
@@ -292,16 +275,14 @@ def batch_attention(
 
 
 def attention_statistics(rows: np.ndarray, labels: np.ndarray) -> AttentionStatistics:
-    """AttentionStatistics of attention weights float [L, M, B, B], not negative with row sums 1,
-    for labels int [B]."""
-    own = labels[:, None] == labels[None, :]
+    """Statistics of attention weights [L, M, B, B] with row sums 1, for labels int [B]."""
+    same = labels[:, None] == labels[None, :]
     logs = np.log(np.where(rows > 0, rows * rows.shape[-1], 1))
-    return AttentionStatistics(
-        np.sum(rows * logs, axis=-1).mean(axis=-1), np.sum(rows * own, axis=-1).mean(axis=-1)
-    )
+    found = (np.sum(rows * part, axis=-1).mean(axis=-1) for part in (logs, same))
+    return AttentionStatistics(*found)
 
 
-def normalised(attention: np.ndarray | jax.Array) -> np.ndarray:
+def normalised(attention: np.ndarray | Array) -> np.ndarray:
     """Rows [..., B] divided by their sum, in float64."""
     rows = np.asarray(attention, np.float64)
     return rows / rows.sum(axis=-1, keepdims=True)
@@ -314,7 +295,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     network = MessagePassingNetwork(config, data.classes)
     rule: refinement_batches.Rule = "paper" if config.equations == "paper" else "authors"
 
-    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+    def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 4)
         x = functional.struct(len(batch.labels), config.embedding_dim)
         params, model_state = heads.init(backbone, embedding, keys, batch)
@@ -329,18 +310,13 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     encode = heads.encoder(backbone, embedding)
 
     def batch_loss(
-        params: PyTree,
-        model_state: PyTree,
-        encoded: jax.Array,
-        batch: Batch,
-        step: jax.Array,
-        key: jax.Array,
-    ) -> tuple[jax.Array, Aux]:
+        params: PyTree, model_state: PyTree, encoded: Array, batch: Batch, step: Array, key: Array
+    ) -> tuple[Array, Aux]:
         stats = {"neck": model_state["neck"]}
         value, (stats, terms) = loss(params, stats, encoded, batch.labels, network, key)
         return value, Aux(model_state | stats, terms)
 
-    def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
+    def teach(params: PyTree, model_state: PyTree, encoded: Array) -> Teaching:
         """Refined nodes and their logits."""
         stats = {"neck": model_state["neck"]}
         (refined, logits), _ = functional.apply(network, params["mpn"], stats, encoded, False)
@@ -348,55 +324,47 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
 
     @functools.partial(jax.jit, static_argnames="first")
     def refine_groups(
-        params: PyTree, embeddings: jax.Array, batches: jax.Array, positions: jax.Array, first: int
-    ) -> jax.Array:
+        params: PyTree, embeddings: Array, batches: Array, positions: Array, first: int
+    ) -> Array:
         nodes = refine(params, embeddings, batches, network, first)
         return nodes.reshape(-1, nodes.shape[-1])[positions]
 
     def refine_at_test(
         params: PyTree,
         model_state: PyTree,
-        queries: jax.Array,
-        gallery: jax.Array | None = None,
+        queries: Array,
+        gallery: Array | None = None,
         *,
         groups: Groups | None = None,
-    ) -> jax.Array:
+    ) -> Array:
+        mpn, first = params["mpn"], 1 if groups is None else groups.refined
         if groups is not None:
-            positions = np.unique(groups.batches[:, : groups.refined], return_index=True)[
-                1
-            ]  # each row's first node
-            return refine_groups(
-                params["mpn"], queries, groups.batches, positions, first=groups.refined
-            )
+            # The first node of each row.
+            _, positions = np.unique(groups.batches[:, :first], return_index=True)
+            return refine_groups(mpn, queries, groups.batches, positions, first=first)
+        dim = config.embedding_dim
         if gallery is not None and config.concatenate and config.layers > 1:
-            raise ConfigError(
-                "method.concatenate=True: refined queries have "
-                f"{config.layers * config.embedding_dim} dimensions and "
-                f"the gallery {config.embedding_dim}; refine among the queries alone, or train "
-                "without concatenation"
-            )
-        sets = refinement_batches.reciprocal_sets(
-            queries, gallery, k=config.k, size=config.k_r, rule=rule
-        )
+            found = f"refined queries have {config.layers * dim} dimensions and the gallery {dim}"
+            remedy = "refine among the queries alone, or train without concatenation"
+            raise ConfigError(f"method.concatenate=True: {found}; {remedy}")
+        neighbours = {"k": config.k, "size": config.k_r}
+        sets = refinement_batches.reciprocal_sets(queries, gallery, **neighbours, rule=rule)
         embeddings = queries if gallery is None else jnp.concatenate([queries, gallery])
-        return refine_groups(
-            params["mpn"], embeddings, sets.batches, np.arange(len(queries)), first=1
-        )
+        positions = np.arange(len(queries))
+        return refine_groups(mpn, embeddings, sets.batches, positions, first=first)
 
     def group(path: tuple[str, ...]) -> str:
-        return (
-            "mpn" if path[0] == "neck" else path[0]
-        )  # these batch statistics belong to the network
+        return "mpn" if path[0] == "neck" else path[0]  # batch statistics of the network
 
     def diagnose(
-        params: PyTree, model_state: PyTree, images: jax.Array, labels: np.ndarray
+        params: PyTree, model_state: PyTree, images: Array, labels: np.ndarray
     ) -> dict[str, float]:
         """AttentionStatistics, averaged over layers and heads."""
         rows = normalised(batch_attention(encode, network, params, model_state, images))
         found = attention_statistics(rows, labels)
         return {
             "attention_divergence": float(found.divergence.mean()),
-            "attention_own_class": float(found.own_class.mean()),
+            "attention_own_class": float(found.same_class.mean()),
         }
 
     hooks = Hooks(refine=refine_at_test, teach=teach, diagnose=diagnose)

@@ -1,0 +1,1 @@
+"""Several devices and processes: mesh, process group, signals."""

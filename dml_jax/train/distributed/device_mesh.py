@@ -1,5 +1,7 @@
-"""Mesh and shardings: one axis over all devices of all hosts. Batches are split along it, and
-tables of classes may be; all else is replicated."""
+"""Mesh and shardings: one axis over all devices of all hosts.
+
+Batches are split along it, and tables of classes may be; everything else is replicated.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,8 +30,7 @@ def make() -> Mesh:
 
 @cache
 def compiler_options(mesh: Mesh) -> dict[str, str]:
-    """Options for the training step and for embedding: on CPUs, steps are faster without YNNPACK's
-    matrix products."""
+    """On CPUs, training and embedding are faster without YNNPACK's matrix products."""
     if mesh.devices.flat[0].platform != "cpu":
         return {}
     options = {"xla_cpu_experimental_ynn_fusion_type": ""}
@@ -52,8 +53,7 @@ def row_sharded(mesh: Mesh, axis: int = 0) -> NamedSharding:
 def shardings(
     mesh: Mesh, tree: PyTree, class_axis: Callable[[tuple[str, ...]], int | None] = no_classes
 ) -> PyTree:
-    """The sharding of each leaf of variables or an optimizer's state, whose paths end like the
-    parameters'."""
+    """The sharding of each leaf of a tree whose paths end like those of the parameters."""
 
     def one(path: Any, leaf: Any) -> NamedSharding:
         keys = tuple(part.key for part in path if isinstance(part, jax.tree_util.DictKey))
@@ -79,21 +79,14 @@ def place(
 
 
 def to_host(value: Any) -> np.ndarray:
-    """A whole array on the host; all processes must ask for one that is spread over their
-    devices."""
-    if isinstance(value, jax.Array) and not (
-        value.is_fully_addressable or value.is_fully_replicated
-    ):
+    """A whole array on the host; all processes must ask for one that is spread over them."""
+    spread = isinstance(value, jax.Array) and not value.is_fully_addressable
+    if spread and not value.is_fully_replicated:
         return np.asarray(multihost_utils.process_allgather(value, tiled=True))
     return np.asarray(value)
 
 
 def shard_batch(mesh: Mesh, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Batch:
-    """The global batch from the rows of this host: uint8 [V, B_local, H, W, 3], int32 [B_local],
-    int32 [B_local]."""
-    put = jax.make_array_from_process_local_data
-    return Batch(
-        put(row_sharded(mesh, 1), images),
-        put(row_sharded(mesh), labels),
-        put(row_sharded(mesh), index),
-    )
+    """The global `Batch` from the rows of this host."""
+    put, rows = jax.make_array_from_process_local_data, row_sharded(mesh)
+    return Batch(put(row_sharded(mesh, 1), images), put(rows, labels), put(rows, index))

@@ -48,16 +48,11 @@ START_PATIENCE = 300.0  # seconds until all processes must have started
 SILENCE = 30.0
 PATIENCE = 10.0  # seconds that a process which ends waits until the others know why
 SHOWN = 5  # differences that an error message lists
-MOST_FACTS = 1024  # that are compared
+MOST_FACTS = 1024  # facts that can be compared
 ADDRESS = 256  # bytes
-STRANGER = struct.pack(
-    "ll", 5, 0
-)  # seconds and microseconds without a byte, after which a connection is given up
-FACTOR, SHORTEST, KNOWN = (
-    20,
-    5.0,
-    5,
-)  # a step is slow after 20 times the median of 5 or more, and 5 seconds
+STRANGER = struct.pack("ll", 5, 0)  # s and µs without a byte until a connection is given up
+# A step is slow after 20 times the median of 5 or more, and 5 seconds.
+FACTOR, SHORTEST, KNOWN = 20, 5.0, 5
 MINUTE = 60.0  # seconds between two lines of a process
 
 
@@ -68,16 +63,14 @@ def connect(coordinator: str, processes: int, process: int, silence: float = SIL
     process 0, or "auto" to ask the cluster.
     """
     address = None if coordinator == "auto" else coordinator
-    jax.config.update(
-        "jax_enable_preemption_service", False
-    )  # it would replace the handlers of `stop_signals`
+    # The service would replace the handlers of `stop_signals`.
+    jax.config.update("jax_enable_preemption_service", False)
     end = threading.Timer(START_PATIENCE, _give_up, (coordinator,))
     end.daemon = True
     end.start()
     # Python would call its handlers only once JAX returns.
-    previous = {
-        number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    previous = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
     try:
         jax.distributed.initialize(
             address,
@@ -87,19 +80,15 @@ def connect(coordinator: str, processes: int, process: int, silence: float = SIL
             initialization_timeout=int(2 * START_PATIENCE),
             heartbeat_timeout_seconds=max(100, int(2 * silence)),
         )
-    except (
-        ModuleNotFoundError,
-        ValueError,
-    ) as error:  # of a missing package, JAX warns or raises the former
+    except (ModuleNotFoundError, ValueError) as error:  # no package or no cluster
         problem = f"no Slurm, TPU pod or Kubernetes can be asked ({files.reason(error)})"
         raise ConfigError(
             f"--coordinator=auto: {problem}; give HOST:PORT, --processes and --process"
         ) from error
     except Exception as error:  # JAX, kubernetes and requests raise many types of exceptions
         kind = PeerError if exit_code_of(error) == os.EX_TEMPFAIL else ConfigError
-        raise kind(
-            f"--coordinator={coordinator}: cannot be used ({files.reason(error)})"
-        ) from error
+        problem = f"cannot be used ({files.reason(error)})"
+        raise kind(f"--coordinator={coordinator}: {problem}") from error
     finally:
         end.cancel()
         for number, handler in previous.items():
@@ -109,10 +98,8 @@ def connect(coordinator: str, processes: int, process: int, silence: float = SIL
 def _give_up(coordinator: str) -> None:
     print(
         f"error: --coordinator={coordinator}: not all processes have connected within "
-        f"{START_PATIENCE:.0f} "
-        "s; "
-        "start "
-        "all with the same address, which every host must be able to reach",
+        f"{START_PATIENCE:.0f} s; start all with the same address, which every host must be able "
+        "to reach",
         file=sys.stderr,
         flush=True,
     )
@@ -120,8 +107,7 @@ def _give_up(coordinator: str) -> None:
 
 
 def local_devices() -> list[int] | None:
-    """The `local_device_ids` of `jax.distributed.initialize`: [] for all that are visible, None to
-    leave it to JAX.
+    """`local_device_ids` for JAX: [] for all visible ones, None to leave it to JAX.
 
     Under Slurm, JAX uses the device with the task's index on its node, which is right only if tasks
     share devices.
@@ -132,8 +118,7 @@ def local_devices() -> list[int] | None:
 
 
 class _Peer:
-    """A connection with another process: messages in JSON, each a sign of life, a value, or the end
-    of the run."""
+    """A connection with another process; a JSON message is a sign of life, a value or the end."""
 
     def __init__(self, index: int, connection: Connection):
         self.index, self.connection = index, connection
@@ -183,10 +168,8 @@ class _Group:
         except (EOFError, OSError):  # its connection was lost
             problem = "was killed or its machine failed"
         if not peer.left:
-            self._end(
-                os.EX_TEMPFAIL,
-                f"process {peer.index} {problem}; start all processes again to continue",
-            )
+            reason = f"process {peer.index} {problem}; start all processes again to continue"
+            self._end(os.EX_TEMPFAIL, reason)
 
     def _end(self, code: int, reason: str) -> None:
         """Ends this process because another one has ended; called by readers."""
@@ -198,8 +181,7 @@ class _Group:
             os._exit(code)
 
     def leave(self, code: int, reason: str) -> None:
-        """Tells the others why this process ends, and waits until they have answered with the
-        same."""
+        """Tells the others why this process ends, and waits until they have answered the same."""
         self.send(code=code, reason=reason)
         deadline = time.monotonic() + PATIENCE
         for reader in self.readers:
@@ -221,8 +203,7 @@ def keep_stacks(file: Path) -> None:
 
 
 def write_stacks(reason: str) -> None:
-    """Appends the time, a reason and the stacks of all threads to the file of `keep_stacks`, if
-    there is one."""
+    """Appends the time, a reason and the stacks of all threads to any file of `keep_stacks`."""
     if _stacks is not None:
         os.write(_stacks, f"{datetime.now().isoformat(' ', 'seconds')} {reason}\n".encode())
         faulthandler.dump_traceback(_stacks)
@@ -230,10 +211,9 @@ def write_stacks(reason: str) -> None:
 
 @contextmanager
 def watched(warn: Callable[[str], None], file: Path) -> Iterator[Callable[[int], None]]:
-    """Context of the training loop, which calls the value after each step, and with 0 before it
-    does anything else.
+    """Context of the training loop; `warn` gets slow steps, `file` a line of JSON per minute.
 
-    `warn` gets a sentence about each slow step, `file` a line of JSON per minute.
+    Its value is to be called with the number of each step done, and with 0 before other work.
     """
     seconds, end = deque[float](maxlen=100), threading.Event()
     step, began, written = 0, 0.0, time.monotonic()
@@ -257,24 +237,19 @@ def watched(warn: Callable[[str], None], file: Path) -> Iterator[Callable[[int],
                 line = {
                     "time": datetime.now().astimezone().isoformat(timespec="seconds"),
                     "step": step,
-                }
-                line |= {
                     "step_seconds": seconds[-1] if seconds else None,
                     "host_memory": logs.host_memory(),
-                }
-                line["peers"] = {
-                    peer.index: {"step": peer.step, "silent": now - peer.heard} for peer in peers
+                    "peers": {p.index: {"step": p.step, "silent": now - p.heard} for p in peers},
                 }
                 with suppress(OSError), open(file, "a", encoding="utf-8") as opened:
                     opened.write(json.dumps(line) + "\n")
             if began and len(seconds) >= KNOWN and taken > max(FACTOR * median, SHORTEST):
                 began = 0.0  # once
-                said = (
-                    f"step {step + 1} has taken {taken:.0f} s so far, the median is "
-                    f"{median:.2g} "
-                    f"s{_late(step)}"
+                warn(
+                    f"step {step + 1} has taken {taken:.0f} s so far, the median is {median:.2g} "
+                    f"s{_late(step)}; kill -USR1 {os.getpid()} writes the stacks of all threads to "
+                    "logs/"
                 )
-                warn(f"{said}; kill -USR1 {os.getpid()} writes the stacks of all threads to logs/")
 
     threading.Thread(target=watch, daemon=True).start()
     try:
@@ -286,11 +261,8 @@ def watched(warn: Callable[[str], None], file: Path) -> Iterator[Callable[[int],
 def _late(step: int) -> str:
     """The process that is late, by the connections of this one; empty if unknown."""
     now, peers = time.monotonic(), _group.peers if _group else []
-    silent = [
-        f"{peer.index} (silent for {now - peer.heard:.0f} s)"
-        for peer in peers
-        if now - peer.heard > 3
-    ]
+    silence = {peer.index: now - peer.heard for peer in peers}
+    silent = [f"{i} (silent for {seconds:.0f} s)" for i, seconds in silence.items() if seconds > 3]
     late = silent or [f"{peer.index} (at step {peer.step})" for peer in peers if peer.step < step]
     late = late or [f"{jax.process_index()}, this one" for peer in peers if peer.step > step][:1]
     return f"; late: process {', '.join(late)}" if late else ""
@@ -298,10 +270,9 @@ def _late(step: int) -> str:
 
 @contextmanager
 def end_together(silence: float) -> Iterator[None]:
-    """Within this context, an exception in one of several processes is reported by the others, and
-    all end.
+    """Within this context, if one of several processes fails, all report it and end.
 
-    So is a process without a sign of life for `silence` seconds.
+    A process without a sign of life for `silence` seconds has failed.
     """
     global _group
     if jax.process_count() == 1:
@@ -321,15 +292,13 @@ def end_together(silence: float) -> Iterator[None]:
         code = error.code if isinstance(error, Interrupted) else exit_code_of(error)
         if code not in (2, 128 + signal.SIGTERM, 128 + signal.SIGINT):
             write_stacks(str(error))
-            time.sleep(
-                PATIENCE / 5
-            )  # if this error follows from the loss of a process, a reader ends this one
+            # If this error follows from the loss of a process, a reader ends this one.
+            time.sleep(PATIENCE / 5)
         group.ending.acquire()
         reason = message_of(error) or type(error).__name__
         group.leave(code, f"process {jax.process_index()} has stopped: {reason}")
-        atexit.register(
-            os._exit, code
-        )  # after the error has been printed, and before JAX waits for the others
+        # After the error has been printed, and before JAX waits for the others.
+        atexit.register(os._exit, code)
         raise
     finally:
         group.send(left=True)
@@ -337,13 +306,12 @@ def end_together(silence: float) -> Iterator[None]:
 
 def _connected() -> list[_Peer]:
     """Connections of process 0 with all others, or of another process with process 0."""
-    own, processes = secrets.token_hex(16), jax.process_count()
+    secret, processes = secrets.token_hex(16), jax.process_count()
     with socket.create_server(("", 0), backlog=processes) as server:
-        here = json.dumps([_own_address(), server.getsockname()[1], own]).encode()
+        here = json.dumps([_local_address(), server.getsockname()[1], secret]).encode()
         sent = np.frombuffer(here.ljust(ADDRESS), np.uint8)
-        host, port, key = json.loads(
-            np.asarray(multihost_utils.broadcast_one_to_all(sent), np.uint8).tobytes()
-        )
+        received = np.asarray(multihost_utils.broadcast_one_to_all(sent), np.uint8)
+        host, port, key = json.loads(received.tobytes())
         if jax.process_index() != 0:
             connection = Client((host, port), authkey=key.encode())
             connection.send_bytes(str(jax.process_index()).encode())
@@ -354,28 +322,23 @@ def _connected() -> list[_Peer]:
             try:
                 accepted, _ = server.accept()
             except TimeoutError:
-                problem = (
-                    f"{processes - 1 - len(peers)} of {processes} processes have not "
-                    f"reached {host}:{port}"
-                )
                 raise PeerError(
-                    f"{problem} within {SILENCE:g} s; allow connections between the hosts"
+                    f"{processes - 1 - len(peers)} of {processes} processes have not reached "
+                    f"{host}:{port} within {SILENCE:g} s; allow connections between the hosts"
                 ) from None
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, STRANGER)
             connection = Connection(accepted.detach())
-            with suppress(
-                AuthenticationError, EOFError, OSError
-            ):  # of a stranger, who may also say nothing
-                deliver_challenge(connection, own.encode())
-                answer_challenge(connection, own.encode())
+            # A stranger fails the challenge or says nothing.
+            with suppress(AuthenticationError, EOFError, OSError):
+                deliver_challenge(connection, secret.encode())
+                answer_challenge(connection, secret.encode())
                 index = int(connection.recv_bytes())
                 peers[index] = _Peer(index, connection)
         return [peers[index] for index in sorted(peers)]
 
 
-def _own_address() -> str:
-    """The address of this machine from which packets to other machines start; without a network,
-    localhost."""
+def _local_address() -> str:
+    """The address from which this machine sends to others; without a network, localhost."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
         probe.connect(("10.255.255.255", 1))  # sends nothing
         return str(probe.getsockname()[0])
@@ -387,18 +350,11 @@ def check_same(facts: dict[str, Any]) -> None:
     digests = np.zeros(MOST_FACTS, np.uint32)
     digests[: len(facts)] = [zlib.crc32(json.dumps(value).encode()) for value in facts.values()]
     everywhere = np.asarray(multihost_utils.process_allgather(digests))
-    differing = [
-        name
-        for name, column in zip(facts, everywhere.T, strict=False)
-        if len(np.unique(column)) > 1
-    ]
-    if differing:
+    same = (everywhere == everywhere[0]).all(axis=0)
+    if differing := [name for name, equal in zip(facts, same, strict=False) if not equal]:
         raise ConfigError(
             f"the processes differ in {', '.join(differing[:SHOWN])}; start all with the same "
-            "options, "
-            "data "
-            "and "
-            "versions"
+            "options, data and versions"
         )
 
 

@@ -1,5 +1,4 @@
-"""SIGTERM and Ctrl-C: a request to stop, honoured at the next step, or at once when there is
-nothing to save."""
+"""SIGTERM and Ctrl-C: a request to stop at the next step, or at once if nothing needs saving."""
 
 import signal
 from collections.abc import Callable
@@ -16,8 +15,7 @@ from dml_jax.train.distributed import device_mesh
 
 
 class Interrupted(Exception):
-    """The run stopped on a signal, with its last step on disk; `alone` if the other processes do
-    not know yet."""
+    """The run stopped on a signal; `alone` if the other processes do not know yet."""
 
     def __init__(self, number: int, *, alone: bool = False):
         super().__init__(signal.Signals(number).name)
@@ -26,8 +24,7 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """Context manager that records the first SIGTERM or SIGINT; a second one raises Interrupted at
-    once."""
+    """Context manager that records the first SIGTERM or SIGINT; a second raises Interrupted."""
 
     def __init__(self) -> None:
         self.signal = 0
@@ -50,8 +47,7 @@ class Stop:
         self.signal = number
 
     def stop_immediately(self) -> None:
-        """From now on there is nothing to save: a signal ends the run at once; all processes must
-        call this."""
+        """From now on, a signal ends the run at once; all processes must call this."""
         self._immediate = True
         if number := self.agreed():
             raise Interrupted(number)
@@ -70,23 +66,20 @@ class Stop:
     def raise_if_stopped(self) -> None:
         """Raises Interrupted after a signal; all processes must call this equally often."""
         number = self.signal if jax.process_count() == 1 else self.poll()
-        jax.block_until_ready(
-            self._asked
-        )  # in progress, it could keep devices from what one process computes alone
+        # In progress, it could keep devices from what one process computes alone.
+        jax.block_until_ready(self._asked)
         if number:
             raise Interrupted(number)
 
     def agreed(self) -> int:
-        """The signal that any process has received, 0 for none; all processes must call this at the
-        same step."""
+        """The signal that any process has received, 0 for none; all must ask at the same step."""
         if jax.process_count() == 1:
             return self.signal
         return int(np.max(multihost_utils.process_allgather(np.int32(self.signal))))
 
 
 def largest(value: int) -> jax.Array:
-    """The largest of the values of all processes, as soon as it is computed over all devices; int32
-    []."""
+    """The largest of the values of all processes, int32 [], computed in the background."""
     devices, reduced = _reduction()
     local = np.full(jax.local_device_count(), value, np.int32)
     return reduced(jax.make_array_from_process_local_data(device_mesh.row_sharded(devices), local))

@@ -1,0 +1,1 @@
+"""The files of a work directory: metrics, timing, stored models."""

@@ -1,6 +1,4 @@
-"""Logs as lines of JSON: `metrics.jsonl` is a function of the run alone; `timing.jsonl` holds
-speed, time spent waiting for data, and memory.
-"""
+"""Logs as lines of JSON: `metrics.jsonl`, a function of the run alone, and `timing.jsonl`."""
 
 import hashlib
 import json
@@ -25,21 +23,17 @@ from dml_jax.data.pipeline import BatchReader
 from dml_jax.errors import CheckpointError
 from dml_jax.files import atomic_write, name_file, reading
 
+Show = Callable[[dict[str, Any]], None]
+
 
 class JsonLines:
-    """A file with one JSON object per line, each with a `step`, in order; only an `active` process
-    writes it.
+    """A file with one JSON object per line, with a `step`; only an `active` process writes it.
 
-    `show`, if given, gets the lines that are left when the file is truncated, and then every new
-    one.
+    `show` gets the lines that are left when the file is truncated, and then every new one.
     """
 
-    def __init__(
-        self, path: Path, active: bool = True, show: Callable[[dict[str, Any]], None] | None = None
-    ):
-        self.path = path
-        self.active = active
-        self._show = show
+    def __init__(self, path: Path, active: bool = True, show: Show | None = None):
+        self.path, self.active, self._show = path, active, show
         self._last, self._before, self._through = 0, hashlib.sha256(), hashlib.sha256()
 
     def _count(self, step: int, text: str) -> None:
@@ -48,8 +42,7 @@ class JsonLines:
         self._through.update(text.encode())
 
     def digests(self, step: int) -> dict[str, str]:
-        """SHA-256 of the lines before and through a step, which is the last line's or a later
-        one."""
+        """SHA-256 of the lines before and through a step, the last line's or a later one."""
         before = self._before if step == self._last else self._through
         return {"before": before.hexdigest(), "through": self._through.hexdigest()}
 
@@ -74,44 +67,37 @@ class JsonLines:
         with reading(self.path, "restore it from a copy", CheckpointError):
             complete, _, _ = self.path.read_text(encoding="utf-8").rpartition("\n")
             lines: list[dict[str, Any]] = [json.loads(text) for text in complete.splitlines()]
-            pydantic.TypeAdapter(list[pydantic.StrictInt]).validate_python(
-                [line["step"] for line in lines]
-            )
+            steps = [line["step"] for line in lines]
+            pydantic.TypeAdapter(list[pydantic.StrictInt]).validate_python(steps)
         return lines
 
     def truncate(self, step: int, sha256: str | None = None) -> None:
         """Removes lines after `step`, and an incomplete one: the resumed run writes them again.
 
-        Raises CheckpointError, and changes nothing, unless the lines that are left have this
-        SHA-256, if one is given.
+        Raises CheckpointError, and changes nothing, if the lines that are left have another SHA-256
+        than the one given.
         """
         if not self.active:
             return
         kept = [(line, json.dumps(line) + "\n") for line in self.read() if line["step"] <= step]
-        if sha256 not in (
-            None,
-            hashlib.sha256("".join(text for _, text in kept).encode()).hexdigest(),
-        ):
+        content = "".join(text for _, text in kept)
+        if sha256 not in (None, hashlib.sha256(content.encode()).hexdigest()):
             raise CheckpointError(
                 f"{self.path}: its lines up to step {step} are not those that the run has "
-                "written; restore "
-                "it "
-                "from "
-                "a "
-                f"copy, or delete {self.path.parent / 'checkpoints'} to train from the start"
+                "written; restore it from a copy, or delete "
+                f"{self.path.parent / 'checkpoints'} to train from the start"
             )
         if self.path.exists():
             with atomic_write(self.path) as draft:
-                draft.write_text("".join(text for _, text in kept), encoding="utf-8")
+                draft.write_text(content, encoding="utf-8")
         for line, text in kept:
             self._count(line["step"], text)
             if self._show:
                 self._show(line)
 
 
-def tensorboard(directory: Path, config: Config) -> Callable[[dict[str, Any]], None]:
-    """A function that shows lines of `metrics.jsonl` in TensorBoard; event files of an earlier
-    start are removed."""
+def tensorboard(directory: Path, config: Config) -> Show:
+    """Shows lines of `metrics.jsonl` in TensorBoard; removes event files of an earlier start."""
     from tensorboardX import SummaryWriter
 
     shutil.rmtree(directory, ignore_errors=True)
@@ -124,35 +110,30 @@ def tensorboard(directory: Path, config: Config) -> Callable[[dict[str, Any]], N
         for name, value in line.items():
             if name != "step" and isinstance(value, int | float):
                 tag = name if "/" in name else f"train/{name}"
-                writer.add_scalar(
-                    tag.replace("@", "_at_"), value, line["step"]
-                )  # "@" is not allowed in a tag
+                # "@" is not allowed in a tag.
+                writer.add_scalar(tag.replace("@", "_at_"), value, line["step"])
         writer.flush()
 
     return show
 
 
 class Meter:
-    """Reads the speed of the training since the last reading; a batch has `batch_size` images, over
-    all devices."""
+    """Reads the speed of the training since the last reading."""
 
     def __init__(self, batches: BatchReader[Any], batch_size: int, step: int):
         self._batches, self._batch_size = batches, batch_size
         self.restart(step)
 
     def restart(self, step: int) -> None:
-        """Starts an interval after `step` steps, without a compilation or an evaluation before
-        it."""
+        """Starts an interval after `step` steps, so that it has no compilation or evaluation."""
         self._began, self._waited, self._step = time.monotonic(), self._batches.waited, step
 
     def read(self, step: int) -> dict[str, float]:
-        """A line for `timing.jsonl`, with "data_wait" as a share of the time, memory in bytes;
-        starts an interval."""
+        """A line for `timing.jsonl`: "data_wait" is a share, memory in bytes."""
         seconds, done = max(time.monotonic() - self._began, 1e-9), step - self._step
-        rate = done * self._batch_size / seconds
         line = {
             "step": step,
-            "images_per_second": rate,
+            "images_per_second": done * self._batch_size / seconds,
             "data_wait": (self._batches.waited - self._waited) / seconds,
             "peak_memory": peak_memory(),
         }
@@ -164,25 +145,18 @@ class Meter:
 
 def describe(line: dict[str, float]) -> str:
     """A line of `timing.jsonl` as text."""
-    text = f"{line['images_per_second']:.0f} images/s"
+    parts = [f"{line['images_per_second']:.0f} images/s"]
     if "step_seconds" in line:
-        text += f"  {1000 * line['step_seconds']:.0f} ms a step"
-    return (
-        f"{text}  waiting for data {line['data_wait']:.0%}  memory "
-        f"{line['peak_memory'] / 2**30:.1f} "
-        "GiB"
-    )
+        parts.append(f"{1000 * line['step_seconds']:.0f} ms a step")
+    parts.append(f"waiting for data {line['data_wait']:.0%}")
+    return "  ".join([*parts, f"memory {line['peak_memory'] / 2**30:.1f} GiB"])
 
 
 def peak_memory() -> int:
-    """The largest number of bytes that a device of this process has held; on CPUs, the process
-    itself."""
-    of_devices = [device.memory_stats() or {} for device in jax.local_devices()]
-    if found := [
-        values["peak_bytes_in_use"] for values in of_devices if "peak_bytes_in_use" in values
-    ]:
-        return max(found)
-    return host_memory()
+    """The largest number of bytes that a device, or this process on CPUs, has held."""
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    peaks = [each["peak_bytes_in_use"] for each in stats if "peak_bytes_in_use" in each]
+    return max(peaks) if peaks else host_memory()
 
 
 def host_memory() -> int:
@@ -199,24 +173,21 @@ def machine() -> str:
 
 
 def summary(timing: JsonLines, batch_size: int) -> dict[str, float]:
-    """Seconds of training without compilation and evaluation, median speed and peak memory; empty
-    without steps.
+    """Seconds of training alone, median speed and peak memory; empty without steps.
 
     Raises CheckpointError if a line of `timing.jsonl` lacks a number.
     """
     seconds, before, rates, lines = 0.0, 0, [], timing.read()
     with reading(timing.path, "delete it, and repeat the command", CheckpointError):
         for line in lines:
-            if (
-                line["images_per_second"] > 0
-            ):  # 0 if there was no step since compilation or an evaluation
+            if line["images_per_second"] > 0:  # 0 right after a compilation or an evaluation
                 seconds += (line["step"] - before) * batch_size / line["images_per_second"]
                 rates.append(line["images_per_second"])
             before = line["step"]
         if not rates:
             return {}
-        found = {
+        return {
             "seconds": round(seconds, 3),
             "images_per_second": round(statistics.median(rates), 3),
+            "peak_memory": max(line["peak_memory"] for line in lines),
         }
-        return found | {"peak_memory": max(line["peak_memory"] for line in lines)}

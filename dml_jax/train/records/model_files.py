@@ -81,9 +81,6 @@ def read(directory: Path, step: int, template: Variables, run: Mapping[str, Any]
             raise CheckpointError(f"{path}: does not fit this model ({'/'.join(name)}); delete it")
         return found
 
-    wanted = {
-        "0": jax.eval_shape(parameter_groups.merged, template.params),
-        "1": template.model_state,
-    }
-    found = traverse_util.path_aware_map(find, wanted)
+    params = jax.eval_shape(parameter_groups.merged, template.params)
+    found = traverse_util.path_aware_map(find, {"0": params, "1": template.model_state})
     return TrainState(np.int32(step), found["0"], found["1"], ())  # type: ignore[arg-type]

@@ -14,46 +14,34 @@ import jax
 from annotated_types import Ge, Lt
 from pydantic import StrictInt
 
-import dml_jax
 from dml_jax import buckets, files, manifest
 from dml_jax import config as configs
+from dml_jax._version import __version__
 from dml_jax.config import Config
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.files import read_json, sha256, write_json
 from dml_jax.train.distributed.stop_signals import Interrupted
 
-UNUSED = {
-    ".config.json.lock",
-    "starts.json",
-    "config.json",
-    "logs",
-    "tensorboard",
-}  # of a failed start
-STARTS = 5  # that may fail without a newer checkpoint
+# What a failed start leaves.
+UNUSED = {".config.json.lock", "starts.json", "config.json", "logs", "tensorboard"}
+STARTS = 5  # how many may fail without a newer checkpoint
 SHOWN = 5  # differences that an error message lists
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
-# The facts, besides the configuration, that distinguish runs, and their names in messages.
-DATA = "the data set has changed since this run started; give another --workdir"
+CHANGED = "has changed since this run started"
+DATA = f"the data set {CHANGED}; give another --workdir"
+# The facts, besides the configuration, that distinguish runs, and what a difference means.
 WHAT = {
-    "data_hash": DATA,
-    "classes": DATA,
-    "images": DATA,
-    "shape": DATA,
-    "teacher": "the teacher has changed since this run started; give another --workdir",
-    "x64": "JAX_ENABLE_X64, and so the precision, has changed since this run started; set it as "
-    "it was",
+    **dict.fromkeys(("data_hash", "classes", "images", "shape"), DATA),
+    "teacher": f"the teacher {CHANGED}; give another --workdir",
+    "x64": f"JAX_ENABLE_X64, and so the precision, {CHANGED}; set it as it was",
 }
 
-# Files of a finished run, besides its reported checkpoint; `analyse` may write figures and the
-# report again.
-ARTEFACTS = (
-    "config.json", "metrics.jsonl", "results.json", "queries.npz", "embeddings/**/*",
-    "checkpoints/kept/*", "model/*",
-)  # fmt: skip
+# Files of a finished run besides its reported checkpoint, except those that `analyse` replaces.
+ARTEFACTS = ["config.json", "metrics.jsonl", "results.json", "queries.npz", "embeddings/**/*"]
+ARTEFACTS += ["checkpoints/kept/*", "model/*"]
 REMEDY = (
-    "restore it from a copy, or delete manifest.json to have the same command evaluate and "
-    "write it "
-    "again"
+    "restore it from a copy, or delete manifest.json to have the same command evaluate and write "
+    "it again"
 )
 
 Count = Annotated[StrictInt, Ge(1), Lt(2**31)]
@@ -70,7 +58,7 @@ class Facts:
     shape: tuple[Count, Count]
     x64: bool = False
     teacher: dict[str, Any] | None = None
-    class_names: list[str] | None = None  # of the training classes
+    class_names: list[str] | None = None  # names of the training classes
 
 
 def read_config(workdir: Path) -> dict[str, Any]:
@@ -79,20 +67,16 @@ def read_config(workdir: Path) -> dict[str, Any]:
     if not path.exists():
         raise CheckpointError(
             f"{workdir}: is not a work directory (no config.json) and holds no converted weights "
-            "(no weights.json); "
-            "give lite0, the weights of an installed package, or convert published ones with "
-            "`dml-jax "
-            "convert`"
+            "(no weights.json); give lite0, the weights of an installed package, or convert "
+            "published ones with `dml-jax convert`"
         )
     manifest.check_file(path, CheckpointError, REMEDY)
-    return read_json(
-        path, Facts, "restore it from a copy, or give another --workdir", CheckpointError
-    )
+    remedy = "restore it from a copy, or give another --workdir"
+    return read_json(path, Facts, remedy, CheckpointError)
 
 
 def run_config(workdir: Path, *, trust_code: bool = False) -> Config:
-    """The configuration of a run; raises ConfigError if it is not valid, or needs code that is not
-    trusted."""
+    """The configuration of a run; ConfigError if it is invalid or needs code without trust."""
     values = read_config(workdir)["config"]
     if trust_code:
         configs.import_code(values)
@@ -105,17 +89,15 @@ def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_same_run(workdir: Path, here: Mapping[str, Any], *, selecting: bool = True) -> None:
-    """Raises CheckpointError if a directory, or its newest checkpoint, belongs to a run of another
-    `identity`.
+    """Raises CheckpointError if a directory or its newest checkpoint has another `identity`.
 
     Options that change no bit of the model may differ, and a longer run may make the same steps
-    first. Unless models are still to be selected (`selecting`), so may the test-time reading.
+    first. The test-time reading may differ, too, unless models are still selected (`selecting`).
     """
     if (workdir / "config.json").exists():
         check_same_facts(workdir, read_config(workdir), here, selecting=selecting)
-    for checkpoint in reversed(
-        complete_checkpoints(buckets.origin(workdir / "checkpoints" / "latest"))
-    ):
+    latest = buckets.origin(workdir / "checkpoints" / "latest")
+    for checkpoint in reversed(complete_checkpoints(latest)):
         try:
             run = manifest.read(checkpoint, CheckpointError).get("run", {})
         except CheckpointError:  # restoring a checkpoint names the remedy
@@ -130,14 +112,11 @@ def check_same_facts(
     """Raises CheckpointError if the stored `identity` belongs to another run."""
     if "config" in here:
         config = stored.get("config")
-        _check_same_config(
-            where, config if isinstance(config, Mapping) else {}, here["config"], selecting
-        )
+        config = config if isinstance(config, Mapping) else {}
+        _check_same_config(where, config, here["config"], selecting)
     for key, what in WHAT.items():
         before, now = stored.get(key, False if key == "x64" else None), here.get(key)
-        if isinstance(before, Mapping) and isinstance(
-            now, Mapping
-        ):  # a teacher is known by its variables
+        if isinstance(before, Mapping) and isinstance(now, Mapping):  # teachers
             before, now = before.get("sha256"), now.get("sha256")
         if key in here and before != now:
             raise CheckpointError(f"{where}: {what}")
@@ -156,19 +135,15 @@ def _check_same_config(
     old, new = (configs.decisive(values, selecting=selecting) for values in (stored, here))
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     old, new = configs.flatten(stored), configs.flatten(here)
-    known = all(
-        isinstance(old.get(key), int) for key in configs.LENGTH
-    )  # else config.json was edited by hand
+    # Otherwise config.json was edited by hand.
+    known = all(isinstance(old.get(key), int) for key in configs.LENGTH)
     longer = not keys and known and _may_be_longer(new, old["train.steps"])
-    keys += [
-        key
-        for key in configs.LENGTH
-        if old.get(key) != new[key] and not (longer and old[key] < new[key])
-    ]
+    for key in configs.LENGTH:
+        if old.get(key) != new[key] and not (longer and old[key] < new[key]):
+            keys.append(key)
     if keys:
-        shown = (
-            ["method.name"] if "method.name" in keys else keys[:SHOWN]
-        )  # another method has other options
+        # Another method has other options.
+        shown = ["method.name"] if "method.name" in keys else keys[:SHOWN]
         differences = ", ".join(
             f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in shown
         )
@@ -188,12 +163,10 @@ def _resolved(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def _may_be_longer(config: Mapping[str, Any], steps: int) -> bool:
     """Whether a run of `steps` steps (0: of epochs) is the beginning of a longer one."""
     every = config["train.evaluate_every"]
-    regular = (
-        every and not config["train.warmup_epochs"] and steps % every == 0 if steps else not every
-    )
-    return config["train.schedule"] != "cosine" and (
-        config["train.select"] == "last" or bool(regular)
-    )
+    regular = not every
+    if steps:
+        regular = bool(every) and not config["train.warmup_epochs"] and steps % every == 0
+    return config["train.schedule"] != "cosine" and (config["train.select"] == "last" or regular)
 
 
 @contextmanager
@@ -214,9 +187,8 @@ def locked(workdir: Path) -> Iterator[None]:
             with _counted_start(workdir):
                 yield
         finally:
-            written = {
-                path.relative_to(workdir).parts[0] for path in workdir.rglob("*") if path.is_file()
-            }
+            files_left = (path for path in workdir.rglob("*") if path.is_file())
+            written = {path.relative_to(workdir).parts[0] for path in files_left}
             if not existed and written <= UNUSED:
                 shutil.rmtree(workdir, ignore_errors=True)
 
@@ -283,20 +255,17 @@ def read_results(workdir: Path) -> dict[str, Any]:
 
 
 def finish(workdir: Path, checkpoint: str) -> None:
-    """Writes the manifest of a finished run with the reported model
-    `<workdir>/checkpoints/<checkpoint>`."""
+    """Writes the manifest of a run whose reported model is `<workdir>/checkpoints/<checkpoint>`."""
     patterns = (*ARTEFACTS, f"checkpoints/{checkpoint}/**/*")
     found = (path for pattern in patterns for path in workdir.glob(pattern) if path.is_file())
-    names = sorted(
-        path.relative_to(workdir).as_posix() for path in found if not path.name.startswith(".")
-    )
+    shown = (path for path in found if not path.name.startswith("."))
+    names = sorted(path.relative_to(workdir).as_posix() for path in shown)
     manifest.write(workdir, {"checkpoint": checkpoint}, names)
 
 
 @contextmanager
 def updated(workdir: Path, replaced: tuple[str, ...]) -> Iterator[None]:
-    """Context that writes files of a finished run again, whose names begin as `replaced`; the
-    others are checked."""
+    """Context that replaces files of a finished run with these prefixes; the others are checked."""
     finished = (workdir / manifest.NAME).exists()
     if finished:
         content = manifest.read(workdir, CheckpointError, REMEDY)
@@ -310,8 +279,7 @@ def updated(workdir: Path, replaced: tuple[str, ...]) -> Iterator[None]:
 
 
 def is_finished(workdir: Path, steps: int) -> bool:
-    """Whether all steps of a run are made and its files are complete; CheckpointError if one of
-    them has changed."""
+    """Whether a run has made all its steps; CheckpointError if one of its files has changed."""
     if not (workdir / manifest.NAME).exists() or read_results(workdir).get("steps") != steps:
         return False
     manifest.check(workdir, None, CheckpointError, REMEDY)
@@ -319,16 +287,12 @@ def is_finished(workdir: Path, steps: int) -> bool:
 
 
 def unfinished(workdir: Path, step: int, *, reported: bool) -> str:
-    """A sentence saying that the run of the model of a step, or the model it reports, has not
-    finished, or ""."""
+    """A sentence if the run of a model, the `reported` one or of this step, has not finished."""
     train = read_config(workdir)["config"]["train"]
     length = {key: train.get(key) for key in ("steps", "epochs")}
     results = read_results(workdir)
-    if (
-        results
-        and results.get("length", length) == length
-        and (not reported or results.get("step") == step)
-    ):
+    finished = results and results.get("length", length) == length
+    if finished and (not reported or results.get("step") == step):
         return ""
     wanted = " and ".join(f"{count} {unit}" for unit, count in length.items() if count)
     return f"{workdir}: this run of {wanted} has not finished; its model is of step {step}"
@@ -336,7 +300,7 @@ def unfinished(workdir: Path, step: int, *, reported: bool) -> str:
 
 def versions() -> dict[str, str]:
     """The versions of this package and of the libraries that affect its results, by name."""
-    return {"dml_jax": dml_jax.__version__, **{name: version(name) for name in LIBRARIES}}
+    return {"dml_jax": __version__, **{name: version(name) for name in LIBRARIES}}
 
 
 def source_digest() -> str:
@@ -349,23 +313,14 @@ def source_digest() -> str:
 
 
 def _commit() -> str | None:
-    """The git commit of this package, followed by "-dirty" if files differ; None outside a
-    checkout."""
+    """The git commit of this package, with "-dirty" if files differ; None outside a checkout."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None
-    options = (
-        "--no-optional-locks",
-        "describe",
-        "--always",
-        "--abbrev=40",
-        "--exclude=*",
-        "--dirty",
-    )
-    with suppress(
-        OSError, subprocess.CalledProcessError
-    ):  # locks would be left behind on a full disk
-        return subprocess.run(
-            ["git", *options], cwd=root, capture_output=True, text=True, check=True
-        ).stdout.strip()
+    # Locks would be left behind on a full disk.
+    command = ["git", "--no-optional-locks", "describe", "--always", "--abbrev=40"]
+    command += ["--exclude=*", "--dirty"]
+    with suppress(OSError, subprocess.CalledProcessError):
+        ran = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+        return ran.stdout.strip()
     return None

@@ -1,4 +1,4 @@
-"""Distances of the user's own: functions of two blocks of rows, [N, D] and [M, D] -> [N, M].
+"""Distances that a user writes: functions of two blocks of rows, [N, D] and [M, D] -> [N, M].
 
     def manhattan(a, b):
         return jnp.abs(a[:, None] - b[None]).sum(axis=2)
@@ -19,10 +19,7 @@ from dml_jax.errors import DataError
 
 Function: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
 Metric: TypeAlias = Literal["cosine", "euclidean"] | Function
-ROWS, COLUMNS = (
-    128,
-    1024,
-)  # of a block; smaller sets are padded, so that all blocks have the same rounding
+ROWS, COLUMNS = 128, 1024  # in a block; smaller ones are padded to have the same rounding
 PAIRS = 4096  # compared at once by `pairs`
 ASYMMETRY = 1e-5  # largest difference between d(x, y) and d(y, x), relative to the largest distance
 
@@ -66,18 +63,15 @@ def _block(distance: Function, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         found = np.asarray(_compiled(distance)(_padded(a, ROWS), _padded(b, COLUMNS)))
     if found.shape != (ROWS, COLUMNS):
         raise DataError(
-            f"{name_of(distance)}: returns {list(found.shape)} for {ROWS} and {COLUMNS} rows; "
-            "give [N, "
-            "M]"
+            f"{name_of(distance)}: returns {list(found.shape)} for {ROWS} and {COLUMNS} rows; give "
+            "[N, M]"
         )
     found = found[: len(a), : len(b)].astype(np.float32)
     if not np.isfinite(found).all():
         i, j = np.argwhere(~np.isfinite(found))[0]
-        lengths = f"{np.linalg.norm(a[i]):g} and {np.linalg.norm(b[j]):g}"
-        raise DataError(
-            f"{name_of(distance)}: is {found[i, j]} between rows of lengths {lengths}; it must be "
-            "finite"
-        )
+        rows = f"rows of lengths {np.linalg.norm(a[i]):g} and {np.linalg.norm(b[j]):g}"
+        result = f"{name_of(distance)}: is {found[i, j]} between {rows}"
+        raise DataError(f"{result}; it must be finite")
     return found
 
 
@@ -86,14 +80,12 @@ def _check_symmetric(distance: Function, rows: np.ndarray) -> None:
     wrong = np.abs(there - there.T) > ASYMMETRY * np.abs(there).max()
     if wrong.any():
         i, j = np.argwhere(wrong)[0]
-        values = f"{there[i, j]:g} from row {i} to row {j} and {there[j, i]:g} back"
-        raise DataError(
-            f"{name_of(distance)}: is {values}; it must be symmetric among rows of one set"
-        )
+        back_and_forth = f"{there[i, j]:g} from row {i} to row {j} and {there[j, i]:g} back"
+        result = f"{name_of(distance)}: is {back_and_forth}"
+        raise DataError(f"{result}; it must be symmetric among rows of one set")
 
 
 def _padded(rows: np.ndarray, count: int) -> np.ndarray:
     """Rows in float64, the last one repeated up to `count`."""
-    return np.concatenate([rows, np.repeat(rows[-1:], count - len(rows), axis=0)]).astype(
-        np.float64
-    )
+    repeated = np.repeat(rows[-1:], count - len(rows), axis=0)
+    return np.concatenate([rows, repeated]).astype(np.float64)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import metrics, own_distances, protocol, reranking
+from dml_jax.evaluation import metrics, protocol, reranking, user_distances
 from tests.evaluation import brute
 from tests.evaluation.test_retrieval import sample
 
@@ -32,7 +32,7 @@ def between(queries, gallery):
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_retrieval(separate, monkeypatch):
-    monkeypatch.setattr(own_distances, "COLUMNS", 128)
+    monkeypatch.setattr(user_distances, "COLUMNS", 128)
     points, labels = sample(0, [2, 3, 5, 90, 100])
     points = np.round(3 * points)  # many ties
     queries = slice(0, 70) if separate else slice(None)
@@ -55,7 +55,7 @@ def test_retrieval(separate, monkeypatch):
 
 @pytest.mark.parametrize("own", [True, False])
 def test_reranking_by_a_function_that_is_the_cosine(own, monkeypatch):
-    monkeypatch.setattr(own_distances, "PAIRS", 512)
+    monkeypatch.setattr(user_distances, "PAIRS", 512)
     points, _ = sample(1, [30, 40, 50], width=6)
     queries, gallery = (points, points) if own else (points[:40], points[40:])
     expected = reranking.search(queries, gallery, 10, exclude_self=own)
@@ -64,7 +64,7 @@ def test_reranking_by_a_function_that_is_the_cosine(own, monkeypatch):
     np.testing.assert_allclose(found[0], expected[0], atol=2e-6)
 
 
-def test_metrics_of_known_distances_do_not_depend_on_the_way():
+def test_metrics_of_knuser_distances_do_not_depend_on_the_way():
     """Functions of the ranking sort every query; the other metrics stay as they are."""
     points, labels = sample(2, [1, 2, 8, 40])
     plain = metrics.retrieval(points, labels, ks=KS, full_ranking=True)

@@ -1,0 +1,226 @@
+"""Analyses of a run in its work directory, or of any models apart from it: figures, the numbers
+behind them, and the report."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dml_jax import drawing, files
+from dml_jax import run as trained_runs
+from dml_jax.analysis import findings, html, run_report
+from dml_jax.analysis.analysed_model import AnalysedModel
+from dml_jax.analysis.findings import DIRECTORY, STANDARD_DIRECTORY
+from dml_jax.analysis.run_report import SUBJECTS
+from dml_jax.config import Config
+from dml_jax.config import files as config_files
+from dml_jax.console import Console
+from dml_jax.data import formats
+from dml_jax.errors import choices, counted, printable, refuse, require
+from dml_jax.inference import graphs
+from dml_jax.inference.embedding_model import is_run, locate
+from dml_jax.train.model import reading_in_results
+from dml_jax.train.records import workdir
+
+# Keys of the run's configuration that may be overridden, e.g. because its data has moved.
+MOVABLE = ("data.path", "data.threads", "evaluation.batch_size")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to analyse; the fields are the options of `dml-jax analyse`.
+
+    With `data` the model is applied to labelled images, otherwise to the data of its run, whose
+    configuration may be changed by `overrides` with MOVABLE keys.
+    """
+
+    model: str
+    compare: str | None = None
+    data: str | None = None
+    output: str | None = None
+    what: str | None = None
+    split: str = "test"
+    batch: int = 0
+    node: int = 0
+    classes: str | None = None
+    checkpoint: str = "reported"
+    trust_code: bool = False
+    quiet: bool = False
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def apart(self) -> bool:
+        """Whether figures and report are written to `output` instead of into the run."""
+        return bool(self.data or self.compare or self.output)
+
+
+def analyse(request: Request) -> None:
+    """Writes the figures, the numbers behind them and the report."""
+    wanted, split = request.what, request.split
+    chosen = SUBJECTS if wanted is None else choices("--what", wanted, SUBJECTS)
+    reasons = {name: reason_against(name, request) for name in chosen}
+    if wanted is not None:
+        refuse(f"--what={name}: {reason}" for name, reason in reasons.items() if reason)
+    output = files.expand_path("--output", request.output or "analysis")
+    unusable = (output.exists() and not output.is_dir()) or files.below_a_file(output)
+    usable = not request.apart or not (unusable or (output / "config.json").exists())
+    require(usable, f"--output={output}: is a file or holds a run; give another directory")
+    runs = open_models(request, output)
+    run = next(iter(runs.values()))
+    for each in runs.values():
+        each.classes = chosen_classes(request, each)
+    names = []
+    for name in (name for name, reason in reasons.items() if not reason):
+        if reason := SUBJECTS[name].reason_not_to(run):
+            require(wanted is None, f"--what={name}: {reason}")
+            run.console.print(f"left out: {name} ({reason})")
+        else:
+            names.append(name)
+    directory, to = (output, STANDARD_DIRECTORY) if request.apart else (run.directory, DIRECTORY)
+    if request.apart:
+        output.mkdir(parents=True, exist_ok=True)
+        for name in SUBJECTS:  # they may show another model or data
+            (output / to / f"{name}.json").unlink(missing_ok=True)
+    for name in names:
+        run.console.print(f"analysing: {name}")
+        subject, title, suffix = SUBJECTS[name], SUBJECTS[name].title, ""
+        several = request.compare and findings.side_by_side(runs, subject, split)
+        if subject.by_split and split != "test" and not request.apart:
+            title, suffix = f"{title}: {split} images", f"-{split}"  # those of the test stay
+        made = several or subject.findings(run, split)
+        findings.write(directory, name, title, run.step, made, suffix=suffix, to=to)
+    if request.apart:
+        write_separate_report(request, runs, output)
+        run.console.print(f"report: {output / 'report.html'}")
+        return
+    run.console.print(f"figures and numbers: {directory / DIRECTORY}")
+    if results := workdir.read_results(directory):
+        run_report.write_page(directory, run.config, results)
+        run.console.print(f"report: {directory / 'report.html'}")
+    else:
+        message = "the run is not finished, so there is no report yet"
+        run.console.print(f"{message}; finishing it will include the analyses")
+
+
+def write_separate_report(request: Request, runs: dict[str, AnalysedModel], output: Path) -> None:
+    """Writes report.html with the findings in `output`."""
+    run = next(iter(runs.values()))
+    images = run.split(request.split)
+    models = f"{request.model}, {request.compare}" if request.compare else request.model
+    classes = counted(len(np.unique(images.labels)), "class")
+    place, title = f"of {run.config.data.name} ({request.split})", " and ".join(runs)
+    if request.data:
+        place, title = f"in {request.data}", Path(request.data).name or request.data
+    lead = printable(f"{models} on {counted(len(images.labels), 'image')} of {classes} {place}")
+    sections = findings.read(output, tuple(SUBJECTS))
+    html.write_report(output / "report.html", printable(title), lead, sections)
+
+
+def reason_against(name: str, request: Request) -> str:
+    """Why a subject does not fit the request; empty if it does."""
+    subject, several = SUBJECTS[name], [name for name, each in SUBJECTS.items() if each.compared]
+    if request.data and subject.of_run:
+        return "needs a trained run on its own data, not --data"
+    if request.compare and not subject.compared:
+        return f"not with --compare, only {', '.join(several)}"
+    if request.split == "batch" and not subject.compared:
+        return "not with --split=batch, which is too few images"
+    if request.split != "test" and not subject.by_split:
+        return "is not made by split; leave --split out"
+    if request.classes and not subject.is_map:
+        return "shows no chosen classes; leave --classes out"
+    return ""
+
+
+def open_models(request: Request, output: Path) -> dict[str, AnalysedModel]:
+    """The models by a name that distinguishes them, `request.model` first."""
+    others = request.compare.split(",") if request.compare else ()
+    models = list(dict.fromkeys([request.model, *others]))
+    names = [Path(model).name for model in models]
+    runs: dict[str, AnalysedModel] = {}
+    for model, name in zip(models, names, strict=True):
+        first = next(iter(runs.values()), None)
+        if request.data:
+            run = on_labelled_images(model, request, output)
+        elif first and model == "untrained":
+            run = first.untrained()
+        elif first and model == "refined":
+            message = "message passing needs a batch; add --split=batch"
+            require(request.split == "batch", f"--compare=refined: {message}")
+            refines, method = first.model.method.hooks.refine, first.config.method.name
+            require(refines, f"--compare=refined: method {method} has no test-time refinement")
+            run = first.refined()
+        else:
+            run = trained_run(model, request)
+            if first and request.split == "batch":
+                same = list(run.split("train").ids) == list(first.split("train").ids)
+                message = f"{model} was trained on other images than {request.model}"
+                require(same, f"--split=batch: {message}")
+                run.batch_rows = first.batch_rows
+        runs[name if names.count(name) == 1 else model] = run
+    return runs
+
+
+def on_labelled_images(model: str, request: Request, output: Path) -> AnalysedModel:
+    """A model with the labelled images of `request.data`."""
+    path = files.expand_path("--data", request.data or "")
+    plain, trusted = (False, (1.0,)), request.trust_code  # no mirror images, one scale
+    loaded: Any = graphs.load(model, request.checkpoint, None, trust_code=trusted, versions=plain)
+    images = formats.load_labelled(path, loaded.config.data)
+    return AnalysedModel(output, loaded.trained, images, Console(quiet=request.quiet))
+
+
+def trained_run(model: str, request: Request) -> AnalysedModel:
+    """The model of a run with the data of the run."""
+    config, directory = run_config(model, request.overrides, trust_code=request.trust_code)
+    console = Console(quiet=request.quiet)
+    experiment, state = trained_runs.restore(config, directory, request.checkpoint, console)
+    splits = (*experiment.splits, "batch")
+    known = " or ".join(splits)
+    require(request.split in splits, f"--split={request.split}: the run has none; give {known}")
+    numbers = (request.batch, experiment.steps), (request.node, config.data.batch_size)
+    for key, (value, count) in zip(("batch", "node"), numbers, strict=True):
+        require(0 <= value < count, f"--{key}={value}: must be in 0 to {count - 1}")
+    trained = experiment.model(state, reading_in_results(config, directory))
+    place = {"batch": request.batch, "node": request.node}
+    return trained_runs.evaluated(experiment, trained, directory, console, **place)
+
+
+def run_config(
+    model: str, overrides: Mapping[str, str], *, trust_code: bool = False
+) -> tuple[Config, Path]:
+    """The configuration of the run, with overrides of `MOVABLE` keys, and its work directory."""
+    message = "analyses are written into the run; copy it to a directory first"
+    require(not model.startswith(files.BUCKETS), f"--model={model}: {message}")
+    directory = locate(model)
+    message = f"{model} has no data of its own, give a folder of class folders"
+    require(is_run(directory), f"--data: missing; {message}")
+    workdir.read_config(directory)  # explains a missing or damaged file
+    fixed = (key for key in overrides if key not in MOVABLE)
+    message = f"belongs to the run; only {', '.join(MOVABLE)} can be given"
+    refuse(f"--config.{key}: {message}" for key in fixed)
+    config = config_files.resolved(str(directory / "config.json"), overrides, trust_code=trust_code)
+    path = config.data.path
+    message = "the data of the run are not there; give their directory with --config.data.path"
+    present = not path or Path(path).expanduser().is_dir()
+    require(present, f"data.path={path}: {message}=DIRECTORY")
+    return config, directory
+
+
+def chosen_classes(request: Request, run: AnalysedModel) -> tuple[str, ...]:
+    """The classes of --classes, at most as many as there are colours and markers; empty without
+    it."""
+    if request.classes is None:
+        return ()
+    split = run.split(request.split)
+    present = [split.classes[label] for label in np.unique(split.labels)]
+    if request.classes.isdecimal():
+        count, most = int(request.classes), min(len(present), drawing.KINDS)
+        require(0 < count <= most, f"--classes={count}: must be in 1 to {most}")
+        drawn = np.random.default_rng(0).permutation(len(present))[:count]
+        return tuple(present[i] for i in np.sort(drawn))
+    names = choices("--classes", request.classes, present)
+    require(len(names) <= drawing.KINDS, f"--classes: must be at most {drawing.KINDS} classes")
+    return names

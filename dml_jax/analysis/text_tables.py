@@ -1,0 +1,110 @@
+"""Tables of texts: on the console, as Markdown and as LaTeX."""
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from dml_jax import files
+from dml_jax.errors import ConfigError, printable, suggest
+
+
+class Table(NamedTuple):
+    """A table with sentences below it."""
+
+    title: str
+    notes: Sequence[str]
+    columns: Mapping[str, Sequence[str]]  # cells by heading; the first has the names of the rows
+    best: Collection[tuple[str, int]] = ()  # heading and row of the best cells of each column
+    narrow: Sequence[str] = ()  # headings of the columns that fit on a terminal; empty for all
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Prints the columns that matter most."""
+    printed = RichTable(title=escape(table.title), title_justify="left")
+    shown = table.narrow or list(table.columns)
+    for i, heading in enumerate(shown):
+        # Only headings and the names of the rows are wrapped.
+        width = max(map(len, table.columns[heading]), default=0) if i else None
+        printed.add_column(escape(heading), justify="right" if i else "left", min_width=width)
+    for row, cells in enumerate(zip(*(table.columns[heading] for heading in shown), strict=True)):
+        styles = ("bold" if (heading, row) in table.best else "" for heading in shown)
+        printed.add_row(*map(Text, cells, styles))
+    console.print(printed)
+    for note in table.notes:
+        console.print(note, style="dim", markup=False)
+
+
+def _lines(table: Table, escaped: Callable[[str], str], bold: str) -> list[list[str]]:
+    """The escaped headings and the cells of each row; the format `bold` emphasises the best."""
+    lines = [[escaped(heading) for heading in table.columns]]
+    for row, cells in enumerate(zip(*table.columns.values(), strict=True)):
+        styles = [bold if (heading, row) in table.best else "{}" for heading in table.columns]
+        lines.append([s.format(escaped(cell)) for s, cell in zip(styles, cells, strict=True)])
+    return lines
+
+
+def markdown(table: Table) -> str:
+    """The table in Markdown."""
+    lines = _lines(table, lambda text: text.replace("|", r"\|"), "**{}**")
+    head, *rows = ("| " + " | ".join(line) + " |" for line in lines)
+    rule = "|---" + "|---:" * (len(table.columns) - 1) + "|"
+    return "\n".join([f"## {table.title}", "", head, rule, *rows, "", *table.notes, ""])
+
+
+def latex(table: Table) -> str:
+    """The table in LaTeX, with the package booktabs."""
+    lines = _lines(table, _tex, r"\textbf{{{}}}")
+    head, *body = ("  " + " & ".join(line) + r" \\" for line in lines)
+    # The first note belongs to the caption; further notes are comments.
+    caption = " ".join((f"{table.title}.", *table.notes[:1]))
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"  \centering",
+            rf"  \caption{{{_tex(caption)}}}",
+            rf"  \begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
+            r"  \toprule",
+            head,
+            r"  \midrule",
+            *body,
+            r"  \bottomrule",
+            r"  \end{tabular}",
+            *(f"  % {note}" for note in table.notes[1:]),
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _tex(text: str) -> str:
+    signs = {"<": "$<$", ">": "$>$", "±": r"$\pm$"}
+    signs |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\^{}"}
+    escaped = "".join(signs.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
+    # Keeps two hyphens from becoming a dash.
+    return re.sub("-(?=-)", "-{}", escaped).replace("–", "--")
+
+
+def only(table: Table, headings: Sequence[str]) -> Table:
+    """The table with some of its columns, in that order, after the names of the rows."""
+    first, *known = table.columns
+    for heading in headings:
+        if heading not in known:
+            raise ConfigError(f"--columns: there is no {heading!r}; {suggest(heading, known)}")
+    columns = {heading: table.columns[heading] for heading in (first, *headings)}
+    return table._replace(columns=columns, narrow=())
+
+
+def write_report(output: Path, tables: Sequence[Table], lead: str) -> None:
+    """Writes tables as report.md, below a first paragraph, and report.tex."""
+    output.mkdir(parents=True, exist_ok=True)
+    texts = {"md": [f"{printable(lead)}\n"] * bool(lead) + [markdown(table) for table in tables]}
+    texts["tex"] = [latex(table) for table in tables]
+    for suffix, found in texts.items():
+        with files.atomic_write(output / f"report.{suffix}") as draft:
+            draft.write_text("\n".join(found), encoding="utf-8")

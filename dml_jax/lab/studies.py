@@ -1,0 +1,140 @@
+"""What `dml-jax study` does: trains the missing runs of a study, a search or claims, and prints and
+writes the tables."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from dml_jax.analysis import text_tables
+from dml_jax.console import Console
+from dml_jax.errors import UserError, require
+from dml_jax.lab import claims, outcomes, plan, runner, search, tables
+from dml_jax.lab.definition import Study
+from dml_jax.lab.plan import Settings
+
+
+def run_study(
+    name: str,
+    study: Study,
+    settings: Settings,
+    *,
+    jobs: int = 1,
+    only_list: bool = False,
+    columns: Sequence[str] = (),
+) -> None:
+    """Trains the missing trials of a study and publishes its table (`tables.publish`).
+
+    Raises UserError if a trial failed. `only_list` prints the commands of the trials instead.
+    """
+    root = settings.root
+    runner.slots(jobs)  # raises for an impossible number before anything is written
+    trials = plan.trials(study, settings)
+    facts = plan.begin(name, study, settings, trials)
+    if only_list:
+        runner.print_commands(root, trials)
+        return
+    with runner.locked(root):
+        runner.run_all(root, trials, jobs)
+    tables.publish(tables.of_study(root, facts), root, Console().rich, columns)
+    done = outcomes.finished(trials)
+    if failed := [trial.name for trial in trials if trial.name not in done]:
+        count = f"{len(failed)} of {len(trials)} trials failed, e.g. {failed[0]}"
+        logs = f"see the logs in {root / 'trials'}"
+        raise UserError(f"{count}; {logs}; the same command runs them again")
+
+
+def run_search(
+    name: str,
+    study: Study,
+    settings: Settings,
+    *,
+    jobs: int = 1,
+    trials: int | None = None,
+    storage: str = "",
+) -> None:
+    """Trains the missing trials of a search and publishes its table (`search.publish`).
+
+    `trials` replaces the study's number of trials, `storage` is the URL of optuna's storage.
+    """
+    assert study.search is not None
+    wanted = study.search if trials is None else replace(study.search, trials=trials)
+    given = ",".join(map(str, settings.seeds))
+    message = "a search trains every trial with one seed; give one"
+    require(len(settings.seeds) == 1, f"--seeds={given}: {message}")
+    runner.slots(jobs)
+    search.make_trial(wanted, settings, "trial-0000", search.example(wanted))
+    if storage:  # before anything is written
+        search.open_storage(storage, name)
+    facts, storage = plan.begin(name, study, settings), storage or storage_in(settings.root)
+    with runner.locked(settings.root):
+        search.run(name, wanted, settings, study.metric, jobs, storage)
+    search.publish(facts, storage, settings.root, Console().rich)
+
+
+def storage_in(root: Path) -> str:
+    """The URL of the storage in the directory of a search."""
+    return f"sqlite:///{root.resolve() / 'search.db'}"
+
+
+def run_claims(
+    papers: Sequence[str],
+    data: str,
+    settings: Settings,
+    *,
+    output: Path,
+    jobs: int = 1,
+    only_list: bool = False,
+) -> None:
+    """Trains the missing runs for the claims of papers on a data set; prints and writes the
+    verdicts.
+
+    The measurements are added to OUTPUT/DATA.csv. `only_list` prints the claims instead.
+    """
+    root = settings.root
+    owners = claims.planned(papers, data, settings)
+    trials = claims.distinct(owners)
+    if only_list:
+        print(*claims.listed(papers, data), sep="\n")
+    missing = sum(not (trial.directory / "results.json").exists() for trial in trials)
+    print(f"{len(trials)} trials, {missing} not finished")
+    if only_list:
+        return
+    (root / "trials").mkdir(parents=True, exist_ok=True)
+    heads = claims.on_maps(trials)
+    with runner.locked(root):
+        try:
+            if heads:
+                runner.run_heads(root, heads)
+            runner.run_all(root, [trial for trial in trials if trial not in heads], jobs)
+        finally:  # after a signal, too, what is finished is written
+            file = output / f"{data}.csv"
+            lines = claims.merged(claims.read(file), claims.measurements(owners))
+            output.mkdir(parents=True, exist_ok=True)
+            tables.write_csv(file, lines, claims.COLUMNS)
+            found = [claims.table(paper, lines, data) for paper in papers]
+            for table in found:
+                text_tables.print_table(table, Console().rich)
+            text_tables.write_report(output, found, "")
+
+
+def compare_runs(
+    directories: Sequence[Path],
+    *,
+    metric: str = "",
+    output: Path | None = None,
+    columns: Sequence[str] = (),
+    storage: str = "",
+) -> None:
+    """Publishes the table of the study or search in a directory, or of any finished runs.
+
+    It is written to `output`, by default into the directory of the study or search.
+    """
+    first = directories[0]
+    facts = plan.read_facts(first) if len(directories) == 1 else None
+    if facts and "search" in facts:
+        search.publish(facts, storage or storage_in(first), output or first, Console().rich)
+        return
+    found = tables.of_study(first, facts) if facts else tables.of_runs(directories, "recall@1")
+    found = found._replace(metric=metric or found.metric)
+    output = output or (first if facts else None)
+    tables.publish(found, output, Console().rich, columns)

@@ -1,0 +1,92 @@
+"""Controls: baselines that a trained network has to beat.
+
+They are raw pixels and a colour histogram, the model before the first step, and the published
+weights that it started from.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from PIL import Image
+
+from dml_jax.config import Config
+from dml_jax.console import Console
+from dml_jax.data import transforms
+from dml_jax.data.read_ahead import ordered_map
+from dml_jax.data.split import Split, with_gallery
+from dml_jax.errors import UserError
+from dml_jax.methods.contract import Method
+from dml_jax.train import warm_start
+from dml_jax.train.distributed import device_mesh
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.model import published_method
+from dml_jax.train.step import TrainState
+
+SIDE = 32  # pixels of the images that are compared as raw pixels
+BINS = (12, 4, 4)  # hue, saturation and value
+
+
+def embeddings(experiment: Experiment, console: Console) -> dict[str, dict[str, np.ndarray]]:
+    """float32 [N, D] of the test split and its gallery by control, then by name of the split."""
+    config, found = experiment.config, {}
+    if config.evaluation.controls:
+        console.print("evaluating the controls")
+        splits = with_gallery(experiment.splits)
+        simple = {name: without_learning(config, part) for name, part in splits.items()}
+        for control in simple["test"]:
+            found[control] = {name: rows[control] for name, rows in simple.items()}
+        name = "untrained"
+        if config.head:
+            name = "head on frozen features"
+        elif experiment.start or config.backbone.pretrained != "none":
+            name = "before training"
+        state = warm_start.initial_state(experiment, console)
+        found[name] = _embeddings(experiment, experiment.method, state)
+    if config.backbone.pretrained != "none":
+        console.print("evaluating the published weights without further training")
+        method, batch = published_method(config.backbone), experiment.example_batch()
+        try:
+            variables = method.init(jax.random.key(0), batch)
+            params, model_state = device_mesh.place(experiment.mesh, variables)
+            state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
+            name = "published weights without further training"
+            found[name] = _embeddings(experiment, method, state)
+        except UserError as problem:  # they may have been moved; the other results are kept
+            console.warn(str(problem))
+    return found
+
+
+def _embeddings(experiment: Experiment, method: Method, state: TrainState) -> dict[str, np.ndarray]:
+    embedder, splits = experiment.embedder(method.embed), with_gallery(experiment.splits)
+    return {name: embedder.embed_split(state, part) for name, part in splits.items()}
+
+
+def without_learning(config: Config, split: Split) -> dict[str, np.ndarray]:
+    """Float32 [N, D] of the images of a split by control, "raw pixels" and "colour histogram"."""
+    transform = transforms.evaluation(config.data)
+
+    def measures(index: int) -> tuple[np.ndarray, np.ndarray]:
+        image = transform(split.read(index, None))
+        return pixels(image), histogram(image)
+
+    raw, colours = zip(*ordered_map(measures, range(len(split.labels))), strict=True)
+    return {"raw pixels": np.stack(raw), "colour histogram": np.stack(colours)}
+
+
+def pixels(image: np.ndarray) -> np.ndarray:
+    """An image uint8 [H, W, 3], reduced to at most SIDE x SIDE: float32 [D]."""
+    small = Image.fromarray(image)
+    small = small.resize((min(small.width, SIDE), min(small.height, SIDE)), Image.Resampling.BOX)
+    return np.asarray(small, np.float32).ravel()
+
+
+def histogram(image: np.ndarray) -> np.ndarray:
+    """Square roots of the shares of pixels in each cell of hue, saturation and value.
+
+    uint8 [H, W, 3] -> float32 [192].
+    """
+    hsv = np.asarray(Image.fromarray(image).convert("HSV")).reshape(-1, 3).astype(np.int64)
+    hue, saturation, value = (hsv * BINS // 256).T
+    cells = (hue * BINS[1] + saturation) * BINS[2] + value
+    counts = np.bincount(cells, minlength=int(np.prod(BINS)))
+    return np.sqrt(counts / len(hsv)).astype(np.float32)

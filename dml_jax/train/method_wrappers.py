@@ -1,0 +1,146 @@
+"""What wraps a method, in one order. From the inside to the outside:
+
+1. As evaluated (`parameter_groups.as_evaluated`): the backbone, if its group is not trained. It
+   calls the backbone with train=False, which would switch off erasing if it were inside.
+2. Erasing (`data.erasing`): the backbone's normalised inputs; the method is built on the result.
+3. By path (`train.groups`): before everything that asks for the group of a parameter.
+4. Freezing (`train.groups.NAME.freeze`): inside low rank, so that it sees the network's paths only.
+5. Low rank (`train.groups.NAME.rank`): everything inside gets the sums of matrices and updates.
+6. Spread tables (`train.shard_classes`): outside all of these, which see only the rows of classes.
+7. Precision (`train.precision`): outside everything that computes.
+8. Chunks (`train.chunks`): outermost, so that a chunk is encoded exactly like a whole batch.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from dml_jax import config as configs
+from dml_jax import numerics
+from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.functional import on_features
+from dml_jax.config import Config
+from dml_jax.config.modules import backbone_is_frozen
+from dml_jax.data import augment
+from dml_jax.errors import ConfigError
+from dml_jax.methods.contract import Method, PyTree, TrainingSet, map_functions, zeros
+from dml_jax.train import class_tables, parameter_groups
+from dml_jax.train.distributed import device_mesh
+
+SIDE = 224  # pixels of example images of any size: only the shapes of class tables depend on them
+
+
+def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) -> Method:
+    """The method of a configuration with everything that wraps it.
+
+    Tables of classes are spread over the devices of `mesh`, by default over all.
+    """
+    backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
+    if not isinstance(backbone, Backbone):
+        raise ConfigError(
+            f"backbone.name={config.backbone.name!r}: its build() returns a "
+            f"{type(backbone).__name__}, not a Backbone; adapt it as in docs/guides/extend.md"
+        )
+    if config.train.feature_views:
+        backbone = on_features(backbone)
+    methods, groups = configs.module("method", config.method.name), config.train.groups
+    untrained = {name for name, group in groups.items() if group.freeze or group.rank}
+
+    def build_for(classes: int) -> Method:
+        def build_on(backbone: Backbone) -> Method:
+            erased = with_erasing(backbone, config.data.erasing)
+            built = methods.build(config.method, erased, data._replace(classes=classes))
+            return parameter_groups.by_path(built, groups)
+
+        method = build_on(backbone)
+        if method.group(("backbone",)) in untrained:
+            random = not backbone_is_frozen(config)
+            method = build_on(parameter_groups.as_evaluated(backbone, random=random))
+        return parameter_groups.updating(parameter_groups.freezing(method, groups), groups)
+
+    method = build_for(data.classes)
+    if config.train.shard_classes:
+        side = config.data.image_size or SIDE
+        batch = zeros(config.data.batch_size, (side, side), method.hooks.views)
+        method = class_tables.spread(build_for, data.classes, batch, mesh or device_mesh.make())
+    return chunked(computed_in(method, config.train.precision), config.train.chunks)
+
+
+def with_erasing(backbone: Backbone, share: float) -> Backbone:
+    """The backbone with random erasing of this share of its normalised inputs in training."""
+    if not share:
+        return backbone
+
+    def apply(
+        params: PyTree, stats: PyTree, inputs: jax.Array, /, *, train: bool, key: Any = None
+    ) -> tuple[jax.Array, PyTree]:
+        if train and key is not None:
+            key_boxes, key = jax.random.split(key)
+            inputs = augment.erase(inputs, key_boxes, share)
+        return backbone.apply(params, stats, inputs, train=train, key=key)
+
+    return backbone._replace(apply=apply)
+
+
+def computed_in(method: Method, precision: str) -> Method:
+    """The method with its products and convolutions in "float32", "tensorfloat32" or "bfloat16".
+
+    float32 is float32 everywhere: left to itself, JAX uses tensorfloat32 on GPUs and bfloat16 on
+    TPUs. The other two apply to the backbone and the products of heads and classifiers; bfloat16
+    also to the activations of the backbone (`backbone.dtype`). Everything else stays in float32
+    with full products, and so do heads in evaluations.
+    """
+
+    def within(backbone: str, heads: str) -> Any:
+        def wrap(function: Any) -> Any:
+            def call(*arguments: Any, **options: Any) -> Any:
+                with jax.default_matmul_precision(backbone), numerics.heads_in(heads):
+                    return function(*arguments, **options)
+
+            return call
+
+        return wrap
+
+    backbone = "tensorfloat32" if precision == "tensorfloat32" else "highest"
+    return map_functions(within("highest", "float32"), method)._replace(
+        encode=within(backbone, precision)(method.encode),
+        loss=within("highest", precision)(method.loss),
+        embed=within(backbone, "float32")(method.embed),
+    )
+
+
+def chunked(method: Method, chunks: int) -> Method:
+    """The method with the images of a training batch encoded in chunks that divide the batch.
+
+    The forward pass keeps the encoded images only, and the backward pass encodes each chunk again
+    for its gradient (GradCache: Gao et al., "Scaling deep contrastive learning batch size under
+    memory limited setup", RepL4NLP 2021). `encode` must not change batch statistics. Each chunk
+    draws its own random numbers (erasing, dropped paths).
+    """
+    if chunks == 1:
+        return method
+
+    def encode(
+        params: PyTree, model_state: PyTree, images: jax.Array, *, train: bool, key: Any = None
+    ) -> tuple[PyTree, PyTree]:
+        if not train:
+            return method.encode(params, model_state, images, train=False, key=key)
+
+        @jax.checkpoint
+        def encode_chunk(chunk: tuple[jax.Array, jax.Array | None]) -> PyTree:
+            rows, key = chunk
+            return method.encode(params, model_state, rows, train=True, key=key)[0]
+
+        views, size = images.shape[:2]
+        # Chunk i has the rows i + chunks * j: each device computes its own rows of every chunk.
+        split = jnp.moveaxis(images.reshape(views, size // chunks, chunks, *images.shape[2:]), 2, 0)
+        keys = None if key is None else jax.random.split(key, chunks)
+
+        def together(leaf: jax.Array) -> jax.Array:  # [chunks, B / chunks, ...] -> [B, ...]
+            return jnp.moveaxis(leaf, 0, 1).reshape(size, *leaf.shape[2:])
+
+        return jax.tree.map(together, jax.lax.map(encode_chunk, (split, keys))), model_state
+
+    return method._replace(encode=encode)

@@ -1,0 +1,22 @@
+"""The studies of HIST state the numbers of the papers, copied from their tables independently of
+`configs/`."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.lab.test_plan import stated
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_published_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert stated("hist:sizes-cars", "embedding_dim=1024 hidden_dim=256", "reproduction") == {
+        "recall@1": 0.8867
+    }
+    assert stated("hist:tau_lambda-cars", "tau=8 lambda_s=1.5", "reproduction") == {
+        "recall@1": 0.7863
+    }
+    assert stated("hist:tau_lambda-cars", "tau=16 lambda_s=1", "reproduction") == {}
+    assert stated("hist:backbones-sop", "ResNet-50")["recall@100"] == 0.968

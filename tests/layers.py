@@ -1,0 +1,22 @@
+"""The layers of the package, from the lowest: a module imports only lower layers.
+
+`__init__` is the module `dml_jax` itself, which loads models.
+"""
+
+LAYERS = (
+    {"_version", "errors"},
+    {"class_names", "console", "drawing", "files", "numerics"},
+    {"buckets", "manifest", "remote"},
+    {"config"},
+    {"losses"},
+    {"data", "backbones", "evaluation"},
+    {"methods"},
+    {"train"},
+    {"export"},
+    {"inference"},
+    {"analysis", "__init__"},
+    {"serving"},
+    {"run"},
+    {"analyses", "lab"},
+    {"commands"},
+)
