@@ -50,7 +50,7 @@ def parser() -> cli.Parser:
     ):
         flags.add_argument(f"--{name}", metavar=metavar, help=text)
     text = "default: test; batch: in training"
-    flags.add_argument("--split", choices=(*SPLITS, "batch"), default="test", help=text)
+    flags.add_argument("--split", choices=(*cli.SPLIT_NAMES, "batch"), default="test", help=text)
     text = "number of the training batch, default 0"
     flags.add_argument("--batch", type=int, default=0, help=text)
     text = "position in the batch, by class, of the image whose attention is shown, default 0"
