@@ -1,9 +1,10 @@
 """The trained embedding function as one ONNX file, which includes the normalisation of the pixels
 (extra "onnx").
 
-session = onnxruntime.InferenceSession("model.onnx")            # or TensorRT, OpenVINO, ...
-(embeddings,) = session.run(None, {"images": images})           # uint8 [B, H, W, 3] -> float32 [B, D], any B
-"""  # noqa: E501
+images = np.zeros((B, H, W, 3), np.uint8)              # any B
+session = onnxruntime.InferenceSession("model.onnx")   # or TensorRT, OpenVINO, ...
+(embeddings,) = session.run(None, {"images": images})  # float32 [B, D]
+"""
 
 import contextlib
 import io
