@@ -184,7 +184,7 @@ def trained_run(model: str, request: Request) -> AnalysedModel:
     for key, (value, count) in zip(("batch", "node"), numbers, strict=True):
         require(0 <= value < count, f"--{key}={value}: must be in 0 to {count - 1}")
     trained = experiment.model(state, reading_in_results(config, directory))
-    place = {"batch": request.batch, "node": request.node}
+    place: Any = {"batch": request.batch, "node": request.node}
     return trained_runs.evaluated(experiment, trained, directory, console, **place)
 
 

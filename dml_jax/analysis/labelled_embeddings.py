@@ -399,12 +399,10 @@ def _reranked(
     """Metrics after re-ranking, with their own `protocol`."""
     queries, labels = embeddings.rows["test"], embeddings.labels["test"]
     gallery = embeddings.rows.get("gallery")
-    alone, gallery_labels = gallery is None, embeddings.labels.get("gallery")
+    alone, gallery_labels = gallery is None, embeddings.labels.get("gallery", labels)
     # The authors' code drops the first neighbour, which need not be the query.
     dropped = int(alone and options["protocol"] == "paper")
-    relevant = metrics.relevant_counts(
-        labels, labels if alone else gallery_labels, exclude_self=alone
-    )
+    relevant = metrics.relevant_counts(labels, gallery_labels, exclude_self=alone)
     _, indices = reranking.search(
         queries,
         queries if gallery is None else gallery,
@@ -413,8 +411,9 @@ def _reranked(
         exclude_self=alone and not dropped,
     )
     lists, lone_queries = indices[:, dropped:], options["lone_queries"]
+    others = None if alone else gallery_labels
     result: dict[str, Any] = metrics.of_ranked_lists(
-        lists, labels, gallery_labels, ks=ks, lone_queries=lone_queries
+        lists, labels, others, ks=ks, lone_queries=lone_queries
     )
     among = "all rows" if alone else "queries and gallery together"
     constants = f"k1 {reranking.K1}, k2 {reranking.K2}"

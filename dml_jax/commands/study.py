@@ -39,7 +39,7 @@ def parser() -> cli.Parser:
         ("root", "DIRECTORY", "directory of the study; default: runs/studies/<name of the study>"),
         ("storage", "URL", "optuna's storage for a search; default: sqlite:///<root>/search.db"),
         ("output", "DIRECTORY", "with --runs or --claims: where to write; default: the study's"),
-        ("metric", None, "with --runs: compares rows; default: the study's, or recall@1"),
+        ("metric", "METRIC", "with --runs: compares rows; default: the study's, or recall@1"),
     ):
         flags.add_argument(f"--{name}", metavar=metavar, help=text)
     seeds = cli.numbers(int, "whole numbers, e.g. 0,1,2")

@@ -1,18 +1,21 @@
-"""What tests papers and parts of others, and no user of a model needs; only commands import it.
+"""Tests of papers and plug-ins, which users of a model do not need; only commands import it.
 
 Studies, many runs that make one table:
 
     definition   content of a study file: rows, seeds, a search, published numbers; and of a claim
     plan         the trials of a study, each with its configuration and work directory
-    runner       trains missing trials, each in a process
+    runner       trains missing trials, each in another process
     search       chooses the values of new trials (optuna)
     outcomes     reads finished runs; means, spreads, significance
-    tables       on the console, as Markdown, LaTeX and CSV, and heat maps of grids
+    tables       tables over runs, and heat maps of grids
     claims       verdicts on the claims of papers
+    studies      what `dml-jax study` does with them
 
-These do not import JAX, because trials are processes of their own. The rest does:
+All but the last do not import JAX, because trials are other processes. The rest does:
 
+    plugins      how a module or function is recognised as a plug-in
+    conformance  the checks of a plug-in
     head_bench   heads on stored feature maps of a frozen backbone, many in one process
-    compilation  programs compiled for devices that need not be present: memory, bounds of a step's
-    time hlo          what a compiled program reads, computes and sends
+    compilation  programs compiled for absent devices: memory, least time of a step
+    hlo          what a compiled program reads, computes and sends
 """

@@ -222,7 +222,8 @@ def _retrieval_programs(
     product = partial(tiles.product.lower, rows, rows, pairs, mesh, as_keys=True)
     yield "retrieval, products", product
 
-    side = counting_kernels.Side(
+    make_side: Any = counting_kernels.Side  # typed for arrays, here shapes
+    side = make_side(
         first=everywhere((m,), np.int32),
         indices=everywhere((m, size), np.int32),
         positions=everywhere((m, r + 1, size), np.int32),

@@ -349,8 +349,8 @@ def of_method(plugin: Plugin) -> None:
         same = set(made.groups) == set(module.GROUPS)
         require(same, f"groups are {made.groups}, GROUPS of the module {module.GROUPS}")
         paths = jax.tree_util.tree_leaves_with_path(params)
-        used = {made.group(tuple(part.key for part in path)) for path, _ in paths}
-        unknown = sorted(used - set(made.groups))
+        groups = {made.group(tuple(part.key for part in path)) for path, _ in paths}
+        unknown = sorted(groups - set(made.groups))
         require(not unknown, f"group: gives {unknown}, which groups does not have")
         rows = made.embed(params, model_state, batch.images[0])
         right = rows.ndim == 2 and len(rows) == ROWS
