@@ -3,7 +3,7 @@
 from configs.recipes.vit import FASTER, OWN
 from dml_jax.methods import hist
 
-OPTIONS = {"cub": {"tau": 32.0, "alpha": 1.1}, "cars": {"tau": 32.0, "alpha": 0.9}}
+TAU, ALPHA = 32.0, {"cub": 1.1, "cars": 0.9}
 GROUPS = {"distributions": OWN, "hgnn": FASTER}
 
 
@@ -14,5 +14,6 @@ def method(dataset: str, width: int) -> hist.Config:
         hidden_dim=width,
         pooling="avg",
         drop_underflow=True,
-        **OPTIONS[dataset],
+        tau=TAU,
+        alpha=ALPHA[dataset],
     )

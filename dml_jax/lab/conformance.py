@@ -511,8 +511,8 @@ def check_training(plugin: Plugin, directory: Path) -> None:
         require(not wrong, f"evaluated again, {', '.join(wrong)} differ")
         shown = [f"Recall@1 {results['recall@1']:.4g}"]
         for key in results:
-            if key.startswith(metric_table.OWN) and not key.endswith("_stderr"):
-                shown.append(f"{key.removeprefix(metric_table.OWN)} {results[key]:.4g}")
+            if key.startswith(metric_table.USER) and not key.endswith("_stderr"):
+                shown.append(f"{key.removeprefix(metric_table.USER)} {results[key]:.4g}")
         outcome.text = ", ".join(shown)
     with plugin.check("refine", "return finite queries [Q, D]") as outcome:
         if not results.get("refined"):
