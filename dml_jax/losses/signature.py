@@ -259,7 +259,8 @@ def _checked_candidates(given: Candidates, shape: tuple[int, ...]) -> Candidates
     shapes = [among.shape, *(relation.shape for relation in relations)]
     pairs = (shape[0], len(among))
     if among.ndim != 2 or shapes != [(pairs[1], shape[1]), pairs, pairs]:
-        found = f"have shapes {', '.join(str(list(found)) for found in shapes)}"
+        rows, *masks = map(list, shapes)
+        found = f"have shapes {rows}, {masks[0]} and {masks[1]}"
         wanted = f"[M, {shape[1]}] and two masks [{shape[0]}, M]"
         raise DataError(f"candidates: {found} for embeddings {list(shape)}; give {wanted}")
     if not any(isinstance(relation, jax.core.Tracer) for relation in relations):

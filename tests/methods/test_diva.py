@@ -100,7 +100,7 @@ def test_subsets_of_tasks(tasks: tuple[str, ...]) -> None:
         ({"tasks": ("shared", "shared")}, "must not repeat a name"),
         (
             {"tasks": ("shared",), "ensemble": (1.0, 1.0, 0.0, 1.0)},
-            "method.ensemble=(1.0, 1.0, 0.0, 1.0): must have a positive weight for one of tasks",
+            "method.ensemble=(1.0, 1.0, 0.0, 1.0): must have a positive weight for a task of tasks",
         ),
         ({"directions": ("shared",)}, "method.directions=('shared',): must be source-target"),
         ({"rho": (1.0, 2.0)}, "method.rho=(1.0, 2.0): must hold one number"),
