@@ -257,8 +257,8 @@ def _checked_candidates(given: Candidates, shape: tuple[int, ...]) -> Candidates
     among = _real("candidates", given.embeddings)
     relations = [_concrete(relation) for relation in given[1:]]
     shapes = [among.shape, *(relation.shape for relation in relations)]
-    pairs = (shape[0], len(among))
-    if among.ndim != 2 or shapes != [(pairs[1], shape[1]), pairs, pairs]:
+    pairs = (shape[0], *among.shape[:1])
+    if shapes != [(*pairs[1:], shape[1]), pairs, pairs]:
         rows, *masks = map(list, shapes)
         found = f"have shapes {rows}, {masks[0]} and {masks[1]}"
         wanted = f"[M, {shape[1]}] and two masks [{shape[0]}, M]"

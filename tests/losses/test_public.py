@@ -413,6 +413,7 @@ def test_candidates_that_do_not_fit() -> None:
             jnp.ones((12, 6), bool),
             r"candidates: have shapes \[7, 5\], \[12, 6\] and \[12, 6\]",
         ),
+        (x[0, 0], jnp.ones((12, 1), bool), r"candidates: have shapes \[\], "),
     ):
         with pytest.raises(DataError, match=message):
             losses.sup_con(x, labels, candidates=losses.Candidates(among, mask, mask))
