@@ -107,7 +107,7 @@ def _advice(name: str, path: Path, page: Page, options: Options, problem: str) -
     source = shlex.quote(str(path))
     output = shlex.quote(f"data/{path.absolute().name.split('.')[0]}")
     command = f"dml-jax prepare --name={name} --source={source}{given}{subset} --output={output}"
-    what = "mend that, or read it so all the same" if refusal(page) else "prepare it"
+    what = "fix that, or read it like this anyway" if refusal(page) else "prepare it"
     lines = [f"error in training: {problem}"] if problem else []
     lines.append(f"{what}: {command}")
     if path.is_dir() and recipe.in_place and not problem and not given and not refusal(page):
