@@ -16,12 +16,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from dml_jax import config as configs
 from dml_jax import files, manifest
 from dml_jax.analysis import run_report, spectra
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.backbones.weights import converted
-from dml_jax.config import Config
+from dml_jax.config import Config, config_digest
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, counted
 from dml_jax.export import embedding_files
@@ -314,7 +313,7 @@ def write_embeddings(
             rows,
             split.labels,
             split.ids,
-            config_hash=configs.digest(experiment.config),
+            config_hash=config_digest(experiment.config),
             step=checkpoint_step,
             finished=finished,
             data_hash=experiment.data_hash,

@@ -27,7 +27,7 @@ from configs import papers as stated_papers
 from configs import published
 from configs.papers import Paper, Place
 from dml_jax.__main__ import COMMANDS, main
-from dml_jax.config import choices, module
+from dml_jax.config import choices, plugin_module
 from dml_jax.config import files as config_files
 from dml_jax.config.sections import Data, Evaluation, Group, Train
 from dml_jax.config.show import meanings, type_name
@@ -301,7 +301,7 @@ def options() -> str:
     }
     for kind in ("backbone", "method"):
         for name in choices(kind):
-            sections[f"{kind}.name={name}"] = rows_of(module(kind, name).Config, f"{kind}.")
+            sections[f"{kind}.name={name}"] = rows_of(plugin_module(kind, name).Config, f"{kind}.")
     for name, loss in baseline.LOSSES.items():
         sections[f"method.loss={name}"] = rows_of(signature.options(loss), f"method.{name}.")
     header = ["key", "type", "default", "meaning"]

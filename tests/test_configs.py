@@ -17,11 +17,10 @@ import optax
 import pytest
 
 from configs import published
-from dml_jax import config as configs
 from dml_jax.backbones import mit
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.weights import converted, known_networks
-from dml_jax.config import Config, flatten
+from dml_jax.config import Config, flatten, plugin_module, resolve
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, WeightsError
 from dml_jax.methods.contract import Batch, Method, TrainingSet
@@ -61,7 +60,7 @@ def module(name: str) -> ModuleType:
 @cache
 def resolved(name: str, variant: str = "", protocol: str | None = None) -> Config:
     path = str(ROOT / "configs" / f"{name}.py") + (f":{variant}" if variant else "")
-    return configs.resolve(config_files.load_config(path, {}, protocol))
+    return resolve(config_files.load_config(path, {}, protocol))
 
 
 def variants(name: str) -> tuple[str, ...]:
@@ -136,7 +135,7 @@ def check_fit_their_weights(paper: str | None, weights: set[str]) -> None:
         options = asdict(resolved(name, variant).backbone)
         directory = Path(options["pretrained"]).name
         if directory != "none":
-            unseen = getattr(configs.module("backbone", options["name"]), "UNSEEN", ())
+            unseen = getattr(plugin_module("backbone", options["name"]), "UNSEEN", ())
             keys = (
                 (*unseen, "pixels") if unseen else ()
             )  # the papers change the pixels of convolutional networks
@@ -318,7 +317,7 @@ def shapes_only(config: Any, side: int) -> Backbone:
     """A backbone with the shapes of the real one, but for repeated blocks, that returns zeros;
     traced once."""
     shallow = {"depths": (1,) * len(config.depths)} if hasattr(config, "depths") else {}
-    real = configs.module("backbone", config.name).build(
+    real = plugin_module("backbone", config.name).build(
         replace(config, pretrained="none", **shallow)
     )
     params, stats = jax.eval_shape(lambda: real.init(jax.random.key(0), (side, side)))
@@ -363,7 +362,7 @@ def check_variants_build(
             continue
         traced.add(key)
         side, size = config.data.image_size, config.data.batch_size
-        build = configs.module("method", config.method.name).build
+        build = plugin_module("method", config.method.name).build
         made = build(
             config.method,
             shapes_only(config.backbone, side),

@@ -19,11 +19,11 @@ import safetensors.numpy
 from PIL import Image
 
 import dml_jax
-from dml_jax import config as configs
 from dml_jax.__main__ import COMMANDS, main
 from dml_jax.backbones.weights import known_networks
 from dml_jax.commands import cli
 from dml_jax.commands import export as export_command
+from dml_jax.config import plugin_module, resolve
 from dml_jax.evaluation.open_set import Photographs
 from dml_jax.export import programs
 from tests import hub, tiny_model
@@ -318,7 +318,7 @@ def test_python_snippets(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         if language == "python" and not any(part in content for part in SNIPPETS_NOT_EXECUTED):
             exec(compile(content, page.name, "exec"), given)
     if callable(make := given.get("get_config")):
-        configs.resolve(make().to_dict())
+        resolve(make().to_dict())
 
 
 @pytest.fixture(scope="module")
@@ -382,7 +382,7 @@ def timm_file(name: str, layout: str) -> bytes:
     """A published network with small random weights, as timm stores it."""
     config = known_networks.published()[name]
     tensors = state_dicts.random_state_dict(
-        configs.module("backbone", config.name).build(config), layout, side=224
+        plugin_module("backbone", config.name).build(config), layout, side=224
     )
     return safetensors.numpy.save(
         {key: np.asarray(0.02 * array, array.dtype) for key, array in tensors.items()}

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from configs.recipes import small_baseline
-from dml_jax import config as configs
 from dml_jax.config import files as config_files
-from dml_jax.config import flatten
+from dml_jax.config import flatten, resolve
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch
 from dml_jax.train import experiment as experiments
@@ -53,7 +52,7 @@ def check_one_step_on_photos(name: str, variant: str, folder: Path) -> None:
     """The step of a configuration can be traced for a folder of photographs."""
     photos = layouts.photos(folder / "photos", tuple(f"class {i}" for i in range(16)), each=4)
     experiment = experiments.build(
-        configs.resolve(
+        resolve(
             values(
                 name, variant, name="folder", path=str(photos), batch_size=32, images_per_class=4
             )

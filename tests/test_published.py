@@ -12,11 +12,11 @@ import pytest
 from flax import traverse_util
 
 import dml_jax
-from dml_jax import config as configs
 from dml_jax.backbones import resnet, vit
 from dml_jax.backbones.weights import converted
 from dml_jax.commands import cli, embed
 from dml_jax.config import files as config_files
+from dml_jax.config import resolve
 from dml_jax.console import Console
 from dml_jax.data import transforms
 from dml_jax.evaluation import metrics
@@ -91,7 +91,7 @@ def test_control_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     )
     values.backbone = asdict(RESNET) | {"pretrained": str(tmp_path / "w")}
     values.evaluation.update(cluster=False, batch_size=8, controls=False)
-    experiment = experiments.build(configs.resolve(values))
+    experiment = experiments.build(resolve(values))
     results, _ = model_metrics.final(
         experiment, warm_start.initial_state(experiment), "last", Console(active=False)
     )

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax import config as configs
+from dml_jax.config import resolve
 from dml_jax.data import transforms
 from dml_jax.inference.model import Model
 from dml_jax.methods.contract import Method
@@ -34,9 +34,7 @@ class Tiny(Model):
     def __init__(self, seed: int = 0, batch: int = 4):
         self.compiled: list[tuple[int, ...]] = []
         data = {"name": "folder", "crop": "centre", "resize": 20, "image_size": SIDE}
-        config = configs.resolve(
-            values(steps=1) | {"data": data, "evaluation": {"batch_size": batch}}
-        )
+        config = resolve(values(steps=1) | {"data": data, "evaluation": {"batch_size": batch}})
         self.matrix = (
             np.random.default_rng(seed).normal(size=(SIDE * SIDE * 3, DIM)).astype(np.float32)
         )

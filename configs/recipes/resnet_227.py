@@ -17,7 +17,7 @@ from typing import Any
 from configs import base
 from dml_jax.backbones import resnet
 from dml_jax.backbones.contract import Pixels
-from dml_jax.config import Data, Group, Train, module
+from dml_jax.config import Data, Group, Train, plugin_module
 
 BACKBONE = resnet.Config(
     pretrained="weights/resnet50", stage_bn_updates=2, pixels=Pixels(std=(0.299, 0.224, 0.225))
@@ -65,7 +65,7 @@ def on(
         method=method,
         train=Train(
             groups=dict.fromkeys(
-                module("method", method.name).GROUPS, Group(rate, weight_decay=decay)
+                plugin_module("method", method.name).GROUPS, Group(rate, weight_decay=decay)
             ),
             optimizer="radam",
             epochs=70,

@@ -67,7 +67,7 @@ def parser() -> cli.Parser:
 def execute(arguments: list[str]) -> None:
     """Reads the command line and prepares or verifies a data set."""
     options = parser().read_plain(arguments)
-    from dml_jax import config as configs
+    from dml_jax.config import import_code, plugin_module
     from dml_jax.console import Console
     from dml_jax.data import prepared_data
     from dml_jax.data.prepare import prepare_dataset
@@ -89,8 +89,8 @@ def execute(arguments: list[str]) -> None:
         cli.require(getattr(options, key), f"--{key}: missing; e.g. {example}")
     split_options = Options(options.test_share, options.splits, options.session)
     split_options.named()  # before reading anything
-    configs.import_code({"data": {"name": options.name}})
-    recipe: Recipe | None = getattr(configs.module("data", options.name, "--name"), "RECIPE", None)
+    import_code({"data": {"name": options.name}})
+    recipe: Recipe | None = getattr(plugin_module("data", options.name, "--name"), "RECIPE", None)
     if recipe is None:
         raise ConfigError(
             f"--name={options.name}: needs no preparation; use it directly with "

@@ -1,8 +1,16 @@
 """The configuration of a run: typed sections, their rules, configuration files and overrides."""
 
 from dml_jax.config.fields import flatten
-from dml_jax.config.modules import choices, import_code, module
-from dml_jax.config.resolve import LENGTH, Config, decisive, digest, published, resolve, settled
+from dml_jax.config.modules import choices, import_code, plugin_module
+from dml_jax.config.resolve import (
+    LENGTH,
+    Config,
+    config_digest,
+    decisive,
+    published,
+    resolve,
+    settled,
+)
 from dml_jax.config.sections import Data, Evaluation, Group, Refine, Train
 
 __all__ = [
@@ -14,11 +22,11 @@ __all__ = [
     "Refine",
     "Train",
     "choices",
+    "config_digest",
     "decisive",
-    "digest",
     "flatten",
     "import_code",
-    "module",
+    "plugin_module",
     "published",
     "resolve",
     "settled",

@@ -181,7 +181,7 @@ def _choose_network(values: ConfigDict, overrides: Mapping[str, Any]) -> None:
     name = overrides.get("backbone.name")
     if name is not None and name != flatten(values).get("backbone.name"):
         modules.import_code({"backbone": {"name": name}})
-        values.backbone = asdict(modules.module("backbone", name).Config())
+        values.backbone = asdict(modules.plugin_module("backbone", name).Config())
 
 
 def _replace_length(values: ConfigDict, overrides: Mapping[str, Any]) -> None:
@@ -236,7 +236,7 @@ def _choose_options(values: ConfigDict, overrides: Mapping[str, Any]) -> None:
     name, present = flatten(values).get("method.name"), values.get("method")
     if not chosen or "." in str(name) or not isinstance(present, ConfigDict):
         return
-    method, before = modules.module("method", name), None
+    method, before = modules.plugin_module("method", name), None
     if not hasattr(method, "config_type"):
         return
     modules.import_code({"method": {"name": name, **chosen}})

@@ -32,7 +32,7 @@ def choices(kind: str) -> list[str]:
     return sorted(name for name in names if _import(kind, name) is not None)
 
 
-def module(kind: str, name: Any, key: str = "") -> ModuleType:
+def plugin_module(kind: str, name: Any, key: str = "") -> ModuleType:
     """A data set, backbone or method, by its name in this package or its import path."""
     where = f"{key or f'{kind}.name'}={name!r}"
     if isinstance(name, str) and "." in name:
@@ -51,7 +51,7 @@ def module(kind: str, name: Any, key: str = "") -> ModuleType:
 def _published(name: str) -> str:
     """How to choose a published network by its authors' name; empty if there is none."""
     for network in choices("backbone"):
-        found = module("backbone", network)
+        found = plugin_module("backbone", network)
         if (published := getattr(found, "PUBLISHED", {}).get(name)) is not None:
             usual, options = flatten(asdict(found.Config())), [f"name={network}"]
             for key, value in flatten(asdict(published)).items():
@@ -76,7 +76,7 @@ def parts(kind: str, part: str) -> dict[str, ModuleType]:
 
 def backbone_is_frozen(config: Any) -> bool:
     """Whether no part of the backbone is trained; a method may call its group BACKBONE_GROUP."""
-    group = getattr(module("method", config.method.name), "BACKBONE_GROUP", "backbone")
+    group = getattr(plugin_module("method", config.method.name), "BACKBONE_GROUP", "backbone")
     names = ("backbone", group)
     parts = [group for name, group in config.train.groups.items() if name.split("/")[0] in names]
     return bool(parts) and all(group.freeze for group in parts)
@@ -154,5 +154,5 @@ def _named(values: Values) -> Iterator[tuple[str, str, str, bool]]:
 def _options(kind: str, name: Any) -> Any:
     """The `Config` of a backbone or method; None if its module is not known."""
     with suppress(ConfigError):
-        return module(kind, name).Config
+        return plugin_module(kind, name).Config
     return None

@@ -16,7 +16,7 @@ from annotated_types import Ge, Lt
 
 from dml_jax.config import fields as rules
 from dml_jax.config.fields import LIMIT, Effect, Mark, Values, flatten, require, section
-from dml_jax.config.modules import module
+from dml_jax.config.modules import plugin_module
 from dml_jax.config.sections import WITHOUT_CLASSES, Data, Evaluation, Train
 from dml_jax.errors import ConfigError, UserError
 from dml_jax.files import BUCKETS, expand_path
@@ -104,13 +104,13 @@ def _validated(values: Values) -> Config:
             expand_path(key, value)
     made = rules.validate(kind, values)
     if "." not in made.data.name:  # a model can be used without the code of its data set
-        module("data", made.data.name)
+        plugin_module("data", made.data.name)
     return Config(**{option.name: getattr(made, option.name) for option in fields(Config)})
 
 
 def _options(kind: str, values: Values) -> Any:
     """The type of the options of a backbone or method, which may depend on their values."""
-    found = module(kind, flatten(values).get(f"{kind}.name"))
+    found = plugin_module(kind, flatten(values).get(f"{kind}.name"))
     return found.config_type(values[kind]) if hasattr(found, "config_type") else found.Config
 
 
@@ -154,7 +154,7 @@ def decisive(values: Mapping[str, Any], *, selecting: bool = True) -> dict[str, 
     return {key: flat[key] for key in keys}
 
 
-def digest(config: Config) -> str:
+def config_digest(config: Config) -> str:
     """SHA-256 of everything in the configuration that determines the trained model."""
     text = json.dumps(decisive(asdict(config)), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

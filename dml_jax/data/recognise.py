@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from dml_jax import config as configs
+from dml_jax.config import plugin_module
 from dml_jax.data.files import Entry, Files
 from dml_jax.data.prepare.sources import Options, Recipe, list_files, survey
 from dml_jax.data.prepare.understand import Page, understand
@@ -25,7 +25,7 @@ def _recipes() -> Mapping[str, Recipe]:
     read most of them."""
     found = {}
     for module in pkgutil.iter_modules([str(Path(__file__).parent / "formats")]):
-        if recipe := getattr(configs.module("data", module.name), "RECIPE", None):
+        if recipe := getattr(plugin_module("data", module.name), "RECIPE", None):
             found[module.name] = recipe
     order = sorted(found, key=lambda name: (not found[name].home, name == "folder", name))
     return {name: found[name] for name in order}

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dml_jax import config as configs
+from dml_jax.config import config_digest
 from dml_jax.config.sections import OF_ANY_SIZE
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
@@ -60,7 +60,7 @@ class Model(EmbeddingModel):
     @cached_property
     def config_hash(self) -> str:  # type: ignore[override]
         """SHA-256 of the configuration."""
-        return configs.digest(self.config)
+        return config_digest(self.config)
 
     @cached_property
     def fingerprint(self) -> str:  # type: ignore[override]

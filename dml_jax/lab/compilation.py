@@ -22,8 +22,7 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 from rich.table import Table
 
-from dml_jax import config as configs
-from dml_jax.config import Config
+from dml_jax.config import Config, plugin_module
 from dml_jax.data import formats
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
@@ -149,7 +148,7 @@ def describe(config: Config, topology: Topology, classes: int = 0) -> Experiment
     config = replace(config, backbone=replace(config.backbone, pretrained="none"), init_from="")
     if getattr(config.method, "teacher", ""):
         raise ConfigError("method.teacher: a step that needs a trained model cannot be compiled")
-    recipe = getattr(configs.module("data", config.data.name), "RECIPE", None)
+    recipe = getattr(plugin_module("data", config.data.name), "RECIPE", None)
     if recipe is None or recipe.counts is None:
         splits = formats.load(config.data)
     else:

@@ -21,11 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.backbones.contract import Backbone, Pixels
 from dml_jax.backbones.functional import pooled_cells
-from dml_jax.config import Config
+from dml_jax.config import Config, plugin_module
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
 from dml_jax.data import samplers
@@ -87,7 +86,7 @@ def head_inputs(config: Config, directory: Path, console: Console) -> HeadInputs
     data = replace(config.data, validation_share=0.0)
     train = replace(config.train, select="last")
     experiment = experiments.build(replace(config, data=data, train=train, seed=0))
-    network = configs.module("backbone", config.backbone.name).build(config.backbone)
+    network = plugin_module("backbone", config.backbone.name).build(config.backbone)
     variables = network.init(jax.random.key(0), experiment.shape)
     key = frozen_features.digest(experiment, variables)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dml_jax import config as configs
 from dml_jax import manifest
+from dml_jax.config import decisive, published
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.files import read_json
 from dml_jax.lab.plan import Trial
@@ -103,9 +103,7 @@ def name_rows(runs: Sequence[Run]) -> list[Run]:
     named = []
     for run in runs:
         same = {
-            key: value
-            for key, value in configs.decisive(run.config).items()
-            if key not in ("seed", "name")
+            key: value for key, value in decisive(run.config).items() if key not in ("seed", "name")
         }
         # From the results: a run may be continued, but until it ends, its results are of the former
         # length.
@@ -187,9 +185,11 @@ def p_text(p: float) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def published(run: Run, stated: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+def published_values(
+    run: Run, stated: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
     """Published metrics by source: the study's, and of other sources the configuration's."""
-    known = configs.published(run.config) if run.config.get("paper") else {}
+    known = published(run.config) if run.config.get("paper") else {}
     # Tables say of all published numbers together how the model was selected.
     known = {
         re.sub(r" \(selected on test\)|; selected on test", "", label): known[label]

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dml_jax import config as configs
 from dml_jax import files
-from dml_jax.config import Config
+from dml_jax.config import Config, decisive
 from dml_jax.config import files as config_files
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.lab.definition import Row, Study
@@ -92,9 +91,7 @@ def evaluated_as(trial: Trial) -> str:
     """A text that is equal for trials that train and evaluate the same."""
     values = asdict(trial.config)  # type: ignore[arg-type]
     tested = {"path": values["data"]["path"], **{k: values[k] for k in ("method", "evaluation")}}
-    return json.dumps(
-        configs.decisive(values) | trial.length | {"name": ""} | tested, sort_keys=True
-    )
+    return json.dumps(decisive(values) | trial.length | {"name": ""} | tested, sort_keys=True)
 
 
 def referred(row: Row) -> dict[str, str]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 
-from dml_jax import config as configs
 from dml_jax import drawing, files
 from dml_jax.analysis import text_tables
 from dml_jax.analysis.text_tables import Table
+from dml_jax.config import flatten
 from dml_jax.errors import CheckpointError, ConfigError, printable
 from dml_jax.evaluation import metric_table
 from dml_jax.evaluation.metric_table import MetricEntry
@@ -97,7 +97,8 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
             rows.setdefault(run.row, []).append(run)
     entries = metric_table.columns({key: 0 for runs in rows.values() for key in runs[0].results})
     known = [
-        outcomes.published(runs[0], summary.reported.get(name, {})) for name, runs in rows.items()
+        outcomes.published_values(runs[0], summary.reported.get(name, {}))
+        for name, runs in rows.items()
     ]
     sources = list(dict.fromkeys(source for found in known for source in found))
     counts = [sum(not run.problem for run in runs) for runs in rows.values()]
@@ -173,7 +174,7 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
     Metrics are fractions; those after refinement have the kind of batches as a prefix.
     """
-    flat = [configs.flatten(run.config) for run in runs]
+    flat = [flatten(run.config) for run in runs]
     keys = dict.fromkeys(
         key for values in flat for key in values if key.partition(".")[0] not in NOT_VARIED
     )

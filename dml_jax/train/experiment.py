@@ -14,9 +14,8 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from dml_jax import config as configs
 from dml_jax.backbones.convolution import batches_over
-from dml_jax.config import Config
+from dml_jax.config import Config, flatten
 from dml_jax.data import augment, formats, pipeline, samplers, transforms
 from dml_jax.data import split as splitting
 from dml_jax.data.samplers import Sampler
@@ -203,7 +202,7 @@ def build(
         start=config.init_from,
     )
     if jax.process_count() > 1:
-        facts = configs.flatten(asdict(config))
+        facts = flatten(asdict(config))
         facts |= {f"version of {name}": number for name, number in workdir.versions().items()}
         facts |= {"data (SHA-256)": experiment.data_hash, "code (SHA-256)": workdir.source_digest()}
         same = {name: fact for name, fact in facts.items() if name not in PER_PROCESS}

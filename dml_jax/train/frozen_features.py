@@ -21,9 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax import buckets, files
-from dml_jax import config as configs
 from dml_jax.backbones.functional import pooled_cells
-from dml_jax.config import Config, Data
+from dml_jax.config import Config, Data, plugin_module, settled
 from dml_jax.console import Console
 from dml_jax.data import transforms
 from dml_jax.data.split import Split
@@ -100,7 +99,7 @@ def views(
 
 
 def _features(config: Config) -> Embed:
-    backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
+    backbone = plugin_module("backbone", config.backbone.name).build(config.backbone)
 
     def compute(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         variables, inputs = model_state["backbone"], backbone.preprocess(images)
@@ -157,7 +156,7 @@ def head_config(config: Config) -> Config:
     """The configuration of the training on frozen features that precedes a run."""
     assert config.head is not None
     made = replace(config, name=f"{config.name}-{HEAD}", train=config.head, head=None)
-    return configs.settled(made)  # without the augmentation that features do not have
+    return settled(made)  # without the augmentation that features do not have
 
 
 def with_head(experiment: Experiment, directory: Path, console: Console, stop: Stop) -> Experiment:

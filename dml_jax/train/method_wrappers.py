@@ -17,11 +17,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from dml_jax import config as configs
 from dml_jax import numerics
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.functional import on_features
-from dml_jax.config import Config
+from dml_jax.config import Config, plugin_module
 from dml_jax.config.modules import backbone_is_frozen
 from dml_jax.data import augment
 from dml_jax.errors import ConfigError
@@ -37,7 +36,7 @@ def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) ->
 
     Tables of classes are spread over the devices of `mesh`, by default over all.
     """
-    backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
+    backbone = plugin_module("backbone", config.backbone.name).build(config.backbone)
     if not isinstance(backbone, Backbone):
         raise ConfigError(
             f"backbone.name={config.backbone.name!r}: its build() returns a "
@@ -45,7 +44,7 @@ def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) ->
         )
     if config.train.feature_views:
         backbone = on_features(backbone)
-    methods, groups = configs.module("method", config.method.name), config.train.groups
+    methods, groups = plugin_module("method", config.method.name), config.train.groups
     untrained = {name for name, group in groups.items() if group.freeze or group.rank}
 
     def build_for(classes: int) -> Method:

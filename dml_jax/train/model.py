@@ -9,11 +9,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import jax
 
-from dml_jax import config as configs
 from dml_jax import files, numerics
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.weights import converted
-from dml_jax.config import Config, Data, Evaluation, Train
+from dml_jax.config import Config, Data, Evaluation, Train, plugin_module
 from dml_jax.config.fields import Effect, effect, validate, with_precision
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_classes, zeros
@@ -134,7 +133,7 @@ def _load_published(directory: Path, checkpoint: str, dtype: str | None) -> Trai
     architecture = recorded["architecture"] | {"pretrained": str(directory)}
     architecture |= {"dtype": dtype} if dtype else {}
     with files.reading(directory / converted.METADATA):
-        options = configs.module("backbone", architecture.get("name")).Config
+        options = plugin_module("backbone", architecture.get("name")).Config
         backbone = validate(options, architecture)
     side: int = min(recorded.get("image_shape", (LARGEST,)))  # side of the images in pretraining
     if getattr(backbone, "fixed_size", False):
@@ -161,7 +160,7 @@ def published_method(config: Any) -> Method:
     """
     if hasattr(config, "output"):
         config = replace(config, output="class")
-    backbone: Backbone = configs.module("backbone", config.name).build(config)
+    backbone: Backbone = plugin_module("backbone", config.name).build(config)
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         params, stats = backbone.init(key, (batch.images.shape[2], batch.images.shape[3]))

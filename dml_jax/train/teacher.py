@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jax
 
-from dml_jax import config as configs
+from dml_jax.config import config_digest
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, UserError
 from dml_jax.methods.contract import teaching
@@ -38,7 +38,7 @@ def with_teacher(experiment: Experiment, console: Console) -> Experiment:
     config = teacher.config
     variables = device_mesh.place(experiment.mesh, (teacher.params, teacher.model_state))
     origin = {
-        "hash": configs.digest(config),
+        "hash": config_digest(config),
         "step": teacher.step,
         "sha256": fingerprint(variables),
         "finished": not teacher.unfinished,

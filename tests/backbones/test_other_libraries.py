@@ -16,10 +16,10 @@ import pytest
 from flax import nnx
 
 import dml_jax
-from dml_jax import config as configs
 from dml_jax import main
 from dml_jax.analysis import run_report
 from dml_jax.commands import cli
+from dml_jax.config import import_code, plugin_module, resolve
 from dml_jax.data.formats import digits
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import TrainingSet
@@ -140,7 +140,7 @@ def test_a_network_of_nnx() -> None:
     """Features, gradients and statistics are those of the library, and the pixels those of its
     weights."""
     example: ModuleType = importlib.import_module("othernet.net")
-    backbone = configs.module("backbone", "othernet.net").build(example.Config())
+    backbone = plugin_module("backbone", "othernet.net").build(example.Config())
     params, stats = backbone.init(jax.random.key(3), (8, 8))
     images = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), np.uint8)
     inputs = backbone.preprocess(jnp.asarray(images))
@@ -173,15 +173,15 @@ def test_a_network_of_nnx() -> None:
 
 @pytest.mark.usefixtures("package")
 def test_an_import_path_that_is_no_network() -> None:
-    configs.import_code({"backbone": {"name": "othernet.nothing"}})
+    import_code({"backbone": {"name": "othernet.nothing"}})
     with pytest.raises(
         ConfigError, match=r"backbone\.name='othernet\.nothing': does not define build\(\)"
     ):
-        configs.module("backbone", "othernet.nothing")
+        plugin_module("backbone", "othernet.nothing")
     given = values(steps=1) | {"backbone": {"name": "othernet.module"}}
-    configs.import_code(given)
+    import_code(given)
     with pytest.raises(
         ConfigError,
         match=r"backbone\.name='othernet\.module': its build\(\) returns a Network, not a Back",
     ):
-        build_method(configs.resolve(given), TrainingSet(4, 16))
+        build_method(resolve(given), TrainingSet(4, 16))

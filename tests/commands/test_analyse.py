@@ -11,12 +11,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dml_jax import config as configs
 from dml_jax import files
 from dml_jax import run as runs
 from dml_jax.analysis.run_report import SUBJECTS
 from dml_jax.commands import analyse
-from dml_jax.config import Group, Train
+from dml_jax.config import Config, Group, Train, resolve
 from dml_jax.config.modules import parts
 from dml_jax.console import Console
 from dml_jax.methods import baseline
@@ -35,15 +34,13 @@ OF_METHODS = {
 }
 
 
-def tiny() -> configs.Config:
+def tiny() -> Config:
     """A linear embedding of digits, trained for four steps, keeping two models."""
     train = Train(
         groups={group: Group(1e-3) for group in baseline.GROUPS}, steps=4, keep_every=2, log_every=2
     )
     method = asdict(baseline.make_config("proxy_anchor", embedding_dim=8))
-    return configs.resolve(
-        values(steps=4) | {"name": "tiny", "method": method, "train": asdict(train)}
-    )
+    return resolve(values(steps=4) | {"name": "tiny", "method": method, "train": asdict(train)})
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +53,7 @@ def _restored_once() -> Iterator[None]:
     """Each run is read and compiled once."""
     restore, known = runs.restore, dict[str, Any]()
 
-    def restored(config: configs.Config, directory: Path, checkpoint: str, console: Console) -> Any:
+    def restored(config: Config, directory: Path, checkpoint: str, console: Console) -> Any:
         key = f"{config} {directory} {checkpoint}"
         if key not in known:
             known[key] = restore(config, directory, checkpoint, console)
@@ -88,7 +85,7 @@ def other(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("runs") / "other"
     directory.mkdir()
     facts = workdir.read_config(run)
-    _, state = runs.restore(configs.resolve(facts["config"]), run, "latest", Console(quiet=True))
+    _, state = runs.restore(resolve(facts["config"]), run, "latest", Console(quiet=True))
     params = {**state.params, "embedding": jax.tree.map(jnp.cos, state.params["embedding"])}
     files.write_json(directory / "config.json", facts)
     store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=facts)

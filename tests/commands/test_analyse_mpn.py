@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax import config as configs
 from dml_jax import run as runs
 from dml_jax.commands import analyse
-from dml_jax.config import Group, Train
+from dml_jax.config import Config, Group, Train, resolve
 from dml_jax.console import Console
 from dml_jax.methods import mpn
 from dml_jax.train.distributed.stop_signals import Stop
@@ -19,15 +18,13 @@ from tests.commands.analysed import figures, table, write
 from tests.train.experiments import values
 
 
-def tiny() -> configs.Config:
+def tiny() -> Config:
     """MPN on digits for four steps, keeping two models."""
     train = Train(
         groups={group: Group(1e-3) for group in mpn.GROUPS}, steps=4, keep_every=2, log_every=2
     )
     method = asdict(mpn.Config(embedding_dim=8, heads=2))
-    return configs.resolve(
-        values(steps=4) | {"name": "tiny", "method": method, "train": asdict(train)}
-    )
+    return resolve(values(steps=4) | {"name": "tiny", "method": method, "train": asdict(train)})
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +47,7 @@ def test_a_training_batch_without_and_with_message_passing(run: Path, tmp_path: 
     options = ["--batch=2", "--split=batch", "--what=components", f"--output={tmp_path}", "--quiet"]
     analyse.execute([f"--model={run}", "--compare=refined", *options])
     rows = table(tmp_path, "components", "figures")
-    config = configs.resolve(workdir.read_config(run)["config"])
+    config = resolve(workdir.read_config(run)["config"])
     experiment, state = runs.restore(config, run, "latest", Console(quiet=True))
     batch = runs.evaluated(experiment, experiment.model(state), run, Console(quiet=True), batch=2)
     split = experiment.splits["train"]

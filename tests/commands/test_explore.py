@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.commands import explore
+from dml_jax.config import resolve
 from dml_jax.serving import http_service
 from dml_jax.serving.explorer import PAGE, SHOWN, Explorer, Part
 from tests.analysis.runs import Run
@@ -207,7 +207,7 @@ def test_invalid_input(tmp_path: Path, fails: Fails) -> None:
         workdir,
     )  # imports absl, whose handler takes the captured stderr with it
 
-    config = configs.resolve(values(steps=1) | {"data": {"name": "folder", "path": "photos/"}})
+    config = resolve(values(steps=1) | {"data": {"name": "folder", "path": "photos/"}})
     facts = workdir.provenance(config, "x", ["a", "b"], 4, (8, 8))
     files.write_json(tmp_path / "config.json", facts)
     wanted = (

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from dml_jax import config as configs
+from dml_jax.config import choices, config_digest, decisive, flatten, plugin_module, resolve
 from dml_jax.config import files as config_files
 from dml_jax.config.fields import Effect, Mark, NonNegativeInt, PositiveInt, section
 from dml_jax.config.resolve import same_experiment
@@ -56,7 +56,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def check_same(stored: dict[str, Any], here: dict[str, Any], *, selecting: bool = True) -> None:
     """Compares a run with another configuration, before it is resumed."""
-    facts = [{"config": asdict(configs.resolve(given))} for given in (stored, here)]
+    facts = [{"config": asdict(resolve(given))} for given in (stored, here)]
     workdir.check_same_facts(Path("run"), *facts, selecting=selecting)
 
 
@@ -69,7 +69,7 @@ def test_a_trained_option_is_decisive_whatever_it_is_called(own: dict[str, Any],
         CheckpointError, match=rf"another configuration: method\.{re.escape(key)} \(.* there, "
     ):
         check_same(own, other)
-    assert configs.digest(configs.resolve(other)) != configs.digest(configs.resolve(own))
+    assert config_digest(resolve(other)) != config_digest(resolve(own))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_an_option_of_the_embedding_matters_while_models_are_selected(own: dict[
         check_same(own, other)
     check_same(own, other, selecting=False)
     own["evaluation"] = {"readings": {"warm": {"temperature": 3}}}
-    assert model.read_as(configs.resolve(own), "warm").method == Own(temperature=3)
+    assert model.read_as(resolve(own), "warm").method == Own(temperature=3)
 
 
 def test_published_numbers(own: dict[str, Any]) -> None:
@@ -108,8 +108,8 @@ def check_free(file: str, select: str, free: set[str]) -> None:
     name, colon, variant = file.partition(":")
     given = asdict(config_files.resolved(f"{ROOT / 'configs' / name}.py{colon}{variant}", {}))
     given["train"]["select"] = select
-    counted = configs.decisive(given).keys()
-    missing = {key for key in configs.flatten(given) if key not in counted}
+    counted = decisive(given).keys()
+    missing = {key for key in flatten(given) if key not in counted}
     assert {key for key in missing if key.startswith("method.")} == {
         f"method.{option}" for option in free
     }
@@ -129,7 +129,7 @@ def test_the_options_of_a_baseline() -> None:
 def test_the_training_of_a_head_is_decisive_but_for_its_logs() -> None:
     given = values(steps=4)
     given["head"] = given["train"] | {"feature_views": 1, "steps": 3}
-    counted = configs.decisive(asdict(configs.resolve(given))).keys()
+    counted = decisive(asdict(resolve(given))).keys()
     assert {
         "head.steps",
         "head.epochs",
@@ -145,8 +145,8 @@ def test_the_training_of_a_head_is_decisive_but_for_its_logs() -> None:
 def test_the_configuration_names_no_option_of_a_method() -> None:
     options = {
         option
-        for name in configs.choices("method")
-        for option in vars(configs.module("method", name).Config)
+        for name in choices("method")
+        for option in vars(plugin_module("method", name).Config)
     }
     for file in (ROOT / "dml_jax" / "config").glob("*.py"):
         named = set(re.findall(r"\bmethod\.(\w+)", re.sub(r"#.*", "", file.read_text()))) - {"name"}

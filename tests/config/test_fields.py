@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from dml_jax import config as configs
-from dml_jax.config import fields, show
+from dml_jax.config import Data, Evaluation, Group, Train, choices, fields, plugin_module, show
 from dml_jax.config.fields import (
     AtLeastTwo,
     Fraction,
@@ -114,14 +113,14 @@ def test_meanings_are_the_comments() -> None:
 
 def test_every_option_has_a_meaning() -> None:
     sections: list[Any] = [
-        configs.Data,
-        configs.Train,
-        configs.Evaluation,
-        configs.Group,
+        Data,
+        Train,
+        Evaluation,
+        Group,
         *(signature.options(loss) for loss in LOSSES.values()),
     ]
     for kind in ("backbone", "method"):
-        sections += [configs.module(kind, name).Config for name in configs.choices(kind)]
+        sections += [plugin_module(kind, name).Config for name in choices(kind)]
     for kind in sections:
         known = show.meanings(kind)
         for field in fields_of(kind):

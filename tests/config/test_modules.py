@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax import config as configs
 from dml_jax import main
 from dml_jax.analysis import run_report
 from dml_jax.backbones import resnet
 from dml_jax.commands import cli, embed
 from dml_jax.config import files as config_files
+from dml_jax.config import import_code, plugin_module, resolve
 from dml_jax.config.fields import validate
 from dml_jax.data import formats
 from dml_jax.errors import ConfigError
@@ -147,7 +147,7 @@ def test_a_published_network_is_no_backbone_but_named(
         f"backbone.{key}": value for key, value in options.items()
     }
     chosen = config_files.load_config("configs/digits_baseline.py", overrides)["backbone"]
-    module = configs.module("backbone", network)
+    module = plugin_module("backbone", network)
     assert validate(module.Config, chosen) == module.PUBLISHED[name]
 
 
@@ -168,7 +168,7 @@ def test_a_variant_that_does_not_exist(tmp_path: Path) -> None:
 
 def test_the_code_of_the_data_is_not_needed_to_use_a_model(paper: Path) -> None:
     sys.path.insert(0, str(paper))
-    config = configs.resolve(values(steps=1) | {"data": {"name": "mypaper.photos"}})
+    config = resolve(values(steps=1) | {"data": {"name": "mypaper.photos"}})
     assert imported() == set()
     with pytest.raises(ConfigError, match=r"data\.name='mypaper\.photos': .* --trust_code"):
         formats.load(config.data)
@@ -180,11 +180,11 @@ def test_code_that_cannot_be_imported_or_does_not_fit(paper: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"^data\.name='nowhere\.photos': .*No module .*PYTHONPATH"
     ):
-        configs.import_code({"data": {"name": "nowhere.photos"}})
+        import_code({"data": {"name": "nowhere.photos"}})
     with pytest.raises(ConfigError, match=r"^backbone\.name='mypaper\.broken': .* \(ZeroDivision"):
-        configs.import_code({"backbone": {"name": "mypaper.broken"}})
-    configs.import_code({"method": {"name": "mypaper.loss"}})
+        import_code({"backbone": {"name": "mypaper.broken"}})
+    import_code({"method": {"name": "mypaper.loss"}})
     with pytest.raises(
         ConfigError, match=r"method\.name='mypaper\.loss': does not define build\(\)"
     ):
-        configs.module("method", "mypaper.loss")
+        plugin_module("method", "mypaper.loss")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dml_jax import config as configs
 from dml_jax import main
 from dml_jax.config import files as config_files
+from dml_jax.config import flatten
 from dml_jax.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -98,11 +98,11 @@ def test_in_a_file(statement: str, warning: str, tmp_path: Path) -> None:
     made = config_files.resolved(str(tmp_path / "mine.py"), {}, shown.append)
     assert [text.startswith(warning) for text in shown] == [True]
     key = warning.partition("=")[0]
-    found = configs.flatten(asdict(made))[key]
+    found = flatten(asdict(made))[key]
     assert found == (
         True
         if "freeze_bn" in key
-        else configs.flatten(asdict(config_files.resolved(path("digits_baseline"), {})))[key]
+        else flatten(asdict(config_files.resolved(path("digits_baseline"), {})))[key]
     )
 
 

@@ -13,8 +13,8 @@ import optax
 import pytest
 from jax.sharding import AxisType, Mesh
 
-from dml_jax import config as configs
 from dml_jax.backbones.convolution import batches_over
+from dml_jax.config import choices, plugin_module
 from dml_jax.evaluation import metrics
 from dml_jax.methods.contract import Aux, Batch, Method
 from dml_jax.train import step
@@ -96,9 +96,9 @@ def leaves(tree: Any) -> list[np.ndarray]:
 
 
 def test_every_module_of_methods_is_covered() -> None:
-    assert {name.split(",")[0] for name in SMALL} == set(configs.choices("method"))
-    for name in configs.choices("method"):
-        module = configs.module("method", name)
+    assert {name.split(",")[0] for name in SMALL} == set(choices("method"))
+    for name in choices("method"):
+        module = plugin_module("method", name)
         assert module.Config.__dataclass_params__.frozen
         assert module.Config.__dataclass_fields__["name"].default == name
 

@@ -13,8 +13,7 @@ import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from dml_jax import config as configs
-from dml_jax.config import Data
+from dml_jax.config import Data, plugin_module
 from dml_jax.console import Console
 from dml_jax.data import decode, formats, prepared_data, split_metadata, transforms
 from dml_jax.data.files import File, file_at
@@ -35,7 +34,7 @@ def prepare(
     console: Console | None = None,
     **overrides: object,
 ) -> None:
-    recipe = configs.module("data", name).RECIPE
+    recipe = plugin_module("data", name).RECIPE
     options = {"subset": True} | overrides
     request = prepare_dataset.Request(name=name, sources=tuple(sources), output=output, **options)  # type: ignore[arg-type]
     prepare_dataset.prepare(request, recipe, console or Console(active=False))
@@ -130,7 +129,7 @@ def test_invalid_image_lists(tmp_path: Path) -> None:
 
 
 OFFICIAL = {
-    name: configs.module("data", name).RECIPE
+    name: plugin_module("data", name).RECIPE
     for name in ("cub", "cars", "sop", "inshop", "omniglot")
 }
 

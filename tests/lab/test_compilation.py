@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from benchmarks import accelerators
-from dml_jax import config as configs
 from dml_jax import main
 from dml_jax.backbones import bn_inception, efficientnet_lite, resnet, vit
 from dml_jax.commands import cli
 from dml_jax.config import files as config_files
+from dml_jax.config import plugin_module
 from dml_jax.errors import ConfigError
 from dml_jax.lab import compilation
 from dml_jax.lab.compilation import CHIPS, Topology, find_topology
@@ -111,7 +111,7 @@ def test_forms_for_cpus_leave_no_trace(name: str) -> None:
     """Each convolution has two gradients, the first one has one; no gradient is summed in
     bfloat16."""
     config, count = NETWORKS[name]
-    backbone = configs.module("backbone", name).build(replace(config, dtype="bfloat16"))
+    backbone = plugin_module("backbone", name).build(replace(config, dtype="bfloat16"))
     params, stats = jax.eval_shape(lambda key: backbone.init(key, (70, 70)), jax.random.key(0))
 
     def loss(params: Any, stats: Any, images: jax.Array) -> jax.Array:

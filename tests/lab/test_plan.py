@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dml_jax import config as configs
 from dml_jax.config import files as config_files
+from dml_jax.config import published
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.lab import plan, search
 from dml_jax.lab.definition import Row, Study, grid
@@ -58,7 +58,7 @@ def stated(file: str, row: str, source: str = "paper") -> dict[str, float]:
     _, found = plan.load(file)
     chosen = next(r for r in found.rows if r.name == row)
     (trial,) = plan.trials(replace(found, rows=(chosen,)), settings())
-    known = configs.published(asdict(trial.config))
+    known = published(asdict(trial.config))
     return {**known.get(f"{source} (selected on test)", {}), **chosen.reported.get(source, {})}
 
 

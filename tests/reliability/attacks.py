@@ -24,9 +24,9 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from PIL import Image
 from pyarrow import parquet as pyarrow_parquet
 
-from dml_jax import config as configs
 from dml_jax import main
 from dml_jax.backbones.weights import tensor_files
+from dml_jax.config import flatten, resolve
 from dml_jax.config.files import load_config
 from dml_jax.data import decode, files, prepared_data, transforms
 from dml_jax.data.formats import csv as csv_tables
@@ -195,7 +195,7 @@ NO_KEYS = (
 
 @functools.cache
 def _values() -> dict[str, str]:
-    values = configs.flatten(load_config(CONFIG.removeprefix("--config="), {}))
+    values = flatten(load_config(CONFIG.removeprefix("--config="), {}))
     return {
         key: ",".join(map(str, value)) if isinstance(value, list) else str(value)
         for key, value in values.items()
@@ -257,7 +257,7 @@ def _read_work_directory(directory: Path) -> None:
     config = experiments.small(steps=20)
     readers: list[Callable[[], object]] = [
         lambda: workdir.check_same_run(directory, {"config": asdict(config)}),
-        lambda: configs.resolve(workdir.read_config(directory)["config"]),
+        lambda: resolve(workdir.read_config(directory)["config"]),
         lambda: workdir.is_finished(directory, 20),
         lambda: JsonLines(directory / "metrics.jsonl").truncate(2),
     ]

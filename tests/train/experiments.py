@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.backbones import resnet
-from dml_jax.config import Config, Group, Train
+from dml_jax.config import Config, Group, Train, resolve
 from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
@@ -39,7 +38,7 @@ def small(*, data: Any = (), **train: Any) -> Config:
     """The same, resolved."""
     given = values(**train)
     given["data"] |= dict(data)
-    return configs.resolve(given)
+    return resolve(given)
 
 
 def on_patches(config: Config) -> Experiment:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dml_jax import config as configs
-from dml_jax.config import Group
+from dml_jax.config import Group, resolve
 from dml_jax.errors import ConfigError
 from dml_jax.methods import crt
 from dml_jax.train import experiment as experiments
@@ -26,6 +25,6 @@ def test_pooled_features_are_refused(tmp_path: Path) -> None:
     given = values(steps=1, feature_views=1)
     given["method"] = asdict(crt.Config(embedding_dims=(4, 4), prototypes=(4, 4), hidden_dim=4))
     given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in crt.GROUPS}
-    experiment = experiments.build(configs.resolve(given))
+    experiment = experiments.build(resolve(given))
     with pytest.raises(ConfigError, match="feature_views=1: method crt needs whole feature maps"):
         with_features(experiment, tmp_path)

@@ -11,8 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from dml_jax import config as configs
-from dml_jax.config import Config, Group
+from dml_jax.config import Config, Group, resolve
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.files import write_json
 from dml_jax.methods import diva
@@ -44,7 +43,7 @@ def diva_config(select: str = "last", **evaluation: Any) -> Config:
         "readings": {"a": {"ensemble": [1, 0, 0, 0]}, "b": {"ensemble": [0, 1, 1, 1]}},
         **evaluation,
     }
-    return configs.resolve(given)
+    return resolve(given)
 
 
 def test_a_reading_is_the_method_with_its_options() -> None:
@@ -139,7 +138,7 @@ def clustered() -> Iterator[Experiment]:
     )
     given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in (*diva.GROUPS, "classifier")}
     with mock.patch.multiple(self_supervision, CLUSTERS=6, CLUSTER_EPOCHS=1):
-        yield experiments.build(configs.resolve(given))
+        yield experiments.build(resolve(given))
 
 
 @pytest.mark.slow

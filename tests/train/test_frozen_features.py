@@ -10,11 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from dml_jax import config as configs
 from dml_jax import run
 from dml_jax.backbones.functional import pooled_cells
 from dml_jax.backbones.layers import global_pool
-from dml_jax.config import Group
+from dml_jax.config import Group, resolve
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline, heads
@@ -37,7 +36,7 @@ def build(**train: Any) -> Experiment:
     given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in baseline.GROUPS}
     given["train"]["groups"]["backbone"] = asdict(Group(0.0, freeze=True))
     given["data"] |= {"validation_share": 0.9}  # 90 images are left
-    experiment = experiments.build(configs.resolve(given))
+    experiment = experiments.build(resolve(given))
     split = experiment.splits["train"]
     # Digits are drawn at random in training; here each image is always the same.
     splits = experiment.splits | {

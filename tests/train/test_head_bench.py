@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from dml_jax import config as configs
-from dml_jax.config import Config
+from dml_jax.config import Config, plugin_module, resolve
 from dml_jax.console import Console
 from dml_jax.lab import head_bench
 from dml_jax.train import experiment as experiments
@@ -23,7 +22,7 @@ def config() -> Config:
     """A small network on digits, none of whose parameters but the head's are trained."""
     given = values(steps=8, feature_views=2)
     given["train"]["groups"]["backbone"] |= {"freeze": True, "learning_rate": 0.0}
-    return configs.resolve(given)
+    return resolve(given)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,7 @@ def test_embeddings_are_those_of_the_whole_network(
     assert head.update._cache_size() == 1
     network = experiments.build(config())
     parts = (
-        configs.module("backbone", "resnet")
+        plugin_module("backbone", "resnet")
         .build(config().backbone)
         .init(jax.random.key(0), network.shape)
     )

@@ -11,9 +11,8 @@ import jax
 import numpy as np
 import pytest
 
-from dml_jax import config as configs
 from dml_jax import run
-from dml_jax.config import Config, Group, Train
+from dml_jax.config import Config, Group, Train, resolve
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
@@ -35,7 +34,7 @@ def config(**head: Any) -> Config:
     groups = {name: Group(1e-2) for name in baseline.GROUPS} | {"backbone": Group(0.0, freeze=True)}
     given["head"] = asdict(Train(groups=groups, **{"steps": 4, "feature_views": 1} | head))
     given["evaluation"] |= {"controls": True}
-    return configs.resolve(given)
+    return resolve(given)
 
 
 def train(directory: Path) -> None:

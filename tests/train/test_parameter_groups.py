@@ -12,9 +12,8 @@ import numpy as np
 import optax
 import pytest
 
-from dml_jax import config as configs
 from dml_jax import run
-from dml_jax.config import Config, Group, Train
+from dml_jax.config import Config, Group, Train, plugin_module, resolve
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
@@ -98,10 +97,10 @@ def encoded_twice(method: Method, state: TrainState, batch: Batch) -> tuple[Any,
 
 
 def config_of(method: Any, frozen: tuple[str, ...]) -> Config:
-    names = configs.module("method", method.name).GROUPS
+    names = plugin_module("method", method.name).GROUPS
     groups = {name: asdict(Group(0.05, 0.1, freeze=name in frozen)) for name in names}
     given = values(steps=4) | {"method": asdict(method)}
-    made = configs.resolve(given | {"train": given["train"] | {"groups": groups}})
+    made = resolve(given | {"train": given["train"] | {"groups": groups}})
     return replace(made, backbone=replace(made.backbone, freeze_bn=False))
 
 
@@ -327,7 +326,7 @@ LAYERS = {
 
 def test_only_the_factors_of_the_chosen_layers_change(tmp_path: Path) -> None:
     """Merged, the model embeds as before, and a checkpoint continues bit for bit."""
-    config = configs.resolve(vit_values(**FROZEN, **LAYERS))
+    config = resolve(vit_values(**FROZEN, **LAYERS))
     method = build_method(config, TrainingSet(8, 64))
     optimizer = optimizers.build(config.train, method, lambda count: 1.0)
     batch = toys.batch(1)
@@ -360,7 +359,7 @@ def test_only_the_factors_of_the_chosen_layers_change(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("groups", "random"), [(FROZEN, False), (FROZEN | LAYERS, True)])
 def test_stochastic_depth_where_parts_are_trained(groups: dict[str, Group], random: bool) -> None:
-    config = configs.resolve(vit_values(**groups))
+    config = resolve(vit_values(**groups))
     config = replace(config, backbone=replace(config.backbone, drop_path=0.9))
     method, batch = build_method(config, TrainingSet(8, 64)), toys.batch(1)
     trained, evaluated = encoded_twice(method, drawn_state(method, optax.sgd(1.0), batch), batch)
@@ -387,7 +386,7 @@ def test_stochastic_depth_where_parts_are_trained(groups: dict[str, Group], rand
 )
 def test_layers_that_do_not_exist(groups: dict[str, Group], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        run.check(configs.resolve(vit_values(**groups)), Console(active=False))
+        run.check(resolve(vit_values(**groups)), Console(active=False))
 
 
 def test_a_frozen_group_has_no_updates() -> None:
@@ -396,4 +395,4 @@ def test_a_frozen_group_has_no_updates() -> None:
     with pytest.raises(
         ConfigError, match=r"train\.groups\.backbone\.rank=2: a frozen group has no updates"
     ):
-        configs.resolve(given)
+        resolve(given)

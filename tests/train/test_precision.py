@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from dml_jax import config as configs
 from dml_jax.backbones import convolution
+from dml_jax.config import resolve
 from dml_jax.lab import hlo
 from dml_jax.numerics import heads_in, product
 from dml_jax.train import experiment
@@ -59,7 +59,7 @@ def test_one_option_sets_backbone_and_heads() -> None:
     embedding layer."""
     config = small(steps=1, precision="bfloat16")
     assert config.backbone.dtype == "bfloat16"
-    assert configs.resolve(asdict(config)) == config  # as config.json says
+    assert resolve(asdict(config)) == config  # as config.json says
     made = experiment.build(config)
     state, key = made.template(), jax.eval_shape(lambda: jax.random.key(config.seed))
     update = made.jitted_step().trace(state, made.example_batch(), key)

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax import config as configs
 from dml_jax import files, run
-from dml_jax.config import Config, Group, Train
+from dml_jax.config import Config, Group, Train, config_digest, resolve
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.methods import baseline
@@ -49,7 +48,7 @@ WIDTH = 10_000  # dimensions of the teacher's embeddings
 def network(seed: int = 0) -> Config:
     """A classifier much larger than its students."""
     method = baseline.make_config("cross_entropy", embedding_dim=WIDTH)
-    return configs.resolve(values(steps=5) | {"method": asdict(method), "seed": seed})
+    return resolve(values(steps=5) | {"method": asdict(method), "seed": seed})
 
 
 def pupil(directory: Path, **options: Any) -> Config:
@@ -57,7 +56,7 @@ def pupil(directory: Path, **options: Any) -> Config:
     train = Train(
         groups=dict.fromkeys(pupils.GROUPS, Group(1e-3)), steps=6, log_every=2, checkpoint_every=10
     )
-    return configs.resolve(values(steps=6) | {"method": asdict(method), "train": asdict(train)})
+    return resolve(values(steps=6) | {"method": asdict(method), "train": asdict(train)})
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +79,7 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(
         run.train(config, directory, QUIET, StopAt(3))
     noted = json.loads((directory / "config.json").read_text())["teacher"]
     assert noted["step"] == 5
-    assert noted["hash"] == configs.digest(network())
+    assert noted["hash"] == config_digest(network())
     trained(own, network(seed=1))
     with pytest.raises(CheckpointError, match="the teacher has changed since this run started"):
         run.train(config, directory, QUIET, Stop())

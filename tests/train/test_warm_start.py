@@ -8,9 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from dml_jax import config as configs
 from dml_jax.backbones.weights import converted
-from dml_jax.config import Group
+from dml_jax.config import Group, plugin_module, resolve
 from dml_jax.console import Console
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import PyTree
@@ -30,14 +29,14 @@ def build(method: Any, *, validation_share: float = 0.0, rank: int = 0, **train:
     given = values(steps=3, **train)
     given["method"] = asdict(method)
     given["train"]["groups"] = {
-        name: asdict(Group(1e-3)) for name in configs.module("method", method.name).GROUPS
+        name: asdict(Group(1e-3)) for name in plugin_module("method", method.name).GROUPS
     }
     if rank:
         given["train"]["groups"]["embedding"]["rank"] = rank
     if train.get("feature_views"):
         given["train"]["groups"]["backbone"]["freeze"] = True
     given["data"]["validation_share"] = validation_share
-    return experiments.build(configs.resolve(given))
+    return experiments.build(resolve(given))
 
 
 def saved(experiment: Experiment, directory: Path) -> PyTree:

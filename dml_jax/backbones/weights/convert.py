@@ -23,7 +23,7 @@ import numpy as np
 from dml_jax.backbones.contract import Config
 from dml_jax.backbones.weights.converted import Shape, check_shapes, leaf_shapes
 from dml_jax.backbones.weights.tensor_files import StateDict
-from dml_jax.config.modules import choices, module
+from dml_jax.config.modules import choices, plugin_module
 from dml_jax.errors import ConfigError, WeightsError
 
 # Pattern of a tensor's name, and its replacement.
@@ -113,7 +113,7 @@ def dotted(modules: str) -> str:
 
 def torch_name(architecture: str, path: tuple[str, ...]) -> str:
     """The torch name of a leaf of `params` or `stats`, e.g. ("layer1_0", "conv1", "kernel")."""
-    modules = module("backbone", architecture).torch_module(path[:-1])
+    modules = plugin_module("backbone", architecture).torch_module(path[:-1])
     leaf = _LEAVES.get(path[-1], path[-1])
     return f"{modules}.{leaf}" if modules else leaf
 
@@ -195,7 +195,7 @@ def _recognise(
     tensors: StateDict, source: str, unused: tuple[str, ...]
 ) -> tuple[str, Network, StateDict]:
     """(layout, network, tensors under the names of `torch_name`), without unused tensors."""
-    networks = [module("backbone", name) for name in choices("backbone")]
+    networks = [plugin_module("backbone", name) for name in choices("backbone")]
     layouts = [layout for network in networks for layout in getattr(network, "LAYOUTS", ())]
     for library, marker, read, rules in layouts:
         found = [key for key in tensors if f".{key}".endswith(f".{marker}")]
@@ -240,7 +240,7 @@ def _convert_backbone(
 ) -> Converted:
     unused = UNUSED + tuple(name for made in checkpoints for name in made.repeated)
     layout, network, tensors = _recognise(file, source, unused)
-    backbone = module("backbone", network.config.name).build(network.config)
+    backbone = plugin_module("backbone", network.config.name).build(network.config)
     images = (network.side, network.side)
     params, stats = jax.eval_shape(lambda: backbone.init(jax.random.key(0), images))
     shapes = leaf_shapes({"backbone": {"params": params, "stats": stats}})
@@ -268,7 +268,7 @@ def _heads(
     def identified(made: Checkpoint) -> bool:
         return any(re.fullmatch(rf"(?:{made.heads[0].module})\.weight", name) for name in tensors)
 
-    network = module("backbone", config.name)
+    network = plugin_module("backbone", config.name)
     channels = network.build(config).channels
     # A method's authors may use the name of an ImageNet classifier for another layer.
     rules = [(head, made.method) for made in checkpoints if identified(made) for head in made.heads]

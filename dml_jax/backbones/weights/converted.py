@@ -26,7 +26,7 @@ from pydantic import StrictFloat, StrictInt
 
 from dml_jax._version import __version__
 from dml_jax.config.fields import flatten
-from dml_jax.config.modules import module
+from dml_jax.config.modules import plugin_module
 from dml_jax.errors import WeightsError
 from dml_jax.files import atomic_directory, below_a_file, cache_dir, read_json, reading, sha256
 
@@ -189,7 +189,7 @@ def load_backbone(options: Mapping[str, Any]) -> tuple[Any, Any]:
             "--config.backbone.pretrained=none"
         )
     arrays, metadata = read(path)
-    network = module("backbone", options["name"])
+    network = plugin_module("backbone", options["name"])
     kept = ("name", *SIZES, *getattr(network, "UNSEEN", ()))
     if wrong := differences(metadata["architecture"], options, kept):
         raise WeightsError(

@@ -5,11 +5,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.backbones.contract import Config
 from dml_jax.backbones.weights import convert, converted, tensor_files
-from dml_jax.config import modules
+from dml_jax.config import choices, modules, plugin_module
 from dml_jax.errors import WeightsError
 
 FAMILIES = "dino", "deit", "vit"  # networks of equal tensors that expect different pixels
@@ -27,7 +26,7 @@ class Written(NamedTuple):
 
 def published() -> dict[str, Config]:
     """The networks that the backbone modules declare, by name."""
-    found = (configs.module("backbone", name) for name in configs.choices("backbone"))
+    found = (plugin_module("backbone", name) for name in choices("backbone"))
     return {
         name: config
         for module in found

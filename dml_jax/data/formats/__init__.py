@@ -20,8 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dml_jax import config as configs
-from dml_jax.config import Data
+from dml_jax.config import Data, plugin_module
 from dml_jax.data import prepared_data, recognise, sessions
 from dml_jax.data.prepare.sources import Options, list_files
 from dml_jax.data.prepare.understand import shown
@@ -34,7 +33,7 @@ def load(data: Data) -> dict[str, Split]:
     """Loads the splits of the data set `data.name`; from a bucket, by a copy on this machine."""
     if is_url(data.path):
         data = replace(data, path=str(prepared_data.staged(data.path)))
-    module = configs.module("data", data.name)
+    module = plugin_module("data", data.name)
     if hasattr(module, "load"):
         found = dict(module.load(data))
     else:

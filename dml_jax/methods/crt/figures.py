@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from dml_jax import config as configs
 from dml_jax import drawing
+from dml_jax.config import plugin_module
 from dml_jax.methods.crt.method import Config, own_prototypes
 from dml_jax.methods.figures import Figure, FigureInput, Finding
 
@@ -49,7 +49,7 @@ def findings(run: FigureInput, split: str) -> list[Finding]:
     first = np.unique(data.labels, return_index=True)[1]  # an image of each class
     chosen = first[np.unique(np.linspace(0, len(first) - 1, IMAGES).astype(int))]
     images = run.images(split, chosen)
-    backbone = configs.module("backbone", run.config.backbone.name).build(run.config.backbone)
+    backbone = plugin_module("backbone", run.config.backbone.name).build(run.config.backbone)
     params, stats = run.model.params, run.model.model_state["backbone"]
     maps, _ = jax.jit(partial(backbone.apply, train=False))(
         params["backbone"], stats, backbone.preprocess(images)

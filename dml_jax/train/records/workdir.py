@@ -15,9 +15,8 @@ from annotated_types import Ge, Lt
 from pydantic import StrictInt
 
 from dml_jax import buckets, files, manifest
-from dml_jax import config as configs
 from dml_jax._version import __version__
-from dml_jax.config import Config
+from dml_jax.config import LENGTH, Config, config_digest, decisive, flatten, import_code, resolve
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.files import read_json, sha256, write_json
 from dml_jax.train.distributed.stop_signals import Interrupted
@@ -79,8 +78,8 @@ def run_config(workdir: Path, *, trust_code: bool = False) -> Config:
     """The configuration of a run; ConfigError if it is invalid or needs code without trust."""
     values = read_config(workdir)["config"]
     if trust_code:
-        configs.import_code(values)
-    return configs.resolve(values)
+        import_code(values)
+    return resolve(values)
 
 
 def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,13 +131,13 @@ def _check_same_config(
     where: Path, stored: Mapping[str, Any], here: Mapping[str, Any], selecting: bool
 ) -> None:
     stored, here = _resolved(stored), _resolved(here)
-    old, new = (configs.decisive(values, selecting=selecting) for values in (stored, here))
+    old, new = (decisive(values, selecting=selecting) for values in (stored, here))
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-    old, new = configs.flatten(stored), configs.flatten(here)
+    old, new = flatten(stored), flatten(here)
     # Otherwise config.json was edited by hand.
-    known = all(isinstance(old.get(key), int) for key in configs.LENGTH)
+    known = all(isinstance(old.get(key), int) for key in LENGTH)
     longer = not keys and known and _may_be_longer(new, old["train.steps"])
-    for key in configs.LENGTH:
+    for key in LENGTH:
         if old.get(key) != new[key] and not (longer and old[key] < new[key]):
             keys.append(key)
     if keys:
@@ -156,7 +155,7 @@ def _check_same_config(
 def _resolved(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A configuration with defaults for missing options."""
     with suppress(ConfigError):
-        return asdict(configs.resolve(config))
+        return asdict(resolve(config))
     return config
 
 
@@ -228,7 +227,7 @@ def provenance(
     """The contents of `config.json`, from which the model can be rebuilt without the data."""
     return {
         "config": asdict(config),
-        "hash": configs.digest(config),
+        "hash": config_digest(config),
         "data_hash": data_hash,
         "classes": len(classes),
         "class_names": [str(name) for name in classes],
