@@ -62,7 +62,7 @@ TESTS = {
     "evaluation/clustering": ("evaluation/test_clustering",),
     "evaluation/geometry": ("evaluation/test_geometry",),
     "data/samplers/base": ("data/test_samplers",),
-    "data/samplers/papers": ("data/test_samplers", "golden/test_transforms"),
+    "data/samplers/published": ("data/test_samplers", "golden/test_transforms"),
     "train/checkpoint": ("train/test_checkpoint", "train/test_loop"),
 }
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {

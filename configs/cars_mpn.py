@@ -27,7 +27,7 @@ PAPER_PROTOCOL, VARIANTS, get_config = resnet_227.on(
     ),
     rate=0.00036683239911604993,
     decay=2.551918610962277e-09,
-    sampler="mpn",
+    sampler="chunks",
     batch_size=70,
     images_per_class=7,
 )

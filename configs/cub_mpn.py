@@ -16,12 +16,12 @@ PAPER_PROTOCOL, VARIANTS, get_config = resnet_227.on(
     {
         # As the paper and its reproduction print the batches; the code draws a new factorisation
         # every epoch.
-        "printed": {"data.sampler": "mpn", "data.images_per_class": 9},
+        "printed": {"data.sampler": "chunks", "data.images_per_class": 9},
         "large": resnet_227.LARGE,
         # Table 3: evaluated also after message passing among reciprocal neighbours.
         "refined": {"evaluation.refine": ("reciprocal",), "data.images_per_class": 9},
     },
     method=mpn.Config(temperature=0.2, layers=1, heads=2, embedding_dim=512),
     rate=0.0001563663718906821, decay=6.059722614369727e-06,
-    sampler="mpn_redraw", batch_size=54,
+    sampler="redrawn_chunks", batch_size=54,
 )  # fmt: skip

@@ -20,6 +20,6 @@ PAPER_PROTOCOL, VARIANTS, get_config = resnet_227.on(
     ),
     rate=0.0001563663718906821,
     decay=6.059722614369727e-06,
-    sampler="mpn_redraw",
+    sampler="redrawn_chunks",
     batch_size=54,
 )

@@ -16,5 +16,5 @@ PAPER_PROTOCOL, VARIANTS, get_config = resnet_227.on(
     "inshop", {"large": resnet_227.LARGE},
     method=mpn.Config(temperature=0.18591347176280537, layers=1, heads=4, embedding_dim=512),
     rate=0.00011265974954242144, decay=1.0554824926510768e-07,
-    sampler="mpn", batch_size=56, images_per_class=4,
+    sampler="chunks", batch_size=56, images_per_class=4,
 )  # fmt: skip

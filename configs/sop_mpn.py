@@ -23,5 +23,5 @@ PAPER_PROTOCOL, VARIANTS, get_config = resnet_227.on(
     },
     method=mpn.Config(temperature=0.6046908988578005, layers=1, heads=8, embedding_dim=512),
     rate=0.0002472471515853406, decay=2.7650277063275255e-13,
-    sampler="mpn", batch_size=90, images_per_class=6,
+    sampler="chunks", batch_size=90, images_per_class=6,
 )  # fmt: skip

@@ -59,12 +59,12 @@ def _client() -> Any:
 
 @dataclass
 class _Copy:
-    """The local files of a run; `there` are the bucket's files, `own` is this process's name if it
-    may write."""
+    """The local files of a run; `there` are the bucket's files, `writer` is this process's name
+    if it may write."""
 
     directory: Path
     url: str
-    own: str = ""
+    writer: str = ""
     there: dict[str, int] = field(default_factory=dict)  # time of the last change by name
 
     @property
@@ -116,7 +116,7 @@ def working_copy(
         finally:
             _copies.remove(copy)
             with suppress(Exception):
-                if copy.own and _writer(copy) == copy.own:
+                if copy.writer and _writer(copy) == copy.writer:
                     _client().rm_file(f"{copy.root}/{WRITER}")
 
 
@@ -190,7 +190,7 @@ def push(directory: Path) -> None:
 def check_writer(directory: Path) -> None:
     """Raises CheckpointError if another process has taken over a run in a bucket that this one
     writes."""
-    if (copy := _copy_of(directory)) and copy.own and (other := _writer(copy)) != copy.own:
+    if (copy := _copy_of(directory)) and copy.writer and (other := _writer(copy)) != copy.writer:
         other = other or "a process that has ended"
         raise CheckpointError(f"{copy.url}: {other} has taken over this run, so this process ends")
 
@@ -210,19 +210,19 @@ def _take_over(option: str, copy: _Copy) -> None:
         print(f"{copy.url}: taking over from {earlier}", flush=True)
         with suppress(FileNotFoundError):  # it has just ended
             _client().rm_file(f"{copy.root}/{WRITER}")
-    own = f"process {os.getpid()} on {socket.gethostname()} ({uuid.uuid4().hex[:8]})"
+    writer = f"process {os.getpid()} on {socket.gethostname()} ({uuid.uuid4().hex[:8]})"
     try:
         _client().pipe_file(
-            f"{copy.root}/{WRITER}", own.encode(), mode="create"
+            f"{copy.root}/{WRITER}", writer.encode(), mode="create"
         )  # with ifGenerationMatch=0
     except FileExistsError:
         if (
             other := _writer(copy)
-        ) != own:  # and not a repetition, because the first answer was lost
+        ) != writer:  # and not a repetition, because the first answer was lost
             raise CheckpointError(
                 f"{option}={copy.url}: {other} has just started this run"
             ) from None
-    copy.own = own
+    copy.writer = writer
 
 
 @contextmanager

@@ -124,7 +124,7 @@ def train(
             name: {"images": len(split.labels), "classes": len(np.unique(split.labels))}
             for name, split in experiment.splits.items()
         }
-        model = experiment.model(state, results.get("reading", ""))
+        model = experiment.model(state, results.get("test_variant", ""))
         with files.locked(directory / "embeddings"):
             embedding_files.write_queries(directory, queries)
             write_embeddings(experiment, directory, embeddings, int(state.step), finished=True)
@@ -245,7 +245,7 @@ def stored_state(
     """The `inference_state` of a checkpoint; `run` are the contents of `config.json`."""
     folder, template = directory / "checkpoints", experiment.template
     with closing(Checkpoints(folder, template, console.warn, run=run, writing=False)) as stored:
-        return stored.select(checkpoint, experiment.config.train.select)
+        return stored.restore_selected(checkpoint, experiment.config.train.select)
 
 
 def print_summary(experiment: Experiment, directory: Path | None, console: Console) -> None:

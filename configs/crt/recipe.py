@@ -54,7 +54,7 @@ def on(
         data=Data(
             name=dataset,
             path=f"data/{dataset}",
-            sampler="ms",
+            sampler="distinct_chunks",
             batch_size=batch_size,
             images_per_class=5,
             flip=0.5,

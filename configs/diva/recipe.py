@@ -29,7 +29,7 @@ from dml_jax.methods.diva import Config
 
 
 def weightings(*ratios: tuple[int, int]) -> dict[str, dict[str, tuple[float, ...]]]:
-    """Test-time readings by the weights of the discriminative and of each auxiliary embedding."""
+    """Test-time variants by the weights of the discriminative and of each auxiliary embedding."""
     return {
         f"{own}:{other}": {"ensemble": (1.0 * own, *[1.0 * other] * 3)} for own, other in ratios
     }
@@ -45,15 +45,18 @@ PAPER_PROTOCOL = {
     "evaluation.kmeans_init": "random",  # as in faiss
     "evaluation.kmeans_restarts": 1,
     "evaluation.kmeans_iterations": 20,
-    "evaluation.readings": weightings((3, 5), (1, 2), (1, 3)),
-    "evaluation.reading": "best",
+    "evaluation.test_variants": weightings((3, 5), (1, 2), (1, 3)),
+    "evaluation.test_variant": "best",
 }
 # With thousands of classes: In-Shop, for which the authors publish nothing, uses SOP's.
 SOP: dict[str, Any] = {
     "alpha": 0.2, "rho": 150.0, "ensemble": (1.0, 1.0, 1.0, 1.0), "queue_batches": 70,
     "epochs": 150, "milestone": 70, "gamma": 0.3,
 }  # fmt: skip
-MANY_CLASSES = {**PAPER_PROTOCOL, "evaluation.readings": weightings((1, 1), (1, 2), (2, 1), (3, 2))}
+MANY_CLASSES = {
+    **PAPER_PROTOCOL,
+    "evaluation.test_variants": weightings((1, 1), (1, 2), (2, 1), (3, 2)),
+}
 RESNET_50 = resnet.Config(pretrained="weights/resnet50", freeze_bn=True)
 # The constants of these weights, 128, 117, 104 and 1 of 255, rounded as in the authors' code.
 BN_INCEPTION = bn_inception.Config(
@@ -98,7 +101,7 @@ def on(
         data=Data(
             name=dataset,
             path=f"data/{dataset}",
-            sampler="diva",
+            sampler="with_replacement",
             batch_size=112,
             images_per_class=2,
             crop="random_resized",

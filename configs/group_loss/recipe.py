@@ -27,6 +27,6 @@ def on(dataset: str, *, anchors: int, temperature: float, **options: Any) -> bas
         ),
         backbone=bn_inception.Config(pretrained="weights/bn_inception", bn_momentum=0.9),
         erasing=0.0,
-        sampler="mpn",
+        sampler="chunks",
         **options,
     )

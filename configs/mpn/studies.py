@@ -126,7 +126,7 @@ def batches(data: str) -> Rows:
             f"classes={classes} images={images}",
             file_of(data),
             {
-                "data.sampler": "mpn",
+                "data.sampler": "chunks",
                 "data.batch_size": classes * images,
                 "data.images_per_class": images,
             },

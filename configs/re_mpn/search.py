@@ -23,7 +23,7 @@ def overrides(values: Mapping[str, Any]) -> dict[str, Any]:
         for key in ("learning_rate", "weight_decay")
     }
     batch = {
-        "data.sampler": "mpn", "data.images_per_class": values["images"],
+        "data.sampler": "chunks", "data.images_per_class": values["images"],
         "data.batch_size": values["classes"] * values["images"],
     }  # fmt: skip
     return (

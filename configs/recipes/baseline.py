@@ -220,7 +220,7 @@ def shared(dataset: str, loss: str) -> dict[str, Any]:
         method,
         Train(groups=_groups(1e-5, 4e-4, own, own_decay=0.0), epochs=SHARED_EPOCHS[dataset]),
         freeze_bn=True,
-        sampler="diva", batch_size=112, images_per_class=2,
+        sampler="with_replacement", batch_size=112, images_per_class=2,
     )  # fmt: skip
 
 
@@ -231,7 +231,8 @@ def memory(dataset: str, loss: str) -> dict[str, Any]:
         dataset,
         replace(method, memory=min(55_000, IMAGES[dataset]), memory_after=1000),
         Train(groups=_groups(1e-4, 5e-4, 0.0), steps=35_000, evaluate_every=1000),
-        sampler="ms", batch_size=64, images_per_class=4, resize_first=True, crop_scale=(0.2, 1.0),
+        sampler="distinct_chunks", batch_size=64, images_per_class=4,
+        resize_first=True, crop_scale=(0.2, 1.0),
     )  # fmt: skip
 
 

@@ -76,12 +76,12 @@ TRAINING = "training"  # name of the curves, which `analyse` does not make
 def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Name and metrics of each row of the result table: controls, this run with its variants, the
     paper."""
-    reading = f", reading {results['reading']}" if "reading" in results else ""
-    ours = f"{config.method.name}, {results['model']} (step {results['step']}){reading}"
+    variant = f", variant {results['test_variant']}" if "test_variant" in results else ""
+    ours = f"{config.method.name}, {results['model']} (step {results['step']}){variant}"
     found = [*results.get("controls", {}).items(), (ours, results)]
-    for name, numbers in results.get("readings", {}).items():
-        if name != results["reading"]:
-            found.append((f"reading {name}", numbers))
+    for name, numbers in results.get("test_variants", {}).items():
+        if name != results["test_variant"]:
+            found.append((f"variant {name}", numbers))
     for kind, numbers in results.get("refined", {}).items():
         found.append((_refined_name(kind, numbers), numbers))
     for name, metrics in published(asdict(config)).items():

@@ -68,7 +68,7 @@ class Effect(enum.Enum):
 
     NONE = "no model"  # only logs, speed, or what is measured at the end
     SELECTION = "which model is selected"  # unless train.select is "last"
-    # Also changes the selection; `evaluation.readings` may set such options.
+    # Also changes the selection; `evaluation.test_variants` may set such options.
     EMBEDDING = "the embedding of a trained model"
 
 

@@ -23,11 +23,19 @@ from dml_jax.config.fields import (
     section,
 )  # fmt: skip
 
-SAMPLERS = ("balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms")
+SAMPLERS = (
+    "balanced",
+    "shuffled",
+    "chunks",
+    "redrawn_chunks",
+    "distinct_classes",
+    "distinct_chunks",
+    "with_replacement",
+)
 Sampler = Annotated[str, AfterValidator(Named(SAMPLERS))]
 ImportPath = Annotated[str, AfterValidator(Named(()))]
 Crop = Literal["none", "random_resized", "random", "centre"]
-WITHOUT_CLASSES = ("shuffled", "mpn_redraw")  # samplers that do not draw images by class
+WITHOUT_CLASSES = ("shuffled", "redrawn_chunks")  # samplers that do not draw images by class
 FROM_FILES = Needs("another data.name than digits", lambda c: c.data.name != "digits")
 BY_CLASS = Needs(
     f"evaluation.refine or another data.sampler than {', '.join(WITHOUT_CLASSES)}",
@@ -235,8 +243,8 @@ def _refined(kinds: tuple[str, ...]) -> Needs:
 
 
 BEST = "best"  # instead of the name of a test-time variant
-Readings = dict[str, dict[str, Any]]
-READINGS = Needs("evaluation.readings", lambda c: c.evaluation.readings)
+TestVariants = dict[str, dict[str, Any]]
+TEST_VARIANTS = Needs("evaluation.test_variants", lambda c: c.evaluation.test_variants)
 CLUSTERED = Needs("evaluation.cluster", lambda c: c.evaluation.cluster)
 
 
@@ -277,22 +285,27 @@ class Evaluation:
     refine_min_samples: Annotated[AtLeastTwo, _refined(DENSITY_BASED), Mark.SAME_EXPERIMENT] = 5
     # Test-time variants of the model, all evaluated: by name, the options of the method that they
     # change, such as DiVA's weights of the embeddings.
-    readings: Annotated[Readings, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = field(
+    test_variants: Annotated[TestVariants, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = field(
         default_factory=dict
     )
     # The variant that is reported and selects models: its name, or "best" for the highest Recall@1
     # at each evaluation.
-    reading: Annotated[str, READINGS, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = BEST
+    test_variant: Annotated[str, TEST_VARIANTS, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = BEST
     # Also evaluates raw pixels and the untrained network; for small images.
     controls: Annotated[bool, Mark.SAME_EXPERIMENT] = False
 
     def __post_init__(self) -> None:
         rule = "must contain 1: models are selected and reported by Recall@1"
         require(1 in self.ks, "ks", self.ks, rule)
-        readings, known = self.readings, (BEST, *self.readings)
-        require(BEST not in readings, "readings", readings, f"must not use the name {BEST!r}")
+        test_variants, known = self.test_variants, (BEST, *self.test_variants)
+        require(
+            BEST not in test_variants,
+            "test_variants",
+            test_variants,
+            f"must not use the name {BEST!r}",
+        )
         rule = f"must be one of {', '.join(known)}"
-        require(self.reading in known, "reading", self.reading, rule)
+        require(self.test_variant in known, "test_variant", self.test_variant, rule)
         distinct = len(set(self.refine)) == len(self.refine)
         require(distinct, "refine", self.refine, "must not contain a name twice")
 

@@ -20,7 +20,7 @@ class MetricEntry(NamedTuple):
     secondary: bool = False  # omitted from console tables that have one column per metric
 
 
-USER = "own/"  # prefix of the keys of metrics that a configuration names by import paths
+USER = "user/"  # prefix of the keys of metrics that a configuration names by import paths
 METRICS = (
     MetricEntry("recall@K", "R@K"),
     MetricEntry("macro_recall@1", "R@1 per class", secondary=True),

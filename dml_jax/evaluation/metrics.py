@@ -11,6 +11,7 @@ from dml_jax.evaluation import _engine, user_distances, validation
 from dml_jax.evaluation._engine import RowFunction, Task
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
 from dml_jax.evaluation.geometry import density, effective_rank, singular_values, spectral_decay
+from dml_jax.evaluation.metric_table import USER
 from dml_jax.evaluation.validation import ArrayLike
 
 Lone = Literal["miss", "omit"]
@@ -75,7 +76,7 @@ def retrieval(
         `ks` "precision@K" and "map@K", the mean average precision of the first K.
       functions: further metrics by name, functions from whether each row is relevant, nearest
         first, bool [G], to a number; their means over the queries that have a relevant row are
-        returned as "own/NAME". Every query is then sorted.
+        returned as "user/NAME". Every query is then sorted.
       per_query: also return "rank" (int [Q], 1-based rank of the nearest relevant row, 0 if there
         is none), "r_precision_per_query" and "map@r_per_query" (float [Q], NaN for queries without
         a relevant row).
@@ -137,7 +138,7 @@ def retrieval(
     classes_of_mean = classes if judge is None else None
     summarized: dict[str, Any] = summary(*results[:4], classes_of_mean, ks, lone_queries)
     names = ["map", *(f"precision@{k}" for k in ks), *(f"map@{k}" for k in ks)]
-    names = [*(names if full_ranking else ()), *(f"own/{name}" for name in functions or ())]
+    names = [*(names if full_ranking else ()), *(f"{USER}{name}" for name in functions or ())]
     columns = np.concatenate([results.full, results.by_functions], axis=1)[results.relevant > 0]
     for name, column in zip(names, columns.T, strict=True):
         summarized |= _mean_with_error(name, column)

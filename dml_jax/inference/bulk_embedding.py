@@ -15,7 +15,7 @@ from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
 from dml_jax.inference import embedding_shards
 from dml_jax.inference.embedding_model import EmbeddingModel
-from dml_jax.inference.embedding_shards import Embed, ModelIdentity, Parts, Summary
+from dml_jax.inference.embedding_shards import Embed, ModelIdentity, Shards, Summary
 from dml_jax.inference.inputs import Unit
 
 ARRAY_BYTES = 2**32  # of embeddings, above which they are written as Parquet only
@@ -75,7 +75,7 @@ def embed_units(
 def _embed_missing(
     engine: Engine,
     units: Sequence[Unit],
-    written: Parts,
+    written: Shards,
     *,
     quiet: bool,
     say: Callable[[str], object],
@@ -103,7 +103,7 @@ def _embed_missing(
 
 
 def _checked(
-    written: Parts, arrays: Path | None, *, skip_bad: bool, say: Callable[[str], object]
+    written: Shards, arrays: Path | None, *, skip_bad: bool, say: Callable[[str], object]
 ) -> Summary:
     """Counts the images and prints the first errors; DataError if none is usable, or they may not
     be left out."""
@@ -123,7 +123,7 @@ def _checked(
 
 
 def _export(
-    output: Path, written: Parts, plan: dict[str, Any], model: ModelIdentity, usable: int
+    output: Path, written: Shards, plan: dict[str, Any], model: ModelIdentity, usable: int
 ) -> Exported:
     """Writes the usable embeddings as arrays, unless they are there already and undamaged."""
     with suppress(DataError):

@@ -48,7 +48,7 @@ class Summary(NamedTuple):
         return self.images - self.unusable
 
 
-class Parts:
+class Shards:
     """The parts of a plan in a directory or below the URL of a bucket; see `opened`."""
 
     def __init__(self, directory: Path | str, planned: dict[str, Any]):
@@ -181,7 +181,7 @@ def opened_file(file: Path | str, remedy: str) -> Iterator[parquet.ParquetFile]:
 
 
 @contextmanager
-def opened(directory: Path | str, planned: dict[str, Any]) -> Iterator[Parts]:
+def opened(directory: Path | str, planned: dict[str, Any]) -> Iterator[Shards]:
     """The parts of a plan; no other command writes to a local directory meanwhile.
 
     In a bucket, several commands may write: parts appear completely, and are the same whoever wrote
@@ -198,7 +198,7 @@ def opened(directory: Path | str, planned: dict[str, Any]) -> Iterator[Parts]:
                 raise DataError(problem) from None
             for draft in directory.glob(".*.tmp"):  # left by a command that was killed
                 draft.unlink(missing_ok=True)
-        yield Parts(directory, planned)
+        yield Shards(directory, planned)
 
 
 class ModelIdentity(NamedTuple):

@@ -203,7 +203,7 @@ class Checkpoints:
                 return candidate
         return -1
 
-    def select(self, checkpoint: str, select: str) -> TrainState:
+    def restore_selected(self, checkpoint: str, select: str) -> TrainState:
         """The `inference_state` for a value of `--checkpoint` with this `train.select`."""
         if checkpoint == "reported":
             checkpoint = "latest" if select == "last" else "best"

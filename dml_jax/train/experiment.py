@@ -27,7 +27,7 @@ from dml_jax.train import class_tables, embedding, optimizers, step
 from dml_jax.train.distributed import device_mesh, process_group
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.method_wrappers import build_method
-from dml_jax.train.model import TrainedModel, read_as
+from dml_jax.train.model import TrainedModel, with_test_variant
 from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState
 
@@ -47,7 +47,8 @@ class Experiment(NamedTuple):
     steps: int  # length of the run, warm-up included
     mesh: Mesh
     shape: tuple[int, int]  # (height, width) in pixels of the images that are embedded
-    readings: Mapping[str, Embed] = MappingProxyType({})  # by name in `evaluation.readings`
+    # By name in `evaluation.test_variants`.
+    test_variants: Mapping[str, Embed] = MappingProxyType({})
     # The model that `method.loss` learns from, images uint8 [B, H, W, 3] -> Teaching: a pytree
     # whose leaves, its variables, are on every device; set by `teacher.with_teacher`, because
     # only training needs it.
@@ -126,9 +127,9 @@ class Experiment(NamedTuple):
         """A function of images such as `Method.embed`, compiled for the splits of the run."""
         return embedding.compiled(function, self.config, self.mesh, self.shape)
 
-    def model(self, state: TrainState, reading: str = "") -> TrainedModel:
-        """The trained model of an `inference_state`, with one of `evaluation.readings`."""
-        method = self.method._replace(embed=self.readings.get(reading, self.method.embed))
+    def model(self, state: TrainState, variant: str = "") -> TrainedModel:
+        """The trained model of an `inference_state`, with one of `evaluation.test_variants`."""
+        method = self.method._replace(embed=self.test_variants.get(variant, self.method.embed))
         classes = [str(name) for name in self.splits["train"].classes]
         variables, at = (state.params, state.model_state), int(state.step)
         return TrainedModel(self.config, method, *variables, at, self.shape, classes)
@@ -183,9 +184,9 @@ def build(
     layer = getattr(config.backbone, "layer", optimizers.no_layer)
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup, layer=layer)
     image = transforms.evaluation(data)(splits["train"].read(0, np.random.default_rng(0)))
-    readings = {
-        name: build_method(read_as(config, name), images, mesh).embed
-        for name in config.evaluation.readings
+    test_variants = {
+        name: build_method(with_test_variant(config, name), images, mesh).embed
+        for name in config.evaluation.test_variants
     }
     experiment = Experiment(
         config=config,
@@ -198,7 +199,7 @@ def build(
         steps=steps,
         mesh=mesh,
         shape=image.shape[:2],
-        readings=readings,
+        test_variants=test_variants,
         start=config.init_from,
     )
     if jax.process_count() > 1:

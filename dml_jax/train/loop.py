@@ -25,7 +25,7 @@ from dml_jax.train.distributed import device_mesh, process_group
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.model_metrics import ReadingsEmbedder
+from dml_jax.train.model_metrics import VariantsEmbedder
 from dml_jax.train.records import logs, model_files, workdir
 from dml_jax.train.step import TrainState, inference_state
 from dml_jax.train.step import check_finite as check_state
@@ -234,7 +234,7 @@ def evaluation_due(experiment: Experiment, step: int) -> bool:
 def evaluate_and_record(
     experiment: Experiment,
     out: Records,
-    tested: ReadingsEmbedder,
+    tested: VariantsEmbedder,
     state: TrainState,
     line: dict[str, Any],
     progress: Progress,
@@ -257,13 +257,13 @@ def evaluate_and_record(
     try:
         model = inference_state(state)
         found = {
-            reading: model_metrics.metrics(options, distance, splits, rows, cluster=False)
-            for reading, rows in tested.embed(model, splits, on_progress).items()
+            variant: model_metrics.metrics(options, distance, splits, rows, cluster=False)
+            for variant, rows in tested.embed(model, splits, on_progress).items()
         }
-        reading = model_metrics.reported(options, found)
-        results = found[reading]
+        variant = model_metrics.reported(options, found)
+        results = found[variant]
         seen = model_metrics.of_training_classes(
-            experiment, tested, reading, model, splits[name], on_progress
+            experiment, tested, variant, model, splits[name], on_progress
         )
     except Interrupted:
         save_unless_held(out, state, progress._replace(pending=line))
@@ -276,7 +276,7 @@ def evaluate_and_record(
     # Processes may rank near ties differently.
     recall = process_group.decided_by_first(lambda: float(results["recall@1"]))
     shown = f"Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}"
-    which = f"  ({reading})" if reading else ""
+    which = f"  ({variant})" if variant else ""
     out.console.print(f"step {int(state.step)}: {name} {shown}{which}")
     if select == "last" or recall <= progress.best:
         return progress

@@ -45,25 +45,25 @@ class TrainedModel(NamedTuple):
         )
 
 
-def read_as(config: Config, reading: str) -> Config:
-    """The configuration with the options of one of `evaluation.readings`.
+def with_test_variant(config: Config, variant: str) -> Config:
+    """The configuration with the options of one of `evaluation.test_variants`.
 
     Raises ConfigError unless they are options of the method that act on embeddings only.
     """
-    key, options = f"evaluation.readings.{reading}", config.evaluation.readings[reading]
+    key, options = f"evaluation.test_variants.{variant}", config.evaluation.test_variants[variant]
     kind = type(config.method)
     names = [option.name for option in fields(kind)]
     known = [name for name in names if effect(kind, name) is Effect.EMBEDDING]
     for option in (option for option in options if option not in known):
         allowed = f"only of {', '.join(known)}" if known else "of no option"
-        raise ConfigError(f"{key}.{option}: method {config.method.name} allows readings {allowed}")
+        raise ConfigError(f"{key}.{option}: method {config.method.name} allows variants {allowed}")
     return replace(config, method=validate(kind, asdict(config.method) | options, key))
 
 
 def reading_in_results(config: Config, directory: Path) -> str:
-    """The entry of `evaluation.readings` that the results of a run report, or ""."""
-    name = workdir.read_results(directory).get("reading")
-    return name if name in config.evaluation.readings else ""
+    """The entry of `evaluation.test_variants` that the results of a run report, or ""."""
+    name = workdir.read_results(directory).get("test_variant")
+    return name if name in config.evaluation.test_variants else ""
 
 
 def load(
@@ -95,7 +95,7 @@ def load(
     backbone = with_precision(replace(given.backbone, pretrained="none"), dtype)
     config = replace(given, backbone=backbone)
     if name := reading_in_results(config, directory):
-        config = read_as(config, name)
+        config = with_test_variant(config, name)
     train, (height, width) = config.train, facts["shape"]
     method = build_method(config, TrainingSet(facts["classes"], facts["images"]))
     optimizer = optimizers.build(train, method, lambda step: 1.0, warmup_steps=train.warmup_epochs)
@@ -113,7 +113,7 @@ def load(
             directory / "checkpoints", lambda: template, warn, run=facts, writing=False
         )
         with closing(stored):
-            state = stored.select(checkpoint, train.select)
+            state = stored.restore_selected(checkpoint, train.select)
         reported = checkpoint == "reported"
         unfinished = workdir.unfinished(directory, int(state.step), reported=reported)
         if unfinished and reported:

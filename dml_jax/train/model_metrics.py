@@ -1,6 +1,6 @@
 """Embeddings and metrics of a model: of one split during training, and its final results.
 
-A model may have several test-time readings, such as other weights of its embeddings: they are
+A model may have several test-time variants, such as other weights of its embeddings: they are
 computed together, and one is reported.
 """
 
@@ -34,11 +34,11 @@ Splits = Mapping[str, Split]  # the queries first, then the "gallery" if there i
 Embeddings = dict[str, np.ndarray]  # float32 [N, D] by name of the split
 
 
-class ReadingsEmbedder(NamedTuple):
-    """The compiled embedding of a run with all its readings."""
+class VariantsEmbedder(NamedTuple):
+    """The compiled embedding of a run with all its test-time variants."""
 
-    embedder: Embedder  # gives the embeddings of all readings side by side
-    # The columns of each reading's embedding; a run without readings has one, named "".
+    embedder: Embedder  # gives the embeddings of all variants side by side
+    # The columns of each variant's embedding; a run without any has one, named "".
     columns: dict[str, slice]
 
     def embed(
@@ -47,18 +47,18 @@ class ReadingsEmbedder(NamedTuple):
         splits: Splits,
         on_progress: Callable[[int], None] = lambda done: None,
     ) -> dict[str, Embeddings]:
-        """The embeddings of splits by reading."""
+        """The embeddings of splits by variant."""
         embed = self.embedder.embed_split
         found = {name: embed(model, split, on_progress) for name, split in splits.items()}
         return {
-            reading: {name: np.ascontiguousarray(rows[:, columns]) for name, rows in found.items()}
-            for reading, columns in self.columns.items()
+            variant: {name: np.ascontiguousarray(rows[:, columns]) for name, rows in found.items()}
+            for variant, columns in self.columns.items()
         }
 
 
-def compiled(experiment: Experiment, shapes: TrainState) -> ReadingsEmbedder:
-    """The embedder of a run; what its readings share, such as the backbone, is computed once."""
-    functions = dict(experiment.readings) or {"": experiment.method.embed}
+def compiled(experiment: Experiment, shapes: TrainState) -> VariantsEmbedder:
+    """The embedder of a run; what its variants share, such as the backbone, is computed once."""
+    functions = dict(experiment.test_variants) or {"": experiment.method.embed}
     embeds = list(functions.values())
 
     def side_by_side(*arguments: Any) -> jax.Array:
@@ -70,13 +70,13 @@ def compiled(experiment: Experiment, shapes: TrainState) -> ReadingsEmbedder:
         width = jax.eval_shape(embed, shapes.params, shapes.model_state, image).shape[1]
         columns[name], end = slice(end, end + width), end + width
     function = side_by_side if len(embeds) > 1 else embeds[0]  # the latter is compiled elsewhere
-    return ReadingsEmbedder(experiment.embedder(function), columns)
+    return VariantsEmbedder(experiment.embedder(function), columns)
 
 
 def reported(options: Evaluation, metrics: Mapping[str, Mapping[str, Any]]) -> str:
-    """The name of the reading that is reported: the best at Recall@1, or the chosen one."""
-    if options.reading != BEST:
-        return options.reading
+    """The name of the variant that is reported: the best at Recall@1, or the chosen one."""
+    if options.test_variant != BEST:
+        return options.test_variant
     return max(metrics, key=lambda name: metrics[name]["recall@1"])
 
 
@@ -117,8 +117,8 @@ def metrics(
 
 def of_training_classes(
     experiment: Experiment,
-    tested: ReadingsEmbedder,
-    reading: str,
+    tested: VariantsEmbedder,
+    variant: str,
     model: Variables,
     like: Split,
     on_progress: Callable[[int], None],
@@ -131,7 +131,7 @@ def of_training_classes(
     fitting = max(2, min(SEEN, images) * len(train.classes) // len(train.labels))
     classes = min(fitting, len(np.unique(like.labels)))
     sample = {"train": some_classes(train, classes, images)}
-    rows = tested.embed(model, sample, on_progress)[reading]
+    rows = tested.embed(model, sample, on_progress)[variant]
     options, distance = experiment.config.evaluation, experiment.method.distance
     found = metrics(options, distance, sample, rows, cluster=False)
     return {f"train/{name}": found[name] for name in ("recall@1", "map@r")}
@@ -145,14 +145,14 @@ def final(
     tested = compiled(experiment, state).embed(state, with_gallery(experiment.splits))
     console.print("evaluating on the unseen classes")
     found = {name: _metrics(experiment, rows, per_query=True) for name, rows in tested.items()}
-    reading = reported(config.evaluation, found)
-    results, embeddings = found[reading], tested[reading]
-    if experiment.readings:
+    variant = reported(config.evaluation, found)
+    results, embeddings = found[variant], tested[variant]
+    if experiment.test_variants:
         each = {
             name: {key: value for key, value in values.items() if np.ndim(value) == 0}
             for name, values in found.items()
         }
-        results |= {"reading": reading, "readings": each}
+        results |= {"test_variant": variant, "test_variants": each}
     results["protocol"] = protocol_of(experiment, "test")
     if config.data.session:
         results["protocol"] = f"across sessions: {results['protocol']}"
@@ -242,7 +242,9 @@ def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
     size = data.images_per_class
     # Two clusters always fill two chunks or more.
     chunks = max(2, min(data.batch_size, len(labels)) // size)
-    sampler = samplers.build(replace(data, sampler="mpn", batch_size=chunks * size), labels, seed)
+    sampler = samplers.build(
+        replace(data, sampler="chunks", batch_size=chunks * size), labels, seed
+    )
     batches = [sampler.batch(step) for step in range(sampler.first_step(1))]
     return Groups(np.stack(batches), chunks * size)
 

@@ -1,6 +1,6 @@
 """The teacher of a method: the reported model of another run on the same images.
 
-It is read from its work directory and is never part of the student's checkpoints.
+It is read from its work directory and is never part of the checkpoints.
 """
 
 from functools import partial

@@ -90,13 +90,14 @@ def test_an_option_of_the_embedding_matters_while_models_are_selected(own: dict[
     ):
         check_same(own, other)
     check_same(own, other, selecting=False)
-    own["evaluation"] = {"readings": {"warm": {"temperature": 3}}}
-    assert model.read_as(resolve(own), "warm").method == Own(temperature=3)
+    own["evaluation"] = {"test_variants": {"warm": {"temperature": 3}}}
+    assert model.with_test_variant(resolve(own), "warm").method == Own(temperature=3)
 
 
 def test_published_numbers(own: dict[str, Any]) -> None:
     assert same_experiment(
-        own, ["method.workers", "seed", "backbone.pretrained", "evaluation.readings.a.temperature"]
+        own,
+        ["method.workers", "seed", "backbone.pretrained", "evaluation.test_variants.a.temperature"],
     )
     assert not same_experiment(own, ["method.temperature"])
     assert not same_experiment(own, ["data.sampler"])

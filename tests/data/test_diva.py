@@ -11,7 +11,7 @@ def test_sampler(name: str) -> None:
     for case, facts in cases(name, "diva"):
         sizes, (batch_size, images) = facts["class_sizes"], (int(v) for v in facts["bs_k"])
         labels = np.repeat(np.arange(len(sizes)), sizes)
-        sampler = build("diva", sizes, batch_size, images)
+        sampler = build("with_replacement", sizes, batch_size, images)
         assert sampler.first_step(1) == facts["n_batches"], case
         batches = np.stack([sampler.batch(step) for step in range(1_000)])
         groups = batches.reshape(-1, images)

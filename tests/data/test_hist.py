@@ -14,9 +14,9 @@ def test_sampler(name: str) -> None:
         labels = np.repeat(np.arange(len(sizes)), sizes)
         if batch_size % images:
             with pytest.raises(ConfigError, match="must divide"):
-                build("hist_balanced", sizes, batch_size, images)
+                build("distinct_classes", sizes, batch_size, images)
             continue
-        sampler = build("hist_balanced", sizes, batch_size, images)
+        sampler = build("distinct_classes", sizes, batch_size, images)
         assert sampler.first_step(1) == facts["batches_after_BatchSampler_drop_last"], case
         assert sampler.first_step(1) * batch_size == facts["items_yielded"]
         groups = np.concatenate([epoch(sampler, e) for e in range(300)]).reshape(-1, images)

@@ -17,9 +17,9 @@ def test_sampler(name: str) -> None:
         labels = np.repeat(np.arange(len(sizes)), sizes)
         if classes == 1:
             with pytest.raises(ConfigError, match="one class"):
-                build("mpn", sizes, images, images)
+                build("chunks", sizes, images, images)
             continue
-        sampler = build("mpn", sizes, images * classes, images)
+        sampler = build("chunks", sizes, images * classes, images)
         assert sampler.first_step(1) == facts["n_batches"], case
         shares, seen = [], []
         for number in range(60):
@@ -60,7 +60,7 @@ def test_redraw_sampler(name: str) -> None:
         if not size.isdigit():
             continue
         sizes = np.array([40, 61, 83, 107])
-        sampler = build("mpn_redraw", sizes, int(size), 1)
+        sampler = build("redrawn_chunks", sizes, int(size), 1)
         lengths = [sampler.first_step(e + 1) - sampler.first_step(e) for e in range(200)]
         expected_counts: dict[int, float] = {}
         pairs = arrays[f"number/{size}/pairs"]
@@ -75,7 +75,7 @@ def test_redraw_sampler(name: str) -> None:
         assert squares < 25 + 3 * len(pairs)
     sizes = arrays["number/cub_epoch_class_sizes"]
     total = int(arrays["number/cub_epoch_c_n_batches_distinct"][0][:2].prod())
-    sampler = build("mpn_redraw", sizes, total, 1)
+    sampler = build("redrawn_chunks", sizes, total, 1)
     drawn = 30 * len(
         arrays["number/cub_epoch_c_n_batches_distinct"]
     )  # epochs, enough for every length to occur
@@ -85,7 +85,7 @@ def test_redraw_sampler(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "size", "message"),
-    [("mpn_redraw", 13, r"^data\.batch_size=13: .*prime"), ("mpn", 120, "120 chunks")],
+    [("redrawn_chunks", 13, r"^data\.batch_size=13: .*prime"), ("chunks", 120, "120 chunks")],
 )
 def test_impossible_batches(name: str, size: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -94,7 +94,7 @@ def test_impossible_batches(name: str, size: int, message: str) -> None:
 
 def test_one_batch_may_hold_every_chunk_twice() -> None:
     """With one image per chunk, a class of n images has n + 1."""
-    sampler = test_samplers.build("mpn", 2 * sum(size + 1 for size in SIZES), 1)
+    sampler = test_samplers.build("chunks", 2 * sum(size + 1 for size in SIZES), 1)
     assert sampler.first_step(1) == 1
     np.testing.assert_array_equal(
         np.bincount(LABELS[sampler.batch(0)]), [2 * (size + 1) for size in SIZES]
@@ -102,4 +102,4 @@ def test_one_batch_may_hold_every_chunk_twice() -> None:
 
 
 def test_small_classes_repeat_images() -> None:
-    test_samplers.check_small_classes("mpn")
+    test_samplers.check_small_classes("chunks")

@@ -97,7 +97,7 @@ def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
         list(embedding_shards.embed(model, [(out.file(1), units[1])]))
         assert out.missing() == [0, 2]
         list(embedding_shards.embed(model, [(out.file(i), units[i]) for i in (0, 2)]))
-    again = embedding_shards.Parts(where, planned)
+    again = embedding_shards.Shards(where, planned)
     assert again.missing() == []
     summary = again.summary(3)
     assert (summary.images, summary.unusable) == (22, 1)

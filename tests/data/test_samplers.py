@@ -188,5 +188,5 @@ def check_small_classes(name: str) -> None:
 
 
 def test_small_classes_repeat_images() -> None:
-    for name in ("balanced", "ms"):
+    for name in ("balanced", "distinct_chunks"):
         check_small_classes(name)

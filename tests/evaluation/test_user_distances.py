@@ -50,7 +50,9 @@ def test_retrieval(separate, monkeypatch):
     omitted = None if separate else np.eye(len(points), dtype=bool)
     means, each = brute.retrieval(between(points[queries], others), relevant, KS, omitted=omitted)
     brute.check(found, (means, each))
-    assert found["own/first_hit"] == pytest.approx(each["rank"][each["rank"] > 0].mean(), rel=1e-12)
+    assert found["user/first_hit"] == pytest.approx(
+        each["rank"][each["rank"] > 0].mean(), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -72,7 +74,7 @@ def test_metrics_of_knuser_distances_do_not_depend_on_the_way():
         points, labels, ks=KS, full_ranking=True, functions={"one": lambda hits: 1.0}
     )
     assert {key: found[key] for key in plain} == pytest.approx(plain, rel=1e-12)
-    assert found["own/one"] == 1
+    assert found["user/one"] == 1
     by_function = metrics.retrieval(
         points, labels, ks=KS, metric=one_minus_cosine, full_ranking=True
     )

@@ -325,7 +325,7 @@ def test_ms_sampler(name: str) -> None:
             (int(v) for v in facts["bs_k_iters"]),
         )
         labels = np.repeat(np.arange(len(sizes)), sizes)
-        sampler = build("ms", sizes, batch_size, images)
+        sampler = build("distinct_chunks", sizes, batch_size, images)
         refills = sampler.epoch(steps - 1) + 1
         low, high = facts["refills_min_max"]
         assert low <= refills <= high, case

@@ -70,10 +70,10 @@ def test_round_trip(store: Checkpoints) -> None:
     with pytest.raises(
         CheckpointError, match=r"--checkpoint=newest: must be reported, latest, best or a step"
     ):
-        store.select("newest", "last")
-    assert int(store.select("reported", "last").step) == 20
+        store.restore_selected("newest", "last")
+    assert int(store.restore_selected("reported", "last").step) == 20
     store.save("best", state(10), {})
-    assert int(store.select("reported", "validation").step) == 10
+    assert int(store.restore_selected("reported", "validation").step) == 10
 
 
 def test_newest_are_kept_and_best_apart(store: Checkpoints) -> None:

@@ -1,4 +1,4 @@
-"""DiVA in training: test-time readings, warm start, clusterings, frozen groups, many classes and
+"""DiVA in training: test-time variants, warm start, clusterings, frozen groups, many classes and
 accelerators."""
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def diva_config(select: str = "last", **evaluation: Any) -> Config:
     given["train"]["groups"] = groups
     given["method"] = {"name": "diva", "embedding_dim": 4, "psi_dim": 4, "queue_batches": 1}
     given["evaluation"] |= {
-        "readings": {"a": {"ensemble": [1, 0, 0, 0]}, "b": {"ensemble": [0, 1, 1, 1]}},
+        "test_variants": {"a": {"ensemble": [1, 0, 0, 0]}, "b": {"ensemble": [0, 1, 1, 1]}},
         **evaluation,
     }
     return resolve(given)
@@ -57,7 +57,7 @@ def test_a_reading_is_the_method_with_its_options() -> None:
     def embed(params: Any, model_state: Any) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         encoded, _ = experiment.method.encode(params, model_state, images[None], train=False)
         return encoded.embeddings, {
-            name: f(params, model_state, images) for name, f in experiment.readings.items()
+            name: f(params, model_state, images) for name, f in experiment.test_variants.items()
         }
 
     embeddings, found = jax.device_get(embed(state.params, state.model_state))
@@ -66,13 +66,13 @@ def test_a_reading_is_the_method_with_its_options() -> None:
         expected = np.concatenate(parts, axis=1) / np.sqrt(len(parts))
         shown = found[name][:, np.abs(found[name]).max(axis=0) > 0]
         np.testing.assert_allclose(shown, expected, rtol=1e-4, atol=1e-6)
-    assert {config.method.ensemble for config in (model.read_as(config, "a"),)} == {
+    assert {config.method.ensemble for config in (model.with_test_variant(config, "a"),)} == {
         (1.0, 0.0, 0.0, 0.0)
     }
 
 
 def test_a_finished_run_is_read_again(tmp_path: Path) -> None:
-    """With other weights or readings, but training goes on only as models were selected."""
+    """With other weights or variants, but training goes on only as models were selected."""
     for select in ("last", "test"):
         config = diva_config(select)
         write_json(
@@ -80,14 +80,16 @@ def test_a_finished_run_is_read_again(tmp_path: Path) -> None:
             workdir.provenance(config, "", ["a", "b", "c", "d"], 64, (8, 8)),
         )
         other = replace(config, method=replace(config.method, ensemble=(1.0, 5.0, 5.0, 5.0)))
-        other = replace(other, evaluation=replace(other.evaluation, readings={}, reading="best"))
+        other = replace(
+            other, evaluation=replace(other.evaluation, test_variants={}, test_variant="best")
+        )
         workdir.check_same_run(tmp_path, {"config": asdict(other)}, selecting=False)
         if select == "last":
             workdir.check_same_run(tmp_path, {"config": asdict(other)})
         else:
             with pytest.raises(
                 CheckpointError,
-                match=r"another configuration: evaluation\.readings.*method\.ensemble",
+                match=r"another configuration: evaluation\.test_variants.*method\.ensemble",
             ):
                 workdir.check_same_run(tmp_path, {"config": asdict(other)})
 
@@ -96,22 +98,27 @@ def test_the_reading_of_the_results_is_that_of_the_model(tmp_path: Path) -> None
     config = diva_config()
     assert model.reading_in_results(config, tmp_path) == ""
     for name, expected in (("b", "b"), ("c", "")):
-        write_json(tmp_path / "results.json", {"reading": name})
+        write_json(tmp_path / "results.json", {"test_variant": name})
         assert model.reading_in_results(config, tmp_path) == expected
 
 
-def test_invalid_readings() -> None:
-    with pytest.raises(ConfigError, match=r"evaluation\.reading='c': must be one of best, a, b"):
-        diva_config(reading="c")
+def test_invalid_variants() -> None:
+    with pytest.raises(
+        ConfigError, match=r"evaluation\.test_variant='c': must be one of best, a, b"
+    ):
+        diva_config(test_variant="c")
     for options, message in (
         (
             {"rho": [1.0]},
-            r"evaluation\.readings\.a\.rho: method diva allows readings only of ensemble",
+            r"evaluation\.test_variants\.a\.rho: method diva allows variants only of ensemble",
         ),
-        ({"ensemble": [1.0]}, r"evaluation\.readings\.a\.ensemble=\[1\.0\]: has the wrong number"),
+        (
+            {"ensemble": [1.0]},
+            r"evaluation\.test_variants\.a\.ensemble=\[1\.0\]: has the wrong number",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
-            model.read_as(diva_config(readings={"a": options}), "a")
+            model.with_test_variant(diva_config(test_variants={"a": options}), "a")
 
 
 def test_the_key_network_is_a_copy_of_the_network(tmp_path: Path) -> None:

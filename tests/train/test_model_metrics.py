@@ -1,5 +1,5 @@
 """Evaluations: samples of the training classes, the final results, test-time refinement and
-readings."""
+test-time variants."""
 
 import json
 from dataclasses import replace
@@ -58,7 +58,7 @@ def test_a_sample_of_training_classes(
         return rows
 
     none: Any = None
-    tested = model_metrics.ReadingsEmbedder(
+    tested = model_metrics.VariantsEmbedder(
         SimpleNamespace(embed_split=embed_split), {"": slice(None)}
     )  # type: ignore[arg-type]
     run: Any = SimpleNamespace(
@@ -187,17 +187,19 @@ def test_a_clustering_that_fails_says_so() -> None:
         )
 
 
-READINGS: dict[str, dict[str, Any]] = {"whole": {}, "half": {}}
+TEST_VARIANTS: dict[str, dict[str, Any]] = {"whole": {}, "half": {}}
 
 
 @pytest.fixture(scope="module")
 def experiment() -> Experiment:
     """A model with 8 dimensions, read whole or by the first 3."""
     config = small(steps=8, evaluate_every=4, select="test")
-    made = on_patches(replace(config, evaluation=replace(config.evaluation, readings=READINGS)))
+    made = on_patches(
+        replace(config, evaluation=replace(config.evaluation, test_variants=TEST_VARIANTS))
+    )
     embed = made.method.embed
     return made._replace(
-        readings={
+        test_variants={
             "whole": embed,
             "half": lambda params, state, images: embed(params, state, images)[:, :3],
         }
@@ -214,22 +216,22 @@ def test_all_readings_are_evaluated_and_the_best_is_reported(experiment: Experim
     assert expected["whole"] != expected["half"]
     results, embeddings = model_metrics.final(experiment, state, "test", Console(active=False))
     assert {
-        name: found["recall@1"] for name, found in results["readings"].items()
+        name: found["recall@1"] for name, found in results["test_variants"].items()
     } == pytest.approx(expected)
     best = max(expected, key=lambda name: expected[name])
-    assert (results["reading"], results["recall@1"]) == (best, pytest.approx(expected[best]))
+    assert (results["test_variant"], results["recall@1"]) == (best, pytest.approx(expected[best]))
     np.testing.assert_allclose(
         embeddings["test"], rows if best == "whole" else rows[:, :3], rtol=1e-6
     )
     other = next(name for name in expected if name != best)
-    options = replace(experiment.config.evaluation, reading=other)
+    options = replace(experiment.config.evaluation, test_variant=other)
     chosen = experiment._replace(config=replace(experiment.config, evaluation=options))
     results, _ = model_metrics.final(chosen, state, "test", Console(active=False))
-    assert (results["reading"], results["recall@1"]) == (other, pytest.approx(expected[other]))
+    assert (results["test_variant"], results["recall@1"]) == (other, pytest.approx(expected[other]))
 
 
 def test_models_are_selected_by_the_best_reading(experiment: Experiment, tmp_path: Path) -> None:
-    """At every evaluation; the lines of metrics have all readings."""
+    """At every evaluation; the lines of metrics have all test-time variants."""
     train(experiment, tmp_path)
     lines = [line for line in workdir_lines(tmp_path) if "test/recall@1" in line]
     assert len(lines) == 2
@@ -241,10 +243,10 @@ def workdir_lines(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_invalid_readings() -> None:
+def test_invalid_variants() -> None:
     with pytest.raises(ConfigError, match="must not use the name 'best'"):
-        Evaluation(readings={"best": {}})
+        Evaluation(test_variants={"best": {}})
     config = small(steps=4)
-    config = replace(config, evaluation=replace(config.evaluation, readings={"a": {"x": 1}}))
-    with pytest.raises(ConfigError, match="method baseline allows readings of no option"):
-        model.read_as(config, "a")
+    config = replace(config, evaluation=replace(config.evaluation, test_variants={"a": {"x": 1}}))
+    with pytest.raises(ConfigError, match="method baseline allows variants of no option"):
+        model.with_test_variant(config, "a")

@@ -344,7 +344,7 @@ def test_only_the_factors_of_the_chosen_layers_change(tmp_path: Path) -> None:
 
     store = Checkpoints(tmp_path, lambda: after, pytest.fail, run={})
     store.save("latest", after, {})
-    restored, selected = store.restore(), store.select("latest", "last").params
+    restored, selected = store.restore(), store.restore_selected("latest", "last").params
     store.close()
     one, other = (update(before, batch, jax.random.key(2))[0] for before in (after, restored[0]))
     assert fingerprint(one) == fingerprint(other)

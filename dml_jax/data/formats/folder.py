@@ -19,7 +19,7 @@ from dml_jax.data.files import IMAGE_SUFFIXES, Entry, Files, is_image
 from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import DataError, counted
 
-Parts = tuple[str, ...]  # the names of the folders that an image is in, or some of them
+Folders = tuple[str, ...]  # the names of the folders that an image is in, or some of them
 DECIDE = (
     "--splits=train:valid:test names the folders for training, validation and test, "
     "--splits=classes divides the classes instead, --splits=none takes them for classes"
@@ -29,12 +29,12 @@ DECIDE = (
 class _Layout(NamedTuple):
     """How a folder is read."""
 
-    classes: Mapping[Parts, Parts]  # the folders of an image -> its class
-    splits: Mapping[Parts, str]  # the folders -> the split; empty to divide the classes
+    classes: Mapping[Folders, Folders]  # the folders of an image -> its class
+    splits: Mapping[Folders, str]  # the folders -> the split; empty to divide the classes
     doubts: list[str]
 
 
-def _folders(files: Files) -> dict[str, Parts]:
+def _folders(files: Files) -> dict[str, Folders]:
     """The folders of each image."""
     return {path: tuple(path.split("/")[:-1]) for path in files if is_image(path)}
 
@@ -70,7 +70,7 @@ def doubts(files: Files, options: Options) -> list[str]:
     return _read(_folders(files), options).doubts
 
 
-def _read(folders: Mapping[str, Parts], options: Options) -> _Layout:
+def _read(folders: Mapping[str, Folders], options: Options) -> _Layout:
     held = set(folders.values())  # the folders that hold images
     split_words = {parts: tuple(map(options.split_of, parts)) for parts in held}
     found: list[str] = []
@@ -101,11 +101,11 @@ def _read(folders: Mapping[str, Parts], options: Options) -> _Layout:
     return _Layout(without_shared, splits, [*found, *nested])
 
 
-def _without(parts: Parts, level: int) -> Parts:
+def _without(parts: Folders, level: int) -> Folders:
     return parts[:level] + parts[level + 1 :]
 
 
-def _split_level(split_words: Mapping[Parts, Parts]) -> int | None:
+def _split_level(split_words: Mapping[Folders, Folders]) -> int | None:
     """The level of the folders that give the split of every image; None if there is no such
     level."""
     for level in range(min(map(len, split_words), default=0)):
@@ -116,18 +116,18 @@ def _split_level(split_words: Mapping[Parts, Parts]) -> int | None:
     return None
 
 
-def _without_splits(split_words: Mapping[Parts, Parts]) -> dict[Parts, Parts]:
+def _without_splits(split_words: Mapping[Folders, Folders]) -> dict[Folders, Folders]:
     return {
         parts: tuple(part for part, split in zip(parts, words, strict=True) if not split) or parts
         for parts, words in split_words.items()
     }
 
 
-def _check_mixed(split_words: Mapping[Parts, Parts]) -> list[str]:
+def _check_mixed(split_words: Mapping[Folders, Folders]) -> list[str]:
     """Refuses folders that look like splits, beside others, if it is not certain that they are
     classes."""
     looks = {parts: words for parts, words in split_words.items() if any(words)}
-    owner: dict[Parts, Parts] = {}
+    owner: dict[Folders, Folders] = {}
     for parts, bare in sorted(_without_splits(split_words).items()):
         other = owner.setdefault(bare, parts)
         if other != parts and (parts in looks or other in looks):
@@ -149,8 +149,8 @@ def _check_mixed(split_words: Mapping[Parts, Parts]) -> list[str]:
 
 
 def _outermost(
-    folders: Mapping[Parts, Parts], session: str
-) -> tuple[dict[Parts, Parts], list[str]]:
+    folders: Mapping[Folders, Folders], session: str
+) -> tuple[dict[Folders, Folders], list[str]]:
     """The class of each folder, which is the outermost folder around it that holds images, and
     doubts about that."""
     held = set(folders.values()) - {()}
@@ -184,7 +184,7 @@ def _outermost(
     return {given: outer.get(parts, ()) for given, parts in folders.items()}, found
 
 
-def _shared(classes: set[Parts]) -> int:
+def _shared(classes: set[Folders]) -> int:
     """The number of folders that all classes are in."""
     deepest = max(0, min(map(len, classes), default=0) - 1)
     levels = range(deepest)

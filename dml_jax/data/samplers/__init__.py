@@ -6,7 +6,7 @@
     for step in range(sampler.first_step(1)):  # the first epoch
         batch = sampler.batch(step)  # int64 [64], indices into labels
 
-`balanced` is the default; `shuffled` and the functions in `papers.py` reproduce the samplers of
+`balanced` is the default; `shuffled` and the functions in `published.py` reproduce the samplers of
 published code. They take labels [N], integers or text, and raise `ConfigError` unless
 `images_per_class` divides `batch_size` into two or more classes (see `Data`). `data.sampler` may
 also be the import path of such a function, (labels, batch_size, images_per_class, seed) -> Sampler.
@@ -26,27 +26,42 @@ from dml_jax.data.samplers.base import (
     from_epochs,
     indices_by_class,
 )
-from dml_jax.data.samplers.papers import diva, hist_balanced, mpn, mpn_redraw, ms, shuffled
+from dml_jax.data.samplers.published import (
+    chunks,
+    distinct_chunks,
+    distinct_classes,
+    redrawn_chunks,
+    shuffled,
+    with_replacement,
+)
 
 __all__ = [
     "SAMPLERS",
     "Sampler",
     "balanced",
     "build",
-    "diva",
+    "chunks",
+    "distinct_chunks",
+    "distinct_classes",
     "from_batches",
     "from_epochs",
-    "hist_balanced",
     "indices_by_class",
-    "mpn",
-    "mpn_redraw",
-    "ms",
+    "redrawn_chunks",
     "shuffled",
+    "with_replacement",
 ]
 
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
     function.__name__: function
-    for function in (balanced, shuffled, mpn, mpn_redraw, hist_balanced, diva, ms)
+    for function in (
+        balanced,
+        shuffled,
+        chunks,
+        redrawn_chunks,
+        distinct_classes,
+        distinct_chunks,
+        with_replacement,
+    )
 }
 
 

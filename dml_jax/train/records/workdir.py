@@ -47,7 +47,7 @@ Count = Annotated[StrictInt, Ge(1), Lt(2**31)]
 
 
 @dataclass
-class Facts:
+class RunRecord:
     """The entries of config.json that are read again, see `provenance`."""
 
     config: dict[str, Any]
@@ -71,7 +71,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
         )
     manifest.check_file(path, CheckpointError, REMEDY)
     remedy = "restore it from a copy, or give another --workdir"
-    return read_json(path, Facts, remedy, CheckpointError)
+    return read_json(path, RunRecord, remedy, CheckpointError)
 
 
 def run_config(workdir: Path, *, trust_code: bool = False) -> Config:
@@ -91,7 +91,7 @@ def check_same_run(workdir: Path, here: Mapping[str, Any], *, selecting: bool = 
     """Raises CheckpointError if a directory or its newest checkpoint has another `identity`.
 
     Options that change no bit of the model may differ, and a longer run may make the same steps
-    first. The test-time reading may differ, too, unless models are still selected (`selecting`).
+    first. The test-time variant may differ, too, unless models are still selected (`selecting`).
     """
     if (workdir / "config.json").exists():
         check_same_facts(workdir, read_config(workdir), here, selecting=selecting)

@@ -41,7 +41,7 @@ def shuffled(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
 
 
 @checked
-def hist_balanced(
+def distinct_classes(
     labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0
 ) -> Sampler:
     """B / K distinct classes, K images of each drawn with replacement: HIST (Lim et al., CVPR
@@ -62,7 +62,9 @@ def hist_balanced(
 
 
 @checked
-def diva(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
+def with_replacement(
+    labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0
+) -> Sampler:
     """B / K classes, K images of each, both drawn with replacement: DiVA (Milbich, Roth et al.,
     ECCV 2020).
 
@@ -81,7 +83,7 @@ def diva(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int =
 
 
 @checked
-def mpn(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
+def chunks(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
     """Each class in shuffled chunks of K images, B / K random chunks per batch: MPN (Seidenschwarz
     et al., ICML 2021).
 
@@ -94,47 +96,49 @@ def mpn(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 
     """
     class_indices = indices_by_class(labels)
     sizes = np.array([len(indices) for indices in class_indices])
-    images, chunks = images_per_class, batch_size // images_per_class
-    steps = _mpn_steps(batch_size, sizes, images, chunks)
+    images, per_batch = images_per_class, batch_size // images_per_class
+    steps = _chunked_steps(batch_size, sizes, images, per_batch)
 
     def order(epoch: int) -> np.ndarray:
         rng = np.random.default_rng((seed, EPOCHS, epoch, 0))
-        return _mpn_epoch(class_indices, images, chunks, rng)
+        return _chunked_epoch(class_indices, images, per_batch, rng)
 
     return from_epochs(order, batch_size, steps)
 
 
 @checked
-def mpn_redraw(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
-    """`mpn` with a new number of chunks per batch in every epoch: MPN (Seidenschwarz et al., ICML
-    2021) on CUB.
+def redrawn_chunks(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
+    """`chunks` with a new number of chunks per batch in every epoch: MPN (Seidenschwarz et al.,
+    ICML 2021) on CUB.
 
     The number is drawn uniformly from the divisors of B in 2..B/2, and a chunk has B divided by it
-    images. Epochs are counted as in `mpn` and differ in length.
+    images. Epochs are counted as in `chunks` and differ in length.
     """
     class_indices = indices_by_class(labels)
     sizes = np.array([len(indices) for indices in class_indices])
     divisors = [c for c in range(2, batch_size // 2 + 1) if batch_size % c == 0]
     if not divisors:
         raise ConfigError(
-            f"data.batch_size={batch_size}: the sampler 'mpn_redraw' divides a batch into classes "
-            "times images, which a prime number does not allow"
+            f"data.batch_size={batch_size}: the sampler 'redrawn_chunks' divides a batch into "
+            "classes times images, which a prime number does not allow"
         )
-    steps = {c: _mpn_steps(batch_size, sizes, batch_size // c, c) for c in divisors}
+    steps = {c: _chunked_steps(batch_size, sizes, batch_size // c, c) for c in divisors}
 
     def draw(epoch: int) -> tuple[int, np.random.Generator]:
         rng = np.random.default_rng((seed, EPOCHS, epoch, 0))
         return int(rng.choice(divisors)), rng
 
     def order(epoch: int) -> np.ndarray:
-        chunks, rng = draw(epoch)
-        return _mpn_epoch(class_indices, batch_size // chunks, chunks, rng)
+        per_batch, rng = draw(epoch)
+        return _chunked_epoch(class_indices, batch_size // per_batch, per_batch, rng)
 
     return from_varying_epochs(order, lambda epoch: steps[draw(epoch)[0]], batch_size)
 
 
 @checked
-def ms(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
+def distinct_chunks(
+    labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0
+) -> Sampler:
     """Each class in chunks of K images, B / K distinct classes per batch: MS loss (Wang et al.,
     CVPR 2019).
 
@@ -199,11 +203,11 @@ def _redraw_overflow(
     return np.where(positions < sizes, positions, rng.integers(sizes, size=positions.shape))
 
 
-def _mpn_epoch(
-    class_indices: list[np.ndarray], images: int, chunks: int, rng: np.random.Generator
+def _chunked_epoch(
+    class_indices: list[np.ndarray], images: int, per_batch: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """The batches of one epoch of `mpn`, each of `chunks` chunks of `images` images: int [steps *
-    chunks * images]."""
+    """The batches of one epoch of `chunks`, each of `per_batch` chunks of `images` images: int
+    [steps * per_batch * images]."""
     sizes = np.array([len(indices) for indices in class_indices])
     padded = np.maximum(sizes, images)  # smaller classes are filled up with repeated images
     classes, positions = _ragged(padded)
@@ -215,19 +219,20 @@ def _mpn_epoch(
     repeated = lots[positions < (images - padded % images)[classes]]
     by_class = np.argsort(np.concatenate([classes, classes[repeated]]), kind="stable")
     all_chunks = rng.permutation(np.concatenate([row, row[repeated]])[by_class].reshape(-1, images))
-    extra = rng.choice(len(all_chunks), -len(all_chunks) % chunks, replace=False)
+    extra = rng.choice(len(all_chunks), -len(all_chunks) % per_batch, replace=False)
     return np.concatenate([all_chunks, all_chunks[extra]]).reshape(-1)
 
 
-def _mpn_steps(batch_size: int, sizes: np.ndarray, images: int, chunks: int) -> int:
-    """Number of steps in `_mpn_epoch`."""
+def _chunked_steps(batch_size: int, sizes: np.ndarray, images: int, per_batch: int) -> int:
+    """Number of steps in `_chunked_epoch`."""
     total = int(np.sum(np.maximum(sizes, images) // images + 1))
-    if -total % chunks > total:
+    if -total % per_batch > total:
         raise ConfigError(
-            f"data.batch_size={batch_size}: a batch needs {chunks} chunks of {images} images, but "
-            f"the {len(sizes)} training classes yield only {total}; use a smaller data.batch_size"
+            f"data.batch_size={batch_size}: a batch needs {per_batch} chunks of {images} images, "
+            f"but the {len(sizes)} training classes yield only {total}; use a smaller "
+            "data.batch_size"
         )
-    return -(-total // chunks)
+    return -(-total // per_batch)
 
 
 def _full_batches(batch_size: int, total: int) -> int:
