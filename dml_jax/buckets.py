@@ -25,7 +25,7 @@ from dml_jax.errors import CheckpointError, DataError, PeerError, UserError
 from dml_jax.files import atomic_write, is_url, reason
 
 WRITER = ".writer"  # in the bucket: the object that names the process that may write
-RETRIES = 12  # of a request, after 1, 2, 4, 8, 16, 32, 32, … seconds, four minutes together
+RETRIES = 12  # per request, after 1, 2, 4, 8, 16, 32, 32, … seconds, four minutes together
 SECONDS = 60  # without an answer; Arrow would try for a quarter of an hour
 IN_BUCKET = ("checkpoints/latest/", "checkpoints/best/", WRITER)  # not copied
 
@@ -72,7 +72,7 @@ class _Copy:
         return self.url.removeprefix("gs://")
 
 
-_copies: list[_Copy] = []  # of this process
+_copies: list[_Copy] = []  # made by this process
 
 
 def _copy_of(path: Path) -> _Copy | None:
@@ -83,8 +83,8 @@ def _copy_of(path: Path) -> _Copy | None:
 def working_copy(
     option: str, url: str | Path, *, writing: bool, active: bool = True
 ) -> Iterator[Path]:
-    """The local directory of a run in a bucket, which is removed at the end; a path that is no URL
-    is its own.
+    """The local directory of a run in a bucket, which is removed at the end; a local path is
+    returned unchanged.
 
     If the run is to be written, this process takes it over from any other that writes it; `active`
     is False on all processes of a run but the first.
