@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 
-from benchmarks import all as benchmarks
 from benchmarks import accelerators, interruptions, mutation, timing, training_step
+from benchmarks import all as benchmarks
 from tests.papers import deleted
 
 
