@@ -5,8 +5,7 @@ e.g. gs://anonymous@bucket/photos for a public bucket.
 
 For a run in Google Cloud Storage, Orbax writes the checkpoints to the bucket directly. All other
 files are in a local directory: they are copied from the bucket when a command starts, and changes
-are copied to it before a checkpoint is marked as complete and at the end, so a killed run continues
-from the bucket alone.
+are copied to it before a checkpoint counts as complete and at the end, so a killed run continues.
 """
 
 import atexit
@@ -31,8 +30,7 @@ IN_BUCKET = ("checkpoints/latest/", "checkpoints/best/", WRITER)  # not copied
 
 
 def check_url(option: str, url: str) -> str:
-    """The URL of a run in Google Cloud Storage, without a slash at its end; CheckpointError for any
-    other."""
+    """The URL of a run, gs://bucket/directory, without a last slash; CheckpointError for others."""
     if not url.startswith("gs://") or not url.removeprefix("gs://").strip("/").partition("/")[2]:
         raise CheckpointError(
             f"{option}={url}: give gs://bucket/directory, or a directory, where S3 may be mounted"
@@ -47,8 +45,7 @@ def check_url(option: str, url: str) -> str:
 
 
 def _client() -> Any:
-    """The client of the bucket, shared with orbax; listings are never cached, because other
-    processes write."""
+    """The bucket's client, shared with orbax, without a cache, because other processes write."""
     import fsspec
     import gcsfs
 
@@ -59,13 +56,12 @@ def _client() -> Any:
 
 @dataclass
 class _Copy:
-    """The local files of a run; `there` are the bucket's files, `writer` is this process's name
-    if it may write."""
+    """The local files of a run."""
 
     directory: Path
     url: str
-    writer: str = ""
-    there: dict[str, int] = field(default_factory=dict)  # time of the last change by name
+    writer: str = ""  # name of this process, if it may write
+    there: dict[str, int] = field(default_factory=dict)  # in the bucket: name -> last change
 
     @property
     def root(self) -> str:
@@ -83,8 +79,7 @@ def _copy_of(path: Path) -> _Copy | None:
 def working_copy(
     option: str, url: str | Path, *, writing: bool, active: bool = True
 ) -> Iterator[Path]:
-    """The local directory of a run in a bucket, which is removed at the end; a path that is no URL
-    is its own.
+    """The local copy of a run in a bucket, removed at the end; a local path is returned unchanged.
 
     If the run is to be written, this process takes it over from any other that writes it; `active`
     is False on all processes of a run but the first.
@@ -139,8 +134,7 @@ def origin(path: Path) -> Path:
 
 
 def pull(directory: Path) -> None:
-    """Downloads the files of a run that its local copy lacks; does nothing with other
-    directories."""
+    """Downloads the files of a run that its local copy lacks; ignores other directories."""
     if copy := _copy_of(directory):
         names = [path.removeprefix(f"{copy.root}/") for path in _client().find(copy.root)]
         missing = [
@@ -162,8 +156,7 @@ def pull(directory: Path) -> None:
 def push(directory: Path) -> None:
     """Uploads changed files of a local copy; does nothing with other directories.
 
-    The manifest, which says that a run is finished, is the last. Raises CheckpointError if another
-    process has taken the run over.
+    The manifest, which marks a finished run, is the last. CheckpointError if the run is taken over.
     """
     if copy := _copy_of(directory):
         check_writer(directory)
@@ -188,8 +181,7 @@ def push(directory: Path) -> None:
 
 
 def check_writer(directory: Path) -> None:
-    """Raises CheckpointError if another process has taken over a run in a bucket that this one
-    writes."""
+    """Raises CheckpointError if another process has taken over the run that this one writes."""
     if (copy := _copy_of(directory)) and copy.writer and (other := _writer(copy)) != copy.writer:
         other = other or "a process that has ended"
         raise CheckpointError(f"{copy.url}: {other} has taken over this run, so this process ends")
@@ -204,8 +196,7 @@ def _writer(copy: _Copy) -> str:
 
 
 def _take_over(option: str, copy: _Copy) -> None:
-    """Replaces the writer; of several processes that do it at once, the last one writes, and the
-    others end."""
+    """Replaces the writer; if several processes do it at once, the last one writes, others end."""
     if earlier := _writer(copy):
         print(f"{copy.url}: taking over from {earlier}", flush=True)
         with suppress(FileNotFoundError):  # it has just ended
@@ -273,8 +264,7 @@ def accessing(url: str, what: str = "read") -> Iterator[None]:
 
 
 def list_files(url: str) -> dict[str, Any]:
-    """The files below a URL, by their relative path, as `pyarrow.fs.FileInfo`; a single file has
-    the path ""."""
+    """The files below a URL, `pyarrow.fs.FileInfo` by relative path; "" for a single file."""
     from pyarrow import fs
 
     with accessing(url):
@@ -293,8 +283,7 @@ def list_files(url: str) -> dict[str, Any]:
 
 
 def open_file(url: str) -> Any:
-    """A file in a bucket, a `pyarrow.NativeFile` for reading at any place; raises DataError if
-    there is none."""
+    """A file in a bucket, open for reading (`pyarrow.NativeFile`); DataError if it is missing."""
     with accessing(url):
         system, path = file_system(url)
         return system.open_input_file(path)
@@ -302,8 +291,7 @@ def open_file(url: str) -> Any:
 
 @contextmanager
 def written(file: Path | str) -> Iterator[Path]:
-    """Context with a temporary path; its file is moved to a local path or uploaded to a URL, and
-    appears completely."""
+    """Context with a temporary path, whose file is moved or uploaded as a whole at the end."""
     if isinstance(file, Path):
         with atomic_write(file) as draft:
             yield draft

@@ -72,8 +72,7 @@ def principal_components(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[int, int, int]]:
-    """The point of [N, 2] nearest to the centre of each non-empty cell of a grid over the map:
-    (index, column, row)."""
+    """(index, column, row) of the point of [N, 2] nearest to the centre of each non-empty cell."""
     low, high = points.min(axis=0), points.max(axis=0)
     scaled = (points - low) / np.maximum(high - low, 1e-12) * cells
     cell = np.minimum(scaled.astype(int), cells - 1)
@@ -86,8 +85,7 @@ def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[in
 def tsne(rows: np.ndarray) -> np.ndarray:
     """t-SNE of rows [N, D], initialised by PCA: float [N, 2], the same on every call.
 
-    It runs in one thread: with several, its thousand short steps wait for each other if other
-    programs use the cores.
+    It runs in one thread: with several, its short steps wait for other programs that use the cores.
     """
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits

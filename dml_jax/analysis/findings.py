@@ -82,8 +82,7 @@ def _cell(value: Any) -> Any:
 def read(directory: Path, order: Sequence[str]) -> list[Section]:
     """Reads the sections that `write` stored in a work directory, in the `order` of subjects.
 
-    A repeated analysis replaces the one from the end of the run. A damaged file raises
-    `CheckpointError`.
+    A repeated analysis replaces that of the run's end. CheckpointError for a damaged file.
     """
     folders = directory / STANDARD_DIRECTORY, directory / DIRECTORY
     present = {path.stem: path for folder in folders for path in folder.glob("*.json")}

@@ -1,8 +1,7 @@
 """Evaluates labelled embeddings: stored ones of runs, a model's embeddings of images, or files.
 
-`evaluate_runs`, `evaluate_images`, `evaluate_files` and `evaluate_shards` are what
-`dml-jax evaluate` calls; their results have the keys of `results.json`, with the protocol and the
-sizes of the inputs.
+`dml-jax evaluate` calls `evaluate_runs`, `evaluate_images`, `evaluate_files` or `evaluate_shards`,
+whose results have the keys of `results.json`, with the protocol and sizes.
 """
 
 import itertools
@@ -64,8 +63,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class LabelledEmbeddings:
-    """Embeddings of the queries ("test") and of the "gallery" that they search; without a gallery
-    they search each other."""
+    """Embeddings of the queries ("test"), and of the "gallery" they search, if not each other."""
 
     rows: Mapping[str, np.ndarray]  # [N, D]
     labels: Mapping[str, Any]  # [N] or `validation.Classes`
@@ -81,8 +79,7 @@ def combine(embeddings: Sequence[np.ndarray], weights: Sequence[float]) -> np.nd
 
 
 def stored_embeddings(model: str) -> dict[Path, dict[str, Exported]]:
-    """The embeddings of runs, separated by commas, by run and split: "test" and, if there is one,
-    "gallery".
+    """The stored embeddings of runs, by run and split: "test" and, if there is one, "gallery".
 
     Raises UserError unless all runs embedded the same images.
     """
@@ -108,8 +105,7 @@ def stored_embeddings(model: str) -> dict[Path, dict[str, Exported]]:
 
 
 def session_groups(session: str, exported: Mapping[str, Exported]) -> dict[str, Any]:
-    """The sessions of stored embeddings, from the column of the run's `data.session` or `session`,
-    if given."""
+    """The sessions of stored embeddings, by the column of `data.session` or by `session`."""
     splits: dict[str, Split] = {}
     for name, part in exported.items():
         split = Split(np.zeros(len(part.ids)), part.ids, unread, (), metadata=part.metadata)
@@ -179,8 +175,7 @@ def _warn_of_names(*labels: Any) -> None:
 
 
 def _classes(given: Mapping[str, str], key: str) -> np.ndarray | list[list[str]]:
-    """Classes from a `.npy` file, a text file with one per line, or a `.tsv` file with any number
-    per line, separated by tabs."""
+    """Classes from a .npy file, a text file (one per line) or a .tsv file (several per line)."""
     name = f"--{key}"
     path = files.expand_path(name, given[key])
     if path.suffix == ".npy":

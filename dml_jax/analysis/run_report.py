@@ -74,8 +74,7 @@ TRAINING = "training"  # name of the curves, which `analyse` does not make
 
 
 def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Name and metrics of each row of the result table: controls, this run with its variants, the
-    paper."""
+    """Name and metrics of each row of the table: controls, this run, its variants, the paper."""
     variant = f", variant {results['test_variant']}" if "test_variant" in results else ""
     ours = f"{config.method.name}, {results['model']} (step {results['step']}){variant}"
     found = [*results.get("controls", {}).items(), (ours, results)]

@@ -192,15 +192,13 @@ class Train:
     feature_views: NonNegativeInt = 0
     # Parts in which a batch is encoded, for batches larger than the memory; same results.
     chunks: PositiveInt = 1
-    # The backbone's and of products in the heads; losses, similarities and the optimizer always
-    # use float32.
+    # Of the backbone and products in the heads; losses and the optimizer always use float32.
     precision: Literal["float32", "tensorfloat32", "bfloat16"] = "float32"
     # Distributes tables of classes (proxies, classifiers) over the devices; same results.
     shard_classes: bool = False
     optimizer: Optimizer = "adam"  # with PyTorch's conventions and defaults
     momentum: Annotated[Fraction, WITH_MOMENTUM] = 0.0  # used by sgd
-    # Multiplies all learning rates by the ratio of data.batch_size to rates_for_batch, or by its
-    # square root.
+    # Multiplies learning rates by data.batch_size / rates_for_batch, or by its square root.
     scale_rates: Literal["none", "linear", "sqrt"] = "none"
     # The batch size for which the learning rates are given; 0: the configuration file's.
     rates_for_batch: Annotated[NonNegativeInt, SCALED] = 0
@@ -288,8 +286,7 @@ class Evaluation:
     test_variants: Annotated[TestVariants, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = field(
         default_factory=dict
     )
-    # The variant that is reported and selects models: its name, or "best" for the highest Recall@1
-    # at each evaluation.
+    # The variant that is reported and selects models; "best": the one with the highest Recall@1.
     test_variant: Annotated[str, TEST_VARIANTS, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = BEST
     # Also evaluates raw pixels and the untrained network; for small images.
     controls: Annotated[bool, Mark.SAME_EXPERIMENT] = False

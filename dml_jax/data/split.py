@@ -23,13 +23,11 @@ class Split(NamedTuple):
     # int64 [N], in 0..C-1; each split numbers its classes from 0, but a gallery like its queries.
     labels: np.ndarray
     ids: Sequence[str]  # N image names
-    # (index, rng) -> uint8 [H, W, 3], RGB. Data sets with randomly generated images draw them from
-    # `rng`, a `numpy.random.Generator`; with None, as in every evaluation, an index always gives
-    # the same image.
+    # (index, rng) -> uint8 [H, W, 3], RGB. Data sets with random images draw them by the generator
+    # `rng`; with None, as in every evaluation, an index always gives the same image.
     read: Read
     classes: Sequence[str]  # C class names
-    # SHA-256 of the whole data set with its pixels; empty if it is built in or from
-    # tensorflow_datasets.
+    # SHA-256 of all pixels; empty for built-in data sets and those of tensorflow_datasets.
     content: str = ""
     # Further columns of the table that the images were listed in: name -> N values.
     metadata: Mapping[str, Sequence[Scalar]] = {}
@@ -38,8 +36,7 @@ class Split(NamedTuple):
 
 
 def digest(splits: Mapping[str, Split]) -> str:
-    """SHA-256 of the image names and labels of all splits and, except for tensorflow_datasets, of
-    the images."""
+    """SHA-256 of names and labels of all splits and, but for tensorflow_datasets, of the images."""
     found = hashlib.sha256()
     for name, split in sorted(splits.items()):
         found.update(f"{name} {len(split.labels)}".encode())
@@ -93,8 +90,7 @@ def together(splits: Sequence[Split]) -> Split:
 def hold_out(split: Split, share: float) -> tuple[Split, Split]:
     """Splits the classes of `split` into (training, validation).
 
-    The choice of classes depends on the data set alone, so that runs with different seeds use the
-    same validation set.
+    The choice depends on the data set alone, so that all seeds use the same validation set.
     """
     total = len(split.classes)
     held = round(share * total)

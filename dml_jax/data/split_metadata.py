@@ -21,8 +21,7 @@ COLUMNS = [("label", pa.int64()), ("id", pa.large_binary()), ("file", pa.large_b
 
 
 def from_entries(entries: Sequence[Entry]) -> dict[str, Split]:
-    """Groups images by split and numbers the classes of each split by name; test and gallery share
-    one numbering."""
+    """Images by split, with classes numbered by name; test and gallery share one numbering."""
     splits = {}
     for split in SPLITS:
         numbered = ("test", "gallery") if split in ("test", "gallery") else (split,)
@@ -46,8 +45,7 @@ def from_entries(entries: Sequence[Entry]) -> dict[str, Split]:
 def save(path: Path, splits: Mapping[str, Split]) -> None:
     """Writes an Arrow IPC file: a record batch for each split, and the class names in the schema.
 
-    Names are binary, as they need not be UTF-8; a value of metadata, which can be of any type, is
-    stored as JSON.
+    Names are binary, as they need not be UTF-8, and metadata, of any type, is stored as JSON.
     """
     columns = dict.fromkeys(name for split in splits.values() for name in split.metadata)
     header = [

@@ -1,5 +1,4 @@
-"""Validation of arrays and `.npy` files before any long computation, and the gallery rows that are
-relevant to a query."""
+"""Validates arrays and `.npy` files before long computations; the rows relevant to a query."""
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -228,8 +227,7 @@ class Classes(NamedTuple):
 def classes(
     values: Labels | Classes | None, rows: int, *, name: str, of: str
 ) -> np.ndarray | Classes:
-    """Validates one class per row (see `labels`), or several: N lists, or bool (or 0 and 1) [N, C]
-    with C > 1.
+    """One class per row (see `labels`), or several: N lists, or bool (or 0 and 1) [N, C > 1].
 
     `name` and `of` stand for the labels and the rows in error messages.
     """

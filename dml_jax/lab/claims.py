@@ -2,9 +2,9 @@
 
 A claim names two rows of a study (`definition.Claim`). Both are trained with the same seeds; the
 effect is the mean of their paired differences. Two t-tests compare it with the claim's margin, one
-for the claim and one against it. The p-value is twice the smaller of the two, corrected for the
-paper's number of claims on the data set (Holm). Below 5 % the claim is supported or refuted,
-otherwise undecided.
+for and one against the claim. The p-value is twice the smaller one, corrected for the paper's
+number of claims on the data set (Holm). Below 5 % the claim is supported or refuted, else
+undecided.
 
 Rows with the same configuration are trained once, even if they belong to different studies.
 """
@@ -84,8 +84,7 @@ def distinct(owners: Owners) -> list[Trial]:
 def planned(papers: Iterable[str], data: str, settings: Settings) -> Owners:
     """The trials that decide the claims of some papers on a data set.
 
-    Raises ConfigError if a claim names a row that its study does not have, or no claim has a study
-    on the data set.
+    ConfigError if a study lacks a row that a claim names, or no claim has a study on the data set.
     """
     studies: dict[str, tuple[Study, list[str]]] = {}
     for claim in (claim for paper in papers for claim in load(paper)[1]):
@@ -303,8 +302,7 @@ def cells(entry: Entry) -> tuple[str, ...]:
 
 
 def on_maps(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that train heads on stored maps, all seeds of a row together; ensembles follow
-    their members."""
+    """The trials of heads on stored maps, all seeds of a row together, before their ensembles."""
     heads = [trial for trial in trials if trial.config and trial.config.train.feature_views]
     rows = list(dict.fromkeys((trial.directory.parent, trial.row) for trial in heads))
     heads.sort(key=lambda trial: rows.index((trial.directory.parent, trial.row)))

@@ -24,8 +24,7 @@ REMEDY = "evaluate the run again, or leave it out"
 
 
 def read(directory: Path, name: str = "results.json") -> dict[str, Any]:
-    """A JSON file of a run, checked by its manifest; empty if there is none (an ensemble has no
-    `config.json`)."""
+    """A JSON file of a run, checked by its manifest; empty if there is none."""
     path = directory / name
     if not path.exists():
         return {}
@@ -69,17 +68,15 @@ class Run:
     row: str
     results: dict[str, Any] = field(default_factory=dict)  # contents of `results.json`
     config: dict[str, Any] = field(default_factory=dict)  # as nested mapping; empty for an ensemble
-    # Digests of labels and names of the test images, or of all data where there are no embeddings.
-    # Not of the pixels: rows may differ in the sizes of the same images, and an ensemble knows
-    # names only.
+    # Digests of labels and names of the test images, or of all data without embeddings; not of
+    # pixels: rows may differ in the sizes of images, and an ensemble knows names only.
     images: tuple[str, ...] = ()
     data_hash: str = ""  # empty for an ensemble
     problem: str = ""
 
 
 def read_run(directory: Path, row: str = "") -> Run:
-    """A finished run; without a name, its row is the directory's without a seed, as in "hist-0" and
-    "hist-seed0"."""
+    """A finished run; its row is by default its directory's without "-0" or "-seed0" at the end."""
     results = read(directory)
     if not results:
         raise CheckpointError(
@@ -96,8 +93,7 @@ def read_run(directory: Path, row: str = "") -> Run:
 
 
 def name_rows(runs: Sequence[Run]) -> list[Run]:
-    """Runs that differ only in the seed share the name of the first; equal names of others become
-    distinct."""
+    """Runs that differ only in the seed get one row; equal names of others become distinct."""
     names: dict[str, str] = {}
     seen: dict[tuple[Any, ...], Path] = {}
     named = []
@@ -105,8 +101,7 @@ def name_rows(runs: Sequence[Run]) -> list[Run]:
         same = {
             key: value for key, value in decisive(run.config).items() if key not in ("seed", "name")
         }
-        # From the results: a run may be continued, but until it ends, its results are of the former
-        # length.
+        # By the results: until a continued run ends, they are of the former length.
         same |= {
             "length": run.results.get("length"),
             "data_hash": run.data_hash,
@@ -129,8 +124,7 @@ def name_rows(runs: Sequence[Run]) -> list[Run]:
 
 
 def comparable(runs: Sequence[Run]) -> tuple[str, dict[str, list[Run]]]:
-    """The protocol of runs, without the distance if it differs from row to row, and their rows by
-    name, in their order.
+    """The protocol of runs, without distances that differ, and their rows by name.
 
     Raises ConfigError for runs with other test images or another protocol.
     """

@@ -1,5 +1,4 @@
-"""What `dml-jax study` does: trains the missing runs of a study, a search or claims, and prints and
-writes the tables."""
+"""What `dml-jax study` does: trains missing runs of studies, searches and claims; writes tables."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -85,8 +84,7 @@ def run_claims(
     jobs: int = 1,
     only_list: bool = False,
 ) -> None:
-    """Trains the missing runs for the claims of papers on a data set; prints and writes the
-    verdicts.
+    """Trains the missing runs for the claims of papers; prints and writes the verdicts.
 
     The measurements are added to OUTPUT/DATA.csv. `only_list` prints the claims instead.
     """

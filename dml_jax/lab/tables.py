@@ -27,8 +27,7 @@ NOT_VARIED = ("paper", "seed", "name")  # keys in which rows differ anyway
 
 
 class Summary(NamedTuple):
-    """Finished runs, and trials without results, which have a `problem`; `metric` compares their
-    rows."""
+    """Finished runs and, with a `problem`, unfinished ones; `metric` compares their rows."""
 
     title: str
     lead: str  # paragraph below the title
@@ -70,8 +69,7 @@ def of_runs(directories: Sequence[Path], metric: str) -> Summary:
 def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
     """The table of the runs, and the runs of its rows that were trained.
 
-    Rows without results have dashes and a note with the reason. Raises ConfigError for runs that
-    cannot be compared.
+    Rows without results have dashes and a note. ConfigError for runs that cannot be compared.
     """
     from dml_jax.evaluation import protocol  # imports JAX
 
@@ -148,8 +146,7 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
 def publish(
     summary: Summary, output: Path | None, console: Console, columns: Sequence[str] = ()
 ) -> None:
-    """Prints the table and, unless `output` is None, writes it there as report.md, .tex and .csv,
-    with a heat map.
+    """Prints the table; writes it to `output`, if any, as report.md, .tex, .csv and a heat map.
 
     `columns` are the headings to show; all of them by default.
     """
@@ -211,8 +208,7 @@ def write_csv(path: Path, found: Sequence[Mapping[str, Any]], columns: Sequence[
 
 
 def _explanations(rows: Mapping[str, Sequence[Run]], compared: str, published: bool) -> list[str]:
-    """Sentences on trained rows, on p-values of the column `compared`, if any, and on published
-    numbers, if any."""
+    """Sentences on trained rows, on p-values of the column `compared`, and on published numbers."""
     notes = [
         "Retrieval and NMI in %, mean ± standard deviation over seeds; bold: best of a column. "
         "Time of the training, without compilation and evaluations: median over seeds."
@@ -297,8 +293,7 @@ def _time(runs: Sequence[Run]) -> str:
 
 
 def plot_grid(trained: Mapping[str, Sequence[Run]], metric: str) -> "Figure | None":
-    """A heat map of rows such as "layers=1 heads=2"; None unless all rows vary the same two
-    values."""
+    """A heat map of rows like "layers=1 heads=2"; None unless all vary the same two values."""
     found = {name: re.fullmatch(r"(\S+)=(\S+) (\S+)=(\S+)", name) for name in trained}
     keys = {(m[1], m[3]) if m else ("", "") for m in found.values()}
     if len(keys) != 1 or ("", "") in keys:

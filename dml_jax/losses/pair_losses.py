@@ -1,9 +1,8 @@
 """Losses on the distances of pairs and triplets.
 
 A function named after a loss takes embeddings and labels and finds its pairs or triplets in the
-batch, or among other `candidates`; its embeddings are compared as unit vectors unless it says
-otherwise. A function with the suffix `_loss`, `_losses` or `_hinges` takes pairs or triplets as
-given.
+batch, or among other `candidates`; it compares unit vectors unless it says otherwise. A function
+with the suffix `_loss`, `_losses` or `_hinges` takes pairs or triplets as given.
 """
 
 from collections.abc import Callable
@@ -52,8 +51,7 @@ def contrastive(
     weights: Array | None = None,
     distance: Distance | None = None,
 ) -> Array:
-    """Contrastive loss -> scalar: the sum of the mean of each kind of `contrastive_hinges`, over
-    the pairs whose hinge is positive."""
+    """Contrastive loss -> scalar: sum of the means of both `contrastive_hinges` where positive."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
     pull, push = contrastive_hinges(
         (distance or pairwise.distances)(x, others.embeddings),
@@ -166,8 +164,8 @@ def triplet_loss(
     """Mean of [d_ap - d_an + margin]+ over all valid triplets -> scalar; 0 if none is valid.
 
     Distances are squared as in FaceNet (Schroff et al., CVPR 2015) or plain. Positives and
-    negatives index `candidates` [M, D], by default the embeddings [B, D]; `weights` [B] are theirs
-    as anchors.
+    negatives index `candidates` [M, D], by default the embeddings [B, D]; anchors have `weights`
+    [B].
     """
     near, far = _squared_sides(embeddings, triplets, candidates, distance)
     if not squared:

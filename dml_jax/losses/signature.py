@@ -116,8 +116,7 @@ def options(function: Callable[..., Any]) -> Any:
 
 
 def classifier(logits: Callable[..., Array]) -> Callable[[F], F]:
-    """Declares a classifier: (embeddings [N, D], learned parameters, **options) -> scores [N, C]
-    without margins."""
+    """Declares a classifier: (embeddings [N, D], learned arrays, **options) -> scores [N, C]."""
 
     def declare(function: F) -> F:
         function.logits = logits  # type: ignore[attr-defined]
@@ -129,9 +128,9 @@ def classifier(logits: Callable[..., Array]) -> Callable[[F], F]:
 def loss(function: F) -> F:
     """The loss with a check of its arguments, for labels of any type; free in a compiled program.
 
-    Arrays become arrays of JAX, and labels numbers of at most 32 bits. Wrong shapes, types and
-    values raise `DataError`, and options that break their rules `ConfigError`; of a traced array
-    only shape and type are known.
+    Arrays become arrays of JAX, and labels numbers of at most 32 bits. Raises DataError for wrong
+    arrays, ConfigError for options that break their rules; of traced arrays shape and type are
+    known.
     """
     tables = learned(function)
     kind = typing.get_type_hints(function, include_extras=True).get("candidates")

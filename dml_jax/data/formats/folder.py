@@ -106,8 +106,7 @@ def _without(parts: Folders, level: int) -> Folders:
 
 
 def _split_level(split_words: Mapping[Folders, Folders]) -> int | None:
-    """The level of the folders that give the split of every image; None if there is no such
-    level."""
+    """The level of the folders that give the split of every image, if there is one."""
     for level in range(min(map(len, split_words), default=0)):
         if all(words[level] for words in split_words.values()):
             alone = len({parts[level] for parts in split_words}) == 1
@@ -124,8 +123,7 @@ def _without_splits(split_words: Mapping[Folders, Folders]) -> dict[Folders, Fol
 
 
 def _check_mixed(split_words: Mapping[Folders, Folders]) -> list[str]:
-    """Refuses folders that look like splits, beside others, if it is not certain that they are
-    classes."""
+    """Refuses folders that look like splits, beside others, unless they are certainly classes."""
     looks = {parts: words for parts, words in split_words.items() if any(words)}
     owner: dict[Folders, Folders] = {}
     for parts, bare in sorted(_without_splits(split_words).items()):
@@ -151,8 +149,7 @@ def _check_mixed(split_words: Mapping[Folders, Folders]) -> list[str]:
 def _outermost(
     folders: Mapping[Folders, Folders], session: str
 ) -> tuple[dict[Folders, Folders], list[str]]:
-    """The class of each folder, which is the outermost folder around it that holds images, and
-    doubts about that."""
+    """The class of each folder, the outermost one around it with images, and doubts about that."""
     held = set(folders.values()) - {()}
     outer = {
         parts: next((parts[:i] for i in range(1, len(parts)) if parts[:i] in held), parts)

@@ -85,8 +85,7 @@ class Recipe(NamedTuple):
     # (files, options) -> the images; those whose split is empty are divided by class. Raises
     # DataError if the files are not this data set.
     find: Callable[[Files, Options], list[Entry]]
-    # (files, options) -> sentences for the user about how `find` reads them, and what it had to
-    # guess.
+    # (files, options) -> sentences for the user: how `find` reads them, what it had to guess.
     doubts: Callable[[Files, Options], list[str]] = lambda files, options: []
     # Suffixes of the files other than images that it reads.
     reads: tuple[str, ...] = (".csv", ".json", ".mat", ".parquet", ".txt")
@@ -126,8 +125,7 @@ class Survey(NamedTuple):
 
 
 def survey(found: Iterable[tuple[str, File]]) -> Survey:
-    """Leaves out the directories that this package has written, and counts the files that are not
-    images."""
+    """Leaves out directories that this package has written, and counts files other than images."""
     files = dict(sorted(found))
     outputs: dict[str, str] = {}
 

@@ -66,8 +66,7 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {
 
 
 def build(data: Data, labels: np.ndarray, seed: int) -> Sampler:
-    """The sampler that `data.sampler` names, for labels int [N] in 0..C-1 of the training split and
-    a seed >= 0."""
+    """The sampler `data.sampler` for labels int [N] in 0..C-1 of the training split, seed >= 0."""
     options = {} if data.sampler in WITHOUT_CLASSES else {"images_per_class": data.images_per_class}
     make = SAMPLERS.get(data.sampler) or function("data.sampler", data.sampler)
     return make(labels, data.batch_size, **options, seed=seed)

@@ -30,8 +30,7 @@ Pair = tuple[int, int]  # a tile of the gallery and a tile of the queries
 
 
 class Targets(NamedTuple):
-    """The gallery rows whose ranks are counted for each query, at consecutive positions that skip
-    the query itself."""
+    """The gallery rows whose ranks a query counts, at consecutive positions but its own."""
 
     start: np.ndarray  # int32 [m, T], first position of the query's class
     size: np.ndarray  # int32 [m, T], number of targets, 0 for a query whose ranks are not counted
@@ -94,8 +93,7 @@ def count_ranks(
     counts = passes.run(make_counter(group, False), left, right, sorted(near), np.dtype(np.int32))
     count_far = make_counter(group, tiles_in_index_order(gallery))
     counts += passes.run(count_far, left, right, far, np.dtype(np.int32))
-    # Padding rows have score 0, whose key is 0, and the largest index, so they precede only
-    # negative thresholds.
+    # Padding rows have score 0, key 0 and the largest index: they precede negative thresholds only.
     counts -= gallery.padding * (thresholds < 0)
     query_position = targets.query[:, None]
     tied = query_scores == thresholds
@@ -106,8 +104,7 @@ def count_ranks(
 
 
 def without_omitted(ranks: np.ndarray, omitted: np.ndarray) -> np.ndarray:
-    """Ranks int [m, R, T], sorted along R, as if the rows `omitted` (bool [m, R, T]) did not exist;
-    0 for these."""
+    """Ranks int [m, R, T], sorted along R, as if the `omitted` rows did not exist; 0 for these."""
     order = np.argsort(ranks, axis=1)
     ranks, omitted = (np.take_along_axis(values, order, axis=1) for values in (ranks, omitted))
     return np.where(omitted, 0, ranks - np.cumsum(omitted, axis=1, dtype=ranks.dtype))
