@@ -38,9 +38,8 @@ def check_url(option: str, url: str) -> str:
     try:
         import gcsfs  # noqa: F401
     except ImportError:
-        raise CheckpointError(
-            f"{option}={url}: gcsfs is not installed: pip install gcsfs"
-        ) from None
+        problem = f"{option}={url}: gcsfs is not installed: pip install gcsfs"
+        raise CheckpointError(problem) from None
     return url.rstrip("/")
 
 
@@ -66,6 +65,11 @@ class _Copy:
     @property
     def root(self) -> str:
         return self.url.removeprefix("gs://")
+
+    def paths(self, names: list[str]) -> tuple[list[str], list[str]]:
+        """The local paths of files, and those in the bucket."""
+        here, there = self.directory, self.root
+        return [str(here / name) for name in names], [f"{there}/{name}" for name in names]
 
 
 _copies: list[_Copy] = []  # of this process
@@ -137,19 +141,12 @@ def pull(directory: Path) -> None:
     """Downloads the files of a run that its local copy lacks; ignores other directories."""
     if copy := _copy_of(directory):
         names = [path.removeprefix(f"{copy.root}/") for path in _client().find(copy.root)]
-        missing = [
-            name
-            for name in names
-            if not (any(part in name for part in IN_BUCKET) or name[-1:] == "/")
-        ]
-        missing = [name for name in missing if not (copy.directory / name).exists()]
+        local = [n for n in names if n[-1:] != "/" and not any(part in n for part in IN_BUCKET)]
+        missing = [name for name in local if not (copy.directory / name).exists()]
         for name in missing:
             (copy.directory / name).parent.mkdir(parents=True, exist_ok=True)
         if missing:
-            _client().get(
-                [f"{copy.root}/{name}" for name in missing],
-                [str(copy.directory / name) for name in missing],
-            )
+            _client().get(*reversed(copy.paths(missing)))
         copy.there |= {name: (copy.directory / name).stat().st_mtime_ns for name in missing}
 
 
@@ -166,15 +163,9 @@ def push(directory: Path) -> None:
             if path.is_file() and not path.name.startswith(".")
         }
         changed = [name for name, time in here.items() if copy.there.get(name) != time]
-        for names in (
-            [n for n in changed if n != "manifest.json"],
-            [n for n in changed if n == "manifest.json"],
-        ):
-            if names:
-                _client().put(
-                    [str(copy.directory / name) for name in names],
-                    [f"{copy.root}/{name}" for name in names],
-                )
+        for last in (False, True):
+            if names := [name for name in changed if (name == "manifest.json") == last]:
+                _client().put(*copy.paths(names))
         for name in copy.there.keys() - here.keys():
             _client().rm_file(f"{copy.root}/{name}")
         copy.there = here
@@ -203,16 +194,13 @@ def _take_over(option: str, copy: _Copy) -> None:
             _client().rm_file(f"{copy.root}/{WRITER}")
     writer = f"process {os.getpid()} on {socket.gethostname()} ({uuid.uuid4().hex[:8]})"
     try:
-        _client().pipe_file(
-            f"{copy.root}/{WRITER}", writer.encode(), mode="create"
-        )  # with ifGenerationMatch=0
+        # With ifGenerationMatch=0.
+        _client().pipe_file(f"{copy.root}/{WRITER}", writer.encode(), mode="create")
     except FileExistsError:
-        if (
-            other := _writer(copy)
-        ) != writer:  # and not a repetition, because the first answer was lost
-            raise CheckpointError(
-                f"{option}={copy.url}: {other} has just started this run"
-            ) from None
+        other = _writer(copy)
+        if other != writer:  # and not a repetition, because the first answer was lost
+            problem = f"{option}={copy.url}: {other} has just started this run"
+            raise CheckpointError(problem) from None
     copy.writer = writer
 
 
@@ -231,11 +219,8 @@ def reaching(where: str) -> Iterator[None]:
         ) from None
     except Exception as error:
         module = type(error).__module__
-        if (
-            module.startswith("google.auth")
-            or str(error).startswith("Forbidden")
-            or getattr(error, "code", 0) == 401
-        ):
+        denied = str(error).startswith("Forbidden") or getattr(error, "code", 0) == 401
+        if denied or module.startswith("google.auth"):
             raise CheckpointError(f"{where}: access is denied ({reason(error)})") from error
         if module.startswith(("gcsfs", "aiohttp", "requests")):
             raise PeerError(f"{where}: cannot be reached ({reason(error)})") from error
@@ -272,11 +257,8 @@ def list_files(url: str) -> dict[str, Any]:
         found = system.get_file_info(root)
         selector = fs.FileSelector(root, recursive=True)
         infos = [found] if found.is_file else system.get_file_info(selector)
-        files = {
-            info.path.removeprefix(root.rstrip("/")).lstrip("/"): info
-            for info in infos
-            if info.is_file
-        }
+        start = root.rstrip("/")
+        files = {i.path.removeprefix(start).lstrip("/"): i for i in infos if i.is_file}
         if not files:
             raise DataError(f"{url}: there are no files")
     return dict(sorted(files.items()))

@@ -119,19 +119,10 @@ class Data:
     def __post_init__(self) -> None:
         if self.sampler not in WITHOUT_CLASSES:
             size, images = self.batch_size, self.images_per_class
-            require(
-                size % images == 0,
-                "images_per_class",
-                images,
-                f"must divide data.batch_size={size}",
-            )
-            rule = (
-                f"a batch would hold one class only (data.images_per_class={images}); losses "
-                "need two "
-                "or "
-                "more"
-            )
-            require(size > images, "batch_size", size, rule)
+            rule = f"must divide data.batch_size={size}"
+            require(size % images == 0, "images_per_class", images, rule)
+            only = f"a batch would hold one class only (data.images_per_class={images})"
+            require(size > images, "batch_size", size, f"{only}; losses need two or more")
         if self.crop != "none":
             rule = f"crop={self.crop!r} needs a size"
             require(self.image_size > 0, "image_size", self.image_size, rule)
@@ -295,12 +286,8 @@ class Evaluation:
         rule = "must contain 1: models are selected and reported by Recall@1"
         require(1 in self.ks, "ks", self.ks, rule)
         test_variants, known = self.test_variants, (BEST, *self.test_variants)
-        require(
-            BEST not in test_variants,
-            "test_variants",
-            test_variants,
-            f"must not use the name {BEST!r}",
-        )
+        rule = f"must not use the name {BEST!r}"
+        require(BEST not in test_variants, "test_variants", test_variants, rule)
         rule = f"must be one of {', '.join(known)}"
         require(self.test_variant in known, "test_variant", self.test_variant, rule)
         distinct = len(set(self.refine)) == len(self.refine)

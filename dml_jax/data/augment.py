@@ -9,11 +9,7 @@ import jax.numpy as jnp
 from dml_jax.config import Data
 
 LUMA = (0.299, 0.587, 0.114)  # weights of red, green, blue (ITU-R BT.601), as in Pillow's greyscale
-ERASED = (
-    0.4914,
-    0.4822,
-    0.4465,
-)  # erased pixel, after normalisation, in the network's channel order
+ERASED = (0.4914, 0.4822, 0.4465)  # erased pixel, normalised, in the network's channel order
 TRIES = 100  # random boxes that are tried until one fits into the image
 AREA = (0.02, 0.4)  # range of an erased box's share of the image's area
 RATIO = (0.3, 1 / 0.3)  # range of its height / width

@@ -42,9 +42,7 @@ STRIP = 2**22  # pixels that are converted at a time
 # Scans of a JPEG file, as in libtiff: a scan of 13 bytes takes as long as one over all pixels.
 MAX_SCANS = 100
 MAX_COMMENTS = 100  # in a PPM or PGM file as text; for each, Pillow copies the rest of the file
-MARKER = re.compile(
-    rb"\xff[^\x00\x01\xd0-\xd7\xff]"
-)  # JPEG marker followed by a segment or the end
+MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of JPEG, before a segment or the end
 EXIF, ORIGINAL, CHANGED = 0x8769, 36867, 306  # EXIF tags of times
 BITS, PHOTOMETRIC, ORIENTATION = 0x0102, 0x0106, 0x0112  # TIFF and EXIF tags
 ROTATED = range(2, 9)  # orientations other than upright

@@ -131,15 +131,13 @@ def measurements(owners: Owners) -> Lines:
         parts |= {f"{row} + {kind}": part for kind, part in results.get("refined", {}).items()}
         for name, part in parts.items():
             known = [key for key in METRICS if isinstance(part.get(key), float | int)]
-            found.append(
-                dict.fromkeys(COLUMNS, "")
-                | {"study": study, "row": name, "seed": str(seed)}
-                | {key: f"{part[key]:.6f}" for key in known}
-                | {"seconds": f"{results.get('timing', {}).get('seconds', 0.0):.1f}"}
-                | {"data": facts.get("data_hash", "")[:12]}
-                | {"code": (facts.get("code") or facts.get("commit") or "")[:12]}
-                | {"machine": results.get("machine", "")}
-            )
+            line = dict.fromkeys(COLUMNS, "") | {"study": study, "row": name, "seed": str(seed)}
+            line |= {key: f"{part[key]:.6f}" for key in known}
+            line["seconds"] = f"{results.get('timing', {}).get('seconds', 0.0):.1f}"
+            line["data"] = facts.get("data_hash", "")[:12]
+            line["code"] = (facts.get("code") or facts.get("commit") or "")[:12]
+            line["machine"] = results.get("machine", "")
+            found.append(line)
     return found
 
 
