@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,16 +45,9 @@ def scatter_classes(
         x, y = points[labels == label].T
         turn, colour = divmod(kind, len(drawing.SERIES))
         marker = (colour + turn) % len(drawing.MARKERS)  # the first 7 share neither
-        axes.scatter(
-            x,
-            y,
-            s=12,
-            linewidths=0,
-            color=drawing.SERIES[colour],
-            marker=drawing.MARKERS[marker],
-            alpha=0.85,
-            label=drawing.text(classes[label]),
-        )
+        look: Any = {"color": drawing.SERIES[colour], "marker": drawing.MARKERS[marker]}
+        name = drawing.text(classes[label])
+        axes.scatter(x, y, s=12, linewidths=0, alpha=0.85, label=name, **look)
     axes.set(xticks=[], yticks=[])
 
 
@@ -129,19 +122,12 @@ def _map(run: AnalysedModel, split: str, name: str, title: str) -> list[Finding]
     shown = chosen or largest(labels)
     draw = partial(scatter_classes, points=points, labels=labels, classes=data.classes, shown=shown)
     count = f"{len(rows):,} of {len(data.labels):,} images"
-    return [
-        Finding(
-            name,
-            f"{title} of the embeddings of the split '{split}' ({count}): {which}. {meaning}",
-            partial(plot, draw=draw, data=data, rows=rows, points=points, axes=axes),
-            ("image", "class", "x", "y"),
-            [
-                (data.ids[row], data.classes[label], float(x), float(y))
-                for row, label, (x, y) in zip(rows, labels, points, strict=True)
-            ],
-            panel=Panel(draw, "own axes"),
-        )
-    ]
+    caption = f"{title} of the embeddings of the split '{split}' ({count}): {which}. {meaning}"
+    draw_all = partial(plot, draw=draw, data=data, rows=rows, points=points, axes=axes)
+    placed = zip(rows, labels, points.tolist(), strict=True)
+    table = [(data.ids[row], data.classes[label], *point) for row, label, point in placed]
+    head, panel = ("image", "class", "x", "y"), Panel(draw, "own axes")
+    return [Finding(name, caption, draw_all, head, table, panel=panel)]
 
 
 by_components = partial(_map, name="components", title="Principal components")

@@ -88,9 +88,8 @@ def read(directory: Path, order: Sequence[str]) -> list[Section]:
     present = {path.stem: path for folder in folders for path in folder.glob("*.json")}
     places = {name: place for place, name in enumerate(order)}
     names = sorted(present, key=lambda name: (places.get(name.partition("-")[0], len(order)), name))
-    return [
-        Section(**read_json(present[name], Section, "delete it", CheckpointError)) for name in names
-    ]
+    read_section = partial(read_json, kind=Section, remedy="delete it", error=CheckpointError)
+    return [Section(**read_section(present[name])) for name in names]
 
 
 def side_by_side(runs: Mapping[str, AnalysedModel], subject: Subject, split: str) -> list[Finding]:

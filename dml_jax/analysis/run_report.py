@@ -53,7 +53,7 @@ SUBJECTS = {
         "Map of the embeddings (t-SNE)", embedding_maps.by_tsne, compared=True, is_map=True
     ),
     **{
-        name: Subject(*figure, of_run=True)
+        name: Subject(*figure)._replace(of_run=True)
         for module in parts("method", "figures").values()
         for name, figure in module.FIGURES.items()
     },

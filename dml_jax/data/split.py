@@ -1,6 +1,7 @@
 """One split of a data set, as samplers, the input pipeline and evaluation use it."""
 
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -74,16 +75,14 @@ def together(splits: Sequence[Split]) -> Split:
     numbers = [np.array([position[name] for name in split.classes]) for split in splits]
     labels = [number[split.labels] for number, split in zip(numbers, splits, strict=True)]
     columns = set.intersection(*(set(split.metadata) for split in splits))
+    chain = itertools.chain.from_iterable
     return splits[0]._replace(
         labels=np.concatenate(labels).astype(np.int64),
-        ids=[name for split in splits for name in split.ids],
+        ids=list(chain(split.ids for split in splits)),
         read=read,
         classes=classes,
-        metadata={
-            name: [value for split in splits for value in split.metadata[name]]
-            for name in sorted(columns)
-        },
-        files=[file for split in splits for file in split.files],
+        metadata={k: list(chain(split.metadata[k] for split in splits)) for k in sorted(columns)},
+        files=list(chain(split.files for split in splits)),
     )
 
 

@@ -28,17 +28,12 @@ def from_entries(entries: Sequence[Entry]) -> dict[str, Split]:
         classes = sorted({entry.class_name for entry in entries if entry.split in numbered})
         if members := [entry for entry in entries if entry.split == split]:
             label_of = {name: label for label, name in enumerate(classes)}
+            labels = np.array([label_of[entry.class_name] for entry in members], np.int64)
             columns = dict.fromkeys(name for entry in members for name in entry.metadata)
-            splits[split] = Split(
-                labels=np.array([label_of[entry.class_name] for entry in members], np.int64),
-                ids=[entry.id for entry in members],
-                read=unread,
-                classes=classes,
-                files=[str(entry.file.path) for entry in members],
-                metadata={
-                    name: [entry.metadata.get(name) for entry in members] for name in columns
-                },
-            )
+            metadata = {name: [entry.metadata.get(name) for entry in members] for name in columns}
+            files = [str(entry.file.path) for entry in members]
+            names = [entry.id for entry in members]
+            splits[split] = Split(labels, names, unread, classes, files=files, metadata=metadata)
     return splits
 
 

@@ -277,8 +277,8 @@ def plot_grid(trained: Mapping[str, Sequence[Run]], metric: str) -> "Figure | No
     middle = (max(values.values()) + min(values.values())) / 2
     for (row, column), value in values.items():
         colour = "white" if value > middle else drawing.INK
-        place: Any = columns.index(column), rows.index(row)
-        axes.text(*place, f"{value:.1f}", ha="center", va="center", color=colour)
+        x, y = columns.index(column), rows.index(row)
+        axes.text(x, y, f"{value:.1f}", ha="center", va="center", color=colour)
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows)
     axes.set(xlabel=second.replace("_", " "), ylabel=first.replace("_", " "))

@@ -6,7 +6,7 @@ with the suffix `_loss`, `_losses` or `_hinges` takes pairs or triplets as given
 """
 
 from collections.abc import Callable
-from typing import Literal, assert_never
+from typing import Any, Literal, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -53,13 +53,9 @@ def contrastive(
 ) -> Array:
     """Contrastive loss -> scalar: sum of the means of both `contrastive_hinges` where positive."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
-    pull, push = contrastive_hinges(
-        (distance or pairwise.distances)(x, others.embeddings),
-        others.positive > 0,
-        others.negative > 0,
-        positive_margin=positive_margin,
-        negative_margin=negative_margin,
-    )
+    distances = (distance or pairwise.distances)(x, others.embeddings)
+    margins = {"positive_margin": positive_margin, "negative_margin": negative_margin}
+    pull, push = contrastive_hinges(distances, others.positive > 0, others.negative > 0, **margins)
     near, far = (pairwise.pair_weights(relation, weights) for relation in others[1:])
     pulled = weighted_mean(pull, pull > ROUNDING, near)
     return pulled + weighted_mean(push, push > ROUNDING, far)
@@ -107,16 +103,8 @@ def triplet(
         sides = others.positive, others.negative
         return all_triplets_loss(distances, *sides, margin=margin, smooth=smooth, weights=weights)
     triplets = _mine(mining, key, x, others, distance, farthest)
-    return triplet_loss(
-        x,
-        triplets,
-        margin=margin,
-        squared=squared,
-        smooth=smooth,
-        candidates=others.embeddings,
-        weights=weights,
-        distance=distance,
-    )
+    among: Any = {"candidates": others.embeddings, "weights": weights, "distance": distance}
+    return triplet_loss(x, triplets, margin=margin, squared=squared, smooth=smooth, **among)
 
 
 def all_triplets_loss(
@@ -196,18 +184,9 @@ def margin(
     """`margin_loss` of one mined triplet per anchor -> scalar."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
     triplets = _mine(mining, key, x, others, distance, farthest)
-    return margin_loss(
-        x,
-        labels,
-        triplets,
-        beta,
-        margin=margin,
-        nu=nu,
-        divisor=divisor,
-        candidates=others.embeddings,
-        weights=weights,
-        distance=distance,
-    )
+    among: Any = {"candidates": others.embeddings, "weights": weights, "distance": distance}
+    options: Any = {"margin": margin, "nu": nu, "divisor": divisor}
+    return margin_loss(x, labels, triplets, beta, **options, **among)
 
 
 def margin_loss(

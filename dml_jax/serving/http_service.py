@@ -389,12 +389,8 @@ class EnrolledClasses:
         bad = [open_set.first_bad_row(row[None]) for row in rows]
         good = np.array([problem is None for problem in bad])
         answers = iter(self._classified(rows[good]) if good.any() else ())
-        return [
-            DataError(f"image: the model's embedding {problem[1]}; send another image")
-            if problem
-            else next(answers)
-            for problem in bad
-        ]
+        text = "image: the model's embedding {}; send another image"
+        return [DataError(text.format(found[1])) if found else next(answers) for found in bad]
 
     def _classified(self, rows: np.ndarray) -> list[Answer]:
         index = self._index
@@ -404,18 +400,12 @@ class EnrolledClasses:
         if threshold is None:
             threshold = index.threshold(self._decision["false_accept_rate"])
         positions, cosines = index.best(rows, CLASSES)
-        return [
-            {
-                "class": printable(name),  # JSON is UTF-8; names need not be
-                "score": float(margin),
-                "threshold": float(threshold),
-                "cosine": float(values[0]),
-                "classes": [
-                    {"class": printable(index.classes[label]), "cosine": float(value)}
-                    for label, value in zip(labels, values, strict=True)
-                ],
-            }
-            for name, margin, labels, values in zip(
-                names, margins, index.labels[positions], cosines, strict=True
-            )
-        ]
+        answers = []
+        found = zip(names, margins, index.labels[positions], cosines.tolist(), strict=True)
+        for name, margin, labels, values in found:  # JSON is UTF-8; names need not be
+            pairs = zip((printable(index.classes[label]) for label in labels), values, strict=True)
+            classes = [{"class": label, "cosine": value} for label, value in pairs]
+            answer = {"class": printable(name), "score": float(margin)}
+            answer |= {"threshold": float(threshold), "cosine": values[0], "classes": classes}
+            answers.append(answer)
+        return answers
