@@ -30,7 +30,6 @@ from dml_jax.evaluation import (
     open_set,
     protocol,
     reranking,
-    user_distances,
     validation,
 )
 from dml_jax.export import embedding_files
@@ -312,15 +311,11 @@ def evaluate_runs(
 def check_results(run: Path, found: dict[str, Any]) -> None:
     """Raises DataError if a metric of the stored embeddings is not the one in `results.json`."""
     stored = workdir.read_results(run)
-    for entry in metric_table.columns(found):
-        value = np.nan if (number := stored.get(entry.name)) is None else number
-        if entry.name in stored and not np.isclose(
-            value, found[entry.name], rtol=0, atol=TOLERANCE, equal_nan=True
-        ):
-            raise DataError(
-                f"{run / 'results.json'}: {entry.name} is {number}, but {found[entry.name]:.6g} by "
-                "the stored embeddings; evaluate the run again"
-            )
+    for name in (entry.name for entry in metric_table.columns(found) if entry.name in stored):
+        value = np.nan if stored[name] is None else stored[name]
+        if not np.isclose(value, found[name], rtol=0, atol=TOLERANCE, equal_nan=True):
+            problem = f"{name} is {stored[name]}, but {found[name]:.6g} by the stored embeddings"
+            raise DataError(f"{run / 'results.json'}: {problem}; evaluate the run again")
 
 
 def evaluate(
@@ -344,16 +339,13 @@ def evaluate(
     require(one_class or not settings.rerank, f"--labels: {message}")
     lone_queries = "omit" if embeddings.sessions else base.lone_queries
     name = settings.metric or "cosine"
-    distance: user_distances.Metric = (
-        modules.function("distance", name) if "." in name else name  # type: ignore[assignment]
-    )
     options: dict[str, Any] = {
         "protocol": settings.protocol or base.protocol,
         "lone_queries": settings.lone_queries or lone_queries,
         "average": base.nmi_average,
         "clustering": base.clustering,
         "cluster": base.cluster and one_class and settings.clustering,
-        "metric": distance,
+        "metric": modules.function("distance", name) if "." in name else name,
     }
     ks = settings.ks or tuple(k for k in base.ks if k <= candidates)
     with Console(quiet=settings.quiet) as console:
@@ -375,9 +367,8 @@ def evaluate(
             **options,
         )
     classes = len(np.unique(labels if one_class else labels.values))
-    described = protocol.description(
-        classes=classes, gallery=gallery is not None, groups=bool(groups), **options
-    )
+    separate, grouped = gallery is not None, bool(groups)
+    described = protocol.description(classes=classes, gallery=separate, groups=grouped, **options)
     if embeddings.sessions:
         count = len(np.unique(groups["groups"]))
         message = "all images are of one session; nothing can be compared"

@@ -60,15 +60,23 @@ def markdown(table: Table) -> str:
 def latex(table: Table) -> str:
     """The table in LaTeX, with the package booktabs."""
     lines = _lines(table, _tex, r"\textbf{{{}}}")
-    head, *body = ("  " + " & ".join(line) + " \\\\\n" for line in lines)
+    head, *body = ("  " + " & ".join(line) + r" \\" for line in lines)
     # The first note belongs to the caption; further notes are comments.
     caption = _tex(" ".join((f"{table.title}.", *table.notes[:1])))
-    kinds = "l" + "r" * (len(table.columns) - 1)
+    kinds, rows = "l" + "r" * (len(table.columns) - 1), "\n".join(body)
     notes = "".join(f"  % {note}\n" for note in table.notes[1:])
-    start = f"\\begin{{table}}\n  \\centering\n  \\caption{{{caption}}}\n"
-    rows = f"  \\toprule\n{head}  \\midrule\n{''.join(body)}  \\bottomrule\n"
-    tabular = f"  \\begin{{tabular}}{{{kinds}}}\n{rows}  \\end{{tabular}}\n"
-    return f"{start}{tabular}{notes}\\end{{table}}\n"
+    return rf"""\begin{{table}}
+  \centering
+  \caption{{{caption}}}
+  \begin{{tabular}}{{{kinds}}}
+  \toprule
+{head}
+  \midrule
+{rows}
+  \bottomrule
+  \end{{tabular}}
+{notes}\end{{table}}
+"""
 
 
 def _tex(text: str) -> str:

@@ -111,7 +111,10 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
                 others += [] if entry.percent else [entry.heading, f"{entry.heading} {source}"]
     if len(rows) > 1 and (cells := _significance(rows, summary.metric)):
         columns["p"] = cells
-    columns["time"] = [_time(runs) for runs in rows.values()]
+    columns["time"] = []
+    for runs in rows.values():  # the median over seeds
+        times = [time for run in runs if (time := run.results.get("timing", {}).get("seconds"))]
+        columns["time"].append(outcomes.duration(statistics.median(times)) if times else "")
     main = next(entry.heading for entry in entries if entry.name == summary.metric)
     beside = (f"{main} {source}" for source in sources)
     shown = ("", "seeds", "distance", main, *beside, *(others or ("MAP@R", "NMI")), "p", "time")
@@ -247,12 +250,6 @@ def _significance(rows: Mapping[str, list[Run]], metric: str) -> list[str]:
     corrected = iter(outcomes.holm(known))
     cells = ["" if math.isnan(p) else outcomes.p_text(next(corrected)) for p in p_values]
     return cells if known else []
-
-
-def _time(runs: Sequence[Run]) -> str:
-    """The median of the training time over seeds."""
-    seconds = [time for run in runs if (time := run.results.get("timing", {}).get("seconds"))]
-    return outcomes.duration(statistics.median(seconds)) if seconds else ""
 
 
 def plot_grid(trained: Mapping[str, Sequence[Run]], metric: str) -> "Figure | None":

@@ -85,22 +85,17 @@ Boundaries = Annotated[Array, Learned("C", "constant", Boundary())]
 def learned(function: Callable[..., Any]) -> Mapping[str, Learned]:
     """Learned arrays of a loss, by argument."""
     hints = typing.get_type_hints(function, include_extras=True)
-    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-    return {
-        name: mark for name, found in marks.items() for mark in found if isinstance(mark, Learned)
-    }
+    marks = ((name, mark) for name in hints for mark in getattr(hints[name], "__metadata__", ()))
+    return {name: mark for name, mark in marks if isinstance(mark, Learned)}
 
 
 @functools.cache
 def options(function: Callable[..., Any]) -> Any:
     """The section of a loss's options, a type."""
     hints = typing.get_type_hints(function, include_extras=True)
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-        and parameter.default not in (None, parameter.empty)
-    }
+    parameters = inspect.signature(function).parameters.values()
+    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    defaults = {p.name: p.default for p in keywords if p.default not in (None, p.empty)}
     kinds = {name: hints.get(name, type(default)) for name, default in defaults.items()}
     bases = []
     for parameter in learned(function).values():

@@ -78,7 +78,7 @@ def _read(folders: Mapping[str, Folders], options: Options) -> _Layout:
     splits = dict.fromkeys(held, "")
     inner = {parts: parts for parts in held}
     if level is not None:
-        inner = {parts: _without(parts, level) for parts in held}
+        inner = {parts: parts[:level] + parts[level + 1 :] for parts in held}
         splits = {parts: words[level] for parts, words in split_words.items()}
         if len(set(splits.values())) == 1:
             name = min(parts[level] for parts in held)
@@ -99,10 +99,6 @@ def _read(folders: Mapping[str, Folders], options: Options) -> _Layout:
     shared = _shared(set(classes.values()))
     without_shared = {parts: label[shared:] for parts, label in classes.items()}
     return _Layout(without_shared, splits, [*found, *nested])
-
-
-def _without(parts: Folders, level: int) -> Folders:
-    return parts[:level] + parts[level + 1 :]
 
 
 def _split_level(split_words: Mapping[Folders, Folders]) -> int | None:

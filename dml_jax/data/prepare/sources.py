@@ -69,14 +69,11 @@ class Options(NamedTuple):
         if named := self.named():
             return named.get(name, "")
         words = re.findall("[A-Z]?[a-z]+|[A-Z]+", name)
-        found = {word: split_of_word(word) for word in words if word.lower() not in NEUTRAL}
-        return next(iter(found.values())) if len(found) == 1 and name.isascii() else ""
-
-
-def split_of_word(word: str) -> str:
-    """The split that a word such as "Training" or "testset" means; "" for other words."""
-    lower = word.lower()
-    return SPLIT_NAMES.get(lower) or SPLIT_NAMES.get(lower.removesuffix("set"), "")
+        given = {word.lower() for word in words} - NEUTRAL
+        if len(given) != 1 or not name.isascii():
+            return ""
+        word = given.pop()
+        return SPLIT_NAMES.get(word) or SPLIT_NAMES.get(word.removesuffix("set"), "")
 
 
 class Recipe(NamedTuple):

@@ -71,7 +71,7 @@ def count_ranks(
     unused = np.full((gallery.num_tiles, group + 1, gallery.tile_size), -1, np.int32)
     left = right if symmetric else make_side(gallery, unused, gallery)
 
-    num_targets = targets.size.max(axis=1)
+    index, num_targets = gallery.indices(), targets.size.max(axis=1)
     near = pairs_with_targets(positions, gallery.tile_size, symmetric)
     far = [
         (a, b)
@@ -91,13 +91,14 @@ def count_ranks(
     right = right._replace(thresholds=np.where(used, thresholds, range_of_keys.max))
     left = right if symmetric else left
     counts = passes.run(make_counter(group, False), left, right, sorted(near), np.dtype(np.int32))
-    count_far = make_counter(group, tiles_in_index_order(gallery))
-    counts += passes.run(count_far, left, right, far, np.dtype(np.int32))
+    # Whether every index in a tile is below every index in the next.
+    ordered = bool(np.all(index[:-1].max(axis=1) < index[1:].min(axis=1)))
+    counts += passes.run(make_counter(group, ordered), left, right, far, np.dtype(np.int32))
     # Padding rows have score 0, key 0 and the largest index: they precede negative thresholds only.
     counts -= gallery.padding * (thresholds < 0)
     query_position = targets.query[:, None]
     tied = query_scores == thresholds
-    tied &= gallery.indices().reshape(-1)[query_position] < right.ties
+    tied &= index.reshape(-1)[query_position] < right.ties
     counts -= (query_position >= 0) & ((query_scores > thresholds) | tied)
     ranks = np.where(used, counts + 1, 0)
     return without_omitted(ranks, omitted) if targets.groups else ranks, scores_of_keys(nearest)
@@ -118,12 +119,6 @@ def make_side(rows: TiledRows, positions: np.ndarray, gallery: TiledRows) -> Sid
     kind: type[np.signedinteger] = np.int32 if rows.dtype == np.float32 else np.int64
     thresholds = np.full(targets.shape, np.iinfo(kind).max, kind)
     return Side(first, rows.indices(), positions, thresholds, ties)
-
-
-def tiles_in_index_order(rows: TiledRows) -> bool:
-    """Whether every index in a tile is below every index in the next."""
-    index = rows.indices()
-    return bool(np.all(index[:-1].max(axis=1) < index[1:].min(axis=1)))
 
 
 def pairs_with_targets(positions: np.ndarray, tile_size: int, symmetric: bool) -> set[Pair]:
