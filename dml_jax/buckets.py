@@ -24,7 +24,7 @@ from dml_jax.errors import CheckpointError, DataError, PeerError, UserError
 from dml_jax.files import atomic_write, is_url, reason
 
 WRITER = ".writer"  # in the bucket: the object that names the process that may write
-RETRIES = 12  # of a request, after 1, 2, 4, 8, 16, 32, 32, … seconds, four minutes together
+RETRIES = 12  # per request, after 1, 2, 4, 8, 16, 32, 32, … seconds, four minutes together
 SECONDS = 60  # without an answer; Arrow would try for a quarter of an hour
 IN_BUCKET = ("checkpoints/latest/", "checkpoints/best/", WRITER)  # not copied
 
@@ -72,7 +72,7 @@ class _Copy:
         return [str(here / name) for name in names], [f"{there}/{name}" for name in names]
 
 
-_copies: list[_Copy] = []  # of this process
+_copies: list[_Copy] = []  # made by this process
 
 
 def _copy_of(path: Path) -> _Copy | None:

@@ -41,7 +41,7 @@ from dml_jax.train.records import workdir
 KS = (1, 2, 4, 8, 10, 100, 1000)
 EXPORTED = {"embeddings", "queries.npz", "results.json", manifest.NAME}
 TOLERANCE = 1e-3  # largest difference of a metric that another machine computed
-LARGEST_K, LONGEST = 100, 1000  # of shards: default of the largest K, rows of a list
+LARGEST_K, LONGEST = 100, 1000  # sharded: default largest K, rows of a list
 LARGEST_RERANKED_K = 100  # default; larger K need longer re-ranked lists
 
 

@@ -131,7 +131,7 @@ class BatchNorm(nn.Module):
     momentum: float = 0.1  # weight of the new batch in the running statistics (as in PyTorch)
     epsilon: float = 1e-5
     frozen: bool = False  # uses the running statistics in training too, and never updates them
-    updates: int = 1  # of the running statistics per batch; 2 with checkpointing in PyTorch
+    updates: int = 1  # running statistics per batch; 2 with checkpointing in PyTorch
     use_bias: bool = True
 
     @nn.compact

@@ -41,7 +41,7 @@ class Config(contract.Config):
     name: str = "mit"
     depths: Stages = (2, 2, 2, 2)  # blocks of each stage
     widths: Stages = (64, 128, 320, 512)  # channels of each stage
-    heads: Stages = (1, 2, 5, 8)  # of the attention
+    heads: Stages = (1, 2, 5, 8)  # attention heads per block
     # Rate of stochastic depth in the last block; increases linearly from 0 in the first.
     drop_path: DropRate = 0.1
 

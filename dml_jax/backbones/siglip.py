@@ -28,7 +28,7 @@ class Config(vit.Config):
     # A class token, or attention pooling of the patches.
     summary: Literal["token", "attention"] = "attention"
     width: PositiveInt = 768  # channels
-    heads: PositiveInt = 12  # of the attention
+    heads: PositiveInt = 12  # attention heads per block
     # gelu_tanh: approximate; swiglu: gated.
     mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu_tanh"
 

@@ -66,7 +66,7 @@ class Config(contract.Config):
     positions: Literal["learned", "rotary"] = "learned"
     depth: PositiveInt = 12  # blocks
     width: PositiveInt = 384  # channels
-    heads: PositiveInt = 6  # of the attention
+    heads: PositiveInt = 6  # attention heads per block
     patch: PositiveInt = 16  # side in pixels
     # gelu_tanh: approximate; swiglu: gated, in DINOv2's ViT-g.
     mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu"
@@ -113,7 +113,7 @@ def _published() -> dict[str, Config]:
     """The published networks by the names that their authors use."""
     # timm's ("augreg"): patches of 16 pixels; 21,665,664, 85,798,656 and 303,301,632 parameters.
     networks = {f"vit_{size}": Config(**SIZES[size]) for size in ("small", "base", "large")}
-    # Of the same sizes, trained without labels by DINO (Caron et al., ICCV 2021).
+    # The same sizes, trained without labels by DINO (Caron et al., ICCV 2021).
     dino: dict[str, Any] = {"interpolation": "offset", "pixels": Pixels()}
     for size in ("small", "base"):
         for patch in (16, 8):

@@ -102,7 +102,7 @@ class Claim:
         "equal", within `margin`.
       margin: the smallest effect, or the margin of equivalence, in the unit of the metric;
         fractions, not percent.
-      metric: "retrieval" is Recall@1, or MAP@R on data sets where Recall@1 is near 1.
+      metric: the metric of the statement, whatever the data set.
       rows_on: other names of the rows, by data set.
     """
 
@@ -113,7 +113,7 @@ class Claim:
     rows: tuple[str, str]
     expects: Literal["higher", "lower", "equal"] = "higher"
     margin: float = 0.0
-    metric: str = "retrieval"
+    metric: str = "recall@1"
     rows_on: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 

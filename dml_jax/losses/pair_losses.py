@@ -151,9 +151,9 @@ def triplet_loss(
 ) -> Array:
     """Mean of [d_ap - d_an + margin]+ over all valid triplets -> scalar; 0 if none is valid.
 
-    Distances are squared as in FaceNet (Schroff et al., CVPR 2015) or plain. Positives and
-    negatives index `candidates` [M, D], by default the embeddings [B, D]; anchors have `weights`
-    [B].
+    Embeddings are compared as they are, not normalised. Distances are squared as in FaceNet
+    (Schroff et al., CVPR 2015) or plain. Positives and negatives index `candidates` [M, D], by
+    default the embeddings [B, D]; anchors have `weights` [B].
     """
     near, far = _squared_sides(embeddings, triplets, candidates, distance)
     if not squared:

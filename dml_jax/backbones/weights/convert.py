@@ -36,7 +36,7 @@ class Network(NamedTuple):
     """A network that tensors belong to."""
 
     config: Config
-    side: int = 224  # of images in pixels: that of learned positions, or of the published accuracy
+    side: int = 224  # image size in pixels: of learned positions, or of the published accuracy
     crop_fraction: float = 0.875  # side of that crop / side of the resized image
     interpolation: Literal["bilinear", "bicubic"] = "bicubic"  # used for that resizing
 
