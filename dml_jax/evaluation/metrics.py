@@ -48,8 +48,7 @@ def retrieval(
     functions: Mapping[str, RowFunction] | None = None,
     per_query: bool = False,
 ) -> dict[str, Any]:
-    """Exact Recall@K, MRR, R-precision and MAP@R (Musgrave et al., ECCV 2020); ties go to the lower
-    index.
+    """Exact Recall@K, MRR, R-precision, MAP@R (Musgrave et al., ECCV 2020); ties to lower indices.
 
     Args:
       queries: [Q, D] real numbers.

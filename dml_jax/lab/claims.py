@@ -2,11 +2,11 @@
 
 A claim names two rows of a study (`definition.Claim`). Both are trained with the same seeds; the
 effect is the mean of their paired differences. Two t-tests compare it with the claim's margin, one
-for the claim and one against it. The p-value is twice the smaller of the two, corrected for the
-paper's number of claims on the data set (Holm). Below 5 % the claim is supported or refuted,
-otherwise undecided. Claims about retrieval are decided a second time, by the other one of Recall@1
-and MAP@R, with the same correction: the verdict is the first metric's, and where the second
-metric's differs, the table says so.
+for and one against the claim. The p-value is twice the smaller one, corrected for the paper's
+number of claims on the data set (Holm). Below 5 % the claim is supported or refuted, else
+undecided. Claims about retrieval are decided a second time, by the other one of Recall@1 and MAP@R,
+with the same correction: the verdict is the first metric's; the table says so if the second's
+differs.
 
 Rows with the same configuration are trained once, even if they belong to different studies.
 """
@@ -100,8 +100,7 @@ def distinct(owners: Owners) -> list[Trial]:
 def planned(claims: Iterable[Claim], data: str, settings: Settings) -> Owners:
     """The trials that decide claims on a data set.
 
-    Raises ConfigError if a claim names a row that its study does not have, or no claim has a study
-    on the data set.
+    ConfigError if a study lacks a row that a claim names, or no claim has a study on the data set.
     """
     studies: dict[str, tuple[Study, list[str]]] = {}
     for claim in claims:
@@ -148,15 +147,13 @@ def measurements(owners: Owners) -> Lines:
         parts |= {f"{row} + {kind}": part for kind, part in results.get("refined", {}).items()}
         for name, part in parts.items():
             known = [key for key in METRICS if isinstance(part.get(key), float | int)]
-            found.append(
-                dict.fromkeys(COLUMNS, "")
-                | {"study": study, "row": name, "seed": str(seed)}
-                | {key: f"{part[key]:.6f}" for key in known}
-                | {"seconds": f"{results.get('timing', {}).get('seconds', 0.0):.1f}"}
-                | {"data": facts.get("data_hash", "")[:12]}
-                | {"code": (facts.get("code") or facts.get("commit") or "")[:12]}
-                | {"machine": results.get("machine", "")}
-            )
+            line = dict.fromkeys(COLUMNS, "") | {"study": study, "row": name, "seed": str(seed)}
+            line |= {key: f"{part[key]:.6f}" for key in known}
+            line["seconds"] = f"{results.get('timing', {}).get('seconds', 0.0):.1f}"
+            line["data"] = facts.get("data_hash", "")[:12]
+            line["code"] = (facts.get("code") or facts.get("commit") or "")[:12]
+            line["machine"] = results.get("machine", "")
+            found.append(line)
     return found
 
 
@@ -352,8 +349,7 @@ def _effect(made: Decision) -> str:
 
 
 def on_maps(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that train heads on stored maps, all seeds of a row together; ensembles follow
-    their members."""
+    """The trials of heads on stored maps, all seeds of a row together, before their ensembles."""
     heads = [trial for trial in trials if trial.config and trial.config.train.feature_views]
     rows = list(dict.fromkeys((trial.directory.parent, trial.row) for trial in heads))
     heads.sort(key=lambda trial: rows.index((trial.directory.parent, trial.row)))

@@ -97,8 +97,7 @@ class Plugin:
 def check(
     path: str, kind: str, overrides: Mapping[str, str], directory: Path | None
 ) -> list[Outcome]:
-    """All checks of a plug-in: if those without training pass and a directory for the runs is
-    given, also those of its training."""
+    """All checks of a plug-in; with a directory, also of its training, if the others pass."""
     plugin = Plugin(path, kind, overrides)
     EXAMINATIONS[kind](plugin)
     if directory is None:
@@ -111,8 +110,7 @@ def check(
 
 
 def compare_gradient(value: Callable[[Any], jax.Array], x: Any) -> None:
-    """Raises ConfigError unless the derivative along a random direction, in float64, equals finite
-    differences."""
+    """Raises ConfigError unless a directional derivative, in float64, equals finite differences."""
     tolerance = {"atol": 1e-3 * LARGEST, "rtol": LARGEST, "eps": STEP}
     with jax.enable_x64(True):
         exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), x)
@@ -195,8 +193,7 @@ def of_loss(plugin: Plugin) -> None:
 
 
 def compare_pml(path: str, x: np.ndarray, value: float) -> str:
-    """Compares the value of a loss for rows and `LABELS` with the loss of the same name in
-    pytorch-metric-learning."""
+    """Compares a loss of `LABELS` with that of the same name in pytorch-metric-learning."""
     import torch
     from pytorch_metric_learning import losses as theirs
 
@@ -460,8 +457,7 @@ def cpu(devices: int) -> runner.Slot:
 
 
 def run(directory: Path, name: str, config: Config, devices: int = 1) -> Path:
-    """Trains to the end in another process and returns the work directory; raises ConfigError with
-    the reason if it fails."""
+    """Trains to the end in another process: the work directory; ConfigError with the reason."""
     trial = Trial(name, name, 0, directory / name, config)
     done = runner.execute(directory, trial, cpu(devices), threading.Event())
     require(done, runner.failure(directory, name))

@@ -1,8 +1,7 @@
 """Content of a study file.
 
 A file `configs/PAPER/studies.py`, or one in `configs/studies/`, defines `get_study(variant)`, which
-returns a `Study`, and the names `VARIANTS` that it accepts; the first is the default. All values
-are plain data.
+returns a `Study` of plain data, and the names `VARIANTS` that it accepts, the default first.
 """
 
 import itertools
@@ -121,8 +120,7 @@ class Claim:
 def grid(
     config: str, values: Mapping[str, Sequence[Any]], overrides: Mapping[str, Any] | None = None
 ) -> tuple[Row, ...]:
-    """A row for every combination of values by dotted key, the first key varying slowest, with the
-    same overrides."""
+    """A row for every combination of values by dotted key; the first key varies slowest."""
     rows = []
     for combination in itertools.product(*values.values()):
         changed = dict(zip(values, combination, strict=True))

@@ -4,9 +4,8 @@
 
 TRIALS.json names a directory for the maps and lists trials, each by the file of its configuration
 and its work directory. Maps are computed once, in half precision: all images as in evaluation,
-training images also as random crops. Data sets, samplers, methods, steps and metrics are the same
-as in any run; a finished trial leaves `config.json` and `results.json`, and an interrupted one
-starts again.
+training images also as random crops. All else is as in any run; a finished trial leaves
+`config.json` and `results.json`, and an interrupted one starts again.
 """
 
 import json
@@ -215,8 +214,7 @@ class Bench:
         return self.inputs[key], self.head
 
     def run(self, trial: dict[str, Any]) -> str:
-        """Trains a trial, or evaluates an ensemble, and writes its files; returns its result in
-        words."""
+        """Trains a trial or evaluates an ensemble, writes its files, and says the result."""
         config = config_files.resolved(trial["config"], {}, trust_code=True)
         directory = Path(trial["directory"])
         inputs, head = self.prepare(config)

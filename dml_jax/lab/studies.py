@@ -1,5 +1,4 @@
-"""What `dml-jax study` does: trains the missing runs of a study, a search or claims, and prints and
-writes the tables."""
+"""What `dml-jax study` does: trains missing runs of studies, searches and claims; writes tables."""
 
 import itertools
 from collections.abc import Collection, Sequence
@@ -87,8 +86,7 @@ def run_claims(
     jobs: int = 1,
     only_list: bool = False,
 ) -> None:
-    """Trains the missing runs for claims of papers, all or those with the names, on a data set;
-    prints and writes the verdicts.
+    """Trains the missing runs for papers' claims, all or those named; prints and writes verdicts.
 
     The measurements are added to OUTPUT/DATA.csv. `only_list` prints the claims instead.
     """

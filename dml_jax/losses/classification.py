@@ -1,9 +1,8 @@
 """Losses of classifiers over the training classes.
 
 Sources, in the order of the functions: label smoothing, Szegedy et al. (CVPR 2016); normalised
-softmax, Zhai & Wu, "Classification is a strong baseline for deep metric learning" (BMVC 2019);
-ArcFace, Deng et al. (CVPR 2019); CosFace, Wang et al. (CVPR 2018); sub-center ArcFace, Deng et al.
-(ECCV 2020).
+softmax, Zhai & Wu (BMVC 2019); ArcFace, Deng et al. (CVPR 2019); CosFace, Wang et al. (CVPR 2018);
+sub-center ArcFace, Deng et al. (ECCV 2020).
 """
 
 from typing import Annotated, Any

@@ -1,5 +1,4 @@
-"""Cross-batch memory (Wang, Zhang, Huang, Scott, CVPR 2020): pairs with the embeddings of past
-batches.
+"""Cross-batch memory (Wang et al., CVPR 2020): pairs with the embeddings of past batches.
 
 One queue serves the global batch: under `jit` every device holds a copy and appends the same rows.
 """
@@ -27,8 +26,7 @@ def enqueue(queue: Any, rows: Any) -> Any:
     def push(old: Array, new: Array) -> Array:
         new = new[-len(old) :].astype(old.dtype)
         kept = jnp.roll(old, -len(new), axis=0)
-        # Updating in place keeps a replicated queue replicated; concatenation would inherit the
-        # sharding of the rows.
+        # In place, because concatenation would give a replicated queue the sharding of the rows.
         return lax.dynamic_update_slice_in_dim(kept, new, len(old) - len(new), axis=0)
 
     return jax.tree.map(push, queue, rows)

@@ -85,22 +85,17 @@ Boundaries = Annotated[Array, Learned("C", "constant", Boundary())]
 def learned(function: Callable[..., Any]) -> Mapping[str, Learned]:
     """Learned arrays of a loss, by argument."""
     hints = typing.get_type_hints(function, include_extras=True)
-    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-    return {
-        name: mark for name, found in marks.items() for mark in found if isinstance(mark, Learned)
-    }
+    marks = ((name, mark) for name in hints for mark in getattr(hints[name], "__metadata__", ()))
+    return {name: mark for name, mark in marks if isinstance(mark, Learned)}
 
 
 @functools.cache
 def options(function: Callable[..., Any]) -> Any:
     """The section of a loss's options, a type."""
     hints = typing.get_type_hints(function, include_extras=True)
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-        and parameter.default not in (None, parameter.empty)
-    }
+    parameters = inspect.signature(function).parameters.values()
+    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    defaults = {p.name: p.default for p in keywords if p.default not in (None, p.empty)}
     kinds = {name: hints.get(name, type(default)) for name, default in defaults.items()}
     bases = []
     for parameter in learned(function).values():
@@ -116,8 +111,7 @@ def options(function: Callable[..., Any]) -> Any:
 
 
 def classifier(logits: Callable[..., Array]) -> Callable[[F], F]:
-    """Declares a classifier: (embeddings [N, D], learned parameters, **options) -> scores [N, C]
-    without margins."""
+    """Declares a classifier: (embeddings [N, D], learned arrays, **options) -> scores [N, C]."""
 
     def declare(function: F) -> F:
         function.logits = logits  # type: ignore[attr-defined]
@@ -129,9 +123,9 @@ def classifier(logits: Callable[..., Array]) -> Callable[[F], F]:
 def loss(function: F) -> F:
     """The loss with a check of its arguments, for labels of any type; free in a compiled program.
 
-    Arrays become arrays of JAX, and labels numbers of at most 32 bits. Wrong shapes, types and
-    values raise `DataError`, and options that break their rules `ConfigError`; of a traced array
-    only shape and type are known.
+    Arrays become arrays of JAX, and labels numbers of at most 32 bits. Raises DataError for wrong
+    arrays, ConfigError for options that break their rules; of traced arrays shape and type are
+    known.
     """
     tables = learned(function)
     kind = typing.get_type_hints(function, include_extras=True).get("candidates")

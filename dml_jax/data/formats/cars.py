@@ -39,8 +39,7 @@ BODY = re.compile(
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads any layout, and of the original one also one half: the labels of the test images are
-    often missing."""
+    """Reads any layout; of the original one also a half, as the test labels are often missing."""
     tables, titles, entries = _tables(files), _titles(files), []
     for table in tables:
         path, rows = _annotations(files, table)
@@ -123,8 +122,7 @@ def _folders(files: Files, titles: dict[int, str]) -> list[Entry]:
 
 
 def _plain(title: str) -> str:
-    """A title without the characters that differ between the table and the names of folders, as in
-    "Ram C/V"."""
+    """A title without the characters in which tables and folders differ, as in "Ram C/V"."""
     return "".join(filter(str.isalnum, title)).lower()
 
 
