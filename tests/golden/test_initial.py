@@ -71,13 +71,10 @@ CASES = dict(ChainMap(BASELINE, *OF_PAPERS))
 FILES = sorted((fixtures.ROOT / "initial").glob("*.json"))
 AUTHORS: dict[str, dict[str, Any]] = dict(ChainMap(*(json.loads(f.read_text()) for f in FILES)))
 COMPARED = [(paper, name) for paper, group in AUTHORS.items() for name in CASES.get(paper, {})]
-FILE_OF = {"HIST": "hist", "MPN": "mpn", "DiVA": "diva", "Group Loss": "group_loss"}
 
 
 def test_every_group_is_known() -> None:
     for paper, groups in AUTHORS.items():
-        if paper in FILE_OF and papers.absent(FILE_OF[paper]):
-            continue
         assert set(groups) == {*CASES.get(paper, ()), *NO_RECIPE.get(paper, ())}, paper
 
 
