@@ -88,10 +88,8 @@ def groups(splits: Mapping[str, Split]) -> dict[str, list[str]]:
     """
     if COLUMN not in next(iter(splits.values())).metadata:
         return {}
-    return {
-        key: [
-            str(name) or f"{key} {i}"
-            for i, name in enumerate(split.metadata.get(COLUMN, [""] * len(split.labels)))
-        ]
-        for key, split in zip(("groups", "gallery_groups"), splits.values(), strict=False)
-    }
+    found = {}
+    for key, split in zip(("groups", "gallery_groups"), splits.values(), strict=False):
+        names = split.metadata.get(COLUMN, [""] * len(split.labels))
+        found[key] = [str(name) or f"{key} {i}" for i, name in enumerate(names)]
+    return found

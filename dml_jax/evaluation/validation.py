@@ -102,11 +102,8 @@ def labels(
     `name` and `of` stand for the labels and the rows in error messages.
     """
     array = np.asarray(values)
-    if (
-        array.dtype == np.float64
-        and isinstance(values, Sequence)
-        and all(isinstance(value, int) for value in values)
-    ):
+    listed = array.dtype == np.float64 and isinstance(values, Sequence)
+    if listed and all(isinstance(value, int) for value in values):
         # NumPy turns a list into float64 if one of its numbers exceeds int64.
         with suppress(OverflowError):
             array = np.array(values, np.uint64)
