@@ -61,9 +61,8 @@ def _matches(pattern: str, names: Sequence[str]) -> list[str]:
     try:
         regex = re.compile(pattern)
     except re.error as error:
-        raise ConfigError(
-            f"session={pattern}: is neither a column nor a regular expression ({error})"
-        ) from None
+        problem = f"is neither a column nor a regular expression ({error})"
+        raise ConfigError(f"session={pattern}: {problem}") from None
     matches = [regex.search(PurePath(name).name) for name in names]
     return [match[1 if regex.groups else 0] or "" if match else "" for match in matches]
 

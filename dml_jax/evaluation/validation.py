@@ -123,10 +123,8 @@ def check_same_kind(
 ) -> None:
     """Raises DataError if one side has strings and the other numbers, which never match."""
     if (labels.dtype.kind == "U") != (gallery_labels.dtype.kind == "U"):
-        raise DataError(
-            f"{name}: are {labels.dtype} for the queries and {gallery_labels.dtype} for the "
-            "gallery; give both as strings or both as integers"
-        )
+        kinds = f"{labels.dtype} for the queries and {gallery_labels.dtype} for the gallery"
+        raise DataError(f"{name}: are {kinds}; give both as strings or both as integers")
 
 
 def numbered(

@@ -39,9 +39,7 @@ def find(files: Files, options: Options) -> list[Entry]:
     """Copies the images of all .parquet files to `options.scratch`, to be read in any order."""
     tables = [path for path in _named(files) if files[path].size < 0 and files[path].path.is_file()]
     if not tables:
-        raise DataError(
-            "found no .parquet file; give one, or a folder with some, as --source; unpack archives"
-        )
+        raise DataError("found no .parquet file; give one or a folder as --source; unpack archives")
     splits, complete = _splits_in_names(tables, options)
     entries: list[Entry] = []
     for number, path in enumerate(tables):
@@ -92,9 +90,8 @@ def _features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
 def _column(schema: pa.Schema, features: Mapping[str, dict[str, Any]], name: str, kind: str) -> str:
     typed = [key for key in schema.names if features.get(key, {}).get("_type") == kind]
     if name not in schema.names and len(typed) != 1:
-        raise DataError(
-            f"has no column {name!r}; it has {', '.join(schema.names)}; rename one of them"
-        )
+        known = ", ".join(schema.names)
+        raise DataError(f"has no column {name!r}; it has {known}; rename one of them")
     return name if name in schema.names else typed[0]
 
 
