@@ -79,6 +79,11 @@ def _copy_of(path: Path) -> _Copy | None:
     return next((copy for copy in _copies if path.absolute().is_relative_to(copy.directory)), None)
 
 
+def is_copy(path: Path) -> bool:
+    """Whether a path is among the local files of a run in a bucket."""
+    return _copy_of(path) is not None
+
+
 @contextmanager
 def working_copy(
     option: str, url: str | Path, *, writing: bool, active: bool = True

@@ -100,7 +100,7 @@ def head_inputs(config: Config, directory: Path, console: Console) -> HeadInputs
         console.print(f"maps of the frozen backbone: {name}")
         count, file = config.train.feature_views if name == "train" else 1, f"{key}-{name}"
         values = frozen_features.views(
-            embedder, state, split, count, 0, directory / file, dtype=np.float16
+            embedder, state, split, count, directory / file, dtype=np.float16
         )
         views = np.moveaxis(values, 1, 0)
         cells = [np.asarray(pooled(jnp.asarray(view, jnp.float32))) for view in views]

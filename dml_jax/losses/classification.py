@@ -125,7 +125,7 @@ def cosface(
 def subcenter_arcface(
     embeddings: Array,
     labels: Array,
-    proxies: Annotated[Array, Learned("CKD", options=Centers(3))],
+    proxies: Annotated[Array, Learned("CKD", options=Centers(centers=3))],
     *,
     margin: NonNegative = 0.5,  # radians
     scale: Positive = 64.0,  # multiplies the cosines

@@ -1,4 +1,4 @@
-"""Cross-batch memory (Wang et al., CVPR 2020): pairs with the embeddings of past batches.
+"""Cross-batch memory (Wang et al., CVPR 2020): pairs with this batch and with past ones.
 
 One queue serves the global batch: under `jit` every device holds a copy and appends the same rows.
 """
@@ -33,13 +33,21 @@ def enqueue(queue: Any, rows: Any) -> Any:
 
 
 def candidates(
-    memory: dict[str, Array], labels: Array, relation: Callable[..., Any] | None = None
+    memory: dict[str, Array],
+    labels: Array,
+    relation: Callable[..., Any] | None = None,
+    *,
+    enqueued: bool = False,
 ) -> Candidates:
     """The memory as candidates for a batch with labels [N]; unfilled rows are in no pair.
 
     `relation` maps labels [N] and [M] to positive and negative pairs [N, M]; None compares labels.
+    If the batch is already `enqueued`, as the last rows, no row is paired with its own copy.
     """
-    filled = (memory["labels"] != EMPTY)[None, :]
+    used = (memory["labels"] != EMPTY)[None, :]
+    if enqueued:
+        count, size = len(labels), len(memory["labels"])
+        used &= ~jnp.eye(count, size, size - count, dtype=bool)
     same = labels[:, None] == memory["labels"][None, :]
     pairs = relation(labels, jnp.maximum(memory["labels"], 0)) if relation else (same, ~same)
-    return Candidates(memory["embeddings"], *(jnp.where(filled, pair, False) for pair in pairs))
+    return Candidates(memory["embeddings"], *(jnp.where(used, pair, False) for pair in pairs))

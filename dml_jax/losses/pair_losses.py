@@ -284,6 +284,7 @@ def n_pair(
     *,
     # Weight of the mean squared length of the embeddings, which are not normalised.
     l2: NonNegative = 0.002,
+    squared: bool = True,  # false: of the mean length, as in Roth et al. (ICML 2020)
     candidates: Candidates | None = None,
     weights: Array | None = None,
     key: Array,
@@ -304,6 +305,7 @@ def n_pair(
     negative = valid[None, :] & ~pairwise.same_class(labels)
     losses = n_pair_losses(pairwise.inner_products(x, x[positives]), jnp.arange(len(x)), negative)
     lengths = jnp.sum(x**2, axis=1)
+    lengths = lengths if squared else root(lengths)
     return weighted_mean(losses, valid, weights) + l2 * weighted_mean(lengths, weights=weights)
 
 

@@ -91,7 +91,7 @@ def proxy_anchor(
 def soft_triple(
     embeddings: Array,
     labels: Array,
-    proxies: Annotated[Array, Learned("CKD", options=Centers(10))],
+    proxies: Annotated[Array, Learned("CKD", options=Centers(centers=10))],
     *,
     scale: Positive = 20.0,  # lambda, multiplies the similarities
     gamma: Positive = 0.1,  # temperature of the weights of a class's centers

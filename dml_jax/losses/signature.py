@@ -49,20 +49,28 @@ class Learned:
 
     Attributes:
       axes: its shape: C classes, D dimensions, K `centers`.
-      start: distribution of the initial values: "normal" is N(0, 2 / C) as in Proxy-Anchor's code,
-        where only the direction of a proxy enters the loss and its length determines how fast it
-        turns; "uniform" is U(±1/sqrt(D)) as in torch.nn.Linear; "constant" is the value in
-        `options`.
+      start: distribution of the initial values: "uniform" is U(±1/sqrt(D)) as in torch.nn.Linear,
+        "constant" is the value in `options`, "option" the distribution in `options`.
       options: section of options, with their defaults, that come with this parameter.
     """
 
     axes: str
-    start: Literal["normal", "uniform", "constant"] = "normal"
+    start: Literal["uniform", "constant", "option"] = "option"
     options: Any = None
 
 
 @section
-class Centers:
+class Drawn:
+    """How proxies are drawn. Only their direction enters the loss; their length determines how fast
+    they turn at a given learning rate."""
+
+    # Initial proxies: "he" N(0, 2 / C), "eighth" N(0, 1 / 64), "dimensions" U(±1/sqrt(D)), "count"
+    # U(±1/sqrt(C K)); Proxy-Anchor, Proxy-NCA, ArcFace and SoftTriple are published with them.
+    init: Literal["he", "eighth", "dimensions", "count"] = "he"
+
+
+@section
+class Centers(Drawn):
     """How many proxies a class has."""
 
     centers: PositiveInt = 3  # number of proxies per class
@@ -75,7 +83,7 @@ class Boundary:
     beta: NonNegative = 1.2  # initial boundary of every class
 
 
-Proxies = Annotated[Array, Learned("CD")]
+Proxies = Annotated[Array, Learned("CD", options=Drawn())]
 Kernel = Annotated[Array, Learned("DC", "uniform")]
 Bias = Annotated[Array, Learned("C", "uniform")]
 Boundaries = Annotated[Array, Learned("C", "constant", Boundary())]

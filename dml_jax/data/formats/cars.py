@@ -59,12 +59,15 @@ def doubts(files: Files, options: Options) -> list[str]:
     tables = _tables(files)
     if not tables:
         return [
-            "class folders of Cars196: the classes 1 to 98 (AM General to Eagle) are for training, "
-            "99 to 196 (FIAT to smart) for test"
+            "class folders of Cars196: as in the papers, the classes 1 to 98 (AM General to Eagle) "
+            "are for training, 99 to 196 (FIAT to smart) for test"
         ]
-    left_out = [] if JOINED in tables else [table for table in FOLDERS if table not in tables]
-    why = "is left out, because its images or their labels in {} are missing"
-    return [f"{FOLDERS[table]} {why.format(table)}" for table in left_out]
+    left_out = [table for table in FOLDERS if table not in tables] if JOINED not in tables else []
+    return [
+        f"{FOLDERS[table]} is left out, because its images or their labels in {table} are missing; "
+        "the classes are divided as in the papers"
+        for table in left_out
+    ]
 
 
 def recognised(files: Files) -> bool:
