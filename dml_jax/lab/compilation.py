@@ -182,7 +182,7 @@ def arguments(experiment: Experiment) -> tuple[Any, Any, Any]:
 def programs_of(experiment: Experiment) -> Iterator[tuple[str, Lower]]:
     """Yields the name of each program and a function that lowers it."""
     state, batch, key = arguments(experiment)
-    yield STEP, partial(experiment.jitted_step().lower, state, batch, key)
+    yield STEP, partial(experiment.jitted_step(state).lower, jax.tree.leaves(state), batch, key)
 
     mesh, method, test = experiment.mesh, experiment.method, experiment.splits["test"]
     embedder = experiment.embedder(method.embed)
@@ -291,7 +291,8 @@ def bound(experiment: Experiment, topology: Topology, found: Facts) -> Facts:
     """FLOPs, memory by kind, and the least time of a training step."""
     chip, devices = topology.chip, experiment.mesh.size
     state, batch, key = arguments(experiment)
-    flops = hlo.flops(experiment.jitted_step(), state, batch, key, platform=topology.platform)
+    update, leaves = experiment.jitted_step(state), jax.tree.leaves(state)
+    flops = hlo.flops(update, leaves, batch, key, platform=topology.platform)
     precision = experiment.config.train.precision
     sent = sum(c["bytes"] * (1 + (c["operation"] == "all-reduce")) for c in found["collectives"])
     seconds = {

@@ -64,7 +64,8 @@ def lowered(
     few = {key: value for key, value in few.items() if hasattr(config.backbone, key)}
     config = replace(config, backbone=replace(config.backbone, **few))
     experiment = compilation.describe(config, on_this_machine(1))
-    traced = experiment.jitted_step().trace(*compilation.arguments(experiment))
+    state, *others = compilation.arguments(experiment)
+    traced = experiment.jitted_step(state).trace(jax.tree.leaves(state), *others)
     return {
         platform: traced.lower(lowering_platforms=(platform,)).as_text() for platform in platforms
     }
