@@ -206,6 +206,12 @@ def test_a_step_that_does_not_fit_names_what_does(monkeypatch: pytest.MonkeyPatc
         )
 
 
+def test_the_time_of_a_call_is_the_least_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 9.0, 10.0, 11.0, 20.0, 25.0, 30.0, 35.0, 40.0, 45.0])
+    monkeypatch.setattr("time.thread_time", clock.__next__)
+    assert compilation.host_seconds(10) == 1.0 / compilation.CALLS
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["h100:8", "v5e:2x2"])
 def test_compiled_facts(name: str, tmp_path: Path) -> None:
