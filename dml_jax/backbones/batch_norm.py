@@ -125,8 +125,7 @@ standardize.defvjp(_standardize_forward, _standardize_backward)
 class BatchNorm(nn.Module):
     """Batch normalisation over all but the last axis, like torch.nn.BatchNorm1d and BatchNorm2d.
 
-    Normalises with the biased variance and keeps the unbiased one. Statistics are computed in at
-    least float32.
+    Normalises with the biased variance and keeps the unbiased one, both in at least float32.
     """
 
     momentum: float = 0.1  # weight of the new batch in the running statistics (as in PyTorch)

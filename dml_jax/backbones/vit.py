@@ -137,9 +137,9 @@ UNSEEN = ("heads", "mlp", "epsilon", "positions")
 def resizing_weights(old: int, new: int, interpolation: Interpolation) -> np.ndarray:
     """Weights float64 [new, old] of torch's resizing of one axis (bicubic, `align_corners=False`).
 
-    "antialiased" widens the kernel (Keys, a = -0.5) if the axis shrinks, and ignores what is beyond
-    the edge; the others (a = -0.75) repeat the edge, and "offset" scales by (new + 0.1) / old, as
-    in the code of DINO.
+    "antialiased" widens the kernel (Keys, a = -0.5) if the axis shrinks, and ignores what is
+    outside; the others (a = -0.75) repeat the edge; "offset" scales by (new + 0.1) / old, like
+    DINO's.
     """
     antialiased = interpolation == "antialiased"
     a, overhang = (-0.5, 0) if antialiased else (-0.75, 3)
@@ -159,9 +159,8 @@ def patch_angles(cells: tuple[int, ...], channels: int) -> np.ndarray:
     """Angles of rotary positions along two axes, as in DINOv3 (Siméoni et al., 2025).
 
     The centre of cell i of n has the coordinate (2 i + 1) / n - 1, and the angles of an axis are 2
-    pi times its coordinate times 100^(-4 k / d), k = 0, 1, ...: the same range for images of any
-    size. The result is float64 [rows * columns, d / 2], for d channels of a head; the first d / 4
-    angles belong to the row.
+    pi times its coordinate times 100^(-4 k / d), k = 0, 1, ...: one range for any size. The result
+    is float64 [rows * columns, d / 2] for a head of d channels; rows have the first d / 4.
     """
     frequencies = 2 * np.pi * 100.0 ** -np.arange(0, 1, 4 / channels)
     rows, columns = (((2 * np.arange(n) + 1) / n - 1)[:, None] * frequencies for n in cells)

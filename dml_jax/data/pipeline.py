@@ -27,8 +27,7 @@ from dml_jax.errors import DataError
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # cgroups 2: microseconds, or "max", per period
 T = TypeVar("T", bound=tuple[object, ...])  # a batch
 PREFETCHED = 4  # batches read ahead
-# Threads at most: reading a photograph takes Python's lock a fifth of the time, so more would wait
-# for it.
+# At most: reading a photograph takes Python's lock a fifth of the time, so more would wait.
 READERS = 8
 # Cores per accelerator from which processes read by default, and processes per accelerator at most.
 ENOUGH_CORES, WORKERS = 4, 16
@@ -108,9 +107,8 @@ def training(
 ) -> BatchReader[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """The training batches of the steps `start` to `stop` - 1.
 
-    The random numbers of an image come from `default_rng((seed, step, slot, view))`, where slot is
-    its row in the global batch. Where features stand for images, `default_rng((seed, step))` draws
-    a view for each row.
+    Random numbers of an image: `default_rng((seed, step, slot, view))`, where slot is its row in
+    the global batch. Where features stand for images, `default_rng((seed, step))` draws views.
 
     Args:
       features: [N, views, ...] in the order of the split, computed before and read instead of the

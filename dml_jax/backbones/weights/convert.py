@@ -121,8 +121,7 @@ def torch_name(architecture: str, path: tuple[str, ...]) -> str:
 def to_jax_axes(path: tuple[str, ...], tensor: np.ndarray) -> np.ndarray:
     """A torch tensor with its axes in JAX order; only kernels differ.
 
-    Convolutions are [out, in, height, width] in torch, here [height, width, in, out]; linear layers
-    [out, in] and [in, out].
+    Convolutions are [out, in, height, width] in torch, here reversed, and linear layers [out, in].
     """
     if path[-1] != "kernel":
         return tensor

@@ -139,18 +139,10 @@ def _package(name: str) -> str:
 
 
 # Options that determine the shapes of a network's weights: one that differs explains all of them.
-SIZES = [
-    "block",
-    "depths",
-    "widths",
-    "stem",
-    "channels",
-    "depth",
-    "width",
-    "patch",
-    "registers",
-    "distilled",
-]
+SIZES = (
+    *("block", "depths", "widths", "stem", "channels"),  # of convolutional networks
+    *("depth", "width", "patch", "registers", "distilled"),  # of vision transformers
+)
 
 Shape = tuple[int, ...]
 
