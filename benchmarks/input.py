@@ -248,7 +248,7 @@ def compare_with_torch(
     return measured
 
 
-# Share of the time in which one thread holds Python's lock, by py-spy (record --gil), of `prepared`.
+# Share of the time in which one thread holds Python's lock, by py-spy (record --gil).
 LOCKED = {"prepared": 0.21, "short side 256": 0.29, "short side 256, pixels": 0.34}
 
 
