@@ -1,7 +1,7 @@
 """Every recipe starts as its authors' code does: the moments of all initial values, and the first
 update.
 
-`initial/*.json` contains, by paper and parameter, shape, kind (normal, uniform or constant), mean,
+`initial/*.json`, or `initial.json`, contains, by paper and parameter, shape, kind (normal, uniform or constant), mean,
 standard deviation and range of one draw of the authors' constructors, with those of the bias.
 """
 
@@ -68,7 +68,7 @@ NO_RECIPE = {
 }
 OF_PAPERS = [module.CASES for module in papers.modules(Path(__file__).parent / "initial")]
 CASES = dict(ChainMap(BASELINE, *OF_PAPERS))
-FILES = sorted((fixtures.ROOT / "initial").glob("*.json"))
+FILES = sorted([*fixtures.ROOT.glob("initial/*.json"), *fixtures.ROOT.glob("initial.json")])
 AUTHORS: dict[str, dict[str, Any]] = dict(ChainMap(*(json.loads(f.read_text()) for f in FILES)))
 COMPARED = [(paper, name) for paper, group in AUTHORS.items() for name in CASES.get(paper, {})]
 
