@@ -33,14 +33,10 @@ def test_mutated_modules_and_their_tests_exist() -> None:
 def test_measured_and_interrupted_configurations_exist() -> None:
     named = [*training_step.cases(), *(case.config for case in accelerators.cases())]
     named += [configuration for configuration, *_ in interruptions.runs().values()]
-<<<<<<< HEAD
     files = {f"configs/{re.split('[,:@]', name)[0]}.py" for name in named}
     files |= {case.config.partition(":")[0] for case in authors.CASES.values()}
     assert [file for file in files if not (mutation.ROOT / file).exists()] == []
     assert set(training_step.peers()) <= {case.partition(",")[0] for case in training_step.cases()}
-=======
-    for name in {re.split("[,:@]", name)[0] for name in (*named, *training_step.peers())}:
-        assert (mutation.ROOT / "configs" / f"{name}.py").exists(), name
 
 
 def test_what_cores_read() -> None:
@@ -50,4 +46,3 @@ def test_what_cores_read() -> None:
     assert np.allclose(
         [cost.by_workers(cores) for cores in (1, 2, 208)], [10000 / 11, 20000 / 11, 10000]
     )
->>>>>>> feed
