@@ -31,7 +31,7 @@ from dml_jax.train.model import TrainedModel, with_test_variant
 from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState
 
-PER_PROCESS = ("data.path", "data.threads")  # may differ between processes
+PER_PROCESS = ("data.path", "data.threads", "data.workers")  # may differ between processes
 
 
 class Experiment(NamedTuple):
@@ -82,6 +82,7 @@ class Experiment(NamedTuple):
             stop=stop,
             host=jax.process_index(),
             hosts=jax.process_count(),
+            accelerators=sum(device.platform != "cpu" for device in self.mesh.local_devices),
         )
 
     def device_batch(self, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Batch:
