@@ -117,7 +117,15 @@ def test_a_convnext_of_equimo_in_commands(paper: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.usefixtures("paper")
 @pytest.mark.parametrize(
-    "options", [(), ("--config.train.feature_views=2", "--config.train.precision=bfloat16")]
+    "options",
+    [
+        (),
+        (
+            "--config.train.feature_views=2",
+            "--config.train.groups.backbone.freeze=true",
+            "--config.train.precision=bfloat16",
+        ),
+    ],
 )
 def test_the_contract_suffices(
     options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
