@@ -6,8 +6,8 @@
 Each method trains its layer and its own parameters from its recipe's initial values, with its
 losses, optimizer and sampler, on features of EfficientNet-Lite0 (the evaluation's crop only), which
 are computed once; the last model is evaluated. `Case.authors` has the results of the authors'
-public code on the same features, changed only to run on a CPU, where it was run. Prints both with the p value of
-Welch's test over seeds, corrected for the number of tests (Holm).
+public code on the same features, changed only to run on a CPU, where it was run. Prints both with
+the p value of Welch's test over seeds, corrected for the number of tests (Holm).
 """
 
 import argparse
