@@ -78,7 +78,8 @@ def load(path: Path) -> dict[str, Split]:
             labels, ids, files, *others = batch.columns
             columns = dict(zip(batch.schema.names[len(COLUMNS) :], others, strict=True))
             known = {k: column for k, column in columns.items() if column.null_count < len(column)}
-            splits[about.pop("name")] = Split(
+            name = about.pop("name")
+            splits[name] = Split(
                 labels=labels.to_numpy(),
                 ids=_decoded(ids),
                 read=unread,

@@ -34,7 +34,8 @@ def path_of(files: Files, name: str, expected: str) -> str:
     if not paths:
         raise DataError(f"{name} is missing: expected {expected}; {found(files)}; {ANOTHER}")
     if len(paths) > 1 and len({files[path].read() for path in paths}) > 1:
-        raise DataError(f"{paths[0]} and {paths[1]} differ: give one data set only as --source")
+        remedy = "give only the files of one data set as --source"
+        raise DataError(f"{paths[0]} and {paths[1]} differ: {remedy}")
     return paths[0]
 
 
