@@ -24,6 +24,7 @@ _MODULES = (
     "metrics",
     "neighbors",
     "open_set",
+    "promises",
     "protocol",
     "reranking",
     "user_distances",

@@ -38,6 +38,7 @@ from dml_jax.data.pipeline import usable_cores
 from dml_jax.errors import ConfigError, DataError, UserError, printable
 from dml_jax.evaluation import open_set
 from dml_jax.inference.index import UNKNOWN, Index
+from dml_jax.inference.index import Answer as Classified
 
 if TYPE_CHECKING:
     from dml_jax.inference.embedding_model import EmbeddingModel
@@ -53,7 +54,6 @@ CONNECTIONS, BACKLOG = 128, 2048  # accepted, and waiting to be accepted
 # for each further second.
 PATIENCE, RATE = 10.0, 1 << 14
 BATCH = 16  # images per call of the network, a power of two
-CLASSES = 5  # in an answer
 TOO_MANY = "too many requests at a time; try again later"
 BUSY = JSONResponse({"error": TOO_MANY}, 503, {"Retry-After": "1", "Connection": "close"})
 TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -345,11 +345,13 @@ class EnrolledClasses:
     """Answers with the classes of an index file; a replaced file is read again.
 
     A new file that cannot be used is reported on stderr once, and the previous index is kept.
-    `decision` holds the arguments of `Index.classify`.
+    `limit` holds arguments of `Index.classify`, `top` is the number of classes in an answer.
     """
 
-    def __init__(self, model: "EmbeddingModel", path: Path, decision: dict[str, Any]):
-        self._model, self._path, self._decision = model, path, decision
+    def __init__(
+        self, model: "EmbeddingModel", path: Path, limit: dict[str, float | None], top: int = 3
+    ):
+        self._model, self._path, self._limit, self._top = model, path, limit, top
         self._version = stamp(path)
         self._index = self._load()
         self._counts: Counter[str] = Counter()
@@ -357,7 +359,7 @@ class EnrolledClasses:
     def statistics(self) -> Answer:
         """The numbers of answers by class, and the observed and the promised rate of "unknown"."""
         total, unknown = self._counts.total(), self._counts[UNKNOWN]
-        point = self._index.expect(self._decision["false_accept_rate"])
+        point = self._index.expect(**self._limit)
         counts = self._counts.most_common()
         promised = [None if np.isnan(share) else share for share in point.unknown]
         return {
@@ -371,7 +373,7 @@ class EnrolledClasses:
 
     def _load(self) -> Index:
         index = Index.load(self._model, self._path)
-        index.nearest(index.embeddings[:1], **self._decision)  # measures the threshold
+        index.expect(**self._limit)  # fits the classifier
         return index
 
     def _reload(self) -> None:
@@ -386,8 +388,8 @@ class EnrolledClasses:
             print(text, file=sys.stderr, flush=True)
 
     def __call__(self, rows: np.ndarray) -> list[Answer | DataError]:
-        """Answers with "class", "score", "threshold", "cosine" and "classes", the most similar ones
-        with cosines; or with an error for an image whose embedding cannot be compared."""
+        """Answers with "class", "probability", "classes", the most probable ones, and "margin"; or
+        with an error for an image whose embedding cannot be compared."""
         self._reload()
         bad = [open_set.first_bad_row(row[None]) for row in rows]
         good = np.array([problem is None for problem in bad])
@@ -400,25 +402,16 @@ class EnrolledClasses:
         ]
 
     def _classified(self, rows: np.ndarray) -> list[Answer]:
-        index = self._index
-        names, margins, _ = index.nearest(rows, **self._decision)
-        self._counts.update(names)
-        threshold = self._decision.get("threshold")
-        if threshold is None:
-            threshold = index.threshold(self._decision["false_accept_rate"])
-        positions, cosines = index.best(rows, CLASSES)
-        return [
-            {
-                "class": printable(name),  # JSON is UTF-8; names need not be
-                "score": float(margin),
-                "threshold": float(threshold),
-                "cosine": float(values[0]),
-                "classes": [
-                    {"class": printable(index.classes[label]), "cosine": float(value)}
-                    for label, value in zip(labels, values, strict=True)
-                ],
-            }
-            for name, margin, labels, values in zip(
-                names, margins, index.labels[positions], cosines, strict=True
-            )
-        ]
+        found = self._index.classify(rows, top=self._top, **self._limit)
+        self._counts.update(answer.name for answer in found)
+        return [answered(answer) for answer in found]
+
+
+def answered(found: Classified) -> Answer:
+    """An answer of `Index.classify` as JSON."""
+    return {
+        "class": printable(found.name),  # JSON is UTF-8; names need not be
+        "probability": found.probability,
+        "classes": [{"class": printable(name), "probability": p} for name, p in found.classes],
+        "margin": found.margin,
+    }
