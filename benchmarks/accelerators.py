@@ -25,6 +25,7 @@ from dml_jax import files
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.lab import compilation
+from tests.papers import deleted
 
 GIB = 2**30
 CUB = (
@@ -48,6 +49,8 @@ HEAD = (
     "all-reduce, MiB",
     "by type",
     "copies, GiB",
+    "launches",
+    "alone",
     "at least, ms",
     "by",
     "utilisation",
@@ -72,7 +75,11 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """All rows of the table."""
+    """The rows of the table, without those of deleted papers."""
+    return (case for case in _cases() if not deleted(case.config))
+
+
+def _cases() -> Iterator[Case]:
     for topology in ("h100:1", "h100:8"):
         for name in (*CUB, *SOP):
             for precision in ("bfloat16", "float32"):
@@ -81,7 +88,7 @@ def cases() -> Iterator[Case]:
     for name in (*CUB, *SOP):
         yield Case(name, "bfloat16", "v5e:2x2")
     yield Case("cub_hist", "float32", "v5e:2x2")
-    yield Case(CUB[4], "float32", "v5e:2x2")
+    yield Case("cub_vit:proxy_anchor-vit_small", "float32", "v5e:2x2")
     yield Case("sop_hist", "bfloat16", "v5e:4x4")
     for classes in (10**6, 10**7):
         for topology in ("h100:1", "h100:8", "h100:4x8", "v5e:4x4"):
@@ -134,6 +141,8 @@ def row(case: Case, found: dict[str, Any]) -> list[str]:
     of_host = found["images_per_second"] / (
         int(hosts or 1) * (int(devices) / 4 if "v5e" in case.topology else 1)
     )
+    launches = found.get("launches")
+    launched = sum(launches["kinds"].values()) if launches else 0
     sums = [c for c in found["collectives"] if c["operation"] == "all-reduce"]
     return [
         *begin,
@@ -143,6 +152,7 @@ def row(case: Case, found: dict[str, Any]) -> list[str]:
         f"{sum(c['bytes'] for c in sums) / 2**20:.1f}",
         ", ".join(f"{c['count']} {c['type']}" for c in sums if c["bytes"] > 2**20),
         f"{found['copies']['bytes'] / GIB:.2f}",
+        *map(str, (launched, launched - launches["in graphs"]) if launches else ("", "")),
         f"{1000 * found['bound']['seconds']:.2f}",
         found["bound"]["by"],
         f"{found['utilisation']:.0%}",

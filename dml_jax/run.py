@@ -202,11 +202,12 @@ def check(config: Config, console: Console) -> None:
     key = device_mesh.place(experiment.mesh, jax.random.key(config.seed))
     with experiment.batches(0, 1) as batches:
         batch = experiment.device_batch(*next(batches))
-    update = experiment.jitted_step().lower(state, batch, key).compile()
+    leaves, structure = jax.tree.flatten(state)
+    update = experiment.jitted_step(state).lower(leaves, batch, key).compile()
     needed = update.memory_analysis()
-    state, values = update(state, batch, key)
+    leaves, values = update(leaves, batch, key)
     metrics = loop.check_finite(values, 1)
-    check_finite(state)
+    check_finite(jax.tree.unflatten(structure, leaves))
     if needed is not None:
         size = (needed.argument_size_in_bytes + needed.temp_size_in_bytes) / 2**20
         console.print(f"a training step needs about {size:.0f} MiB on each device")
@@ -284,16 +285,9 @@ def evaluated(
     def before_training() -> TrainedModel:
         return experiment.model(inference_state(warm_start.initial_state(experiment)))
 
-    return AnalysedModel(
-        directory,
-        model,
-        experiment.splits,
-        console,
-        dict(embeddings),
-        sampler=experiment.sampler,
-        before_training=before_training,
-        **options,
-    )
+    options |= {"sampler": experiment.sampler, "before_training": before_training}
+    known = dict(embeddings)
+    return AnalysedModel(directory, model, experiment.splits, console, known, **options)
 
 
 def write_embeddings(
@@ -305,17 +299,9 @@ def write_embeddings(
     finished: bool,
 ) -> None:
     """Writes embeddings, by name of their split, below `<workdir>/embeddings`."""
+    about: dict[str, Any] = {"config_hash": config_digest(experiment.config), "finished": finished}
+    about |= {"step": checkpoint_step, "data_hash": experiment.data_hash}
     for name, rows in embeddings.items():
-        split = experiment.splits[name]
-        classes = [split.classes[label] for label in split.labels]
-        embedding_files.write(
-            directory / "embeddings" / name,
-            rows,
-            split.labels,
-            split.ids,
-            config_hash=config_digest(experiment.config),
-            step=checkpoint_step,
-            finished=finished,
-            data_hash=experiment.data_hash,
-            metadata={"class_name": classes, **split.metadata},
-        )
+        split, place = experiment.splits[name], directory / "embeddings" / name
+        columns = {"class_name": [split.classes[label] for label in split.labels], **split.metadata}
+        embedding_files.write(place, rows, split.labels, split.ids, metadata=columns, **about)

@@ -1,13 +1,13 @@
 """Enrolls new classes without training, classifies images, and measures how well that works:
 
-    dml-jax enroll --model=lite0 --index=birds.npz gallery/ [--session=date]     # class folders or a CSV file, as for training
+    dml-jax enroll --model=lite0 --index=birds.npz gallery/ [--session=date]
     dml-jax enroll --model=lite0 --index=birds.npz --classify photos/ [--top=3] [--format=json]
     dml-jax enroll --model=lite0 --index=birds.npz --check=later/ [--session=date]
 
-The first creates the index or adds to an existing one, without the images that it holds already,
-and fits its classifier; --remove=wren removes a class, --restore=wren enrolls it again, --purge
-deletes removed classes for good, --rename=wren:"house wren" renames one, --merge=wren:robin gives
-the images of wren to robin; --list prints the number of images and the name of each class.
+The first creates the index from class folders or a CSV file, or adds images that it does not hold
+yet, and fits its classifier; --remove=wren removes a class, --restore=wren enrolls it again,
+--purge deletes removed classes for good, --rename=wren:"house wren" renames one, --merge=wren:robin
+gives the images of wren to robin; --list prints the number of images and the name of each class.
 
 The second prints a table (CSV with a header, or JSON): for each image the answer, the most probable
 classes, and the probability that each is right if the class of the image is enrolled. Probabilities
@@ -19,7 +19,7 @@ A table says what to expect of photographs to come with each of these, with 95 %
 third command measures it on class folders of enrolled and of other classes. Images of other classes
 are those of the unseen classes of the run or of --calibrate=others/; without any, each enrolled
 class is left out in turn.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -67,15 +67,13 @@ def file_reader(files: Sequence[str], min_side: int = 0, upright: bool = True) -
 
 
 def read_marker(directory: Path) -> dict[str, Any] | None:
-    """The content of the marker file, None if it does not exist; raises DataError if a field is
-    damaged."""
+    """The content of the marker file, None without one; DataError if a field is damaged."""
     path = directory / MARKER
     return read_json(path, Marker, REMEDY) if path.is_file() else None
 
 
 def verify(directory: Path) -> None:
-    """Raises DataError unless the SHA-256 of every file of a prepared data set is the recorded
-    one."""
+    """Raises DataError unless every file of a prepared data set has the recorded SHA-256."""
     marker = read_marker(directory)
     if marker is None:
         raise DataError(f"{directory}: not a prepared data set")
@@ -90,18 +88,14 @@ def _check_digest(directory: Path, name: str, marker: dict[str, Any]) -> None:
 
 
 def load(data: Data, recipe: Recipe) -> dict[str, Split]:
-    """The splits of a prepared data set, or of an unprepared folder that the recipe reads in
-    place."""
+    """The splits of a prepared data set, or of a folder that the recipe reads in place."""
     how = data.decoded_side, data.exif_rotation
     directory = Path(data.path).expanduser()
     exists = bool(data.path) and directory.is_dir()
     marker = read_marker(directory) if exists else None
     if marker is None and exists and recipe.in_place:
-        scanned = _scan_folder(directory, recipe, data)
-        return {
-            key: split._replace(read=file_reader(split.files, *how))
-            for key, split in scanned.items()
-        }
+        scanned = _scan_folder(directory, recipe, data).items()
+        return {key: part._replace(read=file_reader(part.files, *how)) for key, part in scanned}
     given = f"data.path={data.path}"
     if marker is None:
         what = "not a prepared data set" if exists else "no such directory"
@@ -128,25 +122,21 @@ def load(data: Data, recipe: Recipe) -> dict[str, Split]:
 def _scan_folder(directory: Path, recipe: Recipe, data: Data) -> Mapping[str, Split]:
     """The splits of an image folder, cached until the size or time of a file changes.
 
-    `content` does not depend on times, so that a copy of the folder has the same and its run can be
-    resumed.
+    `content` does not depend on times, so that a run can be resumed with a copy of the folder.
     """
     source = f"data.path={directory}"
     files = dict(walk(directory.resolve()))
     page = understand(recipe, files, Options(session=data.session), source)
     duplicates.check_number_of_classes(page.entries, source)
     lines = [str(directory.resolve())]
-    lines += [
-        f"{e.id}\0{e.split}\0{e.class_name}\0{dict(e.metadata)}\0{stamp(e.file.path)}"
-        for e in page.entries
-    ]
+    for e in page.entries:
+        about = e.id, e.split, e.class_name, str(dict(e.metadata)), stamp(e.file.path)
+        lines.append("\0".join(about))
     fingerprint = "\n".join(lines).encode(errors="surrogateescape")
     splits = split_metadata.cached(fingerprint, lambda: _scan(directory, page, data.name))
     doubts = shown(page.doubts, source)
-    return {
-        name: split._replace(note="\n".join(filter(None, (*doubts, split.note))))
-        for name, split in splits.items()
-    }
+    notes = {name: "\n".join(filter(None, (*doubts, splits[name].note))) for name in splits}
+    return {name: split._replace(note=notes[name]) for name, split in splits.items()}
 
 
 def identity(entry: Entry) -> bytes:
@@ -175,16 +165,12 @@ def _scan(directory: Path, page: Page, name: str) -> Mapping[str, Split]:
         (facts[i].pixels, entry.class_name, entry.id) for i, entry in enumerate(entries)
     )
     note += f"; {preparation} lists all of them in {duplicates.TABLE}" if note else ""
-    splits = split_metadata.from_entries(entries)
-    return {
-        name: split._replace(content=content.hexdigest(), note=note)
-        for name, split in splits.items()
-    }
+    splits, digest = split_metadata.from_entries(entries).items(), content.hexdigest()
+    return {name: split._replace(content=digest, note=note) for name, split in splits}
 
 
 def staged(url: str) -> Path:
-    """A local copy of the directory at a URL, made by one process of the machine and used again by
-    all.
+    """A local copy of the directory at a URL, made once for all processes of the machine.
 
     Files that are changed, added or removed in the bucket lead to another copy. The SHA-256 of a
     prepared data set are checked. Raises DataError if the files cannot be read or are damaged.

@@ -1,5 +1,4 @@
-"""Validation of arrays and `.npy` files before any long computation, and the gallery rows that are
-relevant to a query."""
+"""Validates arrays and `.npy` files before long computations; the rows relevant to a query."""
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -103,11 +102,8 @@ def labels(
     `name` and `of` stand for the labels and the rows in error messages.
     """
     array = np.asarray(values)
-    if (
-        array.dtype == np.float64
-        and isinstance(values, Sequence)
-        and all(isinstance(value, int) for value in values)
-    ):
+    listed = array.dtype == np.float64 and isinstance(values, Sequence)
+    if listed and all(isinstance(value, int) for value in values):
         # NumPy turns a list into float64 if one of its numbers exceeds int64.
         with suppress(OverflowError):
             array = np.array(values, np.uint64)
@@ -127,10 +123,8 @@ def check_same_kind(
 ) -> None:
     """Raises DataError if one side has strings and the other numbers, which never match."""
     if (labels.dtype.kind == "U") != (gallery_labels.dtype.kind == "U"):
-        raise DataError(
-            f"{name}: are {labels.dtype} for the queries and {gallery_labels.dtype} for the "
-            "gallery; give both as strings or both as integers"
-        )
+        kinds = f"{labels.dtype} for the queries and {gallery_labels.dtype} for the gallery"
+        raise DataError(f"{name}: are {kinds}; give both as strings or both as integers")
 
 
 def numbered(
@@ -151,20 +145,13 @@ def numbered(
     return numbers[: len(labels)], numbers[len(labels) :]
 
 
-def check_same_width(queries: np.ndarray, gallery: np.ndarray) -> None:
-    """Raises DataError unless queries and gallery have the same number of columns."""
-    if queries.shape[1] != gallery.shape[1]:
-        raise DataError(
-            f"gallery: has {gallery.shape[1]} columns and the queries {queries.shape[1]}; both "
-            "must come from one model"
-        )
-
-
 def searched_pair(queries: ArrayLike, gallery: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Validates embeddings of queries and of a gallery; one array if they are the same object."""
     left = embeddings(queries, name="queries")
     right = left if gallery is queries else embeddings(gallery, name="gallery")
-    check_same_width(left, right)
+    if left.shape[1] != right.shape[1]:
+        problem = f"has {right.shape[1]} columns and the queries {left.shape[1]}"
+        raise DataError(f"gallery: {problem}; both must come from one model")
     return left, right
 
 
@@ -228,8 +215,7 @@ class Classes(NamedTuple):
 def classes(
     values: Labels | Classes | None, rows: int, *, name: str, of: str
 ) -> np.ndarray | Classes:
-    """Validates one class per row (see `labels`), or several: N lists, or bool (or 0 and 1) [N, C]
-    with C > 1.
+    """One class per row (see `labels`), or several: N lists, or bool (or 0 and 1) [N, C > 1].
 
     `name` and `of` stand for the labels and the rows in error messages.
     """

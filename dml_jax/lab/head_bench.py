@@ -4,9 +4,8 @@
 
 TRIALS.json names a directory for the maps and lists trials, each by the file of its configuration
 and its work directory. Maps are computed once, in half precision: all images as in evaluation,
-training images also as random crops. Data sets, samplers, methods, steps and metrics are the same
-as in any run; a finished trial leaves `config.json` and `results.json`, and an interrupted one
-starts again.
+training images also as random crops. All else is as in any run; a finished trial leaves
+`config.json` and `results.json`, and an interrupted one starts again.
 """
 
 import json
@@ -101,7 +100,7 @@ def head_inputs(config: Config, directory: Path, console: Console) -> HeadInputs
         console.print(f"maps of the frozen backbone: {name}")
         count, file = config.train.feature_views if name == "train" else 1, f"{key}-{name}"
         values = frozen_features.views(
-            embedder, state, split, count, 0, directory / file, dtype=np.float16
+            embedder, state, split, count, directory / file, dtype=np.float16
         )
         views = np.moveaxis(values, 1, 0)
         cells = [np.asarray(pooled(jnp.asarray(view, jnp.float32))) for view in views]
@@ -126,7 +125,7 @@ class Head:
         self.points = tested.of(experiment.splits[self.tested].ids, whole=whole)[:, 0]
         self.embed = jax.jit(experiment.method.embed)
         as_floats = experiment._replace(augment=lambda maps, key: maps.astype(jnp.float32))
-        self.update = as_floats.jitted_step()
+        self.update = as_floats.jitted_step(experiment.template())
 
     def trained(self, seed: int) -> tuple[Experiment, TrainState]:
         """The state after training with a seed."""
@@ -140,13 +139,14 @@ class Head:
         state = step.initial(experiment.method, experiment.optimizer, key, batch)
         # Placed where steps leave it, so that only one step is compiled.
         state = experiment.filled(device_mesh.place(experiment.mesh, state))
+        leaves, structure = jax.tree.flatten(state)
         with experiment.batches(0, experiment.steps) as batches:
             for _ in range(experiment.steps):
                 batch = experiment.device_batch(*next(batches))
-                state, metrics = self.update(state, batch, experiment.key)
+                leaves, metrics = self.update(leaves, batch, experiment.key)
         if not np.isfinite(float(metrics["loss"])):
             raise DivergedError("training diverged")
-        return experiment, state
+        return experiment, jax.tree.unflatten(structure, leaves)
 
     def embedded(self, state: TrainState) -> np.ndarray:
         """The embeddings float32 [N, D] of the tested images."""
@@ -215,8 +215,7 @@ class Bench:
         return self.inputs[key], self.head
 
     def run(self, trial: dict[str, Any]) -> str:
-        """Trains a trial, or evaluates an ensemble, and writes its files; returns its result in
-        words."""
+        """Trains a trial or evaluates an ensemble, writes its files, and says the result."""
         config = config_files.resolved(trial["config"], {}, trust_code=True)
         directory = Path(trial["directory"])
         inputs, head = self.prepare(config)

@@ -1,5 +1,4 @@
-"""Published weights of a known network: which network they belong to, and their conversion to a
-directory."""
+"""Published weights: the network they belong to, and their conversion to a directory."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,12 +25,10 @@ class Written(NamedTuple):
 
 def published() -> dict[str, Config]:
     """The networks that the backbone modules declare, by name."""
-    found = (plugin_module("backbone", name) for name in choices("backbone"))
-    return {
-        name: config
-        for module in found
-        for name, config in getattr(module, "PUBLISHED", {}).items()
-    }
+    found: dict[str, Config] = {}
+    for name in choices("backbone"):
+        found |= getattr(plugin_module("backbone", name), "PUBLISHED", {})
+    return found
 
 
 def fitting(config: Config, named: dict[str, Config]) -> list[str]:

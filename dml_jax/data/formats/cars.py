@@ -39,8 +39,7 @@ BODY = re.compile(
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads any layout, and of the original one also one half: the labels of the test images are
-    often missing."""
+    """Reads any layout; of the original one also a half, as the test labels are often missing."""
     tables, titles, entries = _tables(files), _titles(files), []
     for table in tables:
         path, rows = _annotations(files, table)
@@ -50,11 +49,8 @@ def find(files: Files, options: Options) -> list[Entry]:
         else:
             names = [f"{FOLDERS[table]}{name}" for name in rows["fname"]]
             images = official.find_images(files, path, names)
-        numbers = [int(number) for number in rows["class"]]
-        entries += [
-            _entry(name, file, number, titles.get(number, ""))
-            for name, file, number in zip(names, images, numbers, strict=True)
-        ]
+        for name, file, number in zip(names, images, map(int, rows["class"]), strict=True):
+            entries.append(_entry(name, file, number, titles.get(number, "")))
     return entries if tables else _folders(files, titles)
 
 
@@ -63,12 +59,13 @@ def doubts(files: Files, options: Options) -> list[str]:
     tables = _tables(files)
     if not tables:
         return [
-            "class folders of Cars196: the classes 1 to 98 (AM General to Eagle) are for training, "
-            "99 to 196 (FIAT to smart) for test"
+            "class folders of Cars196: as in the papers, the classes 1 to 98 (AM General to Eagle) "
+            "are for training, 99 to 196 (FIAT to smart) for test"
         ]
     left_out = [table for table in FOLDERS if table not in tables] if JOINED not in tables else []
     return [
-        f"{FOLDERS[table]} is left out, because its images or their labels in {table} are missing"
+        f"{FOLDERS[table]} is left out, because its images or their labels in {table} are missing; "
+        "the classes are divided as in the papers"
         for table in left_out
     ]
 
@@ -114,17 +111,15 @@ def _folders(files: Files, titles: dict[int, str]) -> list[Entry]:
             split = "train" if folder[0].lower() < "f" else "test"
             entries.append(Entry(path, files[path], folder, split))
         else:
-            raise DataError(
-                f"{path} is in no class folder of Cars196; {EXPECTED}; {official.found(files)}"
-            )
+            where = f"{path} is in no class folder of Cars196"
+            raise DataError(f"{where}; {EXPECTED}; {official.found(files)}")
     if not entries:
         raise DataError(f"{EXPECTED}; {official.found(files)}; {official.ANOTHER}")
     return entries
 
 
 def _plain(title: str) -> str:
-    """A title without the characters that differ between the table and the names of folders, as in
-    "Ram C/V"."""
+    """A title without the characters in which tables and folders differ, as in "Ram C/V"."""
     return "".join(filter(str.isalnum, title)).lower()
 
 

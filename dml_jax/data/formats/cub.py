@@ -1,8 +1,6 @@
-"""Caltech-UCSD Birds 200-2011: the first 100 species are the training classes, the last 100 the
-test classes.
+"""Caltech-UCSD Birds 200-2011: the first 100 species for training, the last 100 for test.
 
-The folders of the classes begin with their numbers. `images.txt` lists the images; without it, all
-images found are taken.
+Class folders begin with their numbers. `images.txt` lists the images; without it, all are taken.
 """
 
 import re
@@ -20,8 +18,7 @@ EXPECTED = "expected images.txt, or class folders such as 001.Black_footed_Albat
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads the official archive, CUB_200_2011.tgz, or the class folders in its folder `images`,
-    wherever they are."""
+    """Reads the official CUB_200_2011.tgz or the class folders in `images`, wherever they are."""
     entries = []
     for name, file in (_listed(files) or _unlisted(files)).items():
         label = name.rpartition("/")[0]
@@ -66,11 +63,8 @@ def _images(files: Files) -> list[str]:
 def recognised(files: Files) -> bool:
     """Whether most images are in numbered folders, and named like them."""
     images = [path.split("/")[-2:] for path in _images(files)]
-    named = [
-        parts
-        for parts in images
-        if (match := CLASS.fullmatch(parts[0])) and parts[-1].lower().startswith(match[2].lower())
-    ]
+    matches = [(CLASS.fullmatch(parts[0]), parts[-1].lower()) for parts in images]
+    named = [name for match, name in matches if match and name.startswith(match[2].lower())]
     return len(named) > len(images) / 2
 
 
