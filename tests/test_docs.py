@@ -70,7 +70,7 @@ def test_the_site_documents_commands_options_and_functions(site: Path) -> None:
         (site / f"{name}/index.html").read_text() for name in ("commands", "options")
     )
     assert all(f'<h2 id="{name}">' in commands for name in COMMANDS)
-    assert "--false_accept_rate" in commands
+    assert "--min_probability" in commands
     keys = (
         "train.groups.NAME.learning_rate",
         "method.memory",
@@ -273,6 +273,9 @@ def test_every_command_resolves(
 
 class Tiny(tiny_model.Tiny):
     """A model with a random background instead of a run's."""
+
+    def training_classes(self) -> list[str]:
+        return []
 
     def unseen(self) -> tuple[Photographs, list[str]]:
         rows = np.random.default_rng(0).normal(size=(400, self.matrix.shape[1]))

@@ -23,7 +23,6 @@ from dml_jax.files import expand_path
 T = TypeVar("T")
 SPLIT_NAMES = "test", "train", "validation"
 SERVER_PACKAGES = "starlette uvicorn python-multipart"
-FALSE_ACCEPT_RATE = 0.05  # as in `open_set`, whose import is slow
 TRUST_CODE = (
     "import the modules of other packages that a run's configuration names, which runs their code"
 )
@@ -171,11 +170,26 @@ def add_model(
 
 
 def add_decision(flags: argparse.ArgumentParser) -> None:
-    """Adds --false_accept_rate and --threshold, the arguments of `Index.classify`."""
+    """Adds the arguments of `Index.classify`, see `decision`."""
+    text = "most probable classes in an answer (default: 3)"
+    flags.add_argument("--top", type=int, default=3, help=text)
     limit = flags.add_mutually_exclusive_group()
-    text = f"fraction of strangers that may be given a class (default: {FALSE_ACCEPT_RATE:g})"
-    limit.add_argument("--false_accept_rate", type=float, default=FALSE_ACCEPT_RATE, help=text)
-    limit.add_argument("--threshold", type=float, help="margin below which an image is unknown")
+    text = 'answer "unknown" so that this share of images of other classes gets a name, e.g. 0.05'
+    limit.add_argument("--reject", type=float, help=text)
+    text = "probability below which the answer is unknown"
+    limit.add_argument("--min_probability", type=float, help=text)
+    text = "margin below which the answer is unknown"
+    limit.add_argument("--threshold", type=float, help=text)
+
+
+def decision(options: argparse.Namespace) -> dict[str, float | None]:
+    """The limit of `add_decision`, after checking all of its options."""
+    require(options.top >= 1, f"--top={options.top}: must be 1 or more; e.g. 3")
+    from dml_jax.evaluation import promises  # whose import is slow
+
+    limit = {key: getattr(options, key) for key in ("reject", "min_probability", "threshold")}
+    promises.choice(**limit)
+    return limit
 
 
 def file_to_write(option: str, path: str) -> Path:

@@ -1,34 +1,43 @@
 """Enrolls new classes without training, classifies images, and measures how well that works:
 
-    dml-jax enroll --model=runs/birds --index=birds.npz gallery/ [--session=date]
-    dml-jax enroll --model=runs/birds --index=birds.npz --check=later/ [--session=date]
-    dml-jax enroll --model=runs/birds --index=birds.npz --classify photos/
+    dml-jax enroll --model=lite0 --index=birds.npz gallery/ [--session=date]
+    dml-jax enroll --model=lite0 --index=birds.npz --classify photos/ [--top=3] [--format=json]
+    dml-jax enroll --model=lite0 --index=birds.npz --check=later/ [--session=date]
 
-The first creates the index from class folders, or adds images that it does not hold yet;
---remove=wren removes a class, --restore=wren enrolls it again, --purge deletes removed classes for
-good, --rename=wren:"house wren" renames one; --list prints the number of images and the name of
-each class. Images of unknown classes are rejected by a threshold. It is measured for
---false_accept_rate on the unseen classes of the run, or on --calibrate=others/, class folders of
-other classes, which published weights need; classes that are enrolled do not take part.
+The first creates the index from class folders or a CSV file, or adds images that it does not hold
+yet, and fits its classifier; --remove=wren removes a class, --restore=wren enrolls it again,
+--purge deletes removed classes for good, --rename=wren:"house wren" renames one, --merge=wren:robin
+gives the images of wren to robin; --list prints the number of images and the name of each class.
 
-A table says what to expect of photographs to come, with 95 % intervals, from whole sessions that
-are left out (--session says which photographs were taken together). The second command measures it:
-on class folders of enrolled and of other classes. The third prints one tab-separated line per
-image: class or "unknown", the margin of the class over all others, the image, and the nearest image
-of that class.
+The second prints a table (CSV with a header, or JSON): for each image the answer, the most probable
+classes, and the probability that each is right if the class of the image is enrolled. Probabilities
+are calibrated on sessions that are left out (--session says which photographs were taken together).
+Every image gets a name unless you ask for "unknown", with one of --reject=0.05 (the share of images
+of other classes that may get a name), --min_probability=0.8 and --threshold (a margin).
+
+A table says what to expect of photographs to come with each of these, with 95 % intervals. The
+third command measures it on class folders of enrolled and of other classes. Images of other classes
+are those of the unseen classes of the run or of --calibrate=others/; without any, each enrolled
+class is left out in turn.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import json
 import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dml_jax.class_names import normalised
 from dml_jax.commands import cli, jax_setup
 from dml_jax.errors import printable
+
+if TYPE_CHECKING:
+    from dml_jax.inference.index import Answer, Index
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -39,15 +48,18 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     cli.add_model(flags, versions=True, runtime=True)
     add("--index", default="", help=".npz file with the enrolled classes")
     add("--classify", action="store_true", help="classify images instead of enrolling classes")
+    add("--format", choices=("csv", "json"), default="csv", help="of the answers")
     several = partial(add, metavar="CLASS", action="append", type=normalised, default=[])
     several("--remove", help="class to remove; repeatable")
     several("--restore", help="removed class; repeatable")
     text = "delete the embeddings of all removed classes for good"
     add("--purge", action="store_true", help=text)
     several("--rename", metavar="OLD:NEW", type=str, help="new name; repeatable")
+    text = "give the images of class A to class B; repeatable"
+    several("--merge", metavar="A:B", type=str, help=text)
     text = "print the enrolled classes and their numbers of images"
     add("--list", action="store_true", help=text)
-    text = "class folders of other classes, for the threshold"
+    text = "class folders of other classes, to tell strangers from enrolled classes"
     add("--calibrate", metavar="DIRECTORY", help=text)
     add("--check", metavar="FOLDER", help="class folders to compare with what is expected")
     add("--session", metavar="date|folder|REGEX|COLUMN", default="", help=cli.SESSION)
@@ -55,18 +67,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     cli.add_decision(flags)
     add("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     options = flags.read_plain(arguments)
-    from dml_jax.evaluation import open_set
-
-    open_set.check_rate(options.false_accept_rate)
     problem = f"--index={options.index}: give a file that ends in .npz, e.g. --index=birds.npz"
     cli.require(options.index.endswith(".npz"), problem)
-    names = ("remove", "restore", "purge", "rename", "calibrate", "check")
+    names = ("remove", "restore", "purge", "rename", "merge", "calibrate", "check")
     changes = any(getattr(options, name) for name in names)
     problem = "--list and --classify: change and check nothing; leave the other options out"
     cli.require(not (changes and (options.list or options.classify)), problem)
     cli.refuse(
-        f"--rename={pair}: must be OLD:NEW, e.g. --rename=wren:robin"
-        for pair in options.rename
+        f"--{option}={pair}: must be {form}, e.g. --{option}=wren:robin"
+        for option, form in (("rename", "OLD:NEW"), ("merge", "A:B"))
+        for pair in getattr(options, option)
         if pair.count(":") != 1
     )
     cli.require(
@@ -79,11 +89,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def execute(arguments: list[str]) -> None:
     """Reads the command line; enrolls classes or classifies images."""
     options = parse(arguments)
+    limit = cli.decision(options)
     path = cli.file_to_write("--index", options.index)
     adds = options.paths and not options.classify
     problem = f"--index={path}: there is no such file; enroll classes first"
     cli.require(adds or path.is_file(), problem)
     from dml_jax.data import formats, sessions
+    from dml_jax.evaluation import promises
     from dml_jax.inference import enrollment, inputs
     from dml_jax.inference.index import Index
 
@@ -97,7 +109,7 @@ def execute(arguments: list[str]) -> None:
     taken: dict[Path, str] = {}
     for folders in (classes, others, labelled):
         taken |= sessions.by_file(folders, options.session)
-    rate, on_bad = options.false_accept_rate, warn if options.skip_bad else None
+    on_bad = warn if options.skip_bad else None
     if options.list:
         index = Index.load(model, path)
         counts = Counter(index.labels.tolist())
@@ -106,15 +118,49 @@ def execute(arguments: list[str]) -> None:
     elif options.classify:
         index = Index.load(model, path)
         files = enrollment.usable(model, {"": files}, on_bad)[""] if on_bad else files
-        found = index.nearest(files, threshold=options.threshold, false_accept_rate=rate)
-        for name, margin, nearest, file in zip(*found, files, strict=True):
-            print("\t".join(map(printable, (name, f"{margin:.4f}", file, index.images[nearest]))))
+        answers = index.classify(files, top=options.top, **limit)
+        _show(index, files, answers, options)
     else:
-        split = (map(normalised, pair.split(":")) for pair in options.rename)
-        pairs = [(old, new) for old, new in split]
-        changed = options.remove, options.restore, pairs, options.purge
+        renamed, merged = (
+            [
+                (normalised(old), normalised(new))
+                for old, _, new in (p.partition(":") for p in pairs)
+            ]
+            for pairs in (options.rename, options.merge)
+        )
+        changed = options.remove, options.restore, renamed, merged, options.purge
         changes = enrollment.Changes(*changed, classes, others, taken)
-        index = enrollment.update(model, path, changes, false_accept_rate=rate, on_bad=on_bad)
+        choice = promises.choice(**limit)
+        index = enrollment.update(model, path, changes, choice=choice, on_bad=on_bad)
         if labelled:
             labelled = enrollment.usable(model, labelled, on_bad) if on_bad else labelled
-            print(enrollment.comparison(index, labelled, options.check, rate))
+            print(enrollment.comparison(index, labelled, options.check, choice))
+
+
+def _show(
+    index: Index, files: list[str], answers: list[Answer], options: argparse.Namespace
+) -> None:
+    """Prints the answers as CSV or JSON."""
+    both = list(zip(files, answers, strict=True))
+    if options.format == "json":
+        images = [
+            {
+                "image": printable(file),
+                "answer": printable(found.name),
+                "classes": [{"class": printable(n), "probability": p} for n, p in found.classes],
+                "margin": found.margin,
+                "nearest": printable(index.images[found.nearest]),
+            }
+            for file, found in both
+        ]
+        about = {"model": options.model, "index": options.index}
+        print(json.dumps(about | {"images": images}, indent=1))
+        return
+    count = min(options.top, len(index.classes))
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    columns = [f"{name}_{i}" for i in range(1, count + 1) for name in ("class", "probability")]
+    table.writerow(["image", "answer", *columns, "margin", "nearest"])
+    for file, found in both:
+        pairs = [text for name, p in found.classes for text in (printable(name), f"{p:.4f}")]
+        cells = printable(file), printable(found.name), *pairs, f"{found.margin:.4f}"
+        table.writerow([*cells, printable(index.images[found.nearest])])

@@ -4,11 +4,12 @@
     curl -F file=@photo.jpg http://localhost:8000/  # or: curl --data-binary @photo.jpg ...
 
 The address is printed once the programs are compiled. `POST /` answers {"embedding": [...]}; with
-an index of `dml-jax enroll` instead "class", which may be "unknown", the "score" that decides it,
-"cosine" to the nearest enrolled image, and "classes", the five best with cosines. `POST
-/?embedding=1` adds the embedding. An index that was replaced is read again. `GET /health` answers
-{"status": "ok"}, and `GET /statistics` the numbers of answers by class and the rate of "unknown"
-beside the promised one. Errors have a status of 400 or more.
+an index of `dml-jax enroll` instead "class", the "probability" that the best class is right,
+"classes", the --top best with probabilities, and "margin". With --reject, --min_probability or
+--threshold, "class" may be "unknown". `POST /?embedding=1` adds the embedding. An index that was
+replaced is read again. `GET /health` answers {"status": "ok"}, and `GET /statistics` the numbers of
+answers by class and the rate of "unknown" beside the promised one. Errors have a status of 400 or
+more.
 """
 
 from __future__ import annotations
@@ -32,9 +33,7 @@ def execute(arguments: list[str]) -> None:
     flags.add_argument("--host_name", metavar="NAME", action="append", default=[], help=text)
     flags.add_argument("--port", type=int, default=8000, help="default 8000; 0 for any free one")
     options = flags.read_plain(arguments)
-    from dml_jax.evaluation import open_set
-
-    open_set.check_rate(options.false_accept_rate)
+    limit = cli.decision(options)
     index = expand_path("--index", options.index) if options.index else None
     cli.check_installed("serve", "uvicorn", cli.SERVER_PACKAGES)
     from dml_jax.serving import http_service
@@ -42,7 +41,7 @@ def execute(arguments: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with http_service.listen(options.host, options.port) as listener:
         model = jax_setup.load(options)
-        decision = {"threshold": options.threshold, "false_accept_rate": options.false_accept_rate}
-        classes = http_service.EnrolledClasses(model, index, decision) if index else None
+        how = limit, options.top
+        classes = http_service.EnrolledClasses(model, index, *how) if index else None
         names = http_service.names_of(options.host) | {*options.host_name}
         http_service.serve(http_service.Service(model, classes), listener, hosts=sorted(names))

@@ -16,7 +16,7 @@ from dml_jax.data import decode, transforms
 from dml_jax.data.files import File
 from dml_jax.data.read_ahead import check_finite
 from dml_jax.errors import CheckpointError, DataError
-from dml_jax.files import expand_path, is_url
+from dml_jax.files import expand_path, is_url, read_json
 from dml_jax.inference.inputs import Item
 
 if TYPE_CHECKING:
@@ -69,18 +69,15 @@ class EmbeddingModel(ABC):
 
     def unseen(self) -> "tuple[Photographs, list[str]]":
         """Images of the unseen classes of the run and the names of these, from its
-        `embeddings/test` and `gallery`."""
+        `embeddings/test` and `gallery`; none for published weights, data.split=all, flip or
+        scales."""
         from dml_jax.evaluation import open_set  # imports SciPy
         from dml_jax.export import embedding_files
 
         directory = self.directory / "embeddings"
         if not is_run(self.directory) or self.added != (False, (1.0,)) or self.data.split == "all":
-            raise DataError(
-                f"{self.directory}: has no embeddings of unseen classes by this model (published "
-                "weights, data.split=all, --flip or --scales) to measure a threshold on; give "
-                "--calibrate=DIRECTORY with class folders of other classes (in Python, "
-                "Index.calibrate)"
-            )
+            none = np.zeros((0, 0), np.float32), np.zeros(0, np.int64), np.zeros(0, np.str_)
+            return open_set.Photographs(*none), []
         searched = ("gallery",) if (directory / "gallery").exists() else ()
         splits = [embedding_files.read(directory / name) for name in ("test", *searched)]
         if any(split.manifest.get("checkpoint_step") != self.step for split in splits):
@@ -110,6 +107,13 @@ class EmbeddingModel(ABC):
         photographs = open_set.Photographs(rows, numbers, taken)
         chosen = photographs.where(open_set.choose(photographs))
         return chosen, [str(names[i]) for i in first.tolist()]
+
+    def training_classes(self) -> list[str]:
+        """The names of the classes that the run was trained on."""
+        if not is_run(self.directory):
+            return []
+        facts = read_json(self.directory / "config.json", dict[str, Any])
+        return list(facts.get("class_names") or ())
 
     def enroll(self, classes: "Mapping[str, Sequence[Image]]") -> "Index":
         """An index of new classes, without training: `enroll({"wren": ["a.jpg", "b.jpg"],

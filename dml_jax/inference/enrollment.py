@@ -1,6 +1,7 @@
 """Changing the index of enrolled classes in a file, and reports of what to expect of it."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,16 +12,25 @@ import numpy as np
 from dml_jax.class_names import near_equal
 from dml_jax.errors import DataError, counted, printable
 from dml_jax.evaluation import open_set, protocol
-from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE
+from dml_jax.evaluation.promises import ALWAYS, Choice
 from dml_jax.files import locked
 from dml_jax.inference.embedding_model import EmbeddingModel
 from dml_jax.inference.index import EMPTY, Index
 
 FEW = 5  # images of a class
 SHOWN = 10  # names in a list
-SHARES = {name: name for name in ("right", "wrong", "unknown")} | {
-    "strangers": "strangers accepted"
+SHARES = {
+    "right": "right",
+    "right_at_3": "right at 3",
+    "wrong": "wrong",
+    "unknown": "unknown",
+    "strangers": "strangers accepted",
 }
+CHOICES = (
+    ALWAYS,
+    *(Choice("reject", rate) for rate in (0.01, 0.05, 0.1, 0.2, 0.3)),
+    *(Choice("min_probability", share) for share in (0.5, 0.9)),
+)
 
 Folders = Mapping[str, Sequence[Any]]  # paths of images by class
 Images = dict[str, list[Any]]
@@ -34,9 +44,10 @@ class Changes:
     remove: Sequence[str] = ()
     restore: Sequence[str] = ()
     rename: Sequence[tuple[str, str]] = ()  # old and new names
+    merge: Sequence[tuple[str, str]] = ()  # classes, and those that get their images
     purge: bool = False  # deletes all removed classes
     enroll: Folders = field(default_factory=dict)
-    calibrate: Folders = field(default_factory=dict)  # other classes, for the threshold
+    calibrate: Folders = field(default_factory=dict)  # other classes
     sessions: Mapping[Path, str] = field(default_factory=dict)  # session of each of these images
 
 
@@ -65,16 +76,17 @@ def update(
     path: Path,
     changes: Changes,
     *,
-    false_accept_rate: float = FALSE_ACCEPT_RATE,
+    choice: Choice = ALWAYS,
     say: Say = print,
     on_bad: Say | None = None,
 ) -> Index:
     """Changes an index file, or creates it, while no other command can; returns the index.
 
-    Images that are enrolled in the same class already are skipped. If an image cannot be used, or
-    no threshold can be measured, the file does not change.
+    Images that are enrolled in the same class already are skipped. If an image cannot be used, the
+    file does not change.
 
     Args:
+      choice: of a row of the report.
       say: gets the lines of a report, which ends with what to expect of the index.
       on_bad: gets the reasons why images are left out; without it, they are errors.
     """
@@ -86,17 +98,24 @@ def update(
             index.restore(name)
         for old, new in changes.rename:
             index.rename(old, new)
+        for name, into in changes.merge:
+            index.merge(name, into)
         purged = list(index.removed) if changes.purge else []
         index.removed = {} if changes.purge else index.removed
         classes, others = _new_images(index, changes.enroll), changes.calibrate
         known = sum(map(len, changes.enroll.values())) - sum(map(len, classes.values()))
+        if index.classes or classes:
+            index.check_names(classes)
+        if not others:
+            index.read_others()  # before the images are embedded
         if on_bad:
             classes = usable(model, classes, on_bad, needed=not known)
             others = usable(model, others, on_bad)
         for group in near_equal([*index.classes, *classes]):
             if set(group) & set(classes):
-                names = " and ".join(map(printable, group))
-                say(f"doubt: {names} are near-equal names of different classes; --rename one")
+                names, pair = " and ".join(map(printable, group)), ":".join(group[:2])
+                remedy = f"if they are one class, --merge={pair!r}, else --rename one"
+                say(f"doubt: {names} are near-equal names of different classes; {remedy}")
         before = len(index.images)
         for change, images in ((index.add, classes), (index.calibrate, others)):
             if images:
@@ -104,14 +123,15 @@ def update(
                     name: [changes.sessions[f] for f in files] for name, files in images.items()
                 }
                 change(images, taken)
-        expected = report(index, false_accept_rate) if index.images else EMPTY
-        renamed = [":".join(pair) for pair in changes.rename]
+        expected = report(index, choice) if index.images else EMPTY
+        renamed, merged = ([":".join(p) for p in each] for each in (changes.rename, changes.merge))
         done = [
             f"{what} {printable(', '.join(names))}"
             for what, names in (
                 ("removed", changes.remove),
                 ("restored", changes.restore),
                 ("renamed", renamed),
+                ("merged", merged),
                 ("purged", purged),
             )
             if names
@@ -157,13 +177,8 @@ def _shared(index: Index, first: int) -> Iterator[str]:
         yield f"warning: and {counted(len(shared) - SHOWN, 'image')} more"
 
 
-def comparison(
-    index: Index,
-    classes: Folders,
-    folder: str,
-    false_accept_rate: float = FALSE_ACCEPT_RATE,
-) -> str:
-    """The rates on labelled images, and whether they are within the promised intervals.
+def comparison(index: Index, classes: Folders, folder: str, choice: Choice = ALWAYS) -> str:
+    """The shares on labelled images, and whether they are within the promised intervals.
 
     Args:
       classes: images of enrolled and of other classes; the latter count as strangers.
@@ -179,16 +194,15 @@ def comparison(
                 f"{folder}: the class {other[0]!r} would count as a stranger, but {enrolled[0]!r} "
                 f"is enrolled; rename one, --rename={enrolled[0]!r}:{other[0]!r}"
             )
-    point = index.expect(false_accept_rate)
-    found = index.measure(classes, point.threshold)
+    point = index.promise.at(choice)
+    found = index.measure(classes, choice)
     lines = []
     if found.overlapping:
         overlapping = counted(found.overlapping, "image")
         lines.append(f"left out: {overlapping} of {folder} that the index holds")
     lines.append(
         f"{folder}: {counted(found.known_images, 'image')} of enrolled classes, "
-        f"{counted(found.other_images, 'image')} of others; at threshold {point.threshold:.4f}, "
-        "in %:"
+        f"{counted(found.other_images, 'image')} of others; {choice}, in %:"
     )
     for name, title in SHARES.items():
         measured, promised = getattr(found, name), getattr(point, name)
@@ -198,21 +212,22 @@ def comparison(
             f"  {title:18}  measured {_percent(measured):>5}  promised {_interval(promised)}"
             f"{'' if math.isnan(measured + share) else verdict}"
         )
+    expected, observed = _percent(found.expected), _percent(found.observed)
+    lines.append(f"  mean probability {expected}, best class right {observed}")
     return "\n".join(lines)
 
 
-def report(index: Index, false_accept_rate: float = FALSE_ACCEPT_RATE) -> str:
-    """The rates to expect of an index at several thresholds, and the images they were measured
-    on."""
-    point = index.expect(false_accept_rate)
-    measured, enrolled, background = index.measured, index.enrolled, index.background()
-    overlap = index.overlap()
+def report(index: Index, choice: Choice = ALWAYS) -> str:
+    """What to expect of an index with several choices, and the images that it was measured on."""
+    _, measured = index.fitted()
+    enrolled, background = index.enrolled, index.background()
+    playing, trained = index.playing()
     sessions = sorted({*enrolled.sessions.tolist(), *background.sessions.tolist()} - {""})
     lines = []
-    if overlap:
+    if overlap := index.overlap():
         verb = "is" if len(overlap) == 1 else "are"
         lines.append(
-            f"{counted(len(overlap), 'class')} to measure on {verb} enrolled and left out "
+            f"{counted(len(overlap), 'other class')} {verb} enrolled and left out "
             f"({_listed(overlap)}); {_classes(background.labels)} remain"
         )
     if not sessions:
@@ -224,64 +239,76 @@ def report(index: Index, false_accept_rate: float = FALSE_ACCEPT_RATE) -> str:
             f"warning: all photographs are of one session ({sessions[0]}), so later ones cannot "
             "be measured"
         )
-    if measured.left_out:
-        names = _listed([index.classes[label] for label in measured.left_out])
-        lines.append(f"not used for the estimate, because their images are of one session: {names}")
+    known = set(measured.known_classes.tolist())
+    if one := [name for label, name in enumerate(index.classes) if label not in known]:
+        lines.append(
+            "not used for the estimate, because their images are of one session: " + _listed(one)
+        )
+    if playing:
+        lines.append(
+            f"{counted(len(playing), 'enrolled class')} are left out in turn and play the "
+            "strangers; --calibrate=DIRECTORY with class folders of other classes is better"
+        )
+    if trained:
+        lines.append(
+            "warning: the run was trained on some of them, so more images of other classes than "
+            "stated may be accepted"
+        )
     several = f"across sessions ({_listed(sessions)})"
     across = several if len(sessions) > 1 else "with near-copies left out"
-    known, strangers = (
+    tested, strangers = (
         f"{counted(len(labels), 'image')} of {_classes(labels)}"
-        for labels in (measured.known_groups[:, 0], background.labels)
+        for labels in (measured.known_classes, measured.stranger_classes)
     )
     lines.append(
-        f"expected {across}, in % with 95 % intervals, from {known} as if enrolled and "
+        f"expected {across}, in % with 95 % intervals, from {tested} as if enrolled and "
         f"{strangers} as strangers:"
     )
-    lines.append("  rate  threshold" + "".join(f"{title:>19}" for title in SHARES.values()))
-    for rate in sorted({*open_set.RATES, false_accept_rate}):
-        lines.append(_row(index, rate))
-    if point.unknown[0] > 0.5:
-        unknown = _percent(point.unknown[0])
-        lines.append(f"warning: {unknown} % would be unknown; {_causes(index, across)}")
+    lines.append(f"  {'':23}" + "".join(f"{title:>22}" for title in SHARES.values()))
+    lines += [_row(index, each) for each in dict.fromkeys([*CHOICES, choice])]
+    if bins := index.promise.reliability():
+        lines.append("probabilities, calibrated on these images of enrolled classes:")
+        lines += [
+            f"  {_percent(each.low)}-{_percent(each.high)}: {counted(each.images, 'image')}, "
+            f"expected {_percent(each.expected)}, right {_interval(each.observed)}"
+            for each in bins
+        ]
+        if bins[-1].expected < 1 and (measured.known_ranks == 0).mean() < 0.5:
+            lines.append(f"warning: most answers would be wrong; {_causes(index)}")
+    else:
+        lines.append("warning: probabilities are not calibrated: no class has several sessions")
     return "\n".join(lines)
 
 
-def _row(index: Index, rate: float) -> str:
-    """What to expect at a false-accept rate, or why it cannot be measured."""
+def _row(index: Index, choice: Choice) -> str:
+    """What to expect with a choice, or why it cannot be measured."""
     try:
-        point = index.expect(rate)
+        point = index.promise.at(choice)
     except DataError as error:
-        return f"{rate:6g}  {error}"
-    shares = "".join(f"{_interval(getattr(point, name)):>19}" for name in SHARES)
-    few = "  too few classes of strangers for this rate" if point.strangers[0] > rate else ""
-    return f"{rate:6g}{point.threshold:11.4f}{shares}{few}"
+        return f"  {choice!s:23}  {error}"
+    shares = "".join(f"{_interval(getattr(point, name)):>22}" for name in SHARES)
+    few = choice.kind == "reject" and point.strangers[0] > choice.value
+    return f"  {choice!s:23}{shares}{'  too few classes of strangers' if few else ''}"
 
 
-def _causes(index: Index, across: str) -> str:
-    """Why many images would be unknown, as far as measurements show, and remedies."""
-    causes = []
-    right = index.measured.right.mean()
-    if right > 0.5:
-        causes.append(
-            f"the best class is right for {_percent(right)} % {across}, but no further from the "
-            "others than strangers are: enroll photographs of another session of each class, or "
-            "train on such photographs"
-        )
-    pairs = sorted(index.measured.confused.items(), key=lambda pair: -pair[1])[:3]
-    if pairs:
-        alike = [f"{index.classes[a]} as {index.classes[b]} ({count})" for (a, b), count in pairs]
-        causes.append(f"classes look alike: {_listed(alike)}: enroll more images, or merge them")
+def _causes(index: Index) -> str:
+    """Why many images would be wrong, as far as measurements show, and remedies."""
+    _, measured = index.fitted()
+    causes, count = [], len(index.classes)
+    pairs = Counter(zip(measured.known_classes, measured.known_answers, strict=True)).most_common()
+    alike = [
+        f"{index.classes[a]} as {index.classes[b]} ({number})"
+        for (a, b), number in pairs
+        if a != b and max(a, b) < count
+    ]
+    if alike:
+        shown = _listed(alike[:3])
+        causes.append(f"classes look alike: {shown}: enroll more images, or --merge them")
     few = [name for label, name in enumerate(index.classes) if (index.labels == label).sum() < FEW]
     if few:
         number = counted(len(few), "class")
         causes.append(f"{number} with fewer than {FEW} images ({_listed(few)}): enroll more")
-    if overlap := index.overlap():
-        causes.append(
-            f"classes to measure on are enrolled ({_listed(overlap)}): give --calibrate with more "
-            "other classes"
-        )
-    remedy = "accept more strangers with --false_accept_rate, or train on images like these"
-    return "; ".join(causes) or remedy
+    return "; ".join(causes) or "enroll more sessions, or train on images like these"
 
 
 def _classes(labels: np.ndarray) -> str:
@@ -295,7 +322,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _interval(share: tuple[float, float, float]) -> str:
     middle, low, high = map(_percent, share)
-    return middle if math.isnan(share[0]) else f"{middle} ({low}-{high})"
+    return middle if math.isnan(share[0]) or low == high else f"{middle} ({low}-{high})"
 
 
 def _percent(share: float) -> str:

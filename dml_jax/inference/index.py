@@ -1,10 +1,10 @@
-"""An index of enrolled classes: a nearest-neighbour classifier with rejection, without training.
+"""An index of enrolled classes: a classifier of embeddings, fitted in seconds (see `open_set`).
 
-An image is assigned the class with the largest margin over all other classes (see `open_set`), or
-"unknown" if the margin is below a threshold. By default this is the threshold that
-`FALSE_ACCEPT_RATE` of the images of other classes are expected to pass, measured on the unseen
-classes of the run, or after `Index.calibrate` on other classes. Classes of these that are enrolled,
-by their name or by an equal image, do not take part.
+An image gets the most probable class, or "unknown" where that is asked for. Other classes improve
+the classifier and play the strangers: the unseen classes of the run or, after `Index.calibrate`,
+those given. Classes of these that are enrolled, by their name or by an equal image, do not take
+part. Without `promises.FEWEST` other classes, each enrolled class is left out in turn and plays the
+stranger too.
 """
 
 import hashlib
@@ -18,8 +18,9 @@ from PIL import Image as pillow
 from dml_jax.class_names import normalised
 from dml_jax.data.prepare import archives
 from dml_jax.errors import DataError, suggest
-from dml_jax.evaluation import open_set
-from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, Measured, Photographs, Point, Scorer
+from dml_jax.evaluation import open_set, promises
+from dml_jax.evaluation.open_set import Classifier, Measured, Photographs
+from dml_jax.evaluation.promises import ALWAYS, Choice, Point, Promise
 from dml_jax.files import atomic_write, reading
 
 UNKNOWN = "unknown"
@@ -47,8 +48,20 @@ FIELDS: tuple[dict[str, tuple[str, tuple[str, ...]]], ...] = (
         "other_classes": ("str", ("other classes",)),
     },
     {
+        "mean": ("float32", ("dimensions",)),
+        "projection": ("float32", ("dimensions", "discriminants")),
+        "weights": ("float32", ("fitted classes", "discriminants")),
+        "intercepts": ("float32", ("fitted classes",)),
+        "known_margins": ("float32", ("known images",)),
+        "known_probabilities": ("float32", ("known images",)),
+        "known_ranks": ("int64", ("known images",)),
+        "known_answers": ("int64", ("known images",)),
+        "known_classes": ("int64", ("known images",)),
+        "known_sessions": ("int64", ("known images",)),
         "stranger_margins": ("float32", ("strangers",)),
+        "stranger_probabilities": ("float32", ("strangers",)),
         "stranger_classes": ("int64", ("strangers",)),
+        "temperature": ("float64", ()),
     },
 )
 Image = str | Path | bytes | pillow.Image | np.ndarray
@@ -70,7 +83,11 @@ class ImageEmbedder(Protocol):
         """Embeddings float32 [N, D] of images, rows of unit length."""
 
     def unseen(self) -> tuple[Photographs, list[str]]:
-        """Images of classes that were not used for training, and the names of these classes."""
+        """Images of classes that were not used for training, and the names of these classes; none
+        for published weights."""
+
+    def training_classes(self) -> list[str]:
+        """The names of the classes that were used for training."""
 
 
 class Enrolled(NamedTuple):
@@ -81,13 +98,26 @@ class Enrolled(NamedTuple):
     sessions: list[str]
 
 
+class Answer(NamedTuple):
+    """The answer to an image."""
+
+    name: str  # the most probable class, or "unknown"
+    probability: float  # that the most probable class is right if the image's class is enrolled
+    classes: list[tuple[str, float]]  # the most probable classes, with these probabilities
+    margin: float  # log-odds of the most probable class against all others
+    nearest: int  # position in `Index.images` of the nearest image of the most probable class
+
+
 class Found(NamedTuple):
-    """Shares of labelled images at a threshold; NaN if there are none."""
+    """Shares of labelled images; NaN if there are none."""
 
     right: float
+    right_at_3: float
     wrong: float
     unknown: float
     strangers: float  # images of classes that are not enrolled, which were accepted
+    expected: float  # mean probability of the most probable class, of images of enrolled classes
+    observed: float  # share of these images for which that class is right
     known_images: int
     other_images: int
     overlapping: int  # images that the index holds; not counted
@@ -125,10 +155,8 @@ class Index:
 
     def _forget(self) -> None:
         """Drops cached results that depend on the enrolled images."""
-        self._scorer: Scorer | None = None
-        self._measured: Measured | None = None
-        # Margins and classes of strangers, by which thresholds are set.
-        self._strangers: tuple[np.ndarray, np.ndarray] | None = None
+        self._fitted: tuple[Classifier, Measured] | None = None
+        self._promise: Promise | None = None
 
     def add(
         self,
@@ -141,6 +169,13 @@ class Index:
           classes: images by class. Equal images of several classes are enrolled, see `shared`.
           sessions: of the images; by default they are unknown.
         """
+        files = self.check_names(classes)
+        rows, names, taken = self._embedded(classes, sessions)
+        self._append(names, Enrolled(rows, files, taken))
+
+    def check_names(self, classes: Mapping[str, Sequence[Image]]) -> list[str]:
+        """The file names of images to enroll; DataError for the name of a class that cannot be one
+        and for a file that is enrolled."""
         labels = zip(self.images, self.labels, strict=True)
         class_of = {image: self.classes[label] for image, label in labels if image}
         files = []
@@ -154,8 +189,7 @@ class Index:
                 if file:
                     class_of[file] = name
                 files.append(file)
-        rows, names, taken = self._embedded(classes, sessions)
-        self._append(names, Enrolled(rows, files, taken))
+        return files
 
     def _embedded(
         self,
@@ -246,6 +280,16 @@ class Index:
         self.classes[label] = new
         self._forget()
 
+    def merge(self, name: str, into: str) -> None:
+        """Gives the images of a class to another one; the class is gone."""
+        label, other = self._position(name), self._position(into)
+        if label == other:
+            raise DataError(f"{name}: cannot be merged with itself; give another class")
+        labels = np.where(self.labels == label, other, self.labels)
+        self.labels = labels - (labels > label)
+        self.classes.remove(name)
+        self._forget()
+
     def restore(self, name: str) -> None:
         """Enrolls a removed class again, unless one of its images has been enrolled since."""
         if name not in self.removed:
@@ -264,21 +308,27 @@ class Index:
         classes: Mapping[str, Sequence[Image]],
         sessions: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """Measures thresholds on images (as for `add`) of other classes, instead of the unseen
-        classes of the run."""
+        """Takes images (as for `add`) for those of other classes, instead of the unseen classes of
+        the run."""
         rows, names, taken = self._embedded(classes, sessions)
         known, labels = np.unique(names, return_inverse=True)
         photographs = Photographs(rows, labels, np.array(taken, np.str_))
         self._others = photographs.where(open_set.choose(photographs)), known.tolist()
         self._forget()
 
-    def overlap(self) -> list[str]:
-        """The classes for measuring thresholds that are enrolled, by name or by an equal image."""
-        if not self.images:
-            raise DataError(EMPTY)
+    def read_others(self) -> tuple[Photographs, list[str]]:
+        """Images of other classes and the names of these, which may be enrolled by now."""
         if self._others is None:
             self._others = self._model.unseen()
-        photographs, names = self._others
+        return self._others
+
+    def overlap(self) -> list[str]:
+        """The other classes that are enrolled, by name or by an equal image."""
+        if not self.images:
+            raise DataError(EMPTY)
+        photographs, names = self.read_others()
+        if not names:
+            return []
         self._comparable(photographs.rows)
         same = (photographs.rows @ self.embeddings.T).max(axis=1) > SAME_IMAGE
         found = []
@@ -289,72 +339,91 @@ class Index:
         return found
 
     def background(self) -> Photographs:
-        """The images of classes that are not enrolled; DataError if there are none."""
-        overlap = self.overlap()
-        assert self._others is not None
-        photographs, names = self._others
+        """The images of other classes that are not enrolled."""
+        overlap, (photographs, names) = self.overlap(), self.read_others()
         enrolled = [label for label, name in enumerate(names) if name in overlap]
-        found = photographs.where(~np.isin(photographs.labels, enrolled))
-        if not len(found.labels):
-            raise DataError(
-                "all classes to measure a threshold on are enrolled; give --calibrate=DIRECTORY "
-                "with class folders of other classes"
-            )
-        return found
+        if not names:  # a model without other classes may not say how wide its rows are
+            return photographs._replace(rows=self.embeddings[:0])
+        return photographs.where(~np.isin(photographs.labels, enrolled))
 
     @property
     def enrolled(self) -> Photographs:
         """The enrolled images."""
         return Photographs(self.embeddings, self.labels, np.array(self.sessions, np.str_))
 
+    def playing(self) -> tuple[list[str], bool]:
+        """The enrolled classes that play strangers in turn, and whether the run was trained on
+        some; none if there are enough others."""
+        others = len(np.unique(self.background().labels))
+        if others >= promises.FEWEST:
+            return [], False
+        trained = set(self._model.training_classes()) & set(self.classes)
+        unseen = [name for name in self.classes if name not in trained]
+        if others + len(unseen) >= promises.FEWEST or not trained:
+            return unseen, False
+        return self.classes, True
+
+    def fitted(self) -> tuple[Classifier, Measured]:
+        """The classifier of the enrolled classes, then the others, and what was measured of it."""
+        if self._fitted is None:
+            enrolled, others = self.enrolled, self.background()
+            count = len(self.classes)
+            numbers, position = np.unique(others.labels, return_inverse=True)
+            both = enrolled
+            if len(numbers):
+                others = others._replace(labels=count + position)
+                both = Photographs(*map(np.concatenate, zip(enrolled, others, strict=True)))
+            turns = [self.classes.index(name) for name in self.playing()[0]]
+            playing = np.array([*turns, *range(count, count + len(numbers))], np.int64)
+            measured = open_set.measure(both, count, playing)
+            self._fitted = open_set.fit(both.rows, both.labels), measured
+        return self._fitted
+
+    def expect(
+        self,
+        *,
+        reject: float | None = None,
+        min_probability: float | None = None,
+        threshold: float | None = None,
+    ) -> Point:
+        """What to expect of `classify` with these arguments; see `promises.Promise`."""
+        return self.promise.at(promises.choice(reject, min_probability, threshold))
+
     @property
-    def measured(self) -> Measured:
-        """Margins of images that the index does not hold."""
-        if self._measured is None:
-            self._measured = open_set.measure(self.background(), self.enrolled)
-            self._strangers = self._measured.strangers, self._measured.stranger_groups[:, 0]
-        return self._measured
+    def promise(self) -> Promise:
+        """What to expect of photographs to come."""
+        if self._promise is None:
+            self._promise = Promise(self.fitted()[1], len(self.classes))
+        return self._promise
 
-    def expect(self, false_accept_rate: float = FALSE_ACCEPT_RATE) -> Point:
-        """The threshold for a false-accept rate, and the shares to expect; see `open_set.promise`.
-
-        `false_accept_rate` is the fraction of images of other classes that may be given the name of
-        an enrolled class.
-        """
-        self._check_enough(false_accept_rate)
-        return open_set.promise(self.measured, false_accept_rate)
-
-    def threshold(self, false_accept_rate: float = FALSE_ACCEPT_RATE) -> float:
-        """The threshold of `expect`, without what to expect at it."""
-        self._check_enough(false_accept_rate)
-        if self._strangers is None:
-            self._strangers = self.measured.strangers, self.measured.stranger_groups[:, 0]
-        return open_set.threshold_for(*self._strangers, false_accept_rate)[0]
-
-    def _check_enough(self, false_accept_rate: float) -> None:
-        """Raises DataError if there are too few strangers, before their margins are measured."""
-        classes = self._strangers[1] if self._strangers else self.background().labels
-        open_set.check_enough(len(classes), len(np.unique(classes)), false_accept_rate)
-
-    def measure(self, classes: Mapping[str, Sequence[Image]], threshold: float) -> Found:
+    def measure(self, classes: Mapping[str, Sequence[Image]], choice: Choice = ALWAYS) -> Found:
         """Classifies labelled images (as for `add`) of enrolled and of other classes."""
+        promises.limit_of(choice, self.fitted()[1])
         rows, names, _ = self._embedded(classes)
         held = [self.embeddings, self._others[0].rows] if self._others else [self.embeddings]
+        held = [part for part in held if len(part)]
         new = (rows @ np.concatenate(held).T).max(axis=1) <= SAME_IMAGE
         if not new.any():
             raise DataError("the index holds all of these images; give photographs taken later")
-        answers = np.array(self.classify(rows[new], threshold=threshold)[0])
-        truth = np.array(names)[new]
-        known, accepted, right = np.isin(truth, self.classes), answers != UNKNOWN, answers == truth
+        answers, truth = self._answer(rows[new], 3, choice), np.array(names)[new]
+        named = [[name for name, _ in answer.classes] for answer in answers]
+        known = np.isin(truth, self.classes)
+        accepted = np.array([answer.name != UNKNOWN for answer in answers])
+        first = np.array([each[0] for each in named]) == truth
+        among = np.array([name in each for name, each in zip(truth, named, strict=True)])
+        shares = np.array([answer.probability for answer in answers])
 
-        def share(of: np.ndarray, among: np.ndarray) -> float:
-            return float(of[among].mean()) if among.any() else float("nan")
+        def share(of: np.ndarray, chosen: np.ndarray) -> float:
+            return float(of[chosen].mean()) if chosen.any() else float("nan")
 
         return Found(
-            right=share(right, known),
-            wrong=share(accepted & ~right, known),
+            right=share(accepted & first, known),
+            right_at_3=share(accepted & among, known),
+            wrong=share(accepted & ~first, known),
             unknown=share(~accepted, known),
             strangers=share(accepted, ~known),
+            expected=share(shares, known),
+            observed=share(first, known),
             known_images=int(known.sum()),
             other_images=int((~known).sum()),
             overlapping=int((~new).sum()),
@@ -364,44 +433,53 @@ class Index:
         self,
         images: Images,
         *,
+        top: int = 3,
+        reject: float | None = None,
+        min_probability: float | None = None,
         threshold: float | None = None,
-        false_accept_rate: float = FALSE_ACCEPT_RATE,
-    ) -> tuple[list[str], np.ndarray]:
-        """Class names, and their margins float32 [N].
+    ) -> list[Answer]:
+        """Answers to images: the most probable classes and their probabilities.
+
+        A probability holds for images of enrolled classes. It is calibrated on sessions that are
+        left out. Without one of the limits, every image gets a name.
 
         Args:
           images: as for `Model.embed`, or their embeddings, an array [N, D] with rows of unit
             length.
-          threshold: images with a lower margin are "unknown"; None for the threshold of
-            `false_accept_rate`.
-          false_accept_rate: see `expect`.
+          top: number of classes in an answer.
+          reject: the share of images of other classes that may get a name; the others are
+            "unknown".
+          min_probability: images with a lower probability are "unknown".
+          threshold: images with a lower margin are "unknown".
 
         Raises:
-          DataError: an image cannot be used, or the rows of an array are not finite, of unit length
-            and as wide as those of the index.
+          DataError: several limits are given, or one is impossible; an image cannot be used, or the
+            rows of an array are not finite, of unit length and as wide as those of the index.
         """
-        return self.nearest(images, threshold=threshold, false_accept_rate=false_accept_rate)[:2]
+        if top < 1:
+            raise DataError(f"top={top}: must be 1 or more; e.g. 3")
+        choice = promises.choice(reject, min_probability, threshold)
+        promises.limit_of(choice, self.fitted()[1])  # refuses before images are embedded
+        return self._answer(self._rows(images), top, choice)
 
-    def nearest(
-        self,
-        images: Images,
-        *,
-        threshold: float | None = None,
-        false_accept_rate: float = FALSE_ACCEPT_RATE,
-    ) -> tuple[list[str], np.ndarray, np.ndarray]:
-        """Like `classify`; also returns the positions int [N] in `images` of the nearest image of
-        the best class."""
-        if threshold is None:
-            threshold = self.threshold(false_accept_rate)
-        open_set.check_threshold(threshold)
-        if self._scorer is None:
-            self._scorer = Scorer(self.background(), self.enrolled)
-        found = self._scorer.decide(self._rows(images))
-        names = [
-            self.classes[label] if margin >= threshold else UNKNOWN
-            for label, margin in zip(found.labels, found.margins, strict=True)
-        ]
-        return names, found.margins, found.nearest
+    def _answer(self, rows: np.ndarray, top: int, choice: Choice) -> list[Answer]:
+        classifier, measured = self.fitted()
+        limit, answers = promises.limit_of(choice, measured), list[Answer]()
+        candidates = np.arange(len(classifier.weights)) < len(self.classes)
+        step = max(1, BLOCK_ELEMENTS // len(self.embeddings))
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            scores = classifier.scores(part)
+            shares = open_set.probabilities(scores, candidates, float(measured.temperature))
+            best, margins = open_set.margins(scores, candidates)
+            accepted = choice.of(margins, shares.max(axis=1).astype(np.float32)) >= limit
+            cosines = np.where(self.labels == best[:, None], part @ self.embeddings.T, -np.inf)
+            order = np.argsort(-scores[:, : len(self.classes)], axis=1, kind="stable")[:, :top]
+            for i, nearest in enumerate(cosines.argmax(axis=1).tolist()):
+                classes = [(self.classes[label], float(shares[i, label])) for label in order[i]]
+                name = classes[0][0] if accepted[i] else UNKNOWN
+                answers.append(Answer(name, classes[0][1], classes, float(margins[i]), nearest))
+        return answers
 
     def _rows(self, images: Images) -> np.ndarray:
         """Embeddings float32 [N, D] of images, or an array of embeddings after checks."""
@@ -417,24 +495,9 @@ class Index:
             raise DataError(f"{what}; give finite rows of unit length")
         return rows
 
-    def best(self, images: Images, count: int = 5) -> tuple[np.ndarray, np.ndarray]:
-        """The nearest image of each of the `count` most similar classes, without a decision.
-
-        Returns:
-          Positions int64 [N, k] in `images` and cosines float32 [N, k], descending.
-        """
-        cosines = self._rows(images) @ self.embeddings.T
-        order = np.argsort(self.labels, kind="stable")
-        ends = np.cumsum(np.bincount(self.labels, minlength=len(self.classes)))[:-1]
-        of_classes = np.split(order, ends)
-        nearest = np.stack([part[cosines[:, part].argmax(axis=1)] for part in of_classes], axis=1)
-        values = np.take_along_axis(cosines, nearest, axis=1).clip(-1, 1)
-        top = np.argsort(-values, axis=1, kind="stable")[:, :count]
-        return np.take_along_axis(nearest, top, axis=1), np.take_along_axis(values, top, axis=1)
-
     def save(self, path: str | Path) -> None:
-        """Writes a `.npz` file, completely or not at all, with the images for measuring
-        thresholds."""
+        """Writes a `.npz` file, completely or not at all, with the images of other classes and the
+        classifier, which is fitted if necessary."""
         path = Path(path).expanduser()
         parts = [Enrolled(self.embeddings, self.images, self.sessions), *self.removed.values()]
         rows, counts = [self.embeddings], [len(part.images) for part in self.removed.values()]
@@ -450,11 +513,12 @@ class Index:
             "removed_counts": np.array(counts, np.int64),
             "fingerprint": np.array(self._model.fingerprint),
         }
-        if self._others is not None:
+        if self.images:
+            for part in self.fitted():
+                arrays |= part._asdict()
+        if self._others is not None and self._others[1]:
             arrays |= {f"other_{name}": array for name, array in self._others[0]._asdict().items()}
             arrays["other_classes"] = np.array(self._others[1], np.str_)
-        if self._strangers is not None:  # measuring them takes longer than an answer may
-            arrays["stranger_margins"], arrays["stranger_classes"] = self._strangers
         arrays["sha256"] = np.array(_digest(arrays))
         with atomic_write(path) as draft, draft.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
@@ -485,8 +549,9 @@ class Index:
         if "other_rows" in arrays:
             others = Photographs(*(arrays[f"other_{name}"] for name in Photographs._fields))
             index._others = others, arrays["other_classes"].tolist()
-        if "stranger_margins" in arrays:
-            index._strangers = arrays["stranger_margins"], arrays["stranger_classes"]
+        if "weights" in arrays:
+            classifier = Classifier(*(arrays[name] for name in Classifier._fields))
+            index._fitted = classifier, Measured(*(arrays[name] for name in Measured._fields))
         return index
 
 
@@ -545,8 +610,18 @@ def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
                 f"{name}: row {bad[0]} of {list(arrays[name].shape)} {bad[1]}; rows must be finite "
                 "and of unit length"
             )
-    if not np.isfinite(arrays.get("stranger_margins", 0)).all():
-        yield "stranger_margins: are not finite"
+    for name, (kind, _) in FIELDS[2].items():
+        if name in arrays and kind != "int64" and not np.isfinite(arrays[name]).all():
+            yield f"{name}: not all numbers are finite"
+    if sizes.get("fitted classes", sizes["classes"]) < sizes["classes"]:
+        yield f"weights: are those of fewer than {sizes['classes']} classes"
+    if arrays.get("temperature", np.ones(1)) <= 0:
+        yield "temperature: is not above 0"
+    for name in ("known_answers", "known_classes"):
+        if (found := arrays.get(name, np.zeros(0))).size and not (
+            found.min() >= 0 and found.max() < sizes["fitted classes"]
+        ):
+            yield f"{name}: are not numbers of the {sizes['fitted classes']} fitted classes"
 
 
 def _joined(before: Enrolled, new: Enrolled) -> Enrolled:

@@ -37,6 +37,7 @@ from dml_jax.data.pipeline import usable_cores
 from dml_jax.errors import ConfigError, DataError, UserError, printable
 from dml_jax.evaluation import open_set
 from dml_jax.inference.index import UNKNOWN, Index
+from dml_jax.inference.index import Answer as Classified
 
 if TYPE_CHECKING:
     from dml_jax.inference.embedding_model import EmbeddingModel
@@ -51,7 +52,6 @@ CONNECTIONS, BACKLOG = 128, 2048  # accepted, and waiting to be accepted
 # Seconds for a client to send a request or take an answer; bytes to send per further second.
 PATIENCE, RATE = 10.0, 1 << 14
 BATCH = 16  # images per call of the network, a power of two
-CLASSES = 5  # in an answer
 TOO_MANY = "too many requests at a time; try again later"
 BUSY = JSONResponse({"error": TOO_MANY}, 503, {"Retry-After": "1", "Connection": "close"})
 TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -342,11 +342,13 @@ class EnrolledClasses:
     """Answers with the classes of an index file; a replaced file is read again.
 
     A new file that cannot be used is reported on stderr once, and the previous index is kept.
-    `decision` holds the arguments of `Index.classify`.
+    `limit` holds arguments of `Index.classify`, `top` is the number of classes in an answer.
     """
 
-    def __init__(self, model: "EmbeddingModel", path: Path, decision: dict[str, Any]):
-        self._model, self._path, self._decision = model, path, decision
+    def __init__(
+        self, model: "EmbeddingModel", path: Path, limit: dict[str, float | None], top: int = 3
+    ):
+        self._model, self._path, self._limit, self._top = model, path, limit, top
         self._version = stamp(path)
         self._index = self._load()
         self._counts: Counter[str] = Counter()
@@ -354,7 +356,7 @@ class EnrolledClasses:
     def statistics(self) -> Answer:
         """The numbers of answers by class, and the observed and the promised rate of "unknown"."""
         total, unknown = self._counts.total(), self._counts[UNKNOWN]
-        point = self._index.expect(self._decision["false_accept_rate"])
+        point = self._index.expect(**self._limit)
         counts = self._counts.most_common()
         promised = [None if np.isnan(share) else share for share in point.unknown]
         return {
@@ -368,7 +370,7 @@ class EnrolledClasses:
 
     def _load(self) -> Index:
         index = Index.load(self._model, self._path)
-        index.nearest(index.embeddings[:1], **self._decision)  # measures the threshold
+        index.expect(**self._limit)  # fits the classifier
         return index
 
     def _reload(self) -> None:
@@ -383,8 +385,8 @@ class EnrolledClasses:
             print(text, file=sys.stderr, flush=True)
 
     def __call__(self, rows: np.ndarray) -> list[Answer | DataError]:
-        """Answers with "class", "score", "threshold", "cosine" and "classes", the most similar ones
-        with cosines; or with an error for an image whose embedding cannot be compared."""
+        """Answers with "class", "probability", "classes", the most probable ones, and "margin"; or
+        with an error for an image whose embedding cannot be compared."""
         self._reload()
         bad = [open_set.first_bad_row(row[None]) for row in rows]
         good = np.array([problem is None for problem in bad])
@@ -393,19 +395,16 @@ class EnrolledClasses:
         return [DataError(text.format(found[1])) if found else next(answers) for found in bad]
 
     def _classified(self, rows: np.ndarray) -> list[Answer]:
-        index = self._index
-        names, margins, _ = index.nearest(rows, **self._decision)
-        self._counts.update(names)
-        threshold = self._decision.get("threshold")
-        if threshold is None:
-            threshold = index.threshold(self._decision["false_accept_rate"])
-        positions, cosines = index.best(rows, CLASSES)
-        answers = []
-        found = zip(names, margins, index.labels[positions], cosines.tolist(), strict=True)
-        for name, margin, labels, values in found:  # JSON is UTF-8; names need not be
-            pairs = zip((printable(index.classes[label]) for label in labels), values, strict=True)
-            classes = [{"class": label, "cosine": value} for label, value in pairs]
-            answer = {"class": printable(name), "score": float(margin)}
-            answer |= {"threshold": float(threshold), "cosine": values[0], "classes": classes}
-            answers.append(answer)
-        return answers
+        found = self._index.classify(rows, top=self._top, **self._limit)
+        self._counts.update(answer.name for answer in found)
+        return [answered(answer) for answer in found]
+
+
+def answered(found: Classified) -> Answer:
+    """An answer of `Index.classify` as JSON."""
+    return {
+        "class": printable(found.name),  # JSON is UTF-8; names need not be
+        "probability": found.probability,
+        "classes": [{"class": printable(name), "probability": p} for name, p in found.classes],
+        "margin": found.margin,
+    }

@@ -58,14 +58,12 @@ def test_thresholds_from_classes_that_are_not_enrolled(
     for name in CLASSES[2:]:
         (photos / name).rename(f"others/{name}")
     command = ["--model=weights", "--index=i.npz"]
-    message = "weights: has no embeddings of unseen classes by this model (published weights"
-    assert message in fails(enroll, *command, photos)
-    message = "12 images of 2 classes that are not enrolled: are too few for a threshold"
-    assert message in fails(enroll, *command, "--calibrate=others", photos)
+    enroll.execute([*command, "--calibrate=others", str(photos)])
+    said = capsys.readouterr().out
+    assert "reject=0.05: 24 images of 4 classes are too few strangers" in said
+    Path("i.npz").unlink()
     layouts.photos(Path("more"), [f"class {i}" for i in range(6)], each=6)
     (photos / "ash").rename("more/ash")
-    message = "all classes to measure a threshold on are enrolled; give --calibrate"
-    assert message in fails(enroll, *command, "--calibrate=more", photos, "more")
     enroll.execute([*command, "--calibrate=more", str(photos)])
     assert "enrolled 6 images of 1 class; calibrated on 7 classes" in capsys.readouterr().out
     index = Index.load(dml_jax.load("weights"), "i.npz")

@@ -26,7 +26,8 @@ def check_command(run: Path) -> None:
     index = model.enroll({"one": [images[0]], "other": [images[1] // 2]})
     index.save(run / "index.npz")
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
-    threshold = float(index.classify(list(images))[1].mean())  # between the margins of both images
+    margins = [answer.margin for answer in index.classify(list(images))]
+    threshold = float(np.mean(margins))  # between the margins of both images
     options = (
         f"--model={run}",
         f"--index={run / 'index.npz'}",
@@ -43,15 +44,12 @@ def check_command(run: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.communicate(timeout=300) == ("", "")
     assert process.returncode == 143
-    names, _ = index.classify(list(images), threshold=threshold)
-    cosines = index.best(list(images), 1)[1][:, 0]
-    assert names.count("unknown") == 1  # the image with the lower margin
-    for (status, answer), row, name, cosine in zip(
-        answers, model.embed(list(images)), names, cosines, strict=True
-    ):
-        assert (status, answer["class"]) == (200, name)
+    found = index.classify(list(images), threshold=threshold)
+    assert [each.name for each in found].count("unknown") == 1  # the image with the lower margin
+    for (status, answer), row, each in zip(answers, model.embed(list(images)), found, strict=True):
+        assert (status, answer["class"]) == (200, each.name)
         np.testing.assert_allclose(answer["embedding"], row, atol=1e-5)
-        assert answer["cosine"] == pytest.approx(float(cosine), abs=1e-5)
+        assert answer["probability"] == pytest.approx(each.probability, abs=1e-4)
 
 
 def test_invalid_options(fails: Fails) -> None:

@@ -34,6 +34,7 @@ from dml_jax.data.formats import parquet
 from dml_jax.data.prepare import archives, sources, understand
 from dml_jax.errors import UserError
 from dml_jax.evaluation import validation
+from dml_jax.evaluation.open_set import Photographs
 from dml_jax.inference import inputs
 from dml_jax.inference.index import Enrolled, Index
 from dml_jax.train.records import workdir
@@ -413,7 +414,13 @@ def _index() -> bytes:
         return Path(folder, "i.npz").read_bytes()
 
 
-MODEL: Any = SimpleNamespace(method_distance=False, fingerprint="x")
+def _no_others() -> tuple[Photographs, list[str]]:
+    return Photographs(np.zeros((0, 3), np.float32), np.zeros(0, np.int64), np.zeros(0, "U1")), []
+
+
+MODEL: Any = SimpleNamespace(
+    method_distance=False, fingerprint="x", unseen=_no_others, training_classes=list
+)
 
 
 def _read_shard(directory: Path) -> None:

@@ -1,0 +1,227 @@
+"""What to expect of an open-set classifier with a choice of when an answer is "unknown"."""
+
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from dml_jax.errors import DataError, counted
+from dml_jax.evaluation.open_set import IMAGES_PER_CLASS, Measured
+
+FEWEST = 5  # classes of strangers for a limit
+DRAWS = 500  # bootstrap samples
+BINS = (0.0, 0.5, 0.7, 0.9, 1.0)  # of probabilities, for their reliability
+
+Kind = Literal["always", "reject", "min_probability", "threshold"]
+
+
+class Choice(NamedTuple):
+    """When an answer is "unknown": never, or below a limit.
+
+    The limit is a probability, a margin ("threshold"), or the margin that a share of the strangers
+    is expected to reach ("reject").
+    """
+
+    kind: Kind = "always"
+    value: float = -math.inf
+
+    def __str__(self) -> str:
+        return "always a name" if self.kind == "always" else f"--{self.kind}={self.value:g}"
+
+    def of(self, margins: np.ndarray, shares: np.ndarray) -> np.ndarray:
+        """What the limit is compared with, of images by margin and probability float32 [N]."""
+        return shares if self.kind == "min_probability" else margins
+
+
+ALWAYS = Choice()
+
+
+def choice(
+    reject: float | None = None,
+    min_probability: float | None = None,
+    threshold: float | None = None,
+) -> Choice:
+    """The choice of arguments of which at most one is given; raises DataError if it is wrong."""
+    given: dict[Kind, float | None] = {
+        "reject": reject,
+        "min_probability": min_probability,
+        "threshold": threshold,
+    }
+    found = [Choice(kind, value) for kind, value in given.items() if value is not None]
+    if len(found) > 1:
+        raise DataError(f"{' and '.join(each.kind for each in found)}: give one of them")
+    for kind, value in found:
+        if math.isnan(value):
+            raise DataError(f"{kind}=nan: must be a number; e.g. 0.1")
+        if kind != "threshold" and not 0 < value < 1:
+            raise DataError(f"{kind}={value:g}: must be above 0 and below 1; e.g. 0.05")
+    return found[0] if found else ALWAYS
+
+
+def limit_of(choice: Choice, measured: Measured) -> float:
+    """The least margin or probability of a choice.
+
+    For "reject", this is the lowest margin that at most a share of the strangers of a new class
+    reaches. That share is estimated by leaving out one class of strangers after the other, and
+    applying the limit that the others set to it. With few classes, it exceeds the share of all
+    strangers that reach the limit, and may exceed the rate at any limit; then the limit is above
+    all strangers.
+
+    Raises:
+      DataError: for "reject", there are fewer than `FEWEST` classes of strangers, or fewer images
+        than one per accepted one.
+    """
+    if choice.kind != "reject":
+        return choice.value
+    margins, classes = measured.stranger_margins, measured.stranger_classes
+    needed, count = math.ceil(min(1 / choice.value, 1e9) - 1e-9), len(np.unique(classes))
+    if count < FEWEST or len(margins) < needed:  # one is accepted
+        raise DataError(
+            f"reject={choice.value:g}: {counted(len(margins), 'image')} of "
+            f"{counted(count, 'class')} are too few strangers; give --calibrate=DIRECTORY with "
+            f"class folders of {FEWEST} other classes or more, {needed:,} images in all, of which "
+            f"at most {IMAGES_PER_CLASS} of a class count; or --min_probability instead"
+        )
+    return _limit(np.sort(margins), np.ones(len(margins)), corrected_rate(measured, choice.value))
+
+
+def corrected_rate(measured: Measured, rate: float) -> float:
+    """The share of all strangers that may be accepted so that at most `rate` of a new class is
+    expected to be."""
+    margins, classes = measured.stranger_margins, measured.stranger_classes
+    low, high = 0, int(rate * len(margins)) + 1  # numbers that may pass: allowed, and too many
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _of_new_classes(margins, classes, middle / len(margins)) <= rate:
+            low = middle
+        else:
+            high = middle
+    return low / len(margins)
+
+
+def _of_new_classes(margins: np.ndarray, classes: np.ndarray, passing: float) -> float:
+    """The share of the strangers that reach the limit which the other classes set."""
+    accepted = 0
+    for label in np.unique(classes):
+        others = np.sort(margins[classes != label])
+        limit = _limit(others, np.ones(len(others)), passing)
+        accepted += np.sum(margins[classes == label] >= limit)
+    return float(accepted / len(margins))
+
+
+def _limit(ascending: np.ndarray, weights: np.ndarray, rate: float) -> float:
+    """The lowest limit that at most a share of the weighted strangers reaches."""
+    passing = weights.sum() - np.cumsum(weights)  # at a limit just above each margin
+    highest_rejected = ascending[np.argmax(passing <= rate * weights.sum() + 1e-9)]
+    return float(np.nextafter(highest_rejected, np.float32(np.inf)))
+
+
+Share = tuple[float, float, float]  # share of images and its 95 % interval, NaN if not measured
+
+
+class Point(NamedTuple):
+    """A choice and the shares of images to expect with it."""
+
+    choice: Choice
+    limit: float  # least margin or probability of an accepted image
+    right: Share  # images of enrolled classes that are assigned to their class;
+    right_at_3: Share  # that get a name, and whose class is among the first three;
+    wrong: Share  # that are assigned to another class;
+    unknown: Share  # or to none
+    strangers: Share  # images of other classes that are accepted
+
+
+class Bin(NamedTuple):
+    """Images of enrolled classes by the probability of their best class."""
+
+    low: float
+    high: float
+    images: int
+    expected: float  # mean probability
+    observed: Share  # share of right answers
+
+
+class Promise:
+    """What to expect of photographs to come, with 95 % intervals.
+
+    For the intervals, classes of strangers are drawn again, with replacement. Each draw sets the
+    limit of "reject", and the classes that were not drawn measure how many strangers it accepts.
+    For the same limits, known classes and their sessions are drawn. Their number gives the variance
+    of the difference from a measurement on the `enrolled` classes.
+    """
+
+    def __init__(self, measured: Measured, enrolled: int):
+        self._measured, rng = measured, np.random.default_rng(0)
+        classes, self._class = np.unique(measured.stranger_classes, return_inverse=True)
+        drawn = rng.integers(max(1, len(classes)), size=(DRAWS, len(classes)))
+        self._times = np.stack([np.bincount(d, minlength=len(classes)) for d in drawn])
+        known, place = np.unique(measured.known_classes, return_inverse=True)
+        count = max(1, round(len(known) * enrolled / max(1, len(known) + enrolled)))
+        self._weights = np.zeros((DRAWS, len(place)))
+        for weights in self._weights if len(known) else ():
+            times = np.bincount(rng.integers(len(known), size=count), minlength=len(known))
+            weights[:] = times[place] * _session_weights(place, measured.known_sessions, rng)
+
+    def at(self, choice: Choice) -> Point:
+        """What to expect with a choice; raises DataError as `limit_of`."""
+        measured, limit = self._measured, limit_of(choice, self._measured)
+        times, limits = self._times[:, self._class], np.full((DRAWS, 1), limit)
+        found = choice.of(measured.stranger_margins, measured.stranger_probabilities)
+        expected = float((found >= limit).mean()) if len(found) else np.nan
+        if choice.kind == "reject":
+            passing, order = corrected_rate(measured, choice.value), np.argsort(found)
+            expected = _of_new_classes(found, measured.stranger_classes, passing)
+            limits[:, 0] = [_limit(found[order], each[order], passing) for each in times]
+            times = times == 0
+        ranks = measured.known_ranks
+        known = choice.of(measured.known_margins, measured.known_probabilities)
+
+        def share(of: np.ndarray, accepted: bool = True) -> Share:
+            now, drawn = ((of & ((known >= each) == accepted)) for each in (limit, limits))
+            return _share(float(now.mean()) if len(now) else np.nan, drawn, self._weights)
+
+        return Point(
+            choice,
+            limit,
+            share(ranks == 0),
+            share(ranks < 3),
+            share(ranks > 0),
+            (0.0, 0.0, 0.0) if choice == ALWAYS else share(ranks >= 0, accepted=False),
+            (1.0, 1.0, 1.0) if choice == ALWAYS else _share(expected, found >= limits, times),
+        )
+
+    def reliability(self) -> list[Bin]:
+        """Expected and observed shares of right answers by probability."""
+        shares, right = self._measured.known_probabilities, self._measured.known_ranks == 0
+        position, found = np.searchsorted(BINS[1:-1], shares, side="right"), []
+        for i in np.unique(position).tolist():
+            of = position == i
+            drawn = np.broadcast_to(right[of], (DRAWS, of.sum()))
+            observed = _share(float(right[of].mean()), drawn, self._weights[:, of])
+            expected = float(shares[of].mean())
+            found.append(Bin(BINS[i], BINS[i + 1], int(of.sum()), expected, observed))
+        return found
+
+
+def _share(share: float, drawn: np.ndarray, weights: np.ndarray) -> Share:
+    """The share with an interval that covers 95 % of the draws, bool [DRAWS, N] with weights, and
+    Wilson's for as many images, since draws of equal images do not differ."""
+    if not (count := drawn.shape[1]):
+        return np.nan, np.nan, np.nan
+    total = weights.sum(axis=1)
+    rates = (drawn * weights).sum(axis=1)[total > 0] / total[total > 0]
+    ends = np.quantile(rates, (0.025, 0.975)) if len(rates) else (0.0, 1.0)
+    z = 1.96**2 / count
+    middle, half = share + z / 2, math.sqrt(z * (share * (1 - share) + z / 4))
+    low, high = min(ends[0], (middle - half) / (1 + z)), max(ends[1], (middle + half) / (1 + z))
+    return share, float(max(low, 0)), float(min(high, 1))
+
+
+def _session_weights(
+    place: np.ndarray, sessions: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """How often each image is drawn if the sessions of every class are drawn again."""
+    pairs, pair = np.unique(np.stack([place, sessions]), axis=1, return_inverse=True)
+    first = np.searchsorted(pairs[0], pairs[0])
+    counts = np.searchsorted(pairs[0], pairs[0], side="right") - first
+    return np.bincount(first + rng.integers(counts), minlength=len(counts))[pair]

@@ -1,0 +1,130 @@
+"""Promised shares on classes and sessions that they were not measured on."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dml_jax.errors import DataError
+from dml_jax.evaluation import open_set, promises
+from dml_jax.evaluation.open_set import Measured
+from dml_jax.evaluation.promises import ALWAYS, Choice, Promise
+from tests.evaluation.test_open_set import in_sessions
+
+
+def measured_of(
+    margins: np.ndarray, classes: np.ndarray, known: np.ndarray, ranks: np.ndarray
+) -> Measured:
+    """Strangers with these margins and known images with these probabilities, each of its class."""
+    none = np.arange(len(known))
+    shares = known.astype(np.float32)
+    strangers = margins.astype(np.float32), np.zeros(len(margins), np.float32), classes
+    return Measured(shares, shares, ranks, none, none, none, *strangers, np.array(1.0))
+
+
+def test_promises_hold_on_other_classes_and_sessions() -> None:
+    """Of 6 draws: limits, shares and probabilities."""
+    held, accepted, promised, cautious, gaps = [], [], [], [], []
+    for seed in range(6):
+        taken = in_sessions(60, 4, seed)
+        first = taken.sessions != "2"
+        enrolled = taken.where((taken.labels < 12) & first)
+        others = taken.where(taken.labels >= 40)
+        others = others._replace(labels=others.labels - 28)
+        both = open_set.Photographs(*map(np.concatenate, zip(enrolled, others, strict=True)))
+        measured = open_set.measure(both, 12, np.arange(12, 32))
+        promise = Promise(measured, 12)
+        point, always = promise.at(Choice("reject", 0.1)), promise.at(ALWAYS)
+        classifier, known = open_set.fit(both.rows, both.labels), np.arange(32) < 12
+        asked = taken.where((taken.labels < 12) & ~first)
+        scores = classifier.scores(asked.rows)
+        best, margins = open_set.margins(scores, known)
+        right = best == asked.labels
+        held.append(always.right[1] <= right.mean() <= always.right[2])
+        promised.append(always.right[0] - right.mean())
+        cautious.append(point.right[0] - (right & (margins >= point.limit)).mean())
+        strangers = taken.rows[(taken.labels >= 12) & (taken.labels < 40)]
+        scores_of = classifier.scores(strangers)
+        accepted.append((open_set.margins(scores_of, known)[1] >= point.limit).mean())
+        shares = open_set.probabilities(scores, known, float(measured.temperature))
+        gaps.append(shares.max(axis=1).mean() - right.mean())
+    assert sum(held) >= 5
+    assert np.mean(accepted) == pytest.approx(0.1, abs=0.05)
+    assert abs(np.mean(promised)) < 0.1
+    assert np.mean(cautious) < 0  # the classifiers that are measured have a session less
+    assert abs(np.mean(gaps)) < 0.1
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.2])
+def test_a_new_class_is_accepted_at_the_promised_rate(rate: float) -> None:
+    """Against loops: the most strangers are accepted with which at most a share of those of a class
+    left out would."""
+    rng = np.random.default_rng(0)
+    classes = np.repeat(np.arange(10), 12)
+    margins = (rng.standard_normal(10)[classes] + rng.standard_normal(120)).astype(np.float32)
+    measured = measured_of(margins, classes, np.zeros(0), np.zeros(0, int))
+
+    def of_new_classes(passing: int) -> float:
+        accepted = 0
+        for label in np.unique(classes):
+            others = sorted(margins[classes != label], reverse=True)
+            allowed = int(passing / len(classes) * len(others) + 1e-9)
+            accepted += (margins[classes == label] > others[allowed]).sum()
+        return accepted / len(classes)
+
+    point = Promise(measured, 3).at(Choice("reject", rate))
+    passing = int((margins >= point.limit).sum())
+    assert point.strangers[0] == pytest.approx(of_new_classes(passing))
+    assert of_new_classes(passing) <= rate < of_new_classes(passing + 1)
+    assert math.isnan(point.right[0])
+
+
+def test_shares_with_each_choice() -> None:
+    """20 images of as many classes, by probability and rank of the right class."""
+    shares = np.repeat([0.3, 0.6, 0.8, 0.95], 5)
+    ranks = np.array([0, 1, 2, 3, 3] + [0, 0, 1, 1, 5] + [0, 0, 0, 0, 2] + [0] * 5)
+    strangers = np.linspace(-1, 0.7, 60), np.arange(60) % 6
+    promise = Promise(measured_of(*strangers, shares, ranks), 20)
+    always, least = promise.at(ALWAYS), promise.at(Choice("min_probability", 0.6))
+    assert (always.right[0], always.right_at_3[0], always.wrong[0]) == (12 / 20, 17 / 20, 8 / 20)
+    assert (always.unknown, always.strangers) == ((0, 0, 0), (1, 1, 1))
+    assert (least.right[0], least.right_at_3[0], least.wrong[0]) == (11 / 20, 14 / 20, 4 / 20)
+    assert (least.unknown[0], least.strangers[0]) == (5 / 20, 0)
+    assert least.strangers[2] == pytest.approx(1.96**2 / 60 / (1 + 1.96**2 / 60))  # Wilson's
+    margin = promise.at(Choice("threshold", 0.7))
+    assert (margin.right[0], margin.strangers[0]) == (9 / 20, 1 / 60)
+    assert margin.right[1] < 9 / 20 < margin.right[2]
+    found = [(b.low, b.high, b.images, b.observed[0]) for b in promise.reliability()]
+    assert found == [(0, 0.5, 5, 0.2), (0.5, 0.7, 5, 0.4), (0.7, 0.9, 5, 0.8), (0.9, 1, 5, 1)]
+    assert promise.reliability()[1].expected == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(("images", "classes", "rate"), [(40, 4, 0.05), (99, 6, 0.01), (0, 0, 0.5)])
+def test_too_few_strangers(images: int, classes: int, rate: float) -> None:
+    strangers = np.linspace(-1, 1, images), np.arange(images) % max(1, classes)
+    measured = measured_of(*strangers, np.zeros(0), np.zeros(0, int))
+    needed = round(1 / rate)
+    message = (
+        f"reject={rate:g}: {images} images of {classes} classes are too few strangers; give "
+        f"--calibrate=DIRECTORY with class folders of 5 other classes or more, {needed:,} images"
+    )
+    with pytest.raises(DataError, match=message):
+        promises.limit_of(Choice("reject", rate), measured)
+    if rate == 0.01:
+        more = np.append(strangers[0], -1), np.append(strangers[1], 0)
+        enough = measured_of(*more, np.zeros(0), np.zeros(0, int))
+        assert promises.limit_of(Choice("reject", rate), enough) > -1
+
+
+def test_one_choice_of_a_possible_value() -> None:
+    assert promises.choice() == ALWAYS
+    assert promises.choice(reject=0.05) == Choice("reject", 0.05)
+    assert promises.choice(threshold=-3) == Choice("threshold", -3)
+    for arguments, message in (
+        ({"reject": 0.1, "threshold": 0.5}, "reject and threshold: give one of them"),
+        ({"reject": 1}, "reject=1: must be above 0 and below 1"),
+        ({"min_probability": 0}, "min_probability=0: must be above 0 and below 1"),
+        ({"threshold": math.nan}, "threshold=nan: must be a number"),
+    ):
+        with pytest.raises(DataError, match=message):
+            promises.choice(**arguments)
