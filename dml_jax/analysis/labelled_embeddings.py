@@ -92,10 +92,7 @@ def stored_embeddings(model: str) -> dict[Path, dict[str, Exported]]:
         message = "is not the work directory of a run; to embed images, give --data"
         require((run / "config.json").is_file(), f"--model={run}: {message}")
     splits = ["test"] + ["gallery"] * any((run / "embeddings" / "gallery").exists() for run in runs)
-    found = {
-        run: {split: embedding_files.read(run / "embeddings" / split) for split in splits}
-        for run in runs
-    }
+    found = {run: {split: embedding_files.of_run(run, split) for split in splits} for run in runs}
     for run, split in itertools.product(runs, splits):
         first, part = found[runs[0]][split], found[run][split]
         if first.labels is None or part.labels is None:

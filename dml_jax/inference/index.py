@@ -8,6 +8,7 @@ by their name or by an equal image, do not take part.
 """
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -15,12 +16,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from PIL import Image as pillow
 
+from dml_jax import identity as identities
 from dml_jax.class_names import normalised
 from dml_jax.data.prepare import archives
 from dml_jax.errors import DataError, suggest
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, Measured, Photographs, Point, Scorer
 from dml_jax.files import atomic_write, reading
+from dml_jax.identity import Identity
 
 UNKNOWN = "unknown"
 ENROLL_AGAIN = "enroll again"
@@ -38,7 +41,7 @@ FIELDS: tuple[dict[str, tuple[str, tuple[str, ...]]], ...] = (
         "sessions": ("str", ("enrolled and removed images",)),
         "removed_classes": ("str", ("removed classes",)),
         "removed_counts": ("int64", ("removed classes",)),
-        "fingerprint": ("str", ()),
+        "identity": ("str", ()),
     },
     {
         "other_rows": ("float32", ("other images", "dimensions")),
@@ -63,8 +66,8 @@ class ImageEmbedder(Protocol):
         """Whether a method's distance replaces the cosine."""
 
     @property
-    def fingerprint(self) -> str:
-        """Identifies the function from images to embeddings."""
+    def identity(self) -> Identity:
+        """The identity of the function from images to embeddings."""
 
     def embed(self, images: Images, /) -> np.ndarray:
         """Embeddings float32 [N, D] of images, rows of unit length."""
@@ -448,7 +451,7 @@ class Index:
             "sessions": np.array([name for part in parts for name in part.sessions], np.str_),
             "removed_classes": np.array(list(self.removed), np.str_),
             "removed_counts": np.array(counts, np.int64),
-            "fingerprint": np.array(self._model.fingerprint),
+            "identity": np.array(json.dumps(self._model.identity.as_json())),
         }
         if self._others is not None:
             arrays |= {f"other_{name}": array for name, array in self._others[0]._asdict().items()}
@@ -470,11 +473,8 @@ class Index:
                 raise DataError(f"is not an index, or is damaged; {ENROLL_AGAIN}")
             if problem := next(_problems(arrays), ""):
                 raise DataError(f"{problem}; {ENROLL_AGAIN}")
-        if str(arrays["fingerprint"]) != model.fingerprint:
-            raise DataError(
-                f"{path}: was created with another model or checkpoint, or other --flip or "
-                "--scales; give those, or enroll again"
-            )
+            identity = identities.of_json(json.loads(str(arrays["identity"])))
+        identity.check(model.identity, str(path), f"give that, or {ENROLL_AGAIN}", DataError)
         index = cls(model)
         index.labels, index.classes = arrays["labels"], arrays["classes"].tolist()
         ends = np.cumsum([len(index.labels), *arrays["removed_counts"]])[:-1]

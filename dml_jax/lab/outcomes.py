@@ -16,6 +16,7 @@ from dml_jax.config import decisive, published
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.files import read_json
 from dml_jax.lab.plan import Trial
+from dml_jax.train.records import workdir
 
 GEOMETRY = ("density", "spectral_decay")  # of `results["geometry"]` that are columns
 IMAGES = ("labels.npy", "ids.json")  # files that identify the images of the embeddings
@@ -29,7 +30,9 @@ def read(directory: Path, name: str = "results.json") -> dict[str, Any]:
     path = directory / name
     if not path.exists():
         return {}
-    if path.name != manifest.NAME:
+    if name == "results.json":
+        return workdir.read_results(directory, REMEDY)
+    if name != manifest.NAME:
         manifest.check_file(path, CheckpointError, REMEDY)
     return read_json(path, dict[str, Any], REMEDY, CheckpointError)
 
