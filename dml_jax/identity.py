@@ -213,4 +213,6 @@ def of_json(content: Mapping[str, Any]) -> Identity:
     """The identity in a file of embeddings, an index or a plan; ValueError if it is damaged."""
     from pydantic import TypeAdapter
 
-    return TypeAdapter(Identity).validate_python(content)
+    found = TypeAdapter(Identity).validate_python(content)
+    found.rows  # noqa: B018 not base64, or not of equal length
+    return found

@@ -25,7 +25,8 @@ from dml_jax.identity import Identity
 
 ARRAYS = ("embeddings.npy", "labels.npy")
 WRITTEN = {*ARRAYS, "ids.json", "metadata.json", "manifest.json"}
-REMEDY = "write it again with --mode=export"
+REMEDY = "export it again"
+OF_RUN = "write the run's embeddings again with --mode=export"
 COLUMNS = ("embedding", "id", "label")  # of Parquet; metadata have other names
 # Key of `metrics.retrieval(per_query=True)` -> name in `queries.npz`.
 PER_QUERY = {"rank": "rank", "r_precision_per_query": "r_precision", "map@r_per_query": "map@r"}
@@ -118,10 +119,10 @@ def of_run(workdir: Path, split: str, identity: Identity | None = None) -> Expor
     directory = workdir / "embeddings" / split
     found = read(directory)
     if (workdir / manifest.NAME).exists():  # it vouches for the manifest of the embeddings
-        manifest.check(workdir, [f"embeddings/{split}/{manifest.NAME}"], DataError, REMEDY)
+        manifest.check(workdir, [f"embeddings/{split}/{manifest.NAME}"], DataError, OF_RUN)
     wanted, stated = identity or runs.read_identity(workdir), found.manifest.get("identity")
     if wanted:
-        with reading(directory / manifest.NAME, REMEDY):
+        with reading(directory / manifest.NAME, OF_RUN):
             stored = identities.of_json(stated or {})
         stored.check(wanted, str(directory), REMEDY, DataError)
     return found

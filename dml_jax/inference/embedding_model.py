@@ -75,12 +75,12 @@ class EmbeddingModel(ABC):
     def _stream(self, read: Any, groups: Any, **options: Any) -> Iterator[np.ndarray]:
         """Embeds groups of images, see `read_ahead.stream`."""
 
-    def _check_probe(self, embed: Callable[[np.ndarray], np.ndarray]) -> None:
+    def _check_probe(self, embed: Callable[[np.ndarray], np.ndarray], remedy: str = "") -> None:
         """Once: raises CheckpointError if a row of the probe is not the one that is stored."""
         if (stored := self._unproved) is None:
             return
         row = embed(identities.probe(self.data, self.shape)[:1])[:1]
-        remedy = identities.REMEDY if is_run(self.directory) else converted.REMEDY
+        remedy = remedy or (identities.REMEDY if is_run(self.directory) else converted.REMEDY)
         stored.check_rows(row, str(self.directory), remedy, CheckpointError)
         self._unproved = None
 

@@ -161,9 +161,9 @@ class GraphModel(EmbeddingModel):
             return rows
 
         try:
-            self._check_probe(embed)
+            self._check_probe(embed, f"the graph {self._graph} is deleted, so try again")
         except UserError:
-            shutil.rmtree(self._graph, ignore_errors=True)  # JAX decides what is wrong
+            shutil.rmtree(self._graph, ignore_errors=True)
             raise
         return embed(pixels)
 

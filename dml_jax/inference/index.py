@@ -22,7 +22,7 @@ from dml_jax.data.prepare import archives
 from dml_jax.errors import DataError, suggest
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, Measured, Photographs, Point, Scorer
-from dml_jax.files import atomic_write, reading
+from dml_jax.files import atomic_write, reading, reason
 from dml_jax.identity import Identity
 
 UNKNOWN = "unknown"
@@ -473,8 +473,8 @@ class Index:
                 raise DataError(f"is not an index, or is damaged; {ENROLL_AGAIN}")
             if problem := next(_problems(arrays), ""):
                 raise DataError(f"{problem}; {ENROLL_AGAIN}")
-            identity = identities.of_json(json.loads(str(arrays["identity"])))
-        identity.check(model.identity, str(path), f"give that, or {ENROLL_AGAIN}", DataError)
+        remedy = f"give the model that it was created with, or {ENROLL_AGAIN}"
+        _identity(arrays).check(model.identity, str(path), remedy, DataError)
         index = cls(model)
         index.labels, index.classes = arrays["labels"], arrays["classes"].tolist()
         ends = np.cumsum([len(index.labels), *arrays["removed_counts"]])[:-1]
@@ -530,6 +530,10 @@ def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
                 _check_name(each)
             except DataError as problem:
                 yield f"{name}: {problem}"
+    try:
+        _identity(arrays)
+    except ValueError as problem:
+        yield f"identity: {reason(problem)}"
     labels, others = arrays["labels"], arrays.get("other_labels", np.zeros(0, np.int64))
     if sorted(set(labels.tolist())) != list(range(sizes["classes"])):
         yield f"labels: are not the numbers of the {sizes['classes']} classes, each at least once"
@@ -547,6 +551,11 @@ def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
             )
     if not np.isfinite(arrays.get("stranger_margins", 0)).all():
         yield "stranger_margins: are not finite"
+
+
+def _identity(arrays: Mapping[str, np.ndarray]) -> Identity:
+    """The identity of the embedding function; ValueError if it is damaged."""
+    return identities.of_json(json.loads(str(arrays["identity"])))
 
 
 def _joined(before: Enrolled, new: Enrolled) -> Enrolled:

@@ -21,6 +21,7 @@ from dml_jax.export import embedding_files
 from dml_jax.train.records import workdir
 from tests.commands.conftest import Fails
 from tests.hub import CACHE, Fault, Hub
+from tests.tiny_model import identity
 from tests.train.experiments import small
 from tests.train.test_teacher import trained
 
@@ -52,8 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             np.eye(3, 8),
             np.arange(3),
             ["a", "b", "c"],
-            config_hash="",
-            step=5,
+            identity=identity(5),
             metadata={"class_name": ["x", "y", "z"]},
         )
     return directory

@@ -40,6 +40,7 @@ from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
 from tests.data import pictures
 from tests.reliability.sandbox import CONFIG, Attack, Files
+from tests.tiny_model import identity
 from tests.train import experiments
 
 HOSTILE_JSON: tuple[Any, ...] = (
@@ -413,7 +414,7 @@ def _index() -> bytes:
         return Path(folder, "i.npz").read_bytes()
 
 
-MODEL: Any = SimpleNamespace(method_distance=False, fingerprint="x")
+MODEL: Any = SimpleNamespace(method_distance=False, identity=identity(0))
 
 
 def _read_shard(directory: Path) -> None:
