@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 
 import dml_jax
+from dml_jax import identity as identities
 from dml_jax import manifest
 from dml_jax.commands import cli
 from dml_jax.commands import export as command
 from dml_jax.errors import DataError
 from dml_jax.export import embedding_files
+from dml_jax.train import model as models
 from dml_jax.train.records import workdir
 from tests.commands.conftest import Fails
 from tests.hub import CACHE, Fault, Hub
-from tests.tiny_model import identity
 from tests.train.experiments import small
 from tests.train.test_teacher import trained
 
@@ -46,14 +47,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "config.json").write_text(json.dumps(facts))
     for checkpoint in workdir.complete_checkpoints(directory / "checkpoints" / "latest"):
         manifest.write(checkpoint, {"run": workdir.identity(facts)})
-    (directory / "results.json").write_text(json.dumps(RESULTS))
+    made = models.load(directory, "latest").identity()
+    identities.write(directory, made)
+    (directory / "results.json").write_text(json.dumps(RESULTS | {"identity": made.sha256}))
     for split in ("gallery", "test"):
         embedding_files.write(
             directory / "embeddings" / split,
             np.eye(3, 8),
             np.arange(3),
             ["a", "b", "c"],
-            identity=identity(5),
+            identity=made,
             metadata={"class_name": ["x", "y", "z"]},
         )
     return directory
