@@ -19,9 +19,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.papers import modules
 from tests.reliability.sandbox import ROOT, Outcome
 
 INTERRUPTIONS = 5  # at most, of one run
@@ -42,43 +44,32 @@ SMALL = (
     "train.checkpoint_every=10",
     "train.evaluate_every=40",
 )
-# By name: configuration and overrides. The teacher of the student is the uninterrupted run of MPN.
-RUNS = {
-    "mpn": ("omniglot_mpn", "method.embedding_dim=8"),
-    "hist": ("digits_hist", "method.embedding_dim=8", "method.hidden_dim=8"),
-    "hist, best of test": (
-        "digits_hist",
-        "method.embedding_dim=8",
-        "train.select=test",
-        "train.evaluate_every=10",
-    ),
-    "crt": (
-        "omniglot_crt",
-        "method.embedding_dims=(8,8)",
-        "method.prototypes=(4,4)",
-        "method.hidden_dim=8",
-    ),
-    "diva": ("omniglot_diva", "method.embedding_dim=8", "method.psi_dim=8"),
-    "diva, images": (
-        "omniglot_diva",
-        "method.embedding_dim=8",
-        "method.psi_dim=8",
-        "method.selfsimilarity=instance",
-    ),
-    "baseline, proxies": ("digits_baseline:proxy_anchor", "data.sampler=shuffled"),
-    "baseline, memory": (
-        "digits_baseline:triplet-memory",
-        "method.embedding_dim=8",
-        "method.memory_after=20",
-    ),
-    "group_loss": ("omniglot_group_loss", "method.embedding_dim=8"),
-    "student": (
-        "omniglot_student:imitation",
-        "method.embedding_dim=8",
-        "method.teacher={folder}/mpn-whole",
-    ),
-}
 LOADING = threading.Lock()
+
+
+@cache
+def runs() -> dict[str, tuple[str, ...]]:
+    """By name: a configuration and overrides, of baselines and of the papers that are there.
+
+    The first is the teacher of students.
+    """
+    return {
+        "baseline": (
+            "digits_baseline:proxy_anchor",
+            "data.sampler=shuffled",
+            "method.embedding_dim=8",
+        ),
+        "baseline, memory": (
+            "digits_baseline:triplet-memory",
+            "method.embedding_dim=8",
+            "method.memory_after=20",
+        ),
+        **{
+            name: run
+            for paper in modules(ROOT / "tests" / "contract")
+            for name, run in paper.INTERRUPTED.items()
+        },
+    }
 
 
 class Row(NamedTuple):
@@ -116,14 +107,14 @@ def run(kills: int, terms: int, seed: int, jobs: int) -> Iterator[Row]:
     """Interrupts runs of all configurations, about as often each; yields the rows of the table."""
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(jobs) as pool:
         folder = Path(name)
-        first, *others = RUNS  # the first is the teacher of another
+        first, *others = runs()  # the first is the teacher of others
         wholes = {first: whole(first, folder)}
         wholes |= zip(others, pool.map(lambda name: whole(name, folder), others), strict=True)
         for number, total in ((signal.SIGKILL, kills), (signal.SIGTERM, terms)):
-            wanted = [total // len(RUNS) + (i < total % len(RUNS)) for i in range(len(RUNS))]
+            wanted = [total // len(runs()) + (i < total % len(runs())) for i in range(len(runs()))]
             tasks = [
                 pool.submit(interrupted, name, folder, wholes[name], number, count, seed)
-                for name, count in zip(RUNS, wanted, strict=True)
+                for name, count in zip(runs(), wanted, strict=True)
                 if count
             ]
             yield from (task.result() for task in tasks)
@@ -208,7 +199,7 @@ def one_run(
 
 def start(name: str, folder: Path, directory: Path) -> subprocess.Popen[bytes]:
     """Starts the main command on a configuration; its output goes to a file."""
-    config, *own = RUNS[name]
+    config, *own = runs()[name]
     file, colon, variant = config.partition(":")
     overrides = [f"--config.{text.format(folder=folder)}" for text in (*SMALL, *own)]
     environment = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}

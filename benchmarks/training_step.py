@@ -2,9 +2,9 @@
 of the program.
 
 The step is the one that the main command compiles; its bound is that of `--mode=compile`, at the
-vendor's peak figures. HIST is also compared with torch in the same run, eager and compiled,
-channels last, with autocast for bfloat16. Images are on the device as uint8; loading them is not
-measured. Each case runs in a process of its own.
+vendor's peak figures. A configuration that `benchmarks/methods` has in torch is also compared with
+that in the same run, eager and compiled, channels last, with autocast for bfloat16. Images are on
+the device as uint8; loading them is not measured. Each case runs in a process of its own.
 
     python -m benchmarks.training_step [--cases=cars_hist,bfloat16,32 …] [--steps=50]
     [--torch=eager,compiled]
@@ -22,20 +22,23 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-CASES = (
-    "cars_hist,float32",
-    "cars_hist,tensorfloat32",
-    "cars_hist,bfloat16",
-    "cars_hist,bfloat16,128",
-    "cub_mpn,bfloat16",
-    "cub_crt,bfloat16",
-    "cub_diva,bfloat16",
-    "cub_vit:proxy_anchor-vit_small,bfloat16",
-)
-CLASSES, DIM, TAU, ALPHA = 98, 512, 32.0, 0.9  # of configs/cars_hist.py
+from benchmarks import methods
+
 ROUNDS = 5
 NAMES = {"dml_jax": "dml_jax", "eager": "torch", "compiled": "torch.compile"}
 Run = Callable[[int], None]  # takes so many steps and waits for them
+
+
+def cases() -> tuple[str, ...]:
+    """Measured by default: the cases of the methods that are there, and of a transformer."""
+    found = (case for each in methods.modules() for case in getattr(each, "TRAINING_CASES", ()))
+    return (*found, "cub_vit:proxy_anchor-vit_small,bfloat16")
+
+
+def peers() -> dict[str, Callable[[str, int, bool], Run]]:
+    """By configuration: (precision, batch size, whether it is compiled) -> the same in torch."""
+    found = [getattr(each, "TRAINING_PEERS", {}) for each in methods.modules()]
+    return {name: peer for each in found for name, peer in each.items()}
 
 
 def ours(config: str, precision: str, batch: int) -> tuple[Run, dict[str, Any]]:
@@ -94,70 +97,18 @@ def ours(config: str, precision: str, batch: int) -> tuple[Run, dict[str, Any]]:
     return run, about
 
 
-def theirs(precision: str, batch: int, compiled: bool) -> tuple[Run, dict[str, Any]]:
-    """HIST in torch, with frozen batch norms."""
-    import torch
-    from torch import nn
-    from torch.nn import functional as F
-
-    from benchmarks.torch_networks import ResNet50, normalise
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = (
-        precision == "tensorfloat32"
-    )
-    body = ResNet50().to(device, memory_format=torch.channels_last).eval()
-    embedding, theta, output = nn.Linear(2048, DIM), nn.Linear(DIM, DIM), nn.Linear(DIM, CLASSES)
-    layers = nn.ModuleList([embedding, theta, output, nn.BatchNorm1d(DIM)]).to(device)
-    means, log_vars = (
-        nn.Parameter(0.1 * torch.randn(CLASSES, DIM, device=device)) for _ in range(2)
-    )
-    labels = torch.arange(batch, device=device) // 4 % CLASSES
-    own = labels[:, None] == labels.unique()[None, :]
-    parameters = [*body.parameters(), *layers.parameters(), means, log_vars]
-    optimizer = torch.optim.Adam(parameters, 1e-4, weight_decay=1e-4, fused=device.type == "cuda")
-    images = torch.randint(0, 256, (batch, 224, 224, 3), dtype=torch.uint8, device=device)
-
-    def loss() -> torch.Tensor:
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-            features = body(normalise(images).contiguous(memory_format=torch.channels_last))
-        features = features.float()
-        x = F.layer_norm(embedding(features.mean((2, 3)) + features.amax((2, 3))), (DIM,))
-        e, m, inverse = F.normalize(x), F.normalize(means), torch.exp(-F.relu6(log_vars))
-        d = (e * e) @ inverse.T - 2 * e @ (m * inverse).T + (m * m * inverse).sum(1)
-        near = torch.exp(
-            -ALPHA * d[:, : own.shape[1]]
-        )  # the classes of the batch are the first ones
-        h = torch.where(own, torch.ones_like(near), near)
-        vertex = h.sum(1).rsqrt()[:, None]
-        g = (vertex * h / h.sum(0)) @ (vertex * h).T
-        hidden = F.leaky_relu(layers[3](g @ theta(x)), 0.1)
-        return F.cross_entropy(-TAU * d, labels) + F.cross_entropy(g @ output(hidden), labels)
-
-    objective = torch.compile(loss) if compiled else loss
-
-    def run(steps: int) -> None:
-        for _ in range(steps):
-            optimizer.zero_grad(set_to_none=True)
-            value = objective()
-            value.backward()
-            optimizer.step()
-        assert torch.isfinite(value).item()
-
-    return run, {"images": batch}
-
-
 def measure(
     implementation: str, config: str, precision: str, batch: int, steps: int
 ) -> dict[str, Any]:
     """Seconds until two steps are done, milliseconds of a step (median and slowest round), and what
     is known of it."""
+    peer = peers()[config] if implementation != "dml_jax" else None
     start = time.perf_counter()
-    if implementation == "dml_jax":
+    if peer is None:
         run, about = ours(config, precision, batch)
     else:
-        run, about = theirs(precision, batch or 32, implementation == "compiled")
+        size = batch or 32
+        run, about = peer(precision, size, implementation == "compiled"), {"images": size}
     run(2)
     ready, rounds = time.perf_counter() - start, []
     for _ in range(ROUNDS):
@@ -191,12 +142,8 @@ def main() -> None:
     flags = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    flags.add_argument(
-        "--cases", nargs="+", default=CASES, help="configuration,precision[,batch size]"
-    )
-    flags.add_argument(
-        "--torch", default="eager,compiled", help="peers of cars_hist; empty for none"
-    )
+    flags.add_argument("--cases", nargs="+", help="configuration,precision[,batch size]")
+    flags.add_argument("--torch", default="eager,compiled", help="peers; empty for none")
     flags.add_argument("--steps", type=int, default=50, help=f"of each of {ROUNDS} rounds")
     flags.add_argument("--measure", help=argparse.SUPPRESS)
     options = flags.parse_args()
@@ -209,9 +156,9 @@ def main() -> None:
         end=" ",
     )
     print("| bound, ms | GiB | ready, s |\n|---|---|---|--:|--:|--:|--:|--:|--:|")
-    for case in options.cases:
-        peers = options.torch.split(",") if case.startswith("cars_hist,") and options.torch else []
-        for implementation in ("dml_jax", *peers):
+    for case in options.cases or cases():
+        compared = options.torch and case.partition(",")[0] in peers()
+        for implementation in ("dml_jax", *(options.torch.split(",") if compared else ())):
             print(row(implementation, case, options.steps), flush=True)
 
 

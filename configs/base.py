@@ -13,7 +13,7 @@ from dml_jax.config import Data, Evaluation, Train
 from dml_jax.config.files import apply_override
 
 Variants = Mapping[str, Mapping[str, Any]]
-# Of a file: PAPER_PROTOCOL, VARIANTS and the function of a variant.
+# What a configuration file defines: PAPER_PROTOCOL, VARIANTS, and the function that makes one.
 Contents = tuple[Mapping[str, Any], Collection[str], Callable[..., ConfigDict]]
 # Of most authors.
 PAPER_PROTOCOL = {

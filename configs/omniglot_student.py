@@ -1,17 +1,15 @@
-"""A student of `omniglot_mpn.py` on Omniglot: the same experiment without a message passing
-network.
+"""A student of `omniglot_mpn.py` on Omniglot: the same experiment without message passing.
 
     python -m dml_jax.main --config=configs/omniglot_mpn.py
-    python -m dml_jax.main --config=configs/omniglot_student.py                  imitates the class probabilities
-    python -m dml_jax.main --config=configs/omniglot_student.py:imitation        imitates the refined embeddings
-    python -m dml_jax.main --config=configs/omniglot_student.py:relational       imitates their distances
+    python -m dml_jax.main --config=configs/omniglot_student.py
 
-`:distillation_kl` also imitates the probabilities, with the other form of the loss in the authors'
-code. Any run on the same data can be the teacher of embeddings and distances
-(`--config.method.teacher=DIRECTORY`); a teacher of probabilities needs a classifier, as MPN and the
-classification losses have. The control without a teacher is `configs/omniglot_mpn.py
---config.method.losses=auxiliary`.
-"""  # noqa: E501
+The student imitates the class probabilities, with the variant `:imitation` the refined embeddings,
+and with `:relational` their distances. `:distillation_kl` also imitates the probabilities, with the
+other form of the loss in the authors' code. Any run on the same data can be the teacher of
+embeddings and distances (`--config.method.teacher=DIRECTORY`); a teacher of probabilities needs a
+classifier, as MPN and the classification losses have. The control without a teacher is
+`configs/omniglot_mpn.py --config.method.losses=auxiliary`.
+"""
 
 from configs.recipes.small import on_omniglot
 from configs.student.recipe import KINDS as VARIANTS

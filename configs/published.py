@@ -1,20 +1,20 @@
-"""The numbers that papers and their reproductions print, from `*/published.csv`: one line per
-number.
+"""The numbers that papers and reproductions print, from `*/published.csv`: one line per number.
 
 Columns:
 
     paper, place    where the number is printed; "quoted by" if the paper itself was not read
     data            the data set
-    of              what it is the result of, one or several separated by "; ": a configuration, "cars_hist:retuned", or
-                    the row of a study, "hist:sizes-cars/embedding_dim=256 hidden_dim=256"
+    of              what it is the result of, one or several separated by "; ": a configuration,
+                    "cars_hist:retuned", or the row of a study,
+                    "hist:sizes-cars/embedding_dim=256 hidden_dim=256"
     refined         kind of batches (`evaluation.refine`) if measured after test-time refinement
     source          paper, reproduction, or authors' weights (evaluated again by a reproduction)
-    protocol        paper: the model was selected on the test classes; clean: it was not; or not stated
+    protocol        paper: model selected on the test classes; clean: not so; or not stated
     settings        where they differ from those of the configuration
     metric          recall@K or nmi; density or spectral_decay
     printed         percent, or a number of the last two, as printed
     spread          ± as printed
-"""  # noqa: E501
+"""
 
 import csv
 from collections.abc import Iterator

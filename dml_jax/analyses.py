@@ -1,5 +1,4 @@
-"""Analyses of a run in its work directory, or of any models apart from it: figures, the numbers
-behind them, and the report."""
+"""Analyses of runs in their directories, or of models apart from them: figures, numbers, report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -211,8 +210,7 @@ def run_config(
 
 
 def chosen_classes(request: Request, run: AnalysedModel) -> tuple[str, ...]:
-    """The classes of --classes, at most as many as there are colours and markers; empty without
-    it."""
+    """The classes of --classes, no more than colours and markers distinguish; empty without it."""
     if request.classes is None:
         return ()
     split = run.split(request.split)

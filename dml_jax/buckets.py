@@ -5,8 +5,7 @@ e.g. gs://anonymous@bucket/photos for a public bucket.
 
 For a run in Google Cloud Storage, Orbax writes the checkpoints to the bucket directly. All other
 files are in a local directory: they are copied from the bucket when a command starts, and changes
-are copied to it before a checkpoint is marked as complete and at the end, so a killed run continues
-from the bucket alone.
+are copied to it before a checkpoint counts as complete and at the end, so a killed run continues.
 """
 
 import atexit
@@ -25,14 +24,13 @@ from dml_jax.errors import CheckpointError, DataError, PeerError, UserError
 from dml_jax.files import atomic_write, is_url, reason
 
 WRITER = ".writer"  # in the bucket: the object that names the process that may write
-RETRIES = 12  # of a request, after 1, 2, 4, 8, 16, 32, 32, … seconds, four minutes together
+RETRIES = 12  # per request, after 1, 2, 4, 8, 16, 32, 32, … seconds, four minutes together
 SECONDS = 60  # without an answer; Arrow would try for a quarter of an hour
 IN_BUCKET = ("checkpoints/latest/", "checkpoints/best/", WRITER)  # not copied
 
 
 def check_url(option: str, url: str) -> str:
-    """The URL of a run in Google Cloud Storage, without a slash at its end; CheckpointError for any
-    other."""
+    """The URL of a run, gs://bucket/directory, without a last slash; CheckpointError for others."""
     if not url.startswith("gs://") or not url.removeprefix("gs://").strip("/").partition("/")[2]:
         raise CheckpointError(
             f"{option}={url}: give gs://bucket/directory, or a directory, where S3 may be mounted"
@@ -40,15 +38,13 @@ def check_url(option: str, url: str) -> str:
     try:
         import gcsfs  # noqa: F401
     except ImportError:
-        raise CheckpointError(
-            f"{option}={url}: gcsfs is not installed: pip install gcsfs"
-        ) from None
+        problem = f"{option}={url}: gcsfs is not installed: pip install gcsfs"
+        raise CheckpointError(problem) from None
     return url.rstrip("/")
 
 
 def _client() -> Any:
-    """The client of the bucket, shared with orbax; listings are never cached, because other
-    processes write."""
+    """The bucket's client, shared with orbax, without a cache, because other processes write."""
     import fsspec
     import gcsfs
 
@@ -59,32 +55,40 @@ def _client() -> Any:
 
 @dataclass
 class _Copy:
-    """The local files of a run; `there` are the bucket's files, `writer` is this process's name
-    if it may write."""
+    """The local files of a run."""
 
     directory: Path
     url: str
-    writer: str = ""
-    there: dict[str, int] = field(default_factory=dict)  # time of the last change by name
+    writer: str = ""  # name of this process, if it may write
+    there: dict[str, int] = field(default_factory=dict)  # in the bucket: name -> last change
 
     @property
     def root(self) -> str:
         return self.url.removeprefix("gs://")
 
+    def paths(self, names: list[str]) -> tuple[list[str], list[str]]:
+        """The local paths of files, and those in the bucket."""
+        here, there = self.directory, self.root
+        return [str(here / name) for name in names], [f"{there}/{name}" for name in names]
 
-_copies: list[_Copy] = []  # of this process
+
+_copies: list[_Copy] = []  # made by this process
 
 
 def _copy_of(path: Path) -> _Copy | None:
     return next((copy for copy in _copies if path.absolute().is_relative_to(copy.directory)), None)
 
 
+def is_copy(path: Path) -> bool:
+    """Whether a path is among the local files of a run in a bucket."""
+    return _copy_of(path) is not None
+
+
 @contextmanager
 def working_copy(
     option: str, url: str | Path, *, writing: bool, active: bool = True
 ) -> Iterator[Path]:
-    """The local directory of a run in a bucket, which is removed at the end; a path that is no URL
-    is its own.
+    """The local copy of a run in a bucket, removed at the end; a local path is returned unchanged.
 
     If the run is to be written, this process takes it over from any other that writes it; `active`
     is False on all processes of a run but the first.
@@ -139,31 +143,22 @@ def origin(path: Path) -> Path:
 
 
 def pull(directory: Path) -> None:
-    """Downloads the files of a run that its local copy lacks; does nothing with other
-    directories."""
+    """Downloads the files of a run that its local copy lacks; ignores other directories."""
     if copy := _copy_of(directory):
         names = [path.removeprefix(f"{copy.root}/") for path in _client().find(copy.root)]
-        missing = [
-            name
-            for name in names
-            if not (any(part in name for part in IN_BUCKET) or name[-1:] == "/")
-        ]
-        missing = [name for name in missing if not (copy.directory / name).exists()]
+        local = [n for n in names if n[-1:] != "/" and not any(part in n for part in IN_BUCKET)]
+        missing = [name for name in local if not (copy.directory / name).exists()]
         for name in missing:
             (copy.directory / name).parent.mkdir(parents=True, exist_ok=True)
         if missing:
-            _client().get(
-                [f"{copy.root}/{name}" for name in missing],
-                [str(copy.directory / name) for name in missing],
-            )
+            _client().get(*reversed(copy.paths(missing)))
         copy.there |= {name: (copy.directory / name).stat().st_mtime_ns for name in missing}
 
 
 def push(directory: Path) -> None:
     """Uploads changed files of a local copy; does nothing with other directories.
 
-    The manifest, which says that a run is finished, is the last. Raises CheckpointError if another
-    process has taken the run over.
+    The manifest, which marks a finished run, is the last. CheckpointError if the run is taken over.
     """
     if copy := _copy_of(directory):
         check_writer(directory)
@@ -173,23 +168,16 @@ def push(directory: Path) -> None:
             if path.is_file() and not path.name.startswith(".")
         }
         changed = [name for name, time in here.items() if copy.there.get(name) != time]
-        for names in (
-            [n for n in changed if n != "manifest.json"],
-            [n for n in changed if n == "manifest.json"],
-        ):
-            if names:
-                _client().put(
-                    [str(copy.directory / name) for name in names],
-                    [f"{copy.root}/{name}" for name in names],
-                )
+        for last in (False, True):
+            if names := [name for name in changed if (name == "manifest.json") == last]:
+                _client().put(*copy.paths(names))
         for name in copy.there.keys() - here.keys():
             _client().rm_file(f"{copy.root}/{name}")
         copy.there = here
 
 
 def check_writer(directory: Path) -> None:
-    """Raises CheckpointError if another process has taken over a run in a bucket that this one
-    writes."""
+    """Raises CheckpointError if another process has taken over the run that this one writes."""
     if (copy := _copy_of(directory)) and copy.writer and (other := _writer(copy)) != copy.writer:
         other = other or "a process that has ended"
         raise CheckpointError(f"{copy.url}: {other} has taken over this run, so this process ends")
@@ -204,24 +192,20 @@ def _writer(copy: _Copy) -> str:
 
 
 def _take_over(option: str, copy: _Copy) -> None:
-    """Replaces the writer; of several processes that do it at once, the last one writes, and the
-    others end."""
+    """Replaces the writer; if several processes do it at once, the last one writes, others end."""
     if earlier := _writer(copy):
         print(f"{copy.url}: taking over from {earlier}", flush=True)
         with suppress(FileNotFoundError):  # it has just ended
             _client().rm_file(f"{copy.root}/{WRITER}")
     writer = f"process {os.getpid()} on {socket.gethostname()} ({uuid.uuid4().hex[:8]})"
     try:
-        _client().pipe_file(
-            f"{copy.root}/{WRITER}", writer.encode(), mode="create"
-        )  # with ifGenerationMatch=0
+        # With ifGenerationMatch=0.
+        _client().pipe_file(f"{copy.root}/{WRITER}", writer.encode(), mode="create")
     except FileExistsError:
-        if (
-            other := _writer(copy)
-        ) != writer:  # and not a repetition, because the first answer was lost
-            raise CheckpointError(
-                f"{option}={copy.url}: {other} has just started this run"
-            ) from None
+        other = _writer(copy)
+        if other != writer:  # and not a repetition, because the first answer was lost
+            problem = f"{option}={copy.url}: {other} has just started this run"
+            raise CheckpointError(problem) from None
     copy.writer = writer
 
 
@@ -240,11 +224,8 @@ def reaching(where: str) -> Iterator[None]:
         ) from None
     except Exception as error:
         module = type(error).__module__
-        if (
-            module.startswith("google.auth")
-            or str(error).startswith("Forbidden")
-            or getattr(error, "code", 0) == 401
-        ):
+        denied = str(error).startswith("Forbidden") or getattr(error, "code", 0) == 401
+        if denied or module.startswith("google.auth"):
             raise CheckpointError(f"{where}: access is denied ({reason(error)})") from error
         if module.startswith(("gcsfs", "aiohttp", "requests")):
             raise PeerError(f"{where}: cannot be reached ({reason(error)})") from error
@@ -273,8 +254,7 @@ def accessing(url: str, what: str = "read") -> Iterator[None]:
 
 
 def list_files(url: str) -> dict[str, Any]:
-    """The files below a URL, by their relative path, as `pyarrow.fs.FileInfo`; a single file has
-    the path ""."""
+    """The files below a URL, `pyarrow.fs.FileInfo` by relative path; "" for a single file."""
     from pyarrow import fs
 
     with accessing(url):
@@ -282,19 +262,15 @@ def list_files(url: str) -> dict[str, Any]:
         found = system.get_file_info(root)
         selector = fs.FileSelector(root, recursive=True)
         infos = [found] if found.is_file else system.get_file_info(selector)
-        files = {
-            info.path.removeprefix(root.rstrip("/")).lstrip("/"): info
-            for info in infos
-            if info.is_file
-        }
+        start = root.rstrip("/")
+        files = {i.path.removeprefix(start).lstrip("/"): i for i in infos if i.is_file}
         if not files:
             raise DataError(f"{url}: there are no files")
     return dict(sorted(files.items()))
 
 
 def open_file(url: str) -> Any:
-    """A file in a bucket, a `pyarrow.NativeFile` for reading at any place; raises DataError if
-    there is none."""
+    """A file in a bucket, open for reading (`pyarrow.NativeFile`); DataError if it is missing."""
     with accessing(url):
         system, path = file_system(url)
         return system.open_input_file(path)
@@ -302,8 +278,7 @@ def open_file(url: str) -> Any:
 
 @contextmanager
 def written(file: Path | str) -> Iterator[Path]:
-    """Context with a temporary path; its file is moved to a local path or uploaded to a URL, and
-    appears completely."""
+    """Context with a temporary path, whose file is moved or uploaded as a whole at the end."""
     if isinstance(file, Path):
         with atomic_write(file) as draft:
             yield draft

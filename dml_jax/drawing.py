@@ -70,6 +70,13 @@ def plot_alone(path: Path, draw: "Callable[[Axes], None]", size: tuple[float, fl
     save(made, path)
 
 
+def line(axes: "Axes", points: Sequence[tuple[int, float]], kind: int, **options: Any) -> None:
+    """Draws a line through points (x, y), in the colour and with the marker of a number from 0."""
+    look: dict[str, Any] = {"color": SERIES[kind % len(SERIES)], "linewidth": 1.3}
+    look |= {"marker": MARKERS[kind % len(MARKERS)], "markersize": 4}
+    axes.plot(*zip(*points, strict=True), **look | options)
+
+
 def style(axes: "Axes") -> "Axes":
     """Removes the top and right frame of the axes."""
     for side in ("top", "right"):

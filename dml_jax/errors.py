@@ -112,8 +112,7 @@ def require(condition: object, problem: str) -> None:
 
 
 def choices(option: str, text: str, known: Collection[str]) -> tuple[str, ...]:
-    """The names, separated by commas, of an option, without duplicates; raises ConfigError for an
-    unknown one."""
+    """The names, separated by commas, of an option, once each; ConfigError for unknown ones."""
     names = tuple(dict.fromkeys(text.split(",")))
     unknown = (name for name in names if name not in known)
     refuse(f"{option}={text}: there is no {name!r}; {suggest(name, known)}" for name in unknown)

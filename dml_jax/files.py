@@ -186,8 +186,8 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
 def atomic_directory(directory: Path) -> Iterator[Path]:
     """Context with a new, empty directory that replaces `directory` if no exception occurs.
 
-    The directory is locked meanwhile. A crash between the two renames leaves the old one for
-    `restore_directory`.
+    It is locked meanwhile. After a crash between the renames, `restore_directory` restores the old
+    one.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     directory = directory.resolve()  # "." has no name

@@ -32,59 +32,38 @@ VALID_WITH = {
 
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
-    flags.add_argument(
-        "--config",
-        metavar="FILE[:VARIANT]",
-        help="configuration file; --config.KEY=VALUE overrides a key",
+    add = flags.add_argument
+    text = "configuration file; --config.KEY=VALUE overrides a key"
+    add("--config", metavar="FILE[:VARIANT]", help=text)
+    text = (
+        "clean (default): the last model of a fixed schedule; paper: the model that the paper's "
+        "authors report, selected on the test classes"
     )
-    flags.add_argument(
-        "--protocol",
-        choices=config_files.PROTOCOLS,
-        help="clean (default): the last model of a fixed schedule; paper: the model that the "
-        "paper's authors report, selected on the test classes",
-    )
-    flags.add_argument(
-        "--workdir",
-        metavar="DIRECTORY",
-        help="or gs://bucket/directory; default: runs/<name of the file>[-<variant>][-paper]",
-    )
-    flags.add_argument(
-        "--mode",
-        choices=MODES,
-        default="train",
-        help="train (default: also evaluates, exports, reports); evaluate or export a checkpoint; "
+    add("--protocol", choices=config_files.PROTOCOLS, help=text)
+    text = "or gs://bucket/directory; default: runs/<name of the file>[-<variant>][-paper]"
+    add("--workdir", metavar="DIRECTORY", help=text)
+    text = (
+        "train (default: also evaluates, exports, reports); evaluate or export a checkpoint; "
         "check: make one step; show: print the resolved configuration; compile: compile the "
-        "programs for --topology, on any machine",
+        "programs for --topology, on any machine"
     )
-    flags.add_argument(
-        "--topology",
-        metavar="CHIP:DEVICES",
-        help="for --mode=compile: h100:1, h100:8, h100:2x8, v5e:2x2, v5e:4x4 …",
-    )
-    text = "to evaluate or export: reported (default), latest, best or a step"
-    flags.add_argument("--checkpoint", help=text)
-    flags.add_argument("--output", metavar="FILE", help="results as JSON, with --mode=evaluate")
-    flags.add_argument(
-        "--profile",
-        type=steps_to_trace,
-        metavar="FIRST:LAST",
-        help="write a trace of these steps to WORKDIR/profile, for XProf or ui.perfetto.dev",
-    )
-    text = "show the training in TensorBoard"
-    flags.add_argument("--tensorboard", action="store_true", help=text)
-    flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
-    flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
-    flags.add_argument(
-        "--coordinator",
-        metavar="HOST:PORT",
-        help="address of the first of several processes, or auto (Slurm, TPU pod, Kubernetes)",
-    )
+    add("--mode", choices=MODES, default="train", help=text)
+    text = "for --mode=compile: h100:1, h100:8, h100:2x8, v5e:2x2, v5e:4x4 …"
+    add("--topology", metavar="CHIP:DEVICES", help=text)
+    add("--checkpoint", help="to evaluate or export: reported (default), latest, best or a step")
+    add("--output", metavar="FILE", help="results as JSON, with --mode=evaluate")
+    text = "write a trace of these steps to WORKDIR/profile, for XProf or ui.perfetto.dev"
+    add("--profile", type=steps_to_trace, metavar="FIRST:LAST", help=text)
+    add("--tensorboard", action="store_true", help="show the training in TensorBoard")
+    add("--trust_code", action="store_true", help=cli.TRUST_CODE)
+    add("--quiet", action="store_true", help="print messages but no progress")
+    text = "address of the first of several processes, or auto (Slurm, TPU pod, Kubernetes)"
+    add("--coordinator", metavar="HOST:PORT", help=text)
     text = "number of processes; not needed with auto"
-    flags.add_argument("--processes", type=int, default=1, help=text)
-    text = "index of this process; not needed with auto"
-    flags.add_argument("--process", type=int, default=0, help=text)
+    add("--processes", type=int, default=1, help=text)
+    add("--process", type=int, default=0, help="index of this process; not needed with auto")
     text = "the run ends if one of several processes is silent for this time; default: 30"
-    flags.add_argument("--silence", type=float, metavar="SECONDS", help=text)
+    add("--silence", type=float, metavar="SECONDS", help=text)
     return flags
 
 

@@ -289,16 +289,9 @@ def evaluated(
     def before_training() -> TrainedModel:
         return experiment.model(inference_state(warm_start.initial_state(experiment)))
 
-    return AnalysedModel(
-        directory,
-        model,
-        experiment.splits,
-        console,
-        dict(embeddings),
-        sampler=experiment.sampler,
-        before_training=before_training,
-        **options,
-    )
+    options |= {"sampler": experiment.sampler, "before_training": before_training}
+    known = dict(embeddings)
+    return AnalysedModel(directory, model, experiment.splits, console, known, **options)
 
 
 def write_embeddings(
@@ -310,16 +303,9 @@ def write_embeddings(
     finished: bool,
 ) -> None:
     """Writes embeddings of a model, by name of their split, below `<workdir>/embeddings`."""
+    about: dict[str, Any] = {"identity": made, "finished": finished}
+    about["data_hash"] = experiment.data_hash
     for name, rows in embeddings.items():
-        split = experiment.splits[name]
-        classes = [split.classes[label] for label in split.labels]
-        embedding_files.write(
-            directory / "embeddings" / name,
-            rows,
-            split.labels,
-            split.ids,
-            identity=made,
-            finished=finished,
-            data_hash=experiment.data_hash,
-            metadata={"class_name": classes, **split.metadata},
-        )
+        split, place = experiment.splits[name], directory / "embeddings" / name
+        columns = {"class_name": [split.classes[label] for label in split.labels], **split.metadata}
+        embedding_files.write(place, rows, split.labels, split.ids, metadata=columns, **about)

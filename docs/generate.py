@@ -239,10 +239,12 @@ def claims() -> str:
             f"- `{claim.name}`: {claim.says} ({claim.where}; `{claim.study}`)" for claim in stated
         ]
         for data, lines in measured.items():
-            if entries := [entry for entry in ledger.ledger(stated, lines, data) if entry.found]:
+            if entries := [
+                entry for entry in ledger.ledger(stated, lines, data) if entry.first.found
+            ]:
                 rows = [list(ledger.cells(entry)) for entry in entries]
                 text.append(f"\n### {title}, on {data}\n\n{table(list(ledger.HEAD), rows)}")
-                verdicts += [entry.verdict for entry in entries]
+                verdicts += [entry.first.verdict for entry in entries]
     counts = ", ".join(
         f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(sorted(verdicts)[::-1])
     )

@@ -1,9 +1,11 @@
-"""The comparison of benchmarks with earlier ones; what mutation testing changes and runs."""
+"""The comparison of benchmarks with earlier ones; what is measured, mutated and interrupted."""
+
+import re
 
 import numpy as np
 
+from benchmarks import accelerators, interruptions, mutation, timing, training_step
 from benchmarks import all as benchmarks
-from benchmarks import mutation, timing
 from tests.papers import deleted
 
 
@@ -25,3 +27,10 @@ def test_mutated_modules_and_their_tests_exist() -> None:
         assert (mutation.ROOT / "dml_jax" / f"{module}.py").exists(), module
         for name in tests:
             assert (mutation.ROOT / "tests" / f"{name}.py").exists() or deleted(name), name
+
+
+def test_measured_and_interrupted_configurations_exist() -> None:
+    named = [*training_step.cases(), *(case.config for case in accelerators.cases())]
+    named += [configuration for configuration, *_ in interruptions.runs().values()]
+    for name in {re.split("[,:@]", name)[0] for name in (*named, *training_step.peers())}:
+        assert (mutation.ROOT / "configs" / f"{name}.py").exists(), name

@@ -15,6 +15,7 @@ from dml_jax.backbones import functional
 from dml_jax.methods import crt
 
 CASES = (("CUB, N=16, 7×7×2,048, K=64", 16, 49, 2048, crt.Config()),)
+TRAINING_CASES = ("cub_crt,bfloat16",)
 
 
 def ours(samples: int, positions: int, channels: int, config: crt.Config) -> Callable[[], Any]:

@@ -15,6 +15,8 @@ from benchmarks.timing import Row, installed, row
 from dml_jax.methods import diva
 from dml_jax.methods.diva import equations
 
+TRAINING_CASES = ("cub_diva,bfloat16",)
+
 
 def inputs(batch: int, dim: int, queue: int, classes: int, seed: int = 0) -> dict[str, Any]:
     """Unit embeddings of a batch with two samples per class, keys close to them, and a queue;

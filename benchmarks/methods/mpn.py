@@ -24,6 +24,7 @@ CASES: tuple[tuple[str, int, int, dict[str, Any]], ...] = (
     ),
     ("SOP, 90 nodes, 1 layer, 8 heads, C=11,318", 90, 11318, {"layers": 1, "heads": 8}),
 )
+TRAINING_CASES = ("cub_mpn,bfloat16",)
 
 
 def ours(nodes: int, classes: int, config: mpn.Config) -> Callable[[], Any]:

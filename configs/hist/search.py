@@ -38,7 +38,7 @@ def get_study(variant: str = "cars") -> Study:
     length = {}
     if data != "omniglot":  # whose sampler needs a multiple of the images per class
         space["data.batch_size"] = BATCH_SIZE
-        length["train.epochs"] = 60  # of the reproduction's search
+        length["train.epochs"] = 60  # as in the reproduction's search
     config = f"configs/{data}_hist.py" + (f":{backbone}" if backbone else "")
     return Study(
         title=f"HIST, search of tau, alpha, lambda_s and the batch size: {variant}",

@@ -43,7 +43,7 @@ def get_study(variant: str = "cub") -> Study:
         "layers": Uniform(1, 4),
         "heads": (1, 2, 4, 8),
     }
-    length = {} if variant == "omniglot" else {"train.epochs": 40}  # of the authors' search
+    length = {} if variant == "omniglot" else {"train.epochs": 40}  # as in the authors' search
     return Study(
         title=f"MPN, random search: {variant}",
         source="Reproduction, Table 1; `configs/*_mpn.py` has the values that the authors found.",

@@ -1,6 +1,6 @@
 """The baselines on ResNet-50, trained as in the literature: one function per way of training.
 
-Three losses are trained as their authors train them:
+Three losses are trained as their authors train them, from their initial values:
 
     normalized_softmax    Zhai & Wu, BMVC 2019; code azgo14/classification_metric_learning
     proxy_anchor          Kim, Kim, Cho, Kwak, CVPR 2020; code tjddus9597/Proxy-Anchor-CVPR2020
@@ -23,13 +23,19 @@ with the memory.
 
 There are differences. The shared recipe samples pairs by distance for the contrastive loss,
 compares all positives with all negatives for lifted structure, and uses soft mining of hard
-triplets; here, these losses have the forms of their own papers. Gradients are not clipped. The
-memory's contrastive loss, originally on cosines with margin 0.5, is on distances with margin 1,
-which is the same boundary. Zhai & Wu resize images to 256 x 256 before cropping, without keeping
-the aspect ratio. ProxyNCA++ uses Adam with an epsilon of 1, which for its small gradients is SGD
-with momentum at a tenth of the rate. Where SGD trains proxies, the rate is multiplied by the ratio
-of our initial squared proxy
-length to theirs: only the direction of a proxy matters, and longer proxies turn more slowly.
+triplets; here, these losses have the forms of their own papers. Gradients are not clipped.
+
+With the memory, the losses have the forms of this package: the contrastive loss is the mean over
+active pairs of a distance with margin 1, instead of a sum over pairs of cosines above 0.5 (the same
+boundary) divided by the number of images; the triplet loss is on semi-hard triplets, instead of all
+pairs near the hardest one without a hinge. Its authors' ResNet-50 has no ReLU before the max
+pooling of the stem, they divide the rate when results stop rising, and they report the model with
+the best MAP@R.
+
+Zhai & Wu resize images to 256 x 256 before cropping, without keeping the aspect ratio. ProxyNCA++
+uses Adam with an epsilon of 1, which for its small gradients is SGD with momentum at a tenth of the
+rate; its batches draw classes again each time, while here an epoch shows all equally often. Both
+start a new optimizer after the warm-up, here the momentum stays.
 """
 
 from dataclasses import replace
@@ -44,20 +50,21 @@ from dml_jax.config import Data, Group, Train
 from dml_jax.methods import baseline
 
 make = partial(baseline.make_config, embedding_dim=128)
+ARCFACE = {"margin": 0.5, "scale": 16.0, "init": "dimensions"}
 SHARED = {  # by variant: the method, and the learning rate of the loss's own parameters
     "cross_entropy": (make("cross_entropy"), 5e-4),
-    "arcface": (make("arcface", {"margin": 0.5, "scale": 16.0}), 5e-4),
-    "subcenter_arcface": (make("subcenter_arcface", {"margin": 0.5, "scale": 16.0}), 5e-4),
-    "cosface": (make("cosface", {"margin": 0.35, "scale": 16.0}), 5e-4),
-    "proxy_nca": (make("proxy_nca"), 5e-4),
-    "soft_triple": (make("soft_triple", {"centers": 2, "scale": 8.0}), 1e-5),
+    "arcface": (make("arcface", ARCFACE), 5e-4),
+    "subcenter_arcface": (make("subcenter_arcface", ARCFACE), 5e-4),
+    "cosface": (make("cosface", {**ARCFACE, "margin": 0.35}), 5e-4),
+    "proxy_nca": (make("proxy_nca", {"init": "eighth"}), 5e-4),
+    "soft_triple": (make("soft_triple", {"centers": 2, "scale": 8.0, "init": "count"}), 1e-5),
     "contrastive": (make("contrastive"), 0.0),
     "triplet": (make("triplet"), 0.0),
     "triplet_random": (make("triplet", {"mining": "random"}), 0.0),
     "triplet_hard": (make("triplet", {"mining": "hard"}), 0.0),
     "triplet_distance_weighted": (make("triplet", {"mining": "distance_weighted"}), 0.0),
     "margin": (make("margin"), 5e-4),
-    "n_pair": (make("n_pair", {"l2": 0.005}), 0.0),
+    "n_pair": (make("n_pair", {"l2": 0.005, "squared": False}), 0.0),
     "lifted_structure": (make("lifted_structure"), 0.0),
     "multi_similarity": (make("multi_similarity"), 0.0),
     "sup_con": (make("sup_con"), 0.0),
@@ -72,7 +79,6 @@ PROXY_NCA_PP = {
 VARIANTS = ("normalized_softmax", "proxy_anchor", *PROXY_NCA_PP, *SHARED, *MEMORIES)
 
 
-CLASSES = {"cub": 100, "cars": 98, "sop": 11_318, "inshop": 3_997}  # in training
 IMAGES = {"cub": 5_864, "cars": 8_054, "sop": 59_551, "inshop": 25_882}  # in training
 SHARED_EPOCHS = {"cub": 150, "cars": 150, "sop": 100, "inshop": 100}
 # Learning rate of the network, and images per class in a batch of 75.
@@ -118,32 +124,40 @@ def on(dataset: str) -> base.Contents:
     return base.PAPER_PROTOCOL, VARIANTS, partial(config, dataset)
 
 
-def config(dataset: str, variant: str = "") -> ConfigDict:
-    """A baseline on a data set; `variant` is one of VARIANTS, "" the first."""
-    match variant:
+def config(dataset: str, variant: str = "", variants: base.Variants | None = None) -> ConfigDict:
+    """A baseline on a data set.
+
+    Args:
+      variant: one of VARIANTS, "" for the first, or one of `variants`.
+      variants: overrides of the variant whose name a name begins with, before "-".
+    """
+    found = variant.partition("-")[0] if variant in (variants or {}) else variant
+    match found:
         case "" | "normalized_softmax":
             sections = normalized_softmax(dataset)
         case "proxy_anchor":
             sections = proxy_anchor(dataset, **ANCHOR[dataset])
         case "proxy_nca_pp" | "proxy_nca_pp-227":
-            sections = proxy_nca_pp(dataset, *PROXY_NCA_PP[variant])
-        case _ if variant in MEMORIES:
-            sections = memory(dataset, MEMORIES[variant])
+            sections = proxy_nca_pp(dataset, *PROXY_NCA_PP[found])
+        case _ if found in MEMORIES:
+            sections = memory(dataset, MEMORIES[found])
         case _:
-            sections = shared(dataset, variant)
+            sections = shared(dataset, found)
+    evaluation = base.EVALUATION[dataset]
     return base.experiment(
-        f"{dataset}_baseline", variant, **sections, evaluation=base.EVALUATION[dataset]
+        f"{dataset}_baseline", variant, variants, **sections, evaluation=evaluation
     )
 
 
 def normalized_softmax(dataset: str) -> dict[str, Any]:
-    """Normalised softmax as Zhai & Wu train it, who draw proxies from U(±1/sqrt(D))."""
+    """Normalised softmax as Zhai & Wu train it."""
     rate, images_per_class = SOFTMAX[dataset]
+    options = {"init": "dimensions"}
     return _sections(
         dataset,
-        baseline.make_config("normalized_softmax", layer_norm=True),
+        baseline.make_config("normalized_softmax", options, layer_norm=True, bias=False),
         Train(
-            groups=_groups(rate, 1e-4, rate * _length_ratio(dataset, 1 / 3), warmup="freeze"),
+            groups=_groups(rate, 1e-4, rate, warmup="freeze"),
             epochs=30,
             warmup_epochs=1,
             optimizer="sgd",
@@ -152,7 +166,8 @@ def normalized_softmax(dataset: str) -> dict[str, Any]:
             milestones=(15,),
             gamma=0.1,
         ),
-        crop="random", batch_size=75, images_per_class=images_per_class,
+        crop="random",
+        sampler="distinct_classes", batch_size=75, images_per_class=images_per_class,
     )  # fmt: skip
 
 
@@ -175,7 +190,7 @@ def proxy_anchor(
     """
     return _sections(
         dataset,
-        baseline.make_config("proxy_anchor", pooling="avg+max"),
+        baseline.make_config("proxy_anchor", pooling="avg+max", init="he"),
         Train(
             groups=_groups(rate, 1e-4, 100 * rate, warmup="freeze"),
             epochs=60 - warmup,
@@ -191,15 +206,16 @@ def proxy_anchor(
 
 
 def proxy_nca_pp(dataset: str, image_size: int, resize: int) -> dict[str, Any]:
-    """ProxyNCA++ as its authors train it, who draw proxies from N(0, 1/64); 227 pixels as in MPN's
-    Table 6."""
+    """ProxyNCA++ as its authors train it; 227 pixels as in MPN's Table 6."""
     rate, proxies, epochs, batch_size, images_per_class = NCA_PP[dataset]
-    own = proxies / 10 * _length_ratio(dataset, 512 / 64)
+    options = {"init": "eighth"}
     return _sections(
         dataset,
-        baseline.make_config("proxy_nca_pp", pooling="max", layer_norm=True),
+        baseline.make_config(
+            "proxy_nca_pp", options, embedding_dim=2048, pooling="max", layer_norm=True
+        ),
         Train(
-            groups=_groups(rate / 10, 0.0, own, warmup="freeze"),
+            groups=_groups(rate / 10, 0.0, proxies / 10, warmup="freeze"),
             epochs=epochs,
             warmup_epochs=5,
             optimizer="sgd",
@@ -229,7 +245,13 @@ def memory(dataset: str, loss: str) -> dict[str, Any]:
     method, _ = SHARED[loss]
     return _sections(
         dataset,
-        replace(method, memory=min(55_000, IMAGES[dataset]), memory_after=1000),
+        replace(
+            method,
+            init="he",
+            pooling="max",
+            memory=min(55_000, IMAGES[dataset]),
+            memory_after=1000,
+        ),
         Train(groups=_groups(1e-4, 5e-4, 0.0), steps=35_000, evaluate_every=1000),
         sampler="distinct_chunks", batch_size=64, images_per_class=4,
         resize_first=True, crop_scale=(0.2, 1.0),
@@ -262,9 +284,3 @@ def _groups(
         "embedding": Group(rate, decay),
         "loss": Group(own, decay if own_decay is None else own_decay),
     }
-
-
-def _length_ratio(dataset: str, squared_length: float) -> float:
-    """Our initial squared proxy length, 2 D / C in expectation with D = 512, divided by the
-    authors'."""
-    return 2 * 512 / CLASSES[dataset] / squared_length

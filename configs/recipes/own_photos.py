@@ -10,7 +10,7 @@ FROZEN = Group(0.0, freeze=True)
 NETWORK = Group(1e-4, weight_decay=1e-4)
 LAYER = Group(3e-4, weight_decay=1e-4)
 FASTER = Group(1e-3, weight_decay=1e-4)
-DIMENSIONS = 512  # of the embeddings where the whole network is trained
+DIMENSIONS = 512  # embedding size where the whole network is trained
 
 
 class Head(NamedTuple):

@@ -34,7 +34,7 @@ OPTIONS: dict[
 }
 SLOWER = ("contrastive", "triplet", "triplet_random", "triplet_distance_weighted", "n_pair")
 SLOW = 1e-3  # highest learning rate of the network with these losses
-RATES = {"cross_entropy": 4e-3, "margin": 5e-3}  # of the loss's own parameters; 1e-2 for the others
+RATES = {"cross_entropy": 4e-3, "margin": 5e-3}  # rates of the loss's parameters; others: 1e-2
 MEMORIES = {
     f"{name}-memory": name for name, (loss, _) in OPTIONS.items() if loss in baseline.PAIR_LOSSES
 }

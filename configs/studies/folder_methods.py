@@ -1,5 +1,4 @@
-"""Losses and methods on your own photographs: without training, on frozen features, and with the
-whole network trained.
+"""Losses and methods on your own photographs, with nothing, a head or the whole network trained.
 
     dml-jax study --study=configs/studies/folder_methods.py --seeds=0,1,2 --config.data.path=photos/
     dml-jax study --study=configs/studies/folder_methods.py:frozen --seeds=0,1,2
@@ -10,14 +9,14 @@ The folder has one subfolder per class, and half of the classes are used for tra
 images of 224 pixels.
 
     no training          its pooled features; the row also evaluates a colour histogram
-    frozen: …            a linear layer of 512 dimensions and the loss, 600 steps on features computed once
-    …                    the whole network on random crops of 128 pixels, 150 steps of 32 images, 8 classes of 4
+    frozen: …            a linear layer of 512 dimensions and the loss, 600 steps on features
+    …                    the whole network, 150 steps of 8 x 4 random crops of 128 pixels
 
 Where possible, all losses use the same rates and lengths: 1e-4 for the network and 3e-4 for the
 embedding layer with AdamW, weight decay 1e-4 and a cosine schedule; batch normalisation is frozen.
 For what was tried, and for results on photographs of fruit and vegetables, see
 docs/guides/photos.md.
-"""  # noqa: E501
+"""
 
 from dataclasses import replace
 from functools import partial

@@ -24,29 +24,20 @@ from dml_jax.train.records import model_files, workdir
 
 @dataclass(eq=False)
 class AnalysedModel:
-    """A model on the splits of its run, or on labelled images, which are the split "test".
+    """A model on the splits of its run, or on labelled images, which are the split "test"."""
 
-    Attributes:
-      directory: folder of the run, or for the figures of labelled images.
-      known: embeddings [N, D] by split.
-      sampler: None for labelled images.
-      before_training: returns the model before the first step; raises UserError if its starting
-        point (`init_from`, pretrained weights) no longer exists.
-      batch: number of the training batch that is analysed.
-      node: position, in this batch by class, of the image whose attention is shown.
-      classes: the classes that maps show; empty for all.
-    """
-
-    directory: Path
+    directory: Path  # folder of the run, or for the figures of labelled images
     model: TrainedModel
     splits: Mapping[str, Split]
     console: Console
-    known: dict[str, np.ndarray] = field(default_factory=dict)
-    sampler: Sampler | None = None
+    known: dict[str, np.ndarray] = field(default_factory=dict)  # embeddings [N, D] by split
+    sampler: Sampler | None = None  # None for labelled images
+    # Returns the model before the first step; raises UserError if its starting point (`init_from`,
+    # pretrained weights) no longer exists.
     before_training: Callable[[], TrainedModel] | None = None
-    batch: int = 0
-    node: int = 0
-    classes: Sequence[str] = ()
+    batch: int = 0  # number of the training batch that is analysed
+    node: int = 0  # position, in this batch by class, of the image whose attention is shown
+    classes: Sequence[str] = ()  # that maps show; empty for all
 
     @property
     def config(self) -> Config:

@@ -69,15 +69,9 @@ def draw_loss(axes: "Axes", *, terms: Mapping[str, Points]) -> None:
     """Draws one line per term; the total loss has the colour of the text."""
     colours = (drawing.INK, *drawing.SERIES[:-1])
     for i, (name, points) in enumerate(terms.items()):
-        axes.plot(
-            *zip(*points, strict=True),
-            color=colours[i % len(colours)],
-            linewidth=1.6 if i == 0 else 1.1,
-            label=name.removeprefix("loss_").replace("_", " "),
-            marker=drawing.MARKERS[i % len(drawing.MARKERS)],
-            markersize=4,
-            markevery=max(1, len(points) // 6),
-        )
+        label, every = name.removeprefix("loss_").replace("_", " "), max(1, len(points) // 6)
+        look: dict[str, Any] = {"color": colours[i % len(colours)], "markevery": every}
+        drawing.line(axes, points, i, label=label, linewidth=1.1 if i else 1.6, **look)
     lowest = min(0, axes.get_ylim()[0])
     axes.set(title="Training loss", xlabel="step", ylabel="loss", ylim=(lowest, None))
 
@@ -87,16 +81,8 @@ def draw_recall(
 ) -> None:
     """Draws one line per split, and a horizontal line per control."""
     for name, points in recall.items():
-        i = list(LABELS).index(name)
-        steps, values = zip(*points, strict=True)
-        axes.plot(
-            steps,
-            [100 * value for value in values],
-            label=LABELS[name],
-            color=drawing.SERIES[i],
-            marker=drawing.MARKERS[i],
-            markersize=4.5,
-        )
+        percent = [(step, 100 * value) for step, value in points]
+        drawing.line(axes, percent, list(LABELS).index(name), label=LABELS[name])
     for i, (name, value) in enumerate((controls or {}).items()):
         colour, line = drawing.SERIES[3 + i % 3], LINES[i % len(LINES)]
         axes.axhline(100 * value, color=colour, linestyle=line, linewidth=1.5, label=name)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,16 +45,9 @@ def scatter_classes(
         x, y = points[labels == label].T
         turn, colour = divmod(kind, len(drawing.SERIES))
         marker = (colour + turn) % len(drawing.MARKERS)  # the first 7 share neither
-        axes.scatter(
-            x,
-            y,
-            s=12,
-            linewidths=0,
-            color=drawing.SERIES[colour],
-            marker=drawing.MARKERS[marker],
-            alpha=0.85,
-            label=drawing.text(classes[label]),
-        )
+        look: Any = {"color": drawing.SERIES[colour], "marker": drawing.MARKERS[marker]}
+        name = drawing.text(classes[label])
+        axes.scatter(x, y, s=12, linewidths=0, alpha=0.85, label=name, **look)
     axes.set(xticks=[], yticks=[])
 
 
@@ -72,8 +65,7 @@ def principal_components(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[int, int, int]]:
-    """The point of [N, 2] nearest to the centre of each non-empty cell of a grid over the map:
-    (index, column, row)."""
+    """(index, column, row) of the point of [N, 2] nearest to the centre of each non-empty cell."""
     low, high = points.min(axis=0), points.max(axis=0)
     scaled = (points - low) / np.maximum(high - low, 1e-12) * cells
     cell = np.minimum(scaled.astype(int), cells - 1)
@@ -86,8 +78,7 @@ def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[in
 def tsne(rows: np.ndarray) -> np.ndarray:
     """t-SNE of rows [N, D], initialised by PCA: float [N, 2], the same on every call.
 
-    It runs in one thread: with several, its thousand short steps wait for each other if other
-    programs use the cores.
+    It runs in one thread: with several, its short steps wait for other programs that use the cores.
     """
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
@@ -131,19 +122,12 @@ def _map(run: AnalysedModel, split: str, name: str, title: str) -> list[Finding]
     shown = chosen or largest(labels)
     draw = partial(scatter_classes, points=points, labels=labels, classes=data.classes, shown=shown)
     count = f"{len(rows):,} of {len(data.labels):,} images"
-    return [
-        Finding(
-            name,
-            f"{title} of the embeddings of the split '{split}' ({count}): {which}. {meaning}",
-            partial(plot, draw=draw, data=data, rows=rows, points=points, axes=axes),
-            ("image", "class", "x", "y"),
-            [
-                (data.ids[row], data.classes[label], float(x), float(y))
-                for row, label, (x, y) in zip(rows, labels, points, strict=True)
-            ],
-            panel=Panel(draw, "own axes"),
-        )
-    ]
+    caption = f"{title} of the embeddings of the split '{split}' ({count}): {which}. {meaning}"
+    draw_all = partial(plot, draw=draw, data=data, rows=rows, points=points, axes=axes)
+    placed = zip(rows, labels, points.tolist(), strict=True)
+    table = [(data.ids[row], data.classes[label], *point) for row, label, point in placed]
+    head, panel = ("image", "class", "x", "y"), Panel(draw, "own axes")
+    return [Finding(name, caption, draw_all, head, table, panel=panel)]
 
 
 by_components = partial(_map, name="components", title="Principal components")

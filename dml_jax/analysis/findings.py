@@ -82,16 +82,14 @@ def _cell(value: Any) -> Any:
 def read(directory: Path, order: Sequence[str]) -> list[Section]:
     """Reads the sections that `write` stored in a work directory, in the `order` of subjects.
 
-    A repeated analysis replaces the one from the end of the run. A damaged file raises
-    `CheckpointError`.
+    A repeated analysis replaces that of the run's end. CheckpointError for a damaged file.
     """
     folders = directory / STANDARD_DIRECTORY, directory / DIRECTORY
     present = {path.stem: path for folder in folders for path in folder.glob("*.json")}
     places = {name: place for place, name in enumerate(order)}
     names = sorted(present, key=lambda name: (places.get(name.partition("-")[0], len(order)), name))
-    return [
-        Section(**read_json(present[name], Section, "delete it", CheckpointError)) for name in names
-    ]
+    read_section = partial(read_json, kind=Section, remedy="delete it", error=CheckpointError)
+    return [Section(**read_section(present[name])) for name in names]
 
 
 def side_by_side(runs: Mapping[str, AnalysedModel], subject: Subject, split: str) -> list[Finding]:

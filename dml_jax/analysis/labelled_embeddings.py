@@ -1,8 +1,7 @@
 """Evaluates labelled embeddings: stored ones of runs, a model's embeddings of images, or files.
 
-`evaluate_runs`, `evaluate_images`, `evaluate_files` and `evaluate_shards` are what
-`dml-jax evaluate` calls; their results have the keys of `results.json`, with the protocol and the
-sizes of the inputs.
+`dml-jax evaluate` calls `evaluate_runs`, `evaluate_images`, `evaluate_files` or `evaluate_shards`,
+whose results have the keys of `results.json`, with the protocol and sizes.
 """
 
 import itertools
@@ -31,7 +30,6 @@ from dml_jax.evaluation import (
     open_set,
     protocol,
     reranking,
-    user_distances,
     validation,
 )
 from dml_jax.export import embedding_files
@@ -43,7 +41,7 @@ from dml_jax.train.records import workdir
 KS = (1, 2, 4, 8, 10, 100, 1000)
 EXPORTED = {"embeddings", "queries.npz", "results.json", manifest.NAME}
 TOLERANCE = 1e-3  # largest difference of a metric that another machine computed
-LARGEST_K, LONGEST = 100, 1000  # of shards: default of the largest K, rows of a list
+LARGEST_K, LONGEST = 100, 1000  # sharded: default largest K, rows of a list
 LARGEST_RERANKED_K = 100  # default; larger K need longer re-ranked lists
 
 
@@ -64,8 +62,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class LabelledEmbeddings:
-    """Embeddings of the queries ("test") and of the "gallery" that they search; without a gallery
-    they search each other."""
+    """Embeddings of the queries ("test"), and of the "gallery" they search, if not each other."""
 
     rows: Mapping[str, np.ndarray]  # [N, D]
     labels: Mapping[str, Any]  # [N] or `validation.Classes`
@@ -81,8 +78,7 @@ def combine(embeddings: Sequence[np.ndarray], weights: Sequence[float]) -> np.nd
 
 
 def stored_embeddings(model: str) -> dict[Path, dict[str, Exported]]:
-    """The embeddings of runs, separated by commas, by run and split: "test" and, if there is one,
-    "gallery".
+    """The stored embeddings of runs, by run and split: "test" and, if there is one, "gallery".
 
     Raises UserError unless all runs embedded the same images.
     """
@@ -105,8 +101,7 @@ def stored_embeddings(model: str) -> dict[Path, dict[str, Exported]]:
 
 
 def session_groups(session: str, exported: Mapping[str, Exported]) -> dict[str, Any]:
-    """The sessions of stored embeddings, from the column of the run's `data.session` or `session`,
-    if given."""
+    """The sessions of stored embeddings, by the column of `data.session` or by `session`."""
     splits: dict[str, Split] = {}
     for name, part in exported.items():
         split = Split(np.zeros(len(part.ids)), part.ids, unread, (), metadata=part.metadata)
@@ -176,8 +171,7 @@ def _warn_of_names(*labels: Any) -> None:
 
 
 def _classes(given: Mapping[str, str], key: str) -> np.ndarray | list[list[str]]:
-    """Classes from a `.npy` file, a text file with one per line, or a `.tsv` file with any number
-    per line, separated by tabs."""
+    """Classes from a .npy file, a text file (one per line) or a .tsv file (several per line)."""
     name = f"--{key}"
     path = files.expand_path(name, given[key])
     if path.suffix == ".npy":
@@ -314,15 +308,11 @@ def evaluate_runs(
 def check_results(run: Path, found: dict[str, Any]) -> None:
     """Raises DataError if a metric of the stored embeddings is not the one in `results.json`."""
     stored = workdir.read_results(run)
-    for entry in metric_table.columns(found):
-        value = np.nan if (number := stored.get(entry.name)) is None else number
-        if entry.name in stored and not np.isclose(
-            value, found[entry.name], rtol=0, atol=TOLERANCE, equal_nan=True
-        ):
-            raise DataError(
-                f"{run / 'results.json'}: {entry.name} is {number}, but {found[entry.name]:.6g} by "
-                "the stored embeddings; evaluate the run again"
-            )
+    for name in (entry.name for entry in metric_table.columns(found) if entry.name in stored):
+        value = np.nan if stored[name] is None else stored[name]
+        if not np.isclose(value, found[name], rtol=0, atol=TOLERANCE, equal_nan=True):
+            problem = f"{name} is {stored[name]}, but {found[name]:.6g} by the stored embeddings"
+            raise DataError(f"{run / 'results.json'}: {problem}; evaluate the run again")
 
 
 def evaluate(
@@ -346,16 +336,13 @@ def evaluate(
     require(one_class or not settings.rerank, f"--labels: {message}")
     lone_queries = "omit" if embeddings.sessions else base.lone_queries
     name = settings.metric or "cosine"
-    distance: user_distances.Metric = (
-        modules.function("distance", name) if "." in name else name  # type: ignore[assignment]
-    )
     options: dict[str, Any] = {
         "protocol": settings.protocol or base.protocol,
         "lone_queries": settings.lone_queries or lone_queries,
         "average": base.nmi_average,
         "clustering": base.clustering,
         "cluster": base.cluster and one_class and settings.clustering,
-        "metric": distance,
+        "metric": modules.function("distance", name) if "." in name else name,
     }
     ks = settings.ks or tuple(k for k in base.ks if k <= candidates)
     with Console(quiet=settings.quiet) as console:
@@ -377,9 +364,8 @@ def evaluate(
             **options,
         )
     classes = len(np.unique(labels if one_class else labels.values))
-    described = protocol.description(
-        classes=classes, gallery=gallery is not None, groups=bool(groups), **options
-    )
+    separate, grouped = gallery is not None, bool(groups)
+    described = protocol.description(classes=classes, gallery=separate, groups=grouped, **options)
     if embeddings.sessions:
         count = len(np.unique(groups["groups"]))
         message = "all images are of one session; nothing can be compared"

@@ -55,15 +55,10 @@ def findings(run: AnalysedModel, split: str) -> list[Finding]:
 
     def row(query: int) -> tuple[Any, ...]:
         nearest = indices[query, 0]
-        return (
-            queries.ids[query],
-            queries.classes[queries.labels[query]],
-            int(rank[query]),
-            float(precision[query]),
-            gallery.ids[nearest],
-            gallery.classes[gallery.labels[nearest]],
-            float(distances[query, 0]),
-        )
+        numbers = int(rank[query]), float(precision[query])
+        found = gallery.ids[nearest], gallery.classes[gallery.labels[nearest]]
+        image = queries.ids[query], queries.classes[queries.labels[query]]
+        return *image, *numbers, *found, float(distances[query, 0])
 
     def strip(query: int) -> list[Picture]:
         near = zip(indices[query], distances[query], correct[query], strict=True)

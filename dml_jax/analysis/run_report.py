@@ -9,13 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from dml_jax.analysis import curves, embedding_maps, findings, html, retrieval, spectra
+from dml_jax.analysis import (
+    curves,
+    embedding_maps,
+    findings,
+    html,
+    retrieval,
+    spectra,
+    text_tables,
+)
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.analysis.findings import STANDARD_DIRECTORY, Subject
 from dml_jax.analysis.html import Section, text
+from dml_jax.analysis.text_tables import Table
 from dml_jax.config import Config, flatten, published
 from dml_jax.config.modules import parts
 from dml_jax.errors import printable
@@ -46,13 +53,7 @@ SUBJECTS = {
         "Map of the embeddings (t-SNE)", embedding_maps.by_tsne, compared=True, is_map=True
     ),
     **{
-        name: Subject(
-            figure.title,
-            figure.findings,
-            figure.reason_not_to,
-            by_split=figure.by_split,
-            of_run=True,
-        )
+        name: Subject(*figure)._replace(of_run=True)
         for module in parts("method", "figures").values()
         for name, figure in module.FIGURES.items()
     },
@@ -60,22 +61,15 @@ SUBJECTS = {
 CONTROLS = {
     "raw pixels": "the images themselves, reduced to at most 32 x 32 pixels, without a network",
     "colour histogram": "fractions of 192 colours (hue, saturation, value), without a network",
-    "untrained": "the same network before its first training step",
-    "before training": "the same network before its first training step",
-    "head on frozen features": (
-        "all but the backbone trained on features of the published weights, before the network was "
-        "trained"
-    ),
-    "published weights without further training": (
-        "the network that the training started from, as published"
-    ),
+    **dict.fromkeys(("untrained", "before training"), "the network before its first training step"),
+    "head on frozen features": "all but the backbone, trained on features of the published weights",
+    "published weights without further training": "the network before this training, as published",
 }
 TRAINING = "training"  # name of the curves, which `analyse` does not make
 
 
 def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Name and metrics of each row of the result table: controls, this run with its variants, the
-    paper."""
+    """Name and metrics of each row of the table: controls, this run, its variants, the paper."""
     variant = f", variant {results['test_variant']}" if "test_variant" in results else ""
     ours = f"{config.method.name}, {results['model']} (step {results['step']}){variant}"
     found = [*results.get("controls", {}).items(), (ours, results)]
@@ -109,17 +103,13 @@ def _refined_name(kind: str, numbers: dict[str, Any]) -> str:
 
 def print_table(config: Config, results: dict[str, Any], console: Console) -> None:
     """Prints the result table of a run, the protocol, and a comparison with the controls."""
-    columns = [entry for entry in metric_table.columns(results) if not entry.secondary]
-    title = escape(printable(f"{config.name}: unseen classes, in %"))
-    table = Table(title=title, title_justify="left")
-    table.add_column("", max_width=26)
-    for entry in columns:
-        table.add_column(entry.heading, justify="right", no_wrap=True)
-    for name, numbers in rows(config, results):
-        cells = (metric_table.cell(numbers, entry) for entry in columns)
-        table.add_row(escape(printable(name)), *cells, style="bold" if numbers is results else "")
-    console.print(table)
-    console.print(results["protocol"], style="dim", markup=False)
+    entries = [entry for entry in metric_table.columns(results) if not entry.secondary]
+    names, listed = zip(*rows(config, results), strict=True)
+    columns = {"": list(map(printable, names))}
+    columns |= {e.heading: [metric_table.cell(row, e) for row in listed] for e in entries}
+    ours = {(heading, listed.index(results)) for heading in columns}
+    title = printable(f"{config.name}: unseen classes, in %")
+    text_tables.print_table(Table(title, [results["protocol"]], columns, ours), console)
     if sentence := verdict(results):
         console.print(sentence.strip(), markup=False, highlight=False)
 

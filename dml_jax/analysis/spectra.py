@@ -59,10 +59,10 @@ def findings(run: AnalysedModel, split: str) -> list[Finding]:
     labels, rows_by_part = run.split(split).labels, parts(run.model.method, run.embeddings(split))
     spaces = {name: measure(rows, labels) for name, rows in rows_by_part.items()}
     draw = partial(draw_spectra, spaces=spaces)
-    shown = [
-        (name, *(f"{value:.4g}" for value in space.scalars.values()))
-        for name, space in spaces.items()
-    ]
+    head = ("space", *(name.replace("_", " ") for name in SCALARS))
+    scalars = {name: [f"{x:.4g}" for x in space.scalars.values()] for name, space in spaces.items()}
+    shown = [(name, *values) for name, values in scalars.items()]
+    curves = {name: enumerate(space.singular_values, 1) for name, space in spaces.items()}
     return [
         Finding(
             "spectra",
@@ -72,14 +72,8 @@ def findings(run: AnalysedModel, split: str) -> list[Finding]:
             "number of directions in use. Spectral decay: lower is flatter.",
             partial(drawing.plot_alone, draw=draw, size=(6.5, 3.6)),
             ("space", "index", "share_of_singular_values"),
-            [
-                (name, i + 1, float(s))
-                for name, space in spaces.items()
-                for i, s in enumerate(space.singular_values)
-            ],
-            table=html.table(
-                ("space", *(name.replace("_", " ") for name in SCALARS)), shown, "geometry"
-            ),
+            [(name, i, float(value)) for name, curve in curves.items() for i, value in curve],
+            table=html.table(head, shown, "geometry"),
             panel=Panel(draw, "overlaid"),
         )
     ]
@@ -88,20 +82,7 @@ def findings(run: AnalysedModel, split: str) -> list[Finding]:
 def draw_spectra(axes: "Axes", *, spaces: dict[str, Space]) -> None:
     """Adds one curve per space to axes."""
     for i, (name, space) in enumerate(spaces.items(), len(axes.lines)):
-        count = len(space.singular_values)
-        axes.plot(
-            range(1, count + 1),
-            np.maximum(space.singular_values, 1e-9),
-            color=drawing.SERIES[i % 7],
-            label=name,
-            marker=drawing.MARKERS[i % 7],
-            markersize=4,
-            markevery=max(1, count // 8),
-            linewidth=1.3,
-        )
-    axes.set(
-        xlabel="index of the singular value",
-        ylabel="share of the sum of singular values",
-        yscale="log",
-    )
-    drawing.style(axes)
+        points = list(enumerate(np.maximum(space.singular_values, 1e-9).tolist(), 1))
+        drawing.line(axes, points, i, label=name, markevery=max(1, len(points) // 8))
+    axes.set(xlabel="index of the singular value", yscale="log")
+    drawing.style(axes).set(ylabel="share of the sum of singular values")

@@ -62,24 +62,21 @@ def latex(table: Table) -> str:
     lines = _lines(table, _tex, r"\textbf{{{}}}")
     head, *body = ("  " + " & ".join(line) + r" \\" for line in lines)
     # The first note belongs to the caption; further notes are comments.
-    caption = " ".join((f"{table.title}.", *table.notes[:1]))
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"  \centering",
-            rf"  \caption{{{_tex(caption)}}}",
-            rf"  \begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
-            r"  \toprule",
-            head,
-            r"  \midrule",
-            *body,
-            r"  \bottomrule",
-            r"  \end{tabular}",
-            *(f"  % {note}" for note in table.notes[1:]),
-            r"\end{table}",
-            "",
-        ]
-    )
+    caption = _tex(" ".join((f"{table.title}.", *table.notes[:1])))
+    kinds, rows = "l" + "r" * (len(table.columns) - 1), "\n".join(body)
+    notes = "".join(f"  % {note}\n" for note in table.notes[1:])
+    return rf"""\begin{{table}}
+  \centering
+  \caption{{{caption}}}
+  \begin{{tabular}}{{{kinds}}}
+  \toprule
+{head}
+  \midrule
+{rows}
+  \bottomrule
+  \end{{tabular}}
+{notes}\end{{table}}
+"""
 
 
 def _tex(text: str) -> str:

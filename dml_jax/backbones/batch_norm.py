@@ -125,14 +125,13 @@ standardize.defvjp(_standardize_forward, _standardize_backward)
 class BatchNorm(nn.Module):
     """Batch normalisation over all but the last axis, like torch.nn.BatchNorm1d and BatchNorm2d.
 
-    Normalises with the biased variance and keeps the unbiased one. Statistics are computed in at
-    least float32.
+    Normalises with the biased variance and keeps the unbiased one, both in at least float32.
     """
 
     momentum: float = 0.1  # weight of the new batch in the running statistics (as in PyTorch)
     epsilon: float = 1e-5
     frozen: bool = False  # uses the running statistics in training too, and never updates them
-    updates: int = 1  # of the running statistics per batch; 2 with checkpointing in PyTorch
+    updates: int = 1  # running statistics per batch; 2 with checkpointing in PyTorch
     use_bias: bool = True
 
     @nn.compact

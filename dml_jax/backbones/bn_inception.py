@@ -1,12 +1,10 @@
 """Batch normalization: accelerating deep network training (Ioffe & Szegedy, ICML 2015).
 
-The Inception network of the paper's appendix, as converted from Caffe with its ImageNet weights
-(Cadene's collection); most of the metric learning literature uses it. Every convolution has a bias
-and is followed by batch norm and ReLU. The feature map is the output of block 5b: 1024 channels at
-1/32 of the image's resolution.
+The Inception network of the paper's appendix with its ImageNet weights from Caffe (Cadene's
+collection), which most of the metric learning literature uses. Every convolution has a bias and is
+followed by batch norm and ReLU. The features are the output of block 5b: 1024 channels at 1/32.
 
-10,270,240 parameters without the classifier. Convolutions start as N(0, 2 / fan in) (He et al.,
-ICCV 2015).
+10,270,240 parameters without the classifier. Convolutions start as N(0, 2 / fan in).
 """
 
 from functools import partial

@@ -39,7 +39,7 @@ class Config:
     pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"
     pixels: Pixels = Pixels()
     remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Dtype = "float32"  # of activations; train.precision sets it for the heads as well
+    dtype: Dtype = "float32"  # activations; train.precision sets it for the heads as well
 
 
 class Backbone(NamedTuple):

@@ -1,9 +1,8 @@
 """The 2-D convolution of all networks: XLA's, except where another form is faster on a CPU.
 
-On CPUs, 1x1 convolutions are matrix products, and depthwise convolutions, one kernel per channel,
-are sums of shifted products; XLA's depthwise ones take 50 times as long. Accelerators always run
-XLA's own convolutions. Values and gradients agree to rounding; `benchmarks/backbones.py` compares
-the networks with torch.
+On CPUs, 1x1 convolutions are matrix products, and depthwise ones, with one kernel per channel, sums
+of shifted products, 50 times as fast as XLA's. Accelerators run XLA's own convolutions. Values and
+gradients agree to rounding; `benchmarks/backbones.py` compares the networks with torch.
 """
 
 from collections.abc import Callable, Sequence
@@ -94,8 +93,7 @@ def convolve(
 def _stored(kernel: jax.Array) -> jax.Array:
     """The kernel, with its gradient in the layout of the kernel.
 
-    Left to itself, XLA brings the kernel and its moments into cuDNN's layout to update them there,
-    and all three back.
+    Without it, XLA would copy kernel and moments into cuDNN's layout, update them, and copy back.
     """
     return kernel
 

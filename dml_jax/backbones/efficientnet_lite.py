@@ -51,8 +51,7 @@ PUBLISHED = {
     "lite1": Config(depths=(1, 3, 3, 4, 4, 5, 1)),
     "lite2": Config(depths=(1, 3, 3, 4, 4, 5, 1), widths=(16, 24, 48, 88, 120, 208, 352)),
 }
-# For each stage: width inside a block divided by the width of its input, size of the kernels, and
-# stride of the first block.
+# For each stage: width inside a block / width of its input, size of kernels, first block's stride.
 EXPANSION = (1, 6, 6, 6, 6, 6, 6)
 KERNELS = (3, 3, 5, 3, 5, 5, 3)
 STRIDES = (1, 2, 2, 2, 1, 2, 1)

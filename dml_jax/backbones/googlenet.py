@@ -1,13 +1,11 @@
-"""Going deeper with convolutions (Szegedy et al., CVPR 2015), with batch norm, as published by
-torchvision.
+"""Going deeper with convolutions (Szegedy et al., CVPR 2015), with batch norm, as in torchvision.
 
 Its weights require two deviations from the paper: the "5x5" branch is a 3x3 convolution, and images
 normalised with ImageNet's mean and standard deviation are mapped to [-1, 1] (`transform_input`).
 The feature map is the output of block 5b: 1024 channels at 1/32 of the image's resolution. The
 auxiliary classifiers are omitted.
 
-5,599,904 parameters without the classifier. Convolutions start as N(0, 0.01^2), like torchvision's
-without truncation.
+5,599,904 parameters without the classifier. Convolutions start as N(0, 0.01^2), not truncated.
 """
 
 from functools import partial

@@ -115,8 +115,7 @@ def transformer_dense(features: int, *, bias: bool = True, dtype: Dtype | None, 
 class Conv(nn.Module):
     """A convolution; the gradient of its kernel is summed in the kernel's type.
 
-    The padding is pixels of zeros on every side, or TensorFlow's "SAME", for ceil(size / stride)
-    outputs.
+    The padding is zero pixels on every side, or TensorFlow's "SAME": ceil(size / stride) outputs.
     """
 
     features: int

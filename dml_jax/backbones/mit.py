@@ -2,12 +2,10 @@
 
 Its encoder, the Mix Transformer (MiT): four stages with overlapping patches, attention with keys
 and values from a downsampled map, and a 3x3 depthwise convolution in the MLP instead of positional
-embeddings. The feature map is the output of stage 4 after its norm, at 1/32 of the image's
-resolution.
+embeddings. The feature map is the output of stage 4 after its norm, at 1/32.
 
 Parameters without the classifier: B0 3,319,392, B1 13,151,424, B2 24,196,288. Initialised like the
-authors' code (without truncation): convolutions N(0, 2 / fan out), linear layers N(0, 0.02^2),
-biases 0.
+authors' code, not truncated: convolutions N(0, 2 / fan out), linear N(0, 0.02^2), biases 0.
 """
 
 import re
@@ -43,7 +41,7 @@ class Config(contract.Config):
     name: str = "mit"
     depths: Stages = (2, 2, 2, 2)  # blocks of each stage
     widths: Stages = (64, 128, 320, 512)  # channels of each stage
-    heads: Stages = (1, 2, 5, 8)  # of the attention
+    heads: Stages = (1, 2, 5, 8)  # attention heads per block
     # Rate of stochastic depth in the last block; increases linearly from 0 in the first.
     drop_path: DropRate = 0.1
 

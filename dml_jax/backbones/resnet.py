@@ -1,8 +1,7 @@
 """Deep residual learning for image recognition (He et al., CVPR 2016).
 
-The variant whose weights torchvision publishes ("v1.5"): bottlenecks downsample in the 3x3
-convolution. The feature map is the output of the last stage, after its ReLU, at 1/32 of the image's
-resolution (rounded up).
+As published by torchvision ("v1.5"): bottlenecks downsample in the 3x3 convolution. The feature map
+is the output of the last stage, after its ReLU, at 1/32 (rounded up).
 
 Without the classifier, ResNet-18, 34, 50 and 101 have 11,176,512, 21,284,672, 23,508,032 and
 42,500,160 parameters. Convolutions start as N(0, 2 / fan out) (He et al., ICCV 2015).

@@ -28,15 +28,14 @@ class Config(vit.Config):
     # A class token, or attention pooling of the patches.
     summary: Literal["token", "attention"] = "attention"
     width: PositiveInt = 768  # channels
-    heads: PositiveInt = 12  # of the attention
+    heads: PositiveInt = 12  # attention heads per block
     # gelu_tanh: approximate; swiglu: gated.
     mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu_tanh"
 
 
 build, torch_module = vit.build, vit.torch_module
 SO400M = Config(depth=27, width=1152, heads=16, hidden=4304)  # shape-optimised
-# With patches of 16 pixels and images of 256 pixels: 92,930,304, 315,956,224, 427,888,064 and
-# 1,163,168,256 parameters.
+# For 256 pixels, patches of 16: 92,930,304, 315,956,224, 427,888,064, 1,163,168,256 parameters.
 PUBLISHED = {
     "siglip_vitb16": Config(),
     "siglip_vitb32": Config(patch=32),

@@ -66,7 +66,7 @@ class Config(contract.Config):
     positions: Literal["learned", "rotary"] = "learned"
     depth: PositiveInt = 12  # blocks
     width: PositiveInt = 384  # channels
-    heads: PositiveInt = 6  # of the attention
+    heads: PositiveInt = 6  # attention heads per block
     patch: PositiveInt = 16  # side in pixels
     # gelu_tanh: approximate; swiglu: gated, in DINOv2's ViT-g.
     mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu"
@@ -113,7 +113,7 @@ def _published() -> dict[str, Config]:
     """The published networks by the names that their authors use."""
     # timm's ("augreg"): patches of 16 pixels; 21,665,664, 85,798,656 and 303,301,632 parameters.
     networks = {f"vit_{size}": Config(**SIZES[size]) for size in ("small", "base", "large")}
-    # Of the same sizes, trained without labels by DINO (Caron et al., ICCV 2021).
+    # The same sizes, trained without labels by DINO (Caron et al., ICCV 2021).
     dino: dict[str, Any] = {"interpolation": "offset", "pixels": Pixels()}
     for size in ("small", "base"):
         for patch in (16, 8):
@@ -137,9 +137,9 @@ UNSEEN = ("heads", "mlp", "epsilon", "positions")
 def resizing_weights(old: int, new: int, interpolation: Interpolation) -> np.ndarray:
     """Weights float64 [new, old] of torch's resizing of one axis (bicubic, `align_corners=False`).
 
-    "antialiased" widens the kernel (Keys, a = -0.5) if the axis shrinks, and ignores what is beyond
-    the edge; the others (a = -0.75) repeat the edge, and "offset" scales by (new + 0.1) / old, as
-    in the code of DINO.
+    "antialiased" widens the kernel (Keys, a = -0.5) if the axis shrinks, and ignores what is
+    outside; the others (a = -0.75) repeat the edge; "offset" scales by (new + 0.1) / old, like
+    DINO's.
     """
     antialiased = interpolation == "antialiased"
     a, overhang = (-0.5, 0) if antialiased else (-0.75, 3)
@@ -159,9 +159,8 @@ def patch_angles(cells: tuple[int, ...], channels: int) -> np.ndarray:
     """Angles of rotary positions along two axes, as in DINOv3 (Siméoni et al., 2025).
 
     The centre of cell i of n has the coordinate (2 i + 1) / n - 1, and the angles of an axis are 2
-    pi times its coordinate times 100^(-4 k / d), k = 0, 1, ...: the same range for images of any
-    size. The result is float64 [rows * columns, d / 2], for d channels of a head; the first d / 4
-    angles belong to the row.
+    pi times its coordinate times 100^(-4 k / d), k = 0, 1, ...: one range for any size. The result
+    is float64 [rows * columns, d / 2] for a head of d channels; rows have the first d / 4.
     """
     frequencies = 2 * np.pi * 100.0 ** -np.arange(0, 1, 4 / channels)
     rows, columns = (((2 * np.arange(n) + 1) / n - 1)[:, None] * frequencies for n in cells)

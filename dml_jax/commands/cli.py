@@ -123,7 +123,7 @@ def add_engine(flags: Parser) -> None:
         help="ray: the machines of a Ray cluster; default: local",
     )
     flags.add_argument(
-        "--address", help="of the Ray cluster, e.g. auto; default: Ray is started on this machine"
+        "--address", help="the Ray cluster, e.g. auto; default: Ray is started on this machine"
     )
 
 

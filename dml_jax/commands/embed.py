@@ -1,7 +1,7 @@
 """Embeds new, unlabelled images:
 
     dml-jax embed --model=runs/folder_baseline photos/ [--output=embeddings] [--query=x.jpg]
-    dml-jax embed --model=lite0 photos/    without training, also by converted weights (--model=weights/dinov2_vits14)
+    dml-jax embed --model=lite0 photos/    without training; also --model=weights/dinov2_vits14
 
 An IMAGE is also a Parquet file with a column `image`, a tar or zip archive of images such as a
 shard of WebDataset, or a directory of them without loose images; these may also be in a bucket,
@@ -18,7 +18,7 @@ also written to <output>: embeddings.npy (float32, rows of unit length), ids.jso
 All devices and cores of the machine are used, on a CPU by onnxruntime if the graph of the model is
 in the cache, where --runtime=onnxruntime puts it; with --engine=ray, those of all machines of a Ray
 cluster, which must see the same files.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

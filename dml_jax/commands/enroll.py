@@ -1,10 +1,10 @@
 """Enrolls new classes without training, classifies images, and measures how well that works:
 
-    dml-jax enroll --model=runs/birds --index=birds.npz gallery/ [--session=date]     # class folders, as for training
+    dml-jax enroll --model=runs/birds --index=birds.npz gallery/ [--session=date]
     dml-jax enroll --model=runs/birds --index=birds.npz --check=later/ [--session=date]
     dml-jax enroll --model=runs/birds --index=birds.npz --classify photos/
 
-The first creates the index or adds to an existing one, without the images that it holds already;
+The first creates the index from class folders, or adds images that it does not hold yet;
 --remove=wren removes a class, --restore=wren enrolls it again, --purge deletes removed classes for
 good, --rename=wren:"house wren" renames one; --list prints the number of images and the name of
 each class. Images of unknown classes are rejected by a threshold. It is measured for
@@ -16,7 +16,7 @@ are left out (--session says which photographs were taken together). The second 
 on class folders of enrolled and of other classes. The third prints one tab-separated line per
 image: class or "unknown", the margin of the class over all others, the image, and the nearest image
 of that class.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

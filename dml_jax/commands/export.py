@@ -2,17 +2,18 @@
 
     dml-jax export --model=runs/birds --to=onnx,parquet [--output=DIRECTORY] [--push=user/name]
 
-  onnx        model.onnx, for onnxruntime, TensorRT, OpenVINO, …; activations are float32 (extra "onnx");
-              also kept in the cache for --runtime=onnxruntime of embed, enroll and serve
+  onnx        model.onnx, for onnxruntime, TensorRT, OpenVINO, …; activations are float32 (extra
+              "onnx"); also kept in the cache for --runtime=onnxruntime of embed, enroll and serve
   parquet     <split>.parquet from the run's embeddings: embedding, id, label, class_name, metadata
-  faiss       index.faiss, IVF-PQ, of Parquet files of any number of rows: --to=faiss --embeddings=NAME.parquet
-              --output=DIRECTORY instead of a model; prints its recall (extra "faiss")
+  faiss       index.faiss, IVF-PQ, of Parquet files of any number of rows, instead of a model:
+              --to=faiss --embeddings=NAME.parquet --output=DIRECTORY; prints its recall (extra
+              "faiss")
 
 model.onnx takes "images", uint8 [batch, height, width, 3] in RGB, resized and cropped as for the
 evaluation; it includes the normalisation, and gives "embeddings", float32 [batch, D]. --push
 uploads the model with a card of its results to the Hugging Face hub (extra "hub"), from where
 `dml_jax.load("hf://user/name")` loads it.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Tells how images are understood before anything is done with them:
 
     dml-jax inspect photos/
-    dml-jax inspect photos.zip [--splits=train:valid:test]     also a .csv or .parquet file, or a folder of a data set
+    dml-jax inspect photos.zip [--splits=train:valid:test]
 
-Prints splits, classes, missing and skipped files, names of classes that are nearly equal and
-everything else that had to be guessed, and the command that reads the images like this. No image is
-opened.
-"""  # noqa: E501
+SOURCE is also a .csv or .parquet file, or a folder of a data set. Prints splits, classes, missing
+and skipped files, names of classes that are nearly equal and everything else that had to be
+guessed, and the command that reads the images like this. No image is opened.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def parser() -> cli.Parser:
         type=float,
         default=0.5,
         metavar="FRACTION",
-        help="of classes to split (0.5)",
+        help="share of classes to split (0.5)",
     )
     flags.add_argument(
         "--splits", default="auto", metavar="auto|classes|none|A:B:C", help=cli.SPLITS

@@ -1,7 +1,7 @@
 """Serves a model over HTTP (`pip install starlette uvicorn python-multipart`):
 
     dml-jax serve --model=runs/birds [--index=birds.npz] [--host=0.0.0.0] [--port=8000]
-    curl -F file=@photo.jpg http://localhost:8000/                  # or: curl --data-binary @photo.jpg ...
+    curl -F file=@photo.jpg http://localhost:8000/  # or: curl --data-binary @photo.jpg ...
 
 The address is printed once the programs are compiled. `POST /` answers {"embedding": [...]}; with
 an index of `dml-jax enroll` instead "class", which may be "unknown", the "score" that decides it,
@@ -9,7 +9,7 @@ an index of `dml-jax enroll` instead "class", which may be "unknown", the "score
 /?embedding=1` adds the embedding. An index that was replaced is read again. `GET /health` answers
 {"status": "ok"}, and `GET /statistics` the numbers of answers by class and the rate of "unknown"
 beside the promised one. Errors have a status of 400 or more.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

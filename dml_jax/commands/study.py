@@ -21,7 +21,7 @@ from typing import Any
 
 from dml_jax import buckets, files
 from dml_jax.commands import cli
-from dml_jax.errors import refuse, require, suggest
+from dml_jax.errors import refuse, require
 
 
 def parser() -> cli.Parser:
@@ -30,12 +30,18 @@ def parser() -> cli.Parser:
     for name, count, metavar, text in (
         ("study", None, "FILE[:VARIANT]", "study file, e.g. configs/studies/omniglot_methods.py"),
         ("compare", "+", "CONFIG", "configurations instead of a study"),
-        ("claims", None, "PAPER|all", "test what a paper (its folder in configs/) claims"),
+        (
+            "claims",
+            None,
+            "PAPER|all|FILE",
+            "test what a paper, or your file, claims",
+        ),
         ("runs", "+", "DIRECTORY", "the directory of a study, or work directories of runs"),
     ):
         what.add_argument(f"--{name}", nargs=count, metavar=metavar, help=text)
     for name, metavar, text in (
         ("on", "DATA", "with --claims: photos, photos_stages, omniglot, cub, …"),
+        ("claim", "NAME,…", "with --claims: only these"),
         ("root", "DIRECTORY", "directory of the study; default: runs/studies/<name of the study>"),
         ("storage", "URL", "optuna's storage for a search; default: sqlite:///<root>/search.db"),
         ("output", "DIRECTORY", "with --runs or --claims: where to write; default: the study's"),
@@ -94,13 +100,13 @@ def run_claims(options: Namespace, overrides: dict[str, str]) -> None:
 
     given, data, known = options.claims, options.on, claims.papers()
     papers = known if given == "all" else (given,)
-    require({*papers} <= {*known}, f"--claims={given}: {suggest(given, [*known, 'all'])}")
+    names = options.claim.split(",") if options.claim else ()
     remedy = "give the data set on which the claims are tested, e.g. --on=omniglot"
     require(data, f"--on: missing; {remedy}")
     root = options.root or Path("runs/claims") / data
     seeds = tuple(dict.fromkeys(options.seeds or range(claims.SEEDS)))
     settings = plan.Settings(root, seeds, overrides)
-    further: Any = {"output": options.output or root, "jobs": options.jobs}
+    further: Any = {"names": names, "output": options.output or root, "jobs": options.jobs}
     studies.run_claims(papers, data, settings, only_list=options.list, **further)
 
 

@@ -115,8 +115,7 @@ def section(cls: type[T]) -> type[T]:
 def validate(kind: type[T], values: Values, path: str = "") -> T:
     """A section from nested values; missing keys take their defaults, lists become tuples.
 
-    Raises ConfigError for an unknown or missing key, a wrong type or a broken rule; `path` is the
-    key of the section.
+    ConfigError for an unknown or missing key, a wrong type or a broken rule in the section `path`.
     """
     nested = values.to_dict() if isinstance(values, ConfigDict) else values
     try:

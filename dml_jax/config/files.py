@@ -70,8 +70,7 @@ def run_file(option: str, path: str) -> ModuleType:
     module.__file__ = str(file)
     parents = [*file.resolve().parents]
     root = next((parent.parent for parent in parents if parent.name == "configs"), None)
-    # Configuration files import each other, and those of the package, as `configs.…`; the code of a
-    # paper lies beside them.
+    # Configuration files import each other as `configs.…`; the code of a paper lies beside them.
     for folder in map(str, (root,) if root else (*parents[1:2], parents[0])):
         if folder not in sys.path:
             sys.path.insert(0, folder)

@@ -1,7 +1,6 @@
 """The configuration of a run after validation, and the options that tell one run from another.
 
-The sections `backbone` and `method` have a key `name`, which is the name of a module, and the
-options of its `Config`.
+The sections `backbone` and `method` hold the `name` of a module and the options of its `Config`.
 """
 
 import hashlib

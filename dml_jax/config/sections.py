@@ -119,19 +119,10 @@ class Data:
     def __post_init__(self) -> None:
         if self.sampler not in WITHOUT_CLASSES:
             size, images = self.batch_size, self.images_per_class
-            require(
-                size % images == 0,
-                "images_per_class",
-                images,
-                f"must divide data.batch_size={size}",
-            )
-            rule = (
-                f"a batch would hold one class only (data.images_per_class={images}); losses "
-                "need two "
-                "or "
-                "more"
-            )
-            require(size > images, "batch_size", size, rule)
+            rule = f"must divide data.batch_size={size}"
+            require(size % images == 0, "images_per_class", images, rule)
+            only = f"a batch would hold one class only (data.images_per_class={images})"
+            require(size > images, "batch_size", size, f"{only}; losses need two or more")
         if self.crop != "none":
             rule = f"crop={self.crop!r} needs a size"
             require(self.image_size > 0, "image_size", self.image_size, rule)
@@ -192,15 +183,13 @@ class Train:
     feature_views: NonNegativeInt = 0
     # Parts in which a batch is encoded, for batches larger than the memory; same results.
     chunks: PositiveInt = 1
-    # The backbone's and of products in the heads; losses, similarities and the optimizer always
-    # use float32.
+    # Of the backbone and products in the heads; losses and the optimizer always use float32.
     precision: Literal["float32", "tensorfloat32", "bfloat16"] = "float32"
     # Distributes tables of classes (proxies, classifiers) over the devices; same results.
     shard_classes: bool = False
     optimizer: Optimizer = "adam"  # with PyTorch's conventions and defaults
     momentum: Annotated[Fraction, WITH_MOMENTUM] = 0.0  # used by sgd
-    # Multiplies all learning rates by the ratio of data.batch_size to rates_for_batch, or by its
-    # square root.
+    # Multiplies learning rates by data.batch_size / rates_for_batch, or by its square root.
     scale_rates: Literal["none", "linear", "sqrt"] = "none"
     # The batch size for which the learning rates are given; 0: the configuration file's.
     rates_for_batch: Annotated[NonNegativeInt, SCALED] = 0
@@ -288,8 +277,7 @@ class Evaluation:
     test_variants: Annotated[TestVariants, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = field(
         default_factory=dict
     )
-    # The variant that is reported and selects models: its name, or "best" for the highest Recall@1
-    # at each evaluation.
+    # The variant that is reported and selects models; "best": the one with the highest Recall@1.
     test_variant: Annotated[str, TEST_VARIANTS, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = BEST
     # Also evaluates raw pixels and the untrained network; for small images.
     controls: Annotated[bool, Mark.SAME_EXPERIMENT] = False
@@ -298,12 +286,8 @@ class Evaluation:
         rule = "must contain 1: models are selected and reported by Recall@1"
         require(1 in self.ks, "ks", self.ks, rule)
         test_variants, known = self.test_variants, (BEST, *self.test_variants)
-        require(
-            BEST not in test_variants,
-            "test_variants",
-            test_variants,
-            f"must not use the name {BEST!r}",
-        )
+        rule = f"must not use the name {BEST!r}"
+        require(BEST not in test_variants, "test_variants", test_variants, rule)
         rule = f"must be one of {', '.join(known)}"
         require(self.test_variant in known, "test_variant", self.test_variant, rule)
         distinct = len(set(self.refine)) == len(self.refine)

@@ -1,7 +1,6 @@
 """Augmentation of training images on the device: flips, colour jitter, greyscale, random erasing.
 
-Pure functions of a key, to be called inside the jitted step. Every image of every view is augmented
-independently.
+Pure functions of a key, called inside the jitted step, which treat every image of every view alone.
 """
 
 import jax
@@ -10,19 +9,14 @@ import jax.numpy as jnp
 from dml_jax.config import Data
 
 LUMA = (0.299, 0.587, 0.114)  # weights of red, green, blue (ITU-R BT.601), as in Pillow's greyscale
-ERASED = (
-    0.4914,
-    0.4822,
-    0.4465,
-)  # erased pixel, after normalisation, in the network's channel order
+ERASED = (0.4914, 0.4822, 0.4465)  # erased pixel, normalised, in the network's channel order
 TRIES = 100  # random boxes that are tried until one fits into the image
 AREA = (0.02, 0.4)  # range of an erased box's share of the image's area
 RATIO = (0.3, 1 / 0.3)  # range of its height / width
 
 
 def apply(images: jax.Array, key: jax.Array, data: Data) -> jax.Array:
-    """Random flips, colour jitter and greyscale, as far as `data` enables them, of images uint8
-    [..., H, W, 3].
+    """The flips, colour jitter and greyscale that `data` enables, on images uint8 [..., H, W, 3].
 
     Random erasing is separate (`erase`) because it follows the normalisation.
     """
@@ -45,11 +39,9 @@ def apply(images: jax.Array, key: jax.Array, data: Data) -> jax.Array:
 def jitter(
     values: jax.Array, brightness: jax.Array, contrast: jax.Array, saturation: jax.Array
 ) -> jax.Array:
-    """Scales brightness, then contrast about the image's mean grey, then saturation about each
-    pixel's grey.
+    """Scales brightness, contrast about the image's mean grey, and saturation about each pixel's.
 
-    Values are float [..., H, W, 3] in 0..255, factors float [..., 1, 1, 1]; a factor of 1 changes
-    nothing.
+    Values float [..., H, W, 3] in 0..255, factors float [..., 1, 1, 1]; 1 changes nothing.
     """
     values = jnp.clip(values * brightness, 0, 255)
     mean = jnp.mean(luma(values), axis=(-3, -2), keepdims=True)
@@ -80,8 +72,7 @@ def erase(inputs: jax.Array, key: jax.Array, probability: float) -> jax.Array:
 def erased_boxes(
     key: jax.Array, probability: float, count: int, height: int, width: int
 ) -> tuple[jax.Array, ...]:
-    """(top, left, height, width) of a random box in each of `count` images, int [count] each, in
-    pixels.
+    """(top, left, height, width) of a random box in each image, int [count] each, in pixels.
 
     An image has a box with the given probability; the height is 0 where it has none.
     """
@@ -98,8 +89,7 @@ def erased_boxes(
 def erased_box(
     shares: jax.Array, ratios: jax.Array, corners: jax.Array, height: int, width: int
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """The first of T random boxes that fits into the image: int (top, left, height, width), height
-    0 if none fits.
+    """The first of T boxes that fits: int (top, left, height, width); height 0 if none fits.
 
     `shares` float [T] are shares of the area, `ratios` float [T] height / width, and `corners`
     float [T, 2] in [0, 1) the top left corners relative to the range in which the box fits.

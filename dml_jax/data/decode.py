@@ -5,10 +5,9 @@ recognised by content; no other decoder of Pillow is reachable, because some sta
 are rarely tested. HEIC, the format of phones, needs the extra "heic".
 
 Pixels are those that Pillow gives after applying the EXIF orientation, converting to RGB and
-dropping alpha, except for 16-bit greyscale, which Pillow would clip to almost white. JPEG files
-other than CMYK are decoded by simplejpeg, which gives the same bits faster. A decoder does not
-detect all damage, e.g. flipped bits in the middle of a JPEG scan; checksums do, see
-`prepared_data.verify`.
+dropping alpha, but for 16-bit greyscale, which Pillow would clip to almost white. simplejpeg
+decodes JPEG files other than CMYK to the same bits, faster. A decoder does not detect all damage,
+e.g. flipped bits in a JPEG scan; checksums do, see `prepared_data.verify`.
 
 The memory of the images that all threads decode at a time is limited: see `Room`.
 """
@@ -43,9 +42,7 @@ STRIP = 2**22  # pixels that are converted at a time
 # Scans of a JPEG file, as in libtiff: a scan of 13 bytes takes as long as one over all pixels.
 MAX_SCANS = 100
 MAX_COMMENTS = 100  # in a PPM or PGM file as text; for each, Pillow copies the rest of the file
-MARKER = re.compile(
-    rb"\xff[^\x00\x01\xd0-\xd7\xff]"
-)  # JPEG marker followed by a segment or the end
+MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of JPEG, before a segment or the end
 EXIF, ORIGINAL, CHANGED = 0x8769, 36867, 306  # EXIF tags of times
 BITS, PHOTOMETRIC, ORIENTATION = 0x0102, 0x0106, 0x0112  # TIFF and EXIF tags
 ROTATED = range(2, 9)  # orientations other than upright
@@ -59,8 +56,7 @@ PPM = re.compile(rb"P6\n(\d{1,6}) (\d{1,6})\n255\n")  # header of an uncompresse
 
 
 class Room(AbstractContextManager["Room"]):
-    """The memory that an image needs while it is decoded and used: threads wait in their order
-    until it is free."""
+    """The memory for decoding and using an image; threads wait in their order until it is free."""
 
     _turn, _freed, _used = threading.Lock(), threading.Condition(), 0  # shared by all threads
 
@@ -83,8 +79,7 @@ class Room(AbstractContextManager["Room"]):
 
 
 def rgb(data: bytes, min_side: int = 0, *, upright: bool = True) -> np.ndarray:
-    """Decodes an image file to uint8 [H, W, 3]; of animations the first frame, of deeper channels
-    the highest 8 bits.
+    """Decodes an image file to uint8 [H, W, 3]: the first frame, the highest 8 bits of a channel.
 
     JPEG files are shrunk by 2 or more while being decoded if both sides keep `min_side` pixels,
     which changes pixel values; 0 for the full size. With `upright`, the EXIF orientation is
@@ -97,8 +92,7 @@ def rgb(data: bytes, min_side: int = 0, *, upright: bool = True) -> np.ndarray:
 
 @contextlib.contextmanager
 def decoded(data: bytes, min_side: int = 0, *, upright: bool = True) -> Iterator[np.ndarray]:
-    """Context with the pixels of `rgb`, whose memory counts until its end; no other image may be
-    decoded in it."""
+    """Context with the pixels of `rgb`, where their memory counts; no other may be decoded."""
     with Room() as room:
         yield _decode(data, min_side, upright, room)
 
@@ -130,8 +124,7 @@ class Header(NamedTuple):
 
 
 def header(data: bytes) -> Header:
-    """What the header of an image file announces; raises DataError if it is not one of the
-    `FORMATS`."""
+    """What the header of an image file announces; DataError unless it is one of the `FORMATS`."""
     if data[:3] == b"\xff\xd8\xff":
         with contextlib.suppress(ValueError):  # Pillow decides whether the file is damaged
             height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
@@ -160,8 +153,7 @@ def from_pillow(image: Image.Image, *, upright: bool = True) -> np.ndarray:
 
 @contextlib.contextmanager
 def _usable() -> Iterator[None]:
-    """Within this context, Pillow's exceptions are DataErrors; for damaged files its plugins raise
-    many types."""
+    """Turns Pillow's exceptions, whose plugins raise many types for damage, into DataErrors."""
     try:
         yield
     except MemoryError:  # not the file's fault
@@ -203,15 +195,13 @@ def _pixels(image: Image.Image, upright: bool = True) -> np.ndarray:
 
 
 def _grey(image: Image.Image, bits: int, inverted: bool = False) -> np.ndarray:
-    """The highest 8 of `bits` bits of a greyscale image, as uint8 [H, W, 3]; `inverted` if 0 is
-    white."""
+    """The highest 8 of `bits` bits of greyscale, uint8 [H, W, 3]; `inverted` if 0 is white."""
     grey = (np.asarray(image) >> (bits - 8)).astype(np.uint8)
     return np.repeat((255 - grey if inverted else grey)[:, :, None], 3, axis=2)
 
 
 def _open(data: bytes) -> Image.Image:
-    """Opens an image file, turning Pillow's warning about more than `LIMIT` pixels into an
-    exception."""
+    """Opens an image file; raises Pillow's warning about more than `LIMIT` pixels."""
     formats = FORMATS
     if data[4:12] in HEIC and b"avif" not in data[12:64]:
         try:
@@ -231,8 +221,7 @@ def is_outdated(reason: str) -> bool:
 
 
 def exif_day(file: Path) -> str:
-    """The day of a photograph's EXIF time, e.g. "2024:05:31"; empty if it is unknown or the file no
-    image."""
+    """The day of a photograph's EXIF time, e.g. "2024:05:31"; empty if it is unknown."""
     with contextlib.suppress(Exception):
         if file.is_file():  # a pipe may have no end
             with Image.open(file, formats=FORMATS) as image:
@@ -273,8 +262,7 @@ def _jpeg(data: bytes, min_side: int, upright: bool, room: Room) -> np.ndarray |
 
 
 def _scans(data: bytes) -> int:
-    """The number of scans of a JPEG file; other segments, or data after the end, may look like
-    some."""
+    """The number of scans of a JPEG file, without look-alikes in other segments or behind it."""
     position, count = 2, 0
     while (marker := MARKER.search(data, position)) and marker[0] != b"\xff\xd9":
         count += marker[0] == b"\xff\xda"
@@ -283,8 +271,7 @@ def _scans(data: bytes) -> int:
 
 
 def is_plain(data: bytes) -> bool:
-    """Whether a file needs no conversion to RGB: JPEG other than CMYK, or 8-bit PNG without palette
-    and alpha."""
+    """Whether a file is plain RGB: JPEG but CMYK, or 8-bit PNG without palette and alpha."""
     if data[:3] == b"\xff\xd8\xff":
         try:
             return simplejpeg.decode_jpeg_header(data)[2] not in CMYK

@@ -34,8 +34,7 @@ class File(NamedTuple):
     size: int = -1
 
     def read(self) -> bytes:
-        """The content; raises DataError for anything but a regular file (a pipe may have no end) of
-        at most `MAX_BYTES`."""
+        """The content; DataError unless it is a regular file of at most `MAX_BYTES`."""
         try:
             if self.size >= 0:
                 with self.path.open("rb") as file:
@@ -64,8 +63,7 @@ class Entry(NamedTuple):
 
 
 def walk(root: Path) -> Iterator[tuple[str, File]]:
-    """All files below a folder except ignored ones, sorted by name; links to folders are followed
-    once."""
+    """All files below a folder that are not ignored, by name; follows links to folders once."""
 
     def fail(error: OSError) -> None:
         raise DataError(f"{error.filename}: {error.strerror}") from error

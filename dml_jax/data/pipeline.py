@@ -23,8 +23,7 @@ from dml_jax.errors import DataError
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # cgroups 2: microseconds, or "max", per period
 T = TypeVar("T", bound=tuple[object, ...])  # a batch
 PREFETCHED = 4  # batches read ahead
-# Threads at most: reading a photograph takes Python's lock a fifth of the time, so more would wait
-# for it.
+# At most: reading a photograph takes Python's lock a fifth of the time, so more would wait.
 READERS = 8
 
 
@@ -37,8 +36,7 @@ def usable_cores() -> int:
 
 
 class BatchReader(AbstractContextManager[Any], Iterator[T]):
-    """An iterator over prefetched batches, whose threads run until the end of its `with`
-    statement."""
+    """Iterates over prefetched batches; its threads run until the end of the `with` statement."""
 
     def __init__(self, make: Callable[[int], T], start: int, stop: int, data: Data) -> None:
         import grain  # takes seconds, which commands without batches should not spend
@@ -75,9 +73,8 @@ def training(
 ) -> BatchReader[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """The training batches of the steps `start` to `stop` - 1.
 
-    The random numbers of an image come from `default_rng((seed, step, slot, view))`, where slot is
-    its row in the global batch. Where features stand for images, `default_rng((seed, step))` draws
-    a view for each row.
+    Random numbers of an image: `default_rng((seed, step, slot, view))`, where slot is its row in
+    the global batch. Where features stand for images, `default_rng((seed, step))` draws views.
 
     Args:
       features: [N, views, ...] in the order of the split, computed before and read instead of the

@@ -67,15 +67,13 @@ def file_reader(files: Sequence[str], min_side: int = 0, upright: bool = True) -
 
 
 def read_marker(directory: Path) -> dict[str, Any] | None:
-    """The content of the marker file, None if it does not exist; raises DataError if a field is
-    damaged."""
+    """The content of the marker file, None without one; DataError if a field is damaged."""
     path = directory / MARKER
     return read_json(path, Marker, REMEDY) if path.is_file() else None
 
 
 def verify(directory: Path) -> None:
-    """Raises DataError unless the SHA-256 of every file of a prepared data set is the recorded
-    one."""
+    """Raises DataError unless every file of a prepared data set has the recorded SHA-256."""
     marker = read_marker(directory)
     if marker is None:
         raise DataError(f"{directory}: not a prepared data set")
@@ -90,8 +88,7 @@ def _check_digest(directory: Path, name: str, marker: dict[str, Any]) -> None:
 
 
 def load(data: Data, recipe: Recipe) -> dict[str, Split]:
-    """The splits of a prepared data set, or of an unprepared folder that the recipe reads in
-    place."""
+    """The splits of a prepared data set, or of a folder that the recipe reads in place."""
     how = data.decoded_side, data.exif_rotation
     directory = Path(data.path).expanduser()
     exists = bool(data.path) and directory.is_dir()
@@ -128,8 +125,7 @@ def load(data: Data, recipe: Recipe) -> dict[str, Split]:
 def _scan_folder(directory: Path, recipe: Recipe, data: Data) -> Mapping[str, Split]:
     """The splits of an image folder, cached until the size or time of a file changes.
 
-    `content` does not depend on times, so that a copy of the folder has the same and its run can be
-    resumed.
+    `content` does not depend on times, so that a run can be resumed with a copy of the folder.
     """
     source = f"data.path={directory}"
     files = dict(walk(directory.resolve()))
@@ -183,8 +179,7 @@ def _scan(directory: Path, page: Page, name: str) -> Mapping[str, Split]:
 
 
 def staged(url: str) -> Path:
-    """A local copy of the directory at a URL, made by one process of the machine and used again by
-    all.
+    """A local copy of the directory at a URL, made once for all processes of the machine.
 
     Files that are changed, added or removed in the bucket lead to another copy. The SHA-256 of a
     prepared data set are checked. Raises DataError if the files cannot be read or are damaged.

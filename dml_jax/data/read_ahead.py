@@ -31,8 +31,7 @@ def stream(
     on_bad: Callable[[DataError], object] | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Iterator[np.ndarray]:
-    """Embeds groups of images, reading ahead across their borders; yields float32 [N, ...] for each
-    group.
+    """Embeds groups of images, reading ahead across groups; yields float32 [N, ...] for each.
 
     Args:
       read: reads several items, in several threads.
@@ -96,8 +95,7 @@ def stream(
 
 
 def check_finite(rows: np.ndarray, names: Sequence[str]) -> None:
-    """Raises DataError, which names the first image, if embeddings float32 [N, ...] hold NaN or
-    infinity."""
+    """Raises DataError with the first name if embeddings float32 [N, ...] are not finite."""
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=tuple(range(1, rows.ndim))))
     if len(bad):
         remedy = "use another checkpoint, or leave the image out"

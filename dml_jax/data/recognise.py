@@ -1,5 +1,4 @@
-"""Which data set a folder, a table or an archive is, and the page that `dml-jax inspect` prints
-about it."""
+"""Which data set a folder, a table or an archive is, and the page of `dml-jax inspect` about it."""
 
 import pkgutil
 import shlex
@@ -21,8 +20,7 @@ FEW = 3  # classes with fewer images are reported
 
 @cache
 def _recipes() -> Mapping[str, Recipe]:
-    """The recipes: data sets with official files, then tables, and last the folders, which would
-    read most of them."""
+    """The recipes: data sets with official files, then tables, then folders, which read most."""
     found = {}
     for module in pkgutil.iter_modules([str(Path(__file__).parent / "formats")]):
         if recipe := getattr(plugin_module("data", module.name), "RECIPE", None):
@@ -32,8 +30,7 @@ def _recipes() -> Mapping[str, Recipe]:
 
 
 def recognised(files: Files, options: Options, source: str) -> tuple[str, Page]:
-    """The data set that files are, and how all of its images are read to be compared; `source` is
-    for messages."""
+    """The data set that files are, with all images understood; `source` is for messages."""
     found, reasons = survey(files.items()).files, []
     for name, recipe in _recipes().items():
         if not recipe.recognised(found):

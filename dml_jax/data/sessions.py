@@ -82,8 +82,7 @@ def added(split: Split, session: str) -> Split:
 
 
 def groups(splits: Mapping[str, Split]) -> dict[str, list[str]]:
-    """The arguments `groups` and `gallery_groups` of `metrics.retrieval`; empty if no session of a
-    query is known.
+    """The arguments `groups` and `gallery_groups` of `metrics.retrieval`; empty if none is known.
 
     An image whose session is unknown is the only one of its session.
     """

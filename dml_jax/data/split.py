@@ -1,6 +1,7 @@
 """One split of a data set, as samplers, the input pipeline and evaluation use it."""
 
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,13 +24,11 @@ class Split(NamedTuple):
     # int64 [N], in 0..C-1; each split numbers its classes from 0, but a gallery like its queries.
     labels: np.ndarray
     ids: Sequence[str]  # N image names
-    # (index, rng) -> uint8 [H, W, 3], RGB. Data sets with randomly generated images draw them from
-    # `rng`, a `numpy.random.Generator`; with None, as in every evaluation, an index always gives
-    # the same image.
+    # (index, rng) -> uint8 [H, W, 3], RGB. Data sets with random images draw them by the generator
+    # `rng`; with None, as in every evaluation, an index always gives the same image.
     read: Read
     classes: Sequence[str]  # C class names
-    # SHA-256 of the whole data set with its pixels; empty if it is built in or from
-    # tensorflow_datasets.
+    # SHA-256 of all pixels; empty for built-in data sets and those of tensorflow_datasets.
     content: str = ""
     # Further columns of the table that the images were listed in: name -> N values.
     metadata: Mapping[str, Sequence[Scalar]] = {}
@@ -38,8 +37,7 @@ class Split(NamedTuple):
 
 
 def digest(splits: Mapping[str, Split]) -> str:
-    """SHA-256 of the image names and labels of all splits and, except for tensorflow_datasets, of
-    the images."""
+    """SHA-256 of names and labels of all splits and, but for tensorflow_datasets, of the images."""
     found = hashlib.sha256()
     for name, split in sorted(splits.items()):
         found.update(f"{name} {len(split.labels)}".encode())
@@ -77,24 +75,21 @@ def together(splits: Sequence[Split]) -> Split:
     numbers = [np.array([position[name] for name in split.classes]) for split in splits]
     labels = [number[split.labels] for number, split in zip(numbers, splits, strict=True)]
     columns = set.intersection(*(set(split.metadata) for split in splits))
+    chain = itertools.chain.from_iterable
     return splits[0]._replace(
         labels=np.concatenate(labels).astype(np.int64),
-        ids=[name for split in splits for name in split.ids],
+        ids=list(chain(split.ids for split in splits)),
         read=read,
         classes=classes,
-        metadata={
-            name: [value for split in splits for value in split.metadata[name]]
-            for name in sorted(columns)
-        },
-        files=[file for split in splits for file in split.files],
+        metadata={k: list(chain(split.metadata[k] for split in splits)) for k in sorted(columns)},
+        files=list(chain(split.files for split in splits)),
     )
 
 
 def hold_out(split: Split, share: float) -> tuple[Split, Split]:
     """Splits the classes of `split` into (training, validation).
 
-    The choice of classes depends on the data set alone, so that runs with different seeds use the
-    same validation set.
+    The choice depends on the data set alone, so that all seeds use the same validation set.
     """
     total = len(split.classes)
     held = round(share * total)

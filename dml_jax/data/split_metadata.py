@@ -21,33 +21,26 @@ COLUMNS = [("label", pa.int64()), ("id", pa.large_binary()), ("file", pa.large_b
 
 
 def from_entries(entries: Sequence[Entry]) -> dict[str, Split]:
-    """Groups images by split and numbers the classes of each split by name; test and gallery share
-    one numbering."""
+    """Images by split, with classes numbered by name; test and gallery share one numbering."""
     splits = {}
     for split in SPLITS:
         numbered = ("test", "gallery") if split in ("test", "gallery") else (split,)
         classes = sorted({entry.class_name for entry in entries if entry.split in numbered})
         if members := [entry for entry in entries if entry.split == split]:
             label_of = {name: label for label, name in enumerate(classes)}
+            labels = np.array([label_of[entry.class_name] for entry in members], np.int64)
             columns = dict.fromkeys(name for entry in members for name in entry.metadata)
-            splits[split] = Split(
-                labels=np.array([label_of[entry.class_name] for entry in members], np.int64),
-                ids=[entry.id for entry in members],
-                read=unread,
-                classes=classes,
-                files=[str(entry.file.path) for entry in members],
-                metadata={
-                    name: [entry.metadata.get(name) for entry in members] for name in columns
-                },
-            )
+            metadata = {name: [entry.metadata.get(name) for entry in members] for name in columns}
+            files = [str(entry.file.path) for entry in members]
+            names = [entry.id for entry in members]
+            splits[split] = Split(labels, names, unread, classes, files=files, metadata=metadata)
     return splits
 
 
 def save(path: Path, splits: Mapping[str, Split]) -> None:
     """Writes an Arrow IPC file: a record batch for each split, and the class names in the schema.
 
-    Names are binary, as they need not be UTF-8; a value of metadata, which can be of any type, is
-    stored as JSON.
+    Names are binary, as they need not be UTF-8, and metadata, of any type, is stored as JSON.
     """
     columns = dict.fromkeys(name for split in splits.values() for name in split.metadata)
     header = [

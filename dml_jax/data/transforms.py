@@ -1,8 +1,7 @@
 """Resizing and cropping on the host: images get one size so that they can be stacked.
 
-Boxes and pixels match torchvision's transforms on Pillow images, which the papers' code uses.
-Pillow 13 changed the order of its two resizing passes, which changes some pixels by one level; the
-authors used older versions.
+Boxes and pixels match torchvision's transforms on Pillow images, as in the papers' code. Pillow 13
+swaps its two resizing passes, which changes some pixels by one level; the authors' did not.
 
 Images whose longer side is more than `MAX_ASPECT` times the shorter are rejected: enlarging the
 shorter side of a file of 100 bytes to 256 pixels would otherwise take gigabytes.
@@ -68,8 +67,7 @@ def of_file(data: Data, shape: tuple[int, int], content: bytes) -> np.ndarray:
 
 
 def for_network(data: Data, shape: tuple[int, int], image: np.ndarray, name: str) -> np.ndarray:
-    """An image as the network sees it, uint8 [H, W, 3]; raises DataError with its name if it does
-    not fit."""
+    """An image as the network sees it, uint8 [H, W, 3]; DataError with its name if not."""
     try:
         return fitted(data, shape, image)
     except DataError as error:
@@ -98,8 +96,7 @@ def resize(
 
 
 def check_aspect(image: np.ndarray) -> None:
-    """Raises DataError if the longer side of an image is more than `MAX_ASPECT` times the
-    shorter."""
+    """Raises DataError if the longer side exceeds `MAX_ASPECT` times the shorter."""
     height, width = image.shape[:2]
     if max(height, width) > MAX_ASPECT * min(height, width):
         what = f"one side is more than {MAX_ASPECT} times the other"
@@ -107,8 +104,7 @@ def check_aspect(image: np.ndarray) -> None:
 
 
 def resize_shorter(image: np.ndarray, size: int, method: Interpolation = "bilinear") -> np.ndarray:
-    """Resizes the shorter side to `size` pixels and the longer one to floor(size * longer /
-    shorter)."""
+    """Resizes the shorter side to `size`, the longer one to floor(size * longer / shorter)."""
     check_aspect(image)
     height, width = image.shape[:2]
     if width <= height:
@@ -123,8 +119,7 @@ def crop(image: np.ndarray, box: Box) -> np.ndarray:
 
 
 def centre_crop(image: np.ndarray, size: int) -> np.ndarray:
-    """The central `size` x `size` pixels, offsets rounded half to even; smaller images are padded
-    with zeros first."""
+    """The central `size` x `size` pixels, rounded half to even; small images are padded with 0."""
     missing = [max(size - side, 0) for side in image.shape[:2]]
     if any(missing):
         image = np.pad(image, [(m // 2, (m + 1) // 2) for m in missing] + [(0, 0)])
@@ -139,8 +134,7 @@ def random_resized_box(
     ratio: tuple[float, float],
     rng: np.random.Generator,
 ) -> Box:
-    """The box of torchvision's RandomResizedCrop: 10 random tries, then the largest central box of
-    an allowed shape.
+    """The box of torchvision's RandomResizedCrop: 10 random tries, then the largest central box.
 
     `scale` is the range of the box's share of the image's area, drawn uniformly, and `ratio` the
     range of its width / height, drawn log-uniformly.

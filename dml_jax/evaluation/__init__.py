@@ -11,47 +11,23 @@ words. Modules and metrics are imported on first use, which keeps `import dml_ja
 """
 
 import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dml_jax.evaluation.metrics import *  # noqa: F403
 
-_MODULES = (
-    "clustering",
-    "compression",
-    "geometry",
-    "kmeans",
-    "metrics",
-    "neighbors",
-    "open_set",
-    "protocol",
-    "reranking",
-    "user_distances",
-    "validation",
-)
-
-_METRICS = (
-    "ami",
-    "density",
-    "effective_rank",
-    "f1_pairs",
-    "nmi",
-    "nmi_stderr",
-    "of_ranked_lists",
-    "retrieval",
-    "singular_values",
-    "spectral_decay",
-)
-__all__ = [*_METRICS, *_MODULES]
+_MODULES = [found.name for found in pkgutil.iter_modules(__path__) if not found.ispkg]  # noqa: F405
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
-    if name in _METRICS:
-        return getattr(importlib.import_module(f"{__name__}.metrics"), name)
+    metrics = importlib.import_module(f"{__name__}.metrics")
+    if name in metrics.__all__:
+        return getattr(metrics, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*_MODULES, *importlib.import_module(f"{__name__}.metrics").__all__])

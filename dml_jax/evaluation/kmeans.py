@@ -20,9 +20,8 @@ from dml_jax.evaluation.validation import ArrayLike
 # Points are assigned in blocks of at least BLOCK points, more if there are few centres.
 BLOCK = 1152
 BLOCK_SCORES = 1 << 21  # most scores of a larger block
-# In float32, inner products cannot separate centres that are much closer to each other than to the
-# origin (see `tiles`). If this fraction of the points is that close to its centre, everything is
-# recomputed in float64.
+# In float32, products cannot separate centres much closer to each other than to the origin (see
+# `tiles`): if this fraction of points is that close to its centre, float64 is used.
 CLOSE_POINTS = 0.01
 
 
@@ -166,8 +165,7 @@ def _squared_distances(x: jax.Array, centers: jax.Array, nearest: jax.Array) -> 
 def lloyd(
     x: jax.Array, start: jax.Array, max_iterations: int, scatter: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Lloyd's iterations -> centres [k, D], assignments int32 [N], squared distances [N], number
-    of iterations.
+    """Lloyd's iterations -> centres [k, D], assignments [N], squared distances [N], iterations.
 
     On CPUs a `scatter` adds in a fixed order. Elsewhere its order varies, and a product with the
     one-hot assignments keeps the result reproducible.

@@ -73,8 +73,7 @@ def printed_digits(published: Mapping[str, float]) -> int:
 def cell(results: Mapping[str, Any], entry: MetricEntry, *, digits: int = 1) -> str:
     """Formats a metric with its standard error, if any; a dash if it is missing or undefined.
 
-    `digits` are the decimal places of percentages unless the results state them; other metrics have
-    four.
+    `digits` are the decimal places of percentages unless the results state them; others have four.
     """
     digits = results.get("digits", digits)
     if results.get(entry.name) is None:

@@ -48,8 +48,7 @@ def retrieval(
     functions: Mapping[str, RowFunction] | None = None,
     per_query: bool = False,
 ) -> dict[str, Any]:
-    """Exact Recall@K, MRR, R-precision and MAP@R (Musgrave et al., ECCV 2020); ties go to the lower
-    index.
+    """Exact Recall@K, MRR, R-precision, MAP@R (Musgrave et al., ECCV 2020); ties to lower indices.
 
     Args:
       queries: [Q, D] real numbers.
@@ -73,7 +72,8 @@ def retrieval(
       lone_queries: whether a query without a relevant row, such as the only image of its class, is
         a miss in Recall@K and MRR, or left out of all metrics.
       full_ranking: also return "map", the mean average precision over the whole ranking, and for
-        `ks` "precision@K" and "map@K", the mean average precision of the first K.
+        `ks` "precision@K" and "map@K", the mean average precision of the first K,
+        divided by min(R, K) for R relevant rows.
       functions: further metrics by name, functions from whether each row is relevant, nearest
         first, bool [G], to a number; their means over the queries that have a relevant row are
         returned as "user/NAME". Every query is then sorted.

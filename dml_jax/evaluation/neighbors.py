@@ -1,7 +1,6 @@
 """Exact nearest neighbours: tiles of the similarity product merged into a running top-k.
 
-The queries are divided among the devices; each device holds the gallery, or the panels of it that
-fit its memory.
+The devices share the queries; each holds the gallery, or the panels of it that fit its memory.
 """
 
 from functools import partial
@@ -134,9 +133,8 @@ def _merge_panel(
 ) -> Best:
     """Merges a panel of the gallery into the best rows of n tiles of queries, one on each device.
 
-    `numbers` int32 [4] are the first tile of the queries and of the panel, the number of rows of
-    the gallery, and whether a query excludes the row of its index; `best` [n, T, k] are the best of
-    the rows before.
+    `numbers` int32 [4] are the first tile of the queries and of the panel, the rows of the gallery,
+    and whether a query excludes the row of its index; `best` [n, T, k] are the best rows so far.
     """
 
     def local(queries: jax.Array, gallery: jax.Array, numbers: jax.Array, best: Best) -> Best:
@@ -192,8 +190,7 @@ def _correct(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k nearest by squared distances (prepared or unit rows), exact where rounding may decide.
 
-    With limits [Q], those that may lie within the limit of their query are exact, and the others
-    at infinity.
+    With limits [Q], those that may lie within their query's are exact, the others at infinity.
     """
     lengths = tiles.squared_lengths(queries)[:, None]
     error = tiles.error_bound(queries.width, queries.dtype)

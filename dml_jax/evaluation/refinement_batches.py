@@ -6,8 +6,7 @@ k-reciprocal neighbours (C.3). The defaults are the paper's (Table 8): 900 clust
 Ward, spectral clustering and Birch; a neighbourhood radius of 0.9 and five neighbours for DBSCAN
 and OPTICS. Parameters that the paper does not state keep scikit-learn's defaults.
 
-C.3 is based on the k-reciprocal encoding of Zhong et al. (CVPR 2017), with N(q, k) the k nearest
-neighbours of q:
+C.3 is the k-reciprocal encoding of Zhong et al. (CVPR 2017); N(q, k) are the k nearest of q:
 
     R(q, k) = {g in N(q, k): q in N(g, k)}
     E(q)    = R(q, k) and every R(g, k/2), g in R(q, k), with more than 2/3 of it in R(q, k)
@@ -77,8 +76,7 @@ def cluster(
 ) -> Clusters:
     """Clusters embeddings float [N, D] of unit length with scikit-learn.
 
-    It runs in one thread: with several, OPTICS mostly waits for them if other programs use the
-    cores.
+    It runs in one thread: with several, OPTICS mostly waits for other programs that use the cores.
 
     Args:
       count: number of clusters, at most N ("kmeans", "ward", "spectral", "birch"; Birch may find
@@ -101,8 +99,7 @@ def cluster(
     }
     validation.choice("algorithm", algorithm, estimators)
     with warnings.catch_warnings(), threadpool_limits(1):
-        # scikit-learn warns if it finds fewer clusters than requested; the return value and the
-        # error below report it.
+        # scikit-learn warns if it finds fewer clusters; the result and the error below report it.
         warnings.simplefilter("ignore")
         labels = estimators[algorithm].fit_predict(points)
     noise = int(np.sum(labels < 0))

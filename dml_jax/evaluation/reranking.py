@@ -117,8 +117,7 @@ def _encode(
 
 
 def mutual(nearest: np.ndarray, back: np.ndarray) -> sparse.csr_array:
-    """1 where g is a neighbour of q, `nearest` int [Q, k], and q one of g, `back` int [G, k']:
-    int32 [Q, G]."""
+    """1 where g is in `nearest` int [Q, k] of q and q in `back` int [G, k'] of g: int32 [Q, G]."""
     there = _memberships(nearest, len(back), np.int32(1))
     return there.multiply(_memberships(back, len(nearest), np.int32(1)).T.tocsr()).tocsr()
 
@@ -133,8 +132,7 @@ def _memberships(nearest: np.ndarray, count: int, value: np.number) -> sparse.cs
 def expanded(
     core: sparse.csr_array, half: sparse.csr_array, *, inclusive: bool = False
 ) -> sparse.csr_array:
-    """R*(p, k1) as positive entries, from R(p, k1) [Q, G] and R(q, k1/2) [G, G]; with `inclusive`,
-    exactly 2/3 suffices."""
+    """R*(p, k1) as positive entries; `inclusive`: exactly 2/3 suffices."""
     blocks = []
     for start in range(0, core.shape[0], ROWS):
         block = core[start : start + ROWS]
@@ -149,8 +147,7 @@ def expanded(
 def _distances(
     metric: Metric, left: np.ndarray, right: np.ndarray, row: np.ndarray, column: np.ndarray
 ) -> np.ndarray:
-    """The original distance of the pairs (left[row], right[column]), 1 - cos of unit rows: float32
-    [n]."""
+    """1 - cos of the unit rows (left[row], right[column]): float32 [n]."""
     distances = np.empty(len(row), np.float32)
     if callable(metric):
         for start in range(0, len(row), user_distances.PAIRS):
@@ -199,8 +196,8 @@ def _merge(
     sharing = overlap.row.astype(np.int64) * width + overlap.col
     distance = np.concatenate([original.ravel(), shared])
     minimum = np.concatenate([np.zeros(len(ranked), np.float32), overlap.data])
-    # A pair in both lists takes its distance from the ranking (the first occurrence) and its
-    # overlap from the other.
+    # A pair in both lists has its distance from the ranking, the first, and its overlap from the
+    # other.
     pair, occurrence, inverse = np.unique(
         np.concatenate([ranked, sharing]), return_index=True, return_inverse=True
     )

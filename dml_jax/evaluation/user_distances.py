@@ -3,9 +3,8 @@
     def manhattan(a, b):
         return jnp.abs(a[:, None] - b[None]).sum(axis=2)
 
-They are computed in float64 and rounded to float32, so that equal distances are equal whatever the
-order of summation; ties go to the lower index. Values must be finite, and symmetric where rows are
-compared with one another.
+They are computed in float64 and rounded to float32, so that equal distances are equal in any order
+of summation; ties go to the lower index. They must be finite, and symmetric within a set.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,5 +1,4 @@
-"""Validation of arrays and `.npy` files before any long computation, and the gallery rows that are
-relevant to a query."""
+"""Validates arrays and `.npy` files before long computations; the rows relevant to a query."""
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -151,20 +150,13 @@ def numbered(
     return numbers[: len(labels)], numbers[len(labels) :]
 
 
-def check_same_width(queries: np.ndarray, gallery: np.ndarray) -> None:
-    """Raises DataError unless queries and gallery have the same number of columns."""
-    if queries.shape[1] != gallery.shape[1]:
-        raise DataError(
-            f"gallery: has {gallery.shape[1]} columns and the queries {queries.shape[1]}; both "
-            "must come from one model"
-        )
-
-
 def searched_pair(queries: ArrayLike, gallery: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Validates embeddings of queries and of a gallery; one array if they are the same object."""
     left = embeddings(queries, name="queries")
     right = left if gallery is queries else embeddings(gallery, name="gallery")
-    check_same_width(left, right)
+    if left.shape[1] != right.shape[1]:
+        problem = f"has {right.shape[1]} columns and the queries {left.shape[1]}"
+        raise DataError(f"gallery: {problem}; both must come from one model")
     return left, right
 
 
@@ -228,8 +220,7 @@ class Classes(NamedTuple):
 def classes(
     values: Labels | Classes | None, rows: int, *, name: str, of: str
 ) -> np.ndarray | Classes:
-    """Validates one class per row (see `labels`), or several: N lists, or bool (or 0 and 1) [N, C]
-    with C > 1.
+    """One class per row (see `labels`), or several: N lists, or bool (or 0 and 1) [N, C > 1].
 
     `name` and `of` stand for the labels and the rows in error messages.
     """

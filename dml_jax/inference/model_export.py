@@ -26,7 +26,7 @@ def export_model(
     Args:
       directory: of the run or of converted weights; "parquet" and `push` need a finished run.
       push: repository "user/name"; empty to upload nothing.
-      private: a new repository is visible to its owner only.
+      private: only its owner sees a new repository.
       say: gets a line for each file and the address of the repository.
 
     Returns:

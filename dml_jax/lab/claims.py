@@ -2,16 +2,18 @@
 
 A claim names two rows of a study (`definition.Claim`). Both are trained with the same seeds; the
 effect is the mean of their paired differences. Two t-tests compare it with the claim's margin, one
-for the claim and one against it. The p-value is twice the smaller of the two, corrected for the
-paper's number of claims on the data set (Holm). Below 5 % the claim is supported or refuted,
-otherwise undecided.
+for and one against the claim. The p-value is twice the smaller one, corrected for the paper's
+number of claims on the data set (Holm). Below 5 % the claim is supported or refuted, else
+undecided. Claims about retrieval are decided a second time, by the other one of Recall@1 and MAP@R,
+with the same correction: the verdict is the first metric's; the table says so if the second's
+differs.
 
 Rows with the same configuration are trained once, even if they belong to different studies.
 """
 
 import csv
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -20,7 +22,7 @@ import numpy as np
 
 from dml_jax.analysis.text_tables import Table
 from dml_jax.config import files as config_files
-from dml_jax.errors import ConfigError, suggest
+from dml_jax.errors import ConfigError, require, suggest
 from dml_jax.files import reading
 from dml_jax.lab import outcomes, plan
 from dml_jax.lab.definition import Claim, Study
@@ -29,7 +31,7 @@ from dml_jax.lab.plan import Settings, Trial
 SEEDS = 8  # with fewer, no claim is decided
 LEVEL, POWER = 0.05, 0.8
 MOST = 1000  # seeds; larger numbers are not computed
-NEAR_ONE = ("photos", "photos_stages")  # data sets with a Recall@1 near 1, compared by MAP@R
+SECOND = {"recall@1": "map@r", "map@r": "recall@1"}
 PERCENT = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "nmi")
 OTHERS = ("density", "spectral_decay", "attention_divergence", "attention_own_class")
 METRICS = PERCENT + OTHERS
@@ -44,9 +46,23 @@ def papers() -> tuple[str, ...]:
 
 
 def load(paper: str) -> tuple[str, tuple[Claim, ...]]:
-    """The title and the claims of a paper, from `configs/PAPER/claims.py`."""
+    """The title and the claims of a paper, from `configs/PAPER/claims.py`, or of a user's file."""
     module = config_files.run_file("--claims", paper)
-    return module.TITLE, module.CLAIMS
+    with config_files.running(f"--claims={paper}"):
+        return module.TITLE, module.CLAIMS
+
+
+def selected(papers: Iterable[str], names: Collection[str]) -> dict[str, tuple[Claim, ...]]:
+    """The claims of each paper with one of the names, or all; ConfigError if a name is unknown."""
+    stated = {paper: load(paper)[1] for paper in papers}
+    known = [claim.name for found in stated.values() for claim in found]
+    for name in names:
+        require(name in known, f"--claim={name}: {suggest(name, known)}")
+    chosen = {
+        paper: tuple(claim for claim in found if not names or claim.name in names)
+        for paper, found in stated.items()
+    }
+    return {paper: found for paper, found in chosen.items() if found}
 
 
 def study_of(claim: Claim, data: str) -> Study | None:
@@ -57,10 +73,10 @@ def study_of(claim: Claim, data: str) -> Study | None:
     return module.get_study(variant) if variant in module.VARIANTS else None
 
 
-def listed(papers: Iterable[str], data: str) -> Iterator[str]:
-    """The claims of some papers, each with the rows that decide it on a data set."""
-    for paper in papers:
-        for claim in load(paper)[1]:
+def listed(claims: Mapping[str, Iterable[Claim]], data: str) -> Iterator[str]:
+    """Claims by paper, each with the rows that decide it on a data set."""
+    for paper, stated in claims.items():
+        for claim in stated:
             rows = " against ".join(reversed(rows_of(claim, data)))
             study = f"{claim.study}-{data}: {rows}"
             decided_by = study if study_of(claim, data) else f"no study on {data}"
@@ -81,14 +97,13 @@ def distinct(owners: Owners) -> list[Trial]:
     return list({trial.name: trial for trial in owners.values()}.values())
 
 
-def planned(papers: Iterable[str], data: str, settings: Settings) -> Owners:
-    """The trials that decide the claims of some papers on a data set.
+def planned(claims: Iterable[Claim], data: str, settings: Settings) -> Owners:
+    """The trials that decide claims on a data set.
 
-    Raises ConfigError if a claim names a row that its study does not have, or no claim has a study
-    on the data set.
+    ConfigError if a study lacks a row that a claim names, or no claim has a study on the data set.
     """
     studies: dict[str, tuple[Study, list[str]]] = {}
-    for claim in (claim for paper in papers for claim in load(paper)[1]):
+    for claim in claims:
         if (study := study_of(claim, data)) is None:
             continue
         names = studies.setdefault(claim.study, (study, []))[1]
@@ -132,15 +147,13 @@ def measurements(owners: Owners) -> Lines:
         parts |= {f"{row} + {kind}": part for kind, part in results.get("refined", {}).items()}
         for name, part in parts.items():
             known = [key for key in METRICS if isinstance(part.get(key), float | int)]
-            found.append(
-                dict.fromkeys(COLUMNS, "")
-                | {"study": study, "row": name, "seed": str(seed)}
-                | {key: f"{part[key]:.6f}" for key in known}
-                | {"seconds": f"{results.get('timing', {}).get('seconds', 0.0):.1f}"}
-                | {"data": facts.get("data_hash", "")[:12]}
-                | {"code": (facts.get("code") or facts.get("commit") or "")[:12]}
-                | {"machine": results.get("machine", "")}
-            )
+            line = dict.fromkeys(COLUMNS, "") | {"study": study, "row": name, "seed": str(seed)}
+            line |= {key: f"{part[key]:.6f}" for key in known}
+            line["seconds"] = f"{results.get('timing', {}).get('seconds', 0.0):.1f}"
+            line["data"] = facts.get("data_hash", "")[:12]
+            line["code"] = (facts.get("code") or facts.get("commit") or "")[:12]
+            line["machine"] = results.get("machine", "")
+            found.append(line)
     return found
 
 
@@ -219,16 +232,24 @@ def seeds_needed(claim: Claim, found: Test, tests: int) -> int:
 
 
 @dataclass
+class Decision:
+    """What the measurements of one metric say about a claim."""
+
+    metric: str
+    found: Test | None
+    reason: str  # why the claim is undecided
+    p: float = math.nan  # corrected
+    verdict: Verdict = "undecided"
+
+
+@dataclass
 class Entry:
     """A claim in the ledger."""
 
     claim: Claim
-    metric: str
-    found: Test | None
     seconds: float  # training time of the rows
-    reason: str  # why it is undecided
-    p: float = math.nan  # corrected
-    verdict: Verdict = "undecided"
+    first: Decision  # by the claim's metric, whose verdict counts
+    second: Decision | None  # by the other metric of retrieval
 
 
 def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
@@ -241,70 +262,94 @@ def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
         values.setdefault((line["study"], line["row"]), {})[int(line["seed"])] = line
     entries = []
     for claim in claims:
-        metric = claim.metric
-        if metric == "retrieval":
-            metric = "map@r" if data in NEAR_ONE else "recall@1"
         first, second = (values.get((claim.study, row), {}) for row in rows_of(claim, data))
         both = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())]
-        pairs = [(a, b) for a, b in both if a[metric] and b[metric]]
+        pairs = [(a, b) for a, b in both if a[claim.metric] and b[claim.metric]]
         for key, what in (("data", "data"), ("code", "versions of the code")):
             if len(different := {line[key] for pair in pairs for line in pair}) > 1:
                 raise ConfigError(
                     f"claim {claim.name}: its rows were run with different {what}, "
                     f"{', '.join(sorted(different))}; run them again"
                 )
-        found, reason = None, f"no study on {data}"
-        if len(pairs) >= SEEDS:
-            found, reason = test(claim, [float(b[metric]) - float(a[metric]) for a, b in pairs]), ""
-        elif pairs or study_of(claim, data):
-            reason = f"{len(pairs)} of {SEEDS} seeds"
+        reason = f"{len(pairs)} of {SEEDS} seeds"
+        if not pairs and not study_of(claim, data):
+            reason = f"no study on {data}"
+        decisions = [
+            Decision(metric, _tested(claim, metric, pairs), reason)
+            for metric in (claim.metric, SECOND.get(claim.metric))
+            if metric
+        ]
         seconds = sum(float(line["seconds"]) for pair in pairs for line in pair)
-        entries.append(Entry(claim, metric, found, seconds, reason))
-    tested = [(entry, entry.found) for entry in entries if entry.found]
-    corrected = outcomes.holm([found.p for _, found in tested])
-    for (entry, found), p in zip(tested, corrected, strict=True):
-        entry.p = p
-        if p < LEVEL:
-            entry.verdict = "supported" if found.favours else "refuted"
-        else:
-            count = seeds_needed(entry.claim, found, len(tested))
-            entry.reason = f"{count if count <= MOST else f'more than {MOST:,}'} seeds would decide"
+        entries.append(Entry(claim, seconds, decisions[0], (*decisions[1:], None)[0]))
+    _decide([(entry.claim, entry.first) for entry in entries])
+    _decide([(entry.claim, entry.second) for entry in entries if entry.second])
     return entries
 
 
+def _tested(
+    claim: Claim, metric: str, pairs: Sequence[tuple[dict[str, str], dict[str, str]]]
+) -> Test | None:
+    """The test of a claim by a metric; None with fewer than SEEDS pairs that have it."""
+    differences = [float(b[metric]) - float(a[metric]) for a, b in pairs if a[metric] and b[metric]]
+    return test(claim, differences) if len(differences) >= SEEDS else None
+
+
+def _decide(decisions: Iterable[tuple[Claim, Decision]]) -> None:
+    """Sets verdicts, and p-values that are corrected for the number of decisions."""
+    tested = [(claim, made, made.found) for claim, made in decisions if made.found]
+    corrected = outcomes.holm([found.p for *_, found in tested])
+    for (claim, made, found), p in zip(tested, corrected, strict=True):
+        made.p, made.reason = p, ""
+        if p < LEVEL:
+            made.verdict = "supported" if found.favours else "refuted"
+        else:
+            count = seeds_needed(claim, found, len(tested))
+            made.reason = f"{count if count <= MOST else f'more than {MOST:,}'} seeds would decide"
+
+
 EFFECT = "effect [95 % interval]"
-HEAD = ("claim", "metric", "expected", EFFECT, "seeds", "p (Holm)", "verdict", "time")
+HEAD = ("claim", "metric", "expected", EFFECT, "seeds", "p (Holm)", "verdict", "also", "time")
 
 
-def table(paper: str, lines: Lines, data: str) -> Table:
-    """The ledger of a paper on a data set."""
+def table(paper: str, lines: Lines, data: str, shown: Collection[Claim]) -> Table:
+    """The ledger of a paper on a data set; only some claims are shown, but all that are measured
+    count in the correction."""
     title, stated = load(paper)
-    rows = [cells(entry) for entry in ledger(stated, lines, data)]
+    rows = [cells(entry) for entry in ledger(stated, lines, data) if entry.claim in shown]
     columns = dict(zip(HEAD, zip(*rows, strict=True), strict=True))
     return Table(f"{title}: claims on {data}", (), columns)
 
 
 def cells(entry: Entry) -> tuple[str, ...]:
     """A row of the table, with the columns of HEAD."""
-    claim, found = entry.claim, entry.found
-    factor, digits, unit = (100, 2, " points") if entry.metric in PERCENT else (1, 3, "")
+    claim, first = entry.claim, entry.first
+    factor, unit = (100, " points") if first.metric in PERCENT else (1, "")
     margin = f"{factor * claim.margin:g}{unit}"
     below = f"−{margin}" if claim.margin else margin
     expected = {"higher": f"> {margin}", "lower": f"< {below}", "equal": f"within ±{margin}"}
-    effect, seeds, p = "–", "–", "–"
-    if found:
-        numbers = (found.mean, found.low, found.high)
-        mean, low, high = (f"{factor * value:+.{digits}f}" for value in numbers)
-        effect = f"{mean} [{low}, {high}]"
-        seeds, p = str(len(found.differences)), outcomes.p_text(entry.p)
-    verdict = entry.verdict + (f" ({entry.reason})" if entry.reason else "")
-    first = claim.name, entry.metric, expected[claim.expects]
-    return *first, effect, seeds, p, verdict, outcomes.duration(entry.seconds)
+    seeds = str(len(first.found.differences)) if first.found else "–"
+    p = outcomes.p_text(first.p) if first.found else "–"
+    verdict = first.verdict + (f" ({first.reason})" if first.reason else "")
+    also = "–"
+    if entry.second and entry.second.found:
+        also = f"{entry.second.metric} {_effect(entry.second)}"
+        if entry.second.verdict != first.verdict:
+            also += f": **{entry.second.verdict}**"
+    stated = claim.name, first.metric, expected[claim.expects]
+    return *stated, _effect(first), seeds, p, verdict, also, outcomes.duration(entry.seconds)
+
+
+def _effect(made: Decision) -> str:
+    if not (found := made.found):
+        return "–"
+    factor, digits = (100, 2) if made.metric in PERCENT else (1, 3)
+    values = (found.mean, found.low, found.high)
+    mean, low, high = (f"{factor * value:+.{digits}f}" for value in values)
+    return f"{mean} [{low}, {high}]"
 
 
 def on_maps(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that train heads on stored maps, all seeds of a row together; ensembles follow
-    their members."""
+    """The trials of heads on stored maps, all seeds of a row together, before their ensembles."""
     heads = [trial for trial in trials if trial.config and trial.config.train.feature_views]
     rows = list(dict.fromkeys((trial.directory.parent, trial.row) for trial in heads))
     heads.sort(key=lambda trial: rows.index((trial.directory.parent, trial.row)))

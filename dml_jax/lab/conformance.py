@@ -40,6 +40,7 @@ from dml_jax.methods.contract import TrainingSet, zeros
 ROWS, CLASSES, WIDTH = 16, 4, 6  # size of the batches on which functions are examined
 STEP = 1e-7  # length of a finite difference: short, because hinges of losses are kinks
 LARGEST = 1e-4  # largest relative error of a gradient
+DESCENT = 100  # steps in which an optimizer must get lower
 GRADIENT = "check custom_vjp, stop_gradient and integer casts"
 LABELS = np.arange(ROWS, dtype=np.int32) % CLASSES
 COUNT = "divide by jnp.maximum(count, 1), and mask before dividing"
@@ -96,8 +97,7 @@ class Plugin:
 def check(
     path: str, kind: str, overrides: Mapping[str, str], directory: Path | None
 ) -> list[Outcome]:
-    """All checks of a plug-in: if those without training pass and a directory for the runs is
-    given, also those of its training."""
+    """All checks of a plug-in; with a directory, also of its training, if the others pass."""
     plugin = Plugin(path, kind, overrides)
     EXAMINATIONS[kind](plugin)
     if directory is None:
@@ -110,8 +110,7 @@ def check(
 
 
 def compare_gradient(value: Callable[[Any], jax.Array], x: Any) -> None:
-    """Raises ConfigError unless the derivative along a random direction, in float64, equals finite
-    differences."""
+    """Raises ConfigError unless a directional derivative, in float64, equals finite differences."""
     tolerance = {"atol": 1e-3 * LARGEST, "rtol": LARGEST, "eps": STEP}
     with jax.enable_x64(True):
         exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), x)
@@ -194,8 +193,7 @@ def of_loss(plugin: Plugin) -> None:
 
 
 def compare_pml(path: str, x: np.ndarray, value: float) -> str:
-    """Compares the value of a loss for rows and `LABELS` with the loss of the same name in
-    pytorch-metric-learning."""
+    """Compares a loss of `LABELS` with that of the same name in pytorch-metric-learning."""
     import torch
     from pytorch_metric_learning import losses as theirs
 
@@ -271,21 +269,31 @@ def of_sampler(plugin: Plugin) -> None:
 def of_optimizer(plugin: Plugin) -> None:
     remedy = "return the direction before the learning rate, with the sign of the gradient"
     with plugin.check("descends", remedy):
-        made = optax.chain(plugin.function(0.0), optax.scale(-1e-2))
-        params: Any = {"kernel": jnp.asarray(rows()), "bias": jnp.ones(3)}
-        state, first = made.init(params), optax.tree.norm(params, squared=True)
-        for _ in range(10):
-            gradient = jax.tree.map(lambda leaf: 2 * leaf, params)
-            updates, state = made.update(gradient, state, params)
-            params = optax.apply_updates(params, updates)
-        last = optax.tree.norm(params, squared=True)
+        start: Any = {"kernel": jnp.asarray(rows()), "bias": jnp.ones(3)}
+        first = optax.tree.norm(start, squared=True)
+        # A usual rate, and the rate 1 of optimizers that find their own and begin far below it.
+        last = min(_sum_of_squares_after(plugin.function(0.0), rate, start) for rate in (0.01, 1.0))
         change = f"from {first:.4g} to {last:.4g}"
-        require(last < first, f"ten steps against it take a sum of squares {change}")
+        require(last < first, f"{DESCENT} steps against it take a sum of squares {change}")
     with plugin.check("weight decay", "optax.add_decayed_weights(weight_decay)"):
         made, params = plugin.function(0.1), {"kernel": jnp.ones((2, 2))}
         updates, _ = made.update(jax.tree.map(jnp.zeros_like, params), made.init(params), params)
         pulled = bool(jnp.all(updates["kernel"] > 0))
         require(pulled, "weight_decay does not pull parameters to zero")
+
+
+def _sum_of_squares_after(direction: Any, rate: float, params: Any) -> float:
+    """The squared norm after DESCENT steps against it; infinite if they diverge."""
+    made = optax.chain(direction, optax.scale(-rate))
+
+    def step(carry: Any, _: None) -> tuple[Any, None]:
+        params, state = carry
+        gradient = jax.tree.map(lambda leaf: 2 * leaf, params)
+        updates, state = made.update(gradient, state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    (params, _), _ = jax.lax.scan(step, (params, made.init(params)), length=DESCENT)
+    return float(jnp.nan_to_num(optax.tree.norm(params, squared=True), nan=jnp.inf))
 
 
 def of_metric(plugin: Plugin) -> None:
@@ -449,8 +457,7 @@ def cpu(devices: int) -> runner.Slot:
 
 
 def run(directory: Path, name: str, config: Config, devices: int = 1) -> Path:
-    """Trains to the end in another process and returns the work directory; raises ConfigError with
-    the reason if it fails."""
+    """Trains to the end in another process: the work directory; ConfigError with the reason."""
     trial = Trial(name, name, 0, directory / name, config)
     done = runner.execute(directory, trial, cpu(devices), threading.Event())
     require(done, runner.failure(directory, name))

@@ -1,8 +1,7 @@
 """Content of a study file.
 
 A file `configs/PAPER/studies.py`, or one in `configs/studies/`, defines `get_study(variant)`, which
-returns a `Study`, and the names `VARIANTS` that it accepts; the first is the default. All values
-are plain data.
+returns a `Study` of plain data, and the names `VARIANTS` that it accepts, the default first.
 """
 
 import itertools
@@ -103,7 +102,7 @@ class Claim:
         "equal", within `margin`.
       margin: the smallest effect, or the margin of equivalence, in the unit of the metric;
         fractions, not percent.
-      metric: "retrieval" is Recall@1, or MAP@R on data sets where Recall@1 is near 1.
+      metric: the metric of the statement, whatever the data set.
       rows_on: other names of the rows, by data set.
     """
 
@@ -114,15 +113,14 @@ class Claim:
     rows: tuple[str, str]
     expects: Literal["higher", "lower", "equal"] = "higher"
     margin: float = 0.0
-    metric: str = "retrieval"
+    metric: str = "recall@1"
     rows_on: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def grid(
     config: str, values: Mapping[str, Sequence[Any]], overrides: Mapping[str, Any] | None = None
 ) -> tuple[Row, ...]:
-    """A row for every combination of values by dotted key, the first key varying slowest, with the
-    same overrides."""
+    """A row for every combination of values by dotted key; the first key varies slowest."""
     rows = []
     for combination in itertools.product(*values.values()):
         changed = dict(zip(values, combination, strict=True))

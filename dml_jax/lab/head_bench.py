@@ -4,9 +4,8 @@
 
 TRIALS.json names a directory for the maps and lists trials, each by the file of its configuration
 and its work directory. Maps are computed once, in half precision: all images as in evaluation,
-training images also as random crops. Data sets, samplers, methods, steps and metrics are the same
-as in any run; a finished trial leaves `config.json` and `results.json`, and an interrupted one
-starts again.
+training images also as random crops. All else is as in any run; a finished trial leaves
+`config.json` and `results.json`, and an interrupted one starts again.
 """
 
 import json
@@ -101,7 +100,7 @@ def head_inputs(config: Config, directory: Path, console: Console) -> HeadInputs
         console.print(f"maps of the frozen backbone: {name}")
         count, file = config.train.feature_views if name == "train" else 1, f"{key}-{name}"
         values = frozen_features.views(
-            embedder, state, split, count, 0, directory / file, dtype=np.float16
+            embedder, state, split, count, directory / file, dtype=np.float16
         )
         views = np.moveaxis(values, 1, 0)
         cells = [np.asarray(pooled(jnp.asarray(view, jnp.float32))) for view in views]
@@ -215,8 +214,7 @@ class Bench:
         return self.inputs[key], self.head
 
     def run(self, trial: dict[str, Any]) -> str:
-        """Trains a trial, or evaluates an ensemble, and writes its files; returns its result in
-        words."""
+        """Trains a trial or evaluates an ensemble, writes its files, and says the result."""
         config = config_files.resolved(trial["config"], {}, trust_code=True)
         directory = Path(trial["directory"])
         inputs, head = self.prepare(config)

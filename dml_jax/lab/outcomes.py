@@ -1,6 +1,5 @@
 """Finished runs: seeds of one row, comparable rows, published numbers, and tests of differences."""
 
-import itertools
 import json
 import math
 import re
@@ -25,8 +24,7 @@ REMEDY = "evaluate the run again, or leave it out"
 
 
 def read(directory: Path, name: str = "results.json") -> dict[str, Any]:
-    """A JSON file of a run, checked by its manifest; empty if there is none (an ensemble has no
-    `config.json`)."""
+    """A JSON file of a run, checked by its manifest; empty if there is none."""
     path = directory / name
     if not path.exists():
         return {}
@@ -72,17 +70,15 @@ class Run:
     row: str
     results: dict[str, Any] = field(default_factory=dict)  # contents of `results.json`
     config: dict[str, Any] = field(default_factory=dict)  # as nested mapping; empty for an ensemble
-    # Digests of labels and names of the test images, or of all data where there are no embeddings.
-    # Not of the pixels: rows may differ in the sizes of the same images, and an ensemble knows
-    # names only.
+    # Digests of labels and names of the test images, or of all data without embeddings; not of
+    # pixels: rows may differ in the sizes of images, and an ensemble knows names only.
     images: tuple[str, ...] = ()
     data_hash: str = ""  # empty for an ensemble
     problem: str = ""
 
 
 def read_run(directory: Path, row: str = "") -> Run:
-    """A finished run; without a name, its row is the directory's without a seed, as in "hist-0" and
-    "hist-seed0"."""
+    """A finished run; its row is by default its directory's without "-0" or "-seed0" at the end."""
     results = read(directory)
     if not results:
         raise CheckpointError(
@@ -99,22 +95,14 @@ def read_run(directory: Path, row: str = "") -> Run:
 
 
 def name_rows(runs: Sequence[Run]) -> list[Run]:
-    """Runs that differ only in the seed share the name of the first; equal names of others become
-    distinct."""
+    """Runs that differ only in the seed get one row; equal names of others become distinct."""
     names: dict[str, str] = {}
     seen: dict[tuple[Any, ...], Path] = {}
     named = []
     for run in runs:
-        same = {
-            key: value for key, value in decisive(run.config).items() if key not in ("seed", "name")
-        }
-        # From the results: a run may be continued, but until it ends, its results are of the former
-        # length.
-        same |= {
-            "length": run.results.get("length"),
-            "data_hash": run.data_hash,
-            "method": run.config.get("method"),
-        }
+        same = {"data_hash": run.data_hash, **decisive(run.config), "seed": "", "name": ""}
+        # By the results: until a continued run ends, they are of the former length.
+        same |= {"length": run.results.get("length"), "method": run.config.get("method")}
         identity = json.dumps(same, sort_keys=True) if run.config else str(run.directory)
         if identity not in names:
             choices = (run.row, run.directory.name, str(run.directory.resolve()))
@@ -132,17 +120,15 @@ def name_rows(runs: Sequence[Run]) -> list[Run]:
 
 
 def comparable(runs: Sequence[Run]) -> tuple[str, dict[str, list[Run]]]:
-    """The protocol of runs, without the distance if it differs from row to row, and their rows by
-    name, in their order.
+    """The protocol of runs, without distances that differ, and their rows by name.
 
     Raises ConfigError for runs with other test images or another protocol.
     """
     from dml_jax.evaluation import protocol  # imports JAX
 
     first = runs[0]
-    distances, protocols = zip(
-        *(protocol.distance_of(run.results["protocol"]) for run in runs), strict=True
-    )
+    found = (protocol.distance_of(run.results["protocol"]) for run in runs)
+    distances, protocols = zip(*found, strict=True)
     rows: dict[str, list[Run]] = {}
     for run, stated in zip(runs, protocols, strict=True):
         reasons = ["other test images or labels"] * (run.images != first.images)
@@ -192,18 +178,13 @@ def published_values(
     run: Run, stated: Mapping[str, Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
     """Published metrics by source: the study's, and of other sources the configuration's."""
-    known = published(run.config) if run.config.get("paper") else {}
-    # Tables say of all published numbers together how the model was selected.
-    known = {
-        re.sub(r" \(selected on test\)|; selected on test", "", label): known[label]
-        for label in known
-    }
-    others = {
-        label: dict(metrics)
-        for label, metrics in known.items()
-        if not label.startswith(tuple(stated))
-    }
-    return {source: dict(metrics) for source, metrics in stated.items()} | others
+    found = {source: dict(metrics) for source, metrics in stated.items()}
+    for label, metrics in (published(run.config) if run.config.get("paper") else {}).items():
+        # Tables say of all published numbers together how the model was selected.
+        short = re.sub(r" \(selected on test\)|; selected on test", "", label)
+        if not short.startswith(tuple(stated)):
+            found[short] = dict(metrics)
+    return found
 
 
 def all_rows(trained: Mapping[str, list[Run]]) -> dict[str, list[Run]]:
@@ -214,14 +195,12 @@ def all_rows(trained: Mapping[str, list[Run]]) -> dict[str, list[Run]]:
     rows: dict[str, list[Run]] = {}
     for name, runs in trained.items():
         rows[name] = runs
-        for kind in dict.fromkeys(
-            itertools.chain.from_iterable(run.results.get("refined", {}) for run in runs)
-        ):
-            parts = [part for run in runs if (part := run.results.get("refined", {}).get(kind))]
+        by_kind: dict[str, list[dict[str, Any]]] = {}
+        for kind, part in (item for run in runs for item in run.results.get("refined", {}).items()):
+            by_kind.setdefault(kind, []).append(part)
+        for kind, parts in by_kind.items():
             refined = [Run(Path("-"), kind, part) for part in parts if "recall@1" in part]
-            failed = [
-                Run(Path("-"), kind, problem=str(part.get("problem", "no result")))
-                for part in parts
-            ]
+            problems = (str(part.get("problem", "no result")) for part in parts)
+            failed = [Run(Path("-"), kind, problem=problem) for problem in problems]
             rows[f"{name} + {kind}"] = refined or failed
     return rows

@@ -42,8 +42,7 @@ class Trial:
 
 
 def load(path: str) -> tuple[str, Study]:
-    """The name and the contents of a study file, `FILE` or `FILE:VARIANT`; a paper's studies are
-    named after its folder."""
+    """The name and contents of FILE or FILE:VARIANT; a paper's studies are named by its folder."""
     given, _, variant = path.partition(":")
     _, study = config_files.run_variant("--study", path, "get_study")
     file = config_files.find_file("--study", given).resolve()
@@ -148,8 +147,7 @@ def begin(
 ) -> dict[str, Any]:
     """Creates the directory of a study with `study.json`, from which tables are made.
 
-    Returns its contents. Raises UserError if the directory belongs to another study or search, or a
-    trial's directory to another run.
+    Returns its contents. UserError if the directory or a trial's belongs to something else.
     """
     from dml_jax.train.records import workdir  # imports JAX
 

@@ -1,5 +1,4 @@
-"""The kinds of plug-ins: how each is called, the configuration key that names it, and how a module
-or function is recognised as one."""
+"""The kinds of plug-ins: how each is called, its configuration key, and how to recognise one."""
 
 import inspect
 import sys
@@ -79,8 +78,7 @@ def kind_of(plugin: Any) -> str | None:
 
 
 def find_plugins(path: str, kind: str | None = None) -> list[tuple[str, str]]:
-    """(import path, kind) of a module or function, or of each function of a module that is a
-    plug-in.
+    """(import path, kind) of a module or function, or of each plug-in function of a module.
 
     Raises ConfigError if there is none, unless `kind` is given.
     """

@@ -32,15 +32,13 @@ say = partial(print, flush=True)
 
 
 class Slot(NamedTuple):
-    """A share of this machine: processor cores, and the environment variables that select its
-    accelerator."""
+    """A share of this machine: cores, and environment variables that select its accelerator."""
 
     cores: frozenset[int]
     environment: dict[str, str]
 
     def start(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-        """Starts `python -m ARGUMENTS` and writes its output to a file; it ends when its standard
-        input is closed.
+        """Starts `python -m ARGUMENTS`, with its output in a file, until its input is closed.
 
         Also binds this thread to the cores, because the process inherits them (not on macOS).
         """
@@ -90,8 +88,7 @@ def locked(root: Path) -> Iterator[None]:
 
 
 def file_of(root: Path, name: str, kind: str) -> Path:
-    """A file about a trial: its configuration ("json") or its output ("log"), whose last line says
-    why it failed."""
+    """A file of a trial: its configuration ("json"), or its output with any failure ("log")."""
     return root / "trials" / f"{name.replace('/', '-')}.{kind}"
 
 

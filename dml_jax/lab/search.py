@@ -1,10 +1,8 @@
-"""Searches for the values of options with optuna, whose storage holds the trials' parameters,
-results and states.
+"""Searches for values of options with optuna, whose storage holds parameters, results and states.
 
-A trial is an ordinary run. Trials are compared on held-out training classes, or on the test classes
-under the authors' protocol. The next command continues an interrupted trial; the seed of the
-sampler is the number of earlier trials. Commands with different directories may share a storage,
-e.g. a database server.
+A trial is an ordinary run. Trials are compared on held-out training classes, or, under the authors'
+protocol, on the test classes. The next command continues an interrupted trial; the seed of the
+sampler is the number of earlier trials. Commands may share a storage, e.g. a database server.
 """
 
 import importlib
@@ -87,8 +85,7 @@ def train(
     slot: Slot,
     stop: threading.Event,
 ) -> float | None:
-    """Trains the run of a trial of optuna and returns its best evaluation; None if it failed or was
-    interrupted."""
+    """Trains the run of a trial; its best evaluation, or None if it failed or was interrupted."""
     from dml_jax.train.records.logs import JsonLines  # imports JAX
 
     name = Path(asked.user_attrs["directory"]).name

@@ -1,7 +1,7 @@
-"""What `dml-jax study` does: trains the missing runs of a study, a search or claims, and prints and
-writes the tables."""
+"""What `dml-jax study` does: trains missing runs of studies, searches and claims; writes tables."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,20 +81,21 @@ def run_claims(
     data: str,
     settings: Settings,
     *,
+    names: Collection[str] = (),
     output: Path,
     jobs: int = 1,
     only_list: bool = False,
 ) -> None:
-    """Trains the missing runs for the claims of papers on a data set; prints and writes the
-    verdicts.
+    """Trains the missing runs for papers' claims, all or those named; prints and writes verdicts.
 
     The measurements are added to OUTPUT/DATA.csv. `only_list` prints the claims instead.
     """
     root = settings.root
-    owners = claims.planned(papers, data, settings)
+    stated = claims.selected(papers, names)
+    owners = claims.planned(itertools.chain(*stated.values()), data, settings)
     trials = claims.distinct(owners)
     if only_list:
-        print(*claims.listed(papers, data), sep="\n")
+        print(*claims.listed(stated, data), sep="\n")
     missing = sum(not (trial.directory / "results.json").exists() for trial in trials)
     print(f"{len(trials)} trials, {missing} not finished")
     if only_list:
@@ -111,7 +112,7 @@ def run_claims(
             lines = claims.merged(claims.read(file), claims.measurements(owners))
             output.mkdir(parents=True, exist_ok=True)
             tables.write_csv(file, lines, claims.COLUMNS)
-            found = [claims.table(paper, lines, data) for paper in papers]
+            found = [claims.table(paper, lines, data, shown) for paper, shown in stated.items()]
             for table in found:
                 text_tables.print_table(table, Console().rich)
             text_tables.write_report(output, found, "")

@@ -13,7 +13,7 @@ from dml_jax import drawing, files
 from dml_jax.analysis import text_tables
 from dml_jax.analysis.text_tables import Table
 from dml_jax.config import flatten
-from dml_jax.errors import CheckpointError, ConfigError, printable
+from dml_jax.errors import CheckpointError, printable, require
 from dml_jax.evaluation import metric_table
 from dml_jax.evaluation.metric_table import MetricEntry
 from dml_jax.lab import outcomes, plan, runner
@@ -27,8 +27,7 @@ NOT_VARIED = ("paper", "seed", "name")  # keys in which rows differ anyway
 
 
 class Summary(NamedTuple):
-    """Finished runs, and trials without results, which have a `problem`; `metric` compares their
-    rows."""
+    """Finished runs and, with a `problem`, unfinished ones; `metric` compares their rows."""
 
     title: str
     lead: str  # paragraph below the title
@@ -70,8 +69,7 @@ def of_runs(directories: Sequence[Path], metric: str) -> Summary:
 def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
     """The table of the runs, and the runs of its rows that were trained.
 
-    Rows without results have dashes and a note with the reason. Raises ConfigError for runs that
-    cannot be compared.
+    Rows without results have dashes and a note. ConfigError for runs that cannot be compared.
     """
     from dml_jax.evaluation import protocol  # imports JAX
 
@@ -81,34 +79,24 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
         reasons = f": {failed[0].directory.name}: {failed[0].problem}" if failed else ""
         raise CheckpointError(f"{summary.title}: no run is finished{reasons}")
     for run in finished:
-        found = (
-            entry.name for entry in metric_table.columns(run.results) if entry.percent
-        )  # the best is the highest
-        has = [name for name in found if numbers([run], name)]
-        if summary.metric not in has:
-            raise ConfigError(
-                f"--metric={summary.metric}: {run.directory} has no such result to compare by; it "
-                f"has {', '.join(has)}"
-            )
+        entries = metric_table.columns(run.results)
+        # Of percentages, the highest is the best.
+        has = [entry.name for entry in entries if entry.percent and numbers([run], entry.name)]
+        problem = f"{run.directory} has no such result to compare by; it has {', '.join(has)}"
+        require(summary.metric in has, f"--metric={summary.metric}: {problem}")
     stated, trained = outcomes.comparable(finished)
     rows = outcomes.all_rows(trained)
     for run in failed:
         if run.row not in trained:
             rows.setdefault(run.row, []).append(run)
     entries = metric_table.columns({key: 0 for runs in rows.values() for key in runs[0].results})
-    known = [
-        outcomes.published_values(runs[0], summary.reported.get(name, {}))
-        for name, runs in rows.items()
-    ]
+    reported = ((runs[0], summary.reported.get(name, {})) for name, runs in rows.items())
+    known = [outcomes.published_values(run, stated) for run, stated in reported]
     sources = list(dict.fromkeys(source for found in known for source in found))
     counts = [sum(not run.problem for run in runs) for runs in rows.values()]
-    columns = {
-        "": [printable(name) for name in rows],
-        "seeds": [str(count) if count else "–" for count in counts],
-    }
-    distances = [
-        protocol.distance_of(runs[0].results.get("protocol", ""))[0] for runs in rows.values()
-    ]
+    columns = {"": list(map(printable, rows)), "seeds": [str(count or "–") for count in counts]}
+    protocols = (runs[0].results.get("protocol", "") for runs in rows.values())
+    distances = [protocol.distance_of(text)[0] for text in protocols]
     if len(set(filter(None, distances))) > 1:
         columns["distance"] = [printable(name) for name in distances]
     best: set[tuple[str, int]] = set()
@@ -123,33 +111,30 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
                 others += [] if entry.percent else [entry.heading, f"{entry.heading} {source}"]
     if len(rows) > 1 and (cells := _significance(rows, summary.metric)):
         columns["p"] = cells
-    columns["time"] = [_time(runs) for runs in rows.values()]
+    columns["time"] = []
+    for runs in rows.values():  # the median over seeds
+        times = [time for run in runs if (time := run.results.get("timing", {}).get("seconds"))]
+        columns["time"].append(outcomes.duration(statistics.median(times)) if times else "")
     main = next(entry.heading for entry in entries if entry.name == summary.metric)
     beside = (f"{main} {source}" for source in sources)
     shown = ("", "seeds", "distance", main, *beside, *(others or ("MAP@R", "NMI")), "p", "time")
     narrow = [heading for heading in columns if heading in shown]
     problems = {run.problem: name for name, runs in rows.items() for run in runs if run.problem}
     notes = [f"{name}: –, {problem}." for problem, name in problems.items()]
-    notes += [
-        f"Without {run.directory.name}: {run.problem}." for run in failed if run.row in trained
-    ]
+    partly = [run for run in failed if run.row in trained]
+    notes += [f"Without {run.directory.name}: {run.problem}." for run in partly]
     data = next((run.config["data"]["name"] for run in finished if run.config), "of the members")
     notes.append(f"Data: {data}. Evaluation: {stated}.")
-    notes += _explanations(
-        trained,
-        main if "p" in columns else "",
-        any(metrics for found in known for metrics in found.values()),
-    )
-    return Table(
-        printable(summary.title), [printable(note) for note in notes], columns, best, narrow
-    ), trained
+    published = any(metrics for found in known for metrics in found.values())
+    notes += _explanations(trained, main if "p" in columns else "", published)
+    title = printable(summary.title)
+    return Table(title, list(map(printable, notes)), columns, best, narrow), trained
 
 
 def publish(
     summary: Summary, output: Path | None, console: Console, columns: Sequence[str] = ()
 ) -> None:
-    """Prints the table and, unless `output` is None, writes it there as report.md, .tex and .csv,
-    with a heat map.
+    """Prints the table; writes it to `output`, if any, as report.md, .tex, .csv and a heat map.
 
     `columns` are the headings to show; all of them by default.
     """
@@ -162,11 +147,8 @@ def publish(
     write_csv(output / "report.csv", lines(summary.runs))
     if grid := plot_grid(trained, summary.metric):
         grid.savefig(output / "grid.png", dpi=130)
-    console.print(
-        f"report: {output / 'report.md'}   also report.tex, report.csv",
-        markup=False,
-        soft_wrap=True,
-    )
+    written = f"report: {output / 'report.md'}   also report.tex, report.csv"
+    console.print(written, markup=False, soft_wrap=True)
 
 
 def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -175,54 +157,41 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
     Metrics are fractions; those after refinement have the kind of batches as a prefix.
     """
     flat = [flatten(run.config) for run in runs]
-    keys = dict.fromkeys(
-        key for values in flat for key in values if key.partition(".")[0] not in NOT_VARIED
-    )
-    varied = [
-        key for key in keys if len({repr(values[key]) for values in flat if key in values}) > 1
-    ]
+    texts: dict[str, set[str]] = {}  # of the values of each key
+    for key, value in (item for values in flat for item in values.items()):
+        if key.partition(".")[0] not in NOT_VARIED:
+            texts.setdefault(key, set()).add(repr(value))
+    varied = [key for key, found in texts.items() if len(found) > 1]
     made = []
     for run, values in zip(runs, flat, strict=True):
         refined = run.results.get("refined", {})
-        of_kinds = {
-            f"{kind} {key}": value for kind, part in refined.items() for key, value in part.items()
-        }
-        found = {**run.results, **of_kinds, **run.results.get("timing", {})}
-        made.append(
-            {
-                "row": printable(run.row),
-                "seed": values.get("seed", ""),
-                "directory": printable(str(run.directory)),
-            }
-            | {"data": values.get("data.name", ""), "protocol": run.results.get("protocol", "")}
-            | {key: values[key] for key in varied if key in values}
-            | {key: value for key, value in found.items() if isinstance(value, int | float)}
-            | {"problem": printable(run.problem)}
-        )
+        kinds = ((f"{kind} ", part) for kind, part in refined.items())
+        parts = [("", run.results), *kinds, ("", run.results.get("timing", {}))]
+        found = {f"{prefix}{key}": value for prefix, part in parts for key, value in part.items()}
+        line = {"row": printable(run.row), "seed": values.get("seed", "")}
+        line |= {"directory": printable(str(run.directory)), "data": values.get("data.name", "")}
+        line |= {"protocol": run.results.get("protocol", "")}
+        line |= {key: values[key] for key in varied if key in values}
+        line |= {key: value for key, value in found.items() if isinstance(value, int | float)}
+        made.append(line | {"problem": printable(run.problem)})
     return made
 
 
 def write_csv(path: Path, found: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> None:
     """Writes lines as a CSV file; its columns are by default the keys of all lines."""
     columns = columns or list(dict.fromkeys(key for line in found for key in line))
-    files.write_csv(
-        path, [columns, *([line.get(column, "") for column in columns] for line in found)]
-    )
+    rows = ([line.get(column, "") for column in columns] for line in found)
+    files.write_csv(path, [columns, *rows])
 
 
 def _explanations(rows: Mapping[str, Sequence[Run]], compared: str, published: bool) -> list[str]:
-    """Sentences on trained rows, on p-values of the column `compared`, if any, and on published
-    numbers, if any."""
+    """Sentences on trained rows, on p-values of the column `compared`, and on published numbers."""
     notes = [
         "Retrieval and NMI in %, mean ± standard deviation over seeds; bold: best of a column. "
         "Time of the training, without compilation and evaluations: median over seeds."
     ]
-    on_test = [
-        name
-        for name, runs in rows.items()
-        if any(run.results.get("model") == "test" for run in runs)
-    ]
-    if on_test:
+    models = {name: {run.results.get("model") for run in runs} for name, runs in rows.items()}
+    if on_test := [name for name, found in models.items() if "test" in found]:
         which = "all rows" if len(on_test) == len(rows) else ", ".join(on_test)
         notes.append(
             f"Models selected on the test classes, so that their results are optimistic: {which}."
@@ -253,15 +222,12 @@ def _measured(rows: Sequence[Sequence[Run]], entry: MetricEntry) -> tuple[list[s
         return f"{100 * value:.{DIGITS}f}" if entry.percent else f"{value:.3f}"
 
     found = [numbers(runs, entry.name) for runs in rows]
-    means = [statistics.fmean(values) if values else math.nan for values in found]
-    spreads = [
-        f" ± {text(statistics.stdev(values))}" if len(values) > 1 else "" for values in found
-    ]
-    cells = [
-        "–" if math.isnan(mean) else text(mean) + spread
-        for mean, spread in zip(means, spreads, strict=True)
-    ]
-    known = {mean for mean in means if not math.isnan(mean)}
+    means = [statistics.fmean(values) if values else None for values in found]
+    cells = []
+    for values, mean in zip(found, means, strict=True):
+        spread = f" ± {text(statistics.stdev(values))}" if len(values) > 1 else ""
+        cells.append("–" if mean is None else text(mean) + spread)
+    known = {mean for mean in means if mean is not None}
     ranked = entry.percent and len(known) > 1
     return cells, [row for row, mean in enumerate(means) if ranked and mean == max(known)]
 
@@ -277,28 +243,17 @@ def _published(metrics: Mapping[str, float], entry: MetricEntry) -> str:
 def _significance(rows: Mapping[str, list[Run]], metric: str) -> list[str]:
     """p-values of the differences to the best row; none if no row has two seeds to compare."""
     values = {name: numbers(runs, metric) for name, runs in rows.items()}
-    best = max(
-        (name for name in values if values[name]), key=lambda name: statistics.fmean(values[name])
-    )
-    p_values = [
-        math.nan if name == best else outcomes.seed_test(found, values[best])
-        for name, found in values.items()
-    ]
+    best = max(filter(values.get, values), key=lambda name: statistics.fmean(values[name]))
+    tested = {name: outcomes.seed_test(found, values[best]) for name, found in values.items()}
+    p_values = list((tested | {best: math.nan}).values())
     known = [p for p in p_values if not math.isnan(p)]
     corrected = iter(outcomes.holm(known))
     cells = ["" if math.isnan(p) else outcomes.p_text(next(corrected)) for p in p_values]
     return cells if known else []
 
 
-def _time(runs: Sequence[Run]) -> str:
-    """The median of the training time over seeds."""
-    seconds = [time for run in runs if (time := run.results.get("timing", {}).get("seconds"))]
-    return outcomes.duration(statistics.median(seconds)) if seconds else ""
-
-
 def plot_grid(trained: Mapping[str, Sequence[Run]], metric: str) -> "Figure | None":
-    """A heat map of rows such as "layers=1 heads=2"; None unless all rows vary the same two
-    values."""
+    """A heat map of rows like "layers=1 heads=2"; None unless all vary the same two values."""
     found = {name: re.fullmatch(r"(\S+)=(\S+) (\S+)=(\S+)", name) for name in trained}
     keys = {(m[1], m[3]) if m else ("", "") for m in found.values()}
     if len(keys) != 1 or ("", "") in keys:
@@ -319,17 +274,10 @@ def plot_grid(trained: Mapping[str, Sequence[Run]], metric: str) -> "Figure | No
     middle = (max(values.values()) + min(values.values())) / 2
     for (row, column), value in values.items():
         colour = "white" if value > middle else drawing.INK
-        axes.text(
-            columns.index(column),
-            rows.index(row),
-            f"{value:.1f}",
-            ha="center",
-            va="center",
-            color=colour,
-        )
-    axes.set(
-        xticks=range(len(columns)), xticklabels=columns, yticks=range(len(rows)), yticklabels=rows
-    )
+        x, y = columns.index(column), rows.index(row)
+        axes.text(x, y, f"{value:.1f}", ha="center", va="center", color=colour)
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
     axes.set(xlabel=second.replace("_", " "), ylabel=first.replace("_", " "))
     figure.colorbar(shown, ax=axes, label=f"{metric_table.heading(metric)}, %")
     return figure

@@ -1,9 +1,8 @@
 """Losses of classifiers over the training classes.
 
 Sources, in the order of the functions: label smoothing, Szegedy et al. (CVPR 2016); normalised
-softmax, Zhai & Wu, "Classification is a strong baseline for deep metric learning" (BMVC 2019);
-ArcFace, Deng et al. (CVPR 2019); CosFace, Wang et al. (CVPR 2018); sub-center ArcFace, Deng et al.
-(ECCV 2020).
+softmax, Zhai & Wu (BMVC 2019); ArcFace, Deng et al. (CVPR 2019); CosFace, Wang et al. (CVPR 2018);
+sub-center ArcFace, Deng et al. (ECCV 2020).
 """
 
 from typing import Annotated, Any
@@ -126,7 +125,7 @@ def cosface(
 def subcenter_arcface(
     embeddings: Array,
     labels: Array,
-    proxies: Annotated[Array, Learned("CKD", options=Centers(3))],
+    proxies: Annotated[Array, Learned("CKD", options=Centers(centers=3))],
     *,
     margin: NonNegative = 0.5,  # radians
     scale: Positive = 64.0,  # multiplies the cosines

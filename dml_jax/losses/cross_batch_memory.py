@@ -1,5 +1,4 @@
-"""Cross-batch memory (Wang, Zhang, Huang, Scott, CVPR 2020): pairs with the embeddings of past
-batches.
+"""Cross-batch memory (Wang et al., CVPR 2020): pairs with this batch and with past ones.
 
 One queue serves the global batch: under `jit` every device holds a copy and appends the same rows.
 """
@@ -27,21 +26,28 @@ def enqueue(queue: Any, rows: Any) -> Any:
     def push(old: Array, new: Array) -> Array:
         new = new[-len(old) :].astype(old.dtype)
         kept = jnp.roll(old, -len(new), axis=0)
-        # Updating in place keeps a replicated queue replicated; concatenation would inherit the
-        # sharding of the rows.
+        # In place, because concatenation would give a replicated queue the sharding of the rows.
         return lax.dynamic_update_slice_in_dim(kept, new, len(old) - len(new), axis=0)
 
     return jax.tree.map(push, queue, rows)
 
 
 def candidates(
-    memory: dict[str, Array], labels: Array, relation: Callable[..., Any] | None = None
+    memory: dict[str, Array],
+    labels: Array,
+    relation: Callable[..., Any] | None = None,
+    *,
+    enqueued: bool = False,
 ) -> Candidates:
     """The memory as candidates for a batch with labels [N]; unfilled rows are in no pair.
 
     `relation` maps labels [N] and [M] to positive and negative pairs [N, M]; None compares labels.
+    If the batch is already `enqueued`, as the last rows, no row is paired with its own copy.
     """
-    filled = (memory["labels"] != EMPTY)[None, :]
+    used = (memory["labels"] != EMPTY)[None, :]
+    if enqueued:
+        count, size = len(labels), len(memory["labels"])
+        used &= ~jnp.eye(count, size, size - count, dtype=bool)
     same = labels[:, None] == memory["labels"][None, :]
     pairs = relation(labels, jnp.maximum(memory["labels"], 0)) if relation else (same, ~same)
-    return Candidates(memory["embeddings"], *(jnp.where(filled, pair, False) for pair in pairs))
+    return Candidates(memory["embeddings"], *(jnp.where(used, pair, False) for pair in pairs))

@@ -1,13 +1,12 @@
 """Losses on the distances of pairs and triplets.
 
 A function named after a loss takes embeddings and labels and finds its pairs or triplets in the
-batch, or among other `candidates`; its embeddings are compared as unit vectors unless it says
-otherwise. A function with the suffix `_loss`, `_losses` or `_hinges` takes pairs or triplets as
-given.
+batch, or among other `candidates`; it compares unit vectors unless it says otherwise. A function
+with the suffix `_loss`, `_losses` or `_hinges` takes pairs or triplets as given.
 """
 
 from collections.abc import Callable
-from typing import Literal, assert_never
+from typing import Any, Literal, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -52,16 +51,11 @@ def contrastive(
     weights: Array | None = None,
     distance: Distance | None = None,
 ) -> Array:
-    """Contrastive loss -> scalar: the sum of the mean of each kind of `contrastive_hinges`, over
-    the pairs whose hinge is positive."""
+    """Contrastive loss -> scalar: sum of the means of both `contrastive_hinges` where positive."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
-    pull, push = contrastive_hinges(
-        (distance or pairwise.distances)(x, others.embeddings),
-        others.positive > 0,
-        others.negative > 0,
-        positive_margin=positive_margin,
-        negative_margin=negative_margin,
-    )
+    distances = (distance or pairwise.distances)(x, others.embeddings)
+    margins = {"positive_margin": positive_margin, "negative_margin": negative_margin}
+    pull, push = contrastive_hinges(distances, others.positive > 0, others.negative > 0, **margins)
     near, far = (pairwise.pair_weights(relation, weights) for relation in others[1:])
     pulled = weighted_mean(pull, pull > ROUNDING, near)
     return pulled + weighted_mean(push, push > ROUNDING, far)
@@ -109,16 +103,8 @@ def triplet(
         sides = others.positive, others.negative
         return all_triplets_loss(distances, *sides, margin=margin, smooth=smooth, weights=weights)
     triplets = _mine(mining, key, x, others, distance, farthest)
-    return triplet_loss(
-        x,
-        triplets,
-        margin=margin,
-        squared=squared,
-        smooth=smooth,
-        candidates=others.embeddings,
-        weights=weights,
-        distance=distance,
-    )
+    among: Any = {"candidates": others.embeddings, "weights": weights, "distance": distance}
+    return triplet_loss(x, triplets, margin=margin, squared=squared, smooth=smooth, **among)
 
 
 def all_triplets_loss(
@@ -165,9 +151,9 @@ def triplet_loss(
 ) -> Array:
     """Mean of [d_ap - d_an + margin]+ over all valid triplets -> scalar; 0 if none is valid.
 
-    Distances are squared as in FaceNet (Schroff et al., CVPR 2015) or plain. Positives and
-    negatives index `candidates` [M, D], by default the embeddings [B, D]; `weights` [B] are theirs
-    as anchors.
+    Embeddings are compared as they are, not normalised. Distances are squared as in FaceNet
+    (Schroff et al., CVPR 2015) or plain. Positives and negatives index `candidates` [M, D], by
+    default the embeddings [B, D]; anchors have `weights` [B].
     """
     near, far = _squared_sides(embeddings, triplets, candidates, distance)
     if not squared:
@@ -198,18 +184,9 @@ def margin(
     """`margin_loss` of one mined triplet per anchor -> scalar."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
     triplets = _mine(mining, key, x, others, distance, farthest)
-    return margin_loss(
-        x,
-        labels,
-        triplets,
-        beta,
-        margin=margin,
-        nu=nu,
-        divisor=divisor,
-        candidates=others.embeddings,
-        weights=weights,
-        distance=distance,
-    )
+    among: Any = {"candidates": others.embeddings, "weights": weights, "distance": distance}
+    options: Any = {"margin": margin, "nu": nu, "divisor": divisor}
+    return margin_loss(x, labels, triplets, beta, **options, **among)
 
 
 def margin_loss(
@@ -307,6 +284,7 @@ def n_pair(
     *,
     # Weight of the mean squared length of the embeddings, which are not normalised.
     l2: NonNegative = 0.002,
+    squared: bool = True,  # false: of the mean length, as in Roth et al. (ICML 2020)
     candidates: Candidates | None = None,
     weights: Array | None = None,
     key: Array,
@@ -327,6 +305,7 @@ def n_pair(
     negative = valid[None, :] & ~pairwise.same_class(labels)
     losses = n_pair_losses(pairwise.inner_products(x, x[positives]), jnp.arange(len(x)), negative)
     lengths = jnp.sum(x**2, axis=1)
+    lengths = lengths if squared else root(lengths)
     return weighted_mean(losses, valid, weights) + l2 * weighted_mean(lengths, weights=weights)
 
 

@@ -41,8 +41,7 @@ def class_cosine(embeddings: Array, classes: Array) -> Array:
 
 
 def distances(a: Array, b: Array) -> Array:
-    """Euclidean distances [N, M] between the rows of a [N, D] and b [M, D]; 0, with gradient 0, for
-    equal rows."""
+    """Euclidean distances [N, M] of the rows of a [N, D] and b [M, D]; gradient 0 of equal rows."""
     return root(squared_distances(a, b))
 
 
@@ -54,9 +53,8 @@ def squared_distances(a: Array, b: Array) -> Array:
     """Squared Euclidean distances [N, M] between the rows of a [N, D] and b [M, D], 0 if equal.
 
     |a|^2 + |b|^2 - 2 <a, b> has an error of about 1e-7 (|a|^2 + |b|^2) in float32, and so has its
-    gradient. For close rows both are therefore computed from the differences of the rows. That
-    takes time proportional to the largest number of rows close to any one row; no array [N, M, D]
-    is stored.
+    gradient. For close rows both are therefore computed from differences of rows, in a time that
+    grows with the largest number of rows close to any one; no array [N, M, D] is stored.
     """
     return _squared_distances(a, b)[0]
 
@@ -171,8 +169,7 @@ def log_weights(relation: Array) -> Array | float:
 def weighted_mean(
     values: Array, counted: Array | None = None, weights: Array | None = None
 ) -> Array:
-    """sum_i w_i values_i / sum_i w_i -> scalar, which reduces the values of every loss; 0 if none
-    counts.
+    """sum_i w_i values_i / sum_i w_i -> scalar, as every loss is reduced; 0 if none counts.
 
     Values [N, …] belong to anchors or pairs, only `counted` ones are summed; `weights` belong to
     the anchors [N] or the pairs [N, M].

@@ -52,8 +52,7 @@ def proxy_nca_pp(
 ) -> Array:
     """ProxyNCA++ (Teh, DeVries, Taylor, ECCV 2020) -> scalar.
 
-    The mean over the samples of -log softmax(-d(x, p_1..C) / temperature)_y, with squared distances
-    d of unit vectors.
+    The mean of -log softmax(-d(x, p_1..C) / temperature)_y, d the squared distance of unit vectors.
     """
     losses = cross_entropy(2 * (class_cosine(embeddings, proxies) - 1) / temperature, labels)
     return weighted_mean(losses, weights=weights)
@@ -92,7 +91,7 @@ def proxy_anchor(
 def soft_triple(
     embeddings: Array,
     labels: Array,
-    proxies: Annotated[Array, Learned("CKD", options=Centers(10))],
+    proxies: Annotated[Array, Learned("CKD", options=Centers(centers=10))],
     *,
     scale: Positive = 20.0,  # lambda, multiplies the similarities
     gamma: Positive = 0.1,  # temperature of the weights of a class's centers
@@ -102,8 +101,7 @@ def soft_triple(
 ) -> Array:
     """SoftTriple loss (Qian et al., ICCV 2019, Eq. 7, 8 and 10) -> scalar.
 
-    The similarity to a class is the mean of the similarities to its K centers, weighted by
-    softmax_k(cos / gamma).
+    The similarity to a class is the mean over its K centers, weighted by softmax_k(cos / gamma).
     """
     classes, count, dim = proxies.shape
     # Classes along the last axis, where the softmax is fast.
@@ -117,8 +115,7 @@ def soft_triple(
 def center_spread(centers: Array) -> Array:
     """SoftTriple's regulariser (Eq. 10): half the mean distance between two centers of a class.
 
-    Distances are Euclidean between unit vectors, with 1e-5 under the root as in the authors' code
-    (idstcv/SoftTriple).
+    Distances of unit vectors, with 1e-5 under the root as in the authors' code (idstcv/SoftTriple).
     """
     classes, count, _ = centers.shape
     w = unit(centers)

@@ -1,17 +1,14 @@
 """Losses that approximate a ranking metric of the batch: the steps of the ranks become sigmoids.
 
-The rank of candidate j for query i among a set S of candidates, with cosines s and temperature t,
-is
+With cosines s and temperature t, the rank of candidate j for query i in a set S of candidates is
 
     R_i(j, S) = 1 + sum over k in S, k != j, of sigmoid((s_ik - s_ij) / t).
 
-Smooth-AP (Brown, Xie, Kalogeiton, Zisserman, ECCV 2020) is 1 - AP_i, averaged over the queries,
-where
+Smooth-AP (Brown, Xie, Kalogeiton, Zisserman, ECCV 2020) is the mean over the queries of 1 - AP_i,
 
     AP_i = mean over the positives j of R_i(j, positives) / R_i(j, all).
 
-The Recall@k surrogate (Patel, Tolias, Matas, CVPR 2022) is 1 - recall_i(k), averaged over the
-queries and several k:
+The Recall@k surrogate (Patel, Tolias, Matas, CVPR 2022) is the mean over i, k of 1 - recall_i(k):
 
     recall_i(k) = min(k, sum_j sigmoid((k - R_i(j, all)) / t_k)) / min(k, |positives|).
 
@@ -19,8 +16,7 @@ Its published results need batches of hundreds to thousands of images; its simil
 implemented. Unlike in both papers' code (Andrew-Brown1/Smooth_AP, yash0307/RecallatK_surrogate), a
 query is not among its own candidates.
 
-For N queries, M candidates and at most P positives per query, time is O(N M P) and memory O(N M),
-gradients included.
+Time O(N M P), memory O(N M) for N queries, M candidates, at most P positives, gradients included.
 """
 
 from functools import partial
@@ -91,9 +87,8 @@ def recall_at_k(
 def soft_ranks(similarity: Array, wanted: Array, among: Array, temperature: float) -> Array:
     """R_i(j, among) of every candidate j in `wanted`, 0 elsewhere: float [N, M].
 
-    One wanted candidate per query is ranked at a time, so that the N M^2 differences are never
-    stored. The gradient does the same; it is written out because the number of iterations depends
-    on the labels.
+    One candidate per query is ranked at a time, so that no N M^2 differences are stored. The
+    gradient, written out because the number of iterations depends on the labels, does the same.
     """
     number = jnp.cumsum(wanted, axis=1)
 

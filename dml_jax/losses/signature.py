@@ -49,20 +49,28 @@ class Learned:
 
     Attributes:
       axes: its shape: C classes, D dimensions, K `centers`.
-      start: distribution of the initial values: "normal" is N(0, 2 / C) as in Proxy-Anchor's code,
-        where only the direction of a proxy enters the loss and its length determines how fast it
-        turns; "uniform" is U(±1/sqrt(D)) as in torch.nn.Linear; "constant" is the value in
-        `options`.
+      start: distribution of the initial values: "uniform" is U(±1/sqrt(D)) as in torch.nn.Linear,
+        "constant" is the value in `options`, "option" the distribution in `options`.
       options: section of options, with their defaults, that come with this parameter.
     """
 
     axes: str
-    start: Literal["normal", "uniform", "constant"] = "normal"
+    start: Literal["uniform", "constant", "option"] = "option"
     options: Any = None
 
 
 @section
-class Centers:
+class Drawn:
+    """How proxies are drawn. Only their direction enters the loss; their length determines how fast
+    they turn at a given learning rate."""
+
+    # Initial proxies: "he" N(0, 2 / C), "eighth" N(0, 1 / 64), "dimensions" U(±1/sqrt(D)), "count"
+    # U(±1/sqrt(C K)); Proxy-Anchor, Proxy-NCA, ArcFace and SoftTriple are published with them.
+    init: Literal["he", "eighth", "dimensions", "count"] = "he"
+
+
+@section
+class Centers(Drawn):
     """How many proxies a class has."""
 
     centers: PositiveInt = 3  # number of proxies per class
@@ -75,7 +83,7 @@ class Boundary:
     beta: NonNegative = 1.2  # initial boundary of every class
 
 
-Proxies = Annotated[Array, Learned("CD")]
+Proxies = Annotated[Array, Learned("CD", options=Drawn())]
 Kernel = Annotated[Array, Learned("DC", "uniform")]
 Bias = Annotated[Array, Learned("C", "uniform")]
 Boundaries = Annotated[Array, Learned("C", "constant", Boundary())]
@@ -85,22 +93,17 @@ Boundaries = Annotated[Array, Learned("C", "constant", Boundary())]
 def learned(function: Callable[..., Any]) -> Mapping[str, Learned]:
     """Learned arrays of a loss, by argument."""
     hints = typing.get_type_hints(function, include_extras=True)
-    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-    return {
-        name: mark for name, found in marks.items() for mark in found if isinstance(mark, Learned)
-    }
+    marks = ((name, mark) for name in hints for mark in getattr(hints[name], "__metadata__", ()))
+    return {name: mark for name, mark in marks if isinstance(mark, Learned)}
 
 
 @functools.cache
 def options(function: Callable[..., Any]) -> Any:
     """The section of a loss's options, a type."""
     hints = typing.get_type_hints(function, include_extras=True)
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-        and parameter.default not in (None, parameter.empty)
-    }
+    parameters = inspect.signature(function).parameters.values()
+    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    defaults = {p.name: p.default for p in keywords if p.default not in (None, p.empty)}
     kinds = {name: hints.get(name, type(default)) for name, default in defaults.items()}
     bases = []
     for parameter in learned(function).values():
@@ -116,8 +119,7 @@ def options(function: Callable[..., Any]) -> Any:
 
 
 def classifier(logits: Callable[..., Array]) -> Callable[[F], F]:
-    """Declares a classifier: (embeddings [N, D], learned parameters, **options) -> scores [N, C]
-    without margins."""
+    """Declares a classifier: (embeddings [N, D], learned arrays, **options) -> scores [N, C]."""
 
     def declare(function: F) -> F:
         function.logits = logits  # type: ignore[attr-defined]
@@ -129,9 +131,9 @@ def classifier(logits: Callable[..., Array]) -> Callable[[F], F]:
 def loss(function: F) -> F:
     """The loss with a check of its arguments, for labels of any type; free in a compiled program.
 
-    Arrays become arrays of JAX, and labels numbers of at most 32 bits. Wrong shapes, types and
-    values raise `DataError`, and options that break their rules `ConfigError`; of a traced array
-    only shape and type are known.
+    Arrays become arrays of JAX, and labels numbers of at most 32 bits. Raises DataError for wrong
+    arrays, ConfigError for options that break their rules; of traced arrays shape and type are
+    known.
     """
     tables = learned(function)
     kind = typing.get_type_hints(function, include_extras=True).get("candidates")

@@ -12,10 +12,9 @@ and the loss of anchor i is
     1/alpha log(1 + sum_{p in P_i} exp(-alpha (S_ip - base)))
       + 1/beta log(1 + sum_{n in N_i} exp(beta (S_in - base))).                     (16)
 
-The paper states alpha=2, beta=50, base=1, epsilon=0.1; the authors' repository
-(MalongTech/research-ms-loss) has beta=40 and base=0.5. It also drops positive pairs with S >= 1 -
-1e-5, which are repetitions of one image that fill up a small class; other implementations keep
-them.
+The paper states alpha=2, beta=50, base=1, epsilon=0.1; the authors' code (research-ms-loss) has
+beta=40 and base=0.5, and drops positive pairs with S >= 1 - 1e-5, which are repetitions of one
+image that fill up a small class; other implementations keep them.
 
 Circle loss for pair-wise labels (Sun et al., CVPR 2020, Eq. 6): with similarities s_p to the
 positives and s_n to the negatives of an anchor,
@@ -25,14 +24,12 @@ positives and s_n to the negatives of an anchor,
 
 where the weights alpha are constants in the gradient.
 
-Supervised contrastive loss (Khosla et al., NeurIPS 2020, Eq. 2, "out") of anchor i, with
-temperature t:
+Supervised contrastive loss (Khosla et al., NeurIPS 2020, Eq. 2, "out") of anchor i, temperature t:
 
     -1/|P_i| sum_{p positive} log(exp(S_ip / t) / sum_{a != i} exp(S_ia / t)).
 
 Weights of pairs: in the multi-similarity loss and among the negatives of NT-Xent, a pair of weight
-2 counts as two pairs; for positives of NT-Xent and the supervised contrastive loss they weight the
-mean.
+2 is two pairs; they weight the mean of positives of NT-Xent and supervised contrastive loss.
 """
 
 from typing import Literal, assert_never

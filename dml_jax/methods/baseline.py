@@ -5,7 +5,7 @@ reality check" (ECCV 2020), and Roth et al., "Revisiting training strategies" (I
 `method.loss` names a loss of `dml_jax.losses` or of another package: a classifier, a loss against
 proxies, or a loss on pairs; the section of the same name holds its options. It can also be a sum of
 several, "triplet+arcface", with weights w. Pair losses can also be computed against a memory of
-past batches (Wang et al., CVPR 2020):
+this batch and past ones (Wang et al., CVPR 2020):
 
     L = sum over losses of w loss(batch, batch) + sum over pair losses of w loss(batch, memory)
 
@@ -16,9 +16,10 @@ multi-similarity, 128-d, 62.64, 79.92, 76.49 (Kan et al., NeurIPS 2022); Proxy-A
 """
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, field
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any
 
 import flax.linen as nn
@@ -112,9 +113,11 @@ class Config:
     pooling: Pooling = "avg"  # pooling of the feature map
     # Normalises the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++.
     layer_norm: bool = False
-    # Number of embeddings of past batches that pair losses also compare with.
+    init: heads.Init = "linear"  # initial linear layer: as torch.nn.Linear, or N(0, 2 / D), bias 0
+    bias: bool = True  # whether the linear layer has a bias; Zhai & Wu's has none
+    # Number of embeddings of this and past batches that pair losses also compare with.
     memory: Annotated[NonNegativeInt, PAIRS] = 0
-    # Steps before the memory is used; 1,000 in its paper.
+    # Steps before embeddings are stored and compared; 1,000 in its paper.
     memory_after: Annotated[NonNegativeInt, REMEMBERED] = 0
     # Import path of a function (labels [N], labels [M]) -> (positive, negative) [N, M], masks or
     # weights: the relation of pairs, such as shared tags or a hierarchy, in place of equal labels.
@@ -225,12 +228,16 @@ def initial(
 ) -> tuple[Initializer, tuple[int, ...]]:
     """Initialiser and shape of a parameter that a loss learns."""
     shape = tuple({"C": classes, "D": dim}.get(axis) or options.centers for axis in parameter.axes)
-    match parameter.start:
-        case "normal":
+    match parameter.start if parameter.start != "option" else options.init:
+        case "he":
             return normal_init((2 / classes) ** 0.5), shape
-        case "uniform":
+        case "eighth":
+            return normal_init(1 / 8), shape
+        case "uniform" | "dimensions":
             return uniform_fan_in(dim), shape
-        case "constant":
+        case "count":
+            return uniform_fan_in(math.prod(shape) // dim), shape
+        case _:
             (value,) = asdict(parameter.options)
             return nn.initializers.constant(getattr(options, value)), shape
 
@@ -238,7 +245,9 @@ def initial(
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     """The baseline on a backbone; needs at least two training classes."""
     data.check_classes(2, f"method.loss={config.loss!r}")
-    embedding = heads.Embedding(config.embedding_dim, config.pooling, config.layer_norm)
+    embedding = heads.Embedding(
+        config.embedding_dim, config.pooling, config.layer_norm, config.init, config.bias
+    )
     dim = config.embedding_dim or backbone.channels
     compared: Any = config.distance
     if "." in compared:
@@ -276,14 +285,16 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         total = weighted(values)
         if not config.memory:
             return total, Aux(model_state, terms)
-        past = cross_batch_memory.candidates(model_state["memory"], batch.labels, relation)
-        found = apply_criterion(params, encoded, batch.labels, key_memory, past, method="values")
-        term = jnp.where(model_state["seen"] >= config.memory_after, weighted(found), 0)
         rows = {"embeddings": jax.lax.stop_gradient(encoded), "labels": batch.labels}
-        return total + term, Aux(model_state, {**terms, "memory": term}, rows)
-
-    def after(params: PyTree, model_state: PyTree, rows: PyTree) -> PyTree:
         memory = cross_batch_memory.enqueue(model_state["memory"], rows)
+        past = cross_batch_memory.candidates(memory, batch.labels, relation, enqueued=True)
+        found = apply_criterion(params, encoded, batch.labels, key_memory, past, method="values")
+        used = model_state["seen"] >= config.memory_after
+        term = jnp.where(used, weighted(found), 0)
+        kept = jax.tree.map(partial(jnp.where, used), memory, model_state["memory"])
+        return total + term, Aux(model_state, {**terms, "memory": term}, kept)
+
+    def after(params: PyTree, model_state: PyTree, memory: PyTree) -> PyTree:
         return {**model_state, "memory": memory, "seen": model_state["seen"] + 1}
 
     def teach(params: PyTree, model_state: PyTree, encoded: Array) -> Teaching:

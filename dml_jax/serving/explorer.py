@@ -45,8 +45,7 @@ def explorer_of(model: Model, splits: dict[str, Split], name: str, title: str) -
 
 
 class Explorer:
-    """Nearest neighbours of a split, and of uploaded photographs, in a gallery or else among the
-    queries themselves."""
+    """Nearest neighbours, of a split and of uploads, in a gallery or among the queries."""
 
     def __init__(self, title: str, queries: Part, gallery: Part | None = None):
         self._title = title
@@ -57,8 +56,7 @@ class Explorer:
         self._wrong = searched.split.labels[np.asarray(first)[:, 0]] != queries.split.labels
 
     def routes(self) -> list[Route]:
-        """Routes of the page, lists of images, neighbours, and images; Starlette calls the handlers
-        in threads."""
+        """The routes, whose handlers Starlette calls in threads."""
         return [
             Route("/", self._page),
             Route("/list", self._list),
@@ -89,8 +87,7 @@ class Explorer:
         return HTMLResponse(page)
 
     def _list(self, request: Request) -> Response:
-        """PAGE images from `start`, of one class or all, optionally only if their nearest image has
-        another class."""
+        """PAGE images from `start`; of one class, or with a wrong nearest image, if asked."""
         start, label = _integer(request, "start", 0), _integer(request, "class", -1)
         chosen = np.full(len(self._wrong), label < 0) | (self._parts["query"].split.labels == label)
         if request.query_params.get("wrong") == "1":

@@ -1,9 +1,8 @@
 """HTTP service of `dml-jax serve` and `dml-jax explore`: answers images in batches.
 
 uvicorn and Starlette limit connections, sizes and host names; `_Protocol` closes the connections of
-clients that keep the server waiting. Images of more than `PIXELS` are refused before they are
-decoded, and `decode.Room` limits the memory for concurrent decoding. Encryption and authentication
-are left to a reverse proxy.
+clients that keep the server waiting. Images of more than `PIXELS` are refused before decoding,
+whose memory `decode.Room` limits. Encryption and authentication are left to a reverse proxy.
 """
 
 import asyncio
@@ -49,8 +48,7 @@ PIXELS = 25_000_000  # per image, somewhat more than most cameras have
 # Images that need more bytes to decode, or JPEG files with more scans, are decoded one at a time.
 LARGE, SCANS = decode.MEMORY // 4, 20
 CONNECTIONS, BACKLOG = 128, 2048  # accepted, and waiting to be accepted
-# Seconds that a client has to send a request or to take an answer, and the bytes that it must send
-# for each further second.
+# Seconds for a client to send a request or take an answer; bytes to send per further second.
 PATIENCE, RATE = 10.0, 1 << 14
 BATCH = 16  # images per call of the network, a power of two
 CLASSES = 5  # in an answer
@@ -66,8 +64,7 @@ Answers = Callable[[np.ndarray], Sequence[Answer | DataError]]
 
 
 class Service:
-    """Answers `POST /`. A batch consists of the images that arrived while the previous one was
-    computed.
+    """Answers `POST /`; the images that arrived during a batch are the next one.
 
     `answers` computes the answers from the embeddings, which are otherwise the answers.
     """
@@ -392,12 +389,8 @@ class EnrolledClasses:
         bad = [open_set.first_bad_row(row[None]) for row in rows]
         good = np.array([problem is None for problem in bad])
         answers = iter(self._classified(rows[good]) if good.any() else ())
-        return [
-            DataError(f"image: the model's embedding {problem[1]}; send another image")
-            if problem
-            else next(answers)
-            for problem in bad
-        ]
+        text = "image: the model's embedding {}; send another image"
+        return [DataError(text.format(found[1])) if found else next(answers) for found in bad]
 
     def _classified(self, rows: np.ndarray) -> list[Answer]:
         index = self._index
@@ -407,18 +400,12 @@ class EnrolledClasses:
         if threshold is None:
             threshold = index.threshold(self._decision["false_accept_rate"])
         positions, cosines = index.best(rows, CLASSES)
-        return [
-            {
-                "class": printable(name),  # JSON is UTF-8; names need not be
-                "score": float(margin),
-                "threshold": float(threshold),
-                "cosine": float(values[0]),
-                "classes": [
-                    {"class": printable(index.classes[label]), "cosine": float(value)}
-                    for label, value in zip(labels, values, strict=True)
-                ],
-            }
-            for name, margin, labels, values in zip(
-                names, margins, index.labels[positions], cosines, strict=True
-            )
-        ]
+        answers = []
+        found = zip(names, margins, index.labels[positions], cosines.tolist(), strict=True)
+        for name, margin, labels, values in found:  # JSON is UTF-8; names need not be
+            pairs = zip((printable(index.classes[label]) for label in labels), values, strict=True)
+            classes = [{"class": label, "cosine": value} for label, value in pairs]
+            answer = {"class": printable(name), "score": float(margin)}
+            answer |= {"threshold": float(threshold), "cosine": values[0], "classes": classes}
+            answers.append(answer)
+        return answers

@@ -4,8 +4,10 @@ A head may be trained on them before the whole network (`head` of a configuratio
 
 Each training image passes through the backbone as in evaluation and as some random crops, augmented
 and flipped at random. Batches are drawn as usual; each image of a batch contributes one of its
-views. Export, inference and evaluation run the whole network. The features are kept in the work
-directory, under the digest of everything that determines them.
+views. Export, inference and evaluation run the whole network. The features are kept beside the work
+directory, under the digest of everything that determines them: the network, the images, the options
+of the crops. The crops do not depend on the seed of the run, so that all seeds, heads and methods
+share them.
 """
 
 import hashlib
@@ -36,7 +38,8 @@ from dml_jax.train.embedding import Embedder, Variables
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.step import TrainState, digest
 
-DIRECTORY = "features"  # in the work directory
+DIRECTORY = "features"  # beside the work directory
+CROP_SEED = 0  # of the random crops
 HEAD = "head"  # in the work directory: the run that trains the head
 # Options of the data that determine features.
 CROPS = "crop image_size resize interpolation resize_first decode_scaled crop_scale crop_ratio flip"
@@ -46,7 +49,8 @@ TOLERANCE = 1e-3  # between the unit embeddings of a feature map and of its two 
 def with_features(
     experiment: Experiment, directory: Path, console: Console, stop: Stop
 ) -> Experiment:
-    """The experiment with its features, kept in `directory`, if it trains on features."""
+    """The experiment with its features, kept beside the work directory `directory`, if it trains on
+    features."""
     config = experiment.config
     if not config.train.feature_views:
         return experiment
@@ -60,7 +64,10 @@ def with_features(
         console.update_progress(done, "of the frozen backbone")
         stop.raise_if_stopped()
 
-    found = views(embedder, state, split, count, config.seed, directory / DIRECTORY / name, shown)
+    # A bucket keeps the files of one run.
+    kept = directory if buckets.is_copy(directory) else directory.absolute().parent
+    stem = kept / DIRECTORY / name
+    found = views(embedder, state, split, count, stem, shown)
     return experiment._replace(features=found, augment=lambda images, key: images)
 
 
@@ -69,7 +76,6 @@ def views(
     model: Variables,
     split: Split,
     count: int,
-    seed: int,
     stem: Path,
     on_progress: Callable[[int], None] = lambda done: None,
     dtype: type[np.floating[Any]] = np.float32,
@@ -87,7 +93,7 @@ def views(
             with files.reading(file, "remove it"):
                 found.append(np.load(file, allow_pickle=False))
             continue
-        seen = crops(split, embedder.data, seed, view) if view else split
+        seen = crops(split, embedder.data, view) if view else split
         shown = partial(lambda before, done: on_progress(before + done), before)
         rows = (uncropped if view else embedder).embed_split(model, seen, shown).astype(dtype)
         if device_mesh.is_main_process():
@@ -108,12 +114,12 @@ def _features(config: Config) -> Embed:
     return compute
 
 
-def crops(split: Split, data: Data, seed: int, view: int) -> Split:
+def crops(split: Split, data: Data, view: int) -> Split:
     """Random crops of a split, as large as the images of the evaluation, and always the same."""
     crop = transforms.training(replace(data, training_size=0))
 
     def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
-        fixed = np.random.default_rng((seed, index, view))
+        fixed = np.random.default_rng((CROP_SEED, index, view))
         image = crop(split.read(index, fixed), fixed)
         return image[:, ::-1] if fixed.random() < data.flip else image
 
@@ -147,7 +153,6 @@ def key(experiment: Experiment, backbone: PyTree) -> str:
         "pixels": asdict(config.backbone.pixels),
         "dtype": getattr(config.backbone, "dtype", None),
         "crops": {key: getattr(config.data, key) for key in CROPS.split()},
-        "seed": config.seed,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -169,7 +174,7 @@ def with_head(experiment: Experiment, directory: Path, console: Console, stop: S
         head.mkdir(exist_ok=True)
         files.write_json(head / "config.json", run)
         buckets.push(head)
-    first = with_features(first, head, console, stop)
+    first = with_features(first, directory, console, stop)
     loop.train(first, head, run, console, stop)
     buckets.pull(directory)  # on the other processes, which have written nothing
     return experiment._replace(start=str(head))

@@ -31,6 +31,17 @@ from dml_jax.train.distributed import device_mesh
 SIDE = 224  # pixels of example images of any size: only the shapes of class tables depend on them
 
 
+def _check_frozen(config: Config) -> None:
+    """Raises ConfigError if a group of the backbone would be trained but for its features."""
+    for name, group in config.train.groups.items():
+        if name.partition("/")[0] == "backbone" and not group.freeze:
+            raise ConfigError(
+                f"train.feature_views={config.train.feature_views}: trains on features of the "
+                f"backbone as it is, and train.groups.{name} is not frozen; set its freeze=true, "
+                "or train.feature_views=0"
+            )
+
+
 def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) -> Method:
     """The method of a configuration with everything that wraps it.
 
@@ -42,9 +53,10 @@ def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) ->
             f"backbone.name={config.backbone.name!r}: its build() returns a "
             f"{type(backbone).__name__}, not a Backbone; adapt it as in docs/guides/extend.md"
         )
-    if config.train.feature_views:
-        backbone = on_features(backbone)
     methods, groups = plugin_module("method", config.method.name), config.train.groups
+    if config.train.feature_views:
+        _check_frozen(config)
+        backbone = on_features(backbone)
     untrained = {name for name, group in groups.items() if group.freeze or group.rank}
 
     def build_for(classes: int) -> Method:

@@ -150,6 +150,18 @@ def test_keys_are_those_that_options_declare_and_the_guide_names() -> None:
     assert all(f"| `{kind.key}` | `{kind.call}`" in guide for kind in plugins.FUNCTIONS.values())
 
 
+def test_an_optimizer_that_finds_its_own_rate(folder: Path) -> None:
+    """Prodigy begins a million times too slowly."""
+    (folder / "mine.py").write_text(
+        "import optax\n\ndef a(weight_decay):\n"
+        "    complete = optax.contrib.prodigy(1.0, weight_decay=weight_decay)\n"
+        "    return optax.chain(complete, optax.scale(-1.0))\n"
+    )
+    ((path, kind),) = plugins.find_plugins("mine")
+    outcomes = conformance.check(path, kind, {}, None)
+    assert {one.check: one.result for one in outcomes}["descends"] == "passed"
+
+
 @pytest.mark.parametrize("code", MISTAKES)
 def test_mistakes(code: str, folder: Path) -> None:
     imports = (

@@ -95,8 +95,8 @@ def test_analyse_a_model_on_a_folder(photos: Path, capsys: pytest.CaptureFixture
     [
         (
             analyse,
-            ["--what=attention", "--data=photos"],
-            "--what=attention: needs a trained run on its own data",
+            ["--what=overfitting", "--data=photos"],
+            "--what=overfitting: needs a trained run on its own data",
         ),
         (
             analyse,

@@ -1,5 +1,5 @@
 """How the tests of the contract examine a method. `P.py` beside this file says it for the methods
-of paper P."""
+of paper P, and has the small runs that `benchmarks/interruptions.py` interrupts."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -7,3 +7,11 @@ CONFIG = crt.Config(embedding_dims=(8, 12), prototypes=(4, 4), hidden_dim=8)
 WIDE = crt.Config(embedding_dims=(DIM, DIM), prototypes=(4, 4), hidden_dim=DIM)
 SMALL = {"crt": Small(lambda body: crt.build(CONFIG, body, DATA), slow_chunks=False)}
 LARGE = {"crt": Large(lambda: (crt.build(WIDE, BODY, LARGE_DATA), None))}
+INTERRUPTED = {
+    "crt": (
+        "omniglot_crt",
+        "method.embedding_dims=(8,8)",
+        "method.prototypes=(4,4)",
+        "method.hidden_dim=8",
+    )
+}

@@ -48,3 +48,12 @@ LARGE = {
         )
     )
 }
+INTERRUPTED = {
+    "diva": ("omniglot_diva", "method.embedding_dim=8", "method.psi_dim=8"),
+    "diva, images": (
+        "omniglot_diva",
+        "method.embedding_dim=8",
+        "method.psi_dim=8",
+        "method.selfsimilarity=instance",
+    ),
+}

@@ -14,3 +14,4 @@ LARGE = {
         slow_trace=False,
     )
 }
+INTERRUPTED = {"group_loss": ("omniglot_group_loss", "method.embedding_dim=8")}

@@ -19,3 +19,12 @@ LARGE = {
         slow_trace=False,
     )
 }
+INTERRUPTED = {
+    "hist": ("digits_hist", "method.embedding_dim=8", "method.hidden_dim=8"),
+    "hist, best of test": (
+        "digits_hist",
+        "method.embedding_dim=8",
+        "train.select=test",
+        "train.evaluate_every=10",
+    ),
+}

@@ -13,3 +13,4 @@ LARGE = {
         )
     )
 }
+INTERRUPTED = {"mpn": ("omniglot_mpn", "method.embedding_dim=8")}

@@ -43,3 +43,10 @@ def large() -> tuple[Method, Any]:
 
 SMALL = {"student": Small(with_teacher, slow=True)}
 LARGE = {"student": Large(large)}
+INTERRUPTED = {
+    "student": (
+        "omniglot_student:imitation",
+        "method.embedding_dim=8",
+        "method.teacher={folder}/baseline-whole",
+    )
+}

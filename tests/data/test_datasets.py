@@ -260,7 +260,7 @@ def test_cars_without_test_labels_or_images(
     del sources[without]
     missing = (
         "cars_test/ is left out, because its images or their labels in "
-        "cars_test_annos_withlabels.mat are missing"
+        "cars_test_annos_withlabels.mat are missing; the classes are divided as in the papers"
     )
     with pytest.raises(
         DataError,

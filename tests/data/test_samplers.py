@@ -27,7 +27,7 @@ def build(
 )
 def test_balanced_counts_are_even_at_every_step(batch_size: int, images: int) -> None:
     sampler = build("balanced", batch_size, images)
-    class_indices = samplers.indices_by_class(LABELS)
+    class_indices = samplers.base.indices_by_class(LABELS)
     classes, seen = np.zeros(len(SIZES), int), np.zeros(len(LABELS), int)
     for step in range(300):
         batch = sampler.batch(step)
@@ -149,7 +149,7 @@ def test_an_epoch_without_steps() -> None:
     with pytest.raises(ConfigError, match="steps=0: an epoch has at least one step"):
         samplers.from_batches(lambda step: np.arange(4), steps=0)
     with pytest.raises(ConfigError, match="steps=0"):
-        samplers.from_epochs(lambda epoch: np.arange(4), batch_size=4, steps=0)
+        samplers.base.from_epochs(lambda epoch: np.arange(4), batch_size=4, steps=0)
 
 
 def test_one_class() -> None:

@@ -52,14 +52,19 @@ def test_every_option_has_its_rule_in_direct_calls(name: str, option: str) -> No
 
 
 def test_options_of_other_types_and_traced_ones() -> None:
-    expected = float(losses.nt_xent(X, LABELS, temperature=0.5))
-    for temperature in (np.float32(0.5), np.array(0.5), jnp.float32(0.5)):
-        assert float(losses.nt_xent(X, LABELS, temperature=temperature)) == pytest.approx(
-            expected, rel=1e-6
+    arrays = (np.float32(0.5), np.array(0.5), jnp.float32(0.5))
+
+    @jax.jit
+    def all_at_once(traced: float) -> tuple[jax.Array, list[jax.Array]]:
+        expected, *found = (
+            losses.nt_xent(X, LABELS, temperature=t) for t in (0.5, *arrays, traced)
         )
-    traced = jax.jit(lambda t: losses.nt_xent(X, LABELS, temperature=t))
-    assert float(traced(0.5)) == pytest.approx(expected, rel=1e-5)
-    assert float(losses.recall_at_k(X, LABELS, ks=[1, 2], k_temperatures=[1.0, 2.0])) >= 0
+        return expected, found
+
+    expected, found = all_at_once(0.5)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    recall = jax.jit(partial(losses.recall_at_k, ks=[1, 2], k_temperatures=[1.0, 2.0]))
+    assert recall(X, LABELS) >= 0
 
 
 @pytest.mark.parametrize(
@@ -89,16 +94,23 @@ def test_options_of_other_types_and_traced_ones() -> None:
 )
 def test_messages(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        call()
+        jax.eval_shape(call)  # which compiles nothing
 
 
 def test_given_triplets_have_no_unknown_choices_either() -> None:
     x, d, beta = map(jnp.float32, (X, D, BETA))
-    triplets = mining.mine("hard", None, d, POSITIVE, NEGATIVE, dim=5)
+
+    def mined(mining_of: Any) -> Any:
+        return mining.mine(mining_of, None, d, POSITIVE, NEGATIVE, dim=5)
+
+    def loss(divisor: Any) -> jax.Array:
+        return pair_losses.margin_loss(x, LABELS, mined("hard"), beta, divisor=divisor)
+
+    assert jax.eval_shape(lambda: loss("triplets")).shape == ()
     with pytest.raises(AssertionError, match="pair"):
-        pair_losses.margin_loss(x, LABELS, triplets, beta, divisor="pair")  # type: ignore[arg-type]
+        jax.eval_shape(lambda: loss("pair"))
     with pytest.raises(AssertionError, match="hardest"):
-        mining.mine("hardest", None, d, POSITIVE, NEGATIVE, dim=5)  # type: ignore[arg-type]
+        jax.eval_shape(lambda: mined("hardest"))
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -195,8 +207,13 @@ def test_large_labels(name: str) -> None:
 
 def test_unsigned_indices_of_no_class() -> None:
     labels = jnp.asarray(np.where(LABELS == 0, 2**32 - 1, LABELS), jnp.uint32)
-    assert np.isnan(losses.margin(X, labels, BETA, mining="hard"))
-    assert np.isnan(losses.arcface(X, labels, PROXIES))
+    found = jax.jit(
+        lambda: (
+            losses.margin(X, labels, BETA, mining="hard"),
+            losses.arcface(X, labels, PROXIES),
+        )
+    )()
+    assert np.isnan(found).all()
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -217,9 +234,8 @@ def test_labels_that_are_no_classes(name: str) -> None:
 
 def test_text_of_pandas() -> None:
     text = np.array(list("cccddfffpppm"), object)
-    assert float(losses.sup_con(X, text)) == pytest.approx(
-        float(losses.sup_con(X, LABELS)), rel=1e-6
-    )
+    found, expected = jax.jit(lambda: [losses.sup_con(X, labels) for labels in (text, LABELS)])()
+    assert float(found) == pytest.approx(float(expected), rel=1e-6)
 
 
 def test_tables_that_do_not_fit_each_other() -> None:
@@ -233,12 +249,16 @@ def test_tables_that_do_not_fit_each_other() -> None:
     with pytest.raises(DataError, match="embeddings: hold complex"):
         losses.sup_con(X + 1j, LABELS)
     beta = partial(losses.margin, X, LABELS, mining="hard")
-    assert float(beta(beta=BETA)) == float(beta(BETA))
-    assert (
-        float(losses.subcenter_arcface(X, LABELS, CENTERS))
-        > 0
-        < float(losses.arcface(X, LABELS, PROXIES))
-    )
+    by_name, by_place, *fitting = jax.jit(
+        lambda: (
+            beta(beta=BETA),
+            beta(BETA),
+            losses.subcenter_arcface(X, LABELS, CENTERS),
+            losses.arcface(X, LABELS, PROXIES),
+        )
+    )()
+    assert float(by_name) == float(by_place)
+    assert np.all(np.array(fitting) > 0)
 
 
 @pytest.mark.parametrize(

@@ -123,14 +123,14 @@ def lifted_structure(weights: np.ndarray | None = None) -> float:
     )
 
 
-def n_pair() -> float:
+def n_pair(power: int = 2) -> float:
     positives, valid = (np.asarray(part) for part in jax.jit(mining.class_pairs)(KEY, LABELS))
     anchors = np.flatnonzero(valid)
     found = []
     for a in anchors:
         others = [X[a] @ X[positives[b]] - X[a] @ X[positives[a]] for b in anchors if b != a]
         found.append(np.log(1 + np.exp(others).sum()))
-    return float(np.mean(found) + 0.01 * (X**2).sum(1).mean())
+    return float(np.mean(found) + 0.01 * (np.linalg.norm(X, axis=1) ** power).mean())
 
 
 def multi_similarity(
@@ -297,6 +297,11 @@ def test_unknown_labels(name: str, label: int, x64: None) -> None:
     assert np.isnan(compiled(name)(X, np.where(LABELS == 2, label, LABELS)))
 
 
+def test_n_pair_with_the_length_itself(x64: None) -> None:
+    ours = jax.jit(partial(losses.n_pair, l2=0.01, squared=False))(X, LABELS, key=KEY)
+    assert float(ours) == pytest.approx(n_pair(power=1), rel=1e-9)
+
+
 def test_pairs_with_a_memory(x64: None) -> None:
     """Contrastive loss against a memory whose first row is not filled."""
     past, of = RNG.normal(size=(7, 5)), np.array([cross_batch_memory.EMPTY, 0, 1, 2, 2, 5, 4])
@@ -324,10 +329,10 @@ def test_pairs_with_a_memory(x64: None) -> None:
 # By `method.loss`. Values of the papers or of their code; of the contrastive loss and lifted
 # structure, those of common implementations.
 DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
-    "arcface": {"margin": 0.5, "scale": 64},
+    "arcface": {"init": "he", "margin": 0.5, "scale": 64},
     "circle": {"margin": 0.4, "gamma": 80},
     "contrastive": {"positive_margin": 0, "negative_margin": 1},
-    "cosface": {"margin": 0.35, "scale": 64},
+    "cosface": {"init": "he", "margin": 0.35, "scale": 64},
     "cross_entropy": {"smoothing": 0},
     "lifted_structure": {"margin": 1, "normalize": True},
     "margin": {
@@ -347,20 +352,27 @@ DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
         "copies": "drop",
         "divisor": "batch",
     },
-    "n_pair": {"l2": 0.002},
-    "normalized_softmax": {"temperature": 0.05, "smoothing": 0},
+    "n_pair": {"l2": 0.002, "squared": True},
+    "normalized_softmax": {"init": "he", "temperature": 0.05, "smoothing": 0},
     "nt_xent": {"temperature": 0.07},
-    "proxy_anchor": {"margin": 0.1, "alpha": 32},
-    "proxy_nca": {"scale": 3},
-    "proxy_nca_pp": {"temperature": 1 / 9},
+    "proxy_anchor": {"init": "he", "margin": 0.1, "alpha": 32},
+    "proxy_nca": {"init": "he", "scale": 3},
+    "proxy_nca_pp": {"init": "he", "temperature": 1 / 9},
     "recall_at_k": {
         "ks": (1, 2, 4, 8, 16),
         "k_temperatures": (1, 2, 4, 8, 16),
         "temperature": 0.01,
     },
     "smooth_ap": {"temperature": 0.01},
-    "soft_triple": {"centers": 10, "scale": 20, "gamma": 0.1, "margin": 0.01, "spread": 0.2},
-    "subcenter_arcface": {"centers": 3, "margin": 0.5, "scale": 64},
+    "soft_triple": {
+        "init": "he",
+        "centers": 10,
+        "scale": 20,
+        "gamma": 0.1,
+        "margin": 0.01,
+        "spread": 0.2,
+    },
+    "subcenter_arcface": {"init": "he", "centers": 3, "margin": 0.5, "scale": 64},
     "sup_con": {"temperature": 0.1},
     "triplet": {
         "margin": 0.2,

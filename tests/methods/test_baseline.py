@@ -151,13 +151,13 @@ def test_a_sum_of_losses_with_weights() -> None:
         of_batch = jax.jit(partial(step.loss, single))
         alone[loss], _ = of_batch(params, state.model_state, batch(), state.step, jax.random.key(1))
     assert set(state.params["loss"]) == {"normalized_softmax_proxies", "proxy_nca_proxies"}
-    for _ in range(2):
-        state, terms = update(state, batch(), jax.random.key(1))
+    for seed in range(2):
+        state, terms = update(state, batch(), jax.random.key(seed))
         for loss, value in alone.items():
             assert float(terms[f"loss_{loss}"]) == pytest.approx(float(value), rel=1e-5)
         expected = alone["contrastive"] + 0.5 * alone["normalized_softmax"] + terms["memory"]
         assert float(terms["loss"]) == pytest.approx(float(expected), rel=1e-5)
-        assert (float(terms["memory"]) > 0) == (int(state.step) > 1)
+        assert float(terms["memory"]) > 0
     teaching = jax.eval_shape(method.hooks.teach, state.params, state.model_state, jnp.ones((3, 5)))
     assert teaching.logits.shape == (3, SIZE)
 
@@ -172,13 +172,13 @@ def test_a_relation_in_place_of_equal_labels() -> None:
     def expected(params: Any, labels: jax.Array, images: jax.Array) -> tuple[jax.Array, jax.Array]:
         x = method.embed(params, state.model_state, images)
         positive, negative = relation.shared_tags(labels, labels)
+        positive = jnp.where(jnp.eye(SIZE, dtype=bool), 0, positive)  # no image with its own copy
         past = losses.sup_con(x, labels, candidates=losses.Candidates(x, positive, negative))
         return losses.sup_con(x, positive=positive, negative=negative), past
 
     present, past = expected(state.params, batch().labels, batch().images[0])
     state, terms = update(state, batch(), jax.random.key(1))
-    assert float(terms["loss"]) == pytest.approx(float(present), rel=1e-5)
-    state, terms = update(state, batch(), jax.random.key(1))
+    assert float(terms["loss"] - terms["memory"]) == pytest.approx(float(present), rel=1e-5)
     assert float(terms["memory"]) == pytest.approx(float(past), rel=1e-5)
 
 
@@ -203,7 +203,7 @@ def test_a_distance_in_training_and_evaluation() -> None:
         baseline.build(replace(config, distance=f"{path}.absent"), toys.linear(), DATA)
 
 
-def test_the_memory_adds_the_loss_against_past_batches() -> None:
+def test_the_memory_adds_the_loss_against_this_batch_and_past_ones() -> None:
     config = baseline.make_config("contrastive", embedding_dim=5, memory=2 * SIZE, memory_after=2)
     _, state, update = built(config, rate=0.0)
     in_batch, past = [], []
@@ -212,18 +212,22 @@ def test_the_memory_adds_the_loss_against_past_batches() -> None:
         in_batch.append(float(terms["loss"] - terms["memory"]))
         past.append(float(terms["memory"]))
         assert set(terms) == {"loss", "memory", "grad_norm"}
+        filled = int(np.sum(state.model_state["memory"]["labels"] >= 0))
+        assert filled == SIZE * min(max(i - 1, 0), 2)  # nothing is stored before it is used
     assert past[:2] == [0, 0]
     assert min(past[2:]) > 0
     np.testing.assert_array_equal(
         state.model_state["memory"]["labels"], np.tile(np.arange(SIZE) // 4, 2)
     )
 
-    # The network is frozen, so at step 4 the memory holds the embeddings of steps 2 and 3.
+    # The network is frozen, so at step 4 the memory holds the embeddings of steps 3 and 4.
     method = baseline.build(config, toys.linear(), DATA)
     embed = jax.jit(method.embed)
-    x, y, z = (embed(state.params, state.model_state, batch(seed=i).images[0]) for i in (3, 1, 2))
+    x, y = (embed(state.params, state.model_state, batch(seed=i).images[0]) for i in (3, 2))
     same = np.tile(batch().labels[:, None] == batch().labels[None], 2)
-    memory = losses.Candidates(np.concatenate([y, z]), same, ~same)
+    near, far = same.copy(), ~same
+    near[:, SIZE:][np.eye(SIZE, dtype=bool)] = False  # no image with its own copy
+    memory = losses.Candidates(np.concatenate([y, x]), near, far)
     contrastive = jax.jit(losses.contrastive)
     assert past[3] == pytest.approx(
         float(contrastive(x, batch().labels, candidates=memory)), rel=1e-4
@@ -296,7 +300,11 @@ def test_functions_of_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyP
         baseline.make_config("guide_losses.my_loss", {"scale": 0.0})
 
     config = baseline.make_config("guide_losses.nearest", {"steepness": 8}, embedding_dim=5)
-    assert asdict(config)["nearest"] == {"steepness": 8.0, "text": "unused"}
+    assert asdict(config)["nearest"] == {
+        "init": "he",
+        "steepness": 8.0,
+        "text": "unused",
+    }
     method, state, _ = built(config)
     value, _ = jax.jit(partial(step.loss, method))(
         state.params, {"backbone": {}}, batch(), state.step, jax.random.key(1)

@@ -90,12 +90,18 @@ def test_features_are_kept_and_follow_the_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment, initial_state = build(feature_views=2), warm_start.initial_state
-    first = with_features(experiment, tmp_path)
+    first = with_features(experiment, tmp_path / "run")
     files = {path: path.read_bytes() for path in (tmp_path / "features").iterdir()}
     assert len(files) == 2
     for path in files:  # what is on disk is used
         np.save(path, np.load(path) + 1)
-    again = with_features(experiment, tmp_path)
+    options = experiment.config.method
+    other = replace(experiment.config, seed=1, method=replace(options, pooling="avg"))
+    with monkeypatch.context() as patched:  # weights that do not depend on the seed
+        patched.setattr(
+            warm_start, "initial_state", lambda *_: initial_state(experiment, Console())
+        )
+        again = with_features(experiment._replace(config=other), tmp_path / "other_head_and_seed")
     np.testing.assert_array_equal(again.features, first.features + 1)
 
     def larger(*arguments: Any) -> TrainState:
@@ -105,10 +111,17 @@ def test_features_are_kept_and_follow_the_weights(
         )
 
     monkeypatch.setattr(warm_start, "initial_state", larger)
-    with_features(experiment, tmp_path)
+    with_features(experiment, tmp_path / "run")
     assert len(list((tmp_path / "features").iterdir())) == 4
-    seeded = experiment._replace(config=replace(experiment.config, seed=1))  # other crops
-    assert frozen_features.digest(seeded, {}) != frozen_features.digest(experiment, {})
+
+
+def test_a_backbone_that_would_be_trained_is_refused() -> None:
+    given = build(feature_views=1).config
+    for name in ("backbone", "backbone/kernel"):
+        groups = {**given.train.groups, name: Group(1e-2)}
+        trained = replace(given, train=replace(given.train, groups=groups))
+        with pytest.raises(ConfigError, match=f"feature_views=1: .* train.groups.{name} is not fr"):
+            experiments.build(trained)
 
 
 def test_methods_that_need_maps_are_refused(

@@ -36,7 +36,7 @@ class Network(NamedTuple):
     """A network that tensors belong to."""
 
     config: Config
-    side: int = 224  # of images in pixels: that of learned positions, or of the published accuracy
+    side: int = 224  # image size in pixels: of learned positions, or of the published accuracy
     crop_fraction: float = 0.875  # side of that crop / side of the resized image
     interpolation: Literal["bilinear", "bicubic"] = "bicubic"  # used for that resizing
 
@@ -121,8 +121,7 @@ def torch_name(architecture: str, path: tuple[str, ...]) -> str:
 def to_jax_axes(path: tuple[str, ...], tensor: np.ndarray) -> np.ndarray:
     """A torch tensor with its axes in JAX order; only kernels differ.
 
-    Convolutions are [out, in, height, width] in torch, here [height, width, in, out]; linear layers
-    [out, in] and [in, out].
+    Convolutions are [out, in, height, width] in torch, here reversed, and linear layers [out, in].
     """
     if path[-1] != "kernel":
         return tensor

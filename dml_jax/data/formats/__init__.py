@@ -1,15 +1,13 @@
 """The data sets: `config.data.name` is the name of a module here; there is no other registry.
 
-A data set that users convert with `dml-jax prepare` defines `RECIPE: prepare.sources.Recipe`, whose
-`find` maps the files of the original distribution to images, labels and splits; `cub.py` is a short
-example. Any other defines
+A data set that `dml-jax prepare` converts defines `RECIPE: prepare.sources.Recipe`, whose `find`
+maps the original files to images, labels and splits, as in `cub.py`. Any other defines
 
     load(data: config.Data) -> dict[str, Split]
 
 such as `digits.py`; `load` raises DataError or ConfigError if `data.path` is not what it expects.
 The splits are "train" and "test", whose classes are disjoint, and optionally "validation", which
-shares no class with "test". If the test images are queries, the split "gallery" holds the images
-that they search.
+shares no class with "test". If the test images are queries, they search the split "gallery".
 
 Its test is a miniature of the original files in `tests/data/layouts.py` and an entry in `LAYOUTS`
 of `tests/data/test_datasets.py`. The table in `docs/topics/data.md` gets a row.
@@ -82,9 +80,8 @@ def load_labelled(
 ) -> dict[str, Split]:
     """Labelled images for a model that was not trained on them, as the split "test".
 
-    These are the test split of a prepared data set, and its "gallery" if it has one, or all images
-    of a folder of classes. The column "session" holds the sessions of the images if they are known,
-    see `data.sessions`.
+    These are the test split of a prepared data set, with its "gallery" if it has one, or all images
+    of a folder of classes. The column "session" holds known sessions, see `data.sessions`.
     """
     if path.is_dir() and (prepared := prepared_data.read_marker(path)):
         data = replace(data, name=prepared["name"], path=str(path), session=session)

@@ -39,8 +39,7 @@ BODY = re.compile(
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads any layout, and of the original one also one half: the labels of the test images are
-    often missing."""
+    """Reads any layout; of the original one also a half, as the test labels are often missing."""
     tables, titles, entries = _tables(files), _titles(files), []
     for table in tables:
         path, rows = _annotations(files, table)
@@ -63,12 +62,13 @@ def doubts(files: Files, options: Options) -> list[str]:
     tables = _tables(files)
     if not tables:
         return [
-            "class folders of Cars196: the classes 1 to 98 (AM General to Eagle) are for training, "
-            "99 to 196 (FIAT to smart) for test"
+            "class folders of Cars196: as in the papers, the classes 1 to 98 (AM General to Eagle) "
+            "are for training, 99 to 196 (FIAT to smart) for test"
         ]
     left_out = [table for table in FOLDERS if table not in tables] if JOINED not in tables else []
     return [
-        f"{FOLDERS[table]} is left out, because its images or their labels in {table} are missing"
+        f"{FOLDERS[table]} is left out, because its images or their labels in {table} are missing; "
+        "the classes are divided as in the papers"
         for table in left_out
     ]
 
@@ -123,8 +123,7 @@ def _folders(files: Files, titles: dict[int, str]) -> list[Entry]:
 
 
 def _plain(title: str) -> str:
-    """A title without the characters that differ between the table and the names of folders, as in
-    "Ram C/V"."""
+    """A title without the characters in which tables and folders differ, as in "Ram C/V"."""
     return "".join(filter(str.isalnum, title)).lower()
 
 

@@ -1,5 +1,4 @@
-"""Custom images listed in a table with the columns path, label, and optionally split (train, val,
-test) and role.
+"""Custom images listed in a table: columns path, label and, optionally, split and role.
 
     path,label,split,role,shop
     images/1.jpg,oak,train,,north
@@ -7,8 +6,7 @@ test) and role.
     images/8.jpg,elm,test,gallery,south
 
 Paths are relative to the folder of the table, see `files.located`. Without a split column, the
-classes are split into training and test. Other columns, such as shop, are kept as metadata and
-exported with the embeddings.
+classes are split into training and test. Other columns, such as shop, are exported as metadata.
 """
 
 import csv

@@ -1,8 +1,6 @@
-"""Caltech-UCSD Birds 200-2011: the first 100 species are the training classes, the last 100 the
-test classes.
+"""Caltech-UCSD Birds 200-2011: the first 100 species for training, the last 100 for test.
 
-The folders of the classes begin with their numbers. `images.txt` lists the images; without it, all
-images found are taken.
+Class folders begin with their numbers. `images.txt` lists the images; without it, all are taken.
 """
 
 import re
@@ -20,8 +18,7 @@ EXPECTED = "expected images.txt, or class folders such as 001.Black_footed_Albat
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads the official archive, CUB_200_2011.tgz, or the class folders in its folder `images`,
-    wherever they are."""
+    """Reads the official CUB_200_2011.tgz or the class folders in `images`, wherever they are."""
     entries = []
     for name, file in (_listed(files) or _unlisted(files)).items():
         label = name.rpartition("/")[0]

@@ -3,8 +3,7 @@
 The 1,797 scans of 8×8 pixels that ship with scikit-learn (Alpaydin & Kaynak, UCI, 1998), each drawn
 on a 24×24 canvas with random position, size, rotation, shear, contrast and noise. The training
 classes are the digits 0-4 under the eight symmetries of the square (40 classes), drawn with new
-random numbers at each read. The test classes are the digits 5-9, upright, drawn with random numbers
-that are fixed by the index.
+random numbers at each read; the test classes are the digits 5-9, upright, always drawn alike.
 """
 
 from functools import partial
@@ -25,8 +24,7 @@ PIXELS = np.indices((SIDE, SIDE)).reshape(2, -1) + 0.5  # centres of the canvas'
 
 
 def draw(scan: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draws a scan, float [8, 8] in 0..1, on a black canvas with bilinear interpolation: uint8 [24,
-    24, 3]."""
+    """Draws a scan, float [8, 8] in 0..1, in white on black, bilinearly: uint8 [24, 24, 3]."""
     scale = rng.uniform(*SCALE)
     angle, shear = rng.uniform(-ROTATION, ROTATION), rng.uniform(-SHEAR, SHEAR)
     contrast = rng.uniform(*CONTRAST)
@@ -54,14 +52,12 @@ def draw(scan: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def transformed(scans: np.ndarray, symmetry: int) -> np.ndarray:
-    """Scans under one of the eight symmetries of the square: flipped if `symmetry >= 4`, then
-    quarter turns."""
+    """Scans under one of the square's symmetries: flipped from 4 on, then quarter turns."""
     return np.rot90(scans if symmetry < 4 else scans[..., ::-1], symmetry % 4, axes=(-2, -1))
 
 
 def _scans() -> tuple[np.ndarray, np.ndarray]:
-    """`sklearn.datasets.load_digits(return_X_y=True)`, without the seconds that importing
-    scikit-learn takes."""
+    """`sklearn.datasets.load_digits(return_X_y=True)` without importing scikit-learn, for speed."""
     file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     rows = np.loadtxt(str(file), delimiter=",")
     return rows[:, :-1], rows[:, -1].astype(int)

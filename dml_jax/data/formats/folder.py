@@ -78,7 +78,7 @@ def _read(folders: Mapping[str, Folders], options: Options) -> _Layout:
     splits = dict.fromkeys(held, "")
     inner = {parts: parts for parts in held}
     if level is not None:
-        inner = {parts: _without(parts, level) for parts in held}
+        inner = {parts: parts[:level] + parts[level + 1 :] for parts in held}
         splits = {parts: words[level] for parts, words in split_words.items()}
         if len(set(splits.values())) == 1:
             name = min(parts[level] for parts in held)
@@ -101,13 +101,8 @@ def _read(folders: Mapping[str, Folders], options: Options) -> _Layout:
     return _Layout(without_shared, splits, [*found, *nested])
 
 
-def _without(parts: Folders, level: int) -> Folders:
-    return parts[:level] + parts[level + 1 :]
-
-
 def _split_level(split_words: Mapping[Folders, Folders]) -> int | None:
-    """The level of the folders that give the split of every image; None if there is no such
-    level."""
+    """The level of the folders that give the split of every image, if there is one."""
     for level in range(min(map(len, split_words), default=0)):
         if all(words[level] for words in split_words.values()):
             alone = len({parts[level] for parts in split_words}) == 1
@@ -124,8 +119,7 @@ def _without_splits(split_words: Mapping[Folders, Folders]) -> dict[Folders, Fol
 
 
 def _check_mixed(split_words: Mapping[Folders, Folders]) -> list[str]:
-    """Refuses folders that look like splits, beside others, if it is not certain that they are
-    classes."""
+    """Refuses folders that look like splits, beside others, unless they are certainly classes."""
     looks = {parts: words for parts, words in split_words.items() if any(words)}
     owner: dict[Folders, Folders] = {}
     for parts, bare in sorted(_without_splits(split_words).items()):
@@ -151,8 +145,7 @@ def _check_mixed(split_words: Mapping[Folders, Folders]) -> list[str]:
 def _outermost(
     folders: Mapping[Folders, Folders], session: str
 ) -> tuple[dict[Folders, Folders], list[str]]:
-    """The class of each folder, which is the outermost folder around it that holds images, and
-    doubts about that."""
+    """The class of each folder, the outermost one around it with images, and doubts about that."""
     held = set(folders.values()) - {()}
     outer = {
         parts: next((parts[:i] for i in range(1, len(parts)) if parts[:i] in held), parts)

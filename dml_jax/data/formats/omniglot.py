@@ -1,5 +1,4 @@
-"""Omniglot: characters of many alphabets, each drawn by twenty people; training and test alphabets
-are disjoint.
+"""Omniglot: characters of many alphabets, each drawn by twenty people; alphabets are disjoint.
 
 Either the full sets, images_background and images_evaluation, or the two small background sets. The
 second small set repeats two alphabets of the first, which are left out of the test split.
@@ -50,8 +49,7 @@ RECIPE = Recipe(
     home=REPOSITORY,
     citation="Lake, Salakhutdinov, Tenenbaum: Human-level concept learning through probabilistic "
     "program induction, Science 2015",
-    # The small sets, which the configurations use; length and SHA-256 are those in
-    # tensorflow_datasets.
+    # The small sets, which the configurations use; with tensorflow_datasets' length and SHA-256.
     downloads=(
         Download(
             f"{REPOSITORY}/raw/master/python/images_background_small1.zip",

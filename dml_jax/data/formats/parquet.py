@@ -1,18 +1,15 @@
-"""Images inside Parquet files, in the form of Hugging Face data sets: one file, or a folder with
-files.
+"""Images in Parquet files as on Hugging Face: one file, or a folder with files.
 
     image    struct of bytes and path, or binary: the content of an image file
     label    name of the class; or its number, with the names in the schema's metadata "huggingface"
     split    optional: train, val or test
 
-An image or label column of another name is found if it is the only one with this feature type of
-Hugging Face. Other columns of text, numbers, truth values and dates are kept as metadata, and so is
-the path of the image.
+An image or label column of another name is found if no other has this feature type of Hugging Face.
+Columns of text, numbers, truth values and dates, and the path of the image, become metadata.
 
-Without a column split, the names of files and folders give it
-(`data/train-00000-of-00002.parquet`), if there are both training and test files; `valid-*` and
-`dev-*` are validation files. Otherwise, and with --splits=classes, the classes are split into
-training and test.
+Without a column split, the names of files and folders give it (`data/train-00000-of-00002.parquet`;
+`valid-*` and `dev-*` are validation files), if there are both training and test files. Otherwise,
+and with --splits=classes, the classes are split.
 """
 
 import json
@@ -38,8 +35,7 @@ BYTES = 2**26
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Copies the images of all .parquet files to `options.scratch`, where they can be read in any
-    order."""
+    """Copies the images of all .parquet files to `options.scratch`, to be read in any order."""
     tables = [path for path in _named(files) if files[path].size < 0 and files[path].path.is_file()]
     if not tables:
         raise DataError(
@@ -115,10 +111,8 @@ def image_column(schema: pa.Schema) -> str:
 
 @contextmanager
 def opened(source: Path | IO[bytes]) -> Iterator[tuple[parquet.ParquetFile, int]]:
-    """A Parquet file and its size in bytes; raises DataError if its header announces more than it
-    may unpack to."""
-    # Mapped, because a reader with a buffer makes it as large as a row group, or as a damaged
-    # header demands.
+    """A Parquet file and its size in bytes; DataError if its header announces too much content."""
+    # Mapped: a reader's buffer would be as large as a row group or a damaged header says.
     options = {"memory_map": True, "pre_buffer": False, "page_checksum_verification": True}
     size = source.stat().st_size if isinstance(source, Path) else archives.length(source)
     with parquet.ParquetFile(source, **options) as table:
@@ -131,8 +125,7 @@ def opened(source: Path | IO[bytes]) -> Iterator[tuple[parquet.ParquetFile, int]
 def row_batches(
     table: parquet.ParquetFile, group: int, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a row group, a few at a time: one stored value may be the content of all of
-    them."""
+    """The rows of a row group, a few at a time, because all may share one large value."""
     rows = min(max(1, BYTES // max(1, table.metadata.row_group(group).total_byte_size)), ROWS)
     return table.iter_batches(rows, row_groups=[group], columns=columns)
 
@@ -145,8 +138,7 @@ def _is_scalar(kind: pa.DataType) -> bool:
 def _entries(
     source: Path, name: str, file: IO[bytes], split: str, options: Options
 ) -> Iterator[Entry]:
-    """The images of the Parquet file `source`, named <name>/<row>; their contents are written to
-    `file`."""
+    """The images of a Parquet file, as <name>/<row>; their contents are written to `file`."""
     with opened(source) as (table, size):
         schema = table.schema_arrow
         features = _features(schema)
@@ -196,8 +188,7 @@ def _entries(
 
 
 def _value(value: Scalar, names: list[Any] | None) -> Scalar:
-    """A cell, with the number of a class replaced by its name; None for NaN, infinity and numbers
-    of no class."""
+    """A cell; names replace numbers of classes, None replaces NaN, infinity and unknown numbers."""
     if isinstance(value, int) and names is not None:
         return str(names[value]) if 0 <= value < len(names) else None
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -37,8 +37,7 @@ RECIPE = Recipe(
     home="https://cvgl.stanford.edu/projects/lifted_struct/",
     citation="Song, Xiang, Jegelka, Savarese: Deep Metric Learning via Lifted Structured Feature "
     "Embedding, CVPR 2016",
-    # Length and SHA-256 are those in tensorflow_datasets, which downloads from the same server by
-    # FTP.
+    # Length and SHA-256 as in tensorflow_datasets, which downloads them by FTP.
     downloads=(
         Download(
             "http://ftp.cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",

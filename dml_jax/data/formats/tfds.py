@@ -80,8 +80,7 @@ def _scan(directory: str) -> Mapping[str, Split]:
 
 @cache
 def _source(directory: str, split: str) -> Sequence[dict[str, Any]]:
-    """Random access to the examples of a split, with images still encoded; opened once by each
-    process."""
+    """The examples of a split, with images still encoded; opened once by each process."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(directory)

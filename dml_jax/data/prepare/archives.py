@@ -30,8 +30,7 @@ CHUNK = 2**20  # bytes
 
 
 class Member(NamedTuple):
-    """A regular file in an archive: its name, declared size and content, which must be read before
-    the next member."""
+    """A regular file in an archive; its content must be read before the next member."""
 
     name: str
     size: int
@@ -39,8 +38,7 @@ class Member(NamedTuple):
 
 
 def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
-    """Writes the regular files of an archive into the single file `target`: name, offset and size
-    in bytes of each.
+    """Joins the regular files of an archive in the file `target`: name, offset, size of each.
 
     If members have the same name, the last one counts. Raises DataError for a damaged or encrypted
     archive, links, devices, too many members or bytes.
@@ -84,8 +82,7 @@ def members(name: str, archive: Any) -> Iterator[Member]:
 
 
 def arrays(file: IO[bytes]) -> dict[str, np.ndarray]:
-    """The arrays of an opened .npz file that is not compressed; raises DataError before it reads
-    more than its size."""
+    """The arrays of an uncompressed .npz file; DataError if it declares more than its size."""
     size, found = length(file), {}
     with zipfile.ZipFile(file) as archive:
         if sum(info.file_size for info in archive.infolist()) > size:

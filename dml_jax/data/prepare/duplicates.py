@@ -1,7 +1,6 @@
 """The second step of a preparation: every image is decoded; problems and duplicates are found.
 
-Duplicates have equal pixels; near duplicates have nearly equal difference hashes, as after resizing
-or compression.
+Duplicates have equal pixels; near duplicates, e.g. compressed ones, similar difference hashes.
 """
 
 import hashlib
@@ -50,8 +49,7 @@ def incomplete(recipe: Recipe, entries: Sequence[Entry]) -> str:
 
 
 def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
-    """Raises DataError unless there are two classes for training, two for test, and none or two for
-    validation."""
+    """Raises DataError unless training and test have two classes, and validation none or two."""
     classes = {split: {e.class_name for e in entries if e.split == split} for split in SPLITS}
     train, validation, test = (len(classes[split]) for split in SPLITS[:3])
     if min(train, test) < 2 or validation == 1:
@@ -67,8 +65,7 @@ def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
 
 
 def difference_hash(pixels: np.ndarray) -> np.ndarray:
-    """Perceptual hash of 128 bits (uint8 [16]): comparisons of horizontal and vertical neighbours
-    in a 9 x 9 image."""
+    """Hash of 128 bits (uint8 [16]): compares the neighbours in a 9 x 9 image, both ways."""
     green = Image.fromarray(np.ascontiguousarray(pixels[:, :, 1]))
     small = np.asarray(green.resize((9, 9), Image.Resampling.BOX)).astype(np.int16)
     across = small[:8, 1:] > small[:8, :-1] + CONTRAST
@@ -81,11 +78,9 @@ def inspect_images(
     progress: Callable[[int], None] = lambda done: None,
     use: Callable[[int, bytes, np.ndarray], None] = lambda i, data, pixels: None,
 ) -> tuple[dict[int, ImageFacts], dict[int, str]]:
-    """Decodes all images; returns facts of the usable and reasons of the unusable ones, both by
-    index.
+    """Decodes all images; facts of the usable and reasons of the unusable ones, by index.
 
-    `use` is called in the threads with index, content of the file and pixels, uint8 [H, W, 3], of
-    each usable image.
+    Threads call `use` with index, file content and pixels uint8 [H, W, 3] of each usable image.
     """
 
     def inspect(i: int) -> ImageFacts | str:
@@ -149,8 +144,7 @@ def _find_unmatched(entries: Sequence[Entry], usable: set[int]) -> dict[int, str
 
 
 def listed(unusable: Sequence[tuple[str, str]]) -> list[str]:
-    """Lines that list unusable images, given as (name, reason); missing ones, often all of a
-    folder, share one line."""
+    """Lines that list unusable images, given as (name, reason); missing ones share a line."""
     missing = [name for name, reason in unusable if reason == MISSING]
     several = len(missing) > 1
     lines = [f"{name}: {why}" for name, why in unusable if why != MISSING or not several]
@@ -212,8 +206,7 @@ def find_duplicates(
 def find_pairs(
     values: np.ndarray, groups: np.ndarray, max_distance: int
 ) -> dict[tuple[int, int], int]:
-    """Pairs of rows uint8 [N, W] that differ in at most `max_distance` bits, with their positions
-    in `PLACES`.
+    """Pairs of rows uint8 [N, W] that differ in at most `max_distance` bits: position in `PLACES`.
 
     `groups` int [N, 2] are split and class. Each row is paired with the first one that it resembles
     in every place, because all pairs of a repeated row could be billions.
@@ -249,8 +242,7 @@ def _blocks(rows: np.ndarray, count: int) -> Iterator[np.ndarray]:
 
 
 def _equal_pairs(keys: np.ndarray, chunk: int = 2**20) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Positions of all pairs of equal keys, also of each with itself, about `chunk` pairs at a
-    time."""
+    """Positions of all pairs of equal keys, each with itself too, about `chunk` at a time."""
     order = np.argsort(keys, kind="stable")
     begin, end = (np.searchsorted(keys[order], keys, side) for side in ("left", "right"))
     counts = end - begin

@@ -1,5 +1,4 @@
-"""Finding the tables and images of a published data set, which people unpack, rename and repack in
-many ways."""
+"""Finds the tables and images of published data sets, which people unpack, rename and repack."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -27,8 +26,7 @@ def named(files: Files, *names: str) -> list[str]:
 
 
 def path_of(files: Files, name: str, expected: str) -> str:
-    """The path of the file of this name in any folder; DataError if it is missing or its copies
-    differ.
+    """The path of the file of this name in any folder; DataError if missing or copies differ.
 
     `expected` says what the whole data set consists of.
     """

@@ -1,8 +1,6 @@
-"""Preparing a data set from archives or folders: `sources` lists its images, `duplicates` decodes
-them.
+"""Prepares a data set: `sources` lists its images, `duplicates` decodes them.
 
-A preparation is written to a draft beside the output directory, which appears complete or not at
-all.
+A preparation is written to a draft beside the output directory, which appears complete or not.
 """
 
 import contextlib
@@ -180,11 +178,9 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
 
 
 def encode(data: bytes, image: np.ndarray, short_side: int = 0, pixels: bool = False) -> bytes:
-    """The stored form of an image file: JPEG (except CMYK) and 8-bit RGB PNG unchanged, all others
-    as RGB PNG.
+    """The stored form of an image: JPEG (not CMYK) and 8-bit RGB PNG as they are, others as PNG.
 
-    Larger images are resized to the shorter side `short_side` and stored as JPEG; with `pixels`,
-    uncompressed (PPM).
+    Larger images are resized to the shorter side `short_side` as JPEG; `pixels` stores PPM.
     """
     large = 0 < short_side < min(image.shape[:2])
     if large:
@@ -205,8 +201,7 @@ def check_images(
 ) -> tuple[list[Entry], dict[int, ImageFacts], dict[int, str]]:
     """Decodes every image once; usable ones that are not stored as they are go to `spool`.
 
-    Returns the entries, with the encoded images as files; facts of the usable and reasons of the
-    unusable, by index.
+    Returns the entries with encoded files, facts of the usable and reasons of the unusable ones.
     """
     encoded, lock = list(entries), threading.Lock()
 
@@ -228,8 +223,7 @@ def write_records(
     progress: Callable[[int], None],
     note: str = "",
 ) -> dict[str, Any]:
-    """Writes the images and the index of a data set; returns the fields of the marker file that
-    describe them.
+    """Writes the images and the index of a data set; returns the marker's fields about them.
 
     The `note` is for the users of the data set, see `Split.note`.
     """

@@ -69,14 +69,11 @@ class Options(NamedTuple):
         if named := self.named():
             return named.get(name, "")
         words = re.findall("[A-Z]?[a-z]+|[A-Z]+", name)
-        found = {word: split_of_word(word) for word in words if word.lower() not in NEUTRAL}
-        return next(iter(found.values())) if len(found) == 1 and name.isascii() else ""
-
-
-def split_of_word(word: str) -> str:
-    """The split that a word such as "Training" or "testset" means; "" for other words."""
-    lower = word.lower()
-    return SPLIT_NAMES.get(lower) or SPLIT_NAMES.get(lower.removesuffix("set"), "")
+        given = {word.lower() for word in words} - NEUTRAL
+        if len(given) != 1 or not name.isascii():
+            return ""
+        word = given.pop()
+        return SPLIT_NAMES.get(word) or SPLIT_NAMES.get(word.removesuffix("set"), "")
 
 
 class Recipe(NamedTuple):
@@ -85,8 +82,7 @@ class Recipe(NamedTuple):
     # (files, options) -> the images; those whose split is empty are divided by class. Raises
     # DataError if the files are not this data set.
     find: Callable[[Files, Options], list[Entry]]
-    # (files, options) -> sentences for the user about how `find` reads them, and what it had to
-    # guess.
+    # (files, options) -> sentences for the user: how `find` reads them, what it had to guess.
     doubts: Callable[[Files, Options], list[str]] = lambda files, options: []
     # Suffixes of the files other than images that it reads.
     reads: tuple[str, ...] = (".csv", ".json", ".mat", ".parquet", ".txt")
@@ -126,8 +122,7 @@ class Survey(NamedTuple):
 
 
 def survey(found: Iterable[tuple[str, File]]) -> Survey:
-    """Leaves out the directories that this package has written, and counts the files that are not
-    images."""
+    """Leaves out directories that this package has written, and counts files other than images."""
     files = dict(sorted(found))
     outputs: dict[str, str] = {}
 

@@ -1,9 +1,7 @@
-"""How a source is understood: its images with class and split, and what the user should know about
-that.
+"""How a source is understood: its images, their classes and splits, and doubts about them.
 
-Every reader of images goes through `understand`: training, `prepare`, `evaluate`, `enroll` and
-`inspect`. What is only doubtful is a sentence; what certainly misleads is an error that names the
-option to decide.
+Training, `prepare`, `evaluate`, `enroll` and `inspect` read images by `understand`. What is
+doubtful is a sentence; what certainly misleads is an error that names the option to decide.
 """
 
 import hashlib
@@ -80,8 +78,7 @@ def understand(
 
 
 def test_classes(classes: Collection[str], share: float) -> set[str]:
-    """Chooses the classes with the smallest SHA-256 of their name, so that adding a class moves few
-    others.
+    """The classes with the smallest SHA-256 of their names, so that a new class moves few others.
 
     Near-equal names, which may be one class, stay together.
     """
@@ -107,8 +104,7 @@ def shown(doubts: Sequence[str], source: str = "") -> list[str]:
 
 
 def _check_splits(page: Page, source: str, *, decided: bool) -> None:
-    """Raises DataError if test classes are in training or validation or, unless `decided`,
-    near-equal to one."""
+    """Raises DataError if classes of test are in other splits or, unless `decided`, alike."""
     classes = page.classes()
     test = {*classes.get("test", ()), *classes.get("gallery", ())}
     for name, split in (("training", "train"), ("validation", "validation")):

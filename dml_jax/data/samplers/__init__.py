@@ -16,58 +16,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dml_jax.config import Data
+from dml_jax.config import Data, sections
 from dml_jax.config.modules import function
-from dml_jax.config.sections import WITHOUT_CLASSES
-from dml_jax.data.samplers.base import (
-    Sampler,
-    balanced,
-    from_batches,
-    from_epochs,
-    indices_by_class,
-)
-from dml_jax.data.samplers.published import (
-    chunks,
-    distinct_chunks,
-    distinct_classes,
-    redrawn_chunks,
-    shuffled,
-    with_replacement,
-)
+from dml_jax.data.samplers import base, published
+from dml_jax.data.samplers.base import Sampler, balanced, from_batches
 
-__all__ = [
-    "SAMPLERS",
-    "Sampler",
-    "balanced",
-    "build",
-    "chunks",
-    "distinct_chunks",
-    "distinct_classes",
-    "from_batches",
-    "from_epochs",
-    "indices_by_class",
-    "redrawn_chunks",
-    "shuffled",
-    "with_replacement",
-]
+__all__ = ["SAMPLERS", "Sampler", "balanced", "base", "build", "from_batches", "published"]
 
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
-    function.__name__: function
-    for function in (
-        balanced,
-        shuffled,
-        chunks,
-        redrawn_chunks,
-        distinct_classes,
-        distinct_chunks,
-        with_replacement,
-    )
+    name: getattr(base if name == "balanced" else published, name) for name in sections.SAMPLERS
 }
 
 
 def build(data: Data, labels: np.ndarray, seed: int) -> Sampler:
-    """The sampler that `data.sampler` names, for labels int [N] in 0..C-1 of the training split and
-    a seed >= 0."""
-    options = {} if data.sampler in WITHOUT_CLASSES else {"images_per_class": data.images_per_class}
+    """The sampler `data.sampler` for labels int [N] in 0..C-1 of the training split, seed >= 0."""
     make = SAMPLERS.get(data.sampler) or function("data.sampler", data.sampler)
+    by_class = data.sampler not in sections.WITHOUT_CLASSES
+    options = {"images_per_class": data.images_per_class} if by_class else {}
     return make(labels, data.batch_size, **options, seed=seed)

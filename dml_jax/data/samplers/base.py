@@ -18,8 +18,7 @@ from dml_jax.errors import ConfigError, DataError
 
 Make = TypeVar("Make", bound=Callable[..., "Sampler"])
 
-# Random streams of the samplers, distinct from each other and from the images' streams, (seed,
-# step, slot, view).
+# Random streams of the samplers; those of the images are (seed, step, slot, view).
 CLASSES, IMAGES, EPOCHS, STEPS = (2**31 + i for i in range(1, 5))
 
 
@@ -38,8 +37,7 @@ class Sampler(NamedTuple):
 
 
 def from_batches(batch: Callable[[int], np.ndarray], steps: int) -> Sampler:
-    """A sampler that draws each batch independently by `batch`, step -> int [B]; every epoch has
-    `steps` steps."""
+    """A sampler of independent batches, `batch`: step -> int [B]; an epoch has `steps` steps."""
     _check_steps(steps)
     return Sampler(batch, first_step=lambda epoch: epoch * steps, epoch=lambda step: step // steps)
 
@@ -87,8 +85,7 @@ def from_varying_epochs(
 
 
 def checked(make: Make) -> Make:
-    """The function that constructs a sampler, with the rules of `Data` for its arguments also in
-    direct calls."""
+    """Applies the rules of `Data` also to direct calls of a function that makes a sampler."""
 
     @wraps(make)
     def call(*arguments: Any, **keywords: Any) -> Sampler:
@@ -107,8 +104,7 @@ def checked(make: Make) -> Make:
 
 
 def distinct_classes_per_batch(batch_size: int, images_per_class: int, available: int) -> int:
-    """B / K, the number of distinct classes in a batch; raises ConfigError if it exceeds the
-    `available` ones."""
+    """B / K, the number of distinct classes in a batch; ConfigError beyond the `available` ones."""
     classes = batch_size // images_per_class  # a whole number by the rules of `Data`
     if classes > available:
         needs = f"with data.images_per_class={images_per_class} a batch needs {classes} classes"
@@ -120,8 +116,7 @@ def distinct_classes_per_batch(batch_size: int, images_per_class: int, available
 
 
 def indices_by_class(labels: np.ndarray) -> list[np.ndarray]:
-    """Groups image indices by class: labels [N], integers or text -> C arrays int64, in the order
-    of the labels."""
+    """Image indices by class: labels [N], integers or text -> C arrays int64, by label."""
     found = np.asarray(labels)
     if found.dtype == object and all(isinstance(label, str) for label in found.flat):
         found = found.astype(str)
@@ -145,8 +140,7 @@ def balanced(labels: np.ndarray, batch_size: int, images_per_class: int, seed: i
     other images of its class. So at every step the number of draws differs by at most one between
     any two classes, and between any two images of a class.
 
-    An epoch has N // B steps, or ceil(C / P) steps if that is more, so that every class appears in
-    it.
+    An epoch has N // B steps, or ceil(C / P) if that is more, so that it shows every class.
     """
     class_indices = indices_by_class(labels)
     images, classes, total = images_per_class, len(class_indices), len(labels)

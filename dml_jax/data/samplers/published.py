@@ -1,8 +1,7 @@
 """The samplers of the papers' published code, including their peculiarities.
 
 N is the number of training images, C of classes, B the batch size and K the images per class. Each
-epoch (or step) has a separate random generator; the distribution matches the original
-code, the random numbers do not.
+epoch (or step) has its own random generator, with the distribution of the original code.
 """
 
 from functools import lru_cache
@@ -25,11 +24,9 @@ from dml_jax.errors import ConfigError
 
 @checked
 def shuffled(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
-    """All images in random order without regard to class: the default of HIST (Lim et al., CVPR
-    2022).
+    """All images in random order whatever their class: the default of HIST (Lim et al., CVPR 2022).
 
-    An epoch has N // B steps and shows each image at most once; the incomplete last batch is
-    dropped.
+    An epoch has N // B steps, which show each image at most once; the incomplete batch is dropped.
     """
     total = sum(map(len, indices_by_class(labels)))
     steps = _full_batches(batch_size, total)
@@ -44,8 +41,7 @@ def shuffled(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
 def distinct_classes(
     labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0
 ) -> Sampler:
-    """B / K distinct classes, K images of each drawn with replacement: HIST (Lim et al., CVPR
-    2022), option `IPC`.
+    """B / K classes, K images of each with replacement: HIST (Lim et al., CVPR 2022), option `IPC`.
 
     An epoch has N // B steps, drawn independently.
     """
@@ -65,8 +61,7 @@ def distinct_classes(
 def with_replacement(
     labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0
 ) -> Sampler:
-    """B / K classes, K images of each, both drawn with replacement: DiVA (Milbich, Roth et al.,
-    ECCV 2020).
+    """B / K classes and K images, both with replacement: DiVA (Milbich, Roth et al., ECCV 2020).
 
     Classes are drawn uniformly, whatever their size, and classes and images may occur more than
     once in a batch. An epoch has N // B steps, drawn independently.
@@ -84,15 +79,13 @@ def with_replacement(
 
 @checked
 def chunks(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
-    """Each class in shuffled chunks of K images, B / K random chunks per batch: MPN (Seidenschwarz
-    et al., ICML 2021).
+    """Chunks of K images of a class, B / K per batch: MPN (Seidenschwarz et al., ICML 2021).
 
     The CombineSampler of the authors' code. A class may occur in a batch more than once. A class of
     n >= K images yields n // K + 1 chunks, the last one filled up with repeated images (also where
     K divides n); a smaller class yields two.
 
-    An epoch consists of all these chunks, plus repeated ones that complete the last batch. It shows
-    every image at least once.
+    An epoch shows every image: all these chunks, and repeated ones that complete the last batch.
     """
     class_indices = indices_by_class(labels)
     sizes = np.array([len(indices) for indices in class_indices])
@@ -108,8 +101,7 @@ def chunks(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int
 
 @checked
 def redrawn_chunks(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
-    """`chunks` with a new number of chunks per batch in every epoch: MPN (Seidenschwarz et al.,
-    ICML 2021) on CUB.
+    """`chunks` with new numbers in every epoch: MPN (Seidenschwarz et al., ICML 2021) on CUB.
 
     The number is drawn uniformly from the divisors of B in 2..B/2, and a chunk has B divided by it
     images. Epochs are counted as in `chunks` and differ in length.
@@ -139,12 +131,10 @@ def redrawn_chunks(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sample
 def distinct_chunks(
     labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0
 ) -> Sampler:
-    """Each class in chunks of K images, B / K distinct classes per batch: MS loss (Wang et al.,
-    CVPR 2019).
+    """Chunks of K images of B / K distinct classes: MS loss (Wang et al., CVPR 2019).
 
-    The RandomIdentitySampler of the code of the multi-similarity loss. The images of a class that
-    do not fill a chunk are left out of the epoch; classes smaller than K are filled up with
-    repeated images.
+    The RandomIdentitySampler of the code of the multi-similarity loss. Images that do not fill a
+    chunk are left out of the epoch; classes smaller than K are filled up with repeated images.
 
     An epoch ends when fewer than B / K classes have a chunk left, so epochs differ in length.
     """
@@ -182,8 +172,7 @@ def distinct_chunks(
 
 
 def _ragged(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(row, position in the row) of each element of concatenated rows of the given lengths, both
-    int [sum(lengths)]."""
+    """(row, position in it) of each element of concatenated rows, both int [sum(lengths)]."""
     rows = np.repeat(np.arange(len(lengths)), lengths)
     return rows, np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
@@ -206,8 +195,7 @@ def _redraw_overflow(
 def _chunked_epoch(
     class_indices: list[np.ndarray], images: int, per_batch: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """The batches of one epoch of `chunks`, each of `per_batch` chunks of `images` images: int
-    [steps * per_batch * images]."""
+    """The batches of one epoch of `chunks`: int [steps * per_batch * images]."""
     sizes = np.array([len(indices) for indices in class_indices])
     padded = np.maximum(sizes, images)  # smaller classes are filled up with repeated images
     classes, positions = _ragged(padded)

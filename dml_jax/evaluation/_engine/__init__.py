@@ -23,8 +23,7 @@ between them and combines the results.
 
 Rows that a query leaves out because they share its class and its group are targets, too: the rank
 of every other target decreases by the number of those that precede it
-(`count_ranks.without_omitted`). Queries whose relevant rows are not those of one class are ranked
-by sorting.
+(`count_ranks.without_omitted`). Queries whose relevant rows are not of one class are sorted.
 
 Queries whose nearest relevant row is so close that rounding could decide are ranked once more, in
 float64 on the host (`tiles`).

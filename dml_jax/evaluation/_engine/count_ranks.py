@@ -30,8 +30,7 @@ Pair = tuple[int, int]  # a tile of the gallery and a tile of the queries
 
 
 class Targets(NamedTuple):
-    """The gallery rows whose ranks are counted for each query, at consecutive positions that skip
-    the query itself."""
+    """The gallery rows whose ranks a query counts, at consecutive positions but its own."""
 
     start: np.ndarray  # int32 [m, T], first position of the query's class
     size: np.ndarray  # int32 [m, T], number of targets, 0 for a query whose ranks are not counted
@@ -72,7 +71,7 @@ def count_ranks(
     unused = np.full((gallery.num_tiles, group + 1, gallery.tile_size), -1, np.int32)
     left = right if symmetric else make_side(gallery, unused, gallery)
 
-    num_targets = targets.size.max(axis=1)
+    index, num_targets = gallery.indices(), targets.size.max(axis=1)
     near = pairs_with_targets(positions, gallery.tile_size, symmetric)
     far = [
         (a, b)
@@ -92,22 +91,21 @@ def count_ranks(
     right = right._replace(thresholds=np.where(used, thresholds, range_of_keys.max))
     left = right if symmetric else left
     counts = passes.run(make_counter(group, False), left, right, sorted(near), np.dtype(np.int32))
-    count_far = make_counter(group, tiles_in_index_order(gallery))
-    counts += passes.run(count_far, left, right, far, np.dtype(np.int32))
-    # Padding rows have score 0, whose key is 0, and the largest index, so they precede only
-    # negative thresholds.
+    # Whether every index in a tile is below every index in the next.
+    ordered = bool(np.all(index[:-1].max(axis=1) < index[1:].min(axis=1)))
+    counts += passes.run(make_counter(group, ordered), left, right, far, np.dtype(np.int32))
+    # Padding rows have score 0, key 0 and the largest index: they precede negative thresholds only.
     counts -= gallery.padding * (thresholds < 0)
     query_position = targets.query[:, None]
     tied = query_scores == thresholds
-    tied &= gallery.indices().reshape(-1)[query_position] < right.ties
+    tied &= index.reshape(-1)[query_position] < right.ties
     counts -= (query_position >= 0) & ((query_scores > thresholds) | tied)
     ranks = np.where(used, counts + 1, 0)
     return without_omitted(ranks, omitted) if targets.groups else ranks, scores_of_keys(nearest)
 
 
 def without_omitted(ranks: np.ndarray, omitted: np.ndarray) -> np.ndarray:
-    """Ranks int [m, R, T], sorted along R, as if the rows `omitted` (bool [m, R, T]) did not exist;
-    0 for these."""
+    """Ranks int [m, R, T], sorted along R, as if the `omitted` rows did not exist; 0 for these."""
     order = np.argsort(ranks, axis=1)
     ranks, omitted = (np.take_along_axis(values, order, axis=1) for values in (ranks, omitted))
     return np.where(omitted, 0, ranks - np.cumsum(omitted, axis=1, dtype=ranks.dtype))
@@ -121,12 +119,6 @@ def make_side(rows: TiledRows, positions: np.ndarray, gallery: TiledRows) -> Sid
     kind: type[np.signedinteger] = np.int32 if rows.dtype == np.float32 else np.int64
     thresholds = np.full(targets.shape, np.iinfo(kind).max, kind)
     return Side(first, rows.indices(), positions, thresholds, ties)
-
-
-def tiles_in_index_order(rows: TiledRows) -> bool:
-    """Whether every index in a tile is below every index in the next."""
-    index = rows.indices()
-    return bool(np.all(index[:-1].max(axis=1) < index[1:].min(axis=1)))
 
 
 def pairs_with_targets(positions: np.ndarray, tile_size: int, symmetric: bool) -> set[Pair]:

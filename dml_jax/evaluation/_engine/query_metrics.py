@@ -95,8 +95,7 @@ def metrics_from_ranks(
 
 
 def full_ranking(ranks: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
-    """Average precision, precision at each K and average precision of each first K: float64 [Q,
-    1 + 2 len(ks)].
+    """Average precision, precision at each K, AP of each first K: float64 [Q, 1 + 2 len(ks)].
 
     Average precision = mean over the relevant rows, the i-th at rank r_i, of i / r_i; precision at
     K = #{r_i <= K} / K; average precision of the first K = sum over r_i <= K of i / r_i, divided by

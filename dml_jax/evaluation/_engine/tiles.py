@@ -238,14 +238,12 @@ def squared_lengths(rows: TiledRows) -> np.ndarray:
 
 
 def unreliable(squares: np.ndarray, lengths: np.ndarray, error: float) -> np.ndarray:
-    """Whether squared distances [N] between rows of these squared lengths are too small to rely on,
-    with the relative `error_bound`: bool [N]."""
+    """Whether squared distances [N] are too small to rely on, by their `error_bound`: bool [N]."""
     return squares * RELATIVE_ERROR < error * 2 * lengths
 
 
 def squared_distances(queries: TiledRows, gallery: TiledRows) -> Iterator[tuple[slice, np.ndarray]]:
-    """Squared distances of the queries in `order` to all rows of the gallery, by index; between
-    unit rows for a cosine.
+    """Squared distances of the queries in `order` to all rows; of unit rows for the cosine.
 
     Yields:
       Slices of `queries.order`, and float [B, G], of the type and scale of prepared rows: values
@@ -264,8 +262,7 @@ def squared_distances(queries: TiledRows, gallery: TiledRows) -> Iterator[tuple[
 def distances(
     queries: TiledRows, gallery: TiledRows, row: np.ndarray, indices: np.ndarray
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yields slices of the pairs (row, index), and their squared distances float64 [B] from
-    differences of the rows.
+    """Squared distances float64 [B] of the pairs (row, index), from differences of rows.
 
     The cosine with a zero row is 0, so its squared distance is 2 although it has no unit length.
     """

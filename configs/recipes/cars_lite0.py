@@ -1,0 +1,19 @@
+"""EfficientNet-Lite0, trained as a whole in hours on two CPU cores: not the papers' network.
+
+The weights are those of the installed package, trained on ImageNet. Crops of 128 pixels, 20 epochs
+after one of warm-up, rates halved every four; loss, optimizer, rates and batches stay the authors'.
+"""
+
+from configs.folder_baseline import BACKBONE
+
+OVERRIDES = {
+    "backbone": BACKBONE,
+    "data.training_size": 128,
+    "data.interpolation": "bicubic",  # as in the training of the weights
+    "train.warmup_epochs": 1,
+    "train.epochs": 20,
+    "train.milestones": (),
+    "train.period": 4,
+    "train.checkpoint_every": 200,
+    "evaluation.batch_size": 32,  # 256 at once would need gigabytes
+}
