@@ -117,9 +117,7 @@ class Identity:
     ) -> None:
         """Raises `error` unless rows of the probe, float32 [n, D], are the first n of `rows`."""
         try:
-            stored = self.rows[: len(rows)]
-            scale = np.maximum(np.linalg.norm(stored, axis=1), 1e-12)
-            distance = float(np.max(np.linalg.norm(rows - stored, axis=1) / scale))
+            distance = self.distance(rows)
         except ValueError as problem:  # other dimensions, or no base64
             raise error(f"{what}: its {NAME} is damaged ({problem}); {remedy}") from None
         if not distance <= self.tolerance:
@@ -128,6 +126,13 @@ class Identity:
                 f"{self.tolerance:g} of rounding, though the descriptions agree: its files were "
                 f"changed, or a library or device computes something else; {remedy}"
             )
+
+    def distance(self, rows: np.ndarray) -> float:
+        """Largest distance of rows of the probe, float32 [n, D], from the first n, relative to the
+        length of these."""
+        stored = self.rows[: len(rows)]
+        lengths = np.maximum(np.linalg.norm(stored, axis=1), 1e-12)
+        return float(np.max(np.linalg.norm(rows - stored, axis=1) / lengths))
 
     @property
     def tolerance(self) -> float:

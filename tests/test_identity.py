@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -18,6 +20,7 @@ from dml_jax import manifest, run
 from dml_jax.backbones import deit
 from dml_jax.backbones.contract import Pixels
 from dml_jax.backbones.weights import converted
+from dml_jax.commands import cli, evaluate
 from dml_jax.config import Data
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, DataError
@@ -56,6 +59,34 @@ def test_the_reader_of_the_probe_against_pillow() -> None:
         resized = np.asarray(image.resize(size, Image.Resampling.BILINEAR))
         top, left = (round((side - 64) / 2) for side in resized.shape[:2])
         np.testing.assert_array_equal(pixels, resized[top : top + 64, left : left + 64])
+
+
+def program() -> str:
+    """The program without this library in the guide to serving."""
+    text = (Path(__file__).parents[1] / "docs/guides/serve.md").read_text()
+    (found,) = (part for part in text.split("```") if part.startswith("python\nimport json"))
+    return found.removeprefix("python\n")
+
+
+@pytest.mark.parametrize("upright", [True, False])
+def test_the_guide_reads_images_as_models_do(
+    upright: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a graph that returns its input."""
+    data = replace(DATA, interpolation="bicubic", exif_rotation=upright)
+    stated = identities.described(data, (64, 64), deit.Config(), None, Versions(), step=0)
+    metadata = {key: json.dumps(fact) for key, fact in stated.items()}
+    session = SimpleNamespace(
+        get_modelmeta=lambda: SimpleNamespace(custom_metadata_map=metadata),
+        run=lambda _, given: [given["images"]],
+    )
+    runtime: Any = SimpleNamespace(InferenceSession=lambda path: session)
+    monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
+    files = [str(identities.PROBE / name) for name in identities.IMAGES]
+    monkeypatch.setattr(sys, "argv", ["program", *files])
+    found: dict[str, Any] = {}
+    exec(program(), found)
+    np.testing.assert_array_equal(found["embeddings"], identities.probe(data, (64, 64)))
 
 
 @pytest.mark.parametrize(
@@ -111,6 +142,20 @@ def test_a_run_states_the_rows_of_its_model(runs: list[Path]) -> None:
     rows = model.embed(list(identities.probe(model.data, model.shape)))
     np.testing.assert_allclose(workdir.read_identity(runs[0]).rows, rows, atol=1e-5)
     assert json.loads((runs[0] / "results.json").read_text())["identity"] == model.identity.sha256
+
+
+def test_verify_computes_the_probe(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def status() -> int:
+        return cli.exit_code(lambda: evaluate.execute([f"--model={own}", "--verify", "--quiet"]))
+
+    assert status() == 0
+    stated, content = identities.read(own, ""), manifest.read(own)
+    rows = stated.rows.copy()
+    rows[2] *= -1
+    identities.write(own, stated.with_rows(rows))
+    manifest.write(own, {"checkpoint": content["checkpoint"]}, content["files"])
+    assert status() == 2
+    assert "the rows of the probe images differ by 2," in capsys.readouterr().err
 
 
 def test_embeddings_of_another_run_are_refused(runs: list[Path], own: Path) -> None:

@@ -235,6 +235,7 @@ def evaluate_runs(
     weights: Sequence[float] | None = None,
     export: Path | None = None,
     verify: bool = False,
+    trust_code: bool = False,
 ) -> dict[str, Any]:
     """All requested metrics of the stored embeddings of a run, or of several and their combination.
 
@@ -242,7 +243,8 @@ def evaluate_runs(
       model: work directories, separated by commas; the settings of the first are the defaults.
       weights: factors of the runs' embeddings; all 1 by default.
       export: a directory to which embeddings and results are written in the layout of a run.
-      verify: check that all files are as they were written, and the results of the runs.
+      verify: check that all files are as they were written, the results of the runs, and that
+        their models, loaded with `trust_code`, compute the rows of the probe.
     """
     exported = stored_embeddings(model)
     runs, first = [*exported], next(iter(exported.values()))
@@ -264,6 +266,8 @@ def evaluate_runs(
     if verify:
         for run in runs:
             manifest.check(run, None, DataError, workdir.REMEDY)
+            if workdir.read_identity(run):
+                Model(run, trust_code=trust_code).check_whole_probe()
 
     def measured(rows: dict[str, np.ndarray], *, per_query: bool = False) -> dict[str, Any]:
         embeddings = LabelledEmbeddings(rows, labels, groups, sessions=bool(groups))

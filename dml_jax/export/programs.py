@@ -58,7 +58,7 @@ def write_onnx(
         if identity:
             readable = {key: json.dumps(fact) for key, fact in identity.description.items()}
             stated = json.dumps(identity.as_json())
-            for key, text in (readable | {KEY: stated, "sha256": identity.sha256}).items():
+            for key, text in (readable | {KEY: stated}).items():
                 model.metadata_props.add(key=key, value=text)
         content = model.SerializeToString()
         difference = deviation_of(content, jax.jit(embed), image_shape)

@@ -84,6 +84,13 @@ class EmbeddingModel(ABC):
         stored.check_rows(row, str(self.directory), remedy, CheckpointError)
         self._unproved = None
 
+    def check_whole_probe(self) -> float:
+        """The largest distance of the rows of the probe from those that the model's directory
+        states; raises CheckpointError beyond rounding."""
+        rows = self.embed_pixels(identities.probe(self.data, self.shape))
+        self.identity.check_rows(rows, str(self.directory), identities.REMEDY, CheckpointError)
+        return self.identity.distance(rows)
+
     def unseen(self) -> "tuple[Photographs, list[str]]":
         """Images of the unseen classes of the run and the names of these, from its
         `embeddings/test` and `gallery`."""

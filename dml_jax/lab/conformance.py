@@ -533,7 +533,8 @@ def check_training(plugin: Plugin, directory: Path) -> None:
         rows = model.embed([split.read(i, None) for i in range(10)])
         close = np.allclose(rows, embeddings(whole)[:10], rtol=LOADED, atol=LOADED)
         require(close, "a loaded model gives other embeddings than the run")
-        outcome.text = f"{rows.shape[1]} dimensions"
+        distance = model.check_whole_probe()
+        outcome.text = f"{rows.shape[1]} dimensions; rows of the probe differ by {distance:.0e}"
     with plugin.check("export", "embed must be traceable: no NumPy on arrays, no Python on values"):
         (batch,) = jax.export.symbolic_shape("batch")
         images = jax.ShapeDtypeStruct((batch, *model.shape, 3), np.uint8)
