@@ -30,7 +30,7 @@ def read(directory: Path, name: str = "results.json") -> dict[str, Any]:
         return {}
     if name == "results.json":
         return workdir.read_results(directory, REMEDY)
-    if name != manifest.NAME:
+    if path.name != manifest.NAME:
         manifest.check_file(path, CheckpointError, REMEDY)
     return read_json(path, dict[str, Any], REMEDY, CheckpointError)
 
