@@ -22,10 +22,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dml_jax import manifest
 from dml_jax.config import Data
 from dml_jax.config.fields import Effect, Mark, declared, flatten
 from dml_jax.data import decode, transforms
-from dml_jax.errors import DataError, UserError
+from dml_jax.errors import CheckpointError, DataError, UserError
 from dml_jax.files import read_json, write_json
 
 NAME, KEY = "identity.json", "dml_jax.identity"  # of files, and in the metadata of others
@@ -207,6 +208,22 @@ def probe(data: Data, shape: tuple[int, int]) -> np.ndarray:
 def read(directory: Path, remedy: str, error: type[UserError] = DataError) -> Identity:
     """The identity that a directory of a model states; raises `error` if there is none."""
     return Identity(**read_json(directory / NAME, Identity, remedy, error))
+
+
+def of_run(workdir: Path, remedy: str = REMEDY) -> Identity | None:
+    """The identity of the reported model of a run; None if it has not finished."""
+    if not (workdir / NAME).exists():
+        return None
+    manifest.check_file(workdir / NAME, CheckpointError, remedy)
+    return read(workdir, remedy, CheckpointError)
+
+
+def check_results(workdir: Path, results: Mapping[str, Any], remedy: str) -> None:
+    """Raises CheckpointError unless the `results.json` of a run is of its model."""
+    found = of_run(workdir, remedy)
+    if found and results.get("identity") != found.sha256:
+        file = workdir / "results.json"
+        raise CheckpointError(f"{file}: are not the results of this run's model; {remedy}")
 
 
 def write(directory: Path, identity: Identity) -> None:

@@ -140,7 +140,7 @@ def own(runs: list[Path], tmp_path: Path) -> Path:
 def test_a_run_states_the_rows_of_its_model(runs: list[Path]) -> None:
     model = dml_jax.load(runs[0], runtime="jax")
     rows = model.embed(list(identities.probe(model.data, model.shape)))
-    np.testing.assert_allclose(workdir.read_identity(runs[0]).rows, rows, atol=1e-5)
+    np.testing.assert_allclose(identities.of_run(runs[0]).rows, rows, atol=1e-5)
     assert json.loads((runs[0] / "results.json").read_text())["identity"] == model.identity.sha256
 
 

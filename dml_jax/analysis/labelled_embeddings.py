@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dml_jax import files, manifest
+from dml_jax import files, identity, manifest
 from dml_jax.analysis import text_tables
 from dml_jax.analysis.text_tables import Table
 from dml_jax.class_names import near_equal, normalised
@@ -266,7 +266,7 @@ def evaluate_runs(
     if verify:
         for run in runs:
             manifest.check(run, None, DataError, workdir.REMEDY)
-            if workdir.read_identity(run):
+            if identity.of_run(run):
                 Model(run, trust_code=trust_code).check_whole_probe()
 
     def measured(rows: dict[str, np.ndarray], *, per_query: bool = False) -> dict[str, Any]:

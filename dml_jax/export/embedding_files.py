@@ -114,13 +114,11 @@ def of_run(workdir: Path, split: str, identity: Identity | None = None) -> Expor
       DataError: as for `read`, or the run's manifest has other files, or the embeddings are of
         another embedding function.
     """
-    from dml_jax.train.records import workdir as runs  # imports JAX
-
     directory = workdir / "embeddings" / split
     found = read(directory)
     if (workdir / manifest.NAME).exists():  # it vouches for the manifest of the embeddings
         manifest.check(workdir, [f"embeddings/{split}/{manifest.NAME}"], DataError, OF_RUN)
-    wanted, stated = identity or runs.read_identity(workdir), found.manifest.get("identity")
+    wanted, stated = identity or identities.of_run(workdir), found.manifest.get("identity")
     if wanted:
         with reading(directory / manifest.NAME, OF_RUN):
             stored = identities.of_json(stated or {})

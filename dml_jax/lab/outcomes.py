@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from dml_jax import manifest
+from dml_jax import identity, manifest
 from dml_jax.config import decisive, published
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.files import read_json
 from dml_jax.lab.plan import Trial
-from dml_jax.train.records import workdir
 
 GEOMETRY = ("density", "spectral_decay")  # of `results["geometry"]` that are columns
 IMAGES = ("labels.npy", "ids.json")  # files that identify the images of the embeddings
@@ -28,11 +27,12 @@ def read(directory: Path, name: str = "results.json") -> dict[str, Any]:
     path = directory / name
     if not path.exists():
         return {}
-    if name == "results.json":
-        return workdir.read_results(directory, REMEDY)
     if path.name != manifest.NAME:
         manifest.check_file(path, CheckpointError, REMEDY)
-    return read_json(path, dict[str, Any], REMEDY, CheckpointError)
+    content: dict[str, Any] = read_json(path, dict[str, Any], REMEDY, CheckpointError)
+    if name == "results.json":
+        identity.check_results(directory, content, REMEDY)
+    return content
 
 
 def missing(trial: Trial) -> str:

@@ -20,7 +20,7 @@ from dml_jax._version import __version__
 from dml_jax.config import LENGTH, Config, decisive, flatten, import_code, resolve
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.files import read_json, sha256, write_json
-from dml_jax.identity import REMEDY, Identity
+from dml_jax.identity import REMEDY
 from dml_jax.train.distributed.stop_signals import Interrupted
 
 # What a failed start leaves.
@@ -241,26 +241,15 @@ def process_name() -> str:
     return f"host-{jax.process_index()}"
 
 
-def read_results(workdir: Path, remedy: str = REMEDY) -> dict[str, Any]:
+def read_results(workdir: Path) -> dict[str, Any]:
     """The `results.json` of a run, which must be of its model; empty if there is none."""
     path = workdir / "results.json"
     if not path.exists():
         return {}
-    manifest.check_file(path, CheckpointError, remedy)
+    manifest.check_file(path, CheckpointError, REMEDY)
     results: dict[str, Any] = read_json(path, dict[str, Any], "delete it", CheckpointError)
-    found = read_identity(workdir, remedy)
-    if found and results.get("identity") != found.sha256:
-        raise CheckpointError(f"{path}: are not the results of this run's model; {remedy}")
+    identities.check_results(workdir, results, REMEDY)
     return results
-
-
-def read_identity(workdir: Path, remedy: str = REMEDY) -> Identity | None:
-    """The identity of the reported model of a run; None if it has not finished."""
-    path = workdir / identities.NAME
-    if not path.exists():
-        return None
-    manifest.check_file(path, CheckpointError, remedy)
-    return identities.read(workdir, remedy, CheckpointError)
 
 
 def finish(workdir: Path, checkpoint: str) -> None:
