@@ -49,6 +49,8 @@ HEAD = (
     "all-reduce, MiB",
     "by type",
     "copies, GiB",
+    "launches",
+    "alone",
     "at least, ms",
     "by",
     "utilisation",
@@ -139,6 +141,8 @@ def row(case: Case, found: dict[str, Any]) -> list[str]:
     of_host = found["images_per_second"] / (
         int(hosts or 1) * (int(devices) / 4 if "v5e" in case.topology else 1)
     )
+    launches = found.get("launches")
+    launched = sum(launches["kinds"].values()) if launches else 0
     sums = [c for c in found["collectives"] if c["operation"] == "all-reduce"]
     return [
         *begin,
@@ -148,6 +152,7 @@ def row(case: Case, found: dict[str, Any]) -> list[str]:
         f"{sum(c['bytes'] for c in sums) / 2**20:.1f}",
         ", ".join(f"{c['count']} {c['type']}" for c in sums if c["bytes"] > 2**20),
         f"{found['copies']['bytes'] / GIB:.2f}",
+        *map(str, (launched, launched - launches["in graphs"]) if launches else ("", "")),
         f"{1000 * found['bound']['seconds']:.2f}",
         found["bound"]["by"],
         f"{found['utilisation']:.0%}",

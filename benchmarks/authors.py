@@ -23,6 +23,7 @@ from scipy.stats import ttest_ind_from_stats
 from dml_jax.config.files import resolved
 from dml_jax.console import Console
 from dml_jax.lab import head_bench, outcomes
+from tests.papers import deleted
 
 METRICS = ("recall@1", "map@r", "nmi")
 LITE0 = {
@@ -66,7 +67,7 @@ def roth(variant: str, **authors: Sample) -> Case:
     return Case(f"configs/cars_baseline.py:{variant}", FROZEN | overrides, authors)
 
 
-CASES = {
+_CASES = {
     "hist": Case(
         "configs/cars_hist.py",
         FROZEN | {"train.epochs": 10, "train.warmup_epochs": 0},
@@ -85,6 +86,7 @@ CASES = {
         "configs/cars_diva.py", {"train.epochs": 20, "train.groups.model.learning_rate": 1e-4}
     ),
 }
+CASES = {name: case for name, case in _CASES.items() if not deleted(case.config)}
 
 
 def trained(case: Case, data: str, features: Path, seeds: int) -> dict[str, list[float]]:

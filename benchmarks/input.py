@@ -8,14 +8,19 @@ The rows "in a bare loop" are for
 reference: threads that read, crop and discard images, without batches, order or device. With one
 thread, they give the rate of a core and the cores that a training needs.
 
-Also measured: data sets prepared with --short_side=256.
+Also measured: data sets prepared with --short_side=256, and worker processes.
 
-    python -m benchmarks.input --photos=photos.zip [--seconds=5]
+With --model, only the processor time of each step of reading is measured, which other work on the
+machine hardly changes, and from it follows what machines with more cores can read at most: see
+`Costs`.
+
+    python -m benchmarks.input --photos=photos.zip [--seconds=5] [--model]
 
 The archive, which needs no class folders, is unpacked and prepared in a temporary folder.
 """
 
 import argparse
+import resource
 import shutil
 import subprocess
 import sys
@@ -24,20 +29,24 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from array_record.python.array_record_data_source import ArrayRecordDataSource
 from PIL import Image
 
 from benchmarks import timing
 from dml_jax.config import Data
-from dml_jax.data import formats, pipeline, samplers, transforms
+from dml_jax.data import decode, formats, pipeline, samplers, transforms
+from dml_jax.data.files import File
 from dml_jax.data.prepared_data import file_reader
 from dml_jax.data.split import Split
 
 BATCH, SIDE, SEED, CLASSES, STEPS = 32, 224, 0, 10, 3_000
+CORES = (1, 2, 8, 12, 26)  # of a process; 26 is an eighth of 208
 THREADS = min(pipeline.usable_cores(), pipeline.READERS)  # or processes of torch
 ONE_THREAD = "one thread in a bare loop"
 NEEDED = 1_000  # images per second, for which the cores are printed; more hardly fit into a process
@@ -107,8 +116,8 @@ def torch_batches(
 def throughput(
     batches: Iterator[Any], seconds: float, use: Callable[[Any], Any] = lambda batch: batch
 ) -> float:
-    """Images per second after the first three batches; `use` is called with every batch."""
-    for _ in range(3):
+    """Images per second after the first batches; `use` is called with every batch."""
+    for _ in range(pipeline.PREFETCHED + 2 * THREADS):  # the first are read by threads
         use(next(batches))
     count, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
@@ -168,10 +177,8 @@ def check_same_pixels(split: Split, data: Data, plan: Plan) -> None:
     print("dml_jax and torch give the same pixels")
 
 
-def compare_with_torch(
-    archive: Path, work: Path, seconds: float, rounds: int
-) -> dict[str, list[float]]:
-    """Images per second of all cases, in every round, for the photographs in `archive`."""
+def prepared(archive: Path, work: Path) -> dict[str, Split]:
+    """The photographs in `archive` as data sets that are prepared in different ways."""
     with zipfile.ZipFile(archive) as file:
         file.extractall(work / "photos")
     for i, path in enumerate(
@@ -190,6 +197,14 @@ def compare_with_torch(
     ):
         prepare(work / "classes", work / name, "--skip_bad", "--test_share=0.2", *more)
         stores[name] = formats.load(Data(name="folder", path=str(work / name)))["train"]
+    return stores
+
+
+def compare_with_torch(
+    archive: Path, work: Path, seconds: float, rounds: int
+) -> dict[str, list[float]]:
+    """Images per second of all cases, in every round, for the photographs in `archive`."""
+    stores = prepared(archive, work)
     data = options()
     files = [str(work / "classes" / name) for name in stores["prepared"].ids]
     split = stores["prepared"]._replace(read=file_reader(files))
@@ -202,9 +217,9 @@ def compare_with_torch(
 
     cases: dict[str, Callable[[], float]] = {}
 
-    def ours_case(split: Split, normalised: bool) -> Callable[[], float]:
+    def ours_case(split: Split, normalised: bool, workers: int = 0) -> Callable[[], float]:
         def run() -> float:
-            chosen = options()
+            chosen = options(workers=workers, threads=1 if workers else THREADS)
             with our_batches(split, chosen) as reader:
                 return throughput(reader, seconds, device_step(chosen, normalised))
 
@@ -221,6 +236,7 @@ def compare_with_torch(
     cases[f"dml_jax, {THREADS} threads, normalised floats"] = ours_case(split, True)
     for name, store in stores.items():
         cases[f"dml_jax, {THREADS} threads, uint8, {name}"] = ours_case(store, False)
+        cases[f"dml_jax, {THREADS} workers, uint8, {name}"] = ours_case(store, False, THREADS)
         cases[f"in a bare loop, {name}"] = partial(bare_throughput, store, data, seconds)
         cases[f"{ONE_THREAD}, {name}"] = partial(bare_throughput, store, data, seconds, 1)
     measured: dict[str, list[float]] = {name: [] for name in cases}
@@ -230,6 +246,106 @@ def compare_with_torch(
         for name, case in cases.items():
             measured[name].append(case())
     return measured
+
+
+# Share of the time in which one thread holds Python's lock, by py-spy (record --gil).
+LOCKED = {"prepared": 0.21, "short side 256": 0.29, "short side 256, pixels": 0.34}
+
+
+class Costs(NamedTuple):
+    """Milliseconds of processor time for an image, in the order of reading."""
+
+    file: float
+    decoding: float
+    resizing: float
+    rest: float  # random numbers, box, batch, and grain
+    handing: float  # to the main process, there, if another one reads
+    locked: float  # share of the first four with Python's lock
+
+    @property
+    def image(self) -> float:
+        return self.file + self.decoding + self.resizing + self.rest
+
+    def by_threads(self, cores: int) -> float:
+        """Images per second of a process with as many cores, whose threads wait for each other's
+        lock."""
+        return 1000 * min(cores, 1 / self.locked) / self.image
+
+    def by_workers(self, cores: int) -> float:
+        """Images per second of a process and its workers, which use all cores."""
+        return 1000 * min(cores / (self.image + self.handing), 1 / self.handing)
+
+
+def costs(split: Split, data: Data, locked: float, images: int = 960) -> Costs:
+    """Measured in one thread, and in a process with one worker."""
+    spent = dict.fromkeys(("file", "decoding", "resizing"), 0.0)
+
+    def timed(stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            began = time.thread_time()
+            result = function(*arguments, **named)
+            spent[stage] += time.thread_time() - began
+            return result
+
+        return call
+
+    def read(step: int) -> None:
+        rng = np.random.default_rng((SEED, step))
+        transform(split.read(step % len(split.ids), rng), rng)
+
+    transform = transforms.training(data)
+    for step in range(len(split.ids)):  # fills the operating system's cache
+        read(step)
+    replaced: list[tuple[Any, str, str]] = [
+        (File, "read", "file"),
+        (ArrayRecordDataSource, "__getitem__", "file"),
+        (decode, "rgb", "decoding"),
+        (transforms, "resize", "resizing"),
+    ]
+    originals = [getattr(owner, name) for owner, name, _ in replaced]
+    try:
+        for (owner, name, stage), original in zip(replaced, originals, strict=True):
+            setattr(owner, name, timed(stage, original))
+        for step in range(images):
+            read(step)
+    finally:
+        for (owner, name, _), original in zip(replaced, originals, strict=True):
+            setattr(owner, name, original)
+
+    def in_this_process(workers: int, skipped: int) -> float:
+        """For an image, without those of the first batches."""
+        sampler = samplers.build(data, split.labels, SEED)
+        chosen, batches = replace(data, workers=workers, threads=1), skipped + images // BATCH
+        began = processor_time()
+        with pipeline.training(split, sampler, chosen, seed=SEED, stop=batches) as reader:
+            for step, _ in enumerate(reader, 1):
+                if step == skipped:
+                    began = processor_time()
+            return 1000 * (processor_time() - began) / images
+
+    in_this_process(0, 0)  # imports grain
+    stages = {stage: 1000 * seconds / images for stage, seconds in spent.items()}
+    rest = in_this_process(0, 0) - sum(stages.values())
+    handing = in_this_process(1, pipeline.PREFETCHED + 4)
+    return Costs(**stages, rest=rest, handing=handing, locked=locked)
+
+
+def processor_time() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def print_model(stores: dict[str, Split]) -> None:
+    """Prints the costs, and what cores read at most by them."""
+    found = {name: costs(store, options(), LOCKED[name]) for name, store in stores.items()}
+    print(f"| ms for an image | {' | '.join(Costs._fields)} |\n|---|{'--:|' * len(Costs._fields)}")
+    for name, cost in found.items():
+        print(f"| {name} | {' | '.join(f'{value:.2f}' for value in cost)} |")
+    print("| images/s at most, threads / workers |", *(f"{n} |" for n in CORES))
+    print("|---|" + "--:|" * len(CORES))
+    for name, cost in found.items():
+        cells = [f"{cost.by_threads(n):,.0f} / {cost.by_workers(n):,.0f}" for n in CORES]
+        print(f"| {name} | {' | '.join(cells)} |")
 
 
 def print_throughput(measured: dict[str, list[float]]) -> None:
@@ -284,8 +400,12 @@ def main() -> None:
     flags.add_argument("--photos", type=Path, required=True, help="archive of photographs")
     flags.add_argument("--seconds", type=float, default=5.0, help="per case and round")
     flags.add_argument("--rounds", type=int, default=3, help="of which the median is printed")
+    flags.add_argument("--model", action="store_true", help="only what follows from the costs")
     chosen = flags.parse_args()
     with tempfile.TemporaryDirectory() as work:
+        if chosen.model:
+            print_model(prepared(chosen.photos, Path(work)))
+            return
         print_throughput(
             compare_with_torch(chosen.photos, Path(work), chosen.seconds, chosen.rounds)
         )

@@ -70,12 +70,12 @@ def ours(config: str, precision: str, batch: int) -> tuple[Run, dict[str, Any]]:
         % len(experiment.splits["train"].classes)
     )
     images = jax.random.randint(jax.random.key(1), shape.images.shape, 0, 256, jax.numpy.uint8)
-    data, state, key = (
+    data, state = (
         Batch(images, labels, jax.numpy.arange(size)),
         warm_start.initial_state(experiment),
-        experiment.key,
     )
-    lowered = experiment.jitted_step().lower(state, data, key)
+    leaves, key = jax.tree.leaves(state), experiment.key
+    lowered = experiment.jitted_step(state).lower(leaves, data, key)
     program = lowered.compile()
     about: dict[str, Any] = {"images": size * views}
     if chip:
@@ -89,9 +89,9 @@ def ours(config: str, precision: str, batch: int) -> tuple[Run, dict[str, Any]]:
         }
 
     def run(steps: int) -> None:
-        nonlocal state
+        nonlocal leaves
         for _ in range(steps):
-            state, metrics = program(state, data, key)
+            leaves, metrics = program(leaves, data, key)
         assert jax.numpy.isfinite(metrics["loss"])
 
     return run, about

@@ -25,7 +25,7 @@ from dml_jax.train.model import reading_in_results
 from dml_jax.train.records import workdir
 
 # Keys of the run's configuration that may be overridden, e.g. because its data has moved.
-MOVABLE = ("data.path", "data.threads", "evaluation.batch_size")
+MOVABLE = ("data.path", "data.threads", "data.workers", "evaluation.batch_size")
 
 
 @dataclass(frozen=True)

@@ -207,11 +207,12 @@ def check(config: Config, console: Console) -> None:
     key = device_mesh.place(experiment.mesh, jax.random.key(config.seed))
     with experiment.batches(0, 1) as batches:
         batch = experiment.device_batch(*next(batches))
-    update = experiment.jitted_step().lower(state, batch, key).compile()
+    leaves, structure = jax.tree.flatten(state)
+    update = experiment.jitted_step(state).lower(leaves, batch, key).compile()
     needed = update.memory_analysis()
-    state, values = update(state, batch, key)
+    leaves, values = update(leaves, batch, key)
     metrics = loop.check_finite(values, 1)
-    check_finite(state)
+    check_finite(jax.tree.unflatten(structure, leaves))
     if needed is not None:
         size = (needed.argument_size_in_bytes + needed.temp_size_in_bytes) / 2**20
         console.print(f"a training step needs about {size:.0f} MiB on each device")

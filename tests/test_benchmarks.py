@@ -4,8 +4,9 @@ import re
 
 import numpy as np
 
-from benchmarks import accelerators, interruptions, mutation, timing, training_step
+from benchmarks import accelerators, authors, interruptions, mutation, timing, training_step
 from benchmarks import all as benchmarks
+from benchmarks.input import Costs
 from tests.papers import deleted
 
 
@@ -32,5 +33,16 @@ def test_mutated_modules_and_their_tests_exist() -> None:
 def test_measured_and_interrupted_configurations_exist() -> None:
     named = [*training_step.cases(), *(case.config for case in accelerators.cases())]
     named += [configuration for configuration, *_ in interruptions.runs().values()]
-    for name in {re.split("[,:@]", name)[0] for name in (*named, *training_step.peers())}:
-        assert (mutation.ROOT / "configs" / f"{name}.py").exists(), name
+    files = {f"configs/{re.split('[,:@]', name)[0]}.py" for name in named}
+    files |= {case.config.partition(":")[0] for case in authors.CASES.values()}
+    assert [file for file in files if not (mutation.ROOT / file).exists()] == []
+    assert set(training_step.peers()) <= {case.partition(",")[0] for case in training_step.cases()}
+
+
+def test_what_cores_read() -> None:
+    """A millisecond of work, a quarter of it with Python's lock, and a tenth to hand it over."""
+    cost = Costs(0.1, 0.5, 0.3, 0.1, handing=0.1, locked=0.25)
+    assert np.allclose([cost.by_threads(cores) for cores in (1, 2, 16)], [1000, 2000, 4000])
+    assert np.allclose(
+        [cost.by_workers(cores) for cores in (1, 2, 208)], [10000 / 11, 20000 / 11, 10000]
+    )

@@ -118,11 +118,8 @@ def write(run: AnalysedModel, results: dict[str, Any]) -> None:
     """Writes `figures/` and `report.html` of a finished run with known test embeddings."""
     directory, lines = run.directory, JsonLines(run.directory / "metrics.jsonl").read()
     found = {TRAINING: ("Training", curves.training(lines, results))}
-    found |= {
-        name: (subject.title, subject.findings(run, "test"))
-        for name, subject in SUBJECTS.items()
-        if subject.standard
-    }
+    standard = {name: subject for name, subject in SUBJECTS.items() if subject.standard}
+    found |= {name: (each.title, each.findings(run, "test")) for name, each in standard.items()}
     for name, (title, made) in found.items():
         earlier = directory / findings.DIRECTORY / f"{name}.json"
         earlier.unlink(missing_ok=True)
@@ -154,10 +151,8 @@ def _facts(directory: Path, config: Config, results: Mapping[str, Any]) -> list[
     """Data, training, machine, versions and seed of the run."""
     known = workdir.read_config(directory)
     timing, versions = results.get("timing", {}), known.get("versions", {})
-    sizes = [
-        (f"{name} images", f"{size['images']:,} of {size['classes']:,} classes")
-        for name, size in results.get("data", {}).items()
-    ]
+    data, size = results.get("data", {}), "{images:,} of {classes:,} classes"
+    sizes = [(f"{name} images", size.format(**counts)) for name, counts in data.items()]
     training = f"{results['step']:,} steps of {config.data.batch_size} images"
     if timing:
         duration, speed = timedelta(seconds=round(timing["seconds"])), timing["images_per_second"]

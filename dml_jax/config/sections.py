@@ -7,6 +7,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator
 
 from dml_jax.config.fields import (
+    LIMIT,
     AtLeastTwo,
     Effect,
     Fraction,
@@ -113,7 +114,12 @@ class Data:
     erasing: Annotated[Probability, ON_IMAGES] = 0.0
     # Fraction of the training classes that is held out if the data set has no validation split.
     validation_share: Fraction = 0.0
-    # Threads that read batches ahead; 0: one per core that the process may use, at most 8.
+    # Processes that read batches ahead; 0: only threads. -1: for photographs on GPUs or TPUs, one
+    # less than the cores that the process may use, at most 16 per device; 0 if these are fewer than
+    # 4 per device, or /dev/shm has less than 1 GiB.
+    workers: Annotated[int, Ge(-1), Lt(LIMIT), Effect.NONE, Mark.SAME_EXPERIMENT] = -1
+    # Threads that read batches ahead; 0: one per core that the process may use, at most 8; in each
+    # process of data.workers, one.
     threads: Annotated[NonNegativeInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 0
 
     def __post_init__(self) -> None:

@@ -101,9 +101,8 @@ def _decode(data: bytes, min_side: int, upright: bool, room: Room) -> np.ndarray
     jpeg = data[:3] == b"\xff\xd8\xff"
     scans = jpeg and data.count(b"\xff\xda") > MAX_SCANS and _scans(data) > MAX_SCANS
     if scans or (data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > MAX_COMMENTS):
-        raise DataError(
-            "more than 100 scans or comments, which would take very long; save it again"
-        )
+        problem = "more than 100 scans or comments, which would take very long"
+        raise DataError(f"{problem}; save it again")
     if jpeg and (pixels := _jpeg(data, min_side, upright, room)) is not None:
         return pixels
     if header := PPM.match(data):

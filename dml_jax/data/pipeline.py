@@ -1,14 +1,17 @@
-"""The input pipeline: host batches of a split, prefetched by threads (grain).
+"""The input pipeline: host batches of a split, prefetched by threads or processes (grain).
 
 An element of the grain data set is a whole batch, a pure function of the step. So the batches do
-not depend on the number of threads and hosts, and a resumed run simply starts at its step.
+not depend on the number of threads, processes and hosts, and a resumed run simply starts at its
+step.
 """
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +21,7 @@ from dml_jax.config import Data
 from dml_jax.data import transforms
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
+from dml_jax.data.worker_processes import WorkerReader
 from dml_jax.errors import DataError
 
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # cgroups 2: microseconds, or "max", per period
@@ -25,6 +29,9 @@ T = TypeVar("T", bound=tuple[object, ...])  # a batch
 PREFETCHED = 4  # batches read ahead
 # At most: reading a photograph takes Python's lock a fifth of the time, so more would wait.
 READERS = 8
+# Cores per accelerator from which processes read by default, and processes per accelerator at most.
+ENOUGH_CORES, WORKERS = 4, 16
+SHARED_MEMORY, SHARED_BYTES = Path("/dev/shm"), 2**30  # of which a container may have 64 MiB
 
 
 def usable_cores() -> int:
@@ -35,18 +42,44 @@ def usable_cores() -> int:
     return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
-class BatchReader(AbstractContextManager[Any], Iterator[T]):
-    """Iterates over prefetched batches; its threads run until the end of the `with` statement."""
+def worker_processes(data: Data, accelerators: int) -> int:
+    """Number of processes that read: `data.workers`, or what is best for that many GPUs or TPU
+    cores of this process."""
+    if data.workers >= 0:
+        return data.workers
+    cores = usable_cores()
+    room = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY)[2] >= SHARED_BYTES
+    if not accelerators or cores < ENOUGH_CORES * accelerators or not room:
+        return 0
+    return min(cores - 1, WORKERS * accelerators)
 
-    def __init__(self, make: Callable[[int], T], start: int, stop: int, data: Data) -> None:
+
+class BatchReader(AbstractContextManager[Any], Iterator[T]):
+    """An iterator over prefetched batches, whose threads and processes run until the end of its
+    `with` statement.
+
+    The processes need seconds to start, in which threads read the first batches.
+    """
+
+    def __init__(
+        self, make: Callable[[int], T], start: int, stop: int, data: Data, workers: int = 0
+    ) -> None:
         import grain  # takes seconds, which commands without batches should not spend
 
         threads = data.threads or min(usable_cores(), READERS)
-        ahead = max(PREFETCHED, threads)
-        options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead)
-        batches = grain.MapDataset.range(start, stop).map(lambda step: make(int(step)))
-        self._iterator = iter(batches.to_iter_dataset(options))
-        self.waited = 0.0  # seconds spent waiting for batches so far
+        first = min(stop, start + PREFETCHED) if workers else stop
+        self._running, self.waited = ExitStack(), 0.0  # seconds spent waiting for batches so far
+        options = grain.ReadOptions(
+            num_threads=threads, prefetch_buffer_size=max(PREFETCHED, threads)
+        )
+        batches = grain.MapDataset.range(start, first).map(lambda step: make(int(step)))
+        by_threads = iter(batches.to_iter_dataset(options))
+        self._running.callback(by_threads.close)
+        parts: list[Iterator[T]] = [by_threads]
+        if first < stop:
+            reader = WorkerReader(make, first, stop, workers, data.threads or 1)
+            parts.append(self._running.enter_context(reader))
+        self._iterator = chain.from_iterable(parts)
 
     def __next__(self) -> T:
         began = time.perf_counter()
@@ -55,7 +88,7 @@ class BatchReader(AbstractContextManager[Any], Iterator[T]):
         return batch
 
     def __exit__(self, *exception: object) -> None:
-        self._iterator.close()
+        self._running.close()
 
 
 def training(
@@ -70,6 +103,7 @@ def training(
     stop: int,
     host: int = 0,
     hosts: int = 1,
+    accelerators: int = 0,
 ) -> BatchReader[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """The training batches of the steps `start` to `stop` - 1.
 
@@ -82,6 +116,7 @@ def training(
       views: number of random crops of each image.
       host, hosts: index of this process and number of processes; each gets consecutive rows of the
         global batch.
+      accelerators: number of GPUs or TPU cores of this process, from which data.workers=-1 chooses.
 
     Returns:
       a reader of (images uint8 [views, B / hosts, H, W, 3] or features [views, B / hosts, ...],
@@ -89,6 +124,7 @@ def training(
 
     Raises:
       DataError: while reading, if an image cannot be decoded or cropped, or images differ in size.
+      PeerError: while reading, if a process of `data.workers` was killed.
     """
     transform = transforms.training(data)
     share = data.batch_size // hosts
@@ -117,8 +153,11 @@ def training(
         indices = indices[rows]
         return features[indices[None], chosen], labels[indices], indices.astype(np.int32)
 
-    reader = make if features is None else partial(draw, features=features)
-    return BatchReader(reader, start, stop, data)
+    if features is not None:  # in memory, which processes would copy
+        return BatchReader(partial(draw, features=features), start, stop, data)
+    # Other data sets may be quick to generate, or cannot be sent to processes.
+    workers = worker_processes(data, accelerators if split.content else 0)
+    return BatchReader(make, start, stop, data, workers)
 
 
 def _stack(images: list[np.ndarray], ids: list[str]) -> np.ndarray:

@@ -94,11 +94,8 @@ def load(data: Data, recipe: Recipe) -> dict[str, Split]:
     exists = bool(data.path) and directory.is_dir()
     marker = read_marker(directory) if exists else None
     if marker is None and exists and recipe.in_place:
-        scanned = _scan_folder(directory, recipe, data)
-        return {
-            key: split._replace(read=file_reader(split.files, *how))
-            for key, split in scanned.items()
-        }
+        scanned = _scan_folder(directory, recipe, data).items()
+        return {key: part._replace(read=file_reader(part.files, *how)) for key, part in scanned}
     given = f"data.path={data.path}"
     if marker is None:
         what = "not a prepared data set" if exists else "no such directory"
@@ -132,17 +129,14 @@ def _scan_folder(directory: Path, recipe: Recipe, data: Data) -> Mapping[str, Sp
     page = understand(recipe, files, Options(session=data.session), source)
     duplicates.check_number_of_classes(page.entries, source)
     lines = [str(directory.resolve())]
-    lines += [
-        f"{e.id}\0{e.split}\0{e.class_name}\0{dict(e.metadata)}\0{stamp(e.file.path)}"
-        for e in page.entries
-    ]
+    for e in page.entries:
+        about = e.id, e.split, e.class_name, str(dict(e.metadata)), stamp(e.file.path)
+        lines.append("\0".join(about))
     fingerprint = "\n".join(lines).encode(errors="surrogateescape")
     splits = split_metadata.cached(fingerprint, lambda: _scan(directory, page, data.name))
     doubts = shown(page.doubts, source)
-    return {
-        name: split._replace(note="\n".join(filter(None, (*doubts, split.note))))
-        for name, split in splits.items()
-    }
+    notes = {name: "\n".join(filter(None, (*doubts, splits[name].note))) for name in splits}
+    return {name: split._replace(note=notes[name]) for name, split in splits.items()}
 
 
 def identity(entry: Entry) -> bytes:
@@ -171,11 +165,8 @@ def _scan(directory: Path, page: Page, name: str) -> Mapping[str, Split]:
         (facts[i].pixels, entry.class_name, entry.id) for i, entry in enumerate(entries)
     )
     note += f"; {preparation} lists all of them in {duplicates.TABLE}" if note else ""
-    splits = split_metadata.from_entries(entries)
-    return {
-        name: split._replace(content=content.hexdigest(), note=note)
-        for name, split in splits.items()
-    }
+    splits, digest = split_metadata.from_entries(entries).items(), content.hexdigest()
+    return {name: split._replace(content=digest, note=note) for name, split in splits}
 
 
 def staged(url: str) -> Path:

@@ -61,9 +61,8 @@ def _matches(pattern: str, names: Sequence[str]) -> list[str]:
     try:
         regex = re.compile(pattern)
     except re.error as error:
-        raise ConfigError(
-            f"session={pattern}: is neither a column nor a regular expression ({error})"
-        ) from None
+        problem = f"is neither a column nor a regular expression ({error})"
+        raise ConfigError(f"session={pattern}: {problem}") from None
     matches = [regex.search(PurePath(name).name) for name in names]
     return [match[1 if regex.groups else 0] or "" if match else "" for match in matches]
 
@@ -88,10 +87,8 @@ def groups(splits: Mapping[str, Split]) -> dict[str, list[str]]:
     """
     if COLUMN not in next(iter(splits.values())).metadata:
         return {}
-    return {
-        key: [
-            str(name) or f"{key} {i}"
-            for i, name in enumerate(split.metadata.get(COLUMN, [""] * len(split.labels)))
-        ]
-        for key, split in zip(("groups", "gallery_groups"), splits.values(), strict=False)
-    }
+    found = {}
+    for key, split in zip(("groups", "gallery_groups"), splits.values(), strict=False):
+        names = split.metadata.get(COLUMN, [""] * len(split.labels))
+        found[key] = [str(name) or f"{key} {i}" for i, name in enumerate(names)]
+    return found

@@ -76,20 +76,16 @@ def load(path: Path) -> dict[str, Split]:
             batch = reader.get_batch(i)
             batch.validate(full=True)
             labels, ids, files, *others = batch.columns
-            columns = zip(batch.schema.names[len(COLUMNS) :], others, strict=True)
-            splits[about["name"]] = Split(
+            columns = dict(zip(batch.schema.names[len(COLUMNS) :], others, strict=True))
+            known = {k: column for k, column in columns.items() if column.null_count < len(column)}
+            name = about.pop("name")
+            splits[name] = Split(
                 labels=labels.to_numpy(),
                 ids=_decoded(ids),
                 read=unread,
-                classes=about["classes"],
                 files=() if files.null_count else _decoded(files),
-                content=about["content"],
-                note=about["note"],
-                metadata={
-                    name: [json.loads(value) for value in column.to_pylist()]
-                    for name, column in columns
-                    if column.null_count < len(column)
-                },
+                metadata={k: list(map(json.loads, x.to_pylist())) for k, x in known.items()},
+                **about,
             )
         return splits
 

@@ -24,10 +24,13 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     metrics = importlib.import_module(f"{__name__}.metrics")
+    if name == "__all__":
+        return sorted([*_MODULES, *metrics.__all__])
     if name in metrics.__all__:
         return getattr(metrics, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*_MODULES, *importlib.import_module(f"{__name__}.metrics").__all__])
+    names: list[str] = __getattr__("__all__")
+    return names

@@ -61,10 +61,8 @@ def _block(distance: Function, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     with jax.enable_x64(True):
         found = np.asarray(_compiled(distance)(_padded(a, ROWS), _padded(b, COLUMNS)))
     if found.shape != (ROWS, COLUMNS):
-        raise DataError(
-            f"{name_of(distance)}: returns {list(found.shape)} for {ROWS} and {COLUMNS} rows; give "
-            "[N, M]"
-        )
+        result = f"returns {list(found.shape)} for {ROWS} and {COLUMNS} rows"
+        raise DataError(f"{name_of(distance)}: {result}; give [N, M]")
     found = found[: len(a), : len(b)].astype(np.float32)
     if not np.isfinite(found).all():
         i, j = np.argwhere(~np.isfinite(found))[0]

@@ -102,11 +102,8 @@ def labels(
     `name` and `of` stand for the labels and the rows in error messages.
     """
     array = np.asarray(values)
-    if (
-        array.dtype == np.float64
-        and isinstance(values, Sequence)
-        and all(isinstance(value, int) for value in values)
-    ):
+    listed = array.dtype == np.float64 and isinstance(values, Sequence)
+    if listed and all(isinstance(value, int) for value in values):
         # NumPy turns a list into float64 if one of its numbers exceeds int64.
         with suppress(OverflowError):
             array = np.array(values, np.uint64)
@@ -126,10 +123,8 @@ def check_same_kind(
 ) -> None:
     """Raises DataError if one side has strings and the other numbers, which never match."""
     if (labels.dtype.kind == "U") != (gallery_labels.dtype.kind == "U"):
-        raise DataError(
-            f"{name}: are {labels.dtype} for the queries and {gallery_labels.dtype} for the "
-            "gallery; give both as strings or both as integers"
-        )
+        kinds = f"{labels.dtype} for the queries and {gallery_labels.dtype} for the gallery"
+        raise DataError(f"{name}: are {kinds}; give both as strings or both as integers")
 
 
 def numbered(

@@ -4,6 +4,9 @@ XLA compiles for a device on any machine that has JAX's wheels for its platform.
 
 A step takes at least the largest of three times at the vendor's peak figures: products, memory
 traffic, and transfers between devices. The utilisation is at most the products' share of this time.
+
+What these do not count may take longer: a GPU's time to start kernels (`LAUNCH`), and the time that
+the host needs to call the program, measured here.
 """
 
 import importlib.util
@@ -39,6 +42,8 @@ Shape = jax.ShapeDtypeStruct
 Lower = Callable[[], jax.stages.Lowered]
 CHUNKS = (2, 4, 8, 16)  # values of train.chunks that are tried where a step does not fit
 STEP = "training step"
+LAUNCH = 2e-6  # seconds that a kernel takes even if it does nothing; assumed, to be measured
+CALLS = 50  # timed calls of a program
 Facts = dict[str, Any]
 H100 = """
     gpu_device_info {
@@ -182,7 +187,7 @@ def arguments(experiment: Experiment) -> tuple[Any, Any, Any]:
 def programs_of(experiment: Experiment) -> Iterator[tuple[str, Lower]]:
     """Yields the name of each program and a function that lowers it."""
     state, batch, key = arguments(experiment)
-    yield STEP, partial(experiment.jitted_step().lower, state, batch, key)
+    yield STEP, partial(experiment.jitted_step(state).lower, jax.tree.leaves(state), batch, key)
 
     mesh, method, test = experiment.mesh, experiment.method, experiment.splits["test"]
     embedder = experiment.embedder(method.embed)
@@ -251,7 +256,8 @@ def compiled(lower: Lower, topology: Topology) -> Facts:
     arguments, temporary = sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
     needed = arguments + temporary + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
     text = program.as_text() or ""
-    return {
+    found = {"launches": hlo.launches(text)} if topology.platform == "cuda" else {}
+    return found | {
         "memory": {"arguments": arguments, "temporary": temporary, "needed": needed},
         "traffic": hlo.traffic(text),
         "collectives": hlo.collectives(text),
@@ -291,7 +297,8 @@ def bound(experiment: Experiment, topology: Topology, found: Facts) -> Facts:
     """FLOPs, memory by kind, and the least time of a training step."""
     chip, devices = topology.chip, experiment.mesh.size
     state, batch, key = arguments(experiment)
-    flops = hlo.flops(experiment.jitted_step(), state, batch, key, platform=topology.platform)
+    update, leaves = experiment.jitted_step(state), jax.tree.leaves(state)
+    flops = hlo.flops(update, leaves, batch, key, platform=topology.platform)
     precision = experiment.config.train.precision
     sent = sum(c["bytes"] * (1 + (c["operation"] == "all-reduce")) for c in found["collectives"])
     seconds = {
@@ -301,7 +308,10 @@ def bound(experiment: Experiment, topology: Topology, found: Facts) -> Facts:
     }
     limit = max(seconds, key=lambda name: seconds[name])
     images = experiment.config.data.batch_size * experiment.method.hooks.views
+    kernels = sum(found.get("launches", {}).get("kinds", {}).values())
     return {
+        "host_seconds": host_seconds(len(jax.tree.leaves(state))),
+        "launch_seconds": LAUNCH * kernels,
         "memory_by_kind": {
             "parameters": _bytes(state.params),
             "optimizer": _bytes(state.opt_state),
@@ -315,6 +325,22 @@ def bound(experiment: Experiment, topology: Topology, found: Facts) -> Facts:
         "utilisation": seconds["compute"] / seconds[limit],
         "images_per_second": images / seconds[limit],
     }
+
+
+def host_seconds(arrays: int) -> float:
+    """CPU time in which this thread calls a program with so many arrays as arguments and results.
+
+    The least of several measurements; on any platform, the call hands the arrays over alike.
+    """
+    program = jax.jit(lambda values: values, donate_argnums=0)
+    values = program([jax.device_put(np.zeros((), np.float32)) for _ in range(arrays)])
+    found = []
+    for _ in range(5):
+        start = time.thread_time()
+        for _ in range(CALLS):
+            values = program(values)
+        found.append((time.thread_time() - start) / CALLS)
+    return min(found)
 
 
 def _bytes(tree: Any) -> int:
@@ -347,11 +373,19 @@ def _column(facts: Facts, chip: Chip) -> dict[str, str]:
         f"{c['count']} {c['operation']} {c['type']} {_size(c['bytes'])}"
         for c in facts["collectives"]
     )
+    if "launches" in facts:
+        kinds, graphs = facts["launches"]["kinds"], facts["launches"]["graphs"]
+        together = f"{facts['launches']['in graphs']} in {graphs} CUDA graphs"
+        counts = "\n".join(f"{count} {kind}" for kind, count in kinds.items())
+        lines["launches"] = f"{sum(kinds.values())}, {together}\n{counts}"
     if "bound" in facts:
         lines["FLOPs, all devices"] = f"{facts['flops']:.3g}"
         for kind, seconds in facts["seconds"].items():
             lines[f"{kind} takes"] = f"{1000 * seconds:.2f} ms"
         lines["a step takes at least"] = f"{1000 * facts['bound']['seconds']:.2f} ms"
+        if facts["launch_seconds"]:
+            lines["launches take about"] = f"{1000 * facts['launch_seconds']:.2f} ms"
+        lines["a call takes this CPU"] = f"{1000 * facts['host_seconds']:.2f} ms"
         lines["utilisation, at most"] = f"{facts['utilisation']:.0%}"
         lines["images/s, at most"] = f"{facts['images_per_second']:,.0f}"
     lines["compiled in"] = f"{facts['seconds_to_compile']:.0f} s"

@@ -125,7 +125,7 @@ class Head:
         self.points = tested.of(experiment.splits[self.tested].ids, whole=whole)[:, 0]
         self.embed = jax.jit(experiment.method.embed)
         as_floats = experiment._replace(augment=lambda maps, key: maps.astype(jnp.float32))
-        self.update = as_floats.jitted_step()
+        self.update = as_floats.jitted_step(experiment.template())
 
     def trained(self, seed: int) -> tuple[Experiment, TrainState]:
         """The state after training with a seed."""
@@ -139,13 +139,14 @@ class Head:
         state = step.initial(experiment.method, experiment.optimizer, key, batch)
         # Placed where steps leave it, so that only one step is compiled.
         state = experiment.filled(device_mesh.place(experiment.mesh, state))
+        leaves, structure = jax.tree.flatten(state)
         with experiment.batches(0, experiment.steps) as batches:
             for _ in range(experiment.steps):
                 batch = experiment.device_batch(*next(batches))
-                state, metrics = self.update(state, batch, experiment.key)
+                leaves, metrics = self.update(leaves, batch, experiment.key)
         if not np.isfinite(float(metrics["loss"])):
             raise DivergedError("training diverged")
-        return experiment, state
+        return experiment, jax.tree.unflatten(structure, leaves)
 
     def embedded(self, state: TrainState) -> np.ndarray:
         """The embeddings float32 [N, D] of the tested images."""

@@ -24,6 +24,7 @@ NO_TRAFFIC = (
 )
 SLICES = ("slice", "slice-done", "dynamic-slice")
 LIBRARY_PRODUCTS = {"__cublas": "dot", "__cudnn$conv": "convolution", "__cudnn$fmha": "attention"}
+GRAPH = 5  # launches from which on XLA makes a CUDA graph of them
 
 
 class Instruction(NamedTuple):
@@ -142,9 +143,8 @@ def traffic(text: str) -> float:
         total, types = 0.0, {found.name: found.result for found in parts.get(name, [])}
         for found in parts.get(name, []):
             if found.operation == "while":
-                trips = re.search(r"known_trip_count[^0-9]*(\d+)", found.rest)
                 body = re.search(r"body=%?([\w.-]+)", found.rest)
-                total += of(body[1] if body else "") * int(trips[1] if trips else 1)
+                total += of(body[1] if body else "") * _trips(found)
             elif found.operation not in NO_TRAFFIC:
                 operands = re.findall(r"%([\w.-]+)", found.rest.partition(")")[0])
                 called = re.search(r"calls=%?([\w.-]+)", found.rest)
@@ -156,6 +156,58 @@ def traffic(text: str) -> float:
         return total
 
     return of("")
+
+
+def launches(text: str) -> dict[str, Any]:
+    """Kernels and calls of libraries that a program starts on a GPU, by kind ("kinds"), how many of
+    them in CUDA graphs ("in graphs"), and of how many ("graphs").
+
+    A graph has at least `GRAPH` launches that follow each other; by default, XLA leaves
+    convolutions, collectives and loops out of graphs.
+    """
+    parts, kinds, graphs = computations(text), Counter[str](), list[int]()
+
+    def walk(name: str, times: int) -> None:
+        run = 0
+        for found in parts.get(name, []):
+            if found.operation in NO_TRAFFIC:
+                continue
+            if found.operation == "while":
+                body = re.search(r"body=%?([\w.-]+)", found.rest)
+                walk(body[1] if body else "", times * _trips(found))
+            else:
+                kinds[kind := _kind(found, parts)] += times
+            if found.operation == "while" or kind in ("convolution", "collective"):
+                graphs.extend([run] * times)
+                run = 0
+            else:
+                run += 1
+        graphs.extend([run] * times)
+
+    walk("", 1)
+    large = [count for count in graphs if count >= GRAPH]
+    return {"kinds": dict(kinds.most_common()), "graphs": len(large), "in graphs": sum(large)}
+
+
+def _kind(found: Instruction, parts: dict[str, list[Instruction]]) -> str:
+    """Kind of a launch: product, convolution, attention, collective, reduction, copy or other."""
+    operations = {found.operation.removesuffix("-start")}
+    if called := re.search(r"calls=%?([\w.-]+)", found.rest):
+        operations = {inner.operation for inner in parts.get(called[1], [])}
+    elif found.operation == "custom-call":
+        target = re.search(r'custom_call_target="([^"]*)"', found.rest)
+        library = (kind for name, kind in LIBRARY_PRODUCTS.items() if target and name in target[1])
+        return next(library, "other").replace("dot", "product")
+    if not operations.isdisjoint(COLLECTIVES):
+        return "collective"
+    named = {"reduce": "reduction", "transpose": "copy", "copy": "copy"}
+    return next((kind for name, kind in named.items() if name in operations), "elementwise")
+
+
+def _trips(loop: Instruction) -> int:
+    """How often a loop runs, 1 if that is not known."""
+    found = re.search(r"known_trip_count[^0-9]*(\d+)", loop.rest)
+    return int(found[1]) if found else 1
 
 
 def _read_by(computation: list[Instruction], caller: Instruction) -> dict[int, int]:

@@ -81,9 +81,8 @@ def read_run(directory: Path, row: str = "") -> Run:
     """A finished run; its row is by default its directory's without "-0" or "-seed0" at the end."""
     results = read(directory)
     if not results:
-        raise CheckpointError(
-            f"{directory}: holds no finished run (no results.json); finish it or leave it out"
-        )
+        problem = "holds no finished run (no results.json); finish it or leave it out"
+        raise CheckpointError(f"{directory}: {problem}")
     facts = {"config": {}, "data_hash": ""} | read(directory, "config.json")
     geometry = results.get("geometry", {})
     results = {**{name: geometry[name] for name in GEOMETRY if name in geometry}, **results}

@@ -65,10 +65,8 @@ def make_trial(
 
 def example(search: Search) -> dict[str, Any]:
     """Values to check a configuration with: the first choices and the lower bounds."""
-    found = {}
-    for name, values in search.space.items():
-        found[name] = values[0] if isinstance(values, tuple) else values.low
-    return found
+    space = search.space.items()
+    return {name: found[0] if isinstance(found, tuple) else found.low for name, found in space}
 
 
 def begun(study: Any) -> list[Any]:

@@ -193,9 +193,8 @@ def _explanations(rows: Mapping[str, Sequence[Run]], compared: str, published: b
     models = {name: {run.results.get("model") for run in runs} for name, runs in rows.items()}
     if on_test := [name for name, found in models.items() if "test" in found]:
         which = "all rows" if len(on_test) == len(rows) else ", ".join(on_test)
-        notes.append(
-            f"Models selected on the test classes, so that their results are optimistic: {which}."
-        )
+        what = "Models selected on the test classes, so that their results are optimistic"
+        notes.append(f"{what}: {which}.")
     if compared:
         notes.append(
             f"p: Welch's test over seeds of the difference to the row with the best {compared}, "
@@ -203,10 +202,8 @@ def _explanations(rows: Mapping[str, Sequence[Run]], compared: str, published: b
         )
     if published and len(on_test) < len(rows):
         others = "the other rows" if on_test else "these runs"
-        notes.append(
-            f"Published numbers are usually of the epoch that is best on the test set; {others} "
-            "are not."
-        )
+        usual = "Published numbers are usually of the epoch that is best on the test set"
+        notes.append(f"{usual}; {others} are not.")
     return notes
 
 

@@ -70,11 +70,9 @@ class Explorer:
 
     def _page(self, request: Request) -> Response:
         queries = self._parts["query"].split
-        counts = np.bincount(queries.labels, minlength=len(queries.classes))
         options = "".join(
-            f'<option value="{i}">{html.text(name)} ({count:,})</option>'
-            for i, (name, count) in enumerate(zip(queries.classes, counts.tolist(), strict=True))
-            if count
+            f'<option value="{label}">{html.text(queries.classes[label])} ({count:,})</option>'
+            for label, count in zip(*np.unique(queries.labels, return_counts=True), strict=True)
         )
         template = Template(html.resource("explore.html"))
         page = html.document(

@@ -31,7 +31,7 @@ from dml_jax.train.model import TrainedModel, with_test_variant
 from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState
 
-PER_PROCESS = ("data.path", "data.threads")  # may differ between processes
+PER_PROCESS = ("data.path", "data.threads", "data.workers")  # may differ between processes
 
 
 class Experiment(NamedTuple):
@@ -82,6 +82,7 @@ class Experiment(NamedTuple):
             stop=stop,
             host=jax.process_index(),
             hosts=jax.process_count(),
+            accelerators=sum(device.platform != "cpu" for device in self.mesh.local_devices),
         )
 
     def device_batch(self, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Batch:
@@ -105,18 +106,22 @@ class Experiment(NamedTuple):
             batches = (self.device_batch(*arrays) for arrays in reader)
             return state._replace(model_state=fill(state.params, state.model_state, batches))
 
-    def jitted_step(self) -> Any:
-        """`step.build`, compiled with the state donated and laid out as before."""
+    def jitted_step(self, like: TrainState) -> Any:
+        """`step.build`, compiled with the state donated and laid out as before.
+
+        (leaves, batch, key) -> (leaves, metrics), where the leaves are those of a state `like` this
+        one: to take a state apart and put it together takes longer than to start the program.
+        """
         everywhere: Any = device_mesh.replicated(self.mesh)
-        if self.method.hooks.class_axis is no_classes:
-            layout: Any = TrainState(*(everywhere for _ in TrainState._fields))
-        else:
-            layout = jax.tree.map(lambda leaf: leaf.sharding, self.template())
+        layout, structure = everywhere, jax.tree.structure(like)
+        if self.method.hooks.class_axis is not no_classes:
+            layout = [leaf.sharding for leaf in jax.tree.leaves(self.template())]
         built = step.build(self.method, self.optimizer, self.augment)
 
-        def update(state: TrainState, batch: Batch, key: jax.Array) -> Any:
+        def update(leaves: list[jax.Array], batch: Batch, key: jax.Array) -> Any:
             with batches_over(self.mesh):
-                return built(state, batch, key)
+                state, metrics = built(jax.tree.unflatten(structure, leaves), batch, key)
+            return jax.tree.leaves(state), metrics
 
         options = device_mesh.compiler_options(self.mesh)
         return jax.jit(

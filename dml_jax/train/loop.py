@@ -87,7 +87,8 @@ def make_steps(
         progress = evaluate_and_record(experiment, out, tested, state, line, progress, stop)
     if start == total:
         return state
-    update = experiment.jitted_step()
+    update = experiment.jitted_step(state)
+    leaves, structure = jax.tree.flatten(state)
     rate_factor = jax.jit(experiment.schedule)
     key = device_mesh.place(experiment.mesh, experiment.key)
     batches = experiment.batches(start, total)
@@ -107,16 +108,20 @@ def make_steps(
             if done == max(traced[0], start + 1) <= traced[1]:
                 jax.profiler.start_trace(profile)
             if done - 1 in reloads and (best := out.checkpoints.restore("best")):
+                state = jax.tree.unflatten(structure, leaves)
                 state = best[0]._replace(step=state.step, opt_state=state.opt_state)
+                leaves = jax.tree.leaves(state)
             if features and done - 1 in refreshes:
                 stepped(0)
                 check_finite(previous, done - 1)
+                state = jax.tree.unflatten(structure, leaves)
                 check_state(state)
                 state = refresh_state(experiment, out, features, state, progress, stop)
+                leaves = jax.tree.leaves(state)
                 clock.restart(done - 1)
             logging, evaluating = logging_due(experiment, done), evaluation_due(experiment, done)
             batch = experiment.device_batch(*next(batches))
-            state, metrics = update(state, batch, key)
+            leaves, metrics = update(leaves, batch, key)
             stepped(done)
             check_finite(previous, done - 1)  # one step behind, so that devices never wait
             previous = metrics
@@ -134,7 +139,7 @@ def make_steps(
             keeping = config.keep_every > 0 and done % config.keep_every == 0
             if not (logging or evaluating or saving or keeping):
                 continue
-            values = check_finite(metrics, done)
+            values, state = check_finite(metrics, done), jax.tree.unflatten(structure, leaves)
             if evaluating or saving or keeping:
                 stepped(0)
                 check_state(state)

@@ -1,9 +1,11 @@
 """The state before the first step: drawn from the seed, or from another run or published weights.
 
-Each device computes what it holds, because a table of classes that is spread over the devices may
-not fit into one.
+Values are drawn on the host by one small program for each shape; one program for the network takes
+longer to compile than all others. Only with a table of classes that is spread over the devices, and
+may not fit into one, each device computes what it holds.
 """
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from flax import traverse_util
 from dml_jax.backbones.weights import converted
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.methods.contract import Batch, PyTree
+from dml_jax.methods.contract import Batch, PyTree, no_classes
 from dml_jax.train import class_tables, model, parameter_groups, step
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
@@ -54,6 +56,11 @@ def initial_state(experiment: Experiment, console: Console | None = None) -> Tra
 
 def _from_seed(experiment: Experiment) -> TrainState:
     batch, arguments = experiment.example_batch(), (experiment.method, experiment.optimizer)
+    if experiment.method.hooks.class_axis is no_classes:
+        with jax.default_device(_host()):
+            key = jax.random.fold_in(experiment.key, 2**31 - 1)
+            drawn = step.initial(*arguments, key, batch)
+        return TrainState(*device_mesh.place(experiment.mesh, drawn))
     layout = jax.tree.map(lambda leaf: leaf.sharding, experiment.template())
     key = device_mesh.place(experiment.mesh, jax.random.fold_in(experiment.key, 2**31 - 1))
     compiled = partial(jax.jit, out_shardings=layout, compiler_options=UNOPTIMIZED)
@@ -72,6 +79,13 @@ def _from_seed(experiment: Experiment) -> TrainState:
 
     state = compiled(run)(program.consts, key, batch)
     return state
+
+
+def _host() -> jax.Device | None:
+    """This process's CPU; None, the default device, where JAX_PLATFORMS does not name it."""
+    with suppress(RuntimeError):
+        return jax.local_devices(backend="cpu")[0]
+    return None
 
 
 def _from_run(

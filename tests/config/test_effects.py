@@ -118,7 +118,7 @@ def check_free(file: str, select: str, free: set[str]) -> None:
         f"train.{option}"
         for option in of_train | ({"evaluate_every"} if select == "last" else set())
     }
-    assert {"data.path", "data.threads"} <= missing
+    assert {"data.path", "data.threads", "data.workers"} <= missing
     assert ("evaluation.protocol" in counted) == (select == "test")
 
 

@@ -45,7 +45,9 @@ def compiled_step(name: str) -> tuple[Any, Any]:
         for x, axis in zip(given[:3], (1, 0, 0), strict=True)
     ]
     batch = Batch(*rows, placed(teacher, everywhere))
-    return state, run.jitted_step().lower(state, batch, jax.random.key(0)).compile()
+    return state, run.jitted_step(state).lower(
+        jax.tree.leaves(state), batch, jax.random.key(0)
+    ).compile()
 
 
 def exchanged(text: str) -> list[tuple[str, int, int]]:

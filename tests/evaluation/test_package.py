@@ -9,8 +9,8 @@ from dml_jax import evaluation
 
 
 def test_every_public_name_exists():
-    assert {"kmeans", "metrics", "neighbors", "nmi", "retrieval"} <= set(dir(evaluation))
-    for name in dir(evaluation):
+    assert {"kmeans", "metrics", "neighbors", "nmi", "retrieval"} <= set(evaluation.__all__)
+    for name in evaluation.__all__:
         assert getattr(evaluation, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'missing'"):
         _ = evaluation.missing

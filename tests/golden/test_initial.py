@@ -1,8 +1,9 @@
 """Every recipe starts as its authors' code does: the moments of all initial values, and the first
 update.
 
-`initial/*.json` contains, by paper and parameter, shape, kind (normal, uniform or constant), mean,
-standard deviation and range of one draw of the authors' constructors, with those of the bias.
+`initial/*.json`, or `initial.json`, contains, by paper and parameter, shape, kind (normal, uniform
+or constant), mean, standard deviation and range of one draw of the authors' constructors, with
+those of the bias.
 """
 
 import json
@@ -68,16 +69,13 @@ NO_RECIPE = {
 }
 OF_PAPERS = [module.CASES for module in papers.modules(Path(__file__).parent / "initial")]
 CASES = dict(ChainMap(BASELINE, *OF_PAPERS))
-FILES = sorted((fixtures.ROOT / "initial").glob("*.json"))
+FILES = sorted([*fixtures.ROOT.glob("initial/*.json"), *fixtures.ROOT.glob("initial.json")])
 AUTHORS: dict[str, dict[str, Any]] = dict(ChainMap(*(json.loads(f.read_text()) for f in FILES)))
 COMPARED = [(paper, name) for paper, group in AUTHORS.items() for name in CASES.get(paper, {})]
-FILE_OF = {"HIST": "hist", "MPN": "mpn", "DiVA": "diva", "Group Loss": "group_loss"}
 
 
 def test_every_group_is_known() -> None:
     for paper, groups in AUTHORS.items():
-        if paper in FILE_OF and papers.absent(FILE_OF[paper]):
-            continue
         assert set(groups) == {*CASES.get(paper, ()), *NO_RECIPE.get(paper, ())}, paper
 
 

@@ -64,7 +64,8 @@ def lowered(
     few = {key: value for key, value in few.items() if hasattr(config.backbone, key)}
     config = replace(config, backbone=replace(config.backbone, **few))
     experiment = compilation.describe(config, on_this_machine(1))
-    traced = experiment.jitted_step().trace(*compilation.arguments(experiment))
+    state, *others = compilation.arguments(experiment)
+    traced = experiment.jitted_step(state).trace(jax.tree.leaves(state), *others)
     return {
         platform: traced.lower(lowering_platforms=(platform,)).as_text() for platform in platforms
     }
@@ -203,6 +204,12 @@ def test_a_step_that_does_not_fit_names_what_does(monkeypatch: pytest.MonkeyPatc
         compilation._check_memory(
             config, topology, {"memory": {"needed": 21.3 * 2**30}}, lambda _: None
         )
+
+
+def test_the_time_of_a_call_is_the_least_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 9.0, 10.0, 11.0, 20.0, 25.0, 30.0, 35.0, 40.0, 45.0])
+    monkeypatch.setattr("time.thread_time", clock.__next__)
+    assert compilation.host_seconds(10) == 1.0 / compilation.CALLS
 
 
 @pytest.mark.slow

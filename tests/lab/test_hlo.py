@@ -33,6 +33,36 @@ def test_products_by_type_and_precision() -> None:
     assert hlo.copies(text) == {"count": 1, "bytes": 64}
 
 
+def test_launches_and_graphs() -> None:
+    """A convolution and a loop end a graph, which has five launches or more; the loop runs three
+    times."""
+    five = "\n".join(f"%n{i} = f32[8]{{0}} negate(%a)" for i in range(5))
+    text = f"""
+    %sum (p: f32[8]) -> f32[] {{
+      %p = f32[8]{{0}} parameter(0)
+      ROOT %q = f32[] reduce(%p, %zero), dimensions={{0}}, to_apply=%add
+    }}
+    %body (p: f32[8]) -> f32[8] {{
+      %p = f32[8]{{0}} parameter(0)
+      ROOT %q = f32[8]{{0}} copy(%p)
+    }}
+    ENTRY %main (a: f32[8]) -> f32[8] {{
+      %a = f32[8]{{0}} parameter(0)
+      {five}
+      %c = (f32[8]{{0}}, u8[0]{{0}}) custom-call(%a, %a), custom_call_target="__cudnn$convForward"
+      %d = (f32[8]{{0}}, s8[8]{{0}}) custom-call(%a, %a), custom_call_target="__cublas$lt$matmul"
+      %g = f32[8]{{0}} get-tuple-element(%c), index=0
+      %r = f32[] fusion(%g), kind=kInput, calls=%sum
+      %s = f32[8]{{0}} all-reduce-start(%g), to_apply=%add
+      %t = f32[8]{{0}} all-reduce-done(%s)
+      ROOT %w = f32[8]{{0}} while(%t), condition=%cond, body=%body, backend_config={{"known_trip_count":{{"n":"3"}}}}
+    }}
+    """  # noqa: E501
+    found = hlo.launches(dedent(text))
+    kinds = {"elementwise": 5, "copy": 3, "convolution": 1, "product": 1, "reduction": 1}
+    assert found == {"kinds": kinds | {"collective": 1}, "graphs": 1, "in graphs": 5}
+
+
 def test_traffic_of_a_loop_counts_every_turn() -> None:
     text = """
     %body (p: f32[8]) -> f32[8] {

@@ -5,7 +5,9 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -85,15 +87,20 @@ def test_jobsets(file: Path) -> None:
     job = group["template"]["spec"]
     pod = job["template"]["spec"]
     (container,) = pod["containers"]
-    assert container["command"] == [
-        "tini",
-        "--",
-        ".venv/bin/python",
-        "-m",
-        "dml_jax.main",
-    ]  # replaces the ENTRYPOINT
-    arguments = [argument.replace("$(JOB_COMPLETION_INDEX)", "1") for argument in container["args"]]
+    command, args = container["command"], container["args"]
+    processes, index = job["completions"], "1"
+    per_pod = 1
+    if "launch/each_gpu.sh" in command:
+        # Signals go to all processes; the arguments of the script are the sizes of the job.
+        assert command == ["tini", "-g", "--", "bash", "launch/each_gpu.sh"]
+        assert args[1:3] == [str(processes), "$(JOB_COMPLETION_INDEX)"]
+        per_pod, args = int(args[0]), args[3:]
+    else:  # replaces the ENTRYPOINT
+        assert command == ["tini", "--", ".venv/bin/python", "-m", "dml_jax.main"]
+    arguments = [argument.replace("$(JOB_COMPLETION_INDEX)", index) for argument in args]
     options, overrides = main.parser().read(arguments)
+    if per_pod > 1:
+        options.processes, options.process = per_pod * processes, per_pod * processes - 1
     main.check_options(options)
     limits, requests = container["resources"]["limits"], container["resources"]["requests"]
     devices = job["completions"] * next(
@@ -107,10 +114,14 @@ def test_jobsets(file: Path) -> None:
             == f"{Path(file).stem}-{variant}"
         )
     assert requests.keys() == {"cpu", "memory"}
+    if "nvidia.com/gpu" in limits:  # one process per GPU, all of which see the pod's cores
+        assert per_pod == limits["nvidia.com/gpu"]
+        cores = int(requests["cpu"]) // per_pod
+        assert overrides["data.workers"] == str(cores - 1)
     name = jobset["metadata"]["name"]
     if options.coordinator != "auto":
         assert options.coordinator.startswith(f"{name}-{group['name']}-0-0.{name}:")
-        assert options.processes == job["completions"]
+        assert options.processes == per_pod * job["completions"]
         labels = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
             0
         ]["labelSelector"]
@@ -132,10 +143,73 @@ def test_jobsets(file: Path) -> None:
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts.keys() == {volume["name"] for volume in pod["volumes"]}
     environ = {each["name"]: each["value"] for each in container["env"]}
-    for path in (options.workdir, *overrides.values(), environ["JAX_COMPILATION_CACHE_DIR"]):
+    paths = [value for value in overrides.values() if "/" in value]
+    for path in (options.workdir, *paths, environ["JAX_COMPILATION_CACHE_DIR"]):
         assert any(path.startswith(f"{mount}/") for mount in mounts.values())
     assert environ["XDG_CACHE_HOME"] in mounts.values()
     assert jobset["spec"]["network"] == {"enableDNSHostnames": True, "subdomain": name}
+
+
+@pytest.mark.parametrize("file", [*LAUNCH.glob("jobset_*.yaml")], ids=lambda path: path.stem)
+def test_the_guide_explains_what_a_cluster_does_not_have(file: Path) -> None:
+    """The scheduler leaves pods pending that ask for a resource or claim without a provider."""
+    pod = yaml.safe_load(file.read_text())["spec"]["replicatedJobs"][0]["template"]["spec"][
+        "template"
+    ]["spec"]
+    resources = pod["containers"][0]["resources"]
+    unknown = {*resources["limits"], *resources["requests"]} - {
+        *("cpu", "memory", "nvidia.com/gpu", "google.com/tpu")  # of Kubernetes, and of GKE's nodes
+    }
+    claims = [volume.get("persistentVolumeClaim", {}) for volume in pod["volumes"]]
+    unknown |= {claim["claimName"] for claim in claims if claim}
+    guide = (ROOT / "docs/topics/gke.md").read_text()
+    assert {name for name in unknown if f"`{name}`" not in guide} == set()
+
+
+def slurm_options(script: str) -> dict[str, str]:
+    lines = re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", (LAUNCH / script).read_text(), re.MULTILINE)
+    return dict(lines)
+
+
+def test_slurm_starts_a_task_for_each_gpu(tmp_path: Path) -> None:
+    """Every task sees the GPUs of its node, or NCCL could not use NVLink between them."""
+    options = slurm_options("slurm.sbatch")
+    assert options["ntasks-per-node"] == options["gpus-per-node"] == "8"
+    (tmp_path / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "srun").chmod(0o755)
+    job = {"SLURM_CPUS_PER_TASK": "12", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["bash", LAUNCH / "slurm.sbatch", "any.py"]
+    printed = subprocess.run(command, env=job, check=True, capture_output=True, text=True).stdout
+    given = printed.splitlines()[: printed.splitlines().index(".venv/bin/python")]
+    assert {"--cpus-per-task=12", "--gpu-bind=none"} <= set(given)  # a site may add gpus-per-task
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"), [("0 0", 0), ("0 75", 75), ("2 75", 2), ("75 2", 2), ("143 143", 143)]
+)
+def test_a_process_for_each_gpu(codes: str, expected: int, tmp_path: Path) -> None:
+    """With a stand-in for Python, which waits for SIGTERM if it is to end with 143."""
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    lines = (
+        'echo "$JAX_LOCAL_DEVICE_IDS $*" > ready-$JAX_LOCAL_DEVICE_IDS',
+        f"codes=({codes}); code=${{codes[$JAX_LOCAL_DEVICE_IDS]}}",
+        '[ "$code" -ne 143 ] || { trap "sleep 0.2; exit 143" TERM; while :; do sleep 0.1; done; }',
+        'exit "$code"',
+    )
+    python.write_text("\n".join(("#!/usr/bin/env bash", *lines, "")))
+    python.chmod(0o755)
+    command = ["bash", LAUNCH / "each_gpu.sh", "2", "3", "1", "--config=any.py"]
+    started = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
+    if expected == 143:
+        while len(list(tmp_path.glob("ready-*"))) < 2:
+            time.sleep(0.05)
+        time.sleep(0.2)
+        os.killpg(started.pid, signal.SIGTERM)
+    assert started.wait(60) == expected
+    for gpu in range(2):
+        arguments = f"-m dml_jax.main --processes=6 --process={2 + gpu} --config=any.py"
+        assert (tmp_path / f"ready-{gpu}").read_text() == f"{gpu} {arguments}\n"
 
 
 def test_ray_job() -> None:
@@ -259,7 +333,9 @@ def slurm(monkeypatch: pytest.MonkeyPatch, tasks: int, nodes: int, local: int, *
 @pytest.mark.parametrize(
     ("tasks", "nodes", "more", "devices"),
     [
-        (2, 2, {}, []),  # launch/slurm.sbatch: all devices of the node
+        # launch/slurm.sbatch, also with --gpus-per-task=1
+        (16, 2, {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}, [7]),
+        (2, 2, {}, []),  # one task per node
         (2, 2, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, []),
         (8, 2, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, [3]),  # four tasks share them
         (

@@ -1,11 +1,13 @@
 """Manifests fit the published schemas of Kubernetes and, as Kubeflow publishes it, of JobSet."""
 
+import re
+import textwrap
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.launch.test_manifests import LAUNCH
+from tests.launch.test_manifests import LAUNCH, ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +51,22 @@ def test_jobsets(name: str) -> None:
     manifest["spec"]["failurePolicy"]["rules"][0]["onReasons"] = ["any"]
     found = unknown(manifest, models.JobsetV1alpha2JobSet.from_dict(manifest).to_dict())
     assert found == ["/spec/failurePolicy/rules/0/onReasons/0"]
+
+
+@pytest.mark.parametrize("name", ["jobset_gpu.yaml", "jobset_tpu.yaml"])
+def test_jobsets_changed_as_for_gke(name: str) -> None:
+    """The pods of docs/topics/gke.md, whose YAML replaces the claim of the weights."""
+    guide = (ROOT / "docs/topics/gke.md").read_text()
+    (block,) = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
+    changes = yaml.safe_load(textwrap.dedent(block))
+    (group,) = read(name)["spec"]["replicatedJobs"]
+    pod = group["template"]["spec"]["template"]
+    pod["metadata"] = changes["metadata"]
+    (replaced,) = changes["spec"]["volumes"]
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    assert replaced["name"] in volumes
+    pod["spec"]["volumes"] = list((volumes | {replaced["name"]: replaced}).values())
+    check("Job", "batch/v1", group["template"])
 
 
 def test_pods_of_the_ray_job() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.test_process_group import free_port
 from tests.launch.test_two_processes import CONFIG, SHORT, checkout, steps, wait_until
-from tests.test_main import environment
+from tests.test_main import ROOT, environment
 
 pytestmark = [
     pytest.mark.slow,
@@ -53,6 +53,56 @@ NodeName={host}-2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4 PriorityTier=1 GraceTime=120
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """  # noqa: E501
+
+# The controller of nodes that are switched off: it tells whether and where a job could run.
+NODES = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+AuthType=auth/none
+CredType=cred/none
+ProctrackType=proctrack/linuxproc
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+GresTypes=gpu
+StateSaveLocation={place}/state
+SlurmdSpoolDir={place}
+SlurmctldPidFile={place}/pid
+ResumeProgram=/bin/true
+SuspendProgram=/bin/true
+SuspendTime=60
+NodeName=gpu[1-2] CPUs=96 RealMemory=500000 Gres=gpu:8 State=CLOUD
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE
+"""
+
+
+@pytest.mark.parametrize("script", ["slurm.sbatch", "slurm_ray.sbatch"])
+def test_a_scheduler_accepts_the_script(script: str, tmp_path: Path) -> None:
+    """On two nodes with 96 cores and eight GPUs, which it fills; and not with a core more."""
+    (tmp_path / "state").mkdir()
+    host = socket.gethostname().partition(".")[0]
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(NODES.format(host=host, place=tmp_path, port=free_port()))
+    variables = os.environ | {"SLURM_CONF": str(conf)}
+
+    def ask(*more: str) -> str:
+        command = ["sbatch", "--test-only", *more, f"launch/{script}", "any"]
+        return subprocess.run(
+            command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False
+        ).stderr
+
+    controller = subprocess.Popen(
+        ["slurmctld", "-D", "-c"], env=variables, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_until(lambda: "contact" not in ask() and "connect" not in ask())
+        assert "using 192 processors on nodes gpu[1-2]" in ask()
+        assert "configuration is not available" in ask("--cpus-per-task=97")
+        assert "configuration is not available" in ask("--gpus-per-node=9")
+    finally:
+        controller.terminate()
+        controller.wait(60)
 
 
 @pytest.fixture
@@ -106,6 +156,7 @@ def submit(slurm: Callable[..., str], run: Path, *options: str) -> str:
     size = (
         "--parsable",
         "--nodes=2",
+        "--ntasks-per-node=1",
         "--gpus-per-node=0",
         "--cpus-per-task=1",
         "--mem=0",

@@ -190,7 +190,8 @@ def updated(run: Experiment, state: TrainState) -> TrainState:
     start = int(state.step)
     with run.batches(start, start + 1) as batches:
         batch = run.device_batch(*next(batches))
-    return run.jitted_step()(state, batch, run.key)[0]
+    leaves, structure = jax.tree.flatten(state)
+    return jax.tree.unflatten(structure, run.jitted_step(state)(leaves, batch, run.key)[0])
 
 
 @pytest.mark.parametrize(

@@ -51,11 +51,12 @@ def with_features(experiment: Experiment, directory: Path) -> Experiment:
 
 def trained(experiment: Experiment) -> Any:
     state = warm_start.initial_state(experiment, Console(active=False))
-    step, key = experiment.jitted_step(), experiment.key
+    step, key = experiment.jitted_step(state), experiment.key
+    leaves, structure = jax.tree.flatten(state)
     with experiment.batches(0, STEPS) as batches:
         for arrays in batches:
-            state, _ = step(state, experiment.device_batch(*arrays), key)
-    return state
+            leaves, _ = step(leaves, experiment.device_batch(*arrays), key)
+    return jax.tree.unflatten(structure, leaves)
 
 
 @pytest.mark.parametrize("kind", ["avg", "max", "avg+max"])

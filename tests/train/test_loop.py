@@ -40,10 +40,10 @@ def compiled_once() -> Iterator[None]:
     made: dict[Any, Any] = {}
     build = Experiment.jitted_step
 
-    def shared(experiment: Experiment) -> Any:
+    def shared(experiment: Experiment, like: TrainState) -> Any:
         parts = experiment.method, experiment.optimizer, experiment.augment, experiment.mesh
         if parts not in made:
-            made[parts] = build(experiment)
+            made[parts] = build(experiment, like)
         return made[parts]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -416,7 +416,7 @@ def test_a_finished_schedule_is_not_compiled_again(
     train(experiment, tmp_path)
     capsys.readouterr()
     monkeypatch.setattr(
-        Experiment, "jitted_step", lambda run: pytest.fail("the training step was built")
+        Experiment, "jitted_step", lambda *_: pytest.fail("the training step was built")
     )
     monkeypatch.setattr(Experiment, "batches", lambda *arguments: pytest.fail("batches were read"))
     assert bits(train(experiment, tmp_path)) == whole[0]

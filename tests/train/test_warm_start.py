@@ -1,6 +1,7 @@
 """Starting from the variables of another run: which of them are taken over."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from dml_jax.console import Console
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import experiment as experiments
-from dml_jax.train import model, warm_start
+from dml_jax.train import model, step, warm_start
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import model_files, workdir
@@ -56,6 +57,18 @@ def started(experiment: Experiment, source: Path) -> Any:
 
 def assert_equal(a: PyTree, b: PyTree) -> None:
     jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_the_values_are_those_of_one_program() -> None:
+    """They are drawn on the host, and then on every device."""
+    experiment = build(MEMORY)
+    key = jax.random.fold_in(experiment.key, 2**31 - 1)
+    program = jax.jit(step.initial, static_argnums=(0, 1))
+    expected = program(experiment.method, experiment.optimizer, key, experiment.example_batch())
+    found = warm_start.initial_state(experiment)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), found, expected)
+    assert len(jax.tree.leaves(found)[0].devices()) == experiment.mesh.size
+    assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(found))
 
 
 def test_what_past_batches_have_left_is_not_taken_over(tmp_path: Path) -> None:

@@ -25,12 +25,10 @@ class Written(NamedTuple):
 
 def published() -> dict[str, Config]:
     """The networks that the backbone modules declare, by name."""
-    found = (plugin_module("backbone", name) for name in choices("backbone"))
-    return {
-        name: config
-        for module in found
-        for name, config in getattr(module, "PUBLISHED", {}).items()
-    }
+    found: dict[str, Config] = {}
+    for name in choices("backbone"):
+        found |= getattr(plugin_module("backbone", name), "PUBLISHED", {})
+    return found
 
 
 def fitting(config: Config, named: dict[str, Config]) -> list[str]:

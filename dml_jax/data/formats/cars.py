@@ -49,11 +49,8 @@ def find(files: Files, options: Options) -> list[Entry]:
         else:
             names = [f"{FOLDERS[table]}{name}" for name in rows["fname"]]
             images = official.find_images(files, path, names)
-        numbers = [int(number) for number in rows["class"]]
-        entries += [
-            _entry(name, file, number, titles.get(number, ""))
-            for name, file, number in zip(names, images, numbers, strict=True)
-        ]
+        for name, file, number in zip(names, images, map(int, rows["class"]), strict=True):
+            entries.append(_entry(name, file, number, titles.get(number, "")))
     return entries if tables else _folders(files, titles)
 
 
@@ -114,9 +111,8 @@ def _folders(files: Files, titles: dict[int, str]) -> list[Entry]:
             split = "train" if folder[0].lower() < "f" else "test"
             entries.append(Entry(path, files[path], folder, split))
         else:
-            raise DataError(
-                f"{path} is in no class folder of Cars196; {EXPECTED}; {official.found(files)}"
-            )
+            where = f"{path} is in no class folder of Cars196"
+            raise DataError(f"{where}; {EXPECTED}; {official.found(files)}")
     if not entries:
         raise DataError(f"{EXPECTED}; {official.found(files)}; {official.ANOTHER}")
     return entries

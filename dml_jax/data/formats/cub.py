@@ -63,11 +63,8 @@ def _images(files: Files) -> list[str]:
 def recognised(files: Files) -> bool:
     """Whether most images are in numbered folders, and named like them."""
     images = [path.split("/")[-2:] for path in _images(files)]
-    named = [
-        parts
-        for parts in images
-        if (match := CLASS.fullmatch(parts[0])) and parts[-1].lower().startswith(match[2].lower())
-    ]
+    matches = [(CLASS.fullmatch(parts[0]), parts[-1].lower()) for parts in images]
+    named = [name for match, name in matches if match and name.startswith(match[2].lower())]
     return len(named) > len(images) / 2
 
 

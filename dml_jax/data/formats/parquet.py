@@ -29,6 +29,7 @@ from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import DataError
 from dml_jax.files import name_file, reading
 
+CLASSES = "ClassLabel"  # Hugging Face's type of a column of classes
 ROWS = 8  # rows decoded at a time; the page of the file that holds them is also in memory
 # Bytes of a row group decoded at a time, even if each row is as large as the whole group.
 BYTES = 2**26
@@ -38,9 +39,7 @@ def find(files: Files, options: Options) -> list[Entry]:
     """Copies the images of all .parquet files to `options.scratch`, to be read in any order."""
     tables = [path for path in _named(files) if files[path].size < 0 and files[path].path.is_file()]
     if not tables:
-        raise DataError(
-            "found no .parquet file; give one, or a folder with some, as --source; unpack archives"
-        )
+        raise DataError("found no .parquet file; give one or a folder as --source; unpack archives")
     splits, complete = _splits_in_names(tables, options)
     entries: list[Entry] = []
     for number, path in enumerate(tables):
@@ -91,9 +90,8 @@ def _features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
 def _column(schema: pa.Schema, features: Mapping[str, dict[str, Any]], name: str, kind: str) -> str:
     typed = [key for key in schema.names if features.get(key, {}).get("_type") == kind]
     if name not in schema.names and len(typed) != 1:
-        raise DataError(
-            f"has no column {name!r}; it has {', '.join(schema.names)}; rename one of them"
-        )
+        known = ", ".join(schema.names)
+        raise DataError(f"has no column {name!r}; it has {known}; rename one of them")
     return name if name in schema.names else typed[0]
 
 
@@ -143,17 +141,13 @@ def _entries(
         schema = table.schema_arrow
         features = _features(schema)
         image_name = image_column(schema)
-        label_name = _column(schema, features, "label", "ClassLabel")
+        label_name = _column(schema, features, "label", CLASSES)
         types = pa.schema(
             field.with_type(pa.string()) if pa.types.is_temporal(field.type) else field
             for field in schema
             if field.name in (image_name, label_name) or _is_scalar(field.type)
         )
-        names = {
-            key: feature["names"]
-            for key, feature in features.items()
-            if feature.get("_type") == "ClassLabel"
-        }
+        labels = {k: feature for k, feature in features.items() if feature.get("_type") == CLASSES}
         rows = (
             row
             for group in range(table.num_row_groups)
@@ -164,20 +158,17 @@ def _entries(
             content, path = row.pop(image_name), None
             if isinstance(content, dict):
                 content, path = content["bytes"], content.get("path")
-            values = {key: _value(value, names.get(key)) for key, value in row.items()}
+            values = {key: _value(value, labels.get(key)) for key, value in row.items()}
             label, given = values.pop(label_name), values.pop("split", None) or ""
             row_split = options.split_of(str(given)) if given else split
+            where = f"row {number} (from 0)"
             if given and not row_split and options.splits != "none":
-                raise DataError(
-                    f"row {number} (from 0): its split is {given!r}; --splits=train:valid:test "
-                    "says how the splits are called"
-                )
+                remedy = "--splits=train:valid:test says how the splits are called"
+                raise DataError(f"{where}: its split is {given!r}; {remedy}")
             labelled = isinstance(label, str | int | float) and str(label).strip()
             if not content or not labelled:
-                raise DataError(
-                    f"row {number} (from 0): needs an image, and a label of text or a number of a "
-                    "class"
-                )
+                needed = "an image, and a label of text or a number of a class"
+                raise DataError(f"{where}: needs {needed}")
             # Repeated values are stored only once, so a small file can hold many large images.
             archives.check_unpacked(file.tell() + len(content), size)
             packed = File(Path(file.name), file.tell(), len(content))
@@ -187,9 +178,10 @@ def _entries(
             yield Entry(f"{name}/{number}", packed, str(label), row_split, metadata)
 
 
-def _value(value: Scalar, names: list[Any] | None) -> Scalar:
+def _value(value: Scalar, feature: Mapping[str, Any] | None) -> Scalar:
     """A cell; names replace numbers of classes, None replaces NaN, infinity and unknown numbers."""
-    if isinstance(value, int) and names is not None:
+    if isinstance(value, int) and feature:
+        names = feature["names"]
         return str(names[value]) if 0 <= value < len(names) else None
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

@@ -34,9 +34,8 @@ def path_of(files: Files, name: str, expected: str) -> str:
     if not paths:
         raise DataError(f"{name} is missing: expected {expected}; {found(files)}; {ANOTHER}")
     if len(paths) > 1 and len({files[path].read() for path in paths}) > 1:
-        raise DataError(
-            f"{paths[0]} and {paths[1]} differ: give only the files of one data set as --source"
-        )
+        remedy = "give only the files of one data set as --source"
+        raise DataError(f"{paths[0]} and {paths[1]} differ: {remedy}")
     return paths[0]
 
 
@@ -53,14 +52,11 @@ def find_images(
     folders: Counter[str] = Counter()
     for path in files:
         parts = path.split("/")
-        folders.update(
-            "/".join([*parts[:-n], ""]) for n in depths if "/".join(parts[-n:]) in wanted
-        )
+        ends = (n for n in depths if "/".join(parts[-n:]) in wanted)
+        folders.update("/".join([*parts[:-n], ""]) for n in ends)
     if not folders:
-        raise DataError(
-            f"{table}: none of its {counted(len(names), 'image')}, e.g. {', '.join(names[:1])}, "
-            f"is among the files; {found(files)}; {remedy}"
-        )
+        listed = f"none of its {counted(len(names), 'image')}, e.g. {', '.join(names[:1])},"
+        raise DataError(f"{table}: {listed} is among the files; {found(files)}; {remedy}")
     beside = table.rpartition("/")[0]
     folder = max(folders, key=lambda name: (folders[name], name.rstrip("/") == beside))
     return [file_at(files, folder + path) for path in paths]

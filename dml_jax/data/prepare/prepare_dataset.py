@@ -70,9 +70,8 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
     used = output.exists() and (not output.is_dir() or any(output.iterdir()))
     folders = [source.resolve() for source in request.sources if source.is_dir()]
     if used or any(output.resolve().is_relative_to(folder) for folder in folders):
-        raise ConfigError(
-            f"--output={output}: must be a new or empty directory outside of the sources"
-        )
+        rule = "must be a new or empty directory outside of the sources"
+        raise ConfigError(f"--output={output}: {rule}")
     with atomic_directory(output) as draft:
         return _prepare(request, recipe, console, draft)
 

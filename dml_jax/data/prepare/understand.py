@@ -53,16 +53,13 @@ def understand(
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
     names = {name: normalised(name) for name in {entry.class_name for entry in entries}}
-    divide = options.splits in ("classes", "none")
-    entries = [
-        e._replace(class_name=names[e.class_name], split="" if divide else e.split) for e in entries
-    ]
+    entries = [entry._replace(class_name=names[entry.class_name]) for entry in entries]
+    if options.splits in ("classes", "none"):
+        entries = [entry._replace(split="") for entry in entries]
     open_classes = {entry.class_name for entry in entries if not entry.split}
     tested = test_classes(open_classes, options.test_share)
-    entries = [
-        e._replace(split=e.split or ("test" if e.class_name in tested else "train"))
-        for e in entries
-    ]
+    drawn = {name: "test" if name in tested else "train" for name in open_classes}
+    entries = [e if e.split else e._replace(split=drawn[e.class_name]) for e in entries]
     page = Page(entries, (), found, near_equal(names.values()), divided=bool(open_classes))
     missing = page.missing()
     if entries and len(missing) == len(entries):
@@ -133,10 +130,8 @@ def _doubts(recipe: Recipe, page: Page, names: Mapping[str, str], options: Optio
         spellings.setdefault(name, []).append(given)
     if merged := [given for given in spellings.values() if len(given) > 1]:
         verb = "is" if len(merged) == 1 else "are"
-        example = " and ".join(map(ascii, min(merged)))
-        found.append(
-            f"{counted(len(merged), 'class')} {verb} written in several ways, e.g. {example}"
-        )
+        several = f"{counted(len(merged), 'class')} {verb} written in several ways"
+        found.append(f"{several}, e.g. {' and '.join(map(ascii, min(merged)))}")
     if page.near:
         pairs = [" and ".join(map(repr, group)) for group in page.near[:3]]
         listed = _listed(pairs, len(page.near))

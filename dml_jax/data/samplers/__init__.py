@@ -18,13 +18,21 @@ import numpy as np
 
 from dml_jax.config import Data, sections
 from dml_jax.config.modules import function
-from dml_jax.data.samplers import base, published
-from dml_jax.data.samplers.base import Sampler, balanced, from_batches
+from dml_jax.data.samplers.base import Sampler, balanced, from_batches, from_epochs
+from dml_jax.data.samplers.published import (
+    chunks,
+    distinct_chunks,
+    distinct_classes,
+    redrawn_chunks,
+    shuffled,
+    with_replacement,
+)
 
-__all__ = ["SAMPLERS", "Sampler", "balanced", "base", "build", "from_batches", "published"]
+__all__ = ["SAMPLERS", "Sampler", "build", "from_batches", "from_epochs", *sections.SAMPLERS]
 
+OF_PAPERS = (shuffled, chunks, redrawn_chunks, distinct_classes, distinct_chunks, with_replacement)
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
-    name: getattr(base if name == "balanced" else published, name) for name in sections.SAMPLERS
+    function.__name__: function for function in (balanced, *OF_PAPERS)
 }
 
 

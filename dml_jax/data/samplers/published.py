@@ -215,18 +215,14 @@ def _chunked_steps(batch_size: int, sizes: np.ndarray, images: int, per_batch: i
     """Number of steps in `_chunked_epoch`."""
     total = int(np.sum(np.maximum(sizes, images) // images + 1))
     if -total % per_batch > total:
-        raise ConfigError(
-            f"data.batch_size={batch_size}: a batch needs {per_batch} chunks of {images} images, "
-            f"but the {len(sizes)} training classes yield only {total}; use a smaller "
-            "data.batch_size"
-        )
+        needed = f"a batch needs {per_batch} chunks of {images} images"
+        found = f"but the {len(sizes)} training classes yield only {total}"
+        raise ConfigError(f"data.batch_size={batch_size}: {needed}, {found}; use a smaller one")
     return -(-total // per_batch)
 
 
 def _full_batches(batch_size: int, total: int) -> int:
     if batch_size > total:
-        raise ConfigError(
-            f"data.batch_size={batch_size}: the training split has only {total} images; use a "
-            "smaller data.batch_size"
-        )
+        problem = f"the training split has only {total} images"
+        raise ConfigError(f"data.batch_size={batch_size}: {problem}; use a smaller data.batch_size")
     return total // batch_size
