@@ -68,7 +68,7 @@ def throughput(name: str, files: list[str], rounds: int) -> None:
     """Prints images per second of the loop and of both runtimes, and their ratios to the loop in
     each round."""
     on_jax, on_graph = (dml_jax.load(name, runtime=runtime) for runtime in ("jax", "onnxruntime"))
-    graph = graphs.entry(on_jax.directory, on_jax.added)
+    graph = graphs.entry(on_jax.identity)
     assert graph is not None
     session = onnxruntime.InferenceSession(graph / graphs.GRAPH, providers=["CPUExecutionProvider"])
     groups = [files[i : i + inputs.ROWS] for i in range(0, len(files), inputs.ROWS)]

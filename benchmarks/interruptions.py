@@ -241,7 +241,7 @@ def result(directory: Path) -> dict[str, str]:
         for file in files
     }
     with LOADING:
-        found["state"] = step.fingerprint(model.load(directory, "latest")[2:4])
+        found["state"] = step.digest(model.load(directory, "latest")[2:4])
     names = sorted(path.name for path in directory.iterdir())
     return found | {"names of files": " ".join(names)}
 

@@ -58,9 +58,10 @@ def load(
         only.
       DataError: it cannot be downloaded.
     """
+    from dml_jax.identity import Versions
     from dml_jax.inference import graphs
 
-    versions = flip, tuple(map(float, scales))
+    versions = Versions(flip, tuple(map(float, scales)))
     found: Any = graphs.load(model, checkpoint, runtime, trust_code=trust_code, versions=versions)
     return found  # a `GraphModel` has all attributes of a `Model`
 

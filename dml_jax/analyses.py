@@ -18,6 +18,7 @@ from dml_jax.config import files as config_files
 from dml_jax.console import Console
 from dml_jax.data import formats
 from dml_jax.errors import choices, counted, printable, refuse, require
+from dml_jax.identity import Versions
 from dml_jax.inference import graphs
 from dml_jax.inference.embedding_model import is_run, locate
 from dml_jax.train.model import reading_in_results
@@ -165,7 +166,7 @@ def open_models(request: Request, output: Path) -> dict[str, AnalysedModel]:
 def on_labelled_images(model: str, request: Request, output: Path) -> AnalysedModel:
     """A model with the labelled images of `request.data`."""
     path = files.expand_path("--data", request.data or "")
-    plain, trusted = (False, (1.0,)), request.trust_code  # no mirror images, one scale
+    plain, trusted = Versions(), request.trust_code
     loaded: Any = graphs.load(model, request.checkpoint, None, trust_code=trusted, versions=plain)
     images = formats.load_labelled(path, loaded.config.data)
     return AnalysedModel(output, loaded.trained, images, Console(quiet=request.quiet))

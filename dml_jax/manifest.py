@@ -85,7 +85,7 @@ def digests(
         sizes = {path[len(root) + 1 :]: {"size": about["size"]} for path, about in listed.items()}
         return {k: size for k, size in sizes.items() if k and k[-1] != "/" and k != NAME}
     if names is None:
-        paths = [path for path in directory.rglob("*") if path.name != NAME]
+        paths = [path for path in directory.rglob("*") if path != directory / NAME]
         names = sorted(path.relative_to(directory).as_posix() for path in paths)
     found = {}
     for name in names:

@@ -16,14 +16,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from dml_jax import files, manifest
+from dml_jax import files, identity, manifest
 from dml_jax.analysis import run_report, spectra
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.backbones.weights import converted
-from dml_jax.config import Config, config_digest
+from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, counted
 from dml_jax.export import embedding_files
+from dml_jax.identity import Identity
 from dml_jax.train import experiment as experiments
 from dml_jax.train import (
     frozen_features,
@@ -115,8 +116,11 @@ def train(
         stop.stop_immediately()
         results, embeddings = evaluation(experiment, state, config.train.select, console)
         queries = embedding_files.split_off_queries(results)
+        model = experiment.model(state, results.get("test_variant", ""))
+        made = model.identity()
         if not main:
             return
+        results["identity"] = made.sha256
         timing = logs.JsonLines(directory / "timing.jsonl")
         results["timing"] = logs.summary(timing, config.data.batch_size)
         results["machine"] = logs.machine()
@@ -124,10 +128,10 @@ def train(
             name: {"images": len(split.labels), "classes": len(np.unique(split.labels))}
             for name, split in experiment.splits.items()
         }
-        model = experiment.model(state, results.get("test_variant", ""))
         with files.locked(directory / "embeddings"):
             embedding_files.write_queries(directory, queries)
-            write_embeddings(experiment, directory, embeddings, int(state.step), finished=True)
+            identity.write(directory, made)
+            write_embeddings(experiment, directory, embeddings, made, finished=True)
             run_report.write(evaluated(experiment, model, directory, console, embeddings), results)
             files.write_json(directory / "results.json", results)
             kind = "latest" if config.train.select == "last" else "best"
@@ -180,11 +184,12 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     model = experiment.model(state, reading_in_results(config, directory))
     embedder, splits = model.embedder(), experiment.splits.items()
     embeddings = {name: embedder.embed_split(model, split) for name, split in splits}
+    made = model.identity()
     if not device_mesh.is_main_process():
         return
     finished = not workdir.unfinished(directory, model.step, reported=checkpoint == "reported")
     with files.locked(directory / "embeddings"), workdir.updated(directory, ("embeddings/",)):
-        write_embeddings(experiment, directory, embeddings, model.step, finished=finished)
+        write_embeddings(experiment, directory, embeddings, made, finished=finished)
         written = directory / "embeddings"
         console.print(f"embeddings of {', '.join(embeddings)} at step {model.step}: {written}")
 
@@ -294,13 +299,13 @@ def write_embeddings(
     experiment: Experiment,
     directory: Path,
     embeddings: dict[str, np.ndarray],
-    checkpoint_step: int,
+    made: Identity,
     *,
     finished: bool,
 ) -> None:
-    """Writes embeddings, by name of their split, below `<workdir>/embeddings`."""
-    about: dict[str, Any] = {"config_hash": config_digest(experiment.config), "finished": finished}
-    about |= {"step": checkpoint_step, "data_hash": experiment.data_hash}
+    """Writes embeddings of a model, by name of their split, below `<workdir>/embeddings`."""
+    about: dict[str, Any] = {"identity": made, "finished": finished}
+    about["data_hash"] = experiment.data_hash
     for name, rows in embeddings.items():
         split, place = experiment.splits[name], directory / "embeddings" / name
         columns = {"class_name": [split.classes[label] for label in split.labels], **split.metadata}

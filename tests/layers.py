@@ -10,6 +10,7 @@ LAYERS = (
     {"config"},
     {"losses"},
     {"data", "backbones", "evaluation"},
+    {"identity"},
     {"methods"},
     {"train"},
     {"export"},

@@ -22,7 +22,7 @@ from dml_jax.data import transforms
 from dml_jax.evaluation import metrics
 from dml_jax.export import embedding_files
 from dml_jax.train import experiment as experiments
-from dml_jax.train import model_metrics, warm_start
+from dml_jax.train import model, model_metrics, warm_start
 from tests.data import layouts
 
 VIT = vit.Config(depth=1, width=16, heads=2, patch=8, output="patches")
@@ -39,6 +39,7 @@ def write(directory: Path, module: Any, config: Any) -> Any:
     arrays = traverse_util.flatten_dict({"backbone": {"params": noise, "stats": stats}}, sep="/")
     arrays = {path: np.asarray(array, np.float32) for path, array in arrays.items()}
     converted.write(directory, arrays, {"architecture": asdict(config), "image_shape": [32, 32]})
+    model.write_identity(directory)
     return noise, stats
 
 

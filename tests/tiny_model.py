@@ -15,6 +15,7 @@ import numpy as np
 
 from dml_jax.config import resolve
 from dml_jax.data import transforms
+from dml_jax.identity import Identity
 from dml_jax.inference.model import Model
 from dml_jax.methods.contract import Method
 from dml_jax.train.distributed import device_mesh
@@ -22,6 +23,11 @@ from dml_jax.train.model import TrainedModel
 from tests.train.experiments import values
 
 SIDE, DIM = 16, 6
+
+
+def identity(step: int) -> Identity:
+    """A stand-in for the identity of a model."""
+    return Identity({"step": step}, f"variables {step}").with_rows(np.eye(3))
 
 
 class Tiny(Model):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dml_jax import files, manifest
+from dml_jax import files, identity, manifest
 from dml_jax.analysis import text_tables
 from dml_jax.analysis.text_tables import Table
 from dml_jax.class_names import near_equal, normalised
@@ -88,9 +88,7 @@ def stored_embeddings(model: str) -> dict[Path, dict[str, Exported]]:
         message = "is not the work directory of a run; to embed images, give --data"
         require((run / "config.json").is_file(), f"--model={run}: {message}")
     splits = ["test"] + ["gallery"] * any((run / "embeddings" / "gallery").exists() for run in runs)
-    found: dict[Path, dict[str, Exported]] = {run: {} for run in runs}
-    for run, split in itertools.product(runs, splits):
-        found[run][split] = embedding_files.read(run / "embeddings" / split)
+    found = {run: {split: embedding_files.of_run(run, split) for split in splits} for run in runs}
     for run, split in itertools.product(runs, splits):
         first, part = found[runs[0]][split], found[run][split]
         if first.labels is None or part.labels is None:
@@ -237,6 +235,7 @@ def evaluate_runs(
     weights: Sequence[float] | None = None,
     export: Path | None = None,
     verify: bool = False,
+    trust_code: bool = False,
 ) -> dict[str, Any]:
     """All requested metrics of the stored embeddings of a run, or of several and their combination.
 
@@ -244,7 +243,8 @@ def evaluate_runs(
       model: work directories, separated by commas; the settings of the first are the defaults.
       weights: factors of the runs' embeddings; all 1 by default.
       export: a directory to which embeddings and results are written in the layout of a run.
-      verify: check that all files are as they were written, and the results of the runs.
+      verify: check that all files are as they were written, the results of the runs, and that
+        their models, loaded with `trust_code`, compute the rows of the probe.
     """
     exported = stored_embeddings(model)
     runs, first = [*exported], next(iter(exported.values()))
@@ -266,6 +266,8 @@ def evaluate_runs(
     if verify:
         for run in runs:
             manifest.check(run, None, DataError, workdir.REMEDY)
+            if identity.of_run(run):
+                Model(run, trust_code=trust_code).check_whole_probe()
 
     def measured(rows: dict[str, np.ndarray], *, per_query: bool = False) -> dict[str, Any]:
         embeddings = LabelledEmbeddings(rows, labels, groups, sessions=bool(groups))

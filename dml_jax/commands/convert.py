@@ -35,10 +35,12 @@ def execute(arguments: list[str]) -> None:
     """Converts the weights; after invalid input nothing is written."""
     options = parser().read_plain(arguments)
     from dml_jax.backbones.weights import known_networks
+    from dml_jax.train import model as models
 
     if options.backbone:
         cli.choices("--backbone", options.backbone, known_networks.published())
     written = known_networks.convert_files(options.weights, options.output, options.backbone)
+    models.write_identity(written.directory)
     metadata, network = written.metadata, written.network
     print(
         f"{printable(options.weights)}: {network}, names of {metadata['layout']}, "

@@ -13,7 +13,8 @@ the runs and divides by the square root of their number, so the cosine of two im
 the runs' cosines (Seidenschwarz et al., ICML 2021, sec. 4.4); with weights w, the mean weighted by
 w². The settings of the first run's evaluation are the defaults. --export writes the embeddings and
 results.json in the layout of a run. --verify checks that all files of finished runs are as they
-were written, and that the results follow from the stored embeddings.
+were written, that the results follow from the stored embeddings, and that the models still compute
+the embeddings of three small images that the runs state.
 
 Images are a folder with one subfolder per class, or the test split of a prepared data set. Files of
 embeddings are real numbers [N, D], memory-mapped, so they may be larger than the memory. Labels are
@@ -75,6 +76,7 @@ def execute(arguments: list[str]) -> None:
         results |= {"model": options.model, "data": options.data}
     elif options.model:
         further: Any = {"weights": options.weights, "export": export, "verify": options.verify}
+        further["trust_code"] = options.trust_code
         results = labelled_embeddings.evaluate_runs(options.model, settings, **further)
     else:
         results = labelled_embeddings.evaluate_files(given, settings) | given

@@ -5,7 +5,6 @@ from dml_jax.config.modules import choices, import_code, plugin_module
 from dml_jax.config.resolve import (
     LENGTH,
     Config,
-    config_digest,
     decisive,
     published,
     resolve,
@@ -22,7 +21,6 @@ __all__ = [
     "Refine",
     "Train",
     "choices",
-    "config_digest",
     "decisive",
     "flatten",
     "import_code",

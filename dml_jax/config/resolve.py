@@ -3,11 +3,9 @@
 The sections `backbone` and `method` hold the `name` of a module and the options of its `Config`.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cache
 from typing import Annotated, Any
 
@@ -151,9 +149,3 @@ def decisive(values: Mapping[str, Any], *, selecting: bool = True) -> dict[str, 
         ignored.add("data.images_per_class")  # only the size of test-time batches
     keys = [key for key in flat if key not in ignored and rules.effect(kind, key) in counted]
     return {key: flat[key] for key in keys}
-
-
-def config_digest(config: Config) -> str:
-    """SHA-256 of everything in the configuration that determines the trained model."""
-    text = json.dumps(decisive(asdict(config)), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()

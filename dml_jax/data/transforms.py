@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from dml_jax.config import Data
+from dml_jax.data import decode
 from dml_jax.errors import DataError
 
 MAX_ASPECT = 100  # longer side / shorter side
@@ -57,6 +58,12 @@ def evaluation(data: Data) -> Callable[[np.ndarray], np.ndarray]:
         return lambda image: image
     size, method = data.image_size, data.interpolation
     return lambda image: centre_crop(resize_shorter(image, data.resize, method), size)
+
+
+def of_file(data: Data, shape: tuple[int, int], content: bytes) -> np.ndarray:
+    """The content of an image file as the network sees it, uint8 [H, W, 3]."""
+    with decode.decoded(content, data.decoded_side, upright=data.exif_rotation) as pixels:
+        return fitted(data, shape, pixels)
 
 
 def for_network(data: Data, shape: tuple[int, int], image: np.ndarray, name: str) -> np.ndarray:

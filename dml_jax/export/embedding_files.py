@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dml_jax import identity as identities
 from dml_jax import manifest
 from dml_jax.data import split_metadata
 from dml_jax.data.files import Scalar
@@ -20,10 +21,12 @@ from dml_jax.files import (
     reading,
     restore_directory,
 )
+from dml_jax.identity import Identity
 
 ARRAYS = ("embeddings.npy", "labels.npy")
 WRITTEN = {*ARRAYS, "ids.json", "metadata.json", "manifest.json"}
 REMEDY = "export it again"
+OF_RUN = "write the run's embeddings again with --mode=export"
 COLUMNS = ("embedding", "id", "label")  # of Parquet; metadata have other names
 # Key of `metrics.retrieval(per_query=True)` -> name in `queries.npz`.
 PER_QUERY = {"rank": "rank", "r_precision_per_query": "r_precision", "map@r_per_query": "map@r"}
@@ -101,6 +104,28 @@ def read(directory: Path) -> Exported:
     return Exported(embeddings, classes, ids, content, metadata)
 
 
+def of_run(workdir: Path, split: str, identity: Identity | None = None) -> Exported:
+    """The embeddings that a run has stored of a split: the one way to open them.
+
+    Args:
+      identity: of the model that must have computed them; by default the reported one of the run.
+
+    Raises:
+      DataError: as for `read`, or the run's manifest has other files, or the embeddings are of
+        another embedding function.
+    """
+    directory = workdir / "embeddings" / split
+    found = read(directory)
+    if (workdir / manifest.NAME).exists():  # it vouches for the manifest of the embeddings
+        manifest.check(workdir, [f"embeddings/{split}/{manifest.NAME}"], DataError, OF_RUN)
+    wanted, stated = identity or identities.of_run(workdir), found.manifest.get("identity")
+    if wanted:
+        with reading(directory / manifest.NAME, OF_RUN):
+            stored = identities.of_json(stated or {})
+        stored.check(wanted, str(directory), REMEDY, DataError)
+    return found
+
+
 def save_rows(path: Path, parts: Iterable[np.ndarray], count: int) -> None:
     """Writes arrays [_, D] with `count` rows in all as one array float32 [count, D]."""
     start = 0
@@ -120,8 +145,7 @@ def write(
     labels: np.ndarray | None,
     ids: Sequence[str],
     *,
-    config_hash: str | None = None,
-    step: int | None = None,
+    identity: Identity | None = None,
     metadata: Mapping[str, Sequence[Scalar]] = {},
     **further: Any,
 ) -> Exported:
@@ -135,8 +159,7 @@ def write(
       embeddings: float [N, D], rows of unit length; or consecutive blocks of them, which need not
         fit in memory together.
       labels, ids, metadata: see `Exported`.
-      config_hash: identifies the run's configuration; None for an ensemble.
-      step: step of the checkpoint; None for an ensemble.
+      identity: of the embedding function; None for an ensemble, or if `plan` has it.
       further: entries of the manifest, unless they are None: "finished", whether the run (or all
         runs of an ensemble) had finished; "data_hash" of the run, see `split.digest`; "members",
         the manifests of the runs of an ensemble; "plan", see `inference.embedding_shards`.
@@ -159,8 +182,7 @@ def write(
             "dtypes": {name: str(array.dtype) for name, array in arrays.items()},
             "normalised": True,
             "distance": "cosine",
-            "config_hash": config_hash,
-            "checkpoint_step": step,
+            "identity": identity and identity.as_json(),
         }
         about |= {key: value for key, value in further.items() if value is not None}
         content = manifest.write(draft, about)
@@ -214,5 +236,7 @@ def write_parquet(path: Path, exported: Exported) -> None:
         except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError):  # mixed types
             texts = [None if value is None else str(value) for value in values]
             columns[column] = pyarrow.array(texts)
+    stated = json.dumps(exported.manifest.get("identity"))
+    table = pyarrow.table(columns).replace_schema_metadata({identities.KEY: stated})
     with atomic_write(path) as draft:
-        parquet.write_table(pyarrow.table(columns), draft)
+        parquet.write_table(table, draft)

@@ -1,8 +1,8 @@
 """Runs on the Hugging Face hub: pushed with a model card, pulled for
 `dml_jax.load("hf://user/name")` (extra "hub").
 
-A repository holds `config.json`, `results.json`, `model/<step>.safetensors`, `manifest.json` and
-`README.md`, which alone is not pulled; none of them can contain code.
+A repository holds `config.json`, `identity.json`, `results.json`, `model/<step>.safetensors`,
+`manifest.json` and `README.md`, which alone is not pulled; none of them can contain code.
 """
 
 import shutil
@@ -12,18 +12,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dml_jax import files, manifest
+from dml_jax import files, identity, manifest
 from dml_jax.data.files import SPLITS
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metric_table
 from dml_jax.remote import hub_client
 from dml_jax.train.embedding import Variables
+from dml_jax.train.model import TrainedModel
 from dml_jax.train.records import model_files, workdir
 from dml_jax.train.records.model_files import MODEL
 
 PREFIX = "hf://"
 MODELS = f"{MODEL}/*{model_files.SUFFIX}"
-PULLED = ("config.json", "results.json", MODELS, manifest.NAME)
+PULLED = ("config.json", identity.NAME, "results.json", MODELS, manifest.NAME)
 # Files that an earlier push of another model may have left; `pull` would otherwise return the model
 # of the highest step.
 REPLACED = (MODELS, "model.onnx", *(f"{split}.parquet" for split in SPLITS))
@@ -56,7 +57,7 @@ def results_of(directory: Path, model: Variables) -> dict[str, Any]:
     return results
 
 
-def push(repository: str, directory: Path, model: Variables, exported: Sequence[Path]) -> None:
+def push(repository: str, directory: Path, model: TrainedModel, exported: Sequence[Path]) -> None:
     """Uploads a run with its model card and further files, replacing an earlier push."""
     record, results = workdir.read_config(directory), results_of(directory, model)
     config = record["config"]
@@ -72,6 +73,7 @@ def push(repository: str, directory: Path, model: Variables, exported: Sequence[
         staged = Path(name)
         files.write_json(staged / "config.json", record)
         files.write_json(staged / "results.json", results)
+        identity.write(staged, model.identity())
         model_files.write(staged / MODEL, model, record)
         workdir.finish(staged, MODEL)
         (staged / "README.md").write_text(card(repository, config, results), encoding="utf-8")

@@ -8,6 +8,7 @@ session = onnxruntime.InferenceSession("model.onnx")   # or TensorRT, OpenVINO, 
 
 import contextlib
 import io
+import json
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,6 +24,7 @@ import numpy as np
 from dml_jax.backbones import convolution
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_write, reason
+from dml_jax.identity import KEY, Identity
 from dml_jax.train.model import TrainedModel
 
 OPSET = 18  # from 2022, so that older runtimes can read it
@@ -37,19 +39,27 @@ def function_of(model: TrainedModel) -> Embed:
     return partial(model.method.embed, *jax.device_get((model.params, model.model_state)))
 
 
-def write_onnx(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
+def write_onnx(
+    path: Path, embed: Embed, image_shape: tuple[int, int], identity: Identity | None = None
+) -> float:
     """Exports an embedding function with jax2onnx to a file, completely or not at all.
 
     Args:
       embed: uint8 [B, H, W, 3] -> float [B, D]; arrays it closes over (parameters, statistics) are
         stored in the file.
       image_shape: (H, W) in pixels, fixed in the file; B remains symbolic.
+      identity: of the function, for the metadata of the file: as a whole and by keys.
 
     Returns:
       The largest difference of the function in onnxruntime from `embed`, see `deviation_of`.
     """
     with convolution.plain():
         model = _converted(path, embed, image_shape)
+        if identity:
+            readable = {key: json.dumps(fact) for key, fact in identity.description.items()}
+            stated = json.dumps(identity.as_json())
+            for key, text in (readable | {KEY: stated}).items():
+                model.metadata_props.add(key=key, value=text)
         content = model.SerializeToString()
         difference = deviation_of(content, jax.jit(embed), image_shape)
     if not difference < TOLERANCE:

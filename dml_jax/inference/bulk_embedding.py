@@ -15,7 +15,7 @@ from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
 from dml_jax.inference import embedding_shards
 from dml_jax.inference.embedding_model import EmbeddingModel
-from dml_jax.inference.embedding_shards import Embed, ModelIdentity, Shards, Summary
+from dml_jax.inference.embedding_shards import Embed, Shards, Source, Summary
 from dml_jax.inference.inputs import Unit
 
 ARRAY_BYTES = 2**32  # of embeddings, above which they are written as Parquet only
@@ -25,7 +25,7 @@ SHOWN = 10  # unusable images that are listed
 class Engine(NamedTuple):
     """What embeds units of images: a model of this process, or the actors of a Ray cluster."""
 
-    identity: ModelIdentity
+    source: Source
     embed: Embed
     seconds: list[float]  # filled by `embed`: time to read each image; empty on a cluster
 
@@ -34,7 +34,7 @@ def local_engine(model: EmbeddingModel) -> Engine:
     """Embeds by a model in this process."""
     seconds = list[float]()
     embed = partial(embedding_shards.embed, model, on_read=seconds.append)
-    return Engine(embedding_shards.identity(model), embed, seconds)
+    return Engine(embedding_shards.source(model), embed, seconds)
 
 
 def embed_units(
@@ -63,13 +63,13 @@ def embed_units(
     Raises:
       DataError: an image is unusable, unless `skip_bad`; or all are.
     """
-    plan = embedding_shards.plan(units, engine.identity)
+    plan = embedding_shards.plan(units, engine.source)
     with embedding_shards.opened(directory, plan) as written:
         _embed_missing(engine, units, written, quiet=quiet, say=say)
         summary = _checked(written, arrays, skip_bad=skip_bad, say=say)
         if not arrays or 4 * summary.dimensions * summary.usable > ARRAY_BYTES:
             return summary, None
-        return summary, _export(arrays, written, plan, engine.identity, summary.usable)
+        return summary, _export(arrays, written, plan, engine.source, summary.usable)
 
 
 def _embed_missing(
@@ -123,7 +123,7 @@ def _checked(
 
 
 def _export(
-    output: Path, written: Shards, plan: dict[str, Any], model: ModelIdentity, usable: int
+    output: Path, written: Shards, plan: dict[str, Any], model: Source, usable: int
 ) -> Exported:
     """Writes the usable embeddings as arrays, unless they are there already and undamaged."""
     with suppress(DataError):
@@ -135,8 +135,6 @@ def _export(
         written.usable_rows(),
         None,
         written.usable_names(),
-        config_hash=model.config_hash,
-        step=model.step,
         finished=model.finished,
         plan=plan,
     )

@@ -1,6 +1,7 @@
 """The part of a model that needs no JAX: reading images, an index, and embeddings by any of the
 runtimes."""
 
+import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image as pillow
 
+from dml_jax import identity as identities
 from dml_jax.backbones.weights import converted
 from dml_jax.config.sections import Data
 from dml_jax.data import decode, transforms
@@ -17,6 +19,7 @@ from dml_jax.data.files import File
 from dml_jax.data.read_ahead import check_finite
 from dml_jax.errors import CheckpointError, DataError
 from dml_jax.files import expand_path, is_url, read_json
+from dml_jax.identity import Identity, Versions
 from dml_jax.inference.inputs import Item
 
 if TYPE_CHECKING:
@@ -35,7 +38,14 @@ def locate(model: str | Path) -> Path:
         from dml_jax import buckets
 
         return buckets.read_copy("--model", str(model))
-    return converted.directory(expand_path("--model", model))
+    directory = converted.directory(expand_path("--model", model))
+    if str(model) in converted.PACKAGES and not (directory / identities.NAME).exists():
+        from dml_jax.train import model as models  # imports JAX
+
+        # Nothing vouches for weights that were converted before; the package does for new ones.
+        shutil.rmtree(directory)
+        models.write_identity(converted.directory(directory.name.partition("-")[0]))
+    return directory
 
 
 def is_run(directory: Path) -> bool:
@@ -53,11 +63,9 @@ class EmbeddingModel(ABC):
     step: int  # number of training steps; 0 for published weights
     method_distance: bool = False  # whether a distance of the method replaces the cosine
     finished: bool  # whether the run has finished
-    config_hash: str  # identifies the configuration
-    # SHA-256 of all variables, with the versions of an image if several are averaged; equal for
-    # all runtimes.
-    fingerprint: str
-    added: tuple[bool, tuple[float, ...]]  # flip and scales in addition to the configuration's
+    identity: Identity  # of the embedding function; equal for all runtimes
+    versions: Versions  # of an image, whose embeddings are averaged
+    _unproved: Identity | None  # what a row of the probe is to be compared with
 
     @abstractmethod
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
@@ -67,24 +75,40 @@ class EmbeddingModel(ABC):
     def _stream(self, read: Any, groups: Any, **options: Any) -> Iterator[np.ndarray]:
         """Embeds groups of images, see `read_ahead.stream`."""
 
+    def _check_probe(self, embed: Callable[[np.ndarray], np.ndarray], remedy: str = "") -> None:
+        """Once: raises CheckpointError if a row of the probe is not the one that is stored."""
+        if (stored := self._unproved) is None:
+            return
+        row = embed(identities.probe(self.data, self.shape)[:1])[:1]
+        remedy = remedy or (identities.REMEDY if is_run(self.directory) else converted.REMEDY)
+        stored.check_rows(row, str(self.directory), remedy, CheckpointError)
+        self._unproved = None
+
+    def check_whole_probe(self) -> float:
+        """The largest distance of the rows of the probe from those that the model's directory
+        states; raises CheckpointError beyond rounding."""
+        rows = self.embed_pixels(identities.probe(self.data, self.shape))
+        self.identity.check_rows(rows, str(self.directory), identities.REMEDY, CheckpointError)
+        return self.identity.distance(rows)
+
     def unseen(self) -> "tuple[Photographs, list[str]]":
         """Images of the unseen classes of the run and the names of these, from its
         `embeddings/test` and `gallery`; none for published weights, data.split=all, flip or
         scales."""
         from dml_jax.evaluation import open_set  # imports SciPy
         from dml_jax.export import embedding_files
+        from dml_jax.train.records import workdir  # imports JAX
 
         directory = self.directory / "embeddings"
-        if not is_run(self.directory) or self.added != (False, (1.0,)) or self.data.split == "all":
+        of_run = is_run(self.directory) and self.versions == Versions()
+        if not of_run or workdir.read_config(self.directory)["config"]["data"]["split"] == "all":
             none = np.zeros((0, 0), np.float32), np.zeros(0, np.int64), np.zeros(0, np.str_)
             return open_set.Photographs(*none), []
         searched = ("gallery",) if (directory / "gallery").exists() else ()
-        splits = [embedding_files.read(directory / name) for name in ("test", *searched)]
-        if any(split.manifest.get("checkpoint_step") != self.step for split in splits):
-            raise CheckpointError(
-                f"{directory}: is of another checkpoint than step {self.step}, so it gives no "
-                f"threshold; write it with --mode=export --checkpoint={self.step}"
-            )
+        splits = [
+            embedding_files.of_run(self.directory, name, self.identity)
+            for name in ("test", *searched)
+        ]
         widths = {split.embeddings.shape[1] for split in splits}
         if len(widths) > 1 or any(split.labels is None for split in splits):
             raise DataError(
@@ -146,9 +170,7 @@ class EmbeddingModel(ABC):
                     pixels = decode.from_pillow(image, upright=self.data.exif_rotation)
                 case str() | Path() | bytes():
                     file = image if isinstance(image, bytes) else File(Path(image)).read()
-                    side, upright = self.data.decoded_side, self.data.exif_rotation
-                    with decode.decoded(file, side, upright=upright) as pixels:
-                        return transforms.fitted(self.data, self.shape, pixels)
+                    return transforms.of_file(self.data, self.shape, file)
                 case _:
                     pixels = np.asarray(image)
         except DataError as error:

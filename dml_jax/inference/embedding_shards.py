@@ -21,9 +21,11 @@ from pyarrow import parquet
 from pyarrow.fs import FileSelector
 
 from dml_jax import buckets
+from dml_jax import identity as identities
 from dml_jax.data import decode
 from dml_jax.errors import DataError
 from dml_jax.files import locked, reading
+from dml_jax.identity import Identity
 from dml_jax.inference import inputs
 from dml_jax.inference.inputs import Item, Unit
 
@@ -70,10 +72,14 @@ class Shards:
                 file.read_bytes() if isinstance(file, Path) else buckets.open_file(file).read()
             )
             begun = dict(json.loads(content))
-        changed = sorted(key for key in begun | planned if begun.get(key) != planned.get(key))
+            identity = identities.of_json(begun.pop("identity"))
+        of_model = identities.of_json(planned["identity"])
+        identity.check(of_model, f"{self.directory}", remedy, DataError)
+        rest = {key: value for key, value in planned.items() if key != "identity"}
+        changed = sorted(key for key in begun | rest if begun.get(key) != rest.get(key))
         if changed:
             images = "inputs_sha256" in changed
-            what = "other or changed images" if images else "another model, version or option"
+            what = "other or changed images" if images else "another version or option"
             keys = ", ".join(changed)
             raise DataError(f"{self.directory}: was written for {what} ({keys}); {remedy}")
 
@@ -201,30 +207,25 @@ def opened(directory: Path | str, planned: dict[str, Any]) -> Iterator[Shards]:
         yield Shards(directory, planned)
 
 
-class ModelIdentity(NamedTuple):
-    """Distinguishes the models whose embeddings differ."""
+class Source(NamedTuple):
+    """What the manifest and plan of embeddings say about their model."""
 
-    config_hash: str
-    model_sha256: str  # of all variables
-    step: int
+    identity: Identity
     finished: bool
     runtime: str
 
 
-def identity(model: "EmbeddingModel") -> ModelIdentity:
-    """The identity of a model."""
-    return ModelIdentity(
-        model.config_hash, model.fingerprint, model.step, model.finished, model.runtime
-    )
+def source(model: "EmbeddingModel") -> Source:
+    """What is said about a model."""
+    return Source(model.identity, model.finished, model.runtime)
 
 
-def plan(units: Sequence[Unit], model: ModelIdentity) -> dict[str, Any]:
+def plan(units: Sequence[Unit], model: Source) -> dict[str, Any]:
     """Identity of a set of parts, e.g. the sizes and times of the images' files."""
     return {
         "parts": len(units),
         "inputs_sha256": inputs.digest(units),
-        "config_hash": model.config_hash,
-        "model_sha256": model.model_sha256,
+        "identity": model.identity.as_json(),
         "runtime": model.runtime,
     }
 

@@ -8,6 +8,7 @@ stranger too.
 """
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -15,13 +16,15 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from PIL import Image as pillow
 
+from dml_jax import identity as identities
 from dml_jax.class_names import normalised
 from dml_jax.data.prepare import archives
 from dml_jax.errors import DataError, suggest
 from dml_jax.evaluation import open_set, promises
 from dml_jax.evaluation.open_set import Classifier, Measured, Photographs
 from dml_jax.evaluation.promises import ALWAYS, Choice, Point, Promise
-from dml_jax.files import atomic_write, reading
+from dml_jax.files import atomic_write, reading, reason
+from dml_jax.identity import Identity
 
 UNKNOWN = "unknown"
 ENROLL_AGAIN = "enroll again"
@@ -39,7 +42,7 @@ FIELDS: tuple[dict[str, tuple[str, tuple[str, ...]]], ...] = (
         "sessions": ("str", ("enrolled and removed images",)),
         "removed_classes": ("str", ("removed classes",)),
         "removed_counts": ("int64", ("removed classes",)),
-        "fingerprint": ("str", ()),
+        "identity": ("str", ()),
     },
     {
         "other_rows": ("float32", ("other images", "dimensions")),
@@ -76,8 +79,8 @@ class ImageEmbedder(Protocol):
         """Whether a method's distance replaces the cosine."""
 
     @property
-    def fingerprint(self) -> str:
-        """Identifies the function from images to embeddings."""
+    def identity(self) -> Identity:
+        """The identity of the function from images to embeddings."""
 
     def embed(self, images: Images, /) -> np.ndarray:
         """Embeddings float32 [N, D] of images, rows of unit length."""
@@ -511,7 +514,7 @@ class Index:
             "sessions": np.array([name for part in parts for name in part.sessions], np.str_),
             "removed_classes": np.array(list(self.removed), np.str_),
             "removed_counts": np.array(counts, np.int64),
-            "fingerprint": np.array(self._model.fingerprint),
+            "identity": np.array(json.dumps(self._model.identity.as_json())),
         }
         if self.images:
             for part in self.fitted():
@@ -534,11 +537,8 @@ class Index:
                 raise DataError(f"is not an index, or is damaged; {ENROLL_AGAIN}")
             if problem := next(_problems(arrays), ""):
                 raise DataError(f"{problem}; {ENROLL_AGAIN}")
-        if str(arrays["fingerprint"]) != model.fingerprint:
-            raise DataError(
-                f"{path}: was created with another model or checkpoint, or other --flip or "
-                "--scales; give those, or enroll again"
-            )
+        remedy = f"give the model that it was created with, or {ENROLL_AGAIN}"
+        _identity(arrays).check(model.identity, str(path), remedy, DataError)
         index = cls(model)
         index.labels, index.classes = arrays["labels"], arrays["classes"].tolist()
         ends = np.cumsum([len(index.labels), *arrays["removed_counts"]])[:-1]
@@ -595,6 +595,10 @@ def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
                 _check_name(each)
             except DataError as problem:
                 yield f"{name}: {problem}"
+    try:
+        _identity(arrays)
+    except ValueError as problem:
+        yield f"identity: {reason(problem)}"
     labels, others = arrays["labels"], arrays.get("other_labels", np.zeros(0, np.int64))
     if sorted(set(labels.tolist())) != list(range(sizes["classes"])):
         yield f"labels: are not the numbers of the {sizes['classes']} classes, each at least once"
@@ -622,6 +626,11 @@ def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
             found.min() >= 0 and found.max() < sizes["fitted classes"]
         ):
             yield f"{name}: are not numbers of the {sizes['fitted classes']} fitted classes"
+
+
+def _identity(arrays: Mapping[str, np.ndarray]) -> Identity:
+    """The identity of the embedding function; ValueError if it is damaged."""
+    return identities.of_json(json.loads(str(arrays["identity"])))
 
 
 def _joined(before: Enrolled, new: Enrolled) -> Enrolled:

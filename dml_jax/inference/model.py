@@ -1,5 +1,6 @@
 """A trained model for inference by JAX; needs the work directory of a run but not its data set."""
 
+import itertools
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -8,12 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from dml_jax.config import config_digest
 from dml_jax.config.sections import OF_ANY_SIZE
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
+from dml_jax.identity import Identity, Versions
 from dml_jax.inference.embedding_model import EmbeddingModel, locate
-from dml_jax.train import embedding, step
+from dml_jax.train import embedding
 from dml_jax.train import model as models
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.model import TrainedModel
@@ -28,7 +29,6 @@ class Model(EmbeddingModel):
     """
 
     runtime = "jax"
-    added: tuple[bool, tuple[float, ...]] = (False, (1.0,))
 
     def __init__(
         self,
@@ -41,13 +41,14 @@ class Model(EmbeddingModel):
     ):
         self.directory = locate(model)
         trained = models.load(self.directory, checkpoint, trust_code=trust_code)
-        scales = tuple(map(float, scales))  # the fingerprint spells them
-        if scales != (1.0,) and not OF_ANY_SIZE.holds(trained.config):
-            raise ConfigError(f"scales={scales}: need {OF_ANY_SIZE.what}")
-        self.added = (flip, scales)
-        embed = embedding.averaged(trained.method.embed, flip=flip, scales=scales)
+        versions = Versions(flip, tuple(map(float, scales)))
+        if versions.scales != (1.0,) and not OF_ANY_SIZE.holds(trained.config):
+            raise ConfigError(f"scales={versions.scales}: need {OF_ANY_SIZE.what}")
+        embed = embedding.averaged(trained.method.embed, *versions)
         everywhere = device_mesh.replicated(device_mesh.make())
         params, model_state = jax.device_put((trained.params, trained.model_state), everywhere)
+        if versions != Versions():
+            trained = trained._replace(versions=versions, stored=None)
         method = trained.method._replace(embed=embed)
         self._use(trained._replace(method=method, params=params, model_state=model_state))
 
@@ -56,26 +57,32 @@ class Model(EmbeddingModel):
         self.config, self.step, self.shape = trained.config, trained.step, trained.shape
         self.finished, self.data = not trained.unfinished, trained.config.data
         self.method_distance = trained.method.distance != "cosine"
+        self.versions, self._unproved = trained.versions, trained.stored
 
     @cached_property
-    def config_hash(self) -> str:  # type: ignore[override]
-        """SHA-256 of the configuration."""
-        return config_digest(self.config)
+    def identity(self) -> Identity:  # type: ignore[override]
+        """What its embedding function is; computed unless its directory states it."""
+        return self.trained.identity()
 
-    @cached_property
-    def fingerprint(self) -> str:  # type: ignore[override]
-        """SHA-256 of all parameters and of the model state; with the versions of an image if
-        several are averaged."""
-        variables = step.fingerprint((self.trained.params, self.trained.model_state))
-        return variables if self.added == (False, (1.0,)) else f"{variables} {self.added}"
+    def _prove(self, count: int) -> None:
+        """Computes a row of the probe before the first batch, by the program for that batch."""
+        self._check_probe(
+            lambda image: np.asarray(self._embedder.start(self.trained, image, count), np.float32)
+        )
 
     def _stream(self, read: Any, groups: Any, **options: Any) -> Iterator[np.ndarray]:
-        return self._embedder.stream(self.trained, read, groups, **options)
+        following = iter(groups)
+        for first in itertools.islice(following, 1):
+            self._prove(min(len(first), self._embedder.batch_size))
+            whole = itertools.chain([first], following)
+            yield from self._embedder.stream(self.trained, read, whole, **options)
 
     def embed_split(self, split: Split) -> np.ndarray:
         """Embeds the images of a split, float32 [N, D]."""
+        self._prove(min(len(split.labels), self._embedder.batch_size))
         return self._embedder.embed_split(self.trained, split)
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """Embeds images from `read` in one batch, uint8 [B, H, W, 3] -> float32 [B, D]."""
+        self._prove(len(pixels))
         return self._embedder.embed(self.trained, pixels)

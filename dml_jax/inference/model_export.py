@@ -7,7 +7,6 @@ from pathlib import Path
 from dml_jax.errors import DataError, printable
 from dml_jax.export import embedding_files, hub, programs
 from dml_jax.inference import graphs
-from dml_jax.inference.model import Model
 from dml_jax.train import model as models
 
 
@@ -53,15 +52,16 @@ def export_model(
     written = []
     for split in splits:
         written.append(output / f"{split.name}.parquet")
-        embedding_files.write_parquet(written[-1], embedding_files.read(split))
+        embedding_files.write_parquet(written[-1], embedding_files.of_run(directory, split.name))
         say(printable(str(written[-1])))
     if trained:
         file = output / "model.onnx"
         written.append(file)
-        difference = programs.write_onnx(file, programs.function_of(trained), trained.shape)
+        made = trained.identity()
+        difference = programs.write_onnx(file, programs.function_of(trained), trained.shape, made)
         say(f"{printable(str(file))}: largest difference from the model {difference:.1e}")
-        if checkpoint == "reported":
-            graphs.keep(Model(directory, trust_code=trust_code), file)
+        if trained.stored:  # the reported model, in its own precision
+            graphs.keep(made, file)
     if push:
         hub.push(push, directory, pushed, written)
         say(f"https://huggingface.co/{push}")

@@ -19,7 +19,7 @@ from dml_jax.data.pipeline import usable_cores
 from dml_jax.errors import ConfigError, DataError, UserError
 from dml_jax.inference import embedding_shards
 from dml_jax.inference.bulk_embedding import Engine
-from dml_jax.inference.embedding_shards import ModelIdentity
+from dml_jax.inference.embedding_shards import Source
 from dml_jax.inference.inputs import Unit
 
 T = TypeVar("T")
@@ -35,10 +35,10 @@ class Embedder:
         # Loaded by the first call.
         self._model = cache(partial(dml_jax.load, directory, checkpoint, **options))
 
-    def identity(self) -> tuple[ModelIdentity, str]:
+    def identity(self) -> tuple[Source, str]:
         """The identity of the model, and the machine's name with the version of this package."""
         machine = f"{os.uname().nodename} ({dml_jax.__version__})"
-        return embedding_shards.identity(self._model()), machine
+        return embedding_shards.source(self._model()), machine
 
     def embed(self, file: Path | str, unit: Unit) -> Path | str:
         """Writes a part, see `embedding_shards.embed`."""
@@ -87,9 +87,9 @@ class _Pool:
         self._busy: dict[Any, tuple[Any, tuple[Path | str, Unit] | None]] = {
             actor.identity.remote(): (actor, None) for actor in actors
         }
-        self._identity: ModelIdentity | None = None
+        self._identity: Source | None = None
 
-    def identity(self) -> ModelIdentity:
+    def identity(self) -> Source:
         """The identity of the model, once the first actor has loaded it."""
         while self._identity is None:
             self._wait()

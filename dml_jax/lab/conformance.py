@@ -29,6 +29,7 @@ from dml_jax.data import formats
 from dml_jax.errors import ConfigError, UserError, require
 from dml_jax.evaluation import metric_table, user_distances
 from dml_jax.export import programs
+from dml_jax.identity import Versions
 from dml_jax.inference import graphs
 from dml_jax.lab import plugins, runner
 from dml_jax.lab.plan import Trial
@@ -54,7 +55,6 @@ DEGENERATE: dict[str, Degenerate] = {
 SMALL_NETWORK = resnet.Config(block="basic", depths=(1,), widths=(8,), stem="small")
 STEPS, CHECKPOINT = 30, 3  # length of the training, steps between its checkpoints
 FEW = 3  # first steps whose losses must agree on 1 and 8 devices
-PLAIN = (False, (1.0,))  # no mirror images, one scale
 ON_DEVICES, LOADED = 1e-3, 1e-4  # largest relative errors of losses and of embeddings
 
 
@@ -528,12 +528,13 @@ def check_training(plugin: Plugin, directory: Path) -> None:
             require("problem" not in metrics, f"{name}: {metrics.get('problem')}")
             outcome.text = f"Recall@1 after {name} {metrics['recall@1']:.4g}"
     with plugin.check("load", "embed must depend on parameters and image only") as outcome:
-        model: Any = graphs.load(whole, "reported", None, trust_code=True, versions=PLAIN)
+        model: Any = graphs.load(whole, "reported", None, trust_code=True, versions=Versions())
         split = formats.load(model.config.data)["test"]
         rows = model.embed([split.read(i, None) for i in range(10)])
         close = np.allclose(rows, embeddings(whole)[:10], rtol=LOADED, atol=LOADED)
         require(close, "a loaded model gives other embeddings than the run")
-        outcome.text = f"{rows.shape[1]} dimensions"
+        distance = model.check_whole_probe()
+        outcome.text = f"{rows.shape[1]} dimensions; rows of the probe differ by {distance:.0e}"
     with plugin.check("export", "embed must be traceable: no NumPy on arrays, no Python on values"):
         (batch,) = jax.export.symbolic_shape("batch")
         images = jax.ShapeDtypeStruct((batch, *model.shape, 3), np.uint8)

@@ -87,7 +87,7 @@ def head_inputs(config: Config, directory: Path, console: Console) -> HeadInputs
     experiment = experiments.build(replace(config, data=data, train=train, seed=0))
     network = plugin_module("backbone", config.backbone.name).build(config.backbone)
     variables = network.init(jax.random.key(0), experiment.shape)
-    key = frozen_features.digest(experiment, variables)
+    key = frozen_features.key(experiment, variables)
 
     def compute(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         maps = network.apply(params, model_state, network.preprocess(images), train=False)[0]

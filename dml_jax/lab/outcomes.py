@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dml_jax import manifest
+from dml_jax import identity, manifest
 from dml_jax.config import decisive, published
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.files import read_json
@@ -29,7 +29,10 @@ def read(directory: Path, name: str = "results.json") -> dict[str, Any]:
         return {}
     if path.name != manifest.NAME:
         manifest.check_file(path, CheckpointError, REMEDY)
-    return read_json(path, dict[str, Any], REMEDY, CheckpointError)
+    content: dict[str, Any] = read_json(path, dict[str, Any], REMEDY, CheckpointError)
+    if name == "results.json":
+        identity.check_results(directory, content, REMEDY)
+    return content
 
 
 def missing(trial: Trial) -> str:

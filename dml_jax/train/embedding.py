@@ -138,7 +138,7 @@ def compiled(
     return Embedder(jit(function), on_all, mesh, config.data, shape, size, few)
 
 
-def averaged(embed: Embed, *, flip: bool, scales: tuple[float, ...]) -> Embed:
+def averaged(embed: Embed, flip: bool, scales: tuple[float, ...]) -> Embed:
     """The unit mean of the unit embeddings of an image at several scales, and mirrored (`flip`)."""
     if not flip and scales == (1.0,):
         return embed

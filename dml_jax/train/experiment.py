@@ -137,7 +137,9 @@ class Experiment(NamedTuple):
         method = self.method._replace(embed=self.test_variants.get(variant, self.method.embed))
         classes = [str(name) for name in self.splits["train"].classes]
         variables, at = (state.params, state.model_state), int(state.step)
-        return TrainedModel(self.config, method, *variables, at, self.shape, classes)
+        return TrainedModel(
+            self.config, method, *variables, at, self.shape, classes, variant=variant
+        )
 
     def provenance(self) -> dict[str, Any]:
         """The contents of `config.json`."""

@@ -36,7 +36,7 @@ from dml_jax.train.distributed import device_mesh
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.embedding import Embedder, Variables
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.step import TrainState, fingerprint
+from dml_jax.train.step import TrainState, digest
 
 DIRECTORY = "features"  # beside the work directory
 CROP_SEED = 0  # of the random crops
@@ -57,7 +57,7 @@ def with_features(
     state = warm_start.initial_state(experiment, console)
     check(experiment, state)
     embedder, split = experiment.embedder(_features(config)), experiment.splits["train"]
-    name, count = digest(experiment, state.model_state["backbone"]), config.train.feature_views
+    name, count = key(experiment, state.model_state["backbone"]), config.train.feature_views
     console.start_progress("features", count * len(split.labels))
 
     def shown(done: int) -> None:
@@ -144,12 +144,12 @@ def check(experiment: Experiment, state: TrainState) -> None:
         )
 
 
-def digest(experiment: Experiment, backbone: PyTree) -> str:
+def key(experiment: Experiment, backbone: PyTree) -> str:
     """Digest of everything that determines features; `backbone` are its variables."""
     config = experiment.config
     facts = {
         "data": experiment.data_hash,
-        "backbone": fingerprint(backbone),
+        "backbone": digest(backbone),
         "pixels": asdict(config.backbone.pixels),
         "dtype": getattr(config.backbone, "dtype", None),
         "crops": {key: getattr(config.data, key) for key in CROPS.split()},

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple, NoReturn
 
 import jax
 
-from dml_jax import files, numerics
+from dml_jax import files, identity, numerics
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.weights import converted
 from dml_jax.config import Config, Data, Evaluation, Train, plugin_module
 from dml_jax.config.fields import Effect, effect, validate, with_precision
 from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.identity import Identity, Versions
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_classes, zeros
 from dml_jax.train import embedding, optimizers, step
 from dml_jax.train.distributed import device_mesh
@@ -37,12 +38,50 @@ class TrainedModel(NamedTuple):
     shape: tuple[int, int]  # (H, W) in pixels of the images that the network sees
     classes: Sequence[str]  # names of the training classes; empty for published weights
     unfinished: str = ""  # says that the run has not finished; empty if it has
+    variant: str = ""  # the entry of `evaluation.test_variants` that it embeds with
+    versions: Versions = Versions()  # of an image, whose embeddings `method` averages
+    stored: Identity | None = None  # the identity in its directory, which is this model's
 
     def embedder(self, *, few: bool = False) -> Embedder:
         """Its embedding, compiled for `evaluation.batch_size`; for `few` see `Embedder`."""
         return embedding.compiled(
             self.method.embed, self.config, device_mesh.make(), self.shape, few=few
         )
+
+    def identity(self) -> Identity:
+        """What its embedding function is, with the rows of the probe; all processes must ask."""
+        if self.stored:
+            return self.stored
+        images = identity.probe(self.config.data, self.shape)
+        (rows,) = self.embedder().stream(self, images.__getitem__, [range(len(images))])
+        return self._stated().with_rows(rows)
+
+    def _stated(self) -> Identity:
+        """The identity without rows."""
+        config, distance = self.config, self.method.distance
+        if self.variant:
+            config = with_test_variant(config, self.variant)
+        description = identity.described(
+            config.data,
+            self.shape,
+            config.backbone,
+            config.method,
+            self.versions,
+            precision=config.train.precision,
+            x64=bool(jax.config.read("jax_enable_x64")),
+            distance=distance if isinstance(distance, str) else distance.__name__,
+            step=self.step,
+        )
+        return Identity(description, step.digest((self.params, self.model_state)))
+
+    def checked(self, directory: Path, remedy: str) -> "TrainedModel":
+        """The model with the identity in its directory, which must be this model's."""
+        found, stated = identity.read(directory, remedy, CheckpointError), self._stated()
+        if any(group.rank for group in self.config.train.groups.values()):
+            # Each device rounds the products of low rank, which have been added, differently.
+            stated = replace(stated, variables=found.variables)
+        found.check(stated, str(directory), remedy, CheckpointError)
+        return self._replace(stored=found)
 
 
 def with_test_variant(config: Config, variant: str) -> Config:
@@ -119,9 +158,13 @@ def load(
         if unfinished and reported:
             warnings.warn(unfinished, stacklevel=4)  # the caller of `dml_jax.load`
     variables, names = (state.params, state.model_state), facts.get("class_names") or ()
-    return TrainedModel(
-        given, method, *variables, int(state.step), (height, width), names, unfinished
+    made = TrainedModel(
+        replace(given, backbone=with_precision(given.backbone, dtype)),
+        *(method, *variables, int(state.step), (height, width), names, unfinished, name),
     )
+    reported = workdir.read_results(directory).get("step") == made.step
+    same = made.config.backbone == given.backbone
+    return made.checked(directory, workdir.REMEDY) if reported and same else made
 
 
 def _load_published(directory: Path, checkpoint: str, dtype: str | None) -> TrainedModel:
@@ -129,6 +172,15 @@ def _load_published(directory: Path, checkpoint: str, dtype: str | None) -> Trai
         raise CheckpointError(
             f"--checkpoint={checkpoint}: {directory} holds published weights, not checkpoints"
         )
+    return _published(directory, dtype).checked(directory, converted.REMEDY)
+
+
+def write_identity(directory: Path) -> None:
+    """Writes the identity of newly converted weights."""
+    identity.write(directory, _published(directory, None).identity())
+
+
+def _published(directory: Path, dtype: str | None) -> TrainedModel:
     recorded = converted.read_metadata(directory)
     architecture = recorded["architecture"] | {"pretrained": str(directory)}
     architecture |= {"dtype": dtype} if dtype else {}

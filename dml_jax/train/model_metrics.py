@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax.config import Config, Data, Evaluation, Refine, config_digest
+from dml_jax.config import Config, Data, Evaluation, Refine
 from dml_jax.config.modules import function
 from dml_jax.config.sections import BEST
 from dml_jax.console import Console
@@ -182,7 +182,6 @@ def final(
         "steps": experiment.steps,
         "length": {"steps": config.train.steps, "epochs": config.train.epochs},
         "precision": config.train.precision,
-        "config_hash": config_digest(config),
     }
     baselines = controls.embeddings(experiment, console)
     if baselines:

@@ -34,13 +34,14 @@ def inference_state(state: TrainState) -> TrainState:
     return state._replace(params=parameter_groups.merged(state.params))
 
 
-def fingerprint(variables: Any) -> str:
-    """SHA-256 of the paths, dtypes, shapes and values of all arrays of a tree."""
-    digest = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(jax.device_get(variables)):
-        digest.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())
-        digest.update(np.asarray(leaf).tobytes())
-    return digest.hexdigest()
+def digest(variables: Any) -> str:
+    """SHA-256 of the paths, dtypes, shapes and values of all arrays of a tree; all processes must
+    ask for arrays that are spread over them."""
+    found = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(variables):
+        found.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())
+        found.update(np.ascontiguousarray(device_mesh.to_host(leaf)).data)
+    return found.hexdigest()
 
 
 def check_finite(state: TrainState) -> None:

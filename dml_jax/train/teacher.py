@@ -8,7 +8,6 @@ from pathlib import Path
 
 import jax
 
-from dml_jax.config import config_digest
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, UserError
 from dml_jax.methods.contract import teaching
@@ -16,7 +15,6 @@ from dml_jax.train import model, step
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import workdir
-from dml_jax.train.step import fingerprint
 
 
 def with_teacher(experiment: Experiment, console: Console) -> Experiment:
@@ -38,9 +36,8 @@ def with_teacher(experiment: Experiment, console: Console) -> Experiment:
     config = teacher.config
     variables = device_mesh.place(experiment.mesh, (teacher.params, teacher.model_state))
     origin = {
-        "hash": config_digest(config),
         "step": teacher.step,
-        "sha256": fingerprint(variables),
+        "sha256": step.digest(variables),
         "finished": not teacher.unfinished,
     }
     teach = jax.tree_util.Partial(teaching(teacher.method), *variables)

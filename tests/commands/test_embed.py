@@ -121,9 +121,7 @@ def test_changes_between_two_tries_are_refused(
     where = Path("out.parquet").resolve()
     remedy = f"delete {where} or give another --output\n"
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny(seed=1))
-    expected = (
-        f"error: {where}: was written for another model, version or option (model_sha256); {remedy}"
-    )
+    expected = f"error: {where}: is of another embedding function (other variables); {remedy}"
     assert run() == (2, "", expected)
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
     file = photos / "00.jpg"

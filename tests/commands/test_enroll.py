@@ -15,15 +15,17 @@ from PIL import Image
 
 import dml_jax
 from dml_jax.commands import enroll
-from dml_jax.errors import CheckpointError, DataError
+from dml_jax.errors import DataError
 from dml_jax.evaluation import open_set, promises
 from dml_jax.evaluation.open_set import Photographs
 from dml_jax.export import embedding_files
-from dml_jax.files import locked
+from dml_jax.files import locked, write_json
+from dml_jax.identity import Versions
 from dml_jax.inference import enrollment
 from dml_jax.inference import index as indexes
 from dml_jax.inference.index import Index
 from tests import tiny_model
+from tests.tiny_model import identity
 
 COLOURS = {
     "red": (250, 10, 10),
@@ -36,7 +38,7 @@ COLOURS = {
 class Colours:
     """A stand-in for a model, whose embedding is the normalised mean colour minus grey."""
 
-    fingerprint, method_distance, runtime = "of colours", False, "jax"
+    identity, method_distance, runtime = identity(0), False, "jax"
 
     def unseen(self):
         """Twenty classes of ten images in all directions."""
@@ -253,8 +255,10 @@ def test_invalid_index_files(photos, tmp_path):
     index.expect()
     index.save(file)
     other = Colours()
-    other.fingerprint = "of shapes"
-    with pytest.raises(DataError, match="created with another model"):
+    other.identity = identity(1)
+    with pytest.raises(
+        DataError, match=r"is of another embedding function \(step: 0 instead of 1\); give "
+    ):
         Index.load(other, file)
     whole, arrays = file.read_bytes(), dict(np.load(file))
     swapped = {
@@ -340,7 +344,7 @@ CRAFTED = {
         lambda x: x[:0],
     ),
     "removed_classes": (lambda x: np.arange(1), lambda x: x[0], lambda x: np.array(["unknown"])),
-    "fingerprint": (lambda x: np.array(3), lambda x: x[None]),
+    "identity": (lambda x: np.array(3), lambda x: x[None], lambda x: np.array("{}")),
     "other_rows": (
         lambda x: with_value(x, 0, np.nan),
         lambda x: 2 * x,
@@ -687,12 +691,16 @@ def test_the_unseen_classes_of_a_run(tmp_path):
             rows,
             labels,
             list("abcdefghijkl"),
-            config_hash=None,
-            step=step,
+            identity=identity(step),
         )
 
-    data = SimpleNamespace(split="classes")
-    model = SimpleNamespace(directory=tmp_path, step=7, added=(False, (1.0,)), data=data)
+    def configure(split):
+        config = {"data": {"split": split}}
+        facts = {"config": config, "data_hash": "", "classes": 4, "images": 9, "shape": [8, 8]}
+        write_json(tmp_path / "config.json", facts)
+
+    configure("classes")
+    model = SimpleNamespace(directory=tmp_path, identity=identity(7), versions=Versions())
     rng, labels = np.random.default_rng(0), np.arange(12) % 4
     queries, gallery = rng.standard_normal((2, 12, 5)).astype(np.float32)
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
@@ -703,7 +711,7 @@ def test_the_unseen_classes_of_a_run(tmp_path):
         Model.unseen(model)
     export("test", queries, 6)
     with pytest.raises(
-        CheckpointError, match=r"is of another checkpoint than step 7.*--checkpoint=7"
+        DataError, match=r"test: is of another embedding function \(step: 6 instead of 7\)"
     ):
         Model.unseen(model)
     export("test", queries, 7)
@@ -718,11 +726,11 @@ def test_the_unseen_classes_of_a_run(tmp_path):
     ):
         Model.unseen(model)
     embedding_files.write(
-        tmp_path / "embeddings/gallery", gallery, None, list("abcdefghijkl"), step=7
+        tmp_path / "embeddings/gallery", gallery, None, list("abcdefghijkl"), identity=identity(7)
     )
     with pytest.raises(DataError, match="test and gallery are not of one run with labels"):
         Model.unseen(model)
-    data.split = "all"
+    configure("all")
     assert [len(part) for part in Model.unseen(model)[0]] == [0, 0, 0]
 
 

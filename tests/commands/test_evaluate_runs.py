@@ -15,6 +15,7 @@ from dml_jax.commands import cli, evaluate
 from dml_jax.evaluation import protocol
 from dml_jax.export import embedding_files
 from tests.commands.conftest import Fails
+from tests.tiny_model import identity
 
 ROWS = 24
 
@@ -43,9 +44,7 @@ def member(
     points = unit(seed, columns, labels)
     given = {"labels": labels, "ids": [f"{split}{i}.png" for i in range(ROWS)]} | changes
     given["embeddings"] = points[: len(given["ids"])]
-    embedding_files.write(
-        directory / "embeddings" / split, **given, config_hash=f"hash{seed}", step=seed
-    )
+    embedding_files.write(directory / "embeddings" / split, **given, identity=identity(seed))
     settings = {"protocol": "clean", "cluster": False, "ks": [1, 2], **evaluation}
     config = {"evaluation": settings, "train": {"select": select}}
     facts = {"config": config, "data_hash": "", "classes": 4, "images": 9, "shape": [8, 8]}
@@ -94,11 +93,8 @@ def test_against_numpy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     np.testing.assert_array_equal(written.labels, labels)
     assert written.metadata == {"shop": shops}
     assert written.ids == [f"test{i}.png" for i in range(ROWS)]
-    assert [each["config_hash"] for each in written.manifest["members"]] == [
-        "hash0",
-        "hash1",
-        "hash2",
-    ]
+    members = written.manifest["members"]
+    assert [each["identity"]["description"]["step"] for each in members] == [0, 1, 2]
     out = capsys.readouterr().out
     assert "combined" in out
     assert f"{100 * expected[-1]:.1f}" in out

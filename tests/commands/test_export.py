@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 import dml_jax
+from dml_jax import identity as identities
 from dml_jax import manifest
 from dml_jax.commands import cli
 from dml_jax.commands import export as command
 from dml_jax.errors import DataError
 from dml_jax.export import embedding_files
+from dml_jax.train import model as models
 from dml_jax.train.records import workdir
 from tests.commands.conftest import Fails
 from tests.hub import CACHE, Fault, Hub
@@ -45,15 +47,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "config.json").write_text(json.dumps(facts))
     for checkpoint in workdir.complete_checkpoints(directory / "checkpoints" / "latest"):
         manifest.write(checkpoint, {"run": workdir.identity(facts)})
-    (directory / "results.json").write_text(json.dumps(RESULTS))
+    (directory / "results.json").unlink(missing_ok=True)
+    made = models.load(directory, "latest").identity()
+    identities.write(directory, made)
+    (directory / "results.json").write_text(json.dumps(RESULTS | {"identity": made.sha256}))
     for split in ("gallery", "test"):
         embedding_files.write(
             directory / "embeddings" / split,
             np.eye(3, 8),
             np.arange(3),
             ["a", "b", "c"],
-            config_hash="",
-            step=5,
+            identity=made,
             metadata={"class_name": ["x", "y", "z"]},
         )
     return directory
@@ -80,6 +84,7 @@ def test_a_pushed_run_is_pulled_without_anything_that_could_hold_code(
         ".gitattributes",
         "README.md",
         "config.json",
+        "identity.json",
         "manifest.json",
         "model/5.safetensors",
         "results.json",
@@ -102,7 +107,8 @@ def test_a_pushed_run_is_pulled_without_anything_that_could_hold_code(
 
 def test_results_of_another_model_are_not_pushed(run: Path, hub: Hub, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "run")
-    (copy / "results.json").write_text(json.dumps(RESULTS | {"step": 4}))
+    results = json.loads((copy / "results.json").read_text())
+    (copy / "results.json").write_text(json.dumps(results | {"step": 4}))
     message = r"results\.json is for step 4, but the model is from step 5; finish the run first"
     with (
         pytest.warns(UserWarning, match="has not finished"),
@@ -124,6 +130,7 @@ def test_the_model_of_the_last_push_is_loaded(run: Path, account: Hub, tmp_path:
         "README.md",
         "config.json",
         "gallery.parquet",
+        "identity.json",
         "manifest.json",
         "model/5.safetensors",
         "photo.jpg",
@@ -174,8 +181,8 @@ def test_what_cannot_be_pulled(hub: Hub) -> None:
     for address, message in {
         "no/run": r": cannot be downloaded \(there is no such repository, branch or commit, or it "
         r"is private\)",
-        "other/kind": r": is not a run of dml_jax; it must contain config\.json, results\.json, "
-        r"model/",
+        "other/kind": r": is not a run of dml_jax; it must contain config\.json, identity\.json, "
+        r"results\.json, model/",
         "empty/one": r": is not a run of dml_jax",
         "other/kind@v7": r": cannot be downloaded \(there is no such repository, branch or "
         r"commit, or "

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from dml_jax.config import choices, config_digest, decisive, flatten, plugin_module, resolve
+from dml_jax.config import choices, decisive, flatten, plugin_module, resolve
 from dml_jax.config import files as config_files
 from dml_jax.config.fields import Effect, Mark, NonNegativeInt, PositiveInt, section
 from dml_jax.config.resolve import same_experiment
@@ -69,7 +69,6 @@ def test_a_trained_option_is_decisive_whatever_it_is_called(own: dict[str, Any],
         CheckpointError, match=rf"another configuration: method\.{re.escape(key)} \(.* there, "
     ):
         check_same(own, other)
-    assert config_digest(resolve(other)) != config_digest(resolve(own))
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
     (tmp_path / "out.parquet").mkdir()
     units = inputs.units([], inputs.bucket_shards(bucket.as_uri(), where))
     assert [unit.kind for unit in units] == ["parquet", "parquet", "archive"]
-    planned = embedding_shards.plan(units, embedding_shards.identity(model))
+    planned = embedding_shards.plan(units, embedding_shards.source(model))
     with embedding_shards.opened(where, planned) as out:
         list(embedding_shards.embed(model, [(out.file(1), units[1])]))
         assert out.missing() == [0, 2]
@@ -106,8 +106,8 @@ def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
         np.concatenate(list(again.usable_rows())), model.embed([*images, *images[:5]]), atol=1e-6
     )
     with (
-        pytest.raises(DataError, match="was written for another model, version or option"),
-        embedding_shards.opened(where, planned | {"model_sha256": "other"}),
+        pytest.raises(DataError, match="was written for another version or option"),
+        embedding_shards.opened(where, planned | {"runtime": "other"}),
     ):
         pass
 
@@ -136,7 +136,7 @@ def test_buckets(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             )
         units, model = inputs.units([], inputs.bucket_shards(f"{there}/shards", "")), Tiny()
         with embedding_shards.opened(
-            f"{there}/out.parquet", embedding_shards.plan(units, embedding_shards.identity(model))
+            f"{there}/out.parquet", embedding_shards.plan(units, embedding_shards.source(model))
         ) as out:
             pass
         list(embedding_shards.embed(model, [(out.file(i), units[i]) for i in out.missing()]))

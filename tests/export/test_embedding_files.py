@@ -15,6 +15,7 @@ from dml_jax import manifest, run
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 from dml_jax.export import embedding_files
+from tests.tiny_model import identity
 from tests.train.experiments import small
 
 ROWS = np.eye(3, 4, dtype=np.float32)
@@ -23,7 +24,7 @@ VALUES = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
 
 def write(directory: Path) -> embedding_files.Exported:
     return embedding_files.write(
-        directory, ROWS, np.array([0, 1, 1]), ["a", "b", "c"], config_hash="h", step=7
+        directory, ROWS, np.array([0, 1, 1]), ["a", "b", "c"], identity=identity(7)
     )
 
 
@@ -53,7 +54,7 @@ def test_remains_of_a_killed_writer_are_replaced(tmp_path: Path) -> None:
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
-    embedding_files.write(tmp_path / "e", np.eye(2), None, ["a", "\udcff"], config_hash="", step=1)
+    embedding_files.write(tmp_path / "e", np.eye(2), None, ["a", "\udcff"], identity=identity(1))
     assert embedding_files.read(tmp_path / "e").ids == ["a", "\udcff"]
 
 
@@ -63,7 +64,7 @@ def test_metadata_is_written_and_read_again(tmp_path: Path) -> None:
     assert embedding_files.read(tmp_path / "e").metadata == {}
     labels = np.array([0, 1, 1])
     embedding_files.write(
-        tmp_path / "e", ROWS, labels, list("abc"), config_hash="h", step=7, metadata=columns
+        tmp_path / "e", ROWS, labels, list("abc"), identity=identity(7), metadata=columns
     )
     assert json.loads((tmp_path / "e" / "metadata.json").read_text()) == columns
     assert embedding_files.read(tmp_path / "e").metadata == columns
@@ -80,7 +81,7 @@ def test_a_run_exports_the_metadata_of_its_splits(tmp_path: Path) -> None:
         metadata={"price": [3, None, 5]},
     )
     experiment: Any = SimpleNamespace(config=small(steps=1), splits={"test": split}, data_hash="")
-    run.write_embeddings(experiment, tmp_path, {"test": ROWS}, 7, finished=True)
+    run.write_embeddings(experiment, tmp_path, {"test": ROWS}, identity(7), finished=True)
     found = embedding_files.read(tmp_path / "embeddings" / "test").metadata
     assert found == {"price": [3, None, 5], "class_name": ["x", "y", "y"]}
 
@@ -104,11 +105,11 @@ def test_directories_with_other_files_are_not_replaced(tmp_path: Path) -> None:
 def test_a_changed_file_is_refused(name: str, tmp_path: Path) -> None:
     labels, columns = np.array([0, 1, 1]), {"class_name": ["x", "y", "y"]}
     embedding_files.write(
-        tmp_path / "e", ROWS, labels, ["a", "b", "c"], config_hash="", step=1, metadata=columns
+        tmp_path / "e", ROWS, labels, ["a", "b", "c"], identity=identity(1), metadata=columns
     )
     file = tmp_path / "e" / name
     content = file.read_bytes()
-    changed = content.replace(b'_step": 1', b'_step": 2')  # of the manifest
+    changed = content.replace(b'"step": 1', b'"step": 2')  # of the manifest
     file.write_bytes(content[:-1] + b"\x01" if changed == content else changed)
     with pytest.raises(DataError, match=rf"^{file}: has changed since it was written; restore it"):
         embedding_files.read(tmp_path / "e")
@@ -189,7 +190,7 @@ def test_crafted_files_with_the_right_checksums(
 def test_a_broken_link_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "e").symlink_to(tmp_path / "e")
     with pytest.raises(DataError, match=r"e: is a file, below one, or a broken link; give"):
-        embedding_files.write(tmp_path / "e", np.eye(2), None, ["a", "b"], config_hash="", step=1)
+        embedding_files.write(tmp_path / "e", np.eye(2), None, ["a", "b"], identity=identity(1))
 
 
 def test_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,8 +216,7 @@ def test_columns_of_parquet(tmp_path: Path) -> None:
         VALUES,
         np.array([4, 0, 4]),
         ["a", "b", "ü"],
-        config_hash="",
-        step=1,
+        identity=identity(1),
         metadata={
             "class_name": ["wren", "robin", "wren"],
             "label": [1.5, None, 2],
@@ -244,7 +244,7 @@ def test_columns_of_parquet(tmp_path: Path) -> None:
 
 
 def test_parquet_of_images_without_labels(tmp_path: Path) -> None:
-    embedding_files.write(tmp_path / "new", VALUES, None, ["a", "b", "c"], config_hash="", step=1)
+    embedding_files.write(tmp_path / "new", VALUES, None, ["a", "b", "c"], identity=identity(1))
     embedding_files.write_parquet(tmp_path / "new.parquet", embedding_files.read(tmp_path / "new"))
     assert parquet.read_table(tmp_path / "new.parquet").column_names == ["embedding", "id"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "new.parquet"]

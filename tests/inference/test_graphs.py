@@ -4,10 +4,12 @@ imported.
 Slow: importing the converter takes ten seconds or more.
 """
 
-import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,14 @@ import pytest
 from sklearn import datasets
 
 import dml_jax
+from dml_jax import identity as identities
+from dml_jax import manifest
 from dml_jax.commands import cli, embed, export
-from dml_jax.errors import ConfigError
+from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.export import embedding_files
 from dml_jax.inference import graphs
 from dml_jax.inference.index import Index
+from tests.test_identity import program
 
 PHOTOS = Path(datasets.__file__).parent / "images"
 
@@ -69,7 +74,7 @@ def test_rows_and_identity_are_those_of_jax(cached: Path) -> None:
     runtime."""
     ours, theirs = dml_jax.load("lite0", runtime="jax"), dml_jax.load("lite0")
     assert (ours.runtime, theirs.runtime) == ("jax", "onnxruntime")
-    assert theirs.fingerprint == ours.fingerprint
+    assert theirs.identity == ours.identity
     rng = np.random.default_rng(0)
     images: list[Any] = [rng.integers(0, 256, (60 + i, 90, 3), np.uint8) for i in range(70)]
     expected = ours.embed(images)
@@ -107,21 +112,52 @@ def test_the_first_answer_imports_no_jax() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_changed_model_or_damaged_graph_is_not_used(cached: Path, tmp_path: Path) -> None:
-    directory = dml_jax.load("lite0").directory
-    entry = graphs.entry(directory, (False, (1.0,)))
-    assert entry
+def test_a_damaged_or_other_graph_is_not_used(cached: Path, tmp_path: Path) -> None:
+    model: Any = dml_jax.load("lite0")
+    entry = graphs.entry(model.identity)
     assert entry.is_dir()
-    assert graphs.entry(directory, (True, (1.0,))) != entry
-    record = directory / "weights.json"
-    content = record.read_text()
-    record.write_text(json.dumps(json.loads(content) | {"source": "changed"}))
-    assert graphs.entry(directory, (False, (1.0,))) != entry
-    record.write_text(content)
+    whole = shutil.copytree(entry, tmp_path / "whole")
+    assert graphs.entry(dml_jax.load("lite0", flip=True).identity) != entry
+
     graph = bytearray((entry / graphs.GRAPH).read_bytes())
     graph[-1] ^= 1
     (entry / graphs.GRAPH).write_bytes(graph)
     assert dml_jax.load("lite0").runtime == "jax"
     assert not entry.exists()
+
+    # Another reading of images, with a manifest that fits.
+    shutil.copytree(whole, entry)
+    stated = identities.read(entry, "")
+    changed = replace(stated, description=stated.description | {"resize": 289})
+    identities.write(entry, changed)
+    manifest.write(entry, {})
+    assert dml_jax.load("lite0").runtime == "jax"
+    assert not entry.exists()
+
+    # A graph that computes something else, with a manifest that fits.
+    shutil.copytree(whole, entry)
+    session = graphs._session
+    other = SimpleNamespace(
+        run=lambda *a: [1 - session((entry / graphs.GRAPH).read_bytes(), 1).run(*a)[0]]
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphs, "_session", lambda graph, threads: other)
+        wrong = dml_jax.load("lite0")
+        with pytest.raises(CheckpointError, match=r"the rows of the probe .* is deleted, so try"):
+            wrong.embed([np.zeros((300, 300, 3), np.uint8)])
+    assert not entry.exists()
+    shutil.copytree(whole, entry)
     with pytest.raises(ConfigError, match="needs the reported checkpoint"):
         dml_jax.load("lite0", "best", runtime="onnxruntime")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_program_of_the_guide(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(cached / "out")
+    files = [str(identities.PROBE / name) for name in identities.IMAGES]
+    monkeypatch.setattr(sys, "argv", ["program", *files])
+    found: dict[str, Any] = {}
+    exec(program(), found)
+    rows = dml_jax.load("lite0", runtime="jax").embed(files)
+    np.testing.assert_allclose(found["embeddings"], rows, atol=1e-5)

@@ -41,6 +41,7 @@ from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
 from tests.data import pictures
 from tests.reliability.sandbox import CONFIG, Attack, Files
+from tests.tiny_model import identity
 from tests.train import experiments
 
 HOSTILE_JSON: tuple[Any, ...] = (
@@ -419,7 +420,7 @@ def _no_others() -> tuple[Photographs, list[str]]:
 
 
 MODEL: Any = SimpleNamespace(
-    method_distance=False, fingerprint="x", unseen=_no_others, training_classes=list
+    method_distance=False, identity=identity(0), unseen=_no_others, training_classes=list
 )
 
 

@@ -13,6 +13,7 @@ import pytest
 from dml_jax import files, manifest
 from dml_jax.export import embedding_files
 from dml_jax.train.records import workdir
+from tests.tiny_model import identity
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*fork")]
 OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "shutil.rmtree")
@@ -29,7 +30,7 @@ def write_embeddings(path: Path, version: int) -> None:
     rows = np.full((3 + version, 2), version, np.float32)
     names = [f"{version}-{i}" for i in range(len(rows))]
     embedding_files.write(
-        path, rows, np.full(len(rows), version), names, config_hash=str(version), step=version
+        path, rows, np.full(len(rows), version), names, identity=identity(version)
     )
 
 
@@ -40,7 +41,7 @@ def read_embeddings(path: Path) -> int:
         *found.labels,
         *(int(name.partition("-")[0]) for name in found.ids),
     }
-    assert found.manifest["checkpoint_step"] == version
+    assert found.manifest["identity"]["description"] == {"step": version}
     return int(version)
 
 

@@ -26,6 +26,7 @@ from dml_jax.inference.index import Index
 from dml_jax.serving import http_service
 from dml_jax.serving.http_service import BODY, LOCAL_NAMES, EnrolledClasses, Service, server
 from tests.reliability.attacks import damaged
+from tests.tiny_model import identity
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 transform = transforms.evaluation(Data(name="folder", crop="centre", resize=20, image_size=16))
@@ -40,7 +41,7 @@ class Colours:
     """A stand-in for a model, whose embedding is the normalised mean colour."""
 
     shape = (16, 16)
-    fingerprint, method_distance = "of colours", False
+    identity, method_distance = identity(0), False
 
     def __init__(self) -> None:
         self.batches: list[int] = []

@@ -25,7 +25,7 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.step import TrainState, fingerprint
+from dml_jax.train.step import TrainState, digest
 from tests import toys
 from tests.train.experiments import drawn, small
 
@@ -219,7 +219,7 @@ def test_eight_two_and_one_device(
             state = warm_start.initial_state(run) if training else random
         else:
             state = found[0]
-            assert fingerprint(state) == fingerprint(saved)
+            assert digest(state) == digest(saved)
         for leaf in jax.tree.leaves(state):
             assert leaf.sharding.device_set == set(mesh.devices.flat)
         proxies = state.params["loss"]["proxies"]

@@ -21,7 +21,7 @@ from dml_jax.methods.contract import Aux, Batch, Hooks, Method, Refresh, Trainin
 from dml_jax.train import optimizers, parameter_groups, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.method_wrappers import build_method
-from dml_jax.train.step import TrainState, fingerprint
+from dml_jax.train.step import TrainState, digest
 from tests import toys
 from tests.train.experiments import drawn, small, values
 
@@ -303,7 +303,7 @@ def test_a_matrix_that_is_initialised_again_begins_without_an_update() -> None:
     np.testing.assert_array_equal(
         jax.jit(parameter_groups.merged)(after)["net"]["dense"]["kernel"], 1
     )
-    assert fingerprint(after["net"]["conv"]) == fingerprint(params["net"]["conv"])
+    assert digest(after["net"]["conv"]) == digest(params["net"]["conv"])
 
 
 def vit_values(**groups: Any) -> dict[str, Any]:
@@ -347,7 +347,7 @@ def test_only_the_factors_of_the_chosen_layers_change(tmp_path: Path) -> None:
     restored, selected = store.restore(), store.restore_selected("latest", "last").params
     store.close()
     one, other = (update(before, batch, jax.random.key(2))[0] for before in (after, restored[0]))
-    assert fingerprint(one) == fingerprint(other)
+    assert digest(one) == digest(other)
     base, embed = parameter_groups.split(after.params)[0], jax.jit(method.embed)
     assert jax.tree.structure(selected) == jax.tree.structure(base)
     rows, merged, without = (

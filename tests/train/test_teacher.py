@@ -14,7 +14,7 @@ import pytest
 
 import dml_jax
 from dml_jax import files, run
-from dml_jax.config import Config, Group, Train, config_digest, resolve
+from dml_jax.config import Config, Group, Train, resolve
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.methods import baseline
@@ -79,7 +79,6 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(
         run.train(config, directory, QUIET, StopAt(3))
     noted = json.loads((directory / "config.json").read_text())["teacher"]
     assert noted["step"] == 5
-    assert noted["hash"] == config_digest(network())
     trained(own, network(seed=1))
     with pytest.raises(CheckpointError, match="the teacher has changed since this run started"):
         run.train(config, directory, QUIET, Stop())

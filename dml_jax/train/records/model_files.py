@@ -23,7 +23,7 @@ from dml_jax.train import parameter_groups
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.embedding import Variables
 from dml_jax.train.records import workdir
-from dml_jax.train.step import TrainState, fingerprint
+from dml_jax.train.step import TrainState, digest
 
 SUFFIX = ".safetensors"
 MODEL = "model"  # directory of the one model that a run on the hub has instead of checkpoints
@@ -44,7 +44,7 @@ def write(directory: Path, state: Variables, run: Mapping[str, Any]) -> None:
         return
     directory.mkdir(parents=True, exist_ok=True)
     with atomic_write(directory / f"{int(state.step)}{SUFFIX}") as draft:
-        about = {"run": workdir.identity(run), "sha256": fingerprint(arrays)}
+        about = {"run": workdir.identity(run), "sha256": digest(arrays)}
         # One entry, because safetensors writes several in random order.
         draft.write_bytes(safetensors.numpy.save(arrays, {ABOUT: json.dumps(about)}))
 
@@ -69,7 +69,7 @@ def read(directory: Path, step: int, template: Variables, run: Mapping[str, Any]
     with reading(path, "delete it", CheckpointError), safetensors.safe_open(path, "np") as file:
         about = TypeAdapter(_About).validate_json((file.metadata() or {}).get(ABOUT, "{}"))
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    if about.sha256 != fingerprint(arrays):
+    if about.sha256 != digest(arrays):
         raise CheckpointError(f"{path}: has changed since it was written; delete it")
     workdir.check_same_facts(path, about.run, run)
 

@@ -15,10 +15,12 @@ from annotated_types import Ge, Lt
 from pydantic import StrictInt
 
 from dml_jax import buckets, files, manifest
+from dml_jax import identity as identities
 from dml_jax._version import __version__
-from dml_jax.config import LENGTH, Config, config_digest, decisive, flatten, import_code, resolve
+from dml_jax.config import LENGTH, Config, decisive, flatten, import_code, resolve
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.files import read_json, sha256, write_json
+from dml_jax.identity import REMEDY
 from dml_jax.train.distributed.stop_signals import Interrupted
 
 # What a failed start leaves.
@@ -36,12 +38,8 @@ WHAT = {
 }
 
 # Files of a finished run besides its reported checkpoint, except those that `analyse` replaces.
-ARTEFACTS = ["config.json", "metrics.jsonl", "results.json", "queries.npz", "embeddings/**/*"]
-ARTEFACTS += ["checkpoints/kept/*", "model/*"]
-REMEDY = (
-    "restore it from a copy, or delete manifest.json to have the same command evaluate and write "
-    "it again"
-)
+ARTEFACTS = ["config.json", identities.NAME, "metrics.jsonl", "results.json", "queries.npz"]
+ARTEFACTS += ["embeddings/**/*", "checkpoints/kept/*", "model/*"]
 
 Count = Annotated[StrictInt, Ge(1), Lt(2**31)]
 
@@ -227,7 +225,6 @@ def provenance(
     """The contents of `config.json`, from which the model can be rebuilt without the data."""
     return {
         "config": asdict(config),
-        "hash": config_digest(config),
         "data_hash": data_hash,
         "classes": len(classes),
         "class_names": [str(name) for name in classes],
@@ -245,12 +242,14 @@ def process_name() -> str:
 
 
 def read_results(workdir: Path) -> dict[str, Any]:
-    """The `results.json` of a run; empty if there is none."""
+    """The `results.json` of a run, which must be of its model; empty if there is none."""
     path = workdir / "results.json"
     if not path.exists():
         return {}
     manifest.check_file(path, CheckpointError, REMEDY)
-    return read_json(path, dict[str, Any], "delete it", CheckpointError)
+    results: dict[str, Any] = read_json(path, dict[str, Any], "delete it", CheckpointError)
+    identities.check_results(workdir, results, REMEDY)
+    return results
 
 
 def finish(workdir: Path, checkpoint: str) -> None:
