@@ -12,7 +12,7 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pydantic
 
@@ -234,7 +234,22 @@ def _beside(directory: Path, kind: str) -> list[Path]:
 def write_csv(path: Path, rows: Iterable[Iterable[Any]]) -> None:
     """Writes the rows of a table completely or not at all."""
     with atomic_write(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
+        write_rows(file, rows)
+
+
+def write_rows(file: TextIO, rows: Iterable[Iterable[Any]]) -> None:
+    """Writes rows as CSV; a text that a spreadsheet would run as a formula gets an apostrophe."""
+
+    def inert(cell: Any) -> Any:
+        if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+            return cell
+        try:
+            float(cell)
+        except ValueError:
+            return f"'{cell}"
+        return cell
+
+    csv.writer(file, lineterminator="\n").writerows(map(inert, row) for row in rows)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -24,7 +24,6 @@ class is left out in turn.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 from collections import Counter
@@ -35,6 +34,7 @@ from typing import TYPE_CHECKING
 from dml_jax.class_names import normalised
 from dml_jax.commands import cli, jax_setup
 from dml_jax.errors import printable
+from dml_jax.files import write_rows
 
 if TYPE_CHECKING:
     from dml_jax.inference.index import Answer, Index
@@ -157,10 +157,10 @@ def _show(
         print(json.dumps(about | {"images": images}, indent=1))
         return
     count = min(options.top, len(index.classes))
-    table = csv.writer(sys.stdout, lineterminator="\n")
     columns = [f"{name}_{i}" for i in range(1, count + 1) for name in ("class", "probability")]
-    table.writerow(["image", "answer", *columns, "margin", "nearest"])
+    rows = [["image", "answer", *columns, "margin", "nearest"]]
     for file, found in both:
         pairs = [text for name, p in found.classes for text in (printable(name), f"{p:.4f}")]
         cells = printable(file), printable(found.name), *pairs, f"{found.margin:.4f}"
-        table.writerow([*cells, printable(index.images[found.nearest])])
+        rows.append([*cells, printable(index.images[found.nearest])])
+    write_rows(sys.stdout, rows)
