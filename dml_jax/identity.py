@@ -3,12 +3,12 @@
 `Identity` describes every step in readable keys and has the SHA-256 of all variables. It also has
 the rows of the probe, the small images in `data/probe`. Whoever opens something that a model has
 written compares the identities (`Identity.check`), and a model computes one row of the probe before
-its first answer (`check_row`): a file that was edited may state anything of itself, and another
-library or device may compute something else.
+its first answer (`Identity.check_rows`): a file that was edited may state anything of itself, and
+another library or device may compute something else.
 
-Largest differences between rows of unit length, as a Euclidean distance: `TOLERANCES`. In float32,
-JAX and onnxruntime differ by about 1e-6 on any CPU or GPU; a crop that is moved by one pixel
-changes a row by more than 1e-2.
+`TOLERANCES` are the largest distances of rows, relative to their length. They are set by judgement,
+far above the rounding of JAX and onnxruntime in float32 on CPUs and below the change by a crop that
+is moved by one pixel; other devices and precisions have not been measured.
 """
 
 import base64

@@ -132,8 +132,8 @@ def _scan_folder(directory: Path, recipe: Recipe, data: Data) -> Mapping[str, Sp
     for e in page.entries:
         about = e.id, e.split, e.class_name, str(dict(e.metadata)), stamp(e.file.path)
         lines.append("\0".join(about))
-    fingerprint = "\n".join(lines).encode(errors="surrogateescape")
-    splits = split_metadata.cached(fingerprint, lambda: _scan(directory, page, data.name))
+    key = "\n".join(lines).encode(errors="surrogateescape")
+    splits = split_metadata.cached(key, lambda: _scan(directory, page, data.name))
     doubts = shown(page.doubts, source)
     notes = {name: "\n".join(filter(None, (*doubts, splits[name].note))) for name in splits}
     return {name: split._replace(note=notes[name]) for name, split in splits.items()}

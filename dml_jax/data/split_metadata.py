@@ -104,12 +104,12 @@ def checked_columns(metadata: Any, count: int) -> dict[str, list[Scalar]]:
     return columns
 
 
-def cached(fingerprint: bytes, compute: Callable[[], Mapping[str, Split]]) -> Mapping[str, Split]:
-    """The result of `compute`, cached in the user's cache directory by the fingerprint.
+def cached(key: bytes, compute: Callable[[], Mapping[str, Split]]) -> Mapping[str, Split]:
+    """The result of `compute`, cached in the user's cache directory by the key.
 
     A damaged file in the cache is replaced; a cache that cannot be written is not used.
     """
-    path = cache_dir() / "data" / f"{hashlib.sha256(fingerprint).hexdigest()}.arrow"
+    path = cache_dir() / "data" / f"{hashlib.sha256(key).hexdigest()}.arrow"
     if path.is_file():
         with contextlib.suppress(DataError):
             return load(path)

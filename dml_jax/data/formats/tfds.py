@@ -40,10 +40,10 @@ def load(data: Data) -> dict[str, Split]:
     if not data.path or not info.is_file():
         needed = "give a directory with the dataset_info.json of tensorflow_datasets"
         raise DataError(f"data.path={data.path}: {needed}")
-    fingerprint = f"{directory}\0{info.stat().st_mtime_ns}".encode()
+    key = f"{directory}\0{info.stat().st_mtime_ns}".encode()
     return {
         name: split._replace(read=partial(_read, str(directory), split.ids, data))
-        for name, split in split_metadata.cached(fingerprint, lambda: _scan(str(directory))).items()
+        for name, split in split_metadata.cached(key, lambda: _scan(str(directory))).items()
     }
 
 
