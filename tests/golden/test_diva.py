@@ -458,7 +458,8 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
 
     train = Train(
         groups={
-            "model": Group(meta["lr"], meta["weight_decay"]),
+            "backbone": Group(meta["lr"], meta["weight_decay"]),
+            "embedding": Group(meta["lr"], meta["weight_decay"]),
             "beta": Group(meta["beta_lr"]),
             "psi": Group(meta["psi_lr"]),
         },
