@@ -159,7 +159,7 @@ def test_resume_is_exact(clustered: Experiment, tmp_path: Path) -> None:
 
 def test_features_of_a_backbone_that_is_trained_are_refused() -> None:
     config = diva_config()
-    with pytest.raises(ConfigError, match="train.groups.backbone is not frozen"):
+    with pytest.raises(ConfigError, match=r"train\.groups\.backbone is not frozen"):
         experiments.build(replace(config, train=replace(config.train, feature_views=1)))
 
 

@@ -151,7 +151,7 @@ def test_a_group_with_more_than_the_backbone_is_refused(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(baseline, "build", one_group)
     groups = {"model": Group(1e-2), "loss": Group(1e-2)}
-    with pytest.raises(ConfigError, match="train.groups.model is not frozen"):
+    with pytest.raises(ConfigError, match=r"train\.groups\.model is not frozen"):
         experiments.build(replace(given, train=replace(given.train, groups=groups)))
 
 
