@@ -502,7 +502,7 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         state, terms = update(state, batch(t), jax.random.key(0))
         logged.append(terms)
         names = [name.split("_")[0].replace("model", "backbone") for name in meta["lr_groups"]]
-    rates = [train.groups[name].learning_rate for name in names]
+        rates = [train.groups[name].learning_rate for name in names]
         close(
             np.asarray(rates) * float(schedule(t)), data["lrs"][t], {"rtol": 1e-6, "atol": 0}, "lrs"
         )
