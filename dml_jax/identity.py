@@ -214,7 +214,7 @@ def of_run(workdir: Path, remedy: str = REMEDY) -> Identity | None:
     """The identity of the reported model of a run; None if it has not finished."""
     if not (workdir / NAME).exists():
         return None
-    manifest.check_file(workdir / NAME, CheckpointError, remedy)
+    manifest.part(workdir, NAME, CheckpointError, remedy)
     return read(workdir, remedy, CheckpointError)
 
 
