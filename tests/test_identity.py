@@ -151,11 +151,15 @@ def test_verify_computes_the_probe(own: Path, capsys: pytest.CaptureFixture[str]
         return cli.exit_code(lambda: evaluate.execute([f"--model={own}", "--verify", "--quiet"]))
 
     assert status() == 0
-    stated, content = identities.read(own, ""), manifest.read(own)
+    stated, content, stored = identities.read(own, ""), manifest.read(own), own / "embeddings/test"
     rows = stated.rows.copy()
-    rows[2] *= -1
-    identities.write(own, stated.with_rows(rows))
-    manifest.write(own, {"checkpoint": content["checkpoint"]}, content["files"])
+    rows[2] *= -1  # the first is compared by whatever embeds
+    edited = stated.with_rows(rows)
+    identities.write(own, edited)
+    of_stored = manifest.read(stored)
+    manifest.write(stored, of_stored | {"identity": edited.as_json()}, of_stored["files"])
+    manifest.write(own, content, content["files"])
+    dml_jax.load(own, runtime="jax").unseen()
     assert status() == 2
     assert "the rows of the probe images differ by 2," in capsys.readouterr().err
 
