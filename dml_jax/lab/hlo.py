@@ -189,10 +189,19 @@ def launches(text: str) -> dict[str, Any]:
     return {"kinds": dict(kinds.most_common()), "graphs": len(large), "in graphs": sum(large)}
 
 
+def kinds(text: str) -> dict[str, str]:
+    """The kinds of a program's instructions, on any platform, by name; loops have none, because
+    they consist of others."""
+    parts, silent = computations(text), {*NO_TRAFFIC, "while", "conditional"}
+    every = (found for found in instructions(text) if found.operation not in silent)
+    return {found.name: _kind(found, parts) for found in every}
+
+
 def _kind(found: Instruction, parts: dict[str, list[Instruction]]) -> str:
     """Kind of a launch: product, convolution, attention, collective, reduction, copy or other."""
     operations = {found.operation.removesuffix("-start")}
-    if called := re.search(r"calls=%?([\w.-]+)", found.rest):
+    key = "to_apply" if found.operation == "call" else "calls"
+    if called := re.search(rf"{key}=%?([\w.-]+)", found.rest):
         operations = {inner.operation for inner in parts.get(called[1], [])}
     elif found.operation == "custom-call":
         target = re.search(r'custom_call_target="([^"]*)"', found.rest)
@@ -200,7 +209,8 @@ def _kind(found: Instruction, parts: dict[str, list[Instruction]]) -> str:
         return next(library, "other").replace("dot", "product")
     if not operations.isdisjoint(COLLECTIVES):
         return "collective"
-    named = {"reduce": "reduction", "transpose": "copy", "copy": "copy"}
+    named = {"convolution": "convolution", "dot": "product", "reduce": "reduction"}
+    named |= {"transpose": "copy", "copy": "copy"}
     return next((kind for name, kind in named.items() if name in operations), "elementwise")
 
 
