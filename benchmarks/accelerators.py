@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 import math
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,8 +120,10 @@ def facts(case: Case, stored: dict[str, Any]) -> dict[str, Any]:
     found = compilation.compiled(lower, topology)
     found |= compilation.bound(experiment, topology, found) if "traffic" in found else {}
     seconds = round(time.monotonic() - started)
+    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     return found | {
         "program": digest,
+        "commit": git.stdout.strip(),
         "batch": config.data.batch_size,
         "seconds_to_compile": seconds,
     }

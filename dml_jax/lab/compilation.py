@@ -382,10 +382,11 @@ def _column(facts: Facts, chip: Chip) -> dict[str, str]:
         for c in facts["collectives"]
     )
     if "launches" in facts:
-        kinds, graphs = facts["launches"]["kinds"], facts["launches"]["graphs"]
-        together = f"{facts['launches']['in graphs']} in {graphs} CUDA graphs"
+        kinds, graphs = facts["launches"]["kinds"], facts["launches"]
+        together = f"{graphs['in graphs']} in {graphs['graphs']} CUDA graphs"
+        whole = f"{graphs['with convolutions']['in graphs']} with convolutions"
         counts = "\n".join(f"{count} {kind}" for kind, count in kinds.items())
-        lines["launches"] = f"{sum(kinds.values())}, {together}\n{counts}"
+        lines["launches"] = f"{sum(kinds.values())}, {together}, {whole}\n{counts}"
     if "bound" in facts:
         lines["FLOPs, all devices"] = f"{facts['flops']:.3g}"
         for kind, seconds in facts["seconds"].items():
