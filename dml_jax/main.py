@@ -53,7 +53,7 @@ def parser() -> cli.Parser:
     add("--topology", metavar="CHIP:DEVICES", help=text)
     add("--checkpoint", help="to evaluate or export: reported (default), latest, best or a step")
     add("--output", metavar="FILE", help="results as JSON, with --mode=evaluate")
-    text = "write a trace of these steps to WORKDIR/profile, for XProf or ui.perfetto.dev"
+    text = "trace these steps (WORKDIR/profile, for XProf or ui.perfetto.dev); say what limits them"
     add("--profile", type=steps_to_trace, metavar="FIRST:LAST", help=text)
     add("--tensorboard", action="store_true", help="show the training in TensorBoard")
     add("--trust_code", action="store_true", help=cli.TRUST_CODE)

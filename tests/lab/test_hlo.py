@@ -62,7 +62,8 @@ def test_launches_and_graphs() -> None:
     kinds = {"elementwise": 5, "copy": 3, "convolution": 1, "product": 1, "reduction": 1}
     assert found == {
         "kinds": kinds | {"collective": 1},
-        **{"graphs": 1, "in graphs": 5},
+        "graphs": 1,
+        "in graphs": 5,
         "with convolutions": {"graphs": 1, "in graphs": 8},
     }
 
