@@ -386,7 +386,7 @@ CRAFTED = {
     ),
     "strangers": (
         lambda x: x[:, None],
-        lambda x: x[["margin", "label"]],
+        lambda x: x["margin"],
         lambda x: with_field(x, "margin", np.inf),
         lambda x: with_field(x, "probability", np.nan),
     ),
@@ -813,7 +813,7 @@ def test_names_of_classes_follow_one_rule(photos, tmp_path, monkeypatch, execute
     code, out, _ = execute(enroll, "--model=w", index, tmp_path / "later")
     assert (
         code,
-        "near-equal names of different classes; if they are one class, --merge='Gray red:gray_red'"
+        "near-equal names of different classes; if they are one class, --merge='gray_red:Gray red'"
         in out,
     ) == (0, True)
 
