@@ -17,7 +17,7 @@ multi-similarity, 128-d, 62.64, 79.92, 76.49 (Kan et al., NeurIPS 2022); Proxy-A
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field
 from functools import cache, partial
 from typing import Annotated, Any
@@ -25,6 +25,7 @@ from typing import Annotated, Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.typing import Initializer
 from jax import Array
 from pydantic import AfterValidator
@@ -45,7 +46,7 @@ from dml_jax.config.fields import (
 )
 from dml_jax.config.modules import function, import_code, imported
 from dml_jax.errors import ConfigError, suggest
-from dml_jax.losses import cross_batch_memory, signature
+from dml_jax.losses import cross_batch_memory, pairwise, signature
 from dml_jax.losses.pairwise import Candidates, distances
 from dml_jax.losses.signature import Learned
 from dml_jax.methods import heads
@@ -91,7 +92,7 @@ def section_name(loss: str) -> str:
 
 PAIRS = Needs(
     f"one of {', '.join(PAIR_LOSSES)} in method.loss",
-    lambda c: any(takes(find(loss), "candidates") for loss in c.method.losses),
+    lambda c: c.method.compares_pairs,
 )
 REMEMBERED = Needs("method.memory", lambda c: c.method.memory)
 
@@ -119,9 +120,6 @@ class Config:
     memory: Annotated[NonNegativeInt, PAIRS] = 0
     # Steps before embeddings are stored and compared; 1,000 in its paper.
     memory_after: Annotated[NonNegativeInt, REMEMBERED] = 0
-    # Import path of a function (labels [N], labels [M]) -> (positive, negative) [N, M], masks or
-    # weights: the relation of pairs, such as shared tags or a hierarchy, in place of equal labels.
-    relation: Annotated[str, AfterValidator(Named(("",))), PAIRS] = ""
 
     def __post_init__(self) -> None:
         rule = f"give one for each loss of loss={self.loss}"
@@ -131,6 +129,11 @@ class Config:
     def losses(self) -> tuple[str, ...]:
         """The losses that are summed."""
         return tuple(self.loss.split("+"))
+
+    @property
+    def compares_pairs(self) -> bool:
+        """Whether a loss can use `data.relation`."""
+        return any(takes(find(loss), "candidates") for loss in self.losses)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -242,6 +245,27 @@ def initial(
             return nn.initializers.constant(getattr(options, value)), shape
 
 
+def pairs_of_classes(weights: np.ndarray, losses: Sequence[str]) -> Callable[..., Any]:
+    """(labels [N], labels [M]) -> (positive, negative) [N, M] by weights [C, C] of classes.
+
+    Raises ConfigError if a loss on pairs does not take weights other than 0 and 1.
+    """
+    positive, negative = pairwise.pairs_of(weights)
+    for loss in losses if positive.dtype != bool else ():
+        if takes(find(loss), "candidates") and not signature.takes_weights(find(loss)):
+            able = [name for name in PAIR_LOSSES if signature.takes_weights(LOSSES[name])]
+            raise ConfigError(
+                f"data.relation: {loss} takes no weights of pairs; use a function that returns 0, "
+                f"1 and NaN, or one of {', '.join(able)} in method.loss"
+            )
+
+    def pairs(labels: Array, others: Array) -> tuple[Array, Array]:
+        at = labels[:, None], others[None]
+        return jnp.asarray(positive)[at], jnp.asarray(negative)[at]
+
+    return pairs
+
+
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     """The baseline on a backbone; needs at least two training classes."""
     data.check_classes(2, f"method.loss={config.loss!r}")
@@ -253,7 +277,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     if "." in compared:
         compared = function("method.distance", compared)
     distance = {"cosine": None, "euclidean": distances}.get(compared, compared)
-    relation: Any = function("method.relation", config.relation) if config.relation else None
+    relation = None if data.relation is None else pairs_of_classes(data.relation, config.losses)
     criterion = Criterion(config.options, data.classes, dim, distance, relation)
 
     def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:

@@ -19,11 +19,14 @@ class TrainingSet(NamedTuple):
       classes: number of classes C.
       images: number of images N.
       labels: int [N], in 0..C-1; None where nothing is trained.
+      relation: float32 [C, C], weights of pairs of classes in place of equal or not (see
+        `data.relations`), or None. A method that uses it says so: `Config.compares_pairs` is true.
     """
 
     classes: int
     images: int
     labels: np.ndarray | None = None
+    relation: np.ndarray | None = None
 
     def check_classes(self, needed: int, key: str) -> None:
         """Raises `ConfigError` if there are fewer training classes than the option `key` needs."""

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from dml_jax.backbones.convolution import batches_over
 from dml_jax.config import Config, flatten
-from dml_jax.data import augment, formats, pipeline, samplers, transforms
+from dml_jax.data import augment, formats, pipeline, relations, samplers, transforms
 from dml_jax.data import split as splitting
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split, hold_out
@@ -177,7 +177,14 @@ def build(
             "train.precision='tensorfloat32': TPUs do not have it; use bfloat16, or float32"
         )
 
-    sampler = samplers.build(data, splits["train"].labels, config.seed)
+    relation = relations.between_classes(data.relation, splits["train"].classes)
+    if relation is not None and not getattr(config.method, "compares_pairs", False):
+        raise ConfigError(
+            f"data.relation={data.relation!r}: method {config.method.name} compares classes only; "
+            "use the baseline with a loss on pairs, or evaluate the finished run by it (dml-jax "
+            "evaluate --relation)"
+        )
+    sampler = samplers.build(data, splits["train"].labels, config.seed, relation)
     warmup = sampler.first_step(train.warmup_epochs)
     steps = sampler.first_step(train.warmup_epochs + train.epochs) + train.steps
     epochs = sampler.epoch(steps - 1) + 1 - train.warmup_epochs
@@ -185,7 +192,7 @@ def build(
     milestones = tuple(sampler.first_step(train.warmup_epochs + epoch) for epoch in falls)
     schedule = optimizers.rate_factor(train, start=warmup, stop=steps, milestones=milestones)
     schedule = optimizers.scaled(schedule, train, data.batch_size)
-    images = training_set(splits["train"])
+    images = training_set(splits["train"])._replace(relation=relation)
     method = build_method(config, images, mesh)
     _check_refinement(config, method, splits)
     layer = getattr(config.backbone, "layer", optimizers.no_layer)

@@ -33,6 +33,8 @@ GUIDES = HERE.parents[1] / "docs" / "guides"
                 "metric.py",
                 "refine.py",
                 "relation.py",
+                "tagged.py",
+                "graded.py",
             ],
         ),
     ],
