@@ -25,7 +25,7 @@ from dml_jax.backbones import functional, resnet
 from dml_jax.config import Config, Data, Evaluation, Group, Train, modules, resolve
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
-from dml_jax.data import formats, relations
+from dml_jax.data import arrays, formats, relations
 from dml_jax.errors import ConfigError, UserError, require
 from dml_jax.evaluation import metric_table, user_distances
 from dml_jax.export import programs
@@ -397,9 +397,7 @@ def of_data(plugin: Plugin) -> None:
             known = np.array_equal(np.unique(split.labels), np.arange(classes))
             require(known, f"{name}: labels must be 0..{classes - 1}, each class with images")
             one, again = (np.asarray(split.read(0, None)) for _ in range(2))
-            shape = one.dtype == np.uint8 and one.ndim == 3 and one.shape[2] == 3
-            found_as = f"{one.dtype} {list(one.shape)}"
-            require(shape, f"{name}: an image is {found_as}; give uint8 [H, W, 3]")
+            arrays.shape_of(one)
             require(np.array_equal(one, again), f"{name}: read(0, None) differs between two calls")
         outcome.text = ", ".join(f"{len(split.labels):,} {name}" for name, split in found.items())
 
@@ -533,7 +531,8 @@ def check_training(plugin: Plugin, directory: Path) -> None:
         outcome.text = f"{rows.shape[1]} dimensions; rows of the probe differ by {distance:.0e}"
     with plugin.check("export", "embed must be traceable: no NumPy on arrays, no Python on values"):
         (batch,) = jax.export.symbolic_shape("batch")
-        images = jax.ShapeDtypeStruct((batch, *model.shape, 3), np.uint8)
+        one = arrays.blank(model.shape)
+        images = jax.ShapeDtypeStruct((batch, *one.shape), one.dtype)
         jax.export.export(jax.jit(programs.function_of(model.trained)))(images)
     remedy = "compare rows of the whole batch, draw random numbers by the key"
     with plugin.check("8 devices", remedy) as outcome:

@@ -40,6 +40,7 @@ from dml_jax.config.fields import (
     Needs,
     NonNegative,
     NonNegativeInt,
+    PositiveInt,
     require,
     section,
     validate,
@@ -111,6 +112,9 @@ class Config:
     # rows.
     distance: Annotated[str, AfterValidator(Named(("cosine", "euclidean")))] = "cosine"
     embedding_dim: NonNegativeInt = 512  # D; 0: the pooled features without a linear layer
+    # Numbers of first columns that are trained to be embeddings, too (Matryoshka; Kusupati et al.,
+    # NeurIPS 2022): their losses are added, and they are evaluated as well.
+    prefixes: tuple[PositiveInt, ...] = ()
     pooling: Pooling = "avg"  # pooling of the feature map
     # Normalises the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++.
     layer_norm: bool = False
@@ -124,6 +128,10 @@ class Config:
     def __post_init__(self) -> None:
         rule = f"give one for each loss of loss={self.loss}"
         require(len(self.weights) in (0, len(self.losses)), "weights", self.weights, rule)
+        rule = f"must be increasing and below embedding_dim={self.embedding_dim}"
+        increasing = list(self.prefixes) == sorted(set(self.prefixes))
+        below = not self.embedding_dim or max(self.prefixes, default=0) < self.embedding_dim
+        require(increasing and below, "prefixes", self.prefixes, rule)
 
     @property
     def losses(self) -> tuple[str, ...]:
@@ -185,6 +193,7 @@ class Criterion(nn.Module):
     dim: int  # length D of the embeddings
     distance: Any = None  # function of two blocks of rows; None compares unit vectors
     relation: Any = None  # function of two lists of labels; None for equal labels
+    prefixes: tuple[int, ...] = ()  # numbers of first columns that also are embeddings
 
     def setup(self) -> None:
         """Learned parameters; in a sum, their names begin with the name of the loss."""
@@ -209,6 +218,22 @@ class Criterion(nn.Module):
         self, embeddings: Array, labels: Array, key: Array, candidates: Candidates | None = None
     ) -> dict[str, Array]:
         """Each loss of a batch, by its name: scalars; with candidates, the pair losses only."""
+        found = self._values(embeddings, labels, key, candidates, None)
+        for width in self.prefixes:
+            first = candidates and candidates._replace(embeddings=candidates.embeddings[:, :width])
+            more = self._values(embeddings[:, :width], labels, key, first, width)
+            found = {name: value + more[name] for name, value in found.items()}
+        return found
+
+    def _values(
+        self,
+        embeddings: Array,
+        labels: Array,
+        key: Array,
+        candidates: Candidates | None,
+        width: int | None,
+    ) -> dict[str, Array]:
+        """The losses of the first `width` columns."""
         found = {}
         for i, (name, options) in enumerate(self.options.items()):
             loss, others = find(name), candidates
@@ -220,10 +245,20 @@ class Criterion(nn.Module):
                 others = signature.related(embeddings, relations)
             mining_key = jax.random.fold_in(key, i) if i else key
             given = {"candidates": others, "key": mining_key, "distance": self.distance}
-            arguments = {**vars(options), **self.learned[name], **given}
+            arguments = {**vars(options), **self._first_columns(name, width), **given}
             taken = {word: value for word, value in arguments.items() if takes(loss, word)}
             found[name] = loss(embeddings, labels, **taken)
         return found
+
+    def _first_columns(self, loss: str, width: int | None) -> dict[str, Array]:
+        """The learned parameters of a loss for the first `width` columns of the embeddings."""
+        parameters = signature.learned(find(loss))
+        return {
+            name: array[
+                tuple(slice(width if axis == "D" else None) for axis in parameters[name].axes)
+            ]
+            for name, array in self.learned[loss].items()
+        }
 
 
 def initial(
@@ -278,7 +313,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         compared = function("method.distance", compared)
     distance = {"cosine": None, "euclidean": distances}.get(compared, compared)
     relation = None if data.relation is None else pairs_of_classes(data.relation, config.losses)
-    criterion = Criterion(config.options, data.classes, dim, distance, relation)
+    criterion = Criterion(config.options, data.classes, dim, distance, relation, config.prefixes)
 
     def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)

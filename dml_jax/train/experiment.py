@@ -16,8 +16,9 @@ from jax.sharding import Mesh
 
 from dml_jax.backbones.convolution import batches_over
 from dml_jax.config import Config, flatten
-from dml_jax.data import augment, formats, pipeline, relations, samplers, transforms
+from dml_jax.data import arrays, augment, formats, pipeline, relations, samplers, transforms
 from dml_jax.data import split as splitting
+from dml_jax.data.arrays import Shape
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split, hold_out
 from dml_jax.errors import ConfigError, DataError
@@ -46,7 +47,7 @@ class Experiment(NamedTuple):
     schedule: optimizers.Schedule  # step -> factor of every learning rate
     steps: int  # length of the run, warm-up included
     mesh: Mesh
-    shape: tuple[int, int]  # (height, width) in pixels of the images that are embedded
+    shape: Shape  # (height, width) in pixels of the images that are embedded, see `data.arrays`
     # By name in `evaluation.test_variants`.
     test_variants: Mapping[str, Embed] = MappingProxyType({})
     # The model that `method.loss` learns from, images uint8 [B, H, W, 3] -> Teaching: a pytree
@@ -197,7 +198,9 @@ def build(
     _check_refinement(config, method, splits)
     layer = getattr(config.backbone, "layer", optimizers.no_layer)
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup, layer=layer)
-    image = transforms.evaluation(data)(splits["train"].read(0, np.random.default_rng(0)))
+    image = splits["train"].read(0, np.random.default_rng(0))
+    transforms.check_images_only(data, arrays.shape_of(image))
+    shape = arrays.shape_of(transforms.evaluation(data)(image))
     test_variants = {
         name: build_method(with_test_variant(config, name), images, mesh).embed
         for name in config.evaluation.test_variants
@@ -212,7 +215,7 @@ def build(
         schedule=schedule,
         steps=steps,
         mesh=mesh,
-        shape=image.shape[:2],
+        shape=shape,
         test_variants=test_variants,
         start=config.init_from,
     )

@@ -18,7 +18,7 @@ from dml_jax.config import Config, Data, Evaluation, Refine
 from dml_jax.config.modules import function
 from dml_jax.config.sections import BEST
 from dml_jax.console import Console
-from dml_jax.data import relations, samplers, sessions
+from dml_jax.data import arrays, relations, samplers, sessions
 from dml_jax.data.split import Split, some_classes, with_gallery
 from dml_jax.errors import UserError
 from dml_jax.evaluation import geometry, open_set, protocol, refinement_batches
@@ -64,7 +64,7 @@ def compiled(experiment: Experiment, shapes: TrainState) -> VariantsEmbedder:
     def side_by_side(*arguments: Any) -> jax.Array:
         return jnp.concatenate([embed(*arguments) for embed in embeds], axis=1)
 
-    image = jax.ShapeDtypeStruct((1, *experiment.shape, 3), jnp.uint8)
+    image = arrays.blank(experiment.shape, 1)
     columns, end = {}, 0
     for name, embed in functions.items():
         width = jax.eval_shape(embed, shapes.params, shapes.model_state, image).shape[1]
@@ -159,6 +159,9 @@ def final(
         }
         results |= {"test_variant": variant, "test_variants": each}
     results["protocol"] = protocol_of(experiment, "test")
+    if prefixes := getattr(config.method, "prefixes", ()):
+        first = {n: {key: rows[:, :n] for key, rows in embeddings.items()} for n in prefixes}
+        results["prefixes"] = {str(n): _metrics(experiment, rows) for n, rows in first.items()}
     if config.data.session:
         results["protocol"] = f"across sessions: {results['protocol']}"
     elif config.data.name == "folder":

@@ -29,9 +29,10 @@ PLUGINS = {
     "photos": "data",
     "relation.shared_tags": "relation",
     "tagged": "data",
+    "sentences": "data",
 }
 OTHER_FILES = {  # of tests/plugins: (the only plug-in in it, its kind), or None
-    "comparison": None, "experiment": None, "graded": None, "own_loop": None,
+    "comparison": None, "experiment": None, "graded": None, "own_loop": None, "text": None,
     "two_towers": "method",
 }  # fmt: skip
 MISTAKES = {

@@ -76,7 +76,7 @@ def test_it_reaches_sampler_loss_memory_and_evaluation() -> None:
     assert all(weights[a, b] > 0 for a, b in classes.reshape(-1, 2))
 
     data = experiments.training_set(train)._replace(relation=weights)
-    method = baseline.build(config.method, toys.backbone(4), data)
+    method = baseline.build(config.method, toys.linear(), data)
     batch = toys.batch(1, size=32)._replace(labels=np.asarray(train.labels[index], np.int32))
     params, model_state = toys.drawn(method)
     loss = jax.jit(lambda *arguments: step.loss(method, *arguments))
