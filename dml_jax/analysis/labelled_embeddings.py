@@ -257,6 +257,8 @@ def evaluate_runs(
     configs = [workdir.read_config(run)["config"] for run in runs]
     base = validate(Evaluation, configs[0]["evaluation"], "evaluation")
     groups = session_groups(settings.session, first)
+    if trust_code:
+        modules.import_code(configs[0], ["data.relation"])
     relation = configs[0].get("data", {}).get("relation", "")
     settings = replace(settings, relation=settings.relation or relation)
     labels = {split: part.labels for split, part in first.items()}

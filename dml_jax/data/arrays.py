@@ -53,14 +53,3 @@ def random(shape: Shape, count: int) -> np.ndarray:
     if made.dtype.kind == "f":
         return rng.random(made.shape).astype(made.dtype)
     return rng.integers(0, 2, made.shape).astype(made.dtype)
-
-
-def picture(row: np.ndarray) -> np.ndarray:
-    """An image of an array for figures, uint8 [H, W, 3]: its numbers from black to white, with its
-    first axis from left to right."""
-    if row.dtype == np.uint8 and row.ndim == 3 and row.shape[2] == 3:
-        return row
-    values = row.reshape(len(row) if row.ndim else 1, -1).T.astype(np.float64)
-    low, high = values.min(), values.max()
-    grey = np.round(255 * (values - low) / (high - low or 1)).astype(np.uint8)
-    return np.repeat(grey[:, :, None], 3, axis=2)

@@ -64,7 +64,7 @@ def _jvp(primals: Any, tangents: Any, *, terms: Any) -> Any:
         def of_moved(*some: Any) -> Any:
             return jaxpr_as_fun(terms)(i, *_filled(given[:size], moved, some))
 
-        return jax.jvp(of_moved, [given[k] for k in moved], given[size:])[1]
+        return jax.jvp(of_moved, tuple(given[k] for k in moved), given[size:])[1]
 
     given = [*arguments, *(tangents[1 + k] for k in moved)]
     return _sum.bind(*primals, terms=terms), _bind(derivatives, count, given)

@@ -60,13 +60,20 @@ def squared_distances(a: Array, b: Array) -> Array:
     grows with the largest number of rows close to any one; no array [N, M, D] is stored. Equal rows
     have no derivative.
     """
-    return _squared_distances(a, b)[0]
-
-
-def _squared_distances(a: Array, b: Array) -> tuple[Array, Array, Array, Array]:
-    """The distances; whether rows are equal, and close but not equal, bool [N, M]; and the number
-    of each close pair in its row, int [N, M]."""
     x, y = at_least_float32(a), at_least_float32(b)
+    squares, _, _, number = _close_pairs(x, y)
+
+    def recompute(i: Array, squares: Array) -> Array:
+        columns = _columns(number, i)
+        exact = jnp.sum((x - y[columns]) ** 2, axis=-1)
+        return squares.at[jnp.arange(len(x)), columns].set(exact, mode="drop", unique_indices=True)
+
+    return jax.lax.fori_loop(0, number[:, -1].max(), recompute, squares)
+
+
+def _close_pairs(x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
+    """Squared distances that are wrong for close rows; whether rows are equal, and close but not
+    equal, bool [N, M]; and the number of each close pair in its row, int [N, M]."""
     lengths = jnp.sum(x * x, axis=-1)[:, None] + jnp.sum(y * y, axis=-1)[None, :]
     squares = lengths - 2 * inner_products(x, y)
     small = squares < CLOSE * lengths
@@ -76,32 +83,25 @@ def _squared_distances(a: Array, b: Array) -> tuple[Array, Array, Array, Array]:
     number = jax.lax.cond(
         jnp.any(close), count, lambda close: jnp.zeros(close.shape, jnp.int32), close
     )
-
-    def recompute(i: Array, squares: Array) -> Array:
-        columns = _columns(number, i)
-        exact = jnp.sum((x - y[columns]) ** 2, axis=-1)
-        return squares.at[jnp.arange(len(x)), columns].set(exact, mode="drop", unique_indices=True)
-
-    squares = jnp.where(equal, 0, squares)
-    squares = jax.lax.fori_loop(0, number[:, -1].max(), recompute, squares)
-    return squares, equal, close, number
+    return jnp.where(equal, 0, squares), equal, close, number
 
 
 @partial(squared_distances.defjvp, symbolic_zeros=True)
 def _squared_distances_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     x, y = map(at_least_float32, primals)
-    squares, equal, close, number = _squared_distances(x, y)
+    # Constants of the derivative, which is differentiated again.
+    _, equal, close, number = _close_pairs(*jax.lax.stop_gradient((x, y)))
     dx, dy = (
         jnp.zeros_like(rows) if isinstance(tangent, SymbolicZero) else at_least_float32(tangent)
         for rows, tangent in zip((x, y), tangents, strict=True)
     )
-    far = jnp.zeros_like(squares)
+    far = jnp.zeros_like(equal, x.dtype)
     if not isinstance(tangents[0], SymbolicZero):
         far += jnp.sum(x * dx, axis=-1)[:, None] - inner_products(dx, y)
     if not isinstance(tangents[1], SymbolicZero):
         far += jnp.sum(y * dy, axis=-1)[None, :] - inner_products(x, dy)
     near = dynamic_sum(_derivatives, number[:, -1].max(), x, y, number, dx, dy)
-    return squares, 2 * (jnp.where(close | equal, 0, far) + near)
+    return squared_distances(x, y), 2 * (jnp.where(close | equal, 0, far) + near)
 
 
 def _derivatives(i: Array, x: Array, y: Array, number: Array, dx: Array, dy: Array) -> Array:

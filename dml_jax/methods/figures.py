@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from dml_jax.config import Config
-from dml_jax.data import arrays
 from dml_jax.data.split import Split
 from dml_jax.drawing import Mark, Picture, Strips, thumbnail
 from dml_jax.methods.contract import Batch, Method, PyTree
@@ -100,5 +99,4 @@ class Figure(NamedTuple):
 def picture(split: Split, index: int, mark: Mark, note: str = "") -> Picture:
     """The thumbnail of an image of a split."""
     name = split.classes[split.labels[index]]
-    small = thumbnail(arrays.picture(split.read(index, None)))
-    return Picture(small, split.ids[index], name, mark, note)
+    return Picture(thumbnail(split.read(index, None)), split.ids[index], name, mark, note)

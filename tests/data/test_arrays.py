@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dml_jax
+from dml_jax import drawing
 from dml_jax import run as runs
 from dml_jax.commands import export
 from dml_jax.config import Config, Data, resolve
@@ -52,7 +53,7 @@ def test_shapes(row: np.ndarray, shape: arrays.Shape) -> None:
     assert tuple(json.loads(json.dumps(shape))) == shape
     for made in (arrays.blank(shape, 2), arrays.random(shape, 2)):
         assert (made.shape, made.dtype) == ((2, *row.shape), row.dtype)
-    shown = arrays.picture(arrays.random(shape, 1)[0])
+    shown = drawing.as_image(arrays.random(shape, 1)[0])
     assert (shown.dtype, shown.shape[2]) == (np.uint8, 3)
 
 
@@ -78,7 +79,7 @@ def test_training_stopped_resumed_evaluated_loaded_and_exported(
         def counted(index: int, rng: Any) -> np.ndarray:
             calls.append(index)
             if len(calls) == 3 * 16:
-                stop.request()
+                stop.signal = 15
             return read(index, rng)
 
         splits = sentences_load(data)
@@ -110,7 +111,7 @@ def test_training_stopped_resumed_evaluated_loaded_and_exported(
         model.embed([np.zeros(7, np.int32)])
     export.execute([f"--model={whole}", "--to=parquet", f"--output={tmp_path}"])
     parquet = pytest.importorskip("pyarrow.parquet")
-    table = parquet.read_table(tmp_path / "embeddings-test.parquet")
+    table = parquet.read_table(tmp_path / "test.parquet")
     np.testing.assert_array_equal(np.stack(table["embedding"].to_numpy()), rows[0])
 
 

@@ -41,8 +41,8 @@ def of_rows(name: str, labels: Any = LABELS) -> Any:
 def close_rows() -> np.ndarray:
     """With rows that are close to each other, in one class and in two."""
     x = X.copy()
-    x[1] = x[0] + 1e-3 * RNG.normal(size=5)
-    x[4] = 1.5 * x[0] + 1e-3 * RNG.normal(size=5)
+    x[1] = x[0] + 1e-2 * RNG.normal(size=5)
+    x[4] = 1.5 * x[0] + 1e-2 * RNG.normal(size=5)
     return x
 
 

@@ -59,6 +59,70 @@ def test_the_default_triplet_loss_of_pytorch_metric_learning(x64: None) -> None:
     assert float(mean) == pytest.approx(each[each > 0].mean(), rel=1e-12)
 
 
+# Values of pytorch-metric-learning 2.9 for X and LABELS, in float64.
+PML: dict[str, tuple[Callable[..., Any], float]] = {
+    "TripletMarginLoss()": (
+        lambda x, y: losses.triplet(
+            x, y, mining="all", squared=False, margin=0.05, divisor="active"
+        ),
+        0.4750438253415208,
+    ),
+    "swap=True, MeanReducer()": (
+        lambda x, y: losses.triplet(x, y, mining="all", squared=False, swap=True),
+        0.6725504294766047,
+    ),
+    "swap=True, smooth_loss=True": (
+        lambda x, y: losses.triplet(
+            x, y, mining="all", squared=False, swap=True, smooth=True, divisor="active"
+        ),
+        1.0968505447403505,
+    ),
+    "TripletMarginMiner(all)": (
+        lambda x, y: losses.triplet(x, y, mining="all", squared=False, divisor="active"),
+        0.5737761840176601,
+    ),
+    "BatchHardMiner()": (
+        lambda x, y: losses.triplet(x, y, mining="hard", squared=False, divisor="active"),
+        1.1367266141327654,
+    ),
+    "NTXentLoss(0.5, LpDistance(p=1))": (
+        lambda x, y: losses.nt_xent(x, y, temperature=0.5, distance=manhattan),
+        6.498662071665341,
+    ),
+    "SupConLoss(0.5, LpDistance(p=1))": (
+        lambda x, y: losses.sup_con(x, y, temperature=0.5, distance=manhattan),
+        6.805023416305278,
+    ),
+    "SupConLoss(0.2)": (
+        lambda x, y: losses.sup_con(x, y, temperature=0.2, divisor="active"),
+        5.714176332601617,
+    ),
+    "ContrastiveLoss(MeanReducer())": (
+        lambda x, y: losses.contrastive(x, y, divisor="all"),
+        1.5988288933365638,
+    ),
+    "ContrastiveLoss(LpDistance(p=1))": (
+        lambda x, y: losses.contrastive(x, y, negative_margin=9.0, distance=manhattan),
+        9.781438616611087,
+    ),
+    "CircleLoss()": (lambda x, y: losses.circle(x, y), 203.54603882318315),
+    "DoNothingReducer(), positive": (
+        lambda x, y: jnp.sum(losses.contrastive(x, y, reduce=None), where=POSITIVE),
+        31.34773827998758,
+    ),
+    "DoNothingReducer(), negative": (
+        lambda x, y: jnp.sum(losses.contrastive(x, y, reduce=None), where=NEGATIVE),
+        3.521501685764697,
+    ),
+}
+
+
+def test_values_of_pytorch_metric_learning(x64: None) -> None:
+    found = jax.jit(lambda x: {name: call(x, LABELS) for name, (call, _) in PML.items()})(X)
+    for name, (_, expected) in PML.items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-8, err_msg=name)
+
+
 def test_a_lower_cut_off_of_distance_weighted_mining(x64: None) -> None:
     """1/q of the distance raised to the cut-off: nearer negatives are equally likely."""
     below = float(np.quantile(D[NEGATIVE], 0.6))
