@@ -33,7 +33,7 @@ PLUGINS = {
 }
 OTHER_FILES = {  # of tests/plugins: (the only plug-in in it, its kind), or None
     "comparison": None, "experiment": None, "graded": None, "own_loop": None, "text": None,
-    "two_towers": "method",
+    "two_towers": "method", "text_encoder": "backbone",
 }  # fmt: skip
 MISTAKES = {
     "def a(embeddings, labels):\n    return jnp.sqrt(((embeddings[:, None] - embeddings[None]) ** "
