@@ -17,7 +17,8 @@ from tests.losses.test_public import BETA, KEY, LABELS, NEGATIVE, POSITIVE, ROWS
 from tests.losses.test_relations import FAR, NEAR, SHARED, WEIGHTS
 
 ALL = [(a, p, n) for a in ROWS for p in ROWS for n in ROWS if POSITIVE[a, p] and NEGATIVE[a, n]]
-FARS = np.where(FAR, SHARED.max() + 1 - SHARED, 0)  # weights of negatives
+DRAWN = np.random.default_rng(8).integers(1, 5, (12, 12))
+FARS = np.where(FAR, DRAWN + DRAWN.T, 0.0)  # weights of negatives
 MANHATTAN = np.abs(X[:, None] - X[None]).sum(axis=2)  # of embeddings as they are
 
 
@@ -49,12 +50,16 @@ def test_the_default_triplet_loss_of_pytorch_metric_learning(x64: None) -> None:
     ]
     assert 0 < (hinges > 0).sum() < (swapped > 0).sum() < len(hinges)
     np.testing.assert_allclose(found(X), expected, rtol=1e-12)
-    mined = partial(losses.triplet, mining="hard", squared=False, margin=0.05)
+    mined = partial(losses.triplet, mining="easy_positive", squared=False, margin=0.05)
     each = np.asarray(jax.jit(partial(mined, swap=True, reduce=None))(X, LABELS))
-    for a in np.flatnonzero(POSITIVE.any(axis=1)):
-        p = np.where(POSITIVE[a], D[a], -1).argmax()
-        n = np.where(NEGATIVE[a], D[a], 9).argmin()
+    mine = jax.jit(partial(mining.mine, "easy_positive", None, dim=5))
+    drawn = mine(D, POSITIVE, NEGATIVE)
+    changed = 0
+    for a in np.flatnonzero(drawn.valid):
+        p, n = int(drawn.positives[a]), int(drawn.negatives[a])
         assert each[a] == pytest.approx(max(D[a, p] - min(D[a, n], D[p, n]) + 0.05, 0), abs=1e-12)
+        changed += D[p, n] < D[a, n]
+    assert changed
     mean = jax.jit(partial(mined, swap=True, divisor="active"))(X, LABELS)
     assert float(mean) == pytest.approx(each[each > 0].mean(), rel=1e-12)
 
