@@ -23,7 +23,7 @@ from dml_jax.__main__ import COMMANDS, main
 from dml_jax.backbones.weights import known_networks
 from dml_jax.commands import cli
 from dml_jax.commands import export as export_command
-from dml_jax.config import plugin_module, resolve
+from dml_jax.config import import_code, plugin_module, resolve
 from dml_jax.evaluation.open_set import Photographs
 from dml_jax.export import programs
 from tests import hub, tiny_model
@@ -320,7 +320,9 @@ def test_python_snippets(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         if language == "python" and not any(part in content for part in SNIPPETS_NOT_EXECUTED):
             exec(compile(content, page.name, "exec"), given)
     if callable(make := given.get("get_config")):
-        resolve(make().to_dict())
+        values = make().to_dict()
+        import_code(values)
+        resolve(values)
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,7 @@ SAMPLERS = (
     "distinct_classes",
     "distinct_chunks",
     "with_replacement",
+    "related",
 )
 Sampler = Annotated[str, AfterValidator(Named(SAMPLERS))]
 ImportPath = Annotated[str, AfterValidator(Named(()))]
@@ -84,6 +85,9 @@ class Data:
     # Photographs taken together, which are never compared: "date" (EXIF), "folder", a column, or a
     # regular expression for file names.
     session: Annotated[str, FROM_FILES, CLEAN] = ""
+    # Import path of a function of two lists of class names, (names [N], names [M]) -> [N, M]: how
+    # related they are, such as by shared tags or in a hierarchy, in place of equal or not.
+    relation: Annotated[str, AfterValidator(Named(("",)))] = ""
     sampler: Sampler = "balanced"  # how batches are drawn, see dml_jax/data/samplers
     batch_size: AtLeastTwo = 64  # images per step, over all devices
     images_per_class: Annotated[PositiveInt, BY_CLASS] = 4  # in a batch, and in test-time batches

@@ -24,8 +24,9 @@ class Split(NamedTuple):
     # int64 [N], in 0..C-1; each split numbers its classes from 0, but a gallery like its queries.
     labels: np.ndarray
     ids: Sequence[str]  # N image names
-    # (index, rng) -> uint8 [H, W, 3], RGB. Data sets with random images draw them by the generator
-    # `rng`; with None, as in every evaluation, an index always gives the same image.
+    # (index, rng) -> uint8 [H, W, 3], RGB, or arrays of any other shape and type, the same for all.
+    # Data sets with random images draw them by the generator `rng`; with None, as in every
+    # evaluation, an index always gives the same image.
     read: Read
     classes: Sequence[str]  # C class names
     # SHA-256 of all pixels; empty for built-in data sets and those of tensorflow_datasets.

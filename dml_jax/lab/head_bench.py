@@ -26,7 +26,7 @@ from dml_jax.backbones.functional import pooled_cells
 from dml_jax.config import Config, plugin_module
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
-from dml_jax.data import samplers
+from dml_jax.data import relations, samplers
 from dml_jax.data.split import Split
 from dml_jax.errors import DivergedError, UserError
 from dml_jax.evaluation import geometry
@@ -130,7 +130,9 @@ class Head:
     def trained(self, seed: int) -> tuple[Experiment, TrainState]:
         """The state after training with a seed."""
         config = replace(self.experiment.config, seed=seed)
-        sampler = samplers.build(config.data, self.experiment.splits["train"].labels, seed)
+        train, data = self.experiment.splits["train"], config.data
+        relation = relations.between_classes(data.relation, train.classes)
+        sampler = samplers.build(data, train.labels, seed, relation)
         experiment = self.experiment._replace(
             config=config, sampler=sampler, features=self.features
         )
@@ -185,9 +187,10 @@ class Head:
 
 def measured(experiment: Experiment, rows: np.ndarray, tested: str) -> dict[str, Any]:
     """Retrieval, NMI and geometry of embeddings float32 [N, D]."""
-    options, split = experiment.config.evaluation, experiment.splits[tested]
+    config, split = experiment.config, experiment.splits[tested]
     splits, embeddings, distance = {"test": split}, {"test": rows}, experiment.method.distance
-    found = model_metrics.metrics(options, distance, splits, embeddings, cluster=options.cluster)
+    cluster = config.evaluation.cluster
+    found = model_metrics.metrics(config, distance, splits, embeddings, cluster=cluster)
     return found | {
         "density": geometry.density(rows, split.labels),
         "spectral_decay": geometry.spectral_decay(rows),

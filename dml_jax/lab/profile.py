@@ -75,13 +75,11 @@ def measure(trace: ProfileData, steps: int, text: str) -> Measured:
     spans = chain(calls, waits, *(each for found in devices for each in found.values()))
     starts, ends = zip(*spans, strict=True)
     names = {kind for found in devices for kind in found}
-    by_kind = {
-        kind: (
-            mean(lambda found, kind=kind: len(found[kind])),
-            mean(lambda found, kind=kind: seconds(found[kind])),
-        )
-        for kind in names
-    }
+
+    def of_kind(kind: str) -> tuple[float, float]:
+        return mean(lambda found: len(found[kind])), mean(lambda found: seconds(found[kind]))
+
+    by_kind = {kind: of_kind(kind) for kind in names}
     return Measured(
         (max(ends) - min(starts)) / 1e9 / steps,
         seconds(calls) / steps,

@@ -17,7 +17,7 @@ multi-similarity, 128-d, 62.64, 79.92, 76.49 (Kan et al., NeurIPS 2022); Proxy-A
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field
 from functools import cache, partial
 from typing import Annotated, Any
@@ -25,6 +25,7 @@ from typing import Annotated, Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.typing import Initializer
 from jax import Array
 from pydantic import AfterValidator
@@ -39,13 +40,14 @@ from dml_jax.config.fields import (
     Needs,
     NonNegative,
     NonNegativeInt,
+    PositiveInt,
     require,
     section,
     validate,
 )
 from dml_jax.config.modules import function, import_code, imported
 from dml_jax.errors import ConfigError, suggest
-from dml_jax.losses import cross_batch_memory, signature
+from dml_jax.losses import cross_batch_memory, pairwise, signature
 from dml_jax.losses.pairwise import Candidates, distances
 from dml_jax.losses.signature import Learned
 from dml_jax.methods import heads
@@ -91,7 +93,7 @@ def section_name(loss: str) -> str:
 
 PAIRS = Needs(
     f"one of {', '.join(PAIR_LOSSES)} in method.loss",
-    lambda c: any(takes(find(loss), "candidates") for loss in c.method.losses),
+    lambda c: c.method.compares_pairs,
 )
 REMEMBERED = Needs("method.memory", lambda c: c.method.memory)
 
@@ -110,6 +112,9 @@ class Config:
     # rows.
     distance: Annotated[str, AfterValidator(Named(("cosine", "euclidean")))] = "cosine"
     embedding_dim: NonNegativeInt = 512  # D; 0: the pooled features without a linear layer
+    # Numbers of first columns that are trained to be embeddings, too (Matryoshka; Kusupati et al.,
+    # NeurIPS 2022): their losses are added, and they are evaluated as well.
+    prefixes: tuple[PositiveInt, ...] = ()
     pooling: Pooling = "avg"  # pooling of the feature map
     # Normalises the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++.
     layer_norm: bool = False
@@ -119,18 +124,24 @@ class Config:
     memory: Annotated[NonNegativeInt, PAIRS] = 0
     # Steps before embeddings are stored and compared; 1,000 in its paper.
     memory_after: Annotated[NonNegativeInt, REMEMBERED] = 0
-    # Import path of a function (labels [N], labels [M]) -> (positive, negative) [N, M], masks or
-    # weights: the relation of pairs, such as shared tags or a hierarchy, in place of equal labels.
-    relation: Annotated[str, AfterValidator(Named(("",))), PAIRS] = ""
 
     def __post_init__(self) -> None:
         rule = f"give one for each loss of loss={self.loss}"
         require(len(self.weights) in (0, len(self.losses)), "weights", self.weights, rule)
+        rule = f"must be increasing and below embedding_dim={self.embedding_dim}"
+        increasing = list(self.prefixes) == sorted(set(self.prefixes))
+        below = not self.embedding_dim or max(self.prefixes, default=0) < self.embedding_dim
+        require(increasing and below, "prefixes", self.prefixes, rule)
 
     @property
     def losses(self) -> tuple[str, ...]:
         """The losses that are summed."""
         return tuple(self.loss.split("+"))
+
+    @property
+    def compares_pairs(self) -> bool:
+        """Whether a loss can use `data.relation`."""
+        return any(takes(find(loss), "candidates") for loss in self.losses)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -182,6 +193,7 @@ class Criterion(nn.Module):
     dim: int  # length D of the embeddings
     distance: Any = None  # function of two blocks of rows; None compares unit vectors
     relation: Any = None  # function of two lists of labels; None for equal labels
+    prefixes: tuple[int, ...] = ()  # numbers of first columns that also are embeddings
 
     def setup(self) -> None:
         """Learned parameters; in a sum, their names begin with the name of the loss."""
@@ -206,6 +218,22 @@ class Criterion(nn.Module):
         self, embeddings: Array, labels: Array, key: Array, candidates: Candidates | None = None
     ) -> dict[str, Array]:
         """Each loss of a batch, by its name: scalars; with candidates, the pair losses only."""
+        found = self._values(embeddings, labels, key, candidates, None)
+        for width in self.prefixes:
+            first = candidates and candidates._replace(embeddings=candidates.embeddings[:, :width])
+            more = self._values(embeddings[:, :width], labels, key, first, width)
+            found = {name: value + more[name] for name, value in found.items()}
+        return found
+
+    def _values(
+        self,
+        embeddings: Array,
+        labels: Array,
+        key: Array,
+        candidates: Candidates | None,
+        width: int | None,
+    ) -> dict[str, Array]:
+        """The losses of the first `width` columns."""
         found = {}
         for i, (name, options) in enumerate(self.options.items()):
             loss, others = find(name), candidates
@@ -217,10 +245,20 @@ class Criterion(nn.Module):
                 others = signature.related(embeddings, relations)
             mining_key = jax.random.fold_in(key, i) if i else key
             given = {"candidates": others, "key": mining_key, "distance": self.distance}
-            arguments = {**vars(options), **self.learned[name], **given}
+            arguments = {**vars(options), **self._first_columns(name, width), **given}
             taken = {word: value for word, value in arguments.items() if takes(loss, word)}
             found[name] = loss(embeddings, labels, **taken)
         return found
+
+    def _first_columns(self, loss: str, width: int | None) -> dict[str, Array]:
+        """The learned parameters of a loss for the first `width` columns of the embeddings."""
+        parameters = signature.learned(find(loss))
+        return {
+            name: array[
+                tuple(slice(width if axis == "D" else None) for axis in parameters[name].axes)
+            ]
+            for name, array in self.learned[loss].items()
+        }
 
 
 def initial(
@@ -242,6 +280,27 @@ def initial(
             return nn.initializers.constant(getattr(options, value)), shape
 
 
+def pairs_of_classes(weights: np.ndarray, losses: Sequence[str]) -> Callable[..., Any]:
+    """(labels [N], labels [M]) -> (positive, negative) [N, M] by weights [C, C] of classes.
+
+    Raises ConfigError if a loss on pairs does not take weights other than 0 and 1.
+    """
+    positive, negative = pairwise.pairs_of(weights)
+    for loss in losses if positive.dtype != bool else ():
+        if takes(find(loss), "candidates") and not signature.takes_weights(find(loss)):
+            able = [name for name in PAIR_LOSSES if signature.takes_weights(LOSSES[name])]
+            raise ConfigError(
+                f"data.relation: {loss} takes no weights of pairs; use a function that returns 0, "
+                f"1 and NaN, or one of {', '.join(able)} in method.loss"
+            )
+
+    def pairs(labels: Array, others: Array) -> tuple[Array, Array]:
+        at = labels[:, None], others[None]
+        return jnp.asarray(positive)[at], jnp.asarray(negative)[at]
+
+    return pairs
+
+
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     """The baseline on a backbone; needs at least two training classes."""
     data.check_classes(2, f"method.loss={config.loss!r}")
@@ -253,8 +312,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     if "." in compared:
         compared = function("method.distance", compared)
     distance = {"cosine": None, "euclidean": distances}.get(compared, compared)
-    relation: Any = function("method.relation", config.relation) if config.relation else None
-    criterion = Criterion(config.options, data.classes, dim, distance, relation)
+    relation = None if data.relation is None else pairs_of_classes(data.relation, config.losses)
+    criterion = Criterion(config.options, data.classes, dim, distance, relation, config.prefixes)
 
     def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)

@@ -9,6 +9,8 @@ import numpy as np
 from jax import Array
 
 from dml_jax.backbones.contract import PyTree
+from dml_jax.data import arrays
+from dml_jax.data.arrays import Shape
 from dml_jax.errors import ConfigError
 
 
@@ -19,11 +21,14 @@ class TrainingSet(NamedTuple):
       classes: number of classes C.
       images: number of images N.
       labels: int [N], in 0..C-1; None where nothing is trained.
+      relation: float32 [C, C], weights of pairs of classes in place of equal or not (see
+        `data.relations`), or None. A method that uses it says so: `Config.compares_pairs` is true.
     """
 
     classes: int
     images: int
     labels: np.ndarray | None = None
+    relation: np.ndarray | None = None
 
     def check_classes(self, needed: int, key: str) -> None:
         """Raises `ConfigError` if there are fewer training classes than the option `key` needs."""
@@ -49,7 +54,7 @@ class Batch(NamedTuple):
     """A global batch, with its rows sharded over the devices.
 
     Attributes:
-      images: uint8 [V, B, H, W, 3], V views of each image.
+      images: uint8 [V, B, H, W, 3], V views of each image; or other arrays [V, B, ...].
       labels: int32 [B], in 0..C-1.
       index: int32 [B], position of each image in its split.
       teacher: (images uint8 [B, H, W, 3]) -> Teaching; a pytree whose leaves are the variables of a
@@ -63,9 +68,15 @@ class Batch(NamedTuple):
     teacher: Callable[[Array], Teaching] | None = None
 
 
-def zeros(size: int, shape: tuple[int, int], views: int = 1) -> Batch:
-    """A batch of `size` black images of `shape` (H, W) for callers that only need its shapes."""
-    images: Any = np.zeros((views, size, *shape, 3), np.uint8)  # NumPy compiles nothing
+def input_shape(batch: Batch) -> tuple[int, ...]:
+    """(H, W) of the images of a batch, or the shape of its other arrays."""
+    images = batch.images
+    return images.shape[2:4] if images.dtype == np.uint8 and images.ndim == 5 else images.shape[2:]
+
+
+def zeros(size: int, shape: Shape, views: int = 1) -> Batch:
+    """A batch of `size` black images of `shape`, see `data.arrays`, for its shapes only."""
+    images: Any = arrays.blank(shape, views, size)  # NumPy compiles nothing
     numbers: Any = np.zeros((size,), np.int32)
     return Batch(images, numbers, numbers)
 

@@ -8,7 +8,7 @@ from jax import Array
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, LayerNorm, Pooling, global_pool, he_fan_out
-from dml_jax.methods.contract import Batch, Embed, Encode, PyTree, Teach, Teaching
+from dml_jax.methods.contract import Batch, Embed, Encode, PyTree, Teach, Teaching, input_shape
 from dml_jax.numerics import unit
 
 # Initial values of a linear layer from K to D: as torch.nn.Linear, U(±1/sqrt(K)), or He's
@@ -38,8 +38,7 @@ class Embedding(nn.Module):
 
 def init(backbone: Backbone, head: nn.Module, keys: Array, batch: Batch) -> tuple[PyTree, PyTree]:
     """(params, model_state) of a backbone and a head on its feature map, from two keys."""
-    height, width = batch.images.shape[2:4]
-    body, stats = backbone.init(keys[0], (height, width))
+    body, stats = backbone.init(keys[0], input_shape(batch))
     head_params, _ = functional.init(head, keys[1], functional.struct(1, 1, 1, backbone.channels))
     return {"backbone": body, **head_params}, {"backbone": stats}
 

@@ -12,6 +12,7 @@ from PIL import Image
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data import transforms
+from dml_jax.data.arrays import is_image
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.data.split import Split, with_gallery
 from dml_jax.errors import UserError
@@ -32,9 +33,10 @@ def embeddings(experiment: Experiment, console: Console) -> dict[str, dict[str, 
     if config.evaluation.controls:
         console.print("evaluating the controls")
         splits = with_gallery(experiment.splits)
-        simple = {name: without_learning(config, part) for name, part in splits.items()}
-        for control in simple["test"]:
-            found[control] = {name: rows[control] for name, rows in simple.items()}
+        if is_image(experiment.shape):
+            simple = {name: without_learning(config, part) for name, part in splits.items()}
+            for control in simple["test"]:
+                found[control] = {name: rows[control] for name, rows in simple.items()}
         name = "untrained"
         if config.head:
             name = "head on frozen features"

@@ -26,7 +26,7 @@ from dml_jax import buckets, files, identity
 from dml_jax.backbones.functional import pooled_cells
 from dml_jax.config import Config, Data, plugin_module, settled
 from dml_jax.console import Console
-from dml_jax.data import transforms
+from dml_jax.data import arrays, transforms
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Embed, PyTree
@@ -155,7 +155,7 @@ def check(experiment: Experiment, state: TrainState) -> None:
         inputs = images, compute(params, model_state, images)
         return jnp.stack([embed(params, model_state, given) for given in inputs], axis=1)
 
-    pixels = np.random.default_rng(0).integers(0, 256, (1, *experiment.shape, 3), np.uint8)
+    pixels = arrays.random(experiment.shape, 1)
     of_image, of_features = np.asarray(experiment.embedder(both).start(state, pixels))[0]
     if not np.allclose(of_image, of_features, atol=TOLERANCE):
         raise ConfigError(

@@ -278,7 +278,7 @@ def evaluate_and_record(
     try:
         model = inference_state(state)
         found = {
-            variant: model_metrics.metrics(options, distance, splits, rows, cluster=False)
+            variant: model_metrics.metrics(experiment.config, distance, splits, rows, cluster=False)
             for variant, rows in tested.embed(model, splits, on_progress).items()
         }
         variant = model_metrics.reported(options, found)
