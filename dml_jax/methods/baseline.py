@@ -25,6 +25,7 @@ from typing import Annotated, Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.typing import Initializer
 from jax import Array
 from pydantic import AfterValidator
@@ -48,8 +49,17 @@ from dml_jax.errors import ConfigError, suggest
 from dml_jax.losses import cross_batch_memory, signature
 from dml_jax.losses.pairwise import Candidates, distances
 from dml_jax.losses.signature import Learned
-from dml_jax.methods import heads
-from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching, TrainingSet
+from dml_jax.methods import heads, whitening
+from dml_jax.methods.contract import (
+    Aux,
+    Batch,
+    Hooks,
+    Method,
+    PyTree,
+    Refresh,
+    Teaching,
+    TrainingSet,
+)
 from dml_jax.numerics import unit
 
 Loss = Callable[..., Array]
@@ -94,6 +104,10 @@ PAIRS = Needs(
     lambda c: any(takes(find(loss), "candidates") for loss in c.method.losses),
 )
 REMEMBERED = Needs("method.memory", lambda c: c.method.memory)
+WHOLE = Needs(
+    "method.embedding_dim=0 and method.bias=true, if it is 'whitened'",
+    lambda c: c.method.init != "whitened" or (not c.method.embedding_dim and c.method.bias),
+)
 
 
 @section
@@ -109,11 +123,14 @@ class Config:
     # vectors, all others the embeddings unchanged. An import path names a function of two blocks of
     # rows.
     distance: Annotated[str, AfterValidator(Named(("cosine", "euclidean")))] = "cosine"
-    embedding_dim: NonNegativeInt = 512  # D; 0: the pooled features without a linear layer
+    # D; 0: the number of channels, without a linear layer unless it is whitened.
+    embedding_dim: NonNegativeInt = 512
     pooling: Pooling = "avg"  # pooling of the feature map
     # Normalises the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++.
     layer_norm: bool = False
-    init: heads.Init = "linear"  # initial linear layer: as torch.nn.Linear, or N(0, 2 / D), bias 0
+    # Initial linear layer: as torch.nn.Linear; N(0, 2 / D) and bias 0; or what makes the covariance
+    # within the training classes spherical, with their means as proxies.
+    init: Annotated[heads.Init, WHOLE] = "linear"
     bias: bool = True  # whether the linear layer has a bias; Zhai & Wu's has none
     # Number of embeddings of this and past batches that pair losses also compare with.
     memory: Annotated[NonNegativeInt, PAIRS] = 0
@@ -187,13 +204,28 @@ class Criterion(nn.Module):
         """Learned parameters; in a sum, their names begin with the name of the loss."""
 
         def create(loss: str, options: Any) -> dict[str, Array]:
-            prefix = f"{section_name(loss)}_" if len(self.options) > 1 else ""
+            prefix = self.prefix(loss)
             return {
                 name: self.param(prefix + name, *initial(array, options, self.classes, self.dim))
                 for name, array in signature.learned(find(loss)).items()
             }
 
         self.learned = {loss: create(loss, options) for loss, options in self.options.items()}
+
+    @nn.nowrap
+    def prefix(self, loss: str) -> str:
+        """What the names of a loss's parameters begin with."""
+        return f"{section_name(loss)}_" if len(self.options) > 1 else ""
+
+    @nn.nowrap
+    def proxies(self) -> set[str]:
+        """The names of the parameters that hold one vector [D] for each class."""
+        return {
+            self.prefix(loss) + name
+            for loss in self.options
+            for name, array in signature.learned(find(loss)).items()
+            if array.axes == "CD"
+        }
 
     def __call__(self, embeddings: Array) -> Array | None:
         """Embeddings [N, D] -> logits [N, C] without margins of the first classifier, or None."""
@@ -303,6 +335,38 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def embed(params: PyTree, model_state: PyTree, images: Array) -> Array:
         return encode(params, model_state, images[None], train=False)[0]
 
-    hooks = Hooks(after=after if config.memory else None, teach=teach, history=("memory", "seen"))
+    def pooled(params: PyTree, model_state: PyTree, images: Array) -> Array:
+        inputs = backbone.preprocess(images)
+        variables = params["backbone"], model_state["backbone"]
+        return embedding.pooled(backbone.apply(*variables, inputs, train=False)[0])
+
+    def whiten(
+        params: PyTree, model_state: PyTree, features: np.ndarray, key: Array
+    ) -> tuple[PyTree, PyTree]:
+        labels = np.asarray(data.labels)
+        kernel, bias = whitening.within_classes(features, labels)
+        rows = np.asarray(unit(features @ kernel + bias))
+        means = np.stack([rows[labels == c].mean(axis=0) for c in range(data.classes)])
+        learned = {
+            name: np.asarray(unit(means)) * np.linalg.norm(drawn, axis=1).mean()
+            if name in criterion.proxies()
+            else drawn
+            for name, drawn in params["loss"].items()
+        }
+        layer = {"kernel": kernel, "bias": bias}
+        return {**params, "embedding": layer, "loss": learned}, model_state
+
+    def unwhitened(params: PyTree, model_state: PyTree) -> tuple[PyTree, PyTree]:
+        layer = {"kernel": jnp.eye(dim), "bias": jnp.zeros(dim)}
+        return {**params, "embedding": layer}, model_state
+
+    whitened = config.init == "whitened"
+    hooks = Hooks(
+        after=after if config.memory else None,
+        refresh=Refresh(0, pooled, whiten) if whitened else None,
+        published=unwhitened if whitened else None,
+        teach=teach,
+        history=("memory", "seen"),
+    )
     tested = heads.unit_embed(encode) if distance is None else embed
     return Method(init, encode, loss, tested, GROUPS, distance=compared, hooks=hooks)

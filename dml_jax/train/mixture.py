@@ -1,0 +1,142 @@
+"""The model that a run keeps with `train.select="mixture"`: it may be any point of the way from
+published weights to the trained network, whichever is best on the validation classes.
+
+Weights are interpolated (Wortsman et al., "Robust fine-tuning of zero-shot models", CVPR 2022), so
+that the result is one network. Few validation classes tell little, so another candidate has to be
+better than published weights by more than chance explains; otherwise these are kept.
+"""
+
+import math
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax.console import Console
+from dml_jax.errors import counted
+from dml_jax.methods.contract import PyTree
+from dml_jax.train import model_metrics, parameter_groups
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.distributed import process_group
+from dml_jax.train.distributed.stop_signals import Stop
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.step import TrainState, inference_state
+
+PUBLISHED = "published weights"
+SHARES = {"before training": 0.0, "halfway": 0.5, "trained": 1.0}  # of the trained weights
+METRICS = ("recall@1", "map@r")
+
+
+class Gain(NamedTuple):
+    """A difference of two models' metrics, averaged over classes, and its standard error."""
+
+    mean: float
+    error: float
+
+
+def gain(rows: np.ndarray, reference: np.ndarray, labels: np.ndarray) -> Gain:
+    """Of values of each query, float [Q] with NaN for those that do not count, labels int [Q].
+
+    Queries of a class are alike, so the error is that of classes drawn at random.
+    """
+    difference = rows - reference
+    counted = ~np.isnan(difference)
+    means = [difference[counted & (labels == c)].mean() for c in np.unique(labels[counted])]
+    error = np.std(means, ddof=1) / math.sqrt(len(means)) if len(means) > 1 else math.inf
+    return Gain(float(np.mean(means)), float(error))
+
+
+def best(gains: dict[str, dict[str, Gain]]) -> str:
+    """The candidate with the largest gain in MAP@R, if that is more than its standard error and
+    Recall@1 does not fall by more than its own; otherwise `PUBLISHED`."""
+    better = {
+        name: found["map@r"].mean
+        for name, found in gains.items()
+        if found["map@r"].mean > found["map@r"].error
+        and found["recall@1"].mean >= -found["recall@1"].error
+    }
+    return max(better, key=lambda name: better[name]) if better else PUBLISHED
+
+
+def mixed(first: PyTree, last: PyTree, share: float) -> PyTree:
+    """(1 - share) first + share last; counters are the last's."""
+
+    def mix(before: jax.Array, after: jax.Array) -> jax.Array:
+        floating = jnp.issubdtype(after.dtype, jnp.floating)
+        return (1 - share) * before + share * after if floating else after
+
+    return jax.tree.map(mix, first, last)
+
+
+def keep(
+    experiment: Experiment,
+    last: TrainState,
+    directory: Path,
+    run: dict[str, Any],
+    console: Console,
+    stop: Stop,
+) -> tuple[TrainState, dict[str, Any]]:
+    """Stores the best candidate as the checkpoint "best" of a trained run.
+
+    Returns its `inference_state`, and what `results.json` says about the choice.
+    """
+    folder = directory / "checkpoints"
+    with closing(Checkpoints(folder, experiment.template, console.warn, run=run)) as stored:
+        restored = stored.restore("first")
+        assert restored is not None  # saved before the first step
+        state, about = choose(experiment, restored[0], last, console, stop)
+        _, factors = parameter_groups.split(last.params)
+        params = parameter_groups.join(state.params, jax.tree.map(jnp.zeros_like, factors))
+        stored.save("best", state._replace(params=params, opt_state=last.opt_state), about)
+    return state, about
+
+
+def choose(
+    experiment: Experiment, first: TrainState, last: TrainState, console: Console, stop: Stop
+) -> tuple[TrainState, dict[str, Any]]:
+    """The `inference_state` of the best candidate, and the metrics of all on validation classes."""
+    split, publish = experiment.splits["validation"], experiment.method.hooks.published
+    assert publish is not None
+    console.print(
+        f"choosing on {counted(len(split.labels), 'image')} of "
+        f"{counted(len(split.classes), 'validation class')}"
+    )
+    start, end = (inference_state(state) for state in (first, last))
+    both = [(state.params, state.model_state) for state in (start, end)]
+    candidates = {PUBLISHED: publish(*both[0])}
+    candidates |= {name: mixed(*both, share) for name, share in SHARES.items()}
+    states = {
+        name: end._replace(params=params, model_state=model_state)
+        for name, (params, model_state) in candidates.items()
+    }
+    options, distance = experiment.config.evaluation, experiment.method.distance
+    embedder, splits = experiment.embedder(experiment.method.embed), {"validation": split}
+    found: dict[str, dict[str, Any]] = {}
+    values: dict[str, dict[str, np.ndarray]] = {}
+    gains: dict[str, dict[str, Gain]] = {}
+    for name, state in states.items():
+        rows = embedder.embed_split(state, split, lambda done: stop.raise_if_stopped())
+        metrics = model_metrics.metrics(
+            options, distance, splits, {"validation": rows}, cluster=False, per_query=True
+        )
+        ranks, precision = metrics["rank"], metrics["map@r_per_query"]
+        hits = np.where(np.isnan(precision), np.nan, ranks == 1)
+        values[name] = {"recall@1": hits, "map@r": precision}
+        gains[name] = {
+            metric: gain(values[name][metric], values[PUBLISHED][metric], split.labels)
+            for metric in METRICS
+        }
+        found[name] = {metric: metrics[metric] for metric in METRICS}
+        found[name] |= {f"{metric}_gain_stderr": gains[name][metric].error for metric in METRICS}
+        shown = (f"{title} {metrics[key]:.1%}" for title, key in _titles())
+        console.print(f"  {name}: {', '.join(shown)}")
+    kept = process_group.decided_by_first(lambda: best(gains))  # others may round differently
+    console.print(f"kept: {kept}")
+    return states[kept], {"kept": kept, "classes": len(split.classes), "validation": found}
+
+
+def _titles() -> tuple[tuple[str, str], ...]:
+    return ("Recall@1", "recall@1"), ("MAP@R", "map@r")
