@@ -107,10 +107,10 @@ def train(
         )
         experiment = frozen_features.with_features(experiment, directory, console, stop)
         show = logs.tensorboard(directory / "tensorboard", config) if tensorboard and main else None
-        last = loop.train(experiment, directory, run, console, stop, show, traced)
-        state, choice = inference_state(last), {}
+        trained = loop.train(experiment, directory, run, console, stop, show, traced)
+        state, choice = inference_state(trained), dict[str, Any]()
         if config.train.select == "mixture":
-            state, choice = mixture.keep(experiment, last, directory, run, console, stop)
+            state, choice = mixture.keep(experiment, trained, directory, run, console, stop)
         elif config.train.select != "last":
             state = stored_state(experiment, directory, run, "reported", console)
 

@@ -345,10 +345,10 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     ) -> tuple[PyTree, PyTree]:
         labels = np.asarray(data.labels)
         kernel, bias = whitening.within_classes(features, labels)
-        rows = np.asarray(unit(features @ kernel + bias))
+        rows = np.asarray(unit(jnp.asarray(features @ kernel + bias)))
         means = np.stack([rows[labels == c].mean(axis=0) for c in range(data.classes)])
         learned = {
-            name: np.asarray(unit(means)) * np.linalg.norm(drawn, axis=1).mean()
+            name: np.asarray(unit(jnp.asarray(means))) * np.linalg.norm(drawn, axis=1).mean()
             if name in criterion.proxies()
             else drawn
             for name, drawn in params["loss"].items()

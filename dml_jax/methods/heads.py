@@ -20,7 +20,7 @@ Init = Literal["linear", "he", "whitened"]
 
 def identity(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
     """Initial kernel [K, K] of a layer that changes nothing."""
-    return jnp.eye(*shape, dtype=dtype)
+    return jnp.eye(shape[0], shape[1], dtype=dtype)
 
 
 class Embedding(nn.Module):

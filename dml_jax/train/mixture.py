@@ -105,9 +105,9 @@ def choose(
         f"{counted(len(split.classes), 'validation class')}"
     )
     start, end = (inference_state(state) for state in (first, last))
-    both = [(state.params, state.model_state) for state in (start, end)]
-    candidates = {PUBLISHED: publish(*both[0])}
-    candidates |= {name: mixed(*both, share) for name, share in SHARES.items()}
+    before, after = ((state.params, state.model_state) for state in (start, end))
+    candidates = {PUBLISHED: publish(*before)}
+    candidates |= {name: mixed(before, after, share) for name, share in SHARES.items()}
     states = {
         name: end._replace(params=params, model_state=model_state)
         for name, (params, model_state) in candidates.items()
