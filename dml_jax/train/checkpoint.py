@@ -207,7 +207,8 @@ class Checkpoints:
     def restore_selected(self, checkpoint: str, select: str) -> TrainState:
         """The `inference_state` for a value of `--checkpoint` with this `train.select`."""
         if checkpoint == "reported":
-            checkpoint = "latest" if select == "last" else "best"
+            last = select == "last" or (select == "mixture" and not self.steps("best"))
+            checkpoint = "latest" if last else "best"
         number = int(checkpoint) if checkpoint.isdecimal() else None
         if number is None and checkpoint not in ("latest", "best"):
             raise CheckpointError(

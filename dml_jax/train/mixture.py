@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.console import Console
+from dml_jax.data.split import some_classes
 from dml_jax.errors import counted
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import model_metrics, parameter_groups
@@ -28,6 +29,7 @@ from dml_jax.train.step import TrainState, inference_state
 PUBLISHED = "published weights"
 SHARES = {"before training": 0.0, "halfway": 0.5, "trained": 1.0}  # of the trained weights
 METRICS = ("recall@1", "map@r")
+MOST = 2000  # validation images, if there are more drawn at random
 
 
 class Gain(NamedTuple):
@@ -99,6 +101,7 @@ def choose(
 ) -> tuple[TrainState, dict[str, Any]]:
     """The `inference_state` of the best candidate, and the metrics of all on validation classes."""
     split, publish = experiment.splits["validation"], experiment.method.hooks.published
+    split = some_classes(split, len(split.classes), MOST)
     assert publish is not None
     console.print(
         f"choosing on {counted(len(split.labels), 'image')} of "
