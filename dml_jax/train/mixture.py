@@ -42,13 +42,15 @@ class Gain(NamedTuple):
 def gain(rows: np.ndarray, reference: np.ndarray, labels: np.ndarray) -> Gain:
     """Of values of each query, float [Q] with NaN for those that do not count, labels int [Q].
 
-    Queries of a class are alike, so the error is that of classes drawn at random.
+    Queries of a class are alike, so the error is that of classes drawn at random; fewer than two
+    classes tell nothing.
     """
     difference = rows - reference
     counted = ~np.isnan(difference)
     means = [difference[counted & (labels == c)].mean() for c in np.unique(labels[counted])]
-    error = np.std(means, ddof=1) / math.sqrt(len(means)) if len(means) > 1 else math.inf
-    return Gain(float(np.mean(means)), float(error))
+    if len(means) < 2:  # across sessions, most classes may not count
+        return Gain(0.0, 0.0)
+    return Gain(float(np.mean(means)), float(np.std(means, ddof=1) / math.sqrt(len(means))))
 
 
 def best(gains: dict[str, dict[str, Gain]]) -> str:
@@ -118,28 +120,21 @@ def choose(
     options, distance = experiment.config.evaluation, experiment.method.distance
     embedder, splits = experiment.embedder(experiment.method.embed), {"validation": split}
     found: dict[str, dict[str, Any]] = {}
-    values: dict[str, dict[str, np.ndarray]] = {}
     gains: dict[str, dict[str, Gain]] = {}
+    reference: dict[str, np.ndarray] = {}  # of published weights, the first candidate
     for name, state in states.items():
         rows = embedder.embed_split(state, split, lambda done: stop.raise_if_stopped())
         metrics = model_metrics.metrics(
             options, distance, splits, {"validation": rows}, cluster=False, per_query=True
         )
-        ranks, precision = metrics["rank"], metrics["map@r_per_query"]
-        hits = np.where(np.isnan(precision), np.nan, ranks == 1)
-        values[name] = {"recall@1": hits, "map@r": precision}
-        gains[name] = {
-            metric: gain(values[name][metric], values[PUBLISHED][metric], split.labels)
-            for metric in METRICS
-        }
-        found[name] = {metric: metrics[metric] for metric in METRICS}
-        found[name] |= {f"{metric}_gain_stderr": gains[name][metric].error for metric in METRICS}
-        shown = (f"{title} {metrics[key]:.1%}" for title, key in _titles())
-        console.print(f"  {name}: {', '.join(shown)}")
+        precision = metrics["map@r_per_query"]
+        hits = np.where(np.isnan(precision), np.nan, metrics["rank"] == 1)
+        values = dict(zip(METRICS, (hits, precision), strict=True))
+        reference = reference or values
+        gains[name] = {key: gain(values[key], reference[key], split.labels) for key in METRICS}
+        found[name] = {key: metrics[key] for key in METRICS}
+        found[name] |= {f"{key}_gain_stderr": gains[name][key].error for key in METRICS}
+        console.print(f"  {name}: Recall@1 {metrics['recall@1']:.1%}, MAP@R {metrics['map@r']:.1%}")
     kept = process_group.decided_by_first(lambda: best(gains))  # others may round differently
     console.print(f"kept: {kept}")
     return states[kept], {"kept": kept, "classes": len(split.classes), "validation": found}
-
-
-def _titles() -> tuple[tuple[str, str], ...]:
-    return ("Recall@1", "recall@1"), ("MAP@R", "map@r")
