@@ -161,7 +161,7 @@ class Ablations(NamedTuple):
 
 
 def ablations(dataset: str) -> Ablations:
-    """Of the papers' data sets with BN-Inception, of Omniglot, or of photographs on frozen
+    """For the papers' data sets with BN-Inception, Omniglot, or photographs on frozen
     features."""
     equal = {"method.ensemble": (1.0, 1.0, 1.0, 1.0)}
     if dataset == "omniglot":

@@ -12,9 +12,10 @@ from dml_jax.backbones.layers import Dense, LayerNorm, Pooling, global_pool, he_
 from dml_jax.methods.contract import Batch, Embed, Encode, PyTree, Teach, Teaching
 from dml_jax.numerics import unit
 
-# Of a linear layer from K to D: as torch.nn.Linear, U(±1/sqrt(K)), or He's N(0, 2 / D) with bias 0,
-# which is 2.4 sqrt(K / D) times as long and turns that much more slowly at a given learning rate.
-# "whitened" has D = K: see `whitening`; before the training images are seen, the identity.
+# Initial values of a linear layer from K to D: as torch.nn.Linear, U(±1/sqrt(K)), or He's
+# N(0, 2 / D) with bias 0, which is 2.4 sqrt(K / D) times as long and turns that much more slowly at
+# a given learning rate. "whitened" has D = K and is computed from the training images, see
+# `whitening`; until then it is the identity.
 Init = Literal["linear", "he", "whitened"]
 
 

@@ -47,7 +47,7 @@ def diva_config(select: str = "last", **evaluation: Any) -> Config:
 
 
 def test_a_reading_is_the_method_with_its_options() -> None:
-    """Of DiVA, computed from its embeddings one by one."""
+    """The reference is computed from DiVA's embeddings one by one."""
     config = diva_config()
     experiment = experiments.build(config)
     state = warm_start.initial_state(experiment)
