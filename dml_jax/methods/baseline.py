@@ -105,8 +105,13 @@ PAIRS = Needs(
 )
 REMEMBERED = Needs("method.memory", lambda c: c.method.memory)
 WHOLE = Needs(
-    "method.embedding_dim=0 and method.bias=true, if it is 'whitened'",
-    lambda c: c.method.init != "whitened" or (not c.method.embedding_dim and c.method.bias),
+    "method.embedding_dim=0, bias=true, layer_norm=false and pooling='avg', if it is 'whitened'",
+    lambda c: (
+        c.method.init != "whitened"
+        or not (c.method.embedding_dim or c.method.layer_norm)
+        and c.method.bias
+        and c.method.pooling == "avg"
+    ),
 )
 
 
@@ -204,28 +209,13 @@ class Criterion(nn.Module):
         """Learned parameters; in a sum, their names begin with the name of the loss."""
 
         def create(loss: str, options: Any) -> dict[str, Array]:
-            prefix = self.prefix(loss)
+            prefix = f"{section_name(loss)}_" if len(self.options) > 1 else ""
             return {
                 name: self.param(prefix + name, *initial(array, options, self.classes, self.dim))
                 for name, array in signature.learned(find(loss)).items()
             }
 
         self.learned = {loss: create(loss, options) for loss, options in self.options.items()}
-
-    @nn.nowrap
-    def prefix(self, loss: str) -> str:
-        """What the names of a loss's parameters begin with."""
-        return f"{section_name(loss)}_" if len(self.options) > 1 else ""
-
-    @nn.nowrap
-    def proxies(self) -> set[str]:
-        """The names of the parameters that hold one vector [D] for each class."""
-        return {
-            self.prefix(loss) + name
-            for loss in self.options
-            for name, array in signature.learned(find(loss)).items()
-            if array.axes == "CD"
-        }
 
     def __call__(self, embeddings: Array) -> Array | None:
         """Embeddings [N, D] -> logits [N, C] without margins of the first classifier, or None."""
@@ -338,21 +328,22 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def pooled(params: PyTree, model_state: PyTree, images: Array) -> Array:
         inputs = backbone.preprocess(images)
         variables = params["backbone"], model_state["backbone"]
-        return embedding.pooled(backbone.apply(*variables, inputs, train=False)[0])
+        return backbone.apply(*variables, inputs, train=False)[0].mean(axis=(1, 2))
 
     def whiten(
         params: PyTree, model_state: PyTree, features: np.ndarray, key: Array
     ) -> tuple[PyTree, PyTree]:
         labels = np.asarray(data.labels)
         kernel, bias = whitening.within_classes(features, labels)
-        rows = np.asarray(unit(jnp.asarray(features @ kernel + bias)))
-        means = np.stack([rows[labels == c].mean(axis=0) for c in range(data.classes)])
-        learned = {
-            name: np.asarray(unit(jnp.asarray(means))) * np.linalg.norm(drawn, axis=1).mean()
-            if name in criterion.proxies()
-            else drawn
-            for name, drawn in params["loss"].items()
-        }
+        rows = unit(jnp.asarray(features @ kernel + bias))
+        sums = jax.ops.segment_sum(rows, jnp.asarray(labels), data.classes)
+
+        def start(drawn: Array) -> Array:
+            """Class means in place of proxies, as long as these."""
+            lengths = jnp.linalg.norm(drawn, axis=-1)
+            return unit(sums) * lengths.mean() if drawn.shape == sums.shape else drawn
+
+        learned = jax.tree.map(start, params["loss"])
         layer = {"kernel": kernel, "bias": bias}
         return {**params, "embedding": layer, "loss": learned}, model_state
 

@@ -36,7 +36,8 @@ class Embedding(nn.Module):
     @nn.compact
     def __call__(self, features: Array) -> Array:
         """Feature map [B, h, w, K] -> [B, dim], or [B, K] if `dim` is 0."""
-        x = self.pooled(features)
+        x = global_pool(features, self.pooling)
+        x = LayerNorm(affine=False)(x) if self.layer_norm else x
         zeros = nn.initializers.zeros_init()
         match self.initial:
             case "linear":
@@ -49,12 +50,6 @@ class Embedding(nn.Module):
                 assert_never(self.initial)
         dim = x.shape[1] if self.initial == "whitened" else self.dim
         return Dense(dim, self.bias, *starts, name="embedding")(x) if dim else x
-
-    @nn.nowrap
-    def pooled(self, features: Array) -> Array:
-        """Feature map [B, h, w, K] -> inputs [B, K] of the linear layer."""
-        x = global_pool(features, self.pooling)
-        return LayerNorm(affine=False)(x) if self.layer_norm else x
 
 
 def init(backbone: Backbone, head: nn.Module, keys: Array, batch: Batch) -> tuple[PyTree, PyTree]:
