@@ -108,9 +108,10 @@ WHOLE = Needs(
     "method.embedding_dim=0, bias=true, layer_norm=false and pooling='avg', if it is 'whitened'",
     lambda c: (
         c.method.init != "whitened"
-        or not (c.method.embedding_dim or c.method.layer_norm)
-        and c.method.bias
-        and c.method.pooling == "avg"
+        or (
+            (c.method.embedding_dim, c.method.bias) == (0, True)
+            and (c.method.layer_norm, c.method.pooling) == (False, "avg")
+        )
     ),
 )
 
