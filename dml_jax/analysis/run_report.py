@@ -202,7 +202,7 @@ def _choice(results: Mapping[str, Any]) -> str:
         f'<p class="note">On {choice["classes"]} classes that were neither trained on nor tested. '
         "The gain is that of the mean of Recall@1 and MAP@R over published weights, averaged over "
         "the classes, in points; ± is one standard error. The largest gain is kept if it is more "
-        "than ±, otherwise published weights are.</p>"
+        "than half of that, otherwise published weights are.</p>"
     )
 
 

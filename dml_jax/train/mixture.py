@@ -3,7 +3,7 @@ published weights to the trained network, whichever is best on the validation cl
 
 Weights are interpolated (Wortsman et al., "Robust fine-tuning of zero-shot models", CVPR 2022), so
 that the result is one network. Few validation classes tell little, so another candidate has to be
-better than published weights by more than chance explains; otherwise these are kept.
+clearly better than published weights; otherwise these are kept.
 """
 
 import math
@@ -28,6 +28,9 @@ from dml_jax.train.step import TrainState, inference_state
 
 PUBLISHED = "published weights"
 SHARES = {"before training": 0.0, "halfway": 0.5, "trained": 1.0}  # of the trained weights
+# Standard errors that a gain must exceed. More would often reject what is better: with one, a layer
+# that did better on the unseen classes of all 16 draws was kept in 12 by 4 or 5 validation classes.
+CAUTION = 0.5
 MOST = 2000  # validation images, if there are more drawn at random
 
 
@@ -53,9 +56,10 @@ def gain(rows: np.ndarray, reference: np.ndarray, labels: np.ndarray) -> Gain:
 
 
 def best(gains: dict[str, Gain]) -> str:
-    """The candidate with the largest gain, if that is more than its standard error; otherwise
-    `PUBLISHED`."""
-    better = {name: found.mean for name, found in gains.items() if found.mean > found.error}
+    """The candidate with the largest gain of those that exceed CAUTION; otherwise `PUBLISHED`."""
+    better = {
+        name: found.mean for name, found in gains.items() if found.mean > CAUTION * found.error
+    }
     return max(better, key=lambda name: better[name]) if better else PUBLISHED
 
 
