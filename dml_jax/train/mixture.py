@@ -28,8 +28,8 @@ from dml_jax.train.step import TrainState, inference_state
 
 PUBLISHED = "published weights"
 SHARES = {"before training": 0.0, "halfway": 0.5, "trained": 1.0}  # of the trained weights
-# Standard errors that a gain must exceed. More would often reject what is better: with one, a layer
-# that did better on the unseen classes of all 16 draws was kept in 12 by 4 or 5 validation classes.
+# Standard errors that a gain must exceed. More would often reject what is better: with one, 4 or 5
+# validation classes rejected the layer in 4 of 16 draws, with this in 3.
 CAUTION = 0.5
 MOST = 2000  # validation images, if there are more drawn at random
 
