@@ -44,7 +44,10 @@ BY_CLASS = Needs(
     lambda c: c.data.sampler not in WITHOUT_CLASSES or c.evaluation.refine,
 )
 CLEAN = Needs("evaluation.protocol='clean'", lambda c: c.evaluation.protocol == "clean")
-LAST = Needs("train.select='last', because no class is unseen", lambda c: c.train.select == "last")
+ALL = Needs(
+    "train.select='last' or 'mixture', because no tested class is unseen",
+    lambda c: c.train.select in ("last", "mixture"),
+)
 CROPPED = Needs("a data.crop", lambda c: c.data.crop != "none")
 OF_ANY_SIZE = Needs(
     "a convolutional network as the backbone, as others have positions for one size of images",
@@ -63,7 +66,7 @@ WITH_MILESTONES = Needs(
 )
 SCALED = Needs("train.scale_rates='linear' or 'sqrt'", lambda c: c.train.scale_rates != "none")
 WITH_BLOCKS = Needs("a vision transformer as the backbone", lambda c: hasattr(c.backbone, "layer"))
-SELECTED = Needs("train.select='validation' or 'test'", lambda c: c.train.select != "last")
+SELECTED = Needs("train.select='validation' or 'test'", lambda c: c.train.selects_steps)
 FIXED_COUNT = ("kmeans", "ward", "spectral", "birch")  # find a given number of clusters
 DENSITY_BASED = ("dbscan", "optics")  # determine that number, and label outliers as noise
 # How batches for test-time refinement are made: from neighbours, or from clusters.
@@ -81,7 +84,7 @@ class Data:
     # A prepared data set or a folder of images; empty for built-in data sets.
     path: Annotated[str, FROM_FILES, Mark.PATH, Effect.NONE, Mark.SAME_EXPERIMENT] = ""
     # Which classes are used for training: "classes" holds out test classes; "all", for deployment.
-    split: Annotated[Literal["classes", "all"], LAST] = "classes"
+    split: Annotated[Literal["classes", "all"], ALL] = "classes"
     # Photographs taken together, which are never compared: "date" (EXIF), "folder", a column, or a
     # regular expression for file names.
     session: Annotated[str, FROM_FILES, CLEAN] = ""
@@ -221,7 +224,9 @@ class Train:
     checkpoint_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 200
     # Steps between two models kept for `dml-jax analyse`; 0: none.
     keep_every: Annotated[NonNegativeInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 0
-    select: Literal["last", "validation", "test"] = "last"  # how the reported model is selected
+    # Which model is reported: the last; of those evaluated, the best on the validation or the test
+    # classes; or the best mixture of published and trained weights on the validation classes.
+    select: Literal["last", "validation", "test", "mixture"] = "last"
     # Epochs (without warm-up) that restart from the best model.
     reload_best_epochs: Annotated[tuple[NonNegativeInt, ...], SELECTED] = ()
 
@@ -234,6 +239,11 @@ class Train:
         require(increasing, "milestones", self.milestones, "must be increasing")
         rule = f"give milestones or a period (={self.period}), not both"
         require(not (self.milestones and self.period), "milestones", self.milestones, rule)
+
+    @property
+    def selects_steps(self) -> bool:
+        """Whether models are evaluated during training, and the best is reported."""
+        return self.select in ("validation", "test")
 
 
 def _refined(kinds: tuple[str, ...]) -> Needs:

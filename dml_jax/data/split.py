@@ -96,7 +96,8 @@ def hold_out(split: Split, share: float) -> tuple[Split, Split]:
     held = round(share * total)
     if held < 2 or total - held < 2:
         left = f"leaves {total - held} of {total} classes for training and {held} for validation"
-        raise ConfigError(f"data.validation_share={share}: {left}; each needs at least 2")
+        remedy = "give another share, or 0 with train.select=last"
+        raise ConfigError(f"data.validation_share={share}: {left}; each needs 2, so {remedy}")
     order = np.random.default_rng(total).permutation(total)
     return subset(split, np.sort(order[held:])), subset(split, np.sort(order[:held]))
 

@@ -50,8 +50,17 @@ from dml_jax.errors import ConfigError, suggest
 from dml_jax.losses import cross_batch_memory, pairwise, signature
 from dml_jax.losses.pairwise import Candidates, distances
 from dml_jax.losses.signature import Learned
-from dml_jax.methods import heads
-from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching, TrainingSet
+from dml_jax.methods import heads, whitening
+from dml_jax.methods.contract import (
+    Aux,
+    Batch,
+    Hooks,
+    Method,
+    PyTree,
+    Refresh,
+    Teaching,
+    TrainingSet,
+)
 from dml_jax.numerics import unit
 
 Loss = Callable[..., Array]
@@ -96,6 +105,16 @@ PAIRS = Needs(
     lambda c: c.method.compares_pairs,
 )
 REMEMBERED = Needs("method.memory", lambda c: c.method.memory)
+WHOLE = Needs(
+    "method.embedding_dim=0, bias=true, layer_norm=false and pooling='avg', if it is 'whitened'",
+    lambda c: (
+        c.method.init != "whitened"
+        or (
+            (c.method.embedding_dim, c.method.bias) == (0, True)
+            and (c.method.layer_norm, c.method.pooling) == (False, "avg")
+        )
+    ),
+)
 
 
 @section
@@ -111,14 +130,17 @@ class Config:
     # vectors, all others the embeddings unchanged. An import path names a function of two blocks of
     # rows.
     distance: Annotated[str, AfterValidator(Named(("cosine", "euclidean")))] = "cosine"
-    embedding_dim: NonNegativeInt = 512  # D; 0: the pooled features without a linear layer
+    # D; 0: the number of channels, without a linear layer unless it is whitened.
+    embedding_dim: NonNegativeInt = 512
     # Numbers of first columns that are trained to be embeddings, too (Matryoshka; Kusupati et al.,
     # NeurIPS 2022): their losses are added, and they are evaluated as well.
     prefixes: tuple[PositiveInt, ...] = ()
     pooling: Pooling = "avg"  # pooling of the feature map
     # Normalises the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++.
     layer_norm: bool = False
-    init: heads.Init = "linear"  # initial linear layer: as torch.nn.Linear, or N(0, 2 / D), bias 0
+    # Initial linear layer: as torch.nn.Linear; N(0, 2 / D) and bias 0; or what makes the covariance
+    # within the training classes spherical, with their means as proxies.
+    init: Annotated[heads.Init, WHOLE] = "linear"
     bias: bool = True  # whether the linear layer has a bias; Zhai & Wu's has none
     # Number of embeddings of this and past batches that pair losses also compare with.
     memory: Annotated[NonNegativeInt, PAIRS] = 0
@@ -362,6 +384,39 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def embed(params: PyTree, model_state: PyTree, images: Array) -> Array:
         return encode(params, model_state, images[None], train=False)[0]
 
-    hooks = Hooks(after=after if config.memory else None, teach=teach, history=("memory", "seen"))
+    def pooled(params: PyTree, model_state: PyTree, images: Array) -> Array:
+        inputs = backbone.preprocess(images)
+        variables = params["backbone"], model_state["backbone"]
+        return backbone.apply(*variables, inputs, train=False)[0].mean(axis=(1, 2))
+
+    def whiten(
+        params: PyTree, model_state: PyTree, features: np.ndarray, key: Array
+    ) -> tuple[PyTree, PyTree]:
+        labels = np.asarray(data.labels)
+        kernel, bias = whitening.within_classes(features, labels)
+        rows = unit(jnp.asarray(features @ kernel + bias))
+        sums = jax.ops.segment_sum(rows, jnp.asarray(labels), data.classes)
+
+        def start(drawn: Array) -> Array:
+            """Class means in place of proxies, as long as these."""
+            lengths = jnp.linalg.norm(drawn, axis=-1)
+            return unit(sums) * lengths.mean() if drawn.shape == sums.shape else drawn
+
+        learned = jax.tree.map(start, params["loss"])
+        layer = {"kernel": kernel, "bias": bias}
+        return {**params, "embedding": layer, "loss": learned}, model_state
+
+    def unwhitened(params: PyTree, model_state: PyTree) -> tuple[PyTree, PyTree]:
+        layer = {"kernel": jnp.eye(dim), "bias": jnp.zeros(dim)}
+        return {**params, "embedding": layer}, model_state
+
+    whitened = config.init == "whitened"
+    hooks = Hooks(
+        after=after if config.memory else None,
+        refresh=Refresh(0, pooled, whiten) if whitened else None,
+        published=unwhitened if whitened else None,
+        teach=teach,
+        history=("memory", "seen"),
+    )
     tested = heads.unit_embed(encode) if distance is None else embed
     return Method(init, encode, loss, tested, GROUPS, distance=compared, hooks=hooks)

@@ -124,7 +124,7 @@ class Refresh(NamedTuple):
     """A computation of a method on all training images, before the first step and every few epochs.
 
     Attributes:
-      epochs: number of epochs between two refreshes, including warm-up epochs.
+      epochs: number of epochs between two refreshes, including warm-up epochs; 0: only the first.
       features: (params, model_state, images uint8 [B, H, W, 3]) -> [B, K].
       update: (params, model_state, features float32 [N, K] of all training images, transformed as
         for evaluation, key) -> (params, model_state), on the host.
@@ -146,6 +146,8 @@ class Hooks(NamedTuple):
         queries refined at test time [Q, D']; without a gallery they refine one another. `groups`
         (`evaluation.refinement_batches.Groups`) replace the batches of the method, and the gallery.
       refresh: computation from all training images every few epochs.
+      published: (params, model_state) -> (params, model_state) whose embedding is the backbone's
+        pooled features; needed for `train.select="mixture"`.
       teach: (params, model_state, encoded) -> Teaching, what a student learns from this method's
         trained model; None where that is `embed` alone.
       diagnose: (params, model_state, images uint8 [1, B, H, W, 3], labels int32 [B]) -> numbers by
@@ -167,6 +169,7 @@ class Hooks(NamedTuple):
     fill: Callable[..., PyTree] | None = None
     refine: Callable[..., Array] | None = None
     refresh: Refresh | None = None
+    published: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]] | None = None
     teach: Teach | None = None
     diagnose: Callable[..., dict[str, float]] | None = None
     views: int = 1

@@ -25,6 +25,7 @@ from dml_jax.train.step import TrainState
 
 SIDE = 32  # pixels of the images that are compared as raw pixels
 BINS = (12, 4, 4)  # hue, saturation and value
+PUBLISHED = "published weights without further training"
 
 
 def embeddings(experiment: Experiment, console: Console) -> dict[str, dict[str, np.ndarray]]:
@@ -37,13 +38,11 @@ def embeddings(experiment: Experiment, console: Console) -> dict[str, dict[str, 
             simple = {name: without_learning(config, part) for name, part in splits.items()}
             for control in simple["test"]:
                 found[control] = {name: rows[control] for name, rows in simple.items()}
-        name = "untrained"
-        if config.head:
-            name = "head on frozen features"
-        elif experiment.start or config.backbone.pretrained != "none":
-            name = "before training"
-        state = warm_start.initial_state(experiment, console)
-        found[name] = _embeddings(experiment, experiment.method, state)
+        if experiment.method.hooks.published is None:  # else it starts as the published weights
+            started = experiment.start or config.backbone.pretrained != "none"
+            state = warm_start.initial_state(experiment, console)
+            rows = _embeddings(experiment, experiment.method, state)
+            found["before training" if started else "untrained"] = rows
     if config.backbone.pretrained != "none":
         console.print("evaluating the published weights without further training")
         method, batch = published_method(config.backbone), experiment.example_batch()
@@ -51,8 +50,7 @@ def embeddings(experiment: Experiment, console: Console) -> dict[str, dict[str, 
             variables = method.init(jax.random.key(0), batch)
             params, model_state = device_mesh.place(experiment.mesh, variables)
             state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
-            name = "published weights without further training"
-            found[name] = _embeddings(experiment, method, state)
+            found[PUBLISHED] = _embeddings(experiment, method, state)
         except UserError as problem:  # they may have been moved; the other results are kept
             console.warn(str(problem))
     return found

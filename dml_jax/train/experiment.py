@@ -156,15 +156,11 @@ def build(
     data, train = config.data, config.train
     splits = formats.load(data) if splits is None else splits
     mesh = mesh or device_mesh.make()
-    if data.validation_share and "validation" in splits:
-        raise ConfigError(
-            "data.validation_share: the data set has its own validation split; set it to 0"
-        )
-    if data.validation_share:
+    if data.validation_share and "validation" not in splits:
         splits["train"], splits["validation"] = hold_out(splits["train"], data.validation_share)
-    elif train.select == "validation" and "validation" not in splits:
+    elif train.select in ("validation", "mixture") and "validation" not in splits:
         raise ConfigError(
-            "train.select='validation': needs a validation set; set data.validation_share=0.2"
+            f"train.select={train.select!r}: needs a validation set; set data.validation_share=0.2"
         )
     for name, split in splits.items():
         if len(np.unique(split.labels)) < 2:
@@ -195,6 +191,11 @@ def build(
     schedule = optimizers.scaled(schedule, train, data.batch_size)
     images = training_set(splits["train"])._replace(relation=relation)
     method = build_method(config, images, mesh)
+    if train.select == "mixture" and method.hooks.published is None:
+        raise ConfigError(
+            "train.select='mixture': needs an embedding that published weights can have; set "
+            "train.select=last, or method.embedding_dim=0 and method.init='whitened' (baseline)"
+        )
     _check_refinement(config, method, splits)
     layer = getattr(config.backbone, "layer", optimizers.no_layer)
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup, layer=layer)

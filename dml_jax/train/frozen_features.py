@@ -1,7 +1,5 @@
 """Training on features of a frozen backbone, computed once: minutes of training become seconds.
 
-A head may be trained on them before the whole network (`head` of a configuration).
-
 Each training image passes through the backbone as in evaluation and as some random crops, augmented
 and flipped at random. Batches are drawn as usual; each image of a batch contributes one of its
 views. Export, inference and evaluation run the whole network. The features are kept beside the work
@@ -24,14 +22,13 @@ import numpy as np
 
 from dml_jax import buckets, files, identity
 from dml_jax.backbones.functional import pooled_cells
-from dml_jax.config import Config, Data, plugin_module, settled
+from dml_jax.config import Config, Data, plugin_module
 from dml_jax.console import Console
 from dml_jax.data import arrays, transforms
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Embed, PyTree
-from dml_jax.train import experiment as experiments
-from dml_jax.train import loop, warm_start
+from dml_jax.train import warm_start
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.embedding import Embedder, Variables
@@ -41,7 +38,6 @@ from dml_jax.train.step import TrainState, digest
 
 DIRECTORY = "features"  # beside the work directory
 CROP_SEED = 0  # of the random crops
-HEAD = "head"  # in the work directory: the run that trains the head
 # Options of the data that determine random crops, beside those of the evaluation's.
 CROPS = ("crop", "resize_first", "crop_scale", "crop_ratio", "flip")
 TOLERANCE = 1e-3  # between the unit embeddings of a feature map and of its two cells
@@ -186,26 +182,3 @@ def key(experiment: Experiment, backbone: PyTree) -> str:
         "crops": {name: getattr(config.data, name) for name in CROPS if random},
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def head_config(config: Config) -> Config:
-    """The configuration of the training on frozen features that precedes a run."""
-    assert config.head is not None
-    made = replace(config, name=f"{config.name}-{HEAD}", train=config.head, head=None)
-    return settled(made)  # without the augmentation that features do not have
-
-
-def with_head(experiment: Experiment, directory: Path, console: Console, stop: Stop) -> Experiment:
-    """Trains all but the backbone in `<workdir>/head`; returns the experiment starting there."""
-    head = directory / HEAD
-    console.print(f"training all but the backbone first, on frozen features: {head}")
-    first = experiments.build(head_config(experiment.config))
-    run = first.provenance()
-    if device_mesh.is_main_process():
-        head.mkdir(exist_ok=True)
-        files.write_json(head / "config.json", run)
-        buckets.push(head)
-    first = with_features(first, directory, console, stop)
-    loop.train(first, head, run, console, stop)
-    buckets.pull(directory)  # on the other processes, which have written nothing
-    return experiment._replace(start=str(head))

@@ -167,6 +167,8 @@ def load(
         *(method, *variables, int(state.step), shape, names, unfinished, name),
     )
     reported = workdir.read_results(directory).get("step") == made.step
+    if train.select == "mixture":  # it has the same step as the last model
+        reported = reported and checkpoint in ("reported", "best")
     same = made.config.backbone == given.backbone
     return made.checked(directory, workdir.REMEDY) if reported and same else made
 
