@@ -90,8 +90,9 @@ CASES = {name: case for name, case in _CASES.items() if not deleted(case.config)
 
 def trained(case: Case, data: str, features: Path, seeds: int) -> dict[str, list[float]]:
     """Results in % of every seed by metric, and "seconds" of training."""
-    config = resolved(case.config, {**LITE0, "data.path": data, **case.overrides})
-    _, head = head_bench.Bench(features).prepare(config)
+    kept = {"data.path": data, "train.features": str(features)}
+    config = resolved(case.config, {**LITE0, **kept, **case.overrides})
+    _, head = head_bench.Bench().prepare(config)
     found = [head.results(seed, Console(quiet=True))[0] for seed in range(seeds)]
     of_seeds = {metric: [100 * result[metric] for result in found] for metric in METRICS}
     return of_seeds | {"seconds": [result["timing"]["seconds"] for result in found]}
