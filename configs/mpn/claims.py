@@ -72,6 +72,7 @@ CLAIMS = (
         "Section 4.4, Table 3",
         "mpn:losses",
         ("auxiliary loss", "MPN loss"),
+        **ACTIVE,
     ),
     Claim(
         "test-time",
@@ -98,6 +99,7 @@ CLAIMS = (
         "mpn:test_time",
         ("backbone", "backbone + kmeans"),
         "lower",
+        **ACTIVE,
     ),
     Claim(
         "test-time-neighbours",
@@ -106,6 +108,7 @@ CLAIMS = (
         "mpn:test_time",
         ("backbone", "backbone + neighbors"),
         "lower",
+        **ACTIVE,
     ),
     Claim(
         "layers",

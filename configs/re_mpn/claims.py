@@ -3,9 +3,12 @@
 dml-jax study --claims=re_mpn --on=photos:lite0
 """
 
+from typing import Any
+
 from dml_jax.lab.definition import Claim
 
 TITLE = "MPN: its reproduction"
+ACTIVE: Any = {"active": ("attention_divergence", "above", 0.05)}
 CLAIMS = (
     *(
         Claim(
@@ -16,7 +19,7 @@ CLAIMS = (
             "mpn:losses",
             (text, "both losses"),
             margin=-0.01,
-            active=("attention_divergence", "above", 0.05),
+            **ACTIVE,
         )
         for name, text in (("proxies", "Proxy-Anchor"), ("pairs", "multi-similarity"))
     ),
@@ -30,6 +33,7 @@ CLAIMS = (
         ("both losses", "both losses + reciprocal"),
         "equal",
         0.005,
+        **ACTIVE,
     ),
     Claim(
         "test-time-nmi",
@@ -38,6 +42,7 @@ CLAIMS = (
         "mpn:losses",
         ("both losses", "both losses + reciprocal"),
         metric="nmi",
+        **ACTIVE,
     ),
     *(
         Claim(
@@ -48,6 +53,7 @@ CLAIMS = (
             ("both losses", "both losses + reciprocal"),
             "lower",
             metric=f"recall@{k}",
+            **ACTIVE,
         )
         for k in (2, 4, 8)
     ),
@@ -77,6 +83,6 @@ CLAIMS = (
         "Section 4.2.2",
         "mpn:layers_heads",
         ("layers=1 heads=1", "layers=1 heads=2"),
-        active=("attention_divergence", "above", 0.05),
+        **ACTIVE,
     ),
 )

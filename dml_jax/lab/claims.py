@@ -261,25 +261,42 @@ def choice_lines(tried: Sequence[Choice], made: Chosen) -> Lines:
     return found
 
 
-def measurements(owners: Owners, look: str = "") -> Lines:
+def complete(claims: Iterable[Claim], target: Target, owners: Owners) -> set[tuple[str, str]]:
+    """The studies and rows of the claims all of whose planned trials are finished."""
+    unfinished = {
+        key[:2] for key, trial in owners.items() if not (trial.directory / "results.json").exists()
+    }
+    found: set[tuple[str, str]] = set()
+    for claim in claims:
+        names = (*rows_of(claim, target), *claim.placebos)
+        # A row "D + S" and a row "D" after refinement look alike.
+        trained = {row for study, row, *_ in owners if study == claim.study}
+        rows = {
+            (claim.study, name if name in trained else name.partition(" + ")[0]) for name in names
+        }
+        found |= rows if rows.isdisjoint(unfinished) else set()
+    return found
+
+
+def measurements(owners: Owners, looked: Collection[tuple[str, str]] = (), look: str = "") -> Lines:
     """A line for each finished seed of each row, refined rows included.
 
-    `look` counts the times that verdicts were made from complete measurements.
+    `look` counts the times that verdicts were made from the measurements of the rows `looked` at.
     """
     found = []
     for (study, row, split, seed), trial in owners.items():
         if not (results := outcomes.read(trial.directory)):
             continue
         facts = outcomes.read(trial.directory, "config.json")
-        own = results | results.get("geometry", {})
         mechanism = results.get("mechanism", {})
-        parts = {row: own} | {f"{row} + {k}": v for k, v in results.get("refined", {}).items()}
+        parts = {row: results | results.get("geometry", {}) | mechanism}
+        parts |= {f"{row} + {kind}": part for kind, part in results.get("refined", {}).items()}
         for name, part in parts.items():
-            known = {key: part[key] for key in METRICS if isinstance(part.get(key), float | int)}
+            keys = [key for key in (*METRICS, *mechanism) if isinstance(part.get(key), float | int)]
             line = {"study": study, "row": name, "split": str(split), "seed": str(seed)}
-            line |= {key: f"{value:.6f}" for key, value in {**known, **mechanism}.items()}
+            line |= {key: f"{part[key]:.6f}" for key in keys}
             line["seconds"] = f"{results.get('timing', {}).get('seconds', 0.0):.1f}"
-            line["look"] = look
+            line["look"] = look if (study, row) in looked else ""
             line["data"] = facts.get("data_hash", "")[:12]
             line["code"] = (facts.get("code") or facts.get("commit") or "")[:12]
             line["machine"] = results.get("machine", "")

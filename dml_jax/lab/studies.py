@@ -90,8 +90,9 @@ def run_claims(
     """Makes choices and trains the missing runs for papers' claims, all or those named; prints and
     writes verdicts.
 
-    The measurements are added to OUTPUT/TARGET.csv, and are used in verdicts once all are there;
-    the choices to OUTPUT/TARGET.choices.csv. `only_list` prints the claims instead.
+    The measurements are added to OUTPUT/TARGET.csv, and used in a verdict once all of its claim are
+    there; the choices are written to OUTPUT/choices/TARGET.csv. `only_list` prints the claims
+    instead.
     """
     stated = claims.selected(papers, names)
     every = list(itertools.chain(*stated.values()))
@@ -115,13 +116,15 @@ def run_claims(
         try:
             train(root, claims.distinct(owners.values()), jobs)
         finally:  # after a signal, too, what is finished is written
-            complete = all((t.directory / "results.json").exists() for t in owners.values())
-            look = claims.next_look(before) if complete else ""
-            lines = claims.merged(before, claims.measurements(owners, look))
+            looked = claims.complete(every, target, owners)
+            measured = claims.measurements(owners, looked, claims.next_look(before))
+            lines = claims.merged(before, measured)
             output.mkdir(parents=True, exist_ok=True)
             tables.write_csv(file, lines, claims.columns(lines))
             if tried:
-                tables.write_csv(file.with_suffix(".choices.csv"), claims.choice_lines(tried, best))
+                (output / "choices").mkdir(exist_ok=True)
+                stated_choices = output / "choices" / file.name
+                tables.write_csv(stated_choices, claims.choice_lines(tried, best))
             found = [verdicts.table(paper, lines, target, shown) for paper, shown in stated.items()]
             for table in found:
                 text_tables.print_table(table, Console().rich)

@@ -24,8 +24,8 @@ import numpy as np
 
 from dml_jax.analysis.text_tables import Table
 from dml_jax.errors import ConfigError
-from dml_jax.lab import outcomes
-from dml_jax.lab.claims import PERCENT, Lines, Target, load, rows_of, study_of
+from dml_jax.lab import claims, outcomes
+from dml_jax.lab.claims import PERCENT, Lines, Target
 from dml_jax.lab.definition import Claim
 
 SEEDS = 8  # with fewer, and one split, no claim is decided
@@ -153,7 +153,8 @@ class Entry:
 class Measured:
     """The values of a claim: of its rows and placebos, by metric, split and seed."""
 
-    rows: tuple[Mapping[Key, dict[str, str]], ...]  # both rows, then the placebos
+    # Both rows, the second one without refinement, the placebos.
+    rows: tuple[Mapping[Key, dict[str, str]], ...]
 
     def of(self, metric: str, *rows: int) -> list[dict[Key, float]]:
         """The values of some rows, at the splits and seeds where all of these have some."""
@@ -165,7 +166,8 @@ class Measured:
 def measured(claim: Claim, lines: Lines, target: Target) -> Measured:
     """The lines of a claim; ConfigError if some were run with different data or code."""
     rows: list[dict[Key, dict[str, str]]] = []
-    for name in (*rows_of(claim, target), *claim.placebos):
+    first, second = claims.rows_of(claim, target)
+    for name in (first, second, second.rpartition(" + ")[0], *claim.placebos):
         of_row = (x for x in lines if (x["study"], x["row"]) == (claim.study, name) and x["look"])
         rows.append({(int(line["split"]), int(line["seed"])): line for line in of_row})
     both = [(rows[0][key], rows[1][key]) for key in rows[0].keys() & rows[1].keys()]
@@ -180,7 +182,7 @@ def measured(claim: Claim, lines: Lines, target: Target) -> Measured:
     return Measured(tuple(rows))
 
 
-def ledger(claims: Sequence[Claim], lines: Lines, target: Target) -> list[Entry]:
+def ledger(stated: Sequence[Claim], lines: Lines, target: Target) -> list[Entry]:
     """The claims of a paper with their verdicts, each of the first look that had one.
 
     Raises ConfigError if the rows of a claim were run with different data or code.
@@ -188,13 +190,13 @@ def ledger(claims: Sequence[Claim], lines: Lines, target: Target) -> list[Entry]
     final: dict[str, Entry] = {}
     for look in sorted({int(line["look"]) for line in lines if line["look"]}) or [1]:
         seen = [line for line in lines if line["look"] and int(line["look"]) <= look]
-        entries = [_entry(claim, seen, target) for claim in claims]
+        entries = [_entry(claim, seen, target) for claim in stated]
         decide(entries)
         for entry in entries:
             before = final.get(entry.claim.name)
             if before is None or (before.first.verdict == UNDECIDED and entry.looks > before.looks):
                 final[entry.claim.name] = entry
-    return [final[claim.name] for claim in claims]
+    return [final[claim.name] for claim in stated]
 
 
 def _entry(claim: Claim, lines: Lines, target: Target) -> Entry:
@@ -205,17 +207,19 @@ def _entry(claim: Claim, lines: Lines, target: Target) -> Entry:
         if metric
     ]
     used = [line for row in found.rows[:2] for line in row.values()]
-    if not used and not study_of(claim, target):
+    if not used and not claims.study_of(claim, target):
         first.verdict, first.reason = NOT_TESTABLE, f"no study on {target.variant}"
     kept, contrasts = {}, []
-    for number, name in enumerate(claim.placebos, start=2):
+    for number, name in enumerate(claim.placebos, start=3):
         a, b, placebo = found.of(claim.metric, 0, 1, number)
         effect, of_placebo = (sum(x[key] - a[key] for key in a) for x in (b, placebo))
         kept[name] = of_placebo / effect if effect else math.nan
         beyond = {key: (a[key] + b[key]) / 2 - placebo[key] for key in a}
         enough = not shortage(beyond)
         contrasts.append(test(claim.expects, 0.0, units(beyond)) if enough else None)
-    at_work = found.of(claim.active[0], 1)[0] if claim.active else {}
+    # A row after refinement measures nothing of its own.
+    measures = [found.of(claim.active[0], i)[0] for i in (1, 2)] if claim.active else [{}]
+    at_work = measures[0] or measures[-1]
     active = float(np.mean(units(at_work))) if at_work else math.nan
     seconds = sum(float(line["seconds"]) for line in used)
     looks = len({line["look"] for line in used})
@@ -287,7 +291,7 @@ HEAD = (
 def table(paper: str, lines: Lines, target: Target, shown: Collection[Claim]) -> Table:
     """The ledger of a paper; only some claims are shown, but all that are measured count in the
     correction."""
-    title, stated = load(paper)
+    title, stated = claims.load(paper)
     rows = [cells(entry) for entry in ledger(stated, lines, target) if entry.claim in shown]
     made = dict(zip(HEAD, zip(*rows, strict=True), strict=True))
     return Table(f"{title}: claims on {target.name}", (), made)
