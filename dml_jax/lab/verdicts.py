@@ -18,7 +18,6 @@ a false verdict more probable.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -33,18 +32,10 @@ SPLITS = 5  # with fewer, but more than one, neither
 SEEDS_PER_SPLIT = 4  # trained by default
 LEVEL, FIRST = 0.05, 0.04  # of all looks together, and of the first one
 SECOND = {"recall@1": "map@r", "map@r": "recall@1"}
-SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "undecided"
-BY_MECHANISM = "supported by its mechanism"
-BY_PLACEBO = "the placebo does as well"
+# Verdicts.
+SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "undecided"  # the first without placebos
+BY_MECHANISM, BY_PLACEBO = "supported by its mechanism", "the placebo does as well"
 NOT_TESTABLE = "not testable here"
-Verdict = Literal[
-    "supported",
-    "supported by its mechanism",
-    "the placebo does as well",
-    "refuted",
-    "undecided",
-    "not testable here",
-]
 Key = tuple[int, int]  # split and seed
 Values = Mapping[Key, float]
 
@@ -131,7 +122,7 @@ class Decision:
     found: Test | None = None
     reason: str = ""  # why there is no other verdict
     p: float = math.nan  # corrected
-    verdict: Verdict = UNDECIDED
+    verdict: str = UNDECIDED
     own: float = math.nan  # effect on the data set's own split
 
 
