@@ -18,7 +18,7 @@ from dml_jax.lab.definition import Row, Study, grid
 
 AVERAGE = {"method.transform": "average"}
 MS_ALONE = {**AVERAGE, "method.lambda1": (1.0, 0.0), "method.lambda2": 0.0}
-PLACEBOS = {
+PLACEBOS: dict[str, dict[str, Any]] = {
     "fixed prototypes": {"train.groups.prototypes": Group(0.0, freeze=True)},
     "shuffled residuals": {"method.transform": "shuffled"},
     "wide average pooling": {"method.transform": "wide_average"},

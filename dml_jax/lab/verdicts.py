@@ -243,8 +243,8 @@ def decide(entries: Sequence[Entry]) -> None:
                 made.verdict = SUPPORTED if found.for_it < found.against else REFUTED
     # A mechanism must beat every placebo, which needs no correction; one placebo of several is
     # enough to do as well, which does.
-    tested = [entry for entry in entries if None not in entry.contrasts and entry.contrasts]
-    each = [[found for found in entry.contrasts if found] for entry in tested]
+    compared = [entry for entry in entries if None not in entry.contrasts and entry.contrasts]
+    each = [[found for found in entry.contrasts if found] for entry in compared]
     by_mechanism = outcomes.holm([min(1.0, 2 * max(x.for_it for x in made)) for made in each])
     by_placebo = outcomes.holm(
         [min(1.0, 2 * len(made) * min(x.against for x in made)) for made in each]
@@ -253,8 +253,8 @@ def decide(entries: Sequence[Entry]) -> None:
         made, limit = entry.first, level(entry.looks)
         if made.verdict == SUPPORTED and entry.claim.placebos:
             made.verdict, made.reason = UNDECIDED, "supported, without all placebos"
-            if entry in tested:
-                number = tested.index(entry)
+            if entry in compared:
+                number = compared.index(entry)
                 made.reason = "supported, but not whether by its mechanism"
                 if by_placebo[number] < limit:
                     made.verdict, made.reason = BY_PLACEBO, ""

@@ -302,12 +302,13 @@ def attention_statistics(rows: np.ndarray, labels: np.ndarray) -> AttentionStati
     """Statistics of attention weights [L, M, B, B] with row sums 1, for labels int [B]."""
     same = labels[:, None] == labels[None, :]
     logs = np.log(np.where(rows > 0, rows * rows.shape[-1], 1))
-    found = [np.sum(rows * part, axis=-1).mean(axis=-1) for part in (logs, same)]
+    divergence, own_class = (np.sum(rows * part, axis=-1).mean(axis=-1) for part in (logs, same))
     own, other = (
         np.sum(rows * part, axis=-1) / np.maximum(part.sum(axis=-1), 1)
         for part in (same & ~np.eye(len(labels), dtype=bool), ~same)
     )
-    return AttentionStatistics(*found, len(labels) * (own - other).mean(axis=-1))
+    preference = len(labels) * (own - other).mean(axis=-1)
+    return AttentionStatistics(divergence, own_class, preference)
 
 
 def normalised(attention: np.ndarray | Array) -> np.ndarray:
