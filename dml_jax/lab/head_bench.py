@@ -110,15 +110,17 @@ def head_inputs(config: Config, console: Console) -> HeadInputs:
         stem = Path(config.train.features) / f"{key}-maps-{name}"
         views = frozen_features.views(embedder, state, split, count, stem, dtype=np.float16)
         found.values[name] = views
-        found.cells[name] = [
-            np.concatenate(
-                [
-                    np.asarray(pooled(jnp.asarray(view[start : start + CHUNK], jnp.float32)))
-                    for start in range(0, len(view), CHUNK)
-                ]
-            )
-            for view in views
-        ]
+        found.cells[name] = []
+        for number, view in enumerate(views):
+            file = stem.with_name(f"{stem.name}-{number}-cells.npy")
+            if not file.exists():
+                starts = range(0, len(view), CHUNK)
+                parts = (view[start : start + CHUNK].astype(np.float32) for start in starts)
+                cells = np.concatenate([np.asarray(pooled(part)) for part in parts])
+                with files.atomic_write(file) as draft, draft.open("wb") as stream:
+                    np.save(stream, cells)
+            with files.reading(file, "remove it"):
+                found.cells[name].append(np.load(file, allow_pickle=False))
         found.places.update({image: (name, row) for row, image in enumerate(split.ids)})
     return HeadInputs(found, experiment.splits)
 
