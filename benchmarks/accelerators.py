@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 import math
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,28 +38,6 @@ CUB = (
     "cub_vit:proxy_anchor-dinov2_vitb14",
 )
 SOP = ("sop_hist", "sop_mpn", "sop_crt", "sop_diva")
-HEAD = (
-    "configuration",
-    "precision",
-    "devices",
-    "batch",
-    "memory, GiB",
-    "activations",
-    "GFLOP",
-    "traffic, GiB",
-    "all-reduce, MiB",
-    "by type",
-    "copies, GiB",
-    "launches",
-    "alone",
-    "at least, ms",
-    "by",
-    "utilisation",
-    "images/s, at most",
-    "of a host",
-    "its cores",
-)
-
 CORE = 307  # images/s that a core decodes and crops (benchmarks/input.py, original files)
 
 
@@ -96,7 +75,8 @@ def _cases() -> Iterator[Case]:
 
 
 def facts(case: Case, stored: dict[str, Any]) -> dict[str, Any]:
-    """The facts of the training step, compiled unless its program is among the stored ones."""
+    """The facts of the training step, compiled unless its program is among the stored ones; "code"
+    is the date and the name of the commit."""
     topology = compilation.find_topology(case.topology)
     name, _, classes = case.config.partition("@")
     file, _, variant = name.partition(":")
@@ -119,47 +99,69 @@ def facts(case: Case, stored: dict[str, Any]) -> dict[str, Any]:
     found = compilation.compiled(lower, topology)
     found |= compilation.bound(experiment, topology, found) if "traffic" in found else {}
     seconds = round(time.monotonic() - started)
+    log = ["git", "log", "-1", "--format=%cs %h"]
+    code = subprocess.run(log, capture_output=True, text=True, check=True).stdout.strip()
     return found | {
         "program": digest,
+        "code": code,
         "batch": config.data.batch_size,
         "seconds_to_compile": seconds,
     }
 
 
-def row(case: Case, found: dict[str, Any]) -> list[str]:
-    """A row of the table."""
-    begin = [
-        case.config,
-        case.precision,
-        case.topology,
-        str(found["batch"]),
-        f"{found['memory']['needed'] / GIB:.2f}",
-    ]
+def row(case: Case, found: dict[str, Any]) -> dict[str, str]:
+    """A row of the table, by column."""
+    begin = case._asdict() | {
+        "batch": str(found["batch"]),
+        "memory, GiB": f"{found['memory']['needed'] / GIB:.2f}",
+    }
     if "bound" not in found:
-        return [*begin, "does not fit", *[""] * (len(HEAD) - len(begin) - 1)]
+        return begin | {"activations": "does not fit"}
     hosts, _, devices = case.topology.partition(":")[2].rpartition("x")
     of_host = found["images_per_second"] / (
         int(hosts or 1) * (int(devices) / 4 if "v5e" in case.topology else 1)
     )
-    launches = found.get("launches")
-    launched = sum(launches["kinds"].values()) if launches else 0
     sums = [c for c in found["collectives"] if c["operation"] == "all-reduce"]
-    return [
-        *begin,
-        f"{found['memory_by_kind']['activations'] / GIB:.2f}",
-        f"{found['flops'] / 1e9:,.0f}",
-        f"{found['traffic'] / GIB:.1f}",
-        f"{sum(c['bytes'] for c in sums) / 2**20:.1f}",
-        ", ".join(f"{c['count']} {c['type']}" for c in sums if c["bytes"] > 2**20),
-        f"{found['copies']['bytes'] / GIB:.2f}",
-        *map(str, (launched, launched - launches["in graphs"]) if launches else ("", "")),
-        f"{1000 * found['bound']['seconds']:.2f}",
-        found["bound"]["by"],
-        f"{found['utilisation']:.0%}",
-        f"{found['images_per_second']:,.0f}",
-        f"{of_host:,.0f}",
-        str(math.ceil(of_host / CORE)),
-    ]
+    shown = begin | {
+        "activations": f"{found['memory_by_kind']['activations'] / GIB:.2f}",
+        "GFLOP": f"{found['flops'] / 1e9:,.0f}",
+        "traffic, GiB": f"{found['traffic'] / GIB:.1f}",
+        "all-reduce, MiB": f"{sum(c['bytes'] for c in sums) / 2**20:.1f}",
+        "by type": ", ".join(f"{c['count']} {c['type']}" for c in sums if c["bytes"] > 2**20),
+        "copies, GiB": f"{found['copies']['bytes'] / GIB:.2f}",
+    }
+    if launches := found.get("launches"):
+        count, whole = sum(launches["kinds"].values()), launches["with convolutions"]
+        shown["launches"] = str(count)
+        shown["alone"] = str(count - launches["in graphs"])
+        shown["with convolutions in graphs"] = str(count - whole["in graphs"])
+    return shown | {
+        "at least, ms": f"{1000 * found['bound']['seconds']:.2f}",
+        "by": found["bound"]["by"],
+        "utilisation": f"{found['utilisation']:.0%}",
+        "images/s, at most": f"{found['images_per_second']:,.0f}",
+        "of a host": f"{of_host:,.0f}",
+        "its cores": str(math.ceil(of_host / CORE)),
+    }
+
+
+def tables(stored: dict[str, Any]) -> str:
+    """A table for each state of the code that compiled a row, the newest first, with the columns
+    that one of its rows has."""
+    by_code: dict[str, list[dict[str, str]]] = {}
+    for case in cases():
+        if found := stored.get(str(case)):
+            by_code.setdefault(found["code"], []).append(row(case, found))
+    lines = []
+    for code, rows in sorted(by_code.items(), reverse=True):
+        head = list(max(rows, key=len))
+        cells = (
+            head,
+            ["---"] * len(head),
+            *([each.get(name, "") for name in head] for each in rows),
+        )
+        lines += [f"Code of {code}:", "", *(f"| {' | '.join(each)} |" for each in cells), ""]
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -182,15 +184,13 @@ def main() -> None:
             continue
         files.write_json(kept, stored)
         print(f"{case}: {stored[str(case)]['seconds_to_compile']} s", flush=True)
-        rows = [row(each, stored[str(each)]) for each in cases() if str(each) in stored]
-        table = [f"| {' | '.join(cells)} |" for cells in (HEAD, ["---"] * len(HEAD), *rows)]
         text = (
             options.output.read_text()
             if options.output.exists()
             else "# Accelerators\n\n<!-- table -->\n"
         )
         before, _, _ = text.partition("<!-- table -->")
-        options.output.write_text(f"{before}<!-- table -->\n\n" + "\n".join(table) + "\n")
+        options.output.write_text(f"{before}<!-- table -->\n\n{tables(stored)}")
 
 
 if __name__ == "__main__":

@@ -56,10 +56,7 @@ def ours(config: str, precision: str, batch: int) -> tuple[Run, dict[str, Any]]:
     overrides = {"train.precision": precision} | ({"data.batch_size": str(batch)} if batch else {})
     resolved = files.resolved(f"configs/{name}.py" + (f":{variant}" if variant else ""), overrides)
     device = jax.devices()[0]
-    chip = next(
-        (chip for kind, chip in compilation.CHIPS.items() if kind in device.device_kind.lower()),
-        None,
-    )
+    chip = compilation.find_chip(device.device_kind)
     topology = compilation.Topology("", device.platform, device_mesh.make(), chip, {})  # type: ignore[arg-type]
     experiment = compilation.describe(resolved, topology)
     shape = experiment.example_batch()

@@ -13,6 +13,7 @@ import signal
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 from dml_jax import buckets, files
 from dml_jax.commands import cli, jax_setup
@@ -52,7 +53,7 @@ def parser() -> cli.Parser:
     add("--topology", metavar="CHIP:DEVICES", help=text)
     add("--checkpoint", help="to evaluate or export: reported (default), latest, best or a step")
     add("--output", metavar="FILE", help="results as JSON, with --mode=evaluate")
-    text = "write a trace of these steps to WORKDIR/profile, for XProf or ui.perfetto.dev"
+    text = "trace these steps (WORKDIR/profile, for XProf or ui.perfetto.dev); say what limits them"
     add("--profile", type=steps_to_trace, metavar="FIRST:LAST", help=text)
     add("--tensorboard", action="store_true", help="show the training in TensorBoard")
     add("--trust_code", action="store_true", help=cli.TRUST_CODE)
@@ -150,6 +151,14 @@ def compile_programs(config: Config, options: Namespace, directory: Path | str) 
     console.print(f"written: {file}")
 
 
+def trace(steps: tuple[int, int], console: Any) -> Any:
+    """The `Profile` of these steps; prints what limits them on a `Console`."""
+    from dml_jax.lab import profile
+    from dml_jax.train.loop import Profile
+
+    return Profile(*steps, lambda *traced: console.rich.print(profile.report(*traced)))
+
+
 def run_mode(options: Namespace, config: Config, where: Path | str, output: Path | None) -> None:
     jax_setup.enable_compilation_cache()
     jax_setup.keep_freed_memory()
@@ -174,8 +183,8 @@ def run_mode(options: Namespace, config: Config, where: Path | str, output: Path
                 stop.stop_immediately()
             match mode:
                 case "train":
-                    traced = options.profile or (0, 0)
-                    run.train(config, directory, console, stop, options.tensorboard, traced)
+                    profile = trace(options.profile, console) if options.profile else None
+                    run.train(config, directory, console, stop, options.tensorboard, profile)
                 case "evaluate":
                     run.evaluate(config, directory, checkpoint, console, output)
                 case "export":

@@ -65,17 +65,14 @@ def train(
     console: Console,
     stop: Stop,
     tensorboard: bool = False,
-    traced: tuple[int, int] = (0, 0),
+    profile: loop.Profile | None = None,
 ) -> None:
-    """Trains or resumes, evaluates the selected model, exports embeddings and writes the report.
-
-    `traced` are the first and last step of a trace.
-    """
+    """Trains or resumes, evaluates the selected model, exports embeddings and writes the report."""
     workdir.check_same_run(directory, {"config": asdict(config)})
     experiment = experiments.build(config)
-    if traced[1] > experiment.steps:
-        first, last = traced
-        raise ConfigError(f"--profile={first}:{last}: the run has {experiment.steps} steps")
+    if profile and profile.last > experiment.steps:
+        steps = f"{profile.first}:{profile.last}"
+        raise ConfigError(f"--profile={steps}: the run has {experiment.steps} steps")
     main = device_mesh.is_main_process()
     with workdir.locked(directory) if main else nullcontext(), console:
         run = experiment.provenance()
@@ -109,7 +106,8 @@ def train(
 
         experiment = frozen_features.with_features(experiment, directory, console, stop)
         show = logs.tensorboard(directory / "tensorboard", config) if tensorboard and main else None
-        state = inference_state(loop.train(experiment, directory, run, console, stop, show, traced))
+        trained = loop.train(experiment, directory, run, console, stop, show, profile)
+        state = inference_state(trained)
         if config.train.select != "last":
             state = stored_state(experiment, directory, run, "reported", console)
 
@@ -188,7 +186,7 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     if not device_mesh.is_main_process():
         return
     finished = not workdir.unfinished(directory, model.step, reported=checkpoint == "reported")
-    with files.locked(directory / "embeddings"), workdir.updated(directory, ("embeddings/",)):
+    with files.locked(directory / "embeddings"), workdir.updated(directory, "embeddings/"):
         write_embeddings(experiment, directory, embeddings, made, finished=finished)
         written = directory / "embeddings"
         console.print(f"embeddings of {', '.join(embeddings)} at step {model.step}: {written}")

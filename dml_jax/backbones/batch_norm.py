@@ -13,6 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from dml_jax.backbones.contract import Config
 from dml_jax.backbones.convolution import devices_of
+from dml_jax.backbones.layers import Conv
 from dml_jax.config.fields import Doubt, Probability, section
 from dml_jax.numerics import at_least_float32
 
@@ -135,18 +136,26 @@ class BatchNorm(nn.Module):
     use_bias: bool = True
 
     @nn.compact
-    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        """float [..., C] -> float [..., C]."""
-        channels = x.shape[-1]
+    def __call__(self, x: jax.Array, train: bool, conv: Conv | None = None) -> jax.Array:
+        """float [..., C] -> float [..., C], of the result of `conv` if a convolution is given.
+
+        In training by running statistics, these go into its kernel and bias: nothing reads its
+        result again for the gradients, and that of the scale is a sum over the kernel's.
+        """
+        channels = x.shape[-1] if conv is None else conv.features
         scale = self.param("scale", nn.initializers.ones_init(), (channels,), jnp.float32)
         bias = jnp.zeros_like(scale)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros_init(), (channels,), jnp.float32)
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,), jnp.float32)
         running_var = self.variable("batch_stats", "var", jnp.ones, (channels,), jnp.float32)
-        wide = at_least_float32(x)
         by_batch = train and not self.frozen
         given = None if by_batch else (running_mean.value, running_var.value)
+        if conv is not None and train and self.frozen:
+            factor = jax.lax.rsqrt(running_var.value + self.epsilon) * scale
+            return conv(x, factor, bias - running_mean.value * factor)
+        x = x if conv is None else conv(x)
+        wide = at_least_float32(x)
         # Methods may have put vectors on every device.
         mesh = devices_of(x) if train and x.ndim == 4 else None
         result, mean, var = standardize(wide, scale, bias, given, self.epsilon, mesh)

@@ -55,8 +55,8 @@ def _conv_bn_relu(
     """Convolution with bias, batch norm and ReLU, as submodules of the calling module."""
     padding, dtype = size // 2, compute_dtype(config.dtype)
     conv = partial(Conv, use_bias=True, kernel_init=he_fan_in, dtype=dtype, name=name)
-    x = conv(channels, size, stride, padding)(x)
-    return nn.relu(batch_norm(config, f"{name}_bn")(x, train))
+    convolution = conv(channels, size, stride, padding)
+    return nn.relu(batch_norm(config, f"{name}_bn")(x, train, convolution))
 
 
 class Block(nn.Module):

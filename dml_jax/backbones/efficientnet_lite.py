@@ -74,11 +74,12 @@ class Block(nn.Module):
         norm = partial(batch_norm, self.config, epsilon=1e-3)
         y = x
         if self.expansion > 1:
-            y = nn.relu6(norm("bn0")(Conv(inside, 1, dtype=dtype, name="expand_conv")(y), train))
+            conv = Conv(inside, 1, dtype=dtype, name="expand_conv")
+            y = nn.relu6(norm("bn0")(y, train, conv))
         depthwise = partial(Conv, groups=inside, dtype=dtype, name="depthwise_conv")
-        y = depthwise(inside, self.kernel, self.stride, padding="SAME")(y)
-        y = nn.relu6(norm("bn1")(y, train))
-        y = norm("bn2")(Conv(self.channels, 1, dtype=dtype, name="project_conv")(y), train)
+        conv = depthwise(inside, self.kernel, self.stride, padding="SAME")
+        y = nn.relu6(norm("bn1")(y, train, conv))
+        y = norm("bn2")(y, train, Conv(self.channels, 1, dtype=dtype, name="project_conv"))
         return x + y if x.shape == y.shape else y
 
 
@@ -91,8 +92,8 @@ class EfficientNetLite(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, 3] -> float [B, h, w, channels]."""
         config, dtype = self.config, compute_dtype(self.config.dtype)
-        x = Conv(config.stem, 3, 2, padding="SAME", dtype=dtype, name="conv_stem")(x)
-        x = nn.relu6(batch_norm(config, "bn0", epsilon=1e-3)(x, train))
+        conv = Conv(config.stem, 3, 2, padding="SAME", dtype=dtype, name="conv_stem")
+        x = nn.relu6(batch_norm(config, "bn0", epsilon=1e-3)(x, train, conv))
         block = nn.remat(Block, static_argnums=(2,)) if config.remat else Block
         stages = zip(config.depths, config.widths, EXPANSION, KERNELS, STRIDES, strict=True)
         number = 0
@@ -101,8 +102,8 @@ class EfficientNetLite(nn.Module):
                 first, name = stride if index == 0 else 1, f"blocks_{number}"
                 x = block(config, width, expansion, kernel, first, name=name)(x, train)
                 number += 1
-        x = Conv(config.channels, 1, dtype=dtype, name="conv_head")(x)
-        return nn.relu6(batch_norm(config, "bn1", epsilon=1e-3)(x, train))
+        conv = Conv(config.channels, 1, dtype=dtype, name="conv_head")
+        return nn.relu6(batch_norm(config, "bn1", epsilon=1e-3)(x, train, conv))
 
 
 def build(config: Config) -> Backbone:

@@ -61,8 +61,8 @@ class ConvBnRelu(nn.Module):
         dtype = compute_dtype(self.config.dtype)
         padding, init = self.size // 2, normal_init(0.01)
         conv = partial(Conv, kernel_init=init, dtype=dtype, name="conv")
-        x = conv(self.channels, self.size, self.stride, padding)(x)
-        return nn.relu(batch_norm(self.config, "bn", epsilon=1e-3)(x, train))
+        convolution = conv(self.channels, self.size, self.stride, padding)
+        return nn.relu(batch_norm(self.config, "bn", epsilon=1e-3)(x, train, convolution))
 
 
 class Block(nn.Module):

@@ -128,27 +128,31 @@ class Conv(nn.Module):
     dtype: Dtype | None = None  # computes in this type; None: in that of inputs and parameters
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """float [B, H, W, C] -> float [B, H', W', C']."""
+    def __call__(
+        self, x: jax.Array, factor: jax.Array | None = None, shift: jax.Array | None = None
+    ) -> jax.Array:
+        """float [B, H, W, C] -> float [B, H', W', C'], times a factor [C'], plus a shift [C']."""
         shape = (self.size, self.size, x.shape[-1] // self.groups, self.features)
         kernel = self.param("kernel", self.kernel_init, shape, jnp.float32)
+        kernel = kernel if factor is None else kernel * factor.reshape(1, 1, 1, -1)
         x = nn.dtypes.promote_dtype(x, kernel, dtype=self.dtype)[0]
         padding = self.padding if self.padding == "SAME" else ((self.padding, self.padding),) * 2
         y = convolve(x, kernel, (self.stride, self.stride), padding, self.groups)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32)
-            y = (y + bias.reshape(1, 1, 1, -1)).astype(y.dtype)
-        return y
+            bias = bias if factor is None else bias * factor
+            shift = bias if shift is None else bias + shift
+        return y if shift is None else with_bias(y, shift)
 
 
 @jax.custom_vjp
 def with_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
-    """x [n, o] plus a bias [o], rounded to the type of x; the gradient of the bias is not."""
-    return x + bias[None].astype(x.dtype)
+    """x [..., C] plus a bias [C], rounded to the type of x; the gradient of the bias is not."""
+    return x + jnp.expand_dims(bias.astype(x.dtype), tuple(range(x.ndim - 1)))
 
 
 def _with_bias_backward(bias: jax.Array, grad: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return grad, grad.astype(bias.dtype).sum(axis=0)
+    return grad, grad.astype(bias.dtype).sum(axis=tuple(range(grad.ndim - 1)))
 
 
 with_bias.defvjp(lambda x, bias: (with_bias(x, bias), bias), _with_bias_backward)

@@ -67,17 +67,18 @@ class Block(nn.Module):
         norm = partial(batch_norm, config, updates=config.stage_bn_updates)
         shortcut = x
         if x.shape[-1] != channels or self.stride != 1:
-            shortcut = Conv(channels, 1, self.stride, dtype=dtype, name="downsample_conv")(x)
-            shortcut = norm("downsample_bn")(shortcut, train)
+            conv = Conv(channels, 1, self.stride, dtype=dtype, name="downsample_conv")
+            shortcut = norm("downsample_bn")(x, train, conv)
         if config.block == "bottleneck":
-            y = nn.relu(norm("bn1")(Conv(self.width, 1, dtype=dtype, name="conv1")(x), train))
-            y = Conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv2")(y)
-            y = nn.relu(norm("bn2")(y, train))
-            y = norm("bn3")(Conv(channels, 1, dtype=dtype, name="conv3")(y), train)
+            conv = Conv(self.width, 1, dtype=dtype, name="conv1")
+            y = nn.relu(norm("bn1")(x, train, conv))
+            conv = Conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv2")
+            y = nn.relu(norm("bn2")(y, train, conv))
+            y = norm("bn3")(y, train, Conv(channels, 1, dtype=dtype, name="conv3"))
         else:
-            y = Conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv1")(x)
-            y = nn.relu(norm("bn1")(y, train))
-            y = norm("bn2")(Conv(channels, 3, padding=1, dtype=dtype, name="conv2")(y), train)
+            conv = Conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv1")
+            y = nn.relu(norm("bn1")(x, train, conv))
+            y = norm("bn2")(y, train, Conv(channels, 3, padding=1, dtype=dtype, name="conv2"))
         return nn.relu(y + shortcut)
 
 
@@ -91,8 +92,8 @@ class ResNet(nn.Module):
         """float [B, H, W, 3] -> float [B, h, w, channels]."""
         config, dtype = self.config, compute_dtype(self.config.dtype)
         size, stride = (7, 2) if config.stem == "imagenet" else (3, 1)
-        x = Conv(config.widths[0], size, stride, padding=size // 2, dtype=dtype, name="conv1")(x)
-        x = nn.relu(batch_norm(config, "bn1")(x, train))
+        conv = Conv(config.widths[0], size, stride, padding=size // 2, dtype=dtype, name="conv1")
+        x = nn.relu(batch_norm(config, "bn1")(x, train, conv))
         if config.stem == "imagenet":
             x = MaxPool(3, 2, padding=1, name="maxpool")(x)
         block = nn.remat(Block, static_argnums=(2,)) if config.remat else Block

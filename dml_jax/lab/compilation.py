@@ -54,6 +54,7 @@ H100 = """
       device_memory_size: 84942979072
       shared_memory_per_block_optin: 232448 cuda_compute_capability { major: 9 minor: 0 }
       registers_per_core_limit: 65536 registers_per_block_limit: 65536
+      driver_version: "12.9.0" runtime_version: "12.9.0" compile_time_toolkit_version: "12.9.0"
     }
     platform_name: "CUDA" dnn_version_info { major: 9 minor: 8 patch: 0 }
     runtime_version { major: 12 minor: 9 patch: 0 } device_description_str: "NVIDIA H100 80GB HBM3"
@@ -87,11 +88,18 @@ CHIPS = {
     # A product of float32 takes six passes of bfloat16.
     "v5e": Chip({"float32": 197e12 / 6, "bfloat16": 197e12}, 819e9, 16 * 2**30, 200e9),
 }
+DEVICE_KINDS = {"h100": "h100", "v5 lite": "v5e"}  # in JAX's names -> key of CHIPS
 WHEELS = {
     "h100": ("jax_cuda12_plugin", "requirements-cuda.txt"),
     "v5e": ("libtpu", "requirements-tpu.txt"),
 }
 KNOWN = "h100:N or h100:HOSTSxN (GPUs of a host), v5e:2x2, v5e:2x4, v5e:4x4, v5e:8x8 or v5e:16x16"
+
+
+def find_chip(device_kind: str) -> Chip | None:
+    """The figures of a device by its kind in JAX, if they are known."""
+    keys = (key for part, key in DEVICE_KINDS.items() if part in device_kind.lower())
+    return next((CHIPS[key] for key in keys), None)
 
 
 def find_topology(name: str) -> Topology:
@@ -374,10 +382,11 @@ def _column(facts: Facts, chip: Chip) -> dict[str, str]:
         for c in facts["collectives"]
     )
     if "launches" in facts:
-        kinds, graphs = facts["launches"]["kinds"], facts["launches"]["graphs"]
-        together = f"{facts['launches']['in graphs']} in {graphs} CUDA graphs"
+        kinds, graphs = facts["launches"]["kinds"], facts["launches"]
+        together = f"{graphs['in graphs']} in {graphs['graphs']} CUDA graphs"
+        whole = f"{graphs['with convolutions']['in graphs']} with convolutions"
         counts = "\n".join(f"{count} {kind}" for kind, count in kinds.items())
-        lines["launches"] = f"{sum(kinds.values())}, {together}\n{counts}"
+        lines["launches"] = f"{sum(kinds.values())}, {together}, {whole}\n{counts}"
     if "bound" in facts:
         lines["FLOPs, all devices"] = f"{facts['flops']:.3g}"
         for kind, seconds in facts["seconds"].items():

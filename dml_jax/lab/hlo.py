@@ -5,7 +5,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 import jax
@@ -160,39 +160,50 @@ def traffic(text: str) -> float:
 
 def launches(text: str) -> dict[str, Any]:
     """Kernels and calls of libraries that a program starts on a GPU, by kind ("kinds"), how many of
-    them in CUDA graphs ("in graphs"), and of how many ("graphs").
+    them in CUDA graphs ("in graphs"), and of how many ("graphs"); likewise if convolutions are in
+    graphs, too ("with convolutions").
 
-    A graph has at least `GRAPH` launches that follow each other; by default, XLA leaves
-    convolutions, collectives and loops out of graphs.
+    A graph has at least `GRAPH` launches that follow each other; XLA leaves collectives and loops
+    out of graphs and, by default, convolutions.
     """
-    parts, kinds, graphs = computations(text), Counter[str](), list[int]()
+    parts = computations(text)
 
-    def walk(name: str, times: int) -> None:
-        run = 0
+    def walk(name: str) -> Iterator[str]:
+        """The kinds of launches in their order, and "" where a loop's body begins or ends."""
         for found in parts.get(name, []):
-            if found.operation in NO_TRAFFIC:
-                continue
             if found.operation == "while":
                 body = re.search(r"body=%?([\w.-]+)", found.rest)
-                walk(body[1] if body else "", times * _trips(found))
-            else:
-                kinds[kind := _kind(found, parts)] += times
-            if found.operation == "while" or kind in ("convolution", "collective"):
-                graphs.extend([run] * times)
-                run = 0
-            else:
-                run += 1
-        graphs.extend([run] * times)
+                for _ in range(_trips(found)):
+                    yield from ("", *walk(body[1] if body else ""), "")
+            elif found.operation not in NO_TRAFFIC:
+                yield _kind(found, parts)
 
-    walk("", 1)
-    large = [count for count in graphs if count >= GRAPH]
-    return {"kinds": dict(kinds.most_common()), "graphs": len(large), "in graphs": sum(large)}
+    def graphs(*apart: str) -> dict[str, int]:
+        runs = groupby(sequence, lambda kind: bool(kind) and kind not in apart)
+        sizes = [size for together, run in runs if together and (size := len(list(run))) >= GRAPH]
+        return {"graphs": len(sizes), "in graphs": sum(sizes)}
+
+    sequence = list(walk(""))
+    return {
+        "kinds": dict(Counter(filter(None, sequence)).most_common()),
+        **graphs("collective", "convolution"),
+        "with convolutions": graphs("collective"),
+    }
+
+
+def kinds(text: str) -> dict[str, str]:
+    """The kinds of a program's instructions, on any platform, by name; loops have none, because
+    they consist of others."""
+    parts, silent = computations(text), {*NO_TRAFFIC, "while", "conditional"}
+    every = (found for found in instructions(text) if found.operation not in silent)
+    return {found.name: _kind(found, parts) for found in every}
 
 
 def _kind(found: Instruction, parts: dict[str, list[Instruction]]) -> str:
     """Kind of a launch: product, convolution, attention, collective, reduction, copy or other."""
     operations = {found.operation.removesuffix("-start")}
-    if called := re.search(r"calls=%?([\w.-]+)", found.rest):
+    key = "to_apply" if found.operation == "call" else "calls"
+    if called := re.search(rf"{key}=%?([\w.-]+)", found.rest):
         operations = {inner.operation for inner in parts.get(called[1], [])}
     elif found.operation == "custom-call":
         target = re.search(r'custom_call_target="([^"]*)"', found.rest)
@@ -200,7 +211,8 @@ def _kind(found: Instruction, parts: dict[str, list[Instruction]]) -> str:
         return next(library, "other").replace("dot", "product")
     if not operations.isdisjoint(COLLECTIVES):
         return "collective"
-    named = {"reduce": "reduction", "transpose": "copy", "copy": "copy"}
+    named = {"convolution": "convolution", "dot": "product", "reduce": "reduction"}
+    named |= {"transpose": "copy", "copy": "copy"}
     return next((kind for name, kind in named.items() if name in operations), "elementwise")
 
 

@@ -30,6 +30,8 @@ from dml_jax.train.records import logs, model_files, workdir
 from dml_jax.train.step import TrainState, inference_state
 from dml_jax.train.step import check_finite as check_state
 
+WAITING = "waiting for data"  # in traces
+
 
 class Records(NamedTuple):
     """The records of a run."""
@@ -38,6 +40,15 @@ class Records(NamedTuple):
     metrics: logs.JsonLines
     timing: logs.JsonLines
     console: Console
+
+
+class Profile(NamedTuple):
+    """A trace of some steps."""
+
+    first: int
+    last: int
+    # Called with the directory of the trace, the number of its steps and the step: shows it.
+    report: Callable[[Experiment, Path, int, jax.stages.Lowered], None]
 
 
 class Progress(NamedTuple):
@@ -56,14 +67,13 @@ def train(
     console: Console,
     stop: Stop,
     show: Callable[[dict[str, Any]], None] | None = None,
-    traced: tuple[int, int] = (0, 0),
+    profile: Profile | None = None,
 ) -> TrainState:
     """The state after training from the newest checkpoint, or the start, to the last step.
 
-    `facts` are the contents of `config.json` in the work directory, `traced` the first and last
-    step of a trace, or 0. `show` is called with each line of metrics. On a signal, raises
-    Interrupted once a checkpoint of the current step is on disk; DivergedError if the loss, the
-    gradient or the state is not finite, and the newest checkpoint is earlier.
+    `facts` are the contents of `config.json` in the work directory. `show` is called with each line
+    of metrics. On a signal, raises Interrupted once a checkpoint of the current step is on disk;
+    DivergedError if the loss or the state is not finite, and the newest checkpoint is earlier.
     """
     main = device_mesh.is_main_process()
     metrics = logs.JsonLines(directory / "metrics.jsonl", main, show)
@@ -71,14 +81,13 @@ def train(
     stored = Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=facts)
     with closing(stored) as checkpoints:
         out = Records(checkpoints, metrics, speed, console)
-        profile = directory / "profile" / workdir.process_name()
-        return make_steps(experiment, out, stop, profile, traced)
+        return make_steps(experiment, out, stop, profile)
 
 
 def make_steps(
-    experiment: Experiment, out: Records, stop: Stop, profile: Path, traced: tuple[int, int]
+    experiment: Experiment, out: Records, stop: Stop, profile: Profile | None
 ) -> TrainState:
-    """The loop of `train`; `profile` is the directory of the trace."""
+    """The loop of `train`."""
     config, total, method = experiment.config.train, experiment.steps, experiment.method
     state, progress = resume_or_start(experiment, out)
     start = int(state.step)
@@ -102,11 +111,14 @@ def make_steps(
     out.console.print("compiling the training step")
     clock = logs.Meter(batches, experiment.config.data.batch_size, start)
     previous: dict[str, jax.Array] = {}
-    minutes = out.metrics.path.parent / "logs" / f"{workdir.process_name()}.jsonl"
+    directory = out.metrics.path.parent
+    minutes = directory / "logs" / f"{workdir.process_name()}.jsonl"
+    trace = directory / "profile" / workdir.process_name()
     with batches, process_group.watched(out.console.warn, minutes) as stepped:
         for done in range(start + 1, total + 1):
-            if done == max(traced[0], start + 1) <= traced[1]:
-                jax.profiler.start_trace(profile)
+            if profile and done == max(profile.first, start + 1) <= profile.last:
+                jax.block_until_ready(leaves)
+                jax.profiler.start_trace(trace)
             if done - 1 in reloads and (best := out.checkpoints.restore("best")):
                 state = jax.tree.unflatten(structure, leaves)
                 state = best[0]._replace(step=state.step, opt_state=state.opt_state)
@@ -120,15 +132,19 @@ def make_steps(
                 leaves = jax.tree.leaves(state)
                 clock.restart(done - 1)
             logging, evaluating = logging_due(experiment, done), evaluation_due(experiment, done)
-            batch = experiment.device_batch(*next(batches))
+            with jax.profiler.TraceAnnotation(WAITING):
+                arrays = next(batches)
+            batch = experiment.device_batch(*arrays)
             leaves, metrics = update(leaves, batch, key)
             stepped(done)
             check_finite(previous, done - 1)  # one step behind, so that devices never wait
             previous = metrics
-            if done == traced[1]:
+            if profile and done == profile.last:
                 jax.block_until_ready(metrics)
                 jax.profiler.stop_trace()
-                clock.restart(done)  # writing the trace takes a while
+                traced = done - max(profile.first, start + 1) + 1
+                profile.report(experiment, trace, traced, update.lower(leaves, batch, key))
+                clock.restart(done)  # writing and reading the trace takes a while
             if done == start + 1:
                 jax.block_until_ready(metrics)  # keeps the compilation out of the throughput
                 out.console.start_progress("training", total, done)

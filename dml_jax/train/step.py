@@ -88,7 +88,7 @@ def build(
 
     The batch is the global one: under `jit`, with its rows sharded over the devices, batch
     statistics and pair losses keep their global meaning and the gradient needs no factor. Metrics
-    are float scalars: the loss, its terms, and `grad_norm`, the global L2 norm of the gradient.
+    are float scalars: the loss and its terms.
     """
 
     def step(
@@ -103,7 +103,7 @@ def build(
         params = optax.apply_updates(state.params, updates)
         after = method.hooks.after
         model_state = after(params, aux.model_state, aux.carry) if after else aux.model_state
-        metrics = {"loss": value, **aux.metrics, "grad_norm": optax.tree.norm(grads)}
+        metrics = {"loss": value, **aux.metrics}
         return TrainState(state.step + 1, params, model_state, opt_state), metrics
 
     return step

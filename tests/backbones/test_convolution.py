@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from numpy.lib.stride_tricks import sliding_window_view
 
-from dml_jax.backbones.batch_norm import standardize
+from dml_jax.backbones.batch_norm import BatchNorm, standardize
 from dml_jax.backbones.layers import Conv, MaxPool
 from dml_jax.lab import hlo
 
@@ -196,13 +197,61 @@ def test_gradient_with_running_statistics() -> None:
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("groups", "bias"), [(1, False), (1, True), (6, False)])
+def test_running_statistics_go_into_the_kernel(groups: int, bias: bool) -> None:
+    """Values and gradients are those of the convolution and the formula after it."""
+    rng = np.random.default_rng(2)
+    conv = partial(Conv, 6, 3, 2, padding=1, use_bias=bias, groups=groups)
+    x, kernel = rng.normal(size=(8, 7, 5, 6)), rng.normal(size=(3, 3, 6 // groups, 6))
+    shift, scale, offset, mean, var = rng.uniform(1, 2, (5, 6))
+    params = {
+        "conv": {"kernel": kernel} | ({"bias": shift} if bias else {}),
+        "bn": {"scale": scale, "bias": offset},
+    }
+    weights = rng.normal(size=(8, 4, 3, 6))
+
+    def reference(params: dict[str, dict[str, jax.Array]], x: jax.Array) -> jax.Array:
+        names, pads = ("NHWC", "HWIO", "NHWC"), ((1, 1), (1, 1))
+        y = jax.lax.conv_general_dilated(
+            x,
+            params["conv"]["kernel"],
+            (2, 2),
+            pads,
+            dimension_numbers=names,
+            feature_group_count=groups,
+        )
+        y = y + params["conv"].get("bias", np.zeros(6))[None, None, None]
+        factor = params["bn"]["scale"] / np.sqrt(var + 1e-5)
+        return (y - mean[None, None, None]) * factor[None, None, None] + params["bn"]["bias"][
+            None, None, None
+        ]
+
+    class Network(nn.Module):
+        @nn.compact
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return BatchNorm(frozen=True, name="bn")(x, True, conv(name="conv"))
+
+    def ours(params: dict[str, dict[str, jax.Array]], x: jax.Array) -> jax.Array:
+        stats = {"bn": {"mean": mean, "var": var}}
+        return Network().apply({"params": params, "batch_stats": stats}, x)
+
+    found = [
+        jax.jit(jax.value_and_grad(lambda p, x, way=way: jnp.sum(weights * way(p, x)), (0, 1)))(
+            params, x
+        )
+        for way in (ours, reference)
+    ]
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12), *found)
+
+
 @pytest.mark.parametrize(
     "case", [(3, 2, 1, False), (3, 2, 0, True), (2, 2, 0, True), (3, 1, 1, True)]
 )
 @pytest.mark.parametrize("side", [7, 8])
 def test_max_pooling(case: tuple[int, int, int, bool], side: int) -> None:
-    """Of equal pixels of a window, the first one gets the gradient, as in PyTorch; no maximum hides
-    a NaN."""
+    """The first of several equal pixels of a window gets the gradient, as in PyTorch; no maximum
+    hides a NaN."""
     window, stride, padding, _ = case
     rng = np.random.default_rng(side)
     x = np.maximum(rng.integers(-2, 3, (2, side, side, 3)), 0).astype(np.float32)  # with many ties

@@ -218,7 +218,6 @@ def test_two_processes_agree_with_one(tmp_path: Path) -> None:
     assert [line["step"] for line in one] == [line["step"] for line in two]
     for a, b in zip(one, two, strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
-        assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-4)
     embeddings = [
         np.load(tmp_path / name / "embeddings" / "test" / "embeddings.npy")
         for name in ("one", "two")

@@ -60,7 +60,12 @@ def test_launches_and_graphs() -> None:
     """  # noqa: E501
     found = hlo.launches(dedent(text))
     kinds = {"elementwise": 5, "copy": 3, "convolution": 1, "product": 1, "reduction": 1}
-    assert found == {"kinds": kinds | {"collective": 1}, "graphs": 1, "in graphs": 5}
+    assert found == {
+        "kinds": kinds | {"collective": 1},
+        "graphs": 1,
+        "in graphs": 5,
+        "with convolutions": {"graphs": 1, "in graphs": 8},
+    }
 
 
 def test_traffic_of_a_loop_counts_every_turn() -> None:

@@ -72,9 +72,6 @@ def check_a_share_of_the_classes(build: Callable[[int], Method]) -> None:
         state, terms = run(state, batch, jax.random.key(0))
         spread, spread_terms = run_parts(spread, divided, jax.random.key(0))
         assert float(spread_terms["loss"]) == pytest.approx(float(terms["loss"]), rel=1e-5)
-        assert float(spread_terms["grad_norm"]) == pytest.approx(
-            float(terms["grad_norm"]), rel=1e-4
-        )
     for own, (path, leaf) in zip(
         jax.tree.leaves(state.params),
         jax.tree_util.tree_leaves_with_path(spread.params),

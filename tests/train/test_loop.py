@@ -260,9 +260,10 @@ def test_traced_steps(
         Experiment, "device_batch", lambda run, *batch: events.append("s") or place(run, *batch)
     )
     for traced, stop in (((2, 3), StopAt(6)), ((5, 8), StopAt(4)), ((2, 3), StopAt(1))):
+        profile = loop.Profile(*traced, lambda *found: events.append(f"{found[2]}"))
         with pytest.raises(Interrupted):
-            loop.train(experiment, tmp_path, {}, Strict(), stop, traced=traced)
-    assert "".join(events) == "s<ss>sss<ss>sss"
+            loop.train(experiment, tmp_path, {}, Strict(), stop, profile=profile)
+    assert "".join(events) == "s<ss>2sss<ss>2sss"
 
 
 def test_resume_from_an_older_checkpoint_truncates_the_metrics(
