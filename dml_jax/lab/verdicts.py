@@ -299,11 +299,9 @@ def cells(entry: Entry) -> tuple[str, ...]:
     count = str(len(first.found.values)) if first.found else "–"
     p = outcomes.p_text(first.p) if first.found else "–"
     verdict = first.verdict + (f" ({first.reason})" if first.reason else "")
-    kept = ", ".join(
-        f"{name} {100 * share:.0f} %"
-        for name, share in entry.kept.items()
-        if not math.isnan(share) and first.verdict != REFUTED
-    )
+    held = first.found is not None and first.found.for_it < first.found.against
+    shares = {name: share for name, share in entry.kept.items() if held and not math.isnan(share)}
+    kept = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
     mechanism = ""
     if claim.active and not math.isnan(entry.active):
         mechanism = f"{claim.active[0]} {entry.active:.2g}"
