@@ -16,6 +16,7 @@ COMMANDS = {
     "convert": "convert published weights",
     "evaluate": "evaluate any embeddings, also of several models together",
     "embed": "embed images with a trained model",
+    "catalogue": "near-duplicates, clusters and doubtful labels of a folder",
     "enroll": "enroll new classes, classify images",
     "export": "export a model as ONNX, embeddings as Parquet",
     "serve": "serve a model over HTTP",

@@ -27,7 +27,7 @@ KINDS = len(SERIES) * len(MARKERS)  # that colour and marker together distinguis
 
 SIDE = 96  # pixels of a thumbnail's longer side
 
-Mark = Literal["query", "right", "wrong"]
+Mark = Literal["", "query", "right", "wrong"]
 FRAME: dict[Mark, tuple[str, Any]] = {  # colour and line style
     "query": (INK, "-"),
     "right": (BLUE, "-"),
@@ -41,7 +41,7 @@ class Picture(NamedTuple):
     pixels: np.ndarray  # uint8 [H, W, 3], at most SIDE pixels high and wide
     image: str
     name: str  # its class
-    mark: Mark  # the query, or whether it has the query's class
+    mark: Mark  # the query, or whether it has the query's class; "" if there is no query
     note: str  # e.g. a cosine
 
 

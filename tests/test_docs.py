@@ -129,6 +129,7 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "convert": "dml_jax.backbones.weights.tensor_files.fetch",
     "evaluate": "dml_jax.analysis.labelled_embeddings.print_results",
     "embed": "dml_jax.load",
+    "catalogue": "dml_jax.load",
     "enroll": "dml_jax.load",
     "export": "dml_jax.inference.model_export.export_model",
     "serve": "dml_jax.serving.http_service.listen",

@@ -22,7 +22,7 @@ from dml_jax.files import atomic_write
 NARROW = 4  # most columns of a table that phones show as a table, not as a block per row
 QUALITY = 70  # JPEG
 ROWS = 300  # shown in a table; the CSV file has all
-MARKS = {"right": "✓", "wrong": "✗", "query": "query"}
+MARKS = {"right": "✓", "wrong": "✗", "query": "query", "": ""}
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@
     dml-jax enroll --model=lite0 --index=birds.npz --classify photos/ [--top=3] [--format=json]
     dml-jax enroll --model=lite0 --index=birds.npz --check=later/ [--session=date]
 
-The first creates the index from class folders or a CSV file, or adds images that it does not hold
-yet, and fits its classifier; --remove=wren removes a class, --restore=wren enrolls it again,
---purge deletes removed classes for good, --rename=wren:"house wren" renames one, --merge=wren:robin
-gives the images of wren to robin; --list prints the number of images and the name of each class.
+The first creates the index from class folders, a CSV file or a prepared data set, or adds images
+that it does not hold yet, and fits its classifier; --remove=wren removes a class, --restore=wren
+enrolls it again, --purge deletes removed classes for good, --rename=wren:"house wren" renames one,
+--merge=wren:robin gives the images of wren to robin; --list prints the number of images and the
+name of each class.
 
 The second prints a table (CSV with a header, or JSON): for each image the answer, the most probable
 classes, and the probability that each is right if the class of the image is enrolled. Probabilities
@@ -37,6 +38,7 @@ from dml_jax.errors import printable
 from dml_jax.files import write_rows
 
 if TYPE_CHECKING:
+    from dml_jax.data.files import Record
     from dml_jax.inference.index import Answer, Index
 
 
@@ -106,9 +108,14 @@ def execute(arguments: list[str]) -> None:
     others = read([options.calibrate]) if options.calibrate else {}
     labelled = read([options.check]) if options.check else {}
     model = jax_setup.load(options)
-    taken: dict[Path, str] = {}
+    taken: dict[Path | Record, str] = {}
     for folders in (classes, others, labelled):
         taken |= sessions.by_file(folders, options.session)
+    if options.session == sessions.DATE and taken and not any(taken.values()):
+        warn(
+            f"warning: --session=date: none of {len(taken):,} images has an EXIF date, so sessions "
+            "are unknown; give folder or a regular expression of the file names instead"
+        )
     on_bad = warn if options.skip_bad else None
     if options.list:
         index = Index.load(model, path)
@@ -144,13 +151,9 @@ def _show(
     both = list(zip(files, answers, strict=True))
     if options.format == "json":
         images = [
-            {
-                "image": printable(file),
-                "answer": printable(found.name),
-                "classes": [{"class": printable(n), "probability": p} for n, p in found.classes],
-                "margin": found.margin,
-                "nearest": printable(index.images[found.nearest]),
-            }
+            {"image": printable(file)}
+            | found.as_json()
+            | {"nearest": printable(index.images[found.nearest])}
             for file, found in both
         ]
         about = {"model": options.model, "index": options.index}

@@ -6,7 +6,7 @@ import re
 import stat
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,6 +50,14 @@ class File(NamedTuple):
 
 
 Files = Mapping[str, File]  # path relative to the source, with slashes -> file
+
+
+class Record(NamedTuple):
+    """An image of a prepared data set."""
+
+    name: str  # path of the directory and the name in the data set
+    read: Callable[[], bytes]  # the content of its file
+    session: str  # see `data.sessions`, "" if unknown
 
 
 class Entry(NamedTuple):

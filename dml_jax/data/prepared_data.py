@@ -3,8 +3,9 @@
 import functools
 import hashlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,9 +15,9 @@ from pyarrow import fs
 from pydantic import StrictInt
 
 from dml_jax import buckets
-from dml_jax.config import Data
-from dml_jax.data import decode, split_metadata
-from dml_jax.data.files import Entry, File, stamp, walk
+from dml_jax.config import Data, plugin_module
+from dml_jax.data import decode, sessions, split_metadata
+from dml_jax.data.files import Entry, File, Record, stamp, walk
 from dml_jax.data.prepare import duplicates
 from dml_jax.data.prepare.sources import MARKER, Options, Recipe
 from dml_jax.data.prepare.understand import Page, shown, understand
@@ -40,20 +41,39 @@ class Marker:
     skipped: list[Any]  # images that were left out, with the reasons
 
 
-def record_reader(directory: Path, split: str, min_side: int, upright: bool) -> Read:
-    """`Split.read` for packed images."""
+def records(directory: Path, split: str) -> Callable[[int], bytes]:
+    """The content of the file of each packed image of a split."""
 
     @functools.cache
-    def records() -> ArrayRecordDataSource:
+    def stored() -> ArrayRecordDataSource:
         with reading(directory, REMEDY):
             return ArrayRecordDataSource(sorted(directory.glob(f"*{split}.array_record*")))
 
+    return lambda index: bytes(stored()[index])
+
+
+def record_reader(directory: Path, split: str, min_side: int, upright: bool) -> Read:
+    """`Split.read` for packed images."""
+    content = records(directory, split)
+
     def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
-        stored = records()
         with reading(f"{directory}, image {index} of {split}", REMEDY):
-            return decode.rgb(stored[index], min_side, upright=upright)
+            return decode.rgb(content(index), min_side, upright=upright)
 
     return read
+
+
+def by_class(directory: Path, name: str, session: str) -> dict[str, list[Record]]:
+    """The images of all splits of a prepared data set by class."""
+    found: dict[str, list[Record]] = {}
+    data = Data(name=name, path=str(directory))
+    for key, split in load(data, plugin_module("data", name).RECIPE).items():
+        content = records(directory / RECORDS, key)
+        taken = sessions.added(split, session).metadata.get(sessions.COLUMN, [""] * len(split.ids))
+        for i, image in enumerate(split.ids):
+            record = Record(f"{directory.resolve()}/{image}", partial(content, i), str(taken[i]))
+            found.setdefault(split.classes[split.labels[i]], []).append(record)
+    return found
 
 
 def file_reader(files: Sequence[str], min_side: int = 0, upright: bool = True) -> Read:

@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from dml_jax.data import decode
+from dml_jax.data.files import Record
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
 
@@ -67,11 +68,16 @@ def _matches(pattern: str, names: Sequence[str]) -> list[str]:
     return [match[1 if regex.groups else 0] or "" if match else "" for match in matches]
 
 
-def by_file(classes: Mapping[str, Sequence[Path]], session: str) -> dict[Path, str]:
-    """The session of each image, given the images of each class."""
-    files = [file for images in classes.values() for file in images]
-    found = find(session, [str(file) for file in files], files) if files else []
-    return dict(zip(files, found, strict=True))
+def by_file(
+    classes: Mapping[str, Sequence[Path | Record]], session: str
+) -> dict[Path | Record, str]:
+    """The session of each image, given the images of each class; "" without an EXIF date."""
+    images = [image for found in classes.values() for image in found]
+    files = [image for image in images if isinstance(image, Path)]
+    names = [str(file) for file in files]
+    found = _dates(names, files) if session == DATE or not files else find(session, names, files)
+    taken = {image: image.session for image in images if isinstance(image, Record)}
+    return taken | dict(zip(files, found, strict=True))
 
 
 def added(split: Split, session: str) -> Split:

@@ -173,18 +173,25 @@ def probabilities(scores: np.ndarray, candidates: np.ndarray, temperature: float
     return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
-class Measured(NamedTuple):
-    """Answers to K images of enrolled classes and S of others, which took no part in them."""
+# Answers to images that took no part in them: of enrolled classes and of others.
+KNOWN = np.dtype(
+    [
+        ("margin", np.float32),
+        ("probability", np.float32),  # of the best class
+        ("rank", np.int64),  # of the right class among all; 0 if it is the best
+        ("answer", np.int64),  # best class
+        ("label", np.int64),  # right class
+        ("session", np.int64),  # number in the class
+    ]
+)
+STRANGER = np.dtype([("margin", np.float32), ("probability", np.float32), ("label", np.int64)])
 
-    known_margins: np.ndarray  # float32 [K]
-    known_probabilities: np.ndarray  # float32 [K], of the best class
-    known_ranks: np.ndarray  # int64 [K], of the right class among all; 0 if it is the best
-    known_answers: np.ndarray  # int64 [K], best class
-    known_classes: np.ndarray  # int64 [K], right class
-    known_sessions: np.ndarray  # int64 [K], number in the class
-    stranger_margins: np.ndarray  # float32 [S]
-    stranger_probabilities: np.ndarray  # float32 [S]
-    stranger_classes: np.ndarray  # int64 [S]
+
+class Measured(NamedTuple):
+    """What is known about a classifier from images that took no part in it."""
+
+    known: np.ndarray  # KNOWN [K]
+    strangers: np.ndarray  # STRANGER [S]
     temperature: np.ndarray  # float64 [], of the softmax of all probabilities
 
 
@@ -208,7 +215,7 @@ def measure(photographs: Photographs, enrolled: int, playing: np.ndarray) -> Mea
         int(np.median(np.bincount(each)[:enrolled])) for each in (labels, pairs)
     )
     found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    tested, present = [np.zeros(0, np.int64)], list[np.ndarray]()
+    parts = list[tuple[np.ndarray, np.ndarray]]()  # images that are asked, and classes
     for fold in np.unique(fold_of):
         share = np.bincount(labels, fold_of == fold) / np.bincount(labels)
         asked = np.flatnonzero((fold_of == fold) & (share[labels] <= 0.5))
@@ -223,31 +230,22 @@ def measure(photographs: Photographs, enrolled: int, playing: np.ndarray) -> Mea
             scores = fit(rows[training], labels[training]).scores(rows[asked])
             candidates = (classes < enrolled) | (classes == right[:, None])
             found.append((scores, candidates, np.searchsorted(classes, right)))
-            tested.append(asked)
-            present.append(classes)
+            parts.append((asked, classes))
     temperature = min(TEMPERATURES, key=lambda t: _surprise(found, t)) if found else 1.0
-    known = [np.zeros((4, 0))]
-    for classes, (scores, candidates, right) in zip(present, found, strict=True):
-        shares = probabilities(scores, candidates, temperature)
-        best, margin = margins(scores, candidates)
-        rank = (shares > np.take_along_axis(shares, right[:, None], axis=1)).sum(axis=1)
-        known.append(np.stack([margin, shares.max(axis=1), rank, classes[best]]))
-    answers, order = np.concatenate(known, axis=1), np.concatenate(tested)
-    stranger_margins, stranger_shares, stranger_classes = _measure_strangers(
-        photographs, enrolled, playing, temperature
-    )
-    return Measured(
-        answers[0].astype(np.float32),
-        answers[1].astype(np.float32),
-        answers[2].astype(np.int64),
-        answers[3].astype(np.int64),
-        labels[order],
-        groups[order],
-        stranger_margins,
-        stranger_shares,
-        stranger_classes,
-        np.array(temperature),
-    )
+    known = [np.zeros(0, KNOWN)]
+    for (asked, classes), (scores, candidates, right) in zip(parts, found, strict=True):
+        shares, answers = (
+            probabilities(scores, candidates, temperature),
+            np.zeros(len(asked), KNOWN),
+        )
+        best, answers["margin"] = margins(scores, candidates)
+        answers["probability"], answers["answer"] = shares.max(axis=1), classes[best]
+        own = np.take_along_axis(shares, right[:, None], axis=1)
+        answers["rank"] = (shares > own).sum(axis=1)
+        answers["label"], answers["session"] = labels[asked], groups[asked]
+        known.append(answers)
+    strangers = _measure_strangers(photographs, enrolled, playing, temperature)
+    return Measured(np.concatenate(known), strangers, np.array(temperature))
 
 
 def _surprise(found: list[tuple[np.ndarray, np.ndarray, np.ndarray]], temperature: float) -> float:
@@ -264,10 +262,10 @@ def _surprise(found: list[tuple[np.ndarray, np.ndarray, np.ndarray]], temperatur
 
 def _measure_strangers(
     photographs: Photographs, enrolled: int, playing: np.ndarray, temperature: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Margins and probabilities float32 [S], and classes int64 [S], of the images of classes that
-    are left out of the classifier; an enrolled class also of those that are enrolled."""
-    found = [(np.zeros(0, np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64))]
+) -> np.ndarray:
+    """Answers STRANGER [S] to images of classes that are left out of the classifier; an enrolled
+    class also of those that are enrolled."""
+    found = [np.zeros(0, STRANGER)]
     order = np.random.default_rng(0).permutation(playing)
     folds = len(playing) if len(playing) <= 2 * FOLDS else FOLDS
     for fold in range(folds):
@@ -275,8 +273,9 @@ def _measure_strangers(
         kept = photographs.where(~asked)
         if len(kept.labels) and kept.labels.min() < enrolled:
             scores = fit(kept.rows, kept.labels).scores(photographs.rows[asked])
-            candidates = np.unique(kept.labels) < enrolled
-            shares = probabilities(scores, candidates, temperature).max(axis=1).astype(np.float32)
-            found.append((margins(scores, candidates)[1], shares, photographs.labels[asked]))
-    first, second, third = (np.concatenate(part) for part in zip(*found, strict=True))
-    return first, second, third
+            candidates, answers = np.unique(kept.labels) < enrolled, np.zeros(asked.sum(), STRANGER)
+            answers["margin"] = margins(scores, candidates)[1]
+            answers["probability"] = probabilities(scores, candidates, temperature).max(axis=1)
+            answers["label"] = photographs.labels[asked]
+            found.append(answers)
+    return np.concatenate(found)

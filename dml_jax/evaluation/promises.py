@@ -1,6 +1,7 @@
 """What to expect of an open-set classifier with a choice of when an answer is "unknown"."""
 
 import math
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -28,9 +29,9 @@ class Choice(NamedTuple):
     def __str__(self) -> str:
         return "always a name" if self.kind == "always" else f"--{self.kind}={self.value:g}"
 
-    def of(self, margins: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        """What the limit is compared with, of images by margin and probability float32 [N]."""
-        return shares if self.kind == "min_probability" else margins
+    def of(self, answers: Mapping[str, np.ndarray] | np.ndarray) -> np.ndarray:
+        """What the limit is compared with, float32 [N], of answers `open_set.STRANGER` or KNOWN."""
+        return np.asarray(answers["probability" if self.kind == "min_probability" else "margin"])
 
 
 ALWAYS = Choice()
@@ -73,7 +74,7 @@ def limit_of(choice: Choice, measured: Measured) -> float:
     """
     if choice.kind != "reject":
         return choice.value
-    margins, classes = measured.stranger_margins, measured.stranger_classes
+    margins, classes = measured.strangers["margin"], measured.strangers["label"]
     needed, count = math.ceil(min(1 / choice.value, 1e9) - 1e-9), len(np.unique(classes))
     if count < FEWEST or len(margins) < needed:  # one is accepted
         raise DataError(
@@ -88,7 +89,7 @@ def limit_of(choice: Choice, measured: Measured) -> float:
 def corrected_rate(measured: Measured, rate: float) -> float:
     """The share of all strangers that may be accepted so that at most `rate` of a new class is
     expected to be."""
-    margins, classes = measured.stranger_margins, measured.stranger_classes
+    margins, classes = measured.strangers["margin"], measured.strangers["label"]
     low, high = 0, int(rate * len(margins)) + 1  # numbers that may pass: allowed, and too many
     while high - low > 1:
         middle = (low + high) // 2
@@ -152,29 +153,28 @@ class Promise:
 
     def __init__(self, measured: Measured, enrolled: int):
         self._measured, rng = measured, np.random.default_rng(0)
-        classes, self._class = np.unique(measured.stranger_classes, return_inverse=True)
+        classes, self._class = np.unique(measured.strangers["label"], return_inverse=True)
         drawn = rng.integers(max(1, len(classes)), size=(DRAWS, len(classes)))
         self._times = np.stack([np.bincount(d, minlength=len(classes)) for d in drawn])
-        known, place = np.unique(measured.known_classes, return_inverse=True)
+        known, place = np.unique(measured.known["label"], return_inverse=True)
         count = max(1, round(len(known) * enrolled / max(1, len(known) + enrolled)))
         self._weights = np.zeros((DRAWS, len(place)))
         for weights in self._weights if len(known) else ():
             times = np.bincount(rng.integers(len(known), size=count), minlength=len(known))
-            weights[:] = times[place] * _session_weights(place, measured.known_sessions, rng)
+            weights[:] = times[place] * _session_weights(place, measured.known["session"], rng)
 
     def at(self, choice: Choice) -> Point:
         """What to expect with a choice; raises DataError as `limit_of`."""
         measured, limit = self._measured, limit_of(choice, self._measured)
         times, limits = self._times[:, self._class], np.full((DRAWS, 1), limit)
-        found = choice.of(measured.stranger_margins, measured.stranger_probabilities)
+        found = choice.of(measured.strangers)
         expected = float((found >= limit).mean()) if len(found) else np.nan
         if choice.kind == "reject":
             passing, order = corrected_rate(measured, choice.value), np.argsort(found)
-            expected = _of_new_classes(found, measured.stranger_classes, passing)
+            expected = _of_new_classes(found, measured.strangers["label"], passing)
             limits[:, 0] = [_limit(found[order], each[order], passing) for each in times]
             times = times == 0
-        ranks = measured.known_ranks
-        known = choice.of(measured.known_margins, measured.known_probabilities)
+        ranks, known = measured.known["rank"], choice.of(measured.known)
 
         def share(of: np.ndarray, accepted: bool = True) -> Share:
             now, drawn = ((of & ((known >= each) == accepted)) for each in (limit, limits))
@@ -192,7 +192,7 @@ class Promise:
 
     def reliability(self) -> list[Bin]:
         """Expected and observed shares of right answers by probability."""
-        shares, right = self._measured.known_probabilities, self._measured.known_ranks == 0
+        shares, right = self._measured.known["probability"], self._measured.known["rank"] == 0
         position, found = np.searchsorted(BINS[1:-1], shares, side="right"), []
         for i in np.unique(position).tolist():
             of = position == i

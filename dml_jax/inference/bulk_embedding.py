@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dml_jax.console import Console
 from dml_jax.errors import DataError, counted, printable
 from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
-from dml_jax.inference import embedding_shards
+from dml_jax.inference import embedding_shards, unit_embedding
 from dml_jax.inference.embedding_model import EmbeddingModel
-from dml_jax.inference.embedding_shards import Embed, Shards, Source, Summary
+from dml_jax.inference.embedding_shards import Shards, Source, Summary
 from dml_jax.inference.inputs import Unit
+from dml_jax.inference.unit_embedding import Embed
 
 ARRAY_BYTES = 2**32  # of embeddings, above which they are written as Parquet only
 SHOWN = 10  # unusable images that are listed
@@ -33,7 +34,7 @@ class Engine(NamedTuple):
 def local_engine(model: EmbeddingModel) -> Engine:
     """Embeds by a model in this process."""
     seconds = list[float]()
-    embed = partial(embedding_shards.embed, model, on_read=seconds.append)
+    embed = partial(unit_embedding.embed, model, on_read=seconds.append)
     return Engine(embedding_shards.source(model), embed, seconds)
 
 
@@ -47,7 +48,8 @@ def embed_units(
     quiet: bool = False,
     say: Callable[[str], object] = print,
 ) -> tuple[Summary, Exported | None]:
-    """Embeds the images that earlier calls have not embedded.
+    """Embeds the images that earlier calls have not embedded, drops those that are not given any
+    more, and tries unusable ones again.
 
     Args:
       directory: receives one Parquet file for each unit, see `embedding_shards`; or a URL.
@@ -66,10 +68,12 @@ def embed_units(
     plan = embedding_shards.plan(units, engine.source)
     with embedding_shards.opened(directory, plan) as written:
         _embed_missing(engine, units, written, quiet=quiet, say=say)
+        if written.changed:
+            say(written.finish())
         summary = _checked(written, arrays, skip_bad=skip_bad, say=say)
         if not arrays or 4 * summary.dimensions * summary.usable > ARRAY_BYTES:
             return summary, None
-        return summary, _export(arrays, written, plan, engine.source, summary.usable)
+        return summary, _export(arrays, written, engine.source, summary.usable)
 
 
 def _embed_missing(
@@ -84,6 +88,10 @@ def _embed_missing(
     done = written.count - len(missing)
     if not missing:
         say("all images have been embedded already")
+    elif written.tried_again:
+        say(f"trying {counted(written.tried_again, 'unusable image')} again")
+    elif written.changed:
+        say("the images have changed; embeddings of unchanged files are kept")
     elif done:
         place = printable(str(written.directory))
         say(f"continuing: {done} of {written.count} files are in {place}")
@@ -122,13 +130,11 @@ def _checked(
     return summary
 
 
-def _export(
-    output: Path, written: Shards, plan: dict[str, Any], model: Source, usable: int
-) -> Exported:
+def _export(output: Path, written: Shards, model: Source, usable: int) -> Exported:
     """Writes the usable embeddings as arrays, unless they are there already and undamaged."""
     with suppress(DataError):
         exported = embedding_files.read(output)
-        if exported.manifest.get("plan") == plan and len(exported.ids) == usable:
+        if exported.manifest.get("plan") == written.plan and len(exported.ids) == usable:
             return exported
     return embedding_files.write(
         output,
@@ -136,5 +142,5 @@ def _export(
         None,
         written.usable_names(),
         finished=model.finished,
-        plan=plan,
+        plan=written.plan,
     )

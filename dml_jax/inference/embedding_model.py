@@ -15,7 +15,7 @@ from dml_jax import identity as identities
 from dml_jax.backbones.weights import converted
 from dml_jax.config.sections import Data
 from dml_jax.data import decode, transforms
-from dml_jax.data.files import File
+from dml_jax.data.files import File, Record
 from dml_jax.data.read_ahead import check_finite
 from dml_jax.errors import CheckpointError, DataError
 from dml_jax.files import expand_path, is_url, read_json
@@ -160,10 +160,10 @@ class EmbeddingModel(ABC):
         `name` stands for an image that is not a path in messages.
         """
         name = name_of(image, name)
-        if isinstance(image, Item):
-            image = image.content
         try:
             match image:
+                case Item() | Record():
+                    return transforms.of_file(self.data, self.shape, image.read())
                 case np.ndarray():
                     pixels = np.repeat(image[:, :, None], 3, axis=2) if image.ndim == 2 else image
                 case pillow.Image():
@@ -230,6 +230,6 @@ class EmbeddingModel(ABC):
 
 def name_of(image: "Image | Item", otherwise: str = "image") -> str:
     """What messages call an image: its name, or its path if it is one."""
-    if isinstance(image, Item):
+    if isinstance(image, Item | Record):
         return image.name
     return str(image) if isinstance(image, str | Path) else otherwise

@@ -1,19 +1,24 @@
 """Embeddings of many images in Parquet files, so that an interrupted command can be continued.
 
 A directory holds `000000.parquet`, `000001.parquet`, …, one part for each unit of `inputs`, with
-the columns `id` (text), `embedding` (D float32 numbers of unit length; null for an unusable image)
-and `error` (why an image is unusable, or null). `_plan.json`, which readers of Parquet ignore,
-records the inputs and the model. A part appears once it is complete, in any order and from any
-process.
+the columns `id` (text), `embedding` (D float32 numbers of unit length; null for an unusable image),
+`error` (why an image is unusable, or null), `sha256` of the image's file and, if that is a loose
+one, `stamp` (its size and times). `_plan.json`, which readers of Parquet ignore, records the inputs
+and the model. A part appears once it is complete, in any order and from any process.
+
+If the images have changed, the parts are moved to `_earlier` first, which readers ignore, too. New
+parts take the embeddings of equal files from there; it is deleted once all of them are written.
 """
 
 import json
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +37,11 @@ from dml_jax.inference.inputs import Item, Unit
 if TYPE_CHECKING:
     from dml_jax.inference.embedding_model import EmbeddingModel
 
-PLAN = "_plan.json"
+PLAN, EARLIER = "_plan.json", "_earlier"
+PART = re.compile(r"\d{6,}\.parquet")
+CHANGEABLE = {"inputs_sha256", "parts", "runtime"}  # entries of a plan; the model stays the same
+COLUMNS = "id", "embedding", "error", "sha256", "stamp"
+EMBED_AGAIN = "delete it, and its images are embedded again"
 UNUSABLE = b"dml_jax.unusable"  # number of unusable images, of a part's metadata
 
 
@@ -51,37 +60,56 @@ class Summary(NamedTuple):
 
 
 class Shards:
-    """The parts of a plan in a directory or below the URL of a bucket; see `opened`."""
+    """The parts of a plan in a directory or below the URL of a bucket; see `opened`.
+
+    Attributes:
+      plan: what is recorded of inputs and model.
+      tried_again: the number of unusable images in parts that `missing` has found.
+    """
 
     def __init__(self, directory: Path | str, planned: dict[str, Any]):
-        """Writes the plan; DataError if the directory holds parts of another plan or other
-        files."""
-        self.directory = directory
+        """Writes the plan. In a local directory, embeddings by the same model of other images are
+        set aside; DataError if the directory holds parts of another plan or other files."""
+        self.directory, self.plan, self.tried_again = directory, planned, 0
         self.count: int = planned["parts"]
         names = {name for name in self._names() if not name.startswith(".")}
-        file = self._at(PLAN)
         if PLAN not in names:
             if names:
                 raise DataError(f"{self.directory}: holds other files; give another directory")
-            with buckets.written(file) as draft:
-                draft.write_text(json.dumps(planned, indent=2))
+            self._write_plan()
             return
-        remedy = f"delete {self.directory} or give another --output"
+        file, remedy = self._at(PLAN), f"delete {self.directory} or give another --output"
         with reading(file, remedy):
             content = (
                 file.read_bytes() if isinstance(file, Path) else buckets.open_file(file).read()
             )
             begun = dict(json.loads(content))
-            identity = identities.of_json(begun.pop("identity"))
-        of_model = identities.of_json(planned["identity"])
-        identity.check(of_model, f"{self.directory}", remedy, DataError)
-        rest = {key: value for key, value in planned.items() if key != "identity"}
-        changed = sorted(key for key in begun | rest if begun.get(key) != rest.get(key))
-        if changed:
+            identity = identities.of_json(begun["identity"]) if "identity" in planned else None
+        if identity:
+            of_model = identities.of_json(planned["identity"])
+            identity.check(of_model, f"{self.directory}", remedy, DataError)
+        changed = {key for key in begun | planned if begun.get(key) != planned.get(key)}
+        changed -= {"identity"}
+        if "runtime" in changed and identity:  # one embedding function, whichever computes it
+            both = {*begun["runtime"].split(" and "), planned["runtime"]}
+            planned["runtime"] = " and ".join(sorted(both))
+        if changed - (CHANGEABLE if identity and isinstance(directory, Path) else set()):
             images = "inputs_sha256" in changed
             what = "other or changed images" if images else "another version or option"
-            keys = ", ".join(changed)
+            keys = ", ".join(sorted(changed))
             raise DataError(f"{self.directory}: was written for {what} ({keys}); {remedy}")
+        if "inputs_sha256" in changed and isinstance(directory, Path):
+            (directory / EARLIER).mkdir(exist_ok=True)
+            for name in filter(PART.fullmatch, names):
+                os.replace(directory / name, directory / EARLIER / f"{uuid4().hex}.parquet")
+        if changed and ("inputs_sha256" in changed or self.missing()):
+            self._write_plan()
+        elif changed:
+            planned["runtime"] = begun["runtime"]
+
+    def _write_plan(self) -> None:
+        with buckets.written(self._at(PLAN)) as draft:
+            draft.write_text(json.dumps(self.plan, indent=2))
 
     def _names(self) -> list[str]:
         if isinstance(self.directory, Path):
@@ -100,24 +128,55 @@ class Shards:
         return self._at(f"{number:06d}.parquet")
 
     def missing(self) -> list[int]:
-        """The numbers of the parts to write: missing ones, and those with errors because of missing
-        packages that are installed by now.
+        """The numbers of the parts to write: missing ones, and those with unusable images, in a
+        bucket only if a missing package was the cause that is installed by now.
 
         Raises DataError if one is damaged.
         """
-        there = set(self._names())
-        missing = []
+        there, missing = set(self._names()), []
+        self.tried_again = 0
         for number in range(self.count):
             if f"{number:06d}.parquet" not in there:
                 missing.append(number)
                 continue
             with self._opened(number) as part:
-                if not unusable_in(part):
+                if not (unusable := unusable_in(part)):
                     continue
                 errors = filter(None, part.read(["error"])["error"].to_pylist())
-                if any(map(decode.is_outdated, errors)):
+                if isinstance(self.directory, Path) or any(map(decode.is_outdated, errors)):
                     missing.append(number)
+                    self.tried_again += unusable
         return missing
+
+    @property
+    def changed(self) -> bool:
+        """Whether embeddings of other images have been set aside."""
+        return isinstance(self.directory, Path) and (self.directory / EARLIER).is_dir()
+
+    def finish(self) -> str:
+        """What has become of the images whose embeddings were set aside; deletes these."""
+        assert isinstance(self.directory, Path)
+        before, now = dict[str, Any](), dict[str, Any]()
+        numbered = [self.directory / f"{number:06d}.parquet" for number in range(self.count)]
+        earlier = self.directory / EARLIER
+        for state, files in ((before, earlier.glob("*.parquet")), (now, numbered)):
+            for file in files:
+                for name, _, sha256, error in contents(file):
+                    state[name] = sha256, error
+        both = before.keys() & now.keys()
+        failed = {name for name in both if before[name][1] is not None}
+        changed = {name for name in both - failed if before[name][0] != now[name][0]}
+        counts = {
+            "new": len(now.keys() - before.keys()),
+            "changed": len(changed),
+            "dropped": len(before.keys() - now.keys()),
+            "tried again": len(failed),
+            "kept": len(both - failed - changed),
+        }
+        done = self.directory / ".earlier.tmp"
+        os.replace(earlier, done)
+        shutil.rmtree(done)
+        return "images: " + ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
 
     @contextmanager
     def _opened(self, number: int) -> Iterator[parquet.ParquetFile]:
@@ -125,7 +184,7 @@ class Shards:
         with opened_file(self.file(number), remedy) as part:
             embeddings = UNUSABLE in (part.metadata.metadata or {})
             if embeddings and part.schema_arrow != _schema(dimensions_of(part)):
-                raise ValueError("other columns than id, embedding and error")
+                raise ValueError("other columns than " + ", ".join(COLUMNS))
             yield part
 
     def summary(self, shown: int) -> Summary:
@@ -203,7 +262,7 @@ def opened(directory: Path | str, planned: dict[str, Any]) -> Iterator[Shards]:
                 problem = f"{directory}: another command is writing there; wait for its end"
                 raise DataError(problem) from None
             for draft in directory.glob(".*.tmp"):  # left by a command that was killed
-                draft.unlink(missing_ok=True)
+                shutil.rmtree(draft) if draft.is_dir() else draft.unlink(missing_ok=True)
         yield Shards(directory, planned)
 
 
@@ -230,73 +289,43 @@ def plan(units: Sequence[Unit], model: Source) -> dict[str, Any]:
     }
 
 
-Embed = Callable[[Iterable[tuple[Path | str, Unit]]], Iterable[Path | str]]  # see `embed`
+def contents(part: Path) -> list[tuple[str, str | None, str, str | None]]:
+    """Name, stamp, digest and error of each image of a part."""
+    with opened_file(part, EMBED_AGAIN) as opened:
+        columns = opened.read(["id", "stamp", "sha256", "error"]).to_pydict()
+    return list(zip(*columns.values(), strict=True))
 
 
-def embed(
-    model: "EmbeddingModel",
-    units: Iterable[tuple[Path | str, Unit]],
-    on_read: Callable[[float], object] = lambda seconds: None,
-) -> Iterator[Path | str]:
-    """Embeds units and yields the file of each once it is written; see `embed_each`."""
-    # Files, names of the images in a block, and whether it is the last block of the file.
-    begun = deque[tuple[Path | str, list[str], bool]]()
-    errors = deque[DataError]()
-
-    def groups() -> Iterator[list[Item]]:
-        for file, unit in units:
-            for block, last in _with_end(inputs.blocks(unit)):
-                begun.append((file, [item.name for item in block], last))
-                yield block
-
-    rows_of_blocks = model.embed_each(groups(), errors.append, on_read)
-    for rows in rows_of_blocks:
-        file, names, last = begun.popleft()
-        with buckets.written(file) as draft, _writing(draft, rows.shape[1]) as write:
-            while True:
-                reasons = [
-                    str(errors.popleft()).removeprefix(f"{name}: ") if nan else None
-                    for name, nan in zip(names, np.isnan(rows[:, 0]), strict=True)
-                ]
-                write(names, rows, reasons)
-                if last:
-                    break
-                rows = next(rows_of_blocks)
-                _, names, last = begun.popleft()
-        yield file
-
-
-def _with_end(blocks: Iterator[list[Item]]) -> Iterator[tuple[list[Item], bool]]:
-    block = next(blocks)
-    for following in blocks:
-        yield block, False
-        block = following
-    yield block, True
+def text_of(name: str) -> str:
+    """A file's name as text."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _schema(dimensions: int) -> pa.Schema:
-    rows = pa.list_(pa.float32(), dimensions)
-    return pa.schema([("id", pa.string()), ("embedding", rows), ("error", pa.string())])
+    text = pa.string()
+    kinds = text, pa.list_(pa.float32(), dimensions), text, text, text
+    return pa.schema(list(zip(COLUMNS, kinds, strict=True)))
 
 
 @contextmanager
-def _writing(
+def writing(
     path: Path, dimensions: int
-) -> Iterator[Callable[[list[str], np.ndarray, list[str | None]], None]]:
-    """A function that appends names, float32 [_, D] and errors to a part."""
+) -> Iterator[Callable[[list[Item], np.ndarray, list[str | None]], None]]:
+    """A function that appends images, float32 [_, D] and errors to a part."""
     schema, unusable = _schema(dimensions), 0
 
-    def table(names: list[str], rows: np.ndarray, reasons: list[str | None]) -> pa.Table:
+    def table(items: list[Item], rows: np.ndarray, reasons: list[str | None]) -> pa.Table:
         nonlocal unusable
         bad = np.array([reason is not None for reason in reasons], bool)
         unusable += int(bad.sum())
         rows = np.ascontiguousarray(np.where(bad[:, None], np.float32(0), rows))
         flat = pa.array(rows.reshape(-1))
         values = pa.FixedSizeListArray.from_arrays(flat, dimensions, mask=pa.array(bad))
-        ids = [name.encode("utf-8", "backslashreplace").decode() for name in names]
-        return pa.table([ids, values, pa.array(reasons, pa.string())], schema=schema)
+        names = [text_of(item.name) for item in items]
+        told = [[item.sha256 for item in items], [item.stamp for item in items]]
+        return pa.table([names, values, reasons, *told], schema=schema)
 
     options = {"use_dictionary": ["id", "error"], "write_page_checksum": True}
     with parquet.ParquetWriter(path, schema, **options) as writer:
-        yield lambda names, rows, reasons: writer.write_table(table(names, rows, reasons))
+        yield lambda items, rows, reasons: writer.write_table(table(items, rows, reasons))
         writer.add_key_value_metadata({UNUSABLE: str(unusable)})

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from dml_jax.class_names import near_equal
+from dml_jax.data.files import Record
 from dml_jax.errors import DataError, counted, printable
 from dml_jax.evaluation import open_set, protocol
 from dml_jax.evaluation.promises import ALWAYS, Choice
 from dml_jax.files import locked
 from dml_jax.inference.embedding_model import EmbeddingModel
-from dml_jax.inference.index import EMPTY, Index
+from dml_jax.inference.index import EMPTY, Index, file_name
 
 FEW = 5  # images of a class
 SHOWN = 10  # names in a list
@@ -48,7 +49,9 @@ class Changes:
     purge: bool = False  # deletes all removed classes
     enroll: Folders = field(default_factory=dict)
     calibrate: Folders = field(default_factory=dict)  # other classes
-    sessions: Mapping[Path, str] = field(default_factory=dict)  # session of each of these images
+    sessions: Mapping[Path | Record, str] = field(
+        default_factory=dict
+    )  # session of each of these images
 
 
 def usable(model: EmbeddingModel, classes: Folders, say: Say, *, needed: bool = True) -> Images:
@@ -113,8 +116,10 @@ def update(
             others = usable(model, others, on_bad)
         for group in near_equal([*index.classes, *classes]):
             if set(group) & set(classes):
-                names, pair = " and ".join(map(printable, group)), ":".join(group[:2])
-                remedy = f"if they are one class, --merge={pair!r}, else --rename one"
+                names = " and ".join(map(printable, group))
+                kept = next((name for name in group if name not in classes), group[0])
+                other = next(name for name in group if name != kept)
+                remedy = f"if they are one class, --merge={f'{other}:{kept}'!r}, else --rename one"
                 say(f"doubt: {names} are near-equal names of different classes; {remedy}")
         before = len(index.images)
         for change, images in ((index.add, classes), (index.calibrate, others)):
@@ -158,7 +163,7 @@ def _new_images(index: Index, classes: Folders) -> Images:
     labels = zip(index.labels, index.images, strict=True)
     enrolled = {(index.classes[label], name) for label, name in labels}
     new = {
-        name: [file for file in files if (name, str(file.resolve())) not in enrolled]
+        name: [file for file in files if (name, file_name(file)) not in enrolled]
         for name, files in classes.items()
     }
     return {name: files for name, files in new.items() if files}
@@ -239,7 +244,7 @@ def report(index: Index, choice: Choice = ALWAYS) -> str:
             f"warning: all photographs are of one session ({sessions[0]}), so later ones cannot "
             "be measured"
         )
-    known = set(measured.known_classes.tolist())
+    known = set(measured.known["label"].tolist())
     if one := [name for label, name in enumerate(index.classes) if label not in known]:
         lines.append(
             "not used for the estimate, because their images are of one session: " + _listed(one)
@@ -258,7 +263,7 @@ def report(index: Index, choice: Choice = ALWAYS) -> str:
     across = several if len(sessions) > 1 else "with near-copies left out"
     tested, strangers = (
         f"{counted(len(labels), 'image')} of {_classes(labels)}"
-        for labels in (measured.known_classes, measured.stranger_classes)
+        for labels in (measured.known["label"], measured.strangers["label"])
     )
     lines.append(
         f"expected {across}, in % with 95 % intervals, from {tested} as if enrolled and "
@@ -273,7 +278,7 @@ def report(index: Index, choice: Choice = ALWAYS) -> str:
             f"expected {_percent(each.expected)}, right {_interval(each.observed)}"
             for each in bins
         ]
-        if bins[-1].expected < 1 and (measured.known_ranks == 0).mean() < 0.5:
+        if bins[-1].expected < 1 and (measured.known["rank"] == 0).mean() < 0.5:
             lines.append(f"warning: most answers would be wrong; {_causes(index)}")
     else:
         lines.append("warning: probabilities are not calibrated: no class has several sessions")
@@ -295,7 +300,9 @@ def _causes(index: Index) -> str:
     """Why many images would be wrong, as far as measurements show, and remedies."""
     _, measured = index.fitted()
     causes, count = [], len(index.classes)
-    pairs = Counter(zip(measured.known_classes, measured.known_answers, strict=True)).most_common()
+    pairs = Counter(
+        zip(measured.known["label"], measured.known["answer"], strict=True)
+    ).most_common()
     alike = [
         f"{index.classes[a]} as {index.classes[b]} ({number})"
         for (a, b), number in pairs

@@ -10,17 +10,18 @@ stranger too.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image as pillow
 
 from dml_jax import identity as identities
 from dml_jax.class_names import normalised
+from dml_jax.data.files import Record
 from dml_jax.data.prepare import archives
-from dml_jax.errors import DataError, suggest
+from dml_jax.errors import DataError, printable, suggest
 from dml_jax.evaluation import open_set, promises
-from dml_jax.evaluation.open_set import Classifier, Measured, Photographs
+from dml_jax.evaluation.open_set import KNOWN, STRANGER, Classifier, Measured, Photographs
 from dml_jax.evaluation.promises import ALWAYS, Choice, Point, Promise
 from dml_jax.files import atomic_write, reading, reason
 from dml_jax.identity import Identity
@@ -32,7 +33,7 @@ SAME_IMAGE = 1 - 2e-6  # cosine of two embeddings of equal images, which differ 
 BLOCK_ELEMENTS = 1 << 22  # cosines in memory at once
 # The arrays of a file in groups, of which all but the first are optional. By name: the kind of
 # numbers, and what the axes count.
-FIELDS: tuple[dict[str, tuple[str, tuple[str, ...]]], ...] = (
+FIELDS: tuple[dict[str, tuple[str | np.dtype[Any], tuple[str, ...]]], ...] = (
     {
         "embeddings": ("float32", ("enrolled and removed images", "dimensions")),
         "labels": ("int64", ("enrolled images",)),
@@ -54,19 +55,12 @@ FIELDS: tuple[dict[str, tuple[str, tuple[str, ...]]], ...] = (
         "projection": ("float32", ("dimensions", "discriminants")),
         "weights": ("float32", ("fitted classes", "discriminants")),
         "intercepts": ("float32", ("fitted classes",)),
-        "known_margins": ("float32", ("known images",)),
-        "known_probabilities": ("float32", ("known images",)),
-        "known_ranks": ("int64", ("known images",)),
-        "known_answers": ("int64", ("known images",)),
-        "known_classes": ("int64", ("known images",)),
-        "known_sessions": ("int64", ("known images",)),
-        "stranger_margins": ("float32", ("strangers",)),
-        "stranger_probabilities": ("float32", ("strangers",)),
-        "stranger_classes": ("int64", ("strangers",)),
+        "known": (KNOWN, ("known images",)),
+        "strangers": (STRANGER, ("strangers",)),
         "temperature": ("float64", ()),
     },
 )
-Image = str | Path | bytes | pillow.Image | np.ndarray
+Image = str | Path | Record | bytes | pillow.Image | np.ndarray
 Images = Sequence[Image] | np.ndarray  # an array [N, H, W, 3] is a batch of images
 
 
@@ -108,6 +102,15 @@ class Answer(NamedTuple):
     classes: list[tuple[str, float]]  # the most probable classes, with these probabilities
     margin: float  # log-odds of the most probable class against all others
     nearest: int  # position in `Index.images` of the nearest image of the most probable class
+
+    def as_json(self) -> dict[str, Any]:
+        """The answer as `classify`, `serve` and `explore` give it in JSON."""
+        return {
+            "class": printable(self.name),  # JSON is UTF-8; names need not be
+            "probability": self.probability,
+            "classes": [{"class": printable(name), "probability": p} for name, p in self.classes],
+            "margin": self.margin,
+        }
 
 
 class Found(NamedTuple):
@@ -183,7 +186,7 @@ class Index:
         files = []
         for name, images in classes.items():
             _check_name(name)
-            for file in map(_file_name, images):
+            for file in map(file_name, images):
                 if file in class_of:
                     raise DataError(
                         f"{file}: is already enrolled as {class_of[file]}; give each image once"
@@ -204,7 +207,7 @@ class Index:
         taken = [s for name in classes for s in sessions[name]] if sessions else [""] * len(files)
         rows = self._comparable(self._model.embed(files))
         if bad := open_set.first_bad_row(rows):
-            name = _file_name(files[bad[0]]) or f"image {bad[0]}"
+            name = file_name(files[bad[0]]) or f"image {bad[0]}"
             raise DataError(f"{name}: its embedding {bad[1]}; leave it out")
         return rows, names, taken
 
@@ -474,7 +477,8 @@ class Index:
             scores = classifier.scores(part)
             shares = open_set.probabilities(scores, candidates, float(measured.temperature))
             best, margins = open_set.margins(scores, candidates)
-            accepted = choice.of(margins, shares.max(axis=1).astype(np.float32)) >= limit
+            told = {"margin": margins, "probability": shares.max(axis=1).astype(np.float32)}
+            accepted = choice.of(told) >= limit
             cosines = np.where(self.labels == best[:, None], part @ self.embeddings.T, -np.inf)
             order = np.argsort(-scores[:, : len(self.classes)], axis=1, kind="stable")[:, :top]
             for i, nearest in enumerate(cosines.argmax(axis=1).tolist()):
@@ -610,18 +614,19 @@ def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
                 f"{name}: row {bad[0]} of {list(arrays[name].shape)} {bad[1]}; rows must be finite "
                 "and of unit length"
             )
-    for name, (kind, _) in FIELDS[2].items():
-        if name in arrays and kind != "int64" and not np.isfinite(arrays[name]).all():
+    for name in FIELDS[2].keys() & arrays.keys():
+        array = arrays[name]
+        columns = [array[each] for each in array.dtype.names] if array.dtype.names else [array]
+        if not all(np.isfinite(column).all() for column in columns):
             yield f"{name}: not all numbers are finite"
     if sizes.get("fitted classes", sizes["classes"]) < sizes["classes"]:
         yield f"weights: are those of fewer than {sizes['classes']} classes"
     if arrays.get("temperature", np.ones(1)) <= 0:
         yield "temperature: is not above 0"
-    for name in ("known_answers", "known_classes"):
-        if (found := arrays.get(name, np.zeros(0))).size and not (
-            found.min() >= 0 and found.max() < sizes["fitted classes"]
-        ):
-            yield f"{name}: are not numbers of the {sizes['fitted classes']} fitted classes"
+    if "known" in arrays:
+        found = np.concatenate([arrays["known"]["answer"], arrays["known"]["label"]])
+        if found.size and not 0 <= found.min() <= found.max() < sizes["fitted classes"]:
+            yield f"known: has other than numbers of the {sizes['fitted classes']} fitted classes"
 
 
 def _identity(arrays: Mapping[str, np.ndarray]) -> Identity:
@@ -641,5 +646,8 @@ def _joined(before: Enrolled, new: Enrolled) -> Enrolled:
     )
 
 
-def _file_name(image: Image) -> str:
+def file_name(image: Image) -> str:
+    """The name of an enrolled image, "" unless it is a file or of a prepared data set."""
+    if isinstance(image, Record):
+        return image.name
     return str(Path(image).expanduser().resolve()) if isinstance(image, str | Path) else ""

@@ -10,11 +10,12 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
 
 from dml_jax import buckets
-from dml_jax.data.files import IMAGE_SUFFIXES, MAX_BYTES, is_ignored, is_image, stamp, walk
+from dml_jax.data.files import IMAGE_SUFFIXES, MAX_BYTES, File, is_ignored, is_image, stamp, walk
 from dml_jax.data.formats import parquet
 from dml_jax.data.prepare import archives
 from dml_jax.data.prepare.sources import survey
@@ -29,11 +30,24 @@ BLOCK, BLOCK_BYTES = 256, 2**26
 SHARDS = (".parquet", *archives.ENDINGS)
 
 
-class Item(NamedTuple):
-    """An image: its name in the output, and its path or the content of its file."""
+@dataclass
+class Item:
+    """An image: its name in the output, its path or the content of its file and, once it has been
+    read, what tells a changed content from an equal one."""
 
     name: str
     content: Path | bytes
+    stamp: str | None = None  # of a loose file, see `data.files.stamp`
+    sha256: str | None = None  # hexadecimal, of the content
+
+    def read(self) -> bytes:
+        """The content; DataError as for `data.files.File`."""
+        content = self.content
+        if isinstance(content, Path):
+            self.stamp = stamp(content)  # before reading: a later change is seen next time
+            content = File(content).read()
+        self.sha256 = hashlib.sha256(content).hexdigest()
+        return content
 
 
 class Unit(NamedTuple):

@@ -141,7 +141,7 @@ class Plan(NamedTuple):
         return int(np.clip(-(-sum(self.queries.rows) // BLOCKS), *QUERIES))
 
     def description(self) -> dict[str, Any]:
-        """Identity of the result, for `parts.opened`."""
+        """Identity of the result, for `embedding_shards.opened`."""
         tables = [
             [[file.rpartition("/")[2] for file in each.files], each.rows, each.dimensions]
             for each in (self.queries, self.gallery)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import dml_jax
 from dml_jax.data.pipeline import usable_cores
 from dml_jax.errors import ConfigError, DataError, UserError
-from dml_jax.inference import embedding_shards
+from dml_jax.inference import embedding_shards, unit_embedding
 from dml_jax.inference.bulk_embedding import Engine
 from dml_jax.inference.embedding_shards import Source
 from dml_jax.inference.inputs import Unit
@@ -41,9 +41,9 @@ class Embedder:
         return embedding_shards.source(self._model()), machine
 
     def embed(self, file: Path | str, unit: Unit) -> Path | str:
-        """Writes a part, see `embedding_shards.embed`."""
+        """Writes a part, see `unit_embedding.embed`."""
         Path(file).parent.stat()  # OSError if this machine does not see the directory
-        (written,) = embedding_shards.embed(self._model(), [(file, unit)])
+        (written,) = unit_embedding.embed(self._model(), [(file, unit)])
         return written
 
 
@@ -96,7 +96,7 @@ class _Pool:
         return self._identity
 
     def embed(self, units: Iterable[tuple[Path | str, Unit]]) -> Iterator[Path | str]:
-        """Like `embedding_shards.embed`, in any order."""
+        """Like `unit_embedding.embed`, in any order."""
         left = list(reversed(list(units)))
         while left or any(unit for _, unit in self._busy.values()):
             while left and self._free:

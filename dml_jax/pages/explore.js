@@ -48,7 +48,9 @@ function tile(image) {
   return made;
 }
 function show(answer, picture, lines) {
-  at("query").replaceChildren(picture, ...lines.map(line => element("p", {}, line)));
+  const named = (answer.classes || []).map(found => element("li", {}, `${found.class}: ${(100 * found.probability).toFixed(1)} %`));
+  const names = named.length ? [element("p", {}, "Enrolled classes, by probability:"), element("ol", {}, ...named)] : [];
+  at("query").replaceChildren(picture, ...lines.map(line => element("p", {}, line)), ...names);
   at("near").replaceChildren(...answer.neighbors.map(tile));
   at("found").hidden = false;
   scrollTo({ top: 0 });

@@ -4,6 +4,7 @@ Clients refer to images by index only, never by path.
 """
 
 import io
+from collections.abc import Sequence
 from string import Template
 from typing import NamedTuple
 
@@ -16,10 +17,10 @@ from starlette.routing import Route
 
 from dml_jax.analysis import html
 from dml_jax.data.split import Split, with_gallery
-from dml_jax.errors import counted, printable
+from dml_jax.errors import DataError, counted, printable
 from dml_jax.evaluation import neighbors
 from dml_jax.inference.model import Model
-from dml_jax.serving.http_service import Answer
+from dml_jax.serving.http_service import Answer, Answers
 
 SHOWN = 24  # neighbours
 PAGE = 60  # images per page of a list
@@ -35,20 +36,34 @@ class Part(NamedTuple):
     embeddings: np.ndarray  # float32 [N, D], rows of unit length
 
 
-def explorer_of(model: Model, splits: dict[str, Split], name: str, title: str) -> "Explorer":
-    """An explorer of a split, embedded by a model, with its gallery if there is one."""
+def explorer_of(
+    model: Model,
+    splits: dict[str, Split],
+    name: str,
+    title: str,
+    classify: Answers | None = None,
+) -> "Explorer":
+    """An explorer of a split, embedded by a model, with its gallery if there is one; `classify`
+    answers with enrolled classes."""
     parts = []
     for split in with_gallery(splits, name).values():
         print(f"embedding {counted(len(split.labels), 'image')}", flush=True)
         parts.append(Part(split, model.embed_split(split)))
-    return Explorer(title, *parts)
+    return Explorer(title, *parts, classify=classify)
 
 
 class Explorer:
     """Nearest neighbours, of a split and of uploads, in a gallery or among the queries."""
 
-    def __init__(self, title: str, queries: Part, gallery: Part | None = None):
-        self._title = title
+    def __init__(
+        self,
+        title: str,
+        queries: Part,
+        gallery: Part | None = None,
+        *,
+        classify: Answers | None = None,
+    ):
+        self._title, self._classify = title, classify
         self._parts = {"query": queries, "gallery": gallery or queries}
         self._same_set = gallery is None
         searched, rows = self._parts["gallery"], queries.embeddings
@@ -64,9 +79,18 @@ class Explorer:
             Route("/images/{part}/{size}/{index:int}", self._image),
         ]
 
-    def answers(self, rows: np.ndarray) -> list[Answer]:
-        """The neighbours of uploaded photographs, from their embeddings float32 [B, D]."""
-        return [{"neighbors": self._nearest(row, None)} for row in rows]
+    def answers(self, rows: np.ndarray) -> list[Answer | DataError]:
+        """The neighbours of uploaded photographs, from their embeddings float32 [B, D], and the
+        answers of enrolled classes, if there are any."""
+        return [
+            answer
+            if isinstance(answer, DataError)
+            else {**answer, "neighbors": self._nearest(row, None)}
+            for row, answer in zip(rows, self._classes_of(rows), strict=True)
+        ]
+
+    def _classes_of(self, rows: np.ndarray) -> Sequence[Answer | DataError]:
+        return self._classify(rows) if self._classify else [{}] * len(rows)
 
     def _page(self, request: Request) -> Response:
         queries = self._parts["query"].split
@@ -96,8 +120,12 @@ class Explorer:
 
     def _neighbors(self, request: Request) -> Response:
         index = self._parse_index("query", request)
-        found = self._nearest(self._parts["query"].embeddings[index], index)
-        return JSONResponse({"query": self._entry("query", index), "neighbors": found})
+        row = self._parts["query"].embeddings[index]
+        (answer,) = self._classes_of(row[None])
+        if isinstance(answer, DataError):
+            raise answer
+        found = {"query": self._entry("query", index), "neighbors": self._nearest(row, index)}
+        return JSONResponse({**answer, **found})
 
     def _nearest(self, row: np.ndarray, query: int | None) -> list[Answer]:
         """The images nearest to an embedding [D]; for the image of index `query`, without itself

@@ -37,7 +37,6 @@ from dml_jax.data.pipeline import usable_cores
 from dml_jax.errors import ConfigError, DataError, UserError, printable
 from dml_jax.evaluation import open_set
 from dml_jax.inference.index import UNKNOWN, Index
-from dml_jax.inference.index import Answer as Classified
 
 if TYPE_CHECKING:
     from dml_jax.inference.embedding_model import EmbeddingModel
@@ -397,14 +396,4 @@ class EnrolledClasses:
     def _classified(self, rows: np.ndarray) -> list[Answer]:
         found = self._index.classify(rows, top=self._top, **self._limit)
         self._counts.update(answer.name for answer in found)
-        return [answered(answer) for answer in found]
-
-
-def answered(found: Classified) -> Answer:
-    """An answer of `Index.classify` as JSON."""
-    return {
-        "class": printable(found.name),  # JSON is UTF-8; names need not be
-        "probability": found.probability,
-        "classes": [{"class": printable(name), "probability": p} for name, p in found.classes],
-        "margin": found.margin,
-    }
+        return [answer.as_json() for answer in found]

@@ -25,7 +25,7 @@ from dml_jax.serving.explorer import PAGE, SHOWN, Explorer, Part
 from tests.analysis.runs import Run
 from tests.analysis.test_page import Page
 from tests.commands.conftest import Fails
-from tests.serving.test_http_service import Colours, ask, picture, serving
+from tests.serving.test_http_service import Colours, ask, enrolled, picture, serving
 from tests.train.experiments import values
 
 COUNT = 150
@@ -158,6 +158,22 @@ def test_a_photograph(port: int, run: Run) -> None:
     assert all("same" not in near for near in found["neighbors"])
 
 
+def test_enrolled_classes(run: Run, tmp_path: Path) -> None:
+    """Photographs and images get the answers that `dml-jax serve` gives, beside the neighbours."""
+    model = Colours()
+    classify = enrolled(model, tmp_path / "i.npz", -0.5, red=(255, 0, 0), green=(0, 255, 0))
+    with serving(model, classify) as port:
+        wanted = ask(port, picture(colour=(250, 9, 9)))[1]
+    made = Explorer("title", part(run), classify=classify)
+    with serving(model, made.answers, routes=made.routes()) as port:
+        found = ask(port, picture(colour=(250, 9, 9)))[1]
+        listed = ask(port, None, path="neighbors/7")[1]
+    assert len(found.pop("neighbors")) == SHOWN
+    assert found == wanted
+    assert found["class"] == "red"
+    assert listed["classes"] == classify(part(run).embeddings[7:8])[0]["classes"]
+
+
 def test_lists(port: int, run: Run) -> None:
     wrong = []
     for i in range(COUNT):
@@ -215,6 +231,9 @@ def test_invalid_input(tmp_path: Path, fails: Fails) -> None:
         "--config.data.path="
     )
     assert fails(explore, f"--model={tmp_path}").startswith(wanted)
+    assert fails(explore, "--model=x", "--data=x", "--index=none.npz").startswith(
+        "--index=none.npz: there is no such file; enroll classes first"
+    )
     assert fails(explore, "--model=x", "--host=0.0.0.0").startswith(
         "--host=0.0.0.0: there is no such option"
     )

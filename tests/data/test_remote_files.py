@@ -15,7 +15,7 @@ from dml_jax.buckets import written
 from dml_jax.config import Data
 from dml_jax.data import formats, prepared_data
 from dml_jax.errors import DataError
-from dml_jax.inference import embedding_shards, inputs
+from dml_jax.inference import embedding_shards, inputs, unit_embedding
 from tests import emulator
 from tests.data import pictures
 from tests.tiny_model import Tiny
@@ -94,9 +94,9 @@ def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
     assert [unit.kind for unit in units] == ["parquet", "parquet", "archive"]
     planned = embedding_shards.plan(units, embedding_shards.source(model))
     with embedding_shards.opened(where, planned) as out:
-        list(embedding_shards.embed(model, [(out.file(1), units[1])]))
+        list(unit_embedding.embed(model, [(out.file(1), units[1])]))
         assert out.missing() == [0, 2]
-        list(embedding_shards.embed(model, [(out.file(i), units[i]) for i in (0, 2)]))
+        list(unit_embedding.embed(model, [(out.file(i), units[i]) for i in (0, 2)]))
     again = embedding_shards.Shards(where, planned)
     assert again.missing() == []
     summary = again.summary(3)
@@ -139,7 +139,7 @@ def test_buckets(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             f"{there}/out.parquet", embedding_shards.plan(units, embedding_shards.source(model))
         ) as out:
             pass
-        list(embedding_shards.embed(model, [(out.file(i), units[i]) for i in out.missing()]))
+        list(unit_embedding.embed(model, [(out.file(i), units[i]) for i in out.missing()]))
         assert out.missing() == []
         rows = np.concatenate(list(out.usable_rows()))
         np.testing.assert_allclose(rows, model.embed(list(images.values())), atol=1e-6)

@@ -125,21 +125,21 @@ def test_no_image_decides_how_it_is_judged() -> None:
         for row, label in zip(scores.astype(float), taken.labels[asked], strict=True):
             z = np.where((classes < 3) | (classes == label), row, -np.inf)
             rest = np.log(np.exp(np.delete(row, z.argmax())).sum())
-            assert measured.known_margins[position] == pytest.approx(z.max() - rest, abs=1e-4)
+            assert measured.known["margin"][position] == pytest.approx(z.max() - rest, abs=1e-4)
             soft = np.exp(z / measured.temperature)
             shares = soft.max() / soft.sum()
-            assert measured.known_probabilities[position] == pytest.approx(shares, abs=1e-4)
-            assert measured.known_answers[position] == classes[z.argmax()]
+            assert measured.known["probability"][position] == pytest.approx(shares, abs=1e-4)
+            assert measured.known["answer"][position] == classes[z.argmax()]
             own = z[classes == label]
-            assert measured.known_ranks[position] == (z > own).sum()
-            assert measured.known_classes[position] == label
+            assert measured.known["rank"][position] == (z > own).sum()
+            assert measured.known["label"][position] == label
             position += 1
-    assert position == len(measured.known_margins) == 36
+    assert position == len(measured.known["margin"]) == 36
     for label in range(7):  # as many turns as classes, if these are few
         kept = taken.labels != label
         scores = open_set.fit(taken.rows[kept], taken.labels[kept]).scores(taken.rows[~kept])
         margins = open_set.margins(scores, np.unique(taken.labels[kept]) < 3)[1]
-        found = measured.stranger_margins[measured.stranger_classes == label]
+        found = measured.strangers["margin"][measured.strangers["label"] == label]
         np.testing.assert_allclose(found, margins, atol=1e-4)
 
 
@@ -151,9 +151,9 @@ def test_sessions_of_near_copies() -> None:
     assert open_set.session_groups(of(rows, labels)).tolist() == [0, 0, 1, 1] * 2
     assert open_set.session_groups(of(rows, labels, ["a", "b"] * 4)).tolist() == [0, 1] * 4
     measured = open_set.measure(of(rows, labels, ["a", "a", "a", "b"] * 2), 2, np.arange(0))
-    assert measured.known_classes.tolist() == [0, 1]
-    assert measured.known_sessions.tolist() == [1, 1]
-    assert len(measured.stranger_margins) == 0
+    assert measured.known["label"].tolist() == [0, 1]
+    assert measured.known["session"].tolist() == [1, 1]
+    assert len(measured.strangers) == 0
 
 
 def test_temperature_is_the_likeliest() -> None:

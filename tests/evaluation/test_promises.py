@@ -7,7 +7,7 @@ import pytest
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import open_set, promises
-from dml_jax.evaluation.open_set import Measured
+from dml_jax.evaluation.open_set import KNOWN, STRANGER, Measured
 from dml_jax.evaluation.promises import ALWAYS, Choice, Promise
 from tests.evaluation.test_open_set import in_sessions
 
@@ -16,10 +16,11 @@ def measured_of(
     margins: np.ndarray, classes: np.ndarray, known: np.ndarray, ranks: np.ndarray
 ) -> Measured:
     """Strangers with these margins and known images with these probabilities, each of its class."""
-    none = np.arange(len(known))
-    shares = known.astype(np.float32)
-    strangers = margins.astype(np.float32), np.zeros(len(margins), np.float32), classes
-    return Measured(shares, shares, ranks, none, none, none, *strangers, np.array(1.0))
+    answers, strangers = np.zeros(len(known), KNOWN), np.zeros(len(margins), STRANGER)
+    answers["margin"] = answers["probability"] = known
+    answers["rank"], answers["label"] = ranks, np.arange(len(known))
+    strangers["margin"], strangers["label"] = margins, classes
+    return Measured(answers, strangers, np.array(1.0))
 
 
 def test_promises_hold_on_other_classes_and_sessions() -> None:

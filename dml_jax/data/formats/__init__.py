@@ -13,6 +13,7 @@ Its test is a miniature of the original files in `tests/data/layouts.py` and an 
 of `tests/data/test_datasets.py`. The table in `docs/topics/data.md` gets a row.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import numpy as np
 
 from dml_jax.config import Data, plugin_module
 from dml_jax.data import prepared_data, recognise, sessions
+from dml_jax.data.files import Entry, Record
 from dml_jax.data.prepare.sources import Options, list_files
 from dml_jax.data.prepare.understand import shown
 from dml_jax.data.split import Split, redrawn, together, with_gallery
@@ -47,12 +49,13 @@ def load(data: Data) -> dict[str, Split]:
 
 def class_folders(
     paths: list[str], session: str = "", splits: str = "auto"
-) -> dict[str, list[Path]]:
-    """Image files by class, of all splits, as `recognise` reads each directory or table.
+) -> dict[str, list[Path | Record]]:
+    """Images by class, of all splits: of prepared data sets, and image files as `recognise` reads
+    each directory or table.
 
     With the session "folder", the folders in a class folder are not classes.
     """
-    classes: dict[str, list[Path]] = {}
+    classes: dict[str, list[Path | Record]] = {}
     directory_of: dict[str, str] = {}
     for name in paths:
         path = expand_path("DIRECTORY", name)
@@ -61,20 +64,33 @@ def class_folders(
         if not path.is_dir() and not path.is_file():
             remedy = "give a directory with one folder of images per class"
             raise DataError(f"{name}: there is no such directory; {remedy}")
-        found = list_files([path], path, print)
-        _, page = recognise.recognised(found, Options(session=session, splits=splits), name)
-        if splits == "auto" and (reason := recognise.refusal(page)):
-            remedy = "or give --splits=none to take its folders for classes"
-            raise DataError(f"{name}: {reason}; {remedy}")
-        for line in shown(page.doubts, name):
-            print(line)
-        for entry in page.entries:
-            label = entry.class_name
+        images: list[tuple[str, Path | Record]]
+        if marker := prepared_data.read_marker(path):
+            records = prepared_data.by_class(path, marker["name"], session)
+            images = [(label, record) for label in records for record in records[label]]
+        else:
+            images = [
+                (entry.class_name, entry.file.path)
+                for entry in _recognised(path, name, Options(session=session, splits=splits))
+            ]
+        for label, image in images:
             other = directory_of.setdefault(label, name)
             if other != name:
                 raise DataError(f"{name}: {other} also has a class {label}; rename one")
-            classes.setdefault(label, []).append(entry.file.path)
+            classes.setdefault(label, []).append(image)
     return classes
+
+
+def _recognised(path: Path, name: str, options: Options) -> Sequence[Entry]:
+    """The images of a directory or a table, which messages call `name`; prints doubts."""
+    found = list_files([path], path, print)
+    _, page = recognise.recognised(found, options, name)
+    if options.splits == "auto" and (reason := recognise.refusal(page)):
+        remedy = "or give --splits=none to take its folders for classes"
+        raise DataError(f"{name}: {reason}; {remedy}")
+    for line in shown(page.doubts, name):
+        print(line)
+    return page.entries
 
 
 def load_labelled(

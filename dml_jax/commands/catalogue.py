@@ -1,0 +1,60 @@
+"""Finds out what a folder of images holds, also without labels:
+
+    dml-jax catalogue --model=lite0 photos/ [--output=catalogue]
+
+Writes <output>/catalogue.html, a page with groups of near-duplicates, clusters of similar images
+and, if the images are in class folders, those whose neighbours say another class, the surest first;
+and <output>/catalogue.csv with a row per image. The embeddings are kept in <output>, so that the
+same command later embeds only new images.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+from dml_jax.commands import cli, jax_setup
+from dml_jax.errors import DataError, printable
+from dml_jax.files import expand_path
+
+
+def execute(arguments: list[str]) -> None:
+    """Reads the command line; embeds the images and writes the page and the table."""
+    flags = cli.Parser(__doc__)
+    flags.add_argument("folder", metavar="FOLDER", help="images, perhaps in class folders")
+    cli.add_model(flags, versions=True, runtime=True)
+    text = "directory to write (default: catalogue)"
+    flags.add_argument("--output", default="catalogue", help=text)
+    flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
+    options = flags.read_plain(arguments)
+    from dml_jax.analysis import catalogue
+    from dml_jax.data import formats
+    from dml_jax.export import embedding_files
+    from dml_jax.inference import bulk_embedding, inputs
+
+    output, folder = expand_path("--output", options.output), options.folder
+    cli.require(expand_path("FOLDER", folder).is_dir(), f"{folder}: must be a directory of images")
+    warn = partial(print, file=sys.stderr)
+    files = inputs.image_files([folder], warn)
+    embedding_files.check_replaceable(arrays := output / "embeddings")
+    label_of: dict[Path, str] = {}
+    try:
+        classes = formats.class_folders([folder])
+        if len(classes) > 1:
+            pairs = ((path, name) for name in classes for path in classes[name])
+            label_of = {path.resolve(): name for path, name in pairs if isinstance(path, Path)}
+    except DataError as problem:
+        warn(f"without labels: {printable(str(problem))}")
+    engine = bulk_embedding.local_engine(jax_setup.load(options))
+    output.mkdir(parents=True, exist_ok=True)
+    target = output.resolve() / "embeddings.parquet", arrays
+    how = {"skip_bad": True, "quiet": options.quiet}
+    _, exported = bulk_embedding.embed_units(engine, inputs.units(files, ()), *target, **how)
+    if exported is None or len(exported.ids) < 2:
+        held = "one image" if exported else "more than 4 GiB of embeddings"
+        raise DataError(f"{folder}: holds {held}; give another folder")
+    labels = [label_of.get(Path(name).resolve(), "") for name in exported.ids]
+    found = catalogue.catalogue(exported.ids, exported.embeddings, labels)
+    catalogue.write(found, output, f"{folder} by {options.model}")
+    print(f"written: {output / 'catalogue.html'} and {output / 'catalogue.csv'}")
