@@ -43,6 +43,7 @@ BY_CLASS = Needs(
     f"evaluation.refine or another data.sampler than {', '.join(WITHOUT_CLASSES)}",
     lambda c: c.data.sampler not in WITHOUT_CLASSES or c.evaluation.refine,
 )
+HELD_OUT = Needs("data.split='classes'", lambda c: c.data.split == "classes")
 CLEAN = Needs("evaluation.protocol='clean'", lambda c: c.evaluation.protocol == "clean")
 ALL = Needs(
     "train.select='last' or 'mixture', because no tested class is unseen",
@@ -55,6 +56,7 @@ OF_ANY_SIZE = Needs(
 )
 # Features are computed from crops of the evaluation's size, flipped at random.
 ON_IMAGES = Needs("train.feature_views=0", lambda c: not c.train.feature_views)
+ON_FEATURES = Needs("train.feature_views", lambda c: c.train.feature_views)
 RANDOM_RESIZED = Needs("data.crop='random_resized'", lambda c: c.data.crop == "random_resized")
 Optimizer = Annotated[str, AfterValidator(Named(("adam", "adamw", "radam", "sgd")))]
 WITH_MOMENTUM = Needs("train.optimizer='sgd'", lambda c: c.train.optimizer == "sgd")
@@ -85,6 +87,9 @@ class Data:
     path: Annotated[str, FROM_FILES, Mark.PATH, Effect.NONE, Mark.SAME_EXPERIMENT] = ""
     # Which classes are used for training: "classes" holds out test classes; "all", for deployment.
     split: Annotated[Literal["classes", "all"], ALL] = "classes"
+    # Another draw of the training classes, as many as before, from those of both splits; 0: the
+    # data set's own. Replications of an experiment differ in it.
+    class_split: Annotated[NonNegativeInt, HELD_OUT] = 0
     # Photographs taken together, which are never compared: "date" (EXIF), "folder", a column, or a
     # regular expression for file names.
     session: Annotated[str, FROM_FILES, CLEAN] = ""
@@ -194,6 +199,8 @@ class Train:
     # Trains on features of the frozen backbone, computed once for this many views of each training
     # image: the evaluation's crop, then random crops. 0: trains on images.
     feature_views: NonNegativeInt = 0
+    # Directory where these features are kept; empty: `features` beside the work directory.
+    features: Annotated[str, ON_FEATURES, Mark.PATH, Effect.NONE, Mark.SAME_EXPERIMENT] = ""
     # Parts in which a batch is encoded, for batches larger than the memory; same results.
     chunks: PositiveInt = 1
     # The backbone and products in the heads; losses and the optimizer always use float32.
@@ -301,6 +308,8 @@ class Evaluation:
     test_variant: Annotated[str, TEST_VARIANTS, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = BEST
     # Also evaluates raw pixels and the untrained network; for small images.
     controls: Annotated[bool, Mark.SAME_EXPERIMENT] = False
+    # Measures at the end whether the mechanism of the method is at work, if the method says how.
+    diagnose: Annotated[bool, Mark.SAME_EXPERIMENT] = False
 
     def __post_init__(self) -> None:
         rule = "must contain 1: models are selected and reported by Recall@1"

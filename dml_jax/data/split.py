@@ -87,6 +87,23 @@ def together(splits: Sequence[Split]) -> Split:
     )
 
 
+def redrawn(splits: Mapping[str, Split], number: int) -> dict[str, Split]:
+    """Training and test split with their classes dealt again, as many to each as before.
+
+    Args:
+      splits: "train" and "test"; ConfigError for others.
+      number: selects the draw.
+    """
+    if splits.keys() != {"train", "test"}:
+        other = ", ".join(sorted(splits.keys() - {"train", "test"}))
+        raise ConfigError(f"data.class_split={number}: the data set has the split {other}; set 0")
+    both = together([splits["train"], splits["test"]])
+    order = np.random.default_rng(number).permutation(len(both.classes))
+    count = len(splits["train"].classes)
+    parts = {"train": order[:count], "test": order[count:]}
+    return {name: subset(both, np.sort(classes)) for name, classes in parts.items()}
+
+
 def hold_out(split: Split, share: float) -> tuple[Split, Split]:
     """Splits the classes of `split` into (training, validation).
 

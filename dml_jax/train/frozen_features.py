@@ -2,10 +2,10 @@
 
 Each training image passes through the backbone as in evaluation and as some random crops, augmented
 and flipped at random. Batches are drawn as usual; each image of a batch contributes one of its
-views. Export, inference and evaluation run the whole network. The features are kept beside the work
-directory, under the digest of everything that determines them: the identity of the network and its
-variables, the images and, for crops, their options. The crops do not depend on the seed of the run,
-so that all seeds, heads and methods share them.
+views. Export, inference and evaluation run the whole network. The features are kept in
+`train.features`, or beside the work directory, under the digest of everything that determines them:
+the identity of the network and its variables, the images and, for crops, their options. The crops
+do not depend on the seed of the run, so that all seeds, heads and methods share them.
 """
 
 import hashlib
@@ -61,8 +61,9 @@ def with_features(
         stop.raise_if_stopped()
 
     # A bucket keeps the files of one run.
-    kept = directory if buckets.is_copy(directory) else directory.absolute().parent
-    found = cells(experiment, state, "train", kept / DIRECTORY, shown)
+    beside = directory if buckets.is_copy(directory) else directory.absolute().parent
+    kept = Path(config.train.features or beside / DIRECTORY)
+    found = cells(experiment, state, "train", kept, shown)
     return experiment._replace(features=found, augment=lambda images, key: images)
 
 
@@ -82,7 +83,7 @@ def cells(
     embedder, split = experiment.embedder(_features(experiment.config)), experiment.splits[name]
     count = experiment.config.train.feature_views if name == "train" else 1
     stem = directory / f"{key(experiment, state.model_state['backbone'])}-cells-{name}"
-    return views(embedder, state, split, count, stem, on_progress)
+    return np.stack(views(embedder, state, split, count, stem, on_progress), axis=1)
 
 
 def views(
@@ -93,8 +94,8 @@ def views(
     stem: Path,
     on_progress: Callable[[int], None] = lambda done: None,
     dtype: type[np.floating[Any]] = np.float32,
-) -> np.ndarray:
-    """The outputs [N, count, ...] for all images as in evaluation and as random crops.
+) -> list[np.ndarray]:
+    """The `count` outputs [N, ...] for all images as in evaluation and as random crops.
 
     Those of view i are kept in the file `<stem>-<i>.npy`; a single process reads them from there.
     """
@@ -105,7 +106,7 @@ def views(
         file, before = stem.with_name(f"{stem.name}-{view}.npy"), view * len(split.labels)
         if file.exists() and jax.process_count() == 1:
             with files.reading(file, "remove it"):
-                found.append(np.load(file, allow_pickle=False))
+                found.append(np.load(file, mmap_mode="r", allow_pickle=False))
             continue
         seen = crops(split, embedder.data, view) if view else split
         shown = partial(lambda before, done: on_progress(before + done), before)
@@ -115,7 +116,7 @@ def views(
             with files.atomic_write(file) as draft, draft.open("wb") as stream:
                 np.save(stream, rows)
         found.append(rows)
-    return np.stack(found, axis=1)
+    return found
 
 
 def _features(config: Config) -> Embed:

@@ -184,6 +184,8 @@ def final(
             console.warn(f"no error rates of pairs: {problem}")
     if config.evaluation.refine:
         results["refined"] = refined(experiment, state, embeddings, console)
+    if measured := mechanism(experiment, state):
+        results["mechanism"] = measured
     results |= {
         "model": model,
         "step": int(state.step),
@@ -195,6 +197,16 @@ def final(
     if baselines:
         results["controls"] = {name: _metrics(experiment, rows) for name, rows in baselines.items()}
     return results, embeddings
+
+
+def mechanism(experiment: Experiment, state: TrainState) -> dict[str, float]:
+    """Whether the mechanism of the method is at work in a training batch (`Hooks.diagnose`)."""
+    diagnose = experiment.method.hooks.diagnose
+    if diagnose is None or not experiment.config.evaluation.diagnose:
+        return {}
+    with experiment.batches(0, 1) as batches:
+        images, labels, _ = next(batches)
+    return diagnose(state.params, state.model_state, jnp.asarray(images), labels)
 
 
 def protocol_of(experiment: Experiment, name: str) -> str:

@@ -113,7 +113,7 @@ def check_free(file: str, select: str, free: set[str]) -> None:
     assert {key for key in missing if key.startswith("method.")} == {
         f"method.{option}" for option in free
     }
-    of_train = {"steps", "epochs", "log_every", "checkpoint_every", "keep_every"}
+    of_train = {"steps", "epochs", "features", "log_every", "checkpoint_every", "keep_every"}
     assert {key for key in missing if key.startswith("train.")} == {
         f"train.{option}"
         for option in of_train | ({"evaluate_every"} if select == "last" else set())
