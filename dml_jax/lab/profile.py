@@ -74,13 +74,12 @@ def measure(trace: ProfileData, steps: int, text: str) -> Measured:
     calls, waits = (host[name] for name in (f"PjitFunction({NAME})", loop.WAITING))
     spans = chain(calls, waits, *(each for found in devices for each in found.values()))
     starts, ends = zip(*spans, strict=True)
-    names = {kind for found in devices for kind in found}
     by_kind = {
         kind: (
-            mean(lambda found, kind=kind: len(found[kind])),
-            mean(lambda found, kind=kind: seconds(found[kind])),
+            mean(lambda found: len(found[kind])),
+            mean(lambda found: seconds(found[kind])),
         )
-        for kind in names
+        for kind in {kind for found in devices for kind in found}
     }
     return Measured(
         (max(ends) - min(starts)) / 1e9 / steps,
