@@ -21,8 +21,9 @@ RATES = 0.05, 0.1, 0.2, 0.3
 
 
 def draw(taken: Photographs, asked: np.ndarray, seed: int, *, calibrate: bool) -> list[float]:
-    """Of one draw: right among all, right at each of RATES by the strangers asked, the number of
-    promises of RATES and of "always" that hold, and the mean probability less the share right."""
+    """Results of one draw: right among all, right at each of RATES by the strangers asked, the
+    number of promises of RATES and of "always" that hold, and the mean probability less the share
+    right."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(taken.labels.max() + 1)
     position = np.argsort(order)[taken.labels]

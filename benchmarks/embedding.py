@@ -1,5 +1,5 @@
 """Embeds many JPEG files on a CPU, compared with a loop of Pillow and onnxruntime; the first
-answer; kills.
+answer, and what the check of the probe adds to it; kills.
 
     python -m benchmarks.embedding --model=lite0 [--images=512] [--size=340x480] [--rounds=3]
     [--kills]
@@ -35,6 +35,25 @@ from tests.data import pictures
 BATCH = 32  # images of the loop at once
 RUNTIMES = ("jax", "onnxruntime")
 DIFFERENT = 1000  # pictures, each in many files
+# What the check of the probe adds to the first answer, which compiles for it as well.
+CHECK = """
+import sys, time
+import dml_jax
+from dml_jax.inference.embedding_model import EmbeddingModel
+name, runtime, file = sys.argv[1:]
+model, check = dml_jax.load(name, runtime=runtime), EmbeddingModel._check_probe
+stored, model._unproved = model._unproved, None
+model.embed([file])
+model._unproved = stored
+def timed(*arguments):
+    began, used = time.perf_counter(), time.process_time()
+    check(*arguments)
+    clock, processors = time.perf_counter() - began, time.process_time() - used
+    print(f"clock {1000 * clock:.0f}, processors {1000 * processors:.0f}")
+EmbeddingModel._check_probe = timed
+model.embed([file])
+assert model._unproved is None
+"""
 
 
 def generate(folder: Path, count: int, size: tuple[int, int]) -> None:
@@ -135,6 +154,10 @@ def first_answer(name: str, file: str, folder: Path, rounds: int) -> None:
             ),
             flush=True,
         )
+        for runtime in RUNTIMES:
+            program = [sys.executable, "-c", CHECK, name, runtime, file]
+            done = subprocess.run(program, check=True, capture_output=True, text=True)
+            print(f"  {runtime}, check of the probe: {done.stdout.strip()} ms", flush=True)
 
 
 def kill_and_continue(name: str, photos: Path, folder: Path) -> None:

@@ -12,6 +12,10 @@ uninterrupted run, bit for bit. Takes hours on two cores; 0 skips a part. The in
     python -m benchmarks.faults cluster [--faults=EIO,503,…] [--moments=save,…] [--jobs=1]
 
 prints what becomes of a run that meets a fault of a cluster (see `cluster_faults.py`).
+
+    python -m benchmarks.faults flips [--flips=400] [--seed=0]
+
+flips single bits in the files of a run, a graph and an index (see `bit_flips.py`).
 """
 
 import argparse
@@ -28,7 +32,7 @@ from pathlib import Path
 import hypothesis
 from hypothesis import HealthCheck, Phase
 
-from benchmarks import cluster_faults, interruptions
+from benchmarks import bit_flips, cluster_faults, interruptions
 from benchmarks.interruptions import Row
 from tests.reliability import sandbox
 from tests.reliability.attacks import ATTACKS
@@ -144,6 +148,8 @@ def main() -> int:
     """Runs the attacks and prints the table; returns 1 if there was a failure."""
     if sys.argv[1:2] == ["cluster"]:
         return cluster_faults.main(sys.argv[2:])
+    if sys.argv[1:2] == ["flips"]:
+        return bit_flips.main(sys.argv[2:])
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

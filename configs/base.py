@@ -15,7 +15,7 @@ from dml_jax.config.files import apply_override
 Variants = Mapping[str, Mapping[str, Any]]
 # What a configuration file defines: PAPER_PROTOCOL, VARIANTS, and the function that makes one.
 Contents = tuple[Mapping[str, Any], Collection[str], Callable[..., ConfigDict]]
-# Of most authors.
+# What most authors do.
 PAPER_PROTOCOL = {
     "data.exif_rotation": False,  # the authors' loaders ignore it
     "train.select": "test",  # the epoch that is best on the test classes

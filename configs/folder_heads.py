@@ -9,7 +9,7 @@ classes (CRT: 8) with 4 images; only a linear layer, or CRT's prototypes and hea
 parameters of the loss are trained. CRT needs whole feature maps, which are stored when claims are
 tested (`dml-jax study --claims=crt --on=photos`); the command above refuses it.
 
-The variants `METHOD-stages` (not of DiVA) also train blocks 11 to 15 and the last convolution, for
+The variants `METHOD-stages` also train blocks 11 to 15 and the last convolution, for
 150 steps of 32 images in random crops of 128 pixels; claims are tested on them with
 `--on=photos_stages`.
 """
@@ -36,7 +36,7 @@ STAGES = (
     "backbone/conv_head",
     "backbone/bn1",
 )  # the last two stages and the head
-VARIANTS = (*HEADS, *(f"{name}-stages" for name, head in HEADS.items() if head.backbone))
+VARIANTS = (*HEADS, *(f"{name}-stages" for name, head in HEADS.items()))
 
 
 def file_of(data: str, method: str) -> str:
@@ -53,7 +53,7 @@ def file_of(data: str, method: str) -> str:
 def get_config(variant: str = "proxy_anchor") -> ConfigDict:
     name, _, stages = variant.partition("-")
     head = HEADS[name]
-    groups = {**({head.backbone: FROZEN} if head.backbone else {}), **head.groups}
+    groups = {"backbone": FROZEN, **head.groups}
     data = replace(DATA, training_size=0, batch_size=head.batch_size)
     train = replace(ON_FEATURES, groups=groups, steps=200)
     if stages:

@@ -25,5 +25,10 @@ get_config = on_omniglot(
         psi_dim=64,
         ensemble=(0.25, 1.25, 0.25, 0.25),
     ),
-    {"model": Group(4e-3, weight_decay=1e-4), "beta": Group(5e-3), "psi": Group(2e-3)},
+    {
+        "backbone": Group(4e-3, weight_decay=1e-4),
+        "embedding": Group(4e-3, weight_decay=1e-4),
+        "beta": Group(5e-3),
+        "psi": Group(2e-3),
+    },
 )

@@ -83,21 +83,23 @@ def analyse(request: Request) -> None:
         output.mkdir(parents=True, exist_ok=True)
         for name in SUBJECTS:  # they may show another model or data
             (output / to / f"{name}.json").unlink(missing_ok=True)
-    for name in names:
-        run.console.print(f"analysing: {name}")
-        subject, title, suffix = SUBJECTS[name], SUBJECTS[name].title, ""
-        several = request.compare and findings.side_by_side(runs, subject, split)
-        if subject.by_split and split != "test" and not request.apart:
-            title, suffix = f"{title}: {split} images", f"-{split}"  # those of the test stay
-        made = several or subject.findings(run, split)
-        findings.write(directory, name, title, run.step, made, suffix=suffix, to=to)
+    with workdir.updated(directory, f"{to}/"):
+        for name in names:
+            run.console.print(f"analysing: {name}")
+            subject, title, suffix = SUBJECTS[name], SUBJECTS[name].title, ""
+            several = request.compare and findings.side_by_side(runs, subject, split)
+            if subject.by_split and split != "test" and not request.apart:
+                title, suffix = f"{title}: {split} images", f"-{split}"  # those of the test stay
+            made = several or subject.findings(run, split)
+            findings.write(directory, name, title, run.step, made, suffix=suffix, to=to)
     if request.apart:
         write_separate_report(request, runs, output)
         run.console.print(f"report: {output / 'report.html'}")
         return
     run.console.print(f"figures and numbers: {directory / DIRECTORY}")
     if results := workdir.read_results(directory):
-        run_report.write_page(directory, run.config, results)
+        with workdir.updated(directory, "report.html"):
+            run_report.write_page(directory, run.config, results)
         run.console.print(f"report: {directory / 'report.html'}")
     else:
         message = "the run is not finished, so there is no report yet"

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dml_jax.errors import DataError, UserError
@@ -27,10 +28,14 @@ class _Content:
 
 
 def write(
-    directory: Path, about: Mapping[str, Any], names: Iterable[str] | None = None
+    directory: Path,
+    about: Mapping[str, Any],
+    names: Iterable[str] | None = None,
+    known: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Writes and returns the manifest of the files with these relative names, by default of all."""
-    content = {**about, "files": digests(directory, names)}
+    """Writes and returns the manifest of the files with these relative names, by default of all,
+    and of those with `known` digests."""
+    content = {**about, "files": {**known, **digests(directory, names)}}
     content["sha256"] = _digest(content)
     write_json(directory / NAME, content)
     return content
@@ -60,14 +65,19 @@ def check(
     for name, known in expected.items():
         if known is None or found.get(name) != known:
             what = "has changed since it was written" if name in found else "is missing"
+            what = f"is not in {NAME}" if known is None else what
             raise error(f"{directory / name}: {what}; {remedy}")
     return content
 
 
-def check_file(path: Path, error: type[UserError] = DataError, remedy: str = REMEDY) -> None:
-    """Raises `error` if a file differs from the manifest beside it."""
-    if (path.parent / NAME).exists() and path.name in read(path.parent, error, remedy)["files"]:
-        check(path.parent, [path.name], error, remedy)
+def part(
+    directory: Path, name: str, error: type[UserError] = DataError, remedy: str = REMEDY
+) -> Path:
+    """The path of a file of a directory; raises `error` if it is not the one in the manifest, which
+    an unfinished run does not have."""
+    if (directory / NAME).exists():
+        check(directory, [name], error, remedy)
+    return directory / name
 
 
 def digests(

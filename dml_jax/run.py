@@ -186,7 +186,7 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     if not device_mesh.is_main_process():
         return
     finished = not workdir.unfinished(directory, model.step, reported=checkpoint == "reported")
-    with files.locked(directory / "embeddings"), workdir.updated(directory, ("embeddings/",)):
+    with files.locked(directory / "embeddings"), workdir.updated(directory, "embeddings/"):
         write_embeddings(experiment, directory, embeddings, made, finished=finished)
         written = directory / "embeddings"
         console.print(f"embeddings of {', '.join(embeddings)} at step {model.step}: {written}")

@@ -23,15 +23,15 @@ def drawing(width: int, height: int) -> np.ndarray:
 
 def images() -> dict[str, tuple[Image.Image, dict[str, object]]]:
     """The images by name, with the options of `Image.save`."""
-    rotated = Image.fromarray(drawing(247, 193))
+    rotated = Image.fromarray(drawing(97, 61)[:, :, 2])
     exif = rotated.getexif()
     exif[0x0112] = 6  # to be turned by 90 degrees
     colours = drawing(203, 149)
     alpha = 255 - colours[:, :, :1]
     return {
-        "rotated.jpg": (rotated, {"exif": exif, "quality": 60}),
+        "colour.jpg": (Image.fromarray(drawing(247, 193)), {"quality": 60}),
         "transparent.png": (Image.fromarray(np.dstack([colours, alpha]), "RGBA"), {}),
-        "grey.png": (Image.fromarray(drawing(97, 61)[:, :, 2]), {}),
+        "rotated.jpg": (rotated, {"exif": exif, "quality": 90}),
     }
 
 

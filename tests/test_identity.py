@@ -120,6 +120,8 @@ def test_tolerances() -> None:
         for wrong in (rows[:1] + 1.1 * largest * np.eye(3, 8)[1], rows[:1] * np.nan, rows[:1, :5]):
             with pytest.raises(DataError, match=r"^x: .*; remedy$"):
                 stored.check_rows(wrong, "x", "remedy")
+    with pytest.raises(DataError, match=r"the rows of the probe images differ by 1\.4"):
+        stored.check(stored.with_rows(rows[::-1]), "x", "remedy", DataError)
 
 
 @pytest.fixture(scope="module")
@@ -149,11 +151,15 @@ def test_verify_computes_the_probe(own: Path, capsys: pytest.CaptureFixture[str]
         return cli.exit_code(lambda: evaluate.execute([f"--model={own}", "--verify", "--quiet"]))
 
     assert status() == 0
-    stated, content = identities.read(own, ""), manifest.read(own)
+    stated, content, stored = identities.read(own, ""), manifest.read(own), own / "embeddings/test"
     rows = stated.rows.copy()
-    rows[2] *= -1
-    identities.write(own, stated.with_rows(rows))
-    manifest.write(own, {"checkpoint": content["checkpoint"]}, content["files"])
+    rows[2] *= -1  # the first is compared by whatever embeds
+    edited = stated.with_rows(rows)
+    identities.write(own, edited)
+    of_stored = manifest.read(stored)
+    manifest.write(stored, of_stored | {"identity": edited.as_json()}, of_stored["files"])
+    manifest.write(own, content, content["files"])
+    dml_jax.load(own, runtime="jax").unseen()
     assert status() == 2
     assert "the rows of the probe images differ by 2," in capsys.readouterr().err
 
@@ -220,6 +226,27 @@ def test_an_index_of_the_same_variables_on_other_pixels(tmp_path: Path) -> None:
     embedding_shards.Shards(tmp_path / "parts", planned[0])
     with pytest.raises(DataError, match=r"parts: is of another embedding function \(deviation"):
         embedding_shards.Shards(tmp_path / "parts", planned[1])
+
+
+def test_an_index_used_with_another_mean_and_order(tmp_path: Path) -> None:
+    """Of the pixels, edited in the converted weights; then they get an identity that fits."""
+    directory, file = weights(tmp_path / "w"), tmp_path / "i.npz"
+    images = list(identities.probe(DATA, (64, 64)))
+    one = dml_jax.load(directory, runtime="jax")
+    one.enroll({"a": images[:1], "b": images[1:]}).save(file)
+    metadata = json.loads((directory / converted.METADATA).read_text())
+    metadata["architecture"]["pixels"] |= {"order": "bgr", "mean": [0.5, 0.4, 0.3]}
+    (directory / converted.METADATA).write_text(json.dumps(metadata))
+    wrong = (
+        r"\(mean: \[0\.485, .*\] instead of \[0\.5, 0\.4, 0\.3\], order: 'rgb' instead of 'bgr'\)"
+    )
+    with pytest.raises(CheckpointError, match=wrong):
+        dml_jax.load(directory, runtime="jax")
+    models.write_identity(directory)
+    other = dml_jax.load(directory, runtime="jax")
+    assert np.abs(other.embed(images) - one.embed(images)).max() > 0.05
+    with pytest.raises(DataError, match=wrong):
+        Index.load(other, file)
 
 
 def test_edited_weights_are_refused(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ HEAD = Head(
         ensemble=(1.0, 1.0, 1.0, 1.0),
         queue_batches=10,
     ),
-    {"model": FASTER, "beta": Group(5e-4), "psi": LAYER},
-    backbone="",  # "model" holds the network and its layers
+    {"embedding": FASTER, "beta": Group(5e-4), "psi": LAYER},
 )
-WHOLE = Whole("DiVA", diva.Config(), {"model": NETWORK, "beta": Group(5e-4), "psi": Group(1e-4)})
+WHOLE = Whole(
+    "DiVA", diva.Config(), {"embedding": NETWORK, "beta": Group(5e-4), "psi": Group(1e-4)}
+)

@@ -75,9 +75,11 @@ PRINTED = {
     **AS_PRINTED,
     "data.crop": "random",
     "train.epochs": 150,
-    "train.groups.model.weight_decay": 5e-4,
+    "train.groups.backbone.weight_decay": 5e-4,
+    "train.groups.embedding.weight_decay": 5e-4,
 }
-GROUPS = {"model": Group(1e-5, weight_decay=4e-4), "beta": Group(5e-4), "psi": Group(1e-5)}
+NETWORK = Group(1e-5, weight_decay=4e-4)
+GROUPS = {"backbone": NETWORK, "embedding": NETWORK, "beta": Group(5e-4), "psi": Group(1e-5)}
 
 
 def on(
@@ -161,7 +163,7 @@ class Ablations(NamedTuple):
 
 
 def ablations(dataset: str) -> Ablations:
-    """Of the papers' data sets with BN-Inception, of Omniglot, or of photographs on frozen
+    """For the papers' data sets with BN-Inception, Omniglot, or photographs on frozen
     features."""
     equal = {"method.ensemble": (1.0, 1.0, 1.0, 1.0)}
     if dataset == "omniglot":

@@ -20,14 +20,12 @@ class Head(NamedTuple):
       method: its `Config`.
       groups: the parameter groups beside the backbone's.
       batch_size: images per step.
-      backbone: name of the backbone's parameter group; empty if it shares one with the head.
       cluster: whether NMI is evaluated.
     """
 
     method: Any
     groups: Mapping[str, Group]
     batch_size: int = 64
-    backbone: str = "backbone"
     cluster: bool = False
 
 

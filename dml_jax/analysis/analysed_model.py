@@ -8,12 +8,13 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
+from dml_jax import manifest
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data import transforms
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split, take
-from dml_jax.errors import UserError
+from dml_jax.errors import CheckpointError, UserError
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.methods.contract import Batch
 from dml_jax.train.distributed import device_mesh
@@ -86,6 +87,8 @@ class AnalysedModel:
         run, class_axis = workdir.read_config(self.directory), self.model.method.hooks.class_axis
         for step in self.kept_steps:
             if step < self.step:
+                kept = self._kept.relative_to(self.directory) / f"{step}{model_files.SUFFIX}"
+                manifest.part(self.directory, kept.as_posix(), CheckpointError, workdir.REMEDY)
                 state = model_files.read(self._kept, step, self.model, run)
                 variables = state.params, state.model_state
                 params, model_state = device_mesh.place(device_mesh.make(), variables, class_axis)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dml_jax import drawing
+from dml_jax import drawing, manifest
 from dml_jax.analysis import html
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.analysis.html import Section, text
@@ -82,14 +82,20 @@ def _cell(value: Any) -> Any:
 def read(directory: Path, order: Sequence[str]) -> list[Section]:
     """Reads the sections that `write` stored in a work directory, in the `order` of subjects.
 
-    A repeated analysis replaces that of the run's end. CheckpointError for a damaged file.
+    A repeated analysis replaces that of the run's end. CheckpointError for a damaged file, or one
+    that a finished run has not written.
     """
-    folders = directory / STANDARD_DIRECTORY, directory / DIRECTORY
-    present = {path.stem: path for folder in folders for path in folder.glob("*.json")}
+    folders = STANDARD_DIRECTORY, DIRECTORY
+    present = {path.stem: path for to in folders for path in (directory / to).glob("*.json")}
     places = {name: place for place, name in enumerate(order)}
     names = sorted(present, key=lambda name: (places.get(name.partition("-")[0], len(order)), name))
-    read_section = partial(read_json, kind=Section, remedy="delete it", error=CheckpointError)
-    return [Section(**read_section(present[name])) for name in names]
+
+    def section(path: Path) -> Section:
+        remedy, name = "delete it", path.relative_to(directory).as_posix()
+        path = manifest.part(directory, name, CheckpointError, remedy)
+        return Section(**read_json(path, Section, remedy, CheckpointError))
+
+    return [section(present[name]) for name in names]
 
 
 def side_by_side(runs: Mapping[str, AnalysedModel], subject: Subject, split: str) -> list[Finding]:

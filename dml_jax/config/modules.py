@@ -75,10 +75,9 @@ def parts(kind: str, part: str) -> dict[str, ModuleType]:
 
 
 def backbone_is_frozen(config: Any) -> bool:
-    """Whether no part of the backbone is trained; a method may call its group BACKBONE_GROUP."""
-    group = getattr(plugin_module("method", config.method.name), "BACKBONE_GROUP", "backbone")
-    names = ("backbone", group)
-    parts = [group for name, group in config.train.groups.items() if name.split("/")[0] in names]
+    """Whether no part of the backbone is trained."""
+    groups = config.train.groups.items()
+    parts = [group for name, group in groups if name.split("/")[0] == "backbone"]
     return bool(parts) and all(group.freeze for group in parts)
 
 

@@ -189,7 +189,7 @@ class Train:
     feature_views: NonNegativeInt = 0
     # Parts in which a batch is encoded, for batches larger than the memory; same results.
     chunks: PositiveInt = 1
-    # Of the backbone and products in the heads; losses and the optimizer always use float32.
+    # The backbone and products in the heads; losses and the optimizer always use float32.
     precision: Literal["float32", "tensorfloat32", "bfloat16"] = "float32"
     # Distributes tables of classes (proxies, classifiers) over the devices; same results.
     shard_classes: bool = False

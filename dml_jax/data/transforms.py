@@ -92,7 +92,17 @@ def resize(
     if image.shape[:2] == (height, width):
         return image
     filter = Image.Resampling[method.upper()]
-    return np.asarray(Image.fromarray(image).resize((width, height), filter))
+    return np.asarray(_pillow(image).resize((width, height), filter))
+
+
+def _pillow(image: np.ndarray) -> Image.Image:
+    """Pillow's image of pixels, or of a crop of them, which `Image.fromarray` would copy first."""
+    if image.strides[0] < 0 or image.strides[1:] != (3, 1):
+        image = np.ascontiguousarray(image)
+    (height, width, _), stride = image.shape, image.strides[0]
+    size = stride * (height - 1) + 3 * width
+    flat = np.lib.stride_tricks.as_strided(image, (size,), (1,), writeable=False)
+    return Image.frombuffer("RGB", (width, height), flat, "raw", "RGB", stride, 1)
 
 
 def check_aspect(image: np.ndarray) -> None:

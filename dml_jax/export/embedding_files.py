@@ -116,8 +116,7 @@ def of_run(workdir: Path, split: str, identity: Identity | None = None) -> Expor
     """
     directory = workdir / "embeddings" / split
     found = read(directory)
-    if (workdir / manifest.NAME).exists():  # it vouches for the manifest of the embeddings
-        manifest.check(workdir, [f"embeddings/{split}/{manifest.NAME}"], DataError, OF_RUN)
+    manifest.part(workdir, f"embeddings/{split}/{manifest.NAME}", DataError, OF_RUN)
     wanted, stated = identity or identities.of_run(workdir), found.manifest.get("identity")
     if wanted:
         with reading(directory / manifest.NAME, OF_RUN):

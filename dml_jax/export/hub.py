@@ -73,7 +73,7 @@ def push(repository: str, directory: Path, model: TrainedModel, exported: Sequen
         staged = Path(name)
         files.write_json(staged / "config.json", record)
         files.write_json(staged / "results.json", results)
-        identity.write(staged, model.identity())
+        identity.write(staged, model.identity(few=True))
         model_files.write(staged / MODEL, model, record)
         workdir.finish(staged, MODEL)
         (staged / "README.md").write_text(card(repository, config, results), encoding="utf-8")

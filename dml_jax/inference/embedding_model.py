@@ -79,7 +79,7 @@ class EmbeddingModel(ABC):
         """Once: raises CheckpointError if a row of the probe is not the one that is stored."""
         if (stored := self._unproved) is None:
             return
-        row = embed(identities.probe(self.data, self.shape)[:1])[:1]
+        row = embed(identities.probe(self.data, self.shape, identities.IMAGES[:1]))[:1]
         remedy = remedy or (identities.REMEDY if is_run(self.directory) else converted.REMEDY)
         stored.check_rows(row, str(self.directory), remedy, CheckpointError)
         self._unproved = None

@@ -7,7 +7,6 @@ part. Without `promises.FEWEST` other classes, each enrolled class is left out i
 stranger too.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -522,7 +521,6 @@ class Index:
         if self._others is not None and self._others[1]:
             arrays |= {f"other_{name}": array for name, array in self._others[0]._asdict().items()}
             arrays["other_classes"] = np.array(self._others[1], np.str_)
-        arrays["sha256"] = np.array(_digest(arrays))
         with atomic_write(path) as draft, draft.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
 
@@ -532,9 +530,7 @@ class Index:
         belongs to another model."""
         path = Path(path).expanduser()
         with reading(path, ENROLL_AGAIN), path.open("rb") as file:
-            arrays = archives.arrays(file)
-            if str(arrays.pop("sha256")) != _digest(arrays):
-                raise DataError(f"is not an index, or is damaged; {ENROLL_AGAIN}")
+            arrays = archives.arrays(file)  # each has a checksum
             if problem := next(_problems(arrays), ""):
                 raise DataError(f"{problem}; {ENROLL_AGAIN}")
         remedy = f"give the model that it was created with, or {ENROLL_AGAIN}"
@@ -643,15 +639,6 @@ def _joined(before: Enrolled, new: Enrolled) -> Enrolled:
         [before.images[i] for i in kept] + new.images,
         [before.sessions[i] for i in kept] + new.sessions,
     )
-
-
-def _digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of the names, types and contents of arrays."""
-    sha256 = hashlib.sha256()
-    for name, array in arrays.items():
-        sha256.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        sha256.update(array.tobytes())
-    return sha256.hexdigest()
 
 
 def _file_name(image: Image) -> str:

@@ -62,7 +62,7 @@ class Model(EmbeddingModel):
     @cached_property
     def identity(self) -> Identity:  # type: ignore[override]
         """What its embedding function is; computed unless its directory states it."""
-        return self.trained.identity()
+        return self.trained.identity(few=True)
 
     def _prove(self, count: int) -> None:
         """Computes a row of the probe before the first batch, by the program for that batch."""

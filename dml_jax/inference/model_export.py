@@ -57,7 +57,7 @@ def export_model(
     if trained:
         file = output / "model.onnx"
         written.append(file)
-        made = trained.identity()
+        made = trained.identity(few=True)
         difference = programs.write_onnx(file, programs.function_of(trained), trained.shape, made)
         say(f"{printable(str(file))}: largest difference from the model {difference:.1e}")
         if trained.stored:  # the reported model, in its own precision

@@ -24,11 +24,9 @@ REMEDY = "evaluate the run again, or leave it out"
 
 def read(directory: Path, name: str = "results.json") -> dict[str, Any]:
     """A JSON file of a run, checked by its manifest; empty if there is none."""
-    path = directory / name
-    if not path.exists():
+    if not (directory / name).exists():
         return {}
-    if path.name != manifest.NAME:
-        manifest.check_file(path, CheckpointError, REMEDY)
+    path = manifest.part(directory, name, CheckpointError, REMEDY)
     content: dict[str, Any] = read_json(path, dict[str, Any], REMEDY, CheckpointError)
     if name == "results.json":
         identity.check_results(directory, content, REMEDY)

@@ -80,7 +80,7 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
         raise CheckpointError(f"{summary.title}: no run is finished{reasons}")
     for run in finished:
         entries = metric_table.columns(run.results)
-        # Of percentages, the highest is the best.
+        # Only percentages: the highest is the best.
         has = [entry.name for entry in entries if entry.percent and numbers([run], entry.name)]
         problem = f"{run.directory} has no such result to compare by; it has {', '.join(has)}"
         require(summary.metric in has, f"--metric={summary.metric}: {problem}")

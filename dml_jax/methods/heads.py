@@ -11,8 +11,9 @@ from dml_jax.backbones.layers import Dense, LayerNorm, Pooling, global_pool, he_
 from dml_jax.methods.contract import Batch, Embed, Encode, PyTree, Teach, Teaching
 from dml_jax.numerics import unit
 
-# Of a linear layer from K to D: as torch.nn.Linear, U(±1/sqrt(K)), or He's N(0, 2 / D) with bias 0,
-# which is 2.4 sqrt(K / D) times as long and turns that much more slowly at a given learning rate.
+# Initial values of a linear layer from K to D: as torch.nn.Linear, U(±1/sqrt(K)), or He's
+# N(0, 2 / D) with bias 0, which is 2.4 sqrt(K / D) times as long and turns that much more slowly at
+# a given learning rate.
 Init = Literal["linear", "he"]
 
 

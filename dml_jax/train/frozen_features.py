@@ -5,15 +5,15 @@ A head may be trained on them before the whole network (`head` of a configuratio
 Each training image passes through the backbone as in evaluation and as some random crops, augmented
 and flipped at random. Batches are drawn as usual; each image of a batch contributes one of its
 views. Export, inference and evaluation run the whole network. The features are kept beside the work
-directory, under the digest of everything that determines them: the network, the images, the options
-of the crops. The crops do not depend on the seed of the run, so that all seeds, heads and methods
-share them.
+directory, under the digest of everything that determines them: the identity of the network and its
+variables, the images and, for crops, their options. The crops do not depend on the seed of the run,
+so that all seeds, heads and methods share them.
 """
 
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax import buckets, files
+from dml_jax import buckets, files, identity
 from dml_jax.backbones.functional import pooled_cells
 from dml_jax.config import Config, Data, plugin_module, settled
 from dml_jax.console import Console
@@ -36,13 +36,14 @@ from dml_jax.train.distributed import device_mesh
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.embedding import Embedder, Variables
 from dml_jax.train.experiment import Experiment
+from dml_jax.train.method_wrappers import backbone_products
 from dml_jax.train.step import TrainState, digest
 
 DIRECTORY = "features"  # beside the work directory
 CROP_SEED = 0  # of the random crops
 HEAD = "head"  # in the work directory: the run that trains the head
-# Options of the data that determine features.
-CROPS = "crop image_size resize interpolation resize_first decode_scaled crop_scale crop_ratio flip"
+# Options of the data that determine random crops, beside those of the evaluation's.
+CROPS = ("crop", "resize_first", "crop_scale", "crop_ratio", "flip")
 TOLERANCE = 1e-3  # between the unit embeddings of a feature map and of its two cells
 
 
@@ -56,9 +57,8 @@ def with_features(
         return experiment
     state = warm_start.initial_state(experiment, console)
     check(experiment, state)
-    embedder, split = experiment.embedder(_features(config)), experiment.splits["train"]
-    name, count = key(experiment, state.model_state["backbone"]), config.train.feature_views
-    console.start_progress("features", count * len(split.labels))
+    count = config.train.feature_views
+    console.start_progress("features", count * len(experiment.splits["train"].labels))
 
     def shown(done: int) -> None:
         console.update_progress(done, "of the frozen backbone")
@@ -66,9 +66,27 @@ def with_features(
 
     # A bucket keeps the files of one run.
     kept = directory if buckets.is_copy(directory) else directory.absolute().parent
-    stem = kept / DIRECTORY / name
-    found = views(embedder, state, split, count, stem, shown)
+    found = cells(experiment, state, "train", kept / DIRECTORY, shown)
     return experiment._replace(features=found, augment=lambda images, key: images)
+
+
+def cells(
+    experiment: Experiment,
+    state: Variables,
+    name: str,
+    directory: Path,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> np.ndarray:
+    """The features float32 [N, views, 1, 2, K] of a split, kept in a directory.
+
+    Training images have `train.feature_views` views, others only that of the evaluation. Runs,
+    studies and benchmarks that name the same directory share its files. `state` is one of the
+    experiment, which trains on features.
+    """
+    embedder, split = experiment.embedder(_features(experiment.config)), experiment.splits[name]
+    count = experiment.config.train.feature_views if name == "train" else 1
+    stem = directory / f"{key(experiment, state.model_state['backbone'])}-cells-{name}"
+    return views(embedder, state, split, count, stem, on_progress)
 
 
 def views(
@@ -106,10 +124,12 @@ def views(
 
 def _features(config: Config) -> Embed:
     backbone = plugin_module("backbone", config.backbone.name).build(config.backbone)
+    precision = backbone_products(config.train.precision)
 
     def compute(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         variables, inputs = model_state["backbone"], backbone.preprocess(images)
-        return pooled_cells(backbone.apply(variables, variables, inputs, train=False)[0])
+        with jax.default_matmul_precision(precision):
+            return pooled_cells(backbone.apply(variables, variables, inputs, train=False)[0])
 
     return compute
 
@@ -145,14 +165,25 @@ def check(experiment: Experiment, state: TrainState) -> None:
 
 
 def key(experiment: Experiment, backbone: PyTree) -> str:
-    """Digest of everything that determines features; `backbone` are its variables."""
+    """Digest of everything that determines features.
+
+    `backbone` are the network's variables as a method on features has them, all in one tree.
+    """
     config = experiment.config
+    network = identity.described(
+        config.data,
+        experiment.shape,
+        config.backbone,
+        None,
+        identity.Versions(),
+        precision=config.train.precision,
+    )
+    random = config.train.feature_views > 1
     facts = {
+        "network": network,
+        "variables": digest(backbone),
         "data": experiment.data_hash,
-        "backbone": digest(backbone),
-        "pixels": asdict(config.backbone.pixels),
-        "dtype": getattr(config.backbone, "dtype", None),
-        "crops": {key: getattr(config.data, key) for key in CROPS.split()},
+        "crops": {name: getattr(config.data, name) for name in CROPS if random},
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -31,10 +31,12 @@ from dml_jax.train.distributed import device_mesh
 SIDE = 224  # pixels of example images of any size: only the shapes of class tables depend on them
 
 
-def _check_frozen(config: Config) -> None:
+def _check_frozen(config: Config, method: Method) -> None:
     """Raises ConfigError if a group of the backbone would be trained but for its features."""
-    for name, group in config.train.groups.items():
-        if name.partition("/")[0] == "backbone" and not group.freeze:
+    groups = config.train.groups
+    parts = [name for name in groups if name.startswith("backbone/")]
+    for name in (method.group(("backbone",)), *parts):
+        if name in groups and not groups[name].freeze:
             raise ConfigError(
                 f"train.feature_views={config.train.feature_views}: trains on features of the "
                 f"backbone as it is, and train.groups.{name} is not frozen; set its freeze=true, "
@@ -55,7 +57,6 @@ def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) ->
         )
     methods, groups = plugin_module("method", config.method.name), config.train.groups
     if config.train.feature_views:
-        _check_frozen(config)
         backbone = on_features(backbone)
     untrained = {name for name, group in groups.items() if group.freeze or group.rank}
 
@@ -66,6 +67,8 @@ def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) ->
             return parameter_groups.by_path(built, groups)
 
         method = build_on(backbone)
+        if config.train.feature_views:
+            _check_frozen(config, method)
         if method.group(("backbone",)) in untrained:
             random = not backbone_is_frozen(config)
             method = build_on(parameter_groups.as_evaluated(backbone, random=random))
@@ -114,12 +117,17 @@ def computed_in(method: Method, precision: str) -> Method:
 
         return wrap
 
-    backbone = "tensorfloat32" if precision == "tensorfloat32" else "highest"
+    backbone = backbone_products(precision)
     return map_functions(within("highest", "float32"), method)._replace(
         encode=within(backbone, precision)(method.encode),
         loss=within("highest", precision)(method.loss),
         embed=within(backbone, "float32")(method.embed),
     )
+
+
+def backbone_products(precision: str) -> str:
+    """The `jax.default_matmul_precision` of a backbone for a `train.precision`."""
+    return "tensorfloat32" if precision == "tensorfloat32" else "highest"
 
 
 def chunked(method: Method, chunks: int) -> Method:

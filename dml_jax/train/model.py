@@ -48,12 +48,15 @@ class TrainedModel(NamedTuple):
             self.method.embed, self.config, device_mesh.make(), self.shape, few=few
         )
 
-    def identity(self) -> Identity:
-        """What its embedding function is, with the rows of the probe; all processes must ask."""
+    def identity(self, *, few: bool = False) -> Identity:
+        """What its embedding function is, with the rows of the probe; all processes must ask.
+
+        `few` is for a model whose program for whole batches would be compiled for this only.
+        """
         if self.stored:
             return self.stored
         images = identity.probe(self.config.data, self.shape)
-        (rows,) = self.embedder().stream(self, images.__getitem__, [range(len(images))])
+        (rows,) = self.embedder(few=few).stream(self, images.__getitem__, [range(len(images))])
         return self._stated().with_rows(rows)
 
     def _stated(self) -> Identity:
@@ -177,7 +180,7 @@ def _load_published(directory: Path, checkpoint: str, dtype: str | None) -> Trai
 
 def write_identity(directory: Path) -> None:
     """Writes the identity of newly converted weights."""
-    identity.write(directory, _published(directory, None).identity())
+    identity.write(directory, _published(directory, None).identity(few=True))
 
 
 def _published(directory: Path, dtype: str | None) -> TrainedModel:

@@ -25,7 +25,7 @@ def test_one_dimension_and_names_that_look_like_formulas(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_the_nearest_images_are_shown(separate: bool) -> None:
-    """Of the gallery, if there is one; of the other queries, if not."""
+    """They come from the gallery, or from the other queries if there is none."""
     rng = np.random.default_rng(0)
     gallery = (
         Run(rng.normal(size=(20, 4)), np.arange(20) % 3, ["a", "b", "c"], first=100)

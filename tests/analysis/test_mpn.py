@@ -21,7 +21,7 @@ CLASSES = 4
 def test_rows_are_those_of_the_forward_pass(
     equations: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of `teach`, which runs the network as training does, without dropout."""
+    """The reference is `teach`, which runs the network as training does, without dropout."""
     config = mpn.Config(embedding_dim=8, heads=2, layers=2, equations=equations)
     method = mpn.build(config, toys.backbone(), TrainingSet(CLASSES, 16))
     batch = toys.batch(1, classes=CLASSES)

@@ -250,8 +250,8 @@ def test_running_statistics_go_into_the_kernel(groups: int, bias: bool) -> None:
 )
 @pytest.mark.parametrize("side", [7, 8])
 def test_max_pooling(case: tuple[int, int, int, bool], side: int) -> None:
-    """Of equal pixels of a window, the first one gets the gradient, as in PyTorch; no maximum hides
-    a NaN."""
+    """The first of several equal pixels of a window gets the gradient, as in PyTorch; no maximum
+    hides a NaN."""
     window, stride, padding, _ = case
     rng = np.random.default_rng(side)
     x = np.maximum(rng.integers(-2, 3, (2, side, side, 3)), 0).astype(np.float32)  # with many ties

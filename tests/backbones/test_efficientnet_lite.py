@@ -62,7 +62,7 @@ def test_embeddings_of_photographs(model: Model, reference: dict[str, np.ndarray
 
 @pytest.mark.usefixtures("x64")
 def test_gradients(model: Model, reference: dict[str, np.ndarray]) -> None:
-    """Of all parameters, with running statistics in batch norm; in float64, see
+    """All parameters, with running statistics in batch norm; in float64, see
     `lite0_reference.py`."""
     backbone = efficientnet_lite.build(efficientnet_lite.Config(pretrained="lite0", freeze_bn=True))
     params, stats = jax.tree.map(

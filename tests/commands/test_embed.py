@@ -31,8 +31,8 @@ from tests.test_main import command
 from tests.tiny_model import DIM, Tiny
 
 COUNT = 20  # images, in three files of at most 8 rows
-# Of `embed_killed_at`: before and after the plan, three files, the manifest of the arrays, and
-# their directory.
+# The last moment of `embed_killed_at`: before and after the plan, three files, the manifest of the
+# arrays, and their directory.
 LAST_MOMENT = 12
 
 

@@ -187,7 +187,7 @@ def test_invalid_input(fails: Fails, data: Arrays) -> None:
 
 
 def test_reranking(evaluated: Evaluated, data: Arrays) -> None:
-    """Of a gallery; `test_lone_queries` has none."""
+    """With a gallery; `test_lone_queries` has none."""
     x, y, xq, yq = (data[name] for name in ("x", "y", "xq", "yq"))
     result, out = evaluated(*PAIR, *QUERIES, "--no_clustering", "--ks=1,5", "--rerank")
     _, indices = reranking.search(xq, x, 10)

@@ -307,7 +307,7 @@ def test_duplicates_agree_with_brute_force(limit: int) -> None:
 
 
 def test_repeated_images_take_little_memory() -> None:
-    """Of each of 20,000 equal images one pair, not 200 million."""
+    """One pair for each of 20,000 equal images, not 200 million."""
     equal = np.full((20_000, 16), 255, np.uint8)
     pairs = duplicates.find_pairs(equal, np.zeros((20_000, 2), int), 5)
     assert pairs == {(0, i): 0 for i in range(1, 20_000)}

@@ -56,7 +56,7 @@ def exchanged(text: str) -> list[tuple[str, int, int]]:
     return [
         (kind, size, int(hlo.SIZES[dtype] * size))
         for instruction in hlo.instructions(text)
-        # Of an asynchronous pair, the end has the result alone.
+        # Only the end of an asynchronous pair has the result alone.
         if (kind := instruction.operation.removesuffix("-done")) in hlo.COLLECTIVES
         for dtype, size in hlo.arrays(instruction.result)
     ]

@@ -234,7 +234,7 @@ def test_bfloat16_rounds_the_products_of_the_network_only(name: str) -> None:
         np.dtype("float32")
     }
 
-    # Of the program for GPUs, because CPUs have no such products and compute the same numbers in
+    # The program for GPUs, because CPUs have no such products and compute the same numbers in
     # float32.
     text = (
         run.trace(start, batch, jax.random.key(KEY)).lower(lowering_platforms=("cuda",)).as_text()

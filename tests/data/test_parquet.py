@@ -176,7 +176,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_few_rows_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a single row group of 48 MiB, a few images of 256 KiB are in memory at a time."""
+    """A single row group has 48 MiB; a few of its images, of 256 KiB each, are in memory at a
+    time."""
     images = [np.random.default_rng(i).bytes(2**18) for i in range(192)]
     rows = pa.table({"image": pa.array(images), "label": pa.array(["a"] * 192)})
     options = {

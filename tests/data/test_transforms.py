@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dml_jax.config import Data
 from dml_jax.data import pipeline, samplers, transforms
@@ -25,6 +26,16 @@ def test_narrow_images_are_rejected_before_they_are_enlarged(shape: Any) -> None
         transforms.evaluation(CENTRE)(image)
     assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "part", [np.s_[3:33, 7:48], np.s_[:, 40:], np.s_[5:6, 2:3], np.s_[::-1, :9], np.s_[:, ::2]]
+)
+def test_crops_and_other_views_are_resized_as_their_copies(part: Any) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
+    expected = Image.fromarray(image[part].copy()).resize((20, 30), Image.Resampling.BICUBIC)
+    found = transforms.resize(image[part], 30, 20, "bicubic")
+    np.testing.assert_array_equal(found, np.asarray(expected))
 
 
 def test_the_limit_itself_is_accepted() -> None:

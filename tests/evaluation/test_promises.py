@@ -23,7 +23,7 @@ def measured_of(
 
 
 def test_promises_hold_on_other_classes_and_sessions() -> None:
-    """Of 6 draws: limits, shares and probabilities."""
+    """Limits, shares and probabilities, over six draws."""
     held, accepted, promised, cautious, gaps = [], [], [], [], []
     for seed in range(6):
         taken = in_sessions(60, 4, seed)

@@ -458,7 +458,8 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
 
     train = Train(
         groups={
-            "model": Group(meta["lr"], meta["weight_decay"]),
+            "backbone": Group(meta["lr"], meta["weight_decay"]),
+            "embedding": Group(meta["lr"], meta["weight_decay"]),
             "beta": Group(meta["beta_lr"]),
             "psi": Group(meta["psi_lr"]),
         },
@@ -500,7 +501,8 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     for t in range(meta["steps"]):
         state, terms = update(state, batch(t), jax.random.key(0))
         logged.append(terms)
-        rates = [train.groups[name.split("_")[0]].learning_rate for name in meta["lr_groups"]]
+        names = [name.split("_")[0].replace("model", "backbone") for name in meta["lr_groups"]]
+        rates = [train.groups[name].learning_rate for name in names]
         close(
             np.asarray(rates) * float(schedule(t)), data["lrs"][t], {"rtol": 1e-6, "atol": 0}, "lrs"
         )

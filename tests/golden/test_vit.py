@@ -125,8 +125,8 @@ def slopes(
     ],
 )
 def test_tokens_and_gradients(case: str, native: bool) -> None:
-    """Of a network with the positions of its own images, and with positions resized as the library
-    does."""
+    """With the positions of the network's own images, and with positions that are resized as the
+    library does."""
     z, meta = reference()
     shape = tuple(meta["cases"][case]["images"][0 if native else 1])
     key, seed, state = f"{case}/{shape[0]}x{shape[1]}", meta["seed"], state_of(case)

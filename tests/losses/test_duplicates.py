@@ -66,8 +66,7 @@ def test_float32_agrees_with_float64(name: str, x64: None) -> None:
 
 @pytest.mark.parametrize("width", [1, 5, 512])
 def test_distances_of_equal_rows_are_zero(width: int) -> None:
-    """Of equal rows only, wherever they are in the batch; -0.0 equals 0.0, and near copies are not
-    equal."""
+    """Wherever the rows are in the batch; -0.0 equals 0.0, and near copies are not equal."""
     x = np.random.default_rng(1).normal(size=(70, width)).astype(np.float32)
     x[40:60], x[60], x[61] = x[:20], 0, -0.0
     x[62] = x[0] * np.float32(1.1)

@@ -49,8 +49,8 @@ def test_margin_loss_per_pair_without_an_active_pair() -> None:
 
 
 def test_contrastive_margins(x64: None) -> None:
-    """Of positive and negative pairs; a pair whose hinge is as small as rounding errors of
-    distances does not count."""
+    """Both margins; a pair whose hinge is as small as rounding errors of distances does not
+    count."""
     x = X.copy()
     x[1] = x[0] * 1.5
     rows = x / np.linalg.norm(x, axis=1, keepdims=True)

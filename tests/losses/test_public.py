@@ -182,7 +182,7 @@ def nt_xent(positive: np.ndarray = POSITIVE, negative: np.ndarray = NEGATIVE) ->
 
 
 def rank(i: int, j: int, among: np.ndarray, temperature: float) -> float:
-    """Of candidate j for query i, with a sigmoid for each comparison."""
+    """The soft rank of candidate j for query i, with a sigmoid for each comparison."""
     return 1 + sum(1 / (1 + np.exp(-(S[i, k] - S[i, j]) / temperature)) for k in among if k != j)
 
 

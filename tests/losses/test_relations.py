@@ -56,7 +56,7 @@ def test_masks_of_equal_labels_give_the_loss_of_the_labels(name: str, x64: None)
     ],
 )
 def test_weights_of_pairs(name: str, expected: Any, options: dict[str, Any], x64: None) -> None:
-    """Of shared tags, and weights of 1; masks are compared with labels above."""
+    """Weights from shared tags, and weights of 1; masks are compared with labels above."""
     call = lambda x, positive: LOSSES[name](x, positive=positive, negative=FAR, **options)  # noqa: E731
     weighted = jax.jit(jax.value_and_grad(call))
     for positive in (WEIGHTS, NEAR.astype(float)):

@@ -4,7 +4,6 @@ devices."""
 import dataclasses
 import itertools
 from functools import cache, partial
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -13,9 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from dml_jax.config import Group
 from dml_jax.config.fields import validate
-from dml_jax.config.modules import backbone_is_frozen
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch, TrainingSet
@@ -38,17 +35,6 @@ def initial() -> tuple[Any, Any, Any]:
     config = dataclasses.replace(SMALL, tasks=("discriminative", "selfsimilarity"))
     method = diva.build(config, toys.backbone(), DATA)
     return method, *jax.tree.map(np.asarray, jax.jit(method.init)(jax.random.key(0), batch()))
-
-
-@pytest.mark.parametrize("freeze", [True, False])
-def test_the_backbone_is_in_a_group_of_another_name(freeze: bool) -> None:
-    groups = {
-        "model": Group(1e-3, freeze=freeze),
-        "beta": Group(1e-3),
-        "psi": Group(1e-3, freeze=True),
-    }
-    config = SimpleNamespace(method=SMALL, train=SimpleNamespace(groups=groups))
-    assert backbone_is_frozen(config) == freeze
 
 
 def loss(method: Any) -> Any:

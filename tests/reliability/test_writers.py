@@ -47,7 +47,7 @@ def read_embeddings(path: Path) -> int:
 
 def write_run(path: Path, version: int) -> None:
     """As an export of a finished run."""
-    with files.locked(path / "embeddings"), workdir.updated(path, ("embeddings/",)):
+    with files.locked(path / "embeddings"), workdir.updated(path, "embeddings/"):
         write_embeddings(path / "embeddings" / "test", version)
 
 

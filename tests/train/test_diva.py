@@ -47,7 +47,7 @@ def diva_config(select: str = "last", **evaluation: Any) -> Config:
 
 
 def test_a_reading_is_the_method_with_its_options() -> None:
-    """Of DiVA, computed from its embeddings one by one."""
+    """The reference is computed from DiVA's embeddings one by one."""
     config = diva_config()
     experiment = experiments.build(config)
     state = warm_start.initial_state(experiment)
@@ -157,9 +157,15 @@ def test_resume_is_exact(clustered: Experiment, tmp_path: Path) -> None:
     assert not np.array_equal(seen[0], seen[1])
 
 
+def test_features_of_a_backbone_that_is_trained_are_refused() -> None:
+    config = diva_config()
+    with pytest.raises(ConfigError, match=r"train\.groups\.backbone is not frozen"):
+        experiments.build(replace(config, train=replace(config.train, feature_views=1)))
+
+
 def test_nothing_of_a_frozen_group_changes() -> None:
     config = diva.Config(embedding_dim=8, queue_batches=2, psi_dim=8)
-    test_parameter_groups.check_frozen(config, ("model",))
+    test_parameter_groups.check_frozen(config, ("backbone", "embedding"))
 
 
 @pytest.mark.parametrize("name", test_compilation.first_is_fast(test_configs.names("diva")))

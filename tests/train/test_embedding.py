@@ -52,7 +52,7 @@ def test_an_image_that_does_not_fit_is_named(size: int) -> None:
 
 @pytest.mark.parametrize("host", [0, 1])
 def test_each_process_reads_its_share(host: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two processes, each reads its half of every batch and of the padding, and embeds the whole
+    """Each of two processes reads its half of every batch and of the padding, and embeds the whole
     batch."""
     experiment = experiments.build(small(steps=1))
     whole, read = experiment.splits["test"], []

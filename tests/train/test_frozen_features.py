@@ -116,6 +116,22 @@ def test_features_are_kept_and_follow_the_weights(
     assert len(list((tmp_path / "features").iterdir())) == 4
 
 
+def test_the_view_of_the_evaluation_is_shared_by_all_crops(tmp_path: Path) -> None:
+    """Other splits have that view only."""
+    experiment = build(feature_views=1)
+    state = warm_start.initial_state(experiment, Console(active=False))
+
+    def files(**data: Any) -> int:
+        config = replace(experiment.config, data=replace(experiment.config.data, **data))
+        changed = experiment._replace(config=config)
+        for name in ("train", "test"):
+            rows = frozen_features.cells(changed, state, name, tmp_path)
+            assert rows.shape == (len(experiment.splits[name].labels), 1, 1, 2, 4)
+        return len(list(tmp_path.iterdir()))
+
+    assert (files(), files(flip=0.5), files(interpolation="bicubic")) == (2, 2, 4)
+
+
 def test_a_backbone_that_would_be_trained_is_refused() -> None:
     given = build(feature_views=1).config
     for name in ("backbone", "backbone/kernel"):
@@ -123,6 +139,20 @@ def test_a_backbone_that_would_be_trained_is_refused() -> None:
         trained = replace(given, train=replace(given.train, groups=groups))
         with pytest.raises(ConfigError, match=f"feature_views=1: .* train.groups.{name} is not fr"):
             experiments.build(trained)
+
+
+def test_a_group_with_more_than_the_backbone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user's method may have it."""
+    build_method, given = baseline.build, build(feature_views=1).config
+
+    def one_group(*arguments: Any) -> Any:
+        made = build_method(*arguments)
+        return made._replace(groups=("model", "loss"), group=lambda path: "model")
+
+    monkeypatch.setattr(baseline, "build", one_group)
+    groups = {"model": Group(1e-2), "loss": Group(1e-2)}
+    with pytest.raises(ConfigError, match=r"train\.groups\.model is not frozen"):
+        experiments.build(replace(given, train=replace(given.train, groups=groups)))
 
 
 def test_methods_that_need_maps_are_refused(

@@ -40,7 +40,7 @@ def head(inputs: head_bench.HeadInputs) -> head_bench.Head:
 def test_embeddings_are_those_of_the_whole_network(
     inputs: head_bench.HeadInputs, head: head_bench.Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of pooled features and of whole maps, up to the half precision of the maps."""
+    """On pooled features and on whole maps, up to the half precision of the maps."""
     experiment, state = head.trained(3)
     assert experiment.config.seed == 3
     assert head.update._cache_size() == 1

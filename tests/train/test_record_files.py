@@ -2,6 +2,7 @@
 the speed of an interval; models kept for analyses.
 """
 
+import hashlib
 import struct
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import safetensors.numpy
 
 from dml_jax import files, manifest, run
 from dml_jax.console import Console
-from dml_jax.errors import CheckpointError
+from dml_jax.errors import CheckpointError, DataError
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.records import logs, model_files, workdir
 from dml_jax.train.records.logs import JsonLines
@@ -207,15 +208,30 @@ def test_crafted_facts_of_a_run_belong_to_another_run(config: Any) -> None:
         workdir.check_same_facts(Path("p"), RUN | {"config": config}, RUN)
 
 
-@pytest.mark.parametrize("about", [{}, {"checkpoint": 3}])
-def test_a_manifest_that_names_no_checkpoint(tmp_path: Path, about: dict[str, Any]) -> None:
-    manifest.write(tmp_path, about)
+def test_replaced_files_of_a_finished_run(tmp_path: Path) -> None:
+    """The manifest gets their digests, and keeps those of files that have been damaged."""
+    for name in ("figures/a.json", "analysis/b.json", "queries.npz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("old")
+    workdir.finish(tmp_path, "latest/1")
+    (tmp_path / "figures/a.json").write_text("bad")
+    with workdir.updated(tmp_path, "analysis/"):
+        (tmp_path / "analysis/b.json").unlink()
+        (tmp_path / "analysis/c.json").write_text("new")
+    new, old = (hashlib.sha256(text).hexdigest() for text in (b"new", b"old"))
+    assert manifest.read(tmp_path)["checkpoint"] == "latest/1"
+    found = {name: each["sha256"] for name, each in manifest.read(tmp_path)["files"].items()}
+    assert found == {"analysis/c.json": new, "figures/a.json": old, "queries.npz": old}
+    assert manifest.part(tmp_path, "analysis/c.json").read_text() == "new"
+    with pytest.raises(DataError, match=r"figures/a\.json: has changed since it was written"):
+        manifest.part(tmp_path, "figures/a.json")
+    (tmp_path / "figures/x.json").write_text("foreign")
+    with pytest.raises(DataError, match=r"figures/x\.json: is not in manifest\.json"):
+        manifest.part(tmp_path, "figures/x.json")
+    (tmp_path / manifest.NAME).write_text("{")
     with (
-        pytest.raises(
-            CheckpointError,
-            match=r"manifest\.json: names no checkpoint; restore it from a copy, or delete",
-        ),
-        workdir.updated(tmp_path, ("figures/",)),
+        pytest.raises(CheckpointError, match=r"manifest\.json: is truncated or damaged"),
+        workdir.updated(tmp_path, "figures/"),
     ):
         pytest.fail("nothing may be written")
 

@@ -36,7 +36,7 @@ def test_a_signal_stops_immediately_when_there_is_nothing_to_save() -> None:
 
 
 def test_processes_agree_at_the_next_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two processes, the other one receives SIGTERM before the second poll."""
+    """The other of two processes receives SIGTERM before the second poll."""
     assert int(stop_signals.largest(signal.SIGTERM)) == signal.SIGTERM
     of_other = iter([0, signal.SIGTERM, signal.SIGTERM, signal.SIGTERM])
     monkeypatch.setattr(jax, "process_count", lambda: 2)

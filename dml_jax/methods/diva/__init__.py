@@ -22,7 +22,7 @@ concatenated and normalised. The paper's Figure 4 replaces DaNCE by other self-s
 Expected R@1 with ResNet-50, 4 x 128-d: CUB 69.2, Cars196 87.6, SOP 79.6.
 """
 
-from dml_jax.methods.diva.method import GROUPS, build
-from dml_jax.methods.diva.options import BACKBONE_GROUP, TASKS, Config
+from dml_jax.methods.diva.method import build
+from dml_jax.methods.diva.options import GROUPS, TASKS, Config
 
-__all__ = ["BACKBONE_GROUP", "GROUPS", "TASKS", "Config", "build"]
+__all__ = ["GROUPS", "TASKS", "Config", "build"]

@@ -18,7 +18,6 @@ from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Refresh, TrainingSet
 from dml_jax.methods.diva import equations, self_supervision
 from dml_jax.methods.diva.options import (
-    BACKBONE_GROUP,
     CLASSIFIERS,
     GROUPS,
     Config,
@@ -191,6 +190,6 @@ def build(
     )
 
     def group(path: tuple[str, ...]) -> str:
-        return path[0] if path[0] in groups else BACKBONE_GROUP
+        return path[0] if path[0] in groups else "embedding"
 
     return Method(init, encode, loss, embed, groups, group, hooks=hooks)

@@ -22,8 +22,7 @@ SelfSupervision = Literal["contrast", Figure4Task]
 TASKS: tuple[Task, ...] = ("discriminative", "selfsimilarity", "shared", "intra")
 Weights = tuple[NonNegative, NonNegative, NonNegative, NonNegative]
 CLASSIFIERS = ("rotnet", "deepcluster")  # classify the backbone's features and have no embedding
-BACKBONE_GROUP = "model"  # parameter group of the backbone and the embeddings
-GROUPS = (BACKBONE_GROUP, "beta", "psi")  # parameter groups
+GROUPS = ("backbone", "embedding", "beta", "psi")  # parameter groups
 
 
 def _needs(what: str, holds: Callable[["Config"], Any]) -> Needs:

@@ -63,7 +63,7 @@ class JsonLines:
         """All complete lines; an incomplete last one, left by a killed run, is ignored."""
         if not self.path.exists():
             return []
-        manifest.check_file(self.path, CheckpointError)
+        manifest.part(self.path.parent, self.path.name, CheckpointError)
         with reading(self.path, "restore it from a copy", CheckpointError):
             complete, _, _ = self.path.read_text(encoding="utf-8").rpartition("\n")
             lines: list[dict[str, Any]] = [json.loads(text) for text in complete.splitlines()]

@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -37,9 +37,10 @@ WHAT = {
     "x64": f"JAX_ENABLE_X64, and so the precision, {CHANGED}; set it as it was",
 }
 
-# Files of a finished run besides its reported checkpoint, except those that `analyse` replaces.
-ARTEFACTS = ["config.json", identities.NAME, "metrics.jsonl", "results.json", "queries.npz"]
-ARTEFACTS += ["embeddings/**/*", "checkpoints/kept/*", "model/*"]
+# Files of a finished run besides its reported checkpoint.
+ARTEFACTS = ["config.json", identities.NAME, "metrics.jsonl", "timing.jsonl", "results.json"]
+ARTEFACTS += ["queries.npz", "report.html", "embeddings/**/*", "figures/*", "analysis/*"]
+ARTEFACTS += ["checkpoints/kept/*"]
 
 Count = Annotated[StrictInt, Ge(1), Lt(2**31)]
 
@@ -67,7 +68,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
             "(no weights.json); give lite0, the weights of an installed package, or convert "
             "published ones with `dml-jax convert`"
         )
-    manifest.check_file(path, CheckpointError, REMEDY)
+    manifest.part(workdir, path.name, CheckpointError, REMEDY)
     remedy = "restore it from a copy, or give another --workdir"
     return read_json(path, RunRecord, remedy, CheckpointError)
 
@@ -246,7 +247,7 @@ def read_results(workdir: Path) -> dict[str, Any]:
     path = workdir / "results.json"
     if not path.exists():
         return {}
-    manifest.check_file(path, CheckpointError, REMEDY)
+    manifest.part(workdir, path.name, CheckpointError, REMEDY)
     results: dict[str, Any] = read_json(path, dict[str, Any], "delete it", CheckpointError)
     identities.check_results(workdir, results, REMEDY)
     return results
@@ -254,26 +255,29 @@ def read_results(workdir: Path) -> dict[str, Any]:
 
 def finish(workdir: Path, checkpoint: str) -> None:
     """Writes the manifest of a run whose reported model is `<workdir>/checkpoints/<checkpoint>`."""
-    patterns = (*ARTEFACTS, f"checkpoints/{checkpoint}/**/*")
-    found = (path for pattern in patterns for path in workdir.glob(pattern) if path.is_file())
-    shown = (path for path in found if not path.name.startswith("."))
-    names = sorted(path.relative_to(workdir).as_posix() for path in shown)
+    names = _files(workdir, (*ARTEFACTS, f"checkpoints/{checkpoint}/**/*"))
     manifest.write(workdir, {"checkpoint": checkpoint}, names)
 
 
 @contextmanager
-def updated(workdir: Path, replaced: tuple[str, ...]) -> Iterator[None]:
-    """Context that replaces files of a finished run with these prefixes; the others are checked."""
+def updated(workdir: Path, replaced: str) -> Iterator[None]:
+    """Context that replaces files of a finished run whose names start so."""
     finished = (workdir / manifest.NAME).exists()
-    if finished:
-        content = manifest.read(workdir, CheckpointError, REMEDY)
-        if not isinstance(content.get("checkpoint"), str):
-            raise CheckpointError(f"{workdir / manifest.NAME}: names no checkpoint; {REMEDY}")
-        others = (name for name in content["files"] if not name.startswith(replaced))
-        manifest.check(workdir, others, CheckpointError, REMEDY)
+    if finished:  # now rather than after long work
+        manifest.read(workdir, CheckpointError, REMEDY)
     yield
     if finished:
-        finish(workdir, content["checkpoint"])
+        with files.locked(workdir / manifest.NAME):
+            content = manifest.read(workdir, CheckpointError, REMEDY)
+            new = [name for name in _files(workdir, ARTEFACTS) if name.startswith(replaced)]
+            others = {k: v for k, v in content["files"].items() if not k.startswith(replaced)}
+            manifest.write(workdir, content, new, others)
+
+
+def _files(workdir: Path, patterns: Iterable[str]) -> list[str]:
+    found = (path for pattern in patterns for path in workdir.glob(pattern) if path.is_file())
+    names = (path.relative_to(workdir).as_posix() for path in found if path.name[0] != ".")
+    return sorted(set(names) - {manifest.NAME})
 
 
 def is_finished(workdir: Path, steps: int) -> bool:
