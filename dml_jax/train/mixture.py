@@ -115,7 +115,7 @@ def choose(
         name: end._replace(params=params, model_state=model_state)
         for name, (params, model_state) in candidates.items()
     }
-    options, distance = experiment.config.evaluation, experiment.method.distance
+    config, distance = experiment.config, experiment.method.distance
     embedder, splits = experiment.embedder(experiment.method.embed), {"validation": split}
     found: dict[str, dict[str, Any]] = {}
     gains: dict[str, Gain] = {}
@@ -123,7 +123,7 @@ def choose(
     for name, state in states.items():
         rows = embedder.embed_split(state, split, lambda done: stop.raise_if_stopped())
         metrics = model_metrics.metrics(
-            options, distance, splits, {"validation": rows}, cluster=False, per_query=True
+            config, distance, splits, {"validation": rows}, cluster=False, per_query=True
         )
         both = ((metrics["rank"] == 1) + metrics["map@r_per_query"]) / 2  # of each query
         published = both if name == PUBLISHED else published
