@@ -167,11 +167,12 @@ def main() -> None:
         results = json.loads(options.output.read_text(encoding="utf-8"))
     for name in options.only.split(","):
         case, found = CASES[name], results.setdefault(name, {})
-        overrides = {**LITE0, "data.path": options.data, **case.overrides}
+        kept = {"data.path": options.data, "train.features": str(options.features)}
+        overrides = {**LITE0, **kept, **case.overrides}
         done = len(found.get("seconds", []))
         if done >= options.seeds:
             continue
-        _, head = head_bench.Bench(options.features).prepare(resolved(case.config, overrides))
+        _, head = head_bench.Bench().prepare(resolved(case.config, overrides))
         for seed in range(done, options.seeds):
             for key, value in trained(head, seed).items():
                 found.setdefault(key, []).append(value)

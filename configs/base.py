@@ -38,7 +38,6 @@ def experiment(
     backbone: Any,
     method: Any,
     train: Train,
-    head: Train | None = None,
     evaluation: Evaluation | None = None,
 ) -> ConfigDict:
     """An experiment with all options of its sections, which the command line can override.
@@ -49,7 +48,6 @@ def experiment(
       variants: by name, the overrides that make a variant: values or whole sections by dotted key.
       data, train, evaluation: documented in `dml_jax/config`.
       backbone, method: the `Config` of their module, where it is documented.
-      head: training of all but the backbone that precedes `train`.
     """
     full_name = f"{name}:{variant}" if variant else name
     config = ConfigDict(
@@ -60,7 +58,6 @@ def experiment(
             "data": asdict(data),
             "backbone": asdict(backbone),
             "method": asdict(method),
-            "head": asdict(head) if head else None,
             "train": asdict(train),
             "evaluation": asdict(evaluation or Evaluation()),
             "paper": published.beside_runs(full_name),

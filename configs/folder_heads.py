@@ -7,13 +7,14 @@ folders.
 Data and network are those of `folder_baseline.py`. All methods train for 200 steps on batches of 16
 classes (CRT: 8) with 4 images; only a linear layer, or CRT's prototypes and heads, and the
 parameters of the loss are trained. CRT needs whole feature maps, which are stored when claims are
-tested (`dml-jax study --claims=crt --on=photos`); the command above refuses it.
+tested (`dml-jax study --claims=crt --on=photos:lite0`); the command above refuses it.
 
 The variants `METHOD-stages` also train blocks 11 to 15 and the last convolution, for
 150 steps of 32 images in random crops of 128 pixels; claims are tested on them with
-`--on=photos_stages`.
+`--on=photos:lite0_stages`.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ml_collections import ConfigDict
@@ -36,17 +37,31 @@ STAGES = (
     "backbone/conv_head",
     "backbone/bn1",
 )  # the last two stages and the head
+# Claims try each of these factors of all rates, for every row, on held-out training classes.
+FACTORS = (1.0, 0.3, 3.0, 10.0)
 VARIANTS = (*HEADS, *(f"{name}-stages" for name, head in HEADS.items()))
 
 
-def file_of(data: str, method: str) -> str:
-    """The configuration of a method in studies, on `photos`, `photos_stages` or a data set of the
-    papers."""
-    variants = {"photos": method, "photos_stages": f"{method}-stages"}
-    return (
-        f"configs/folder_heads.py:{variants[data]}"
-        if data in variants
-        else f"configs/{data}_{method}.py"
+def file_of(data: str, method: str, loss: str = "") -> str:
+    """The configuration of a method in studies: on a data set as in its paper, or by the recipe
+    `lite0` or `lite0_stages`, on any data; of a baseline with its loss."""
+    name = loss or method
+    variants = {"lite0": name, "lite0_stages": f"{name}-stages"}
+    if data in variants:
+        return f"configs/folder_heads.py:{variants[data]}"
+    return f"configs/{data}_{method}.py" + (f":{loss}" if loss else "")
+
+
+def get_choices(variant: str) -> tuple[Mapping[str, float], ...]:
+    """Overrides from which claims choose, the default first; none with trained stages."""
+    groups = HEADS[variant].groups if variant in HEADS else {}
+    return tuple(
+        {
+            f"train.groups.{name}.learning_rate": factor * group.learning_rate
+            for name, group in groups.items()
+        }
+        for factor in FACTORS
+        if groups
     )
 
 

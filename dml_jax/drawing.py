@@ -88,12 +88,12 @@ def style(axes: "Axes") -> "Axes":
 def montage(
     images: Iterable[np.ndarray], count: int, columns: int, side: int, gap: int = 0
 ) -> np.ndarray:
-    """Scales `count` images uint8 [h, w, 3] into square cells on white: uint8 [H, W, 3].
+    """Scales `count` images, see `as_image`, into square cells on white: uint8 [H, W, 3].
 
     Cells are `side` pixels wide, with `gap` empty ones at each side.
     """
     made = np.full((math.ceil(count / columns) * side, columns * side, 3), 255, np.uint8)
-    for i, image in enumerate(images):
+    for i, image in enumerate(map(as_image, images)):
         scale = (side - 2 * gap) / max(image.shape[:2])
         height, width = (max(1, round(scale * length)) for length in image.shape[:2])
         resized = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BOX))
@@ -103,9 +103,20 @@ def montage(
     return made
 
 
-def thumbnail(pixels: np.ndarray) -> np.ndarray:
-    """An image uint8 [H, W, 3] in the size of thumbnails."""
-    small = Image.fromarray(pixels)
+def as_image(row: np.ndarray) -> np.ndarray:
+    """An image uint8 [H, W, 3] as it is; any other array as one, its first axis from left to right
+    and its numbers from black to white."""
+    if row.dtype == np.uint8 and row.ndim == 3 and row.shape[2] == 3:
+        return row
+    values = row.reshape(len(row) if row.ndim else 1, -1).T.astype(np.float64)
+    low, high = values.min(), values.max()
+    grey = np.round(255 * (values - low) / (high - low or 1)).astype(np.uint8)
+    return np.repeat(grey[:, :, None], 3, axis=2)
+
+
+def thumbnail(image: np.ndarray) -> np.ndarray:
+    """An image, see `as_image`, in the size of thumbnails."""
+    small = Image.fromarray(as_image(image))
     small.thumbnail((SIDE, SIDE))
     return np.asarray(small)
 

@@ -27,7 +27,8 @@ from pydantic import TypeAdapter
 from dml_jax import manifest
 from dml_jax.config import Data
 from dml_jax.config.fields import Effect, Mark, declared, flatten
-from dml_jax.data import decode, transforms
+from dml_jax.data import arrays, decode, transforms
+from dml_jax.data.arrays import Shape
 from dml_jax.errors import CheckpointError, DataError, UserError
 from dml_jax.files import reading, write_json
 
@@ -145,7 +146,7 @@ class Identity:
 
 def described(
     data: Data,
-    shape: tuple[int, int],
+    shape: Shape,
     backbone: Any,
     method: Any,
     versions: Versions,
@@ -186,17 +187,21 @@ def _options(section: str, options: Any, left_out: set[str]) -> dict[str, Any]:
 
 
 @cache
-def probe(data: Data, shape: tuple[int, int], names: tuple[str, ...] = IMAGES) -> np.ndarray:
+def probe(data: Data, shape: Shape, names: tuple[str, ...] = IMAGES) -> np.ndarray:
     """Images of the probe as the network sees them, uint8 [3, H, W, 3].
 
-    A model without cropping gets them resized, as they are not of its size.
+    A model without cropping gets them resized, as they are not of its size; one of other arrays
+    gets `arrays.random`.
     """
+    if not arrays.is_image(shape):
+        return arrays.random(shape, len(IMAGES))[: len(names)]
     images = []
     for name in names:
         content = (PROBE / name).read_bytes()
         if data.crop == "none":
             pixels = decode.rgb(content, upright=data.exif_rotation)
-            images.append(transforms.resize(pixels, *shape))
+            height, width = shape
+            images.append(transforms.resize(pixels, int(height), int(width)))
         else:
             images.append(transforms.of_file(data, shape, content))
     return np.stack(images)

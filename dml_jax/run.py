@@ -29,6 +29,7 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train import (
     frozen_features,
     loop,
+    mixture,
     model_metrics,
     parameter_groups,
     teacher,
@@ -101,14 +102,13 @@ def train(
             f"{jax.local_device_count()} of {jax.device_count()} devices "
             f"({jax.devices()[0].device_kind})"
         )
-        if config.head:
-            experiment = frozen_features.with_head(experiment, directory, console, stop)
-
         experiment = frozen_features.with_features(experiment, directory, console, stop)
         show = logs.tensorboard(directory / "tensorboard", config) if tensorboard and main else None
         trained = loop.train(experiment, directory, run, console, stop, show, profile)
-        state = inference_state(trained)
-        if config.train.select != "last":
+        state, choice = inference_state(trained), dict[str, Any]()
+        if config.train.select == "mixture":
+            state, choice = mixture.keep(experiment, trained, directory, run, console, stop)
+        elif config.train.select != "last":
             state = stored_state(experiment, directory, run, "reported", console)
 
         stop.stop_immediately()
@@ -119,6 +119,7 @@ def train(
         if not main:
             return
         results["identity"] = made.sha256
+        results |= {"choice": choice} if choice else {}
         timing = logs.JsonLines(directory / "timing.jsonl")
         results["timing"] = logs.summary(timing, config.data.batch_size)
         results["machine"] = logs.machine()
@@ -196,8 +197,6 @@ def check(config: Config, console: Console) -> None:
     """Validates configuration and data and makes one training step; nothing is written."""
     experiment = experiments.build(config)
     experiment = teacher.with_teacher(experiment, console)
-    if config.head:
-        experiments.build(frozen_features.head_config(config))
     print_summary(experiment, None, console)
     state = warm_start.initial_state(experiment, console)
     if config.train.feature_views:

@@ -33,6 +33,8 @@ from dml_jax.config.sections import Data, Evaluation, Group, Train
 from dml_jax.config.show import meanings, type_name
 from dml_jax.lab import claims as ledger
 from dml_jax.lab import outcomes, plan
+from dml_jax.lab import verdicts as decided
+from dml_jax.lab.claims import Target
 from dml_jax.losses import signature
 from dml_jax.methods import baseline
 from tests.layers import LAYERS
@@ -140,7 +142,7 @@ def stored_results(place: Place) -> tuple[list[str], list[str]]:
 
 
 def measurements() -> dict[str, ledger.Lines]:
-    """The measurements of claims, `benchmarks/claims/PAPER/DATA.csv`, by data set."""
+    """The measurements of claims, `benchmarks/claims/PAPER/DATA[-RECIPE].csv`, by name."""
     found: dict[str, ledger.Lines] = {}
     for path in sorted((ROOT / "benchmarks/claims").glob("*/*.csv")):
         found.setdefault(path.stem, []).extend(ledger.read(path))
@@ -227,23 +229,19 @@ def studies() -> str:
     return table(["study", "source", "command"], rows) + "\n" + "\n".join(text)
 
 
-def claims() -> str:
-    """The claims of each paper, and the verdicts on every data set of which there are
-    measurements."""
+def verdict_tables() -> str:
+    """The verdicts on every data set and recipe of which there are measurements."""
     text, verdicts = [], []
     measured = measurements()
-    for paper in ledger.papers():
-        title, stated = ledger.load(paper)
-        text.append(f"## {title}\n\nEvery claim, and where it stands:\n")
-        text += [
-            f"- `{claim.name}`: {claim.says} ({claim.where}; `{claim.study}`)" for claim in stated
-        ]
-        for data, lines in measured.items():
+    for name, lines in measured.items():
+        target = Target(*name.split("-"))
+        for paper in ledger.papers():
+            title, stated = ledger.load(paper)
             if entries := [
-                entry for entry in ledger.ledger(stated, lines, data) if entry.first.found
+                entry for entry in decided.ledger(stated, lines, target) if entry.first.found
             ]:
-                rows = [list(ledger.cells(entry)) for entry in entries]
-                text.append(f"\n### {title}, on {data}\n\n{table(list(ledger.HEAD), rows)}")
+                rows = [list(decided.cells(entry)) for entry in entries]
+                text.append(f"\n### {title}, on {name}\n\n{table(list(decided.HEAD), rows)}")
                 verdicts += [entry.first.verdict for entry in entries]
     counts = ", ".join(
         f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(sorted(verdicts)[::-1])
@@ -259,6 +257,19 @@ def claims() -> str:
         "busy machine."
     )
     return f"{summary}\n\n" + "\n".join(text)
+
+
+def claims() -> str:
+    """The claims of each paper."""
+    text = []
+    for paper in ledger.papers():
+        title, stated = ledger.load(paper)
+        text.append(f"### {title}\n")
+        text += [
+            f"- `{claim.name}`: {claim.says} ({claim.where}; `{claim.study}`)" for claim in stated
+        ]
+        text.append("")
+    return "\n".join(text)
 
 
 def commands() -> str:
@@ -334,6 +345,7 @@ def tree() -> str:
 PARTS = {
     "tree": tree,
     "papers": papers,
+    "verdicts": verdict_tables,
     "claims": claims,
     "studies": studies,
     "commands": commands,

@@ -23,7 +23,7 @@ from dml_jax.__main__ import COMMANDS, main
 from dml_jax.backbones.weights import known_networks
 from dml_jax.commands import cli
 from dml_jax.commands import export as export_command
-from dml_jax.config import plugin_module, resolve
+from dml_jax.config import import_code, plugin_module, resolve
 from dml_jax.evaluation.open_set import Photographs
 from dml_jax.export import programs
 from tests import hub, tiny_model
@@ -168,7 +168,7 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "--name=cars": "needs Cars196",
     "--name=parquet": "needs a Parquet data set; test_parquet.py has one",
     "--config.init_from=weights/": "needs published weights",
-    "--config=configs/folder_baseline.py --config": "takes minutes; tests/train/test_head_first.py",
+    "--config=configs/folder_baseline.py --config": "takes minutes; tests/train/test_mixture.py",
     "serve ": "serves until it is stopped; test_main.py does so",
     "explore ": "serves until it is stopped; test_main.py does so",
     "onnx": "needs an optional package; test_snippets_with_other_packages",
@@ -320,7 +320,9 @@ def test_python_snippets(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         if language == "python" and not any(part in content for part in SNIPPETS_NOT_EXECUTED):
             exec(compile(content, page.name, "exec"), given)
     if callable(make := given.get("get_config")):
-        resolve(make().to_dict())
+        values = make().to_dict()
+        import_code(values)
+        resolve(values)
 
 
 @pytest.fixture(scope="module")

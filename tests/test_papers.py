@@ -68,7 +68,7 @@ def test_the_commands_of_a_page_exist(name: str) -> None:
 
 def test_the_page_of_claims() -> None:
     """Has every claim, and a verdict on each that has a study on a data set with measurements."""
-    text = generate.claims()
+    text = generate.claims() + generate.verdict_tables()
     files = sorted((ROOT / "benchmarks/claims").glob("*/*.csv"))
     for paper in ledger.papers():
         for claim in ledger.load(paper)[1]:

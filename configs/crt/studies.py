@@ -13,10 +13,16 @@ from typing import Any
 
 from configs import published
 from configs.folder_heads import file_of
+from dml_jax.config import Group
 from dml_jax.lab.definition import Row, Study, grid
 
 AVERAGE = {"method.transform": "average"}
 MS_ALONE = {**AVERAGE, "method.lambda1": (1.0, 0.0), "method.lambda2": 0.0}
+PLACEBOS: dict[str, dict[str, Any]] = {
+    "fixed prototypes": {"train.groups.prototypes": Group(0.0, freeze=True)},
+    "shuffled residuals": {"method.transform": "shuffled"},
+    "wide average pooling": {"method.transform": "wide_average"},
+}
 BACKBONES = {
     "GoogLeNet": "googlenet",
     "BN-Inception": "bn_inception",
@@ -48,13 +54,13 @@ VARIANTS = (
     *(
         f"{name}-{data}"
         for name in ("geometry", "branches")
-        for data in (*PAPER, "omniglot", "photos")
+        for data in (*PAPER, "omniglot", "lite0")
     ),
     *(f"backbones-{data}" for data in PAPER),
-    *(f"{name}-photos_stages" for name in ("geometry", "components")),
-    *(f"{name}-{data}" for name in [*TEXTS][3:] for data in ("cub", "omniglot", "photos")),
+    *(f"{name}-lite0_stages" for name in ("geometry", "components")),
+    *(f"{name}-{data}" for name in [*TEXTS][3:] for data in ("cub", "omniglot", "lite0")),
 )
-SECOND = {"cub": 64, "omniglot": 16, "photos": 16}  # prototypes of the second branch
+SECOND = {"cub": 64, "omniglot": 16, "lite0": 16}  # prototypes of the second branch
 
 
 def rows_of(name: str, data: str) -> tuple[Row, ...]:
@@ -82,8 +88,9 @@ def rows_of(name: str, data: str) -> tuple[Row, ...]:
             }
             # The paper's third row leaves out both; this one keeps the residuals.
             more = {} if data == "cub" else {"without consistency": {"method.lambda2": 0.0}}
-            return tuple(
-                Row(text, small, overrides) for text, overrides in {**rows, **more}.items()
+            return (
+                *(Row(name, small, part) for name, part in {**rows, **more, **PLACEBOS}.items()),
+                Row("Proxy-Anchor", file_of(data, "baseline", "proxy_anchor")),
             )
         case "first_prototypes":
             pairs = tuple(

@@ -1,15 +1,28 @@
 """Claims of DiVA (Milbich, Roth et al., ECCV 2020).
 
-dml-jax study --claims=diva --on=photos
+dml-jax study --claims=diva --on=photos:lite0
 """
+
+from typing import Any
 
 from dml_jax.lab.definition import Claim
 
 TITLE = "DiVA"
 ALL = "D + DaNCE + S + I"
+MECHANISM: Any = {
+    "placebos": ("permuted labels", "four equal heads"),
+    "active": ("head_correlation", "below", 0.9),
+}
 CLAIMS = (
     *(
-        Claim(name, says, "Section 4.1, Table 1", "diva:tasks", (fewer, more))
+        Claim(
+            name,
+            says,
+            "Section 4.1, Table 1",
+            "diva:tasks",
+            (fewer, more),
+            **(MECHANISM if more == ALL else {}),
+        )
         for name, fewer, more, says in (
             (
                 "dance",
@@ -42,6 +55,14 @@ CLAIMS = (
                 "Each added task improves: all four are better than D, DaNCE and S.",
             ),
         )
+    ),
+    Claim(
+        "state-of-the-art",
+        "DiVA is better than the methods of its time, here Proxy-Anchor.",
+        "Section 4.2, Table 2",
+        "diva:tasks",
+        ("Proxy-Anchor", ALL),
+        **MECHANISM,
     ),
     Claim(
         "dance-weights",

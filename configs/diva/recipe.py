@@ -168,7 +168,7 @@ def ablations(dataset: str) -> Ablations:
     equal = {"method.ensemble": (1.0, 1.0, 1.0, 1.0)}
     if dataset == "omniglot":
         return Ablations("configs/omniglot_diva.py", equal, 256, Group(1e-2))
-    if dataset == "photos":
+    if dataset == "lite0":
         return Ablations("configs/folder_heads.py:diva", equal, 512, Group(1e-2))
     fixed = {"train.epochs": 150, "train.schedule": "constant"}
     return Ablations(f"configs/{dataset}_diva.py:bn_inception", fixed, 512, Group(1e-4))

@@ -15,13 +15,13 @@ from configs import published
 from configs.folder_heads import file_of
 from dml_jax.lab.definition import Row, Study, grid
 
-SIZES = {"cars": (256, 512, 1024), "omniglot": (32, 64, 128), "photos": (256, 512, 1024)}
+SIZES = {"cars": (256, 512, 1024), "omniglot": (32, 64, 128), "lite0": (256, 512, 1024)}
 TAUS = {
     "cars": (8.0, 16.0, 24.0, 32.0),
     "omniglot": (2.5, 5.0, 10.0, 20.0),
-    "photos": (8.0, 16.0, 24.0, 32.0),
+    "lite0": (8.0, 16.0, 24.0, 32.0),
 }
-LAMBDAS = {"cars": (0.6, 1.0, 1.5, 2.0), "omniglot": (0.6, 1.0, 2.0), "photos": (0.6, 1.0, 2.0)}
+LAMBDAS = {"cars": (0.6, 1.0, 1.5, 2.0), "omniglot": (0.6, 1.0, 2.0), "lite0": (0.6, 1.0, 2.0)}
 TEXTS = {  # what varies, and the reproduction's statement
     "backbones": (
         "backbones and retuned values",
@@ -58,15 +58,16 @@ TEXTS = {  # what varies, and the reproduction's statement
 }
 GRIDS = [name for name in TEXTS if name not in ("backbones", "baselines")]
 VARIANTS = (
-    *(f"{name}-{data}" for name in GRIDS for data in ("cars", "omniglot", "photos")),
+    *(f"{name}-{data}" for name in GRIDS for data in ("cars", "omniglot", "lite0")),
     *(f"backbones-{data}" for data in ("cub", "cars", "sop")),
-    *(f"baselines-{data}" for data in ("cub", "cars", "omniglot", "photos", "photos_stages")),
+    *(f"baselines-{data}" for data in ("cub", "cars", "omniglot", "lite0", "lite0_stages")),
 )
 BASELINES = {
     "Proxy-Anchor": "proxy_anchor",
     "multi-similarity": "multi_similarity",
     "normalised softmax": "normalized_softmax",
 }
+PLACEBOS = {"random tuplets": "random", "permuted tuplets": "permuted", "no hyperedges": "none"}
 
 
 def rows_of(name: str, data: str) -> tuple[Row, ...]:
@@ -81,15 +82,10 @@ def rows_of(name: str, data: str) -> tuple[Row, ...]:
                 Row("ResNet-50", file),
             )
         case "baselines":
-            losses = BASELINES.items()
-            if data.startswith("photos"):
-                return (
-                    Row("HIST", file),
-                    *(Row(text, file_of(data, loss)) for text, loss in losses),
-                )
             return (
                 Row("HIST", file),
-                *(Row(text, f"configs/{data}_baseline.py:{loss}") for text, loss in losses),
+                *(Row(text, file_of(data, "baseline", key)) for text, key in BASELINES.items()),
+                *(Row(text, file, {"method.tuplets": key}) for text, key in PLACEBOS.items()),
             )
         case "sizes":
             return grid(
@@ -98,7 +94,7 @@ def rows_of(name: str, data: str) -> tuple[Row, ...]:
         case "tau_lambda":
             return grid(config, {"method.tau": TAUS[data], "method.lambda_s": LAMBDAS[data]})
     key, values = {
-        "batch_size": ("data.batch_size", (8, 16, 32, 64, 100 if data == "photos" else 128)),
+        "batch_size": ("data.batch_size", (8, 16, 32, 64, 100 if data == "lite0" else 128)),
         "layers": ("method.hidden_layers", (0, 1, 2, 3, 4, 5)),
         "alpha": ("method.alpha", (-1.0, -0.5, 0.0, 0.5, 0.9, 0.95, 1.0, 1.1, 1.2, 2.0)),
         "distances": ("method.distance", ("euclidean", "cosine", "manhattan", "mahalanobis")),

@@ -94,14 +94,14 @@ def overfitting(run: AnalysedModel, split: str) -> list[Finding]:
     """Recall@1 of the untrained, the kept and the final model, on training and on test classes."""
     test = run.split("test")
     train = some_classes(run.split("train"), len(np.unique(test.labels)), len(test.labels))
-    options, distance = run.config.evaluation, run.model.method.distance
+    distance = run.model.method.distance
     recall: dict[str, Points] = {"train": [], "test": []}
     for model in run.models():
         run.console.print(f"evaluating training and test classes at step {model.step}")
         for name, parts in (("train", {"train": train}), ("test", with_gallery(run.splits))):
             embed = partial(run.embedder.embed_split, model)
             embeddings = {key: embed(images) for key, images in parts.items()}
-            found = model_metrics.metrics(options, distance, parts, embeddings, cluster=False)
+            found = model_metrics.metrics(run.config, distance, parts, embeddings, cluster=False)
             recall[name].append((model.step, found["recall@1"]))
     few = "" if run.kept_steps else " Set train.keep_every to see the steps between."
     draw = partial(draw_recall, recall=recall)

@@ -21,13 +21,14 @@ from dml_jax.config import modules
 from dml_jax.config.fields import validate
 from dml_jax.config.sections import Evaluation
 from dml_jax.console import Console
-from dml_jax.data import sessions
+from dml_jax.data import relations, sessions
 from dml_jax.data.split import Split, unread
 from dml_jax.errors import DataError, counted, printable, require
 from dml_jax.evaluation import (
     metric_table,
     metrics,
     open_set,
+    paired,
     protocol,
     reranking,
     validation,
@@ -57,6 +58,7 @@ class Settings:
     full_ranking: bool = False
     rerank: bool = False
     session: str = ""  # photographs taken together, which are left out together
+    relation: str = ""  # import path of a function of two lists of class names, see `data.relation`
     quiet: bool = False
 
 
@@ -117,7 +119,8 @@ def evaluate_images(
     if not settings.quiet:
         print(f"embedding {counted(count, 'image')} of {counted(classes, 'class')}", flush=True)
     rows = {name: model.embed_split(split) for name, split in splits.items()}
-    labels = {name: split.labels for name, split in splits.items()}
+    named = {name: np.array(split.classes)[split.labels] for name, split in splits.items()}
+    labels = named if settings.relation else {key: split.labels for key, split in splits.items()}
     groups = sessions.groups(dict(splits))
     embeddings = LabelledEmbeddings(rows, labels, groups, sessions=bool(groups))
     results = evaluate(embeddings, settings, Evaluation(ks=KS))
@@ -254,7 +257,13 @@ def evaluate_runs(
     configs = [workdir.read_config(run)["config"] for run in runs]
     base = validate(Evaluation, configs[0]["evaluation"], "evaluation")
     groups = session_groups(settings.session, first)
+    if trust_code:
+        modules.import_code(configs[0], ["data.relation"])
+    relation = configs[0].get("data", {}).get("relation", "")
+    settings = replace(settings, relation=settings.relation or relation)
     labels = {split: part.labels for split, part in first.items()}
+    if settings.relation:
+        labels = {key: np.array(part.metadata["class_name"]) for key, part in first.items()}
     protocols = [workdir.read_results(run).get("protocol", "") for run in runs]
     distances = {protocol.distance_of(stated)[0] for stated in protocols}
     distance = distances.pop() if len(distances) == 1 else ""
@@ -277,17 +286,26 @@ def evaluate_runs(
         run: {split: part.embeddings for split, part in parts.items()}
         for run, parts in exported.items()
     }
-    combined, members = rows[runs[0]], {}
+    combined, members, tests = rows[runs[0]], {}, {}
     if len(runs) > 1:
-        members = {str(run): measured(rows[run]) for run in runs}
+        members = {str(run): measured(rows[run], per_query=len(runs) == 2) for run in runs}
         combined = {split: combine([rows[run][split] for run in runs], weights) for split in first}
+    if len(runs) == 2:
+        omit = bool(groups) or (settings.lone_queries or base.lone_queries) == "omit"
+        first_run, second_run = members.values()
+        compared = paired.compare_all(first_run, second_run, labels["test"], omit=omit)
+        tests = {"paired": compared}
+        members = {
+            name: {key: value for key, value in found.items() if np.ndim(value) == 0}
+            for name, found in members.items()
+        }
     results = measured(combined, per_query=export is not None)
     if verify:
         for run in runs:
             check_results(run, members.get(str(run), results))
         results["verified"] = True
     queries = embedding_files.split_off_queries(results)
-    results |= {"members": members} if members else {}
+    results |= ({"members": members} if members else {}) | tests
     # The results are optimistic as soon as one member was selected on the test classes.
     selects = {config["train"]["select"] for config in configs}
     selected = "test" if "test" in selects else " and ".join(sorted(selects))
@@ -364,12 +382,19 @@ def evaluate(
             gallery=gallery,
             gallery_labels=embeddings.labels.get("gallery"),
             **groups,
+            relation=relations.named(settings.relation),
             per_query=per_query,
             **options,
         )
     classes = len(np.unique(labels if one_class else labels.values))
     separate, grouped = gallery is not None, bool(groups)
-    described = protocol.description(classes=classes, gallery=separate, groups=grouped, **options)
+    described = protocol.description(
+        classes=classes,
+        gallery=separate,
+        groups=grouped,
+        relation=settings.relation,
+        **options,
+    )
     if embeddings.sessions:
         count = len(np.unique(groups["groups"]))
         message = "all images are of one session; nothing can be compared"
@@ -427,6 +452,15 @@ def print_results(results: Mapping[str, Any], output: Path | None = None) -> Non
     if "verified" in results:
         follow = "the results follow from the stored embeddings"
         notes.append(f"verified: the files are as they were written, and {follow}")
+    for entry in entries if "paired" in results else ():
+        if test := results["paired"].get(entry.name):
+            factor = 100 if entry.percent else 1
+            mean, low, high = (factor * test[key] for key in ("mean", "low", "high"))
+            of_all = f"p {test['p']:.2g}, {test['classes']:,} classes"
+            notes.append(
+                f"second less first, {entry.heading}: {mean:+.2f} ({low:+.2f} to {high:+.2f}, "
+                f"{of_all})"
+            )
     both = (results, results.get("reranked", {}))
     notes += [ranking["protocol"] for ranking in both if "protocol" in ranking]
     written = f"; written to {printable(str(output))}" if output else ""

@@ -27,6 +27,7 @@ from dml_jax.config import Config, flatten, published
 from dml_jax.config.modules import parts
 from dml_jax.errors import printable
 from dml_jax.evaluation import metric_table
+from dml_jax.train.controls import PUBLISHED
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
 
@@ -62,8 +63,7 @@ CONTROLS = {
     "raw pixels": "the images themselves, reduced to at most 32 x 32 pixels, without a network",
     "colour histogram": "fractions of 192 colours (hue, saturation, value), without a network",
     **dict.fromkeys(("untrained", "before training"), "the network before its first training step"),
-    "head on frozen features": "all but the backbone, trained on features of the published weights",
-    "published weights without further training": "the network before this training, as published",
+    PUBLISHED: "the network before this training, as published",
 }
 TRAINING = "training"  # name of the curves, which `analyse` does not make
 
@@ -71,11 +71,14 @@ TRAINING = "training"  # name of the curves, which `analyse` does not make
 def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Name and metrics of each row of the table: controls, this run, its variants, the paper."""
     variant = f", variant {results['test_variant']}" if "test_variant" in results else ""
-    ours = f"{config.method.name}, {results['model']} (step {results['step']}){variant}"
+    model = results["choice"]["kept"] if "choice" in results else results["model"]
+    ours = f"{config.method.name}, {model} (step {results['step']}){variant}"
     found = [*results.get("controls", {}).items(), (ours, results)]
     for name, numbers in results.get("test_variants", {}).items():
         if name != results["test_variant"]:
             found.append((f"variant {name}", numbers))
+    for width, numbers in results.get("prefixes", {}).items():
+        found.append((f"its first {width} dimensions", numbers))
     for kind, numbers in results.get("refined", {}).items():
         found.append((_refined_name(kind, numbers), numbers))
     for name, metrics in published(asdict(config)).items():
@@ -180,8 +183,28 @@ def _results(config: Config, results: dict[str, Any]) -> str:
     return (
         f"<p>{text(in_words(results))}</p>{table}"
         '<p class="note">± is one standard error over the queries. '
-        f"{text(_explanations(results))}</p>"
+        f"{text(_explanations(results))}</p>{_choice(results)}"
         f"<h3>How it was measured</h3><ul>{rules}</ul>"
+    )
+
+
+def _choice(results: Mapping[str, Any]) -> str:
+    """The candidates for the reported model on the validation classes; empty if it had none."""
+    if not (choice := results.get("choice")):
+        return ""
+    cells = []
+    for name, found in choice["validation"].items():
+        gain = f"{100 * found['gain']:+.1f} ± {100 * found['gain_stderr']:.1f}"
+        cells.append([name, f"{found['recall@1']:.1%}", f"{found['map@r']:.1%}", gain])
+    head = ("candidate", "Recall@1", "MAP@R", "gain")
+    ours = [name for name, *_ in cells].index(choice["kept"])
+    table = html.table(head, cells, "candidates on the validation classes", ours=ours)
+    return (
+        f"<h3>How the model was chosen</h3>{table}"
+        f'<p class="note">On {choice["classes"]} classes that were neither trained on nor tested. '
+        "The gain is that of the mean of Recall@1 and MAP@R over published weights, averaged over "
+        "the classes, in points; ± is one standard error. The largest gain is kept if it is more "
+        "than half of that, otherwise published weights are.</p>"
     )
 
 
@@ -199,20 +222,31 @@ def in_words(results: Mapping[str, Any]) -> str:
 
 
 def verdict(results: Mapping[str, Any]) -> str:
-    """One sentence on whether a control does better than the run; empty without controls."""
+    """Whether published weights, and the best control, do better; empty without controls."""
     controls = results.get("controls", {})
     if not controls:
         return ""
     best = max(controls, key=lambda name: controls[name]["recall@1"])
+    if best == PUBLISHED or PUBLISHED not in controls:
+        return _compared(results, best, "every control; over the best, ")
+    words = _compared(results, PUBLISHED)
+    if controls[best]["recall@1"] > results["recall@1"]:
+        words += _compared(results, best)
+    return words
+
+
+def _compared(results: Mapping[str, Any], best: str, lead: str = "") -> str:
+    """One sentence on whether a control does better than the run."""
+    controls = results["controls"]
     keys = {"Recall@1": "recall@1", "MAP@R": "map@r"}
     gains = {title: results[key] - controls[best][key] for title, key in keys.items()}
     points = ", ".join(f"{title} {100 * gain:+.1f} points" for title, gain in gains.items())
     noise = 2 * results.get("recall@1_stderr", 0)
     if gains["Recall@1"] < -noise or (gains["Recall@1"] < 0 and gains["MAP@R"] < 0):
-        lead = (f"{-100 * gain:.1f} points of {title}" for title, gain in gains.items())
-        return f"The control '{best}' beats this run by {' and '.join(lead)}. "
+        losses = (f"{-100 * gain:.1f} points of {title}" for title, gain in gains.items())
+        return f"The control '{best}' beats this run by {' and '.join(losses)}. "
     if gains["Recall@1"] > noise:
-        return f"This run does better than every control; over the best, {best}: {points}. "
+        return f"This run does better than {lead}{best}: {points}. "
     if gains["MAP@R"] > 2 * results.get("map@r_stderr", 0):
         return f"Recall@1 is not clearly better than with {best}, but the ranking is: {points}. "
     return (

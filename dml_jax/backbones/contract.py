@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from dml_jax.config.fields import Dtype, Positive, section
 
 PyTree = Any  # nested dicts of arrays
-ImageShape = tuple[int, int]  # (height, width) in pixels
+ImageShape = tuple[int, ...]  # (height, width) in pixels; of other arrays, their shape
 
 
 @section
@@ -55,7 +55,8 @@ class Backbone(NamedTuple):
         returned unchanged. `key` is for stochastic depth, which is on with a key only.
       channels: number of channels of the feature map.
       preprocess: uint8 RGB images [B, H, W, 3] -> float [B, H, W, 3], normalised as the weights
-        expect; runs on the device, inside the jitted step.
+        expect; runs on the device, inside the jitted step. A network of other arrays gets them as
+        the data set returns them, [B, ...], such as int32 tokens [B, T].
     """
 
     init: Callable[[jax.Array, ImageShape], tuple[PyTree, PyTree]]

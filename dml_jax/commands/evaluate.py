@@ -50,10 +50,11 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.commands import jax_setup
     from dml_jax.config import modules
 
-    if "." in (options.metric or ""):
-        sys.path.insert(0, "")
-        modules.import_module("--metric", options.metric, options.metric.rpartition(".")[0])
-        modules.function("--metric", options.metric)
+    for key, path in (("--metric", options.metric), ("--relation", options.relation)):
+        if "." in (path or ""):
+            sys.path.insert(0, "")
+            modules.import_module(key, path, path.rpartition(".")[0])
+            modules.function(key, path)
     settings = Settings(
         tuple(dict.fromkeys(options.ks)),
         options.metric or "",
@@ -63,6 +64,7 @@ def execute(arguments: list[str]) -> None:
         options.full_ranking,
         options.rerank,
         options.session,
+        options.relation or "",
         options.quiet,
     )
     given = {key: value for key in evaluate_options.FILES if (value := getattr(options, key))}

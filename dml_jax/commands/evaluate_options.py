@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dml_jax.commands import cli
 
 NOT_BY_RAY = (
-    *("model", "groups", "metric", "protocol"),
+    *("model", "groups", "metric", "protocol", "relation"),
     *("no_clustering", "rerank", "full_ranking"),
 )
 NOT_GIVEN = (None, "", (), False, "cosine", "clean")
@@ -50,6 +50,10 @@ def parser(description: str | None) -> cli.Parser:
     flags.add_argument("--lone_queries", choices=("miss", "omit"), help=text)
     text = "cosine (default; for runs, theirs), euclidean, or the import path of a function of two "
     flags.add_argument("--metric", metavar="NAME", help=f"{text}blocks of rows")
+    text = "import path of a function of two lists of class names: grades of relevance (default: "
+    flags.add_argument(
+        "--relation", metavar="NAME", help=f"{text}runs, theirs; else equal classes)"
+    )
     text = "paper: drop the first neighbour, as authors do"
     flags.add_argument("--protocol", choices=("clean", "paper"), help=text)
     for name, text in SWITCHES.items():
@@ -109,7 +113,8 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
     if not options.model:
         yield from each(("session",), "needs --model; for files, give --groups")
     if options.rerank or options.protocol == "paper":
-        yield from each(("session", "groups"), "not with --rerank or --protocol=paper")
+        message = "not with --rerank or --protocol=paper"
+        yield from each(("session", "groups", "relation"), message)
     if options.verify:
         message = "not with --verify: the run's settings apply"
         for key in ("protocol", "lone_queries"):

@@ -40,7 +40,7 @@ def parser() -> cli.Parser:
     ):
         what.add_argument(f"--{name}", nargs=count, metavar=metavar, help=text)
     for name, metavar, text in (
-        ("on", "DATA", "with --claims: photos, photos_stages, omniglot, cub, …"),
+        ("on", "DATA[:RECIPE]", "with --claims: cub, omniglot, cars:lite0, photos:lite0_stages, …"),
         ("claim", "NAME,…", "with --claims: only these"),
         ("root", "DIRECTORY", "directory of the study; default: runs/studies/<name of the study>"),
         ("storage", "URL", "optuna's storage for a search; default: sqlite:///<root>/search.db"),
@@ -50,6 +50,8 @@ def parser() -> cli.Parser:
         flags.add_argument(f"--{name}", metavar=metavar, help=text)
     seeds = cli.numbers(int, "whole numbers, e.g. 0,1,2")
     flags.add_argument("--seeds", type=seeds, help="e.g. 0,1,2; default: the study's")
+    text = "with --claims: draws of the training classes, e.g. 0,1,2,3,4; 0 is the data set's own"
+    flags.add_argument("--splits", type=seeds, default=(0,), help=text)
     text = "trials at a time, which share the cores and devices"
     flags.add_argument("--jobs", type=int, default=1, help=text)
     text, kinds = "paper: select on test classes", ("clean", "paper")
@@ -82,7 +84,7 @@ def run_study(options: Namespace, overrides: dict[str, str]) -> None:
     name, study = plan.load(options.study) if options.study else plan.comparison(options.compare)
     root, paper = options.root or Path("runs/studies") / name, options.protocol == "paper"
     seeds = tuple(dict.fromkeys(options.seeds or study.seeds))
-    settings, jobs = plan.Settings(root, seeds, overrides, paper), options.jobs
+    settings, jobs = plan.Settings(root, seeds, (0,), overrides, paper), options.jobs
     if study.search is None:
         given = (key for key in ("trials", "storage") if getattr(options, key) is not None)
         refuse(f"--{key}: {name} is not a search; leave it out" for key in given)
@@ -96,18 +98,19 @@ def run_study(options: Namespace, overrides: dict[str, str]) -> None:
 
 
 def run_claims(options: Namespace, overrides: dict[str, str]) -> None:
-    from dml_jax.lab import claims, plan, studies
+    from dml_jax.lab import claims, plan, studies, verdicts
 
-    given, data, known = options.claims, options.on, claims.papers()
+    given, known = options.claims, claims.papers()
     papers = known if given == "all" else (given,)
     names = options.claim.split(",") if options.claim else ()
-    remedy = "give the data set on which the claims are tested, e.g. --on=omniglot"
-    require(data, f"--on: missing; {remedy}")
-    root = options.root or Path("runs/claims") / data
-    seeds = tuple(dict.fromkeys(options.seeds or range(claims.SEEDS)))
-    settings = plan.Settings(root, seeds, overrides)
+    remedy = "give the data on which the claims are tested, e.g. --on=cars or --on=photos:lite0"
+    require(options.on, f"--on: missing; {remedy}")
+    target = claims.Target.of(options.on)
+    root, splits = options.root or Path("runs/claims") / target.name, options.splits
+    seeds = options.seeds or range(verdicts.SEEDS if len(splits) == 1 else verdicts.SEEDS_PER_SPLIT)
+    settings = plan.Settings(root, tuple(dict.fromkeys(seeds)), tuple(splits), overrides)
     further: Any = {"names": names, "output": options.output or root, "jobs": options.jobs}
-    studies.run_claims(papers, data, settings, only_list=options.list, **further)
+    studies.run_claims(papers, target, settings, only_list=options.list, **further)
 
 
 def compare_runs(options: Namespace) -> None:

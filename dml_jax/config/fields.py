@@ -38,7 +38,6 @@ Probability = Annotated[float, Ge(0), Le(1)]
 Fraction = Annotated[float, Ge(0), Lt(1)]  # 1 excluded
 NonEmpty = MinLen(1)
 Dtype = Literal["float32", "bfloat16"]
-HEAD = "head."  # prefix of the keys of the second section with the type `Train`
 Config = TypeVar("Config")
 IMPORT_PATH = "an import path"
 
@@ -260,15 +259,12 @@ def _reset(
     for field in dataclasses.fields(value):
         old, option = getattr(value, field.name), f"{key}.{field.name}" if key else field.name
         new = _reset(old, option, config, problems, doubts)
-        in_head = option.startswith(HEAD)  # then the rules are about the training of the head
-        seen = dataclasses.replace(config, train=config.head, head=None) if in_head else config
         for rule in getattr(_hints(kind)[field.name], "__metadata__", ()):
-            if isinstance(rule, Needs) and old != field.default and not rule.holds(seen):
-                what = rule.what.replace("train.", HEAD) if in_head else rule.what
+            if isinstance(rule, Needs) and old != field.default and not rule.holds(config):
                 remedy = "set that, or remove this"
-                problems[option] = f"{option}={old!r}: has no effect without {what}; {remedy}"
+                problems[option] = f"{option}={old!r}: has no effect without {rule.what}; {remedy}"
                 new = field.default
-            elif isinstance(rule, Doubt) and (text := rule.problem(seen)):
+            elif isinstance(rule, Doubt) and (text := rule.problem(config)):
                 doubts[option] = f"{option}={old!r}: {text}"
         if new != old:
             changed[field.name] = new

@@ -194,10 +194,9 @@ def _replace_length(values: ConfigDict, overrides: Mapping[str, Any]) -> None:
 def _keep_rates(values: ConfigDict, batch_size: Any) -> None:
     """States the file's batch size, for which its learning rates are given, where rates scale."""
     flat = flatten(values)
-    for name in ("head", "train"):
-        scaled = flat.get(f"{name}.scale_rates", "none") != "none"
-        if scaled and flat.get(f"{name}.rates_for_batch") == 0:
-            values[name].rates_for_batch = batch_size
+    scaled = flat.get("train.scale_rates", "none") != "none"
+    if scaled and flat.get("train.rates_for_batch") == 0:
+        values.train.rates_for_batch = batch_size
 
 
 def _check_frozen_network(values: ConfigDict, overrides: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from dml_jax.errors import ConfigError, UserError, suggest
 
 # Where the modules are that `data.name`, `backbone.name` and `method.name` name, below `dml_jax`.
 MODULES = {"data": "data.formats", "backbone": "backbones", "method": "methods"}
-SECTIONS = {"data": Data, "train": Train, "head": Train, "evaluation": Evaluation}
+SECTIONS = {"data": Data, "train": Train, "evaluation": Evaluation}
 # Such a module defines one of these functions.
 ENTRY_POINTS = {"data": ("load", "RECIPE"), "backbone": ("build",), "method": ("build",)}
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Lt
 
 from dml_jax.config import fields as rules
-from dml_jax.config.fields import LIMIT, Effect, Mark, Values, flatten, require, section
+from dml_jax.config.fields import LIMIT, Effect, Mark, Values, flatten, section
 from dml_jax.config.modules import plugin_module
 from dml_jax.config.sections import WITHOUT_CLASSES, Data, Evaluation, Train
 from dml_jax.errors import ConfigError, UserError
@@ -33,8 +33,6 @@ class Config:
     backbone: Any
     method: Any
     train: Train
-    # Trains everything except the backbone first, on its frozen features; None: no such training.
-    head: Train | None = None
     evaluation: Annotated[Evaluation, Effect.NONE] = Evaluation()
     # Published results, as fractions, by protocol of the run ("clean", "paper"), source and metric.
     paper: Annotated[Published, Effect.NONE] = field(default_factory=dict)
@@ -42,13 +40,6 @@ class Config:
     seed: Annotated[int, Ge(0), Lt(LIMIT), Mark.SAME_EXPERIMENT] = 0
     # Work directory or directory of converted weights to start from.
     init_from: Annotated[str, Mark.PATH] = ""
-
-    def __post_init__(self) -> None:
-        if self.head:
-            views = self.head.feature_views
-            rule = "must be positive, and train.feature_views 0: head trains on features first"
-            valid = views > 0 and not self.train.feature_views
-            require(valid, "head.feature_views", views, rule)
 
 
 def published(values: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -142,7 +133,7 @@ def decisive(values: Mapping[str, Any], *, selecting: bool = True) -> dict[str, 
     flat, kind = flatten(values), _known_types(values)
     counted: set[Effect | None] = {None}
     # A configuration that was edited by hand may lack any key.
-    if flat.get("train.select") != "last" or flat.get("head.select", "last") != "last":
+    if flat.get("train.select") != "last":
         counted |= {Effect.SELECTION, Effect.EMBEDDING} if selecting else {Effect.SELECTION}
     ignored = {*LENGTH}
     if flat.get("data.sampler") in WITHOUT_CLASSES:

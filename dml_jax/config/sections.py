@@ -32,6 +32,7 @@ SAMPLERS = (
     "distinct_classes",
     "distinct_chunks",
     "with_replacement",
+    "related",
 )
 Sampler = Annotated[str, AfterValidator(Named(SAMPLERS))]
 ImportPath = Annotated[str, AfterValidator(Named(()))]
@@ -42,8 +43,12 @@ BY_CLASS = Needs(
     f"evaluation.refine or another data.sampler than {', '.join(WITHOUT_CLASSES)}",
     lambda c: c.data.sampler not in WITHOUT_CLASSES or c.evaluation.refine,
 )
+HELD_OUT = Needs("data.split='classes'", lambda c: c.data.split == "classes")
 CLEAN = Needs("evaluation.protocol='clean'", lambda c: c.evaluation.protocol == "clean")
-LAST = Needs("train.select='last', because no class is unseen", lambda c: c.train.select == "last")
+ALL = Needs(
+    "train.select='last' or 'mixture', because no tested class is unseen",
+    lambda c: c.train.select in ("last", "mixture"),
+)
 CROPPED = Needs("a data.crop", lambda c: c.data.crop != "none")
 OF_ANY_SIZE = Needs(
     "a convolutional network as the backbone, as others have positions for one size of images",
@@ -51,6 +56,7 @@ OF_ANY_SIZE = Needs(
 )
 # Features are computed from crops of the evaluation's size, flipped at random.
 ON_IMAGES = Needs("train.feature_views=0", lambda c: not c.train.feature_views)
+ON_FEATURES = Needs("train.feature_views", lambda c: c.train.feature_views)
 RANDOM_RESIZED = Needs("data.crop='random_resized'", lambda c: c.data.crop == "random_resized")
 Optimizer = Annotated[str, AfterValidator(Named(("adam", "adamw", "radam", "sgd")))]
 WITH_MOMENTUM = Needs("train.optimizer='sgd'", lambda c: c.train.optimizer == "sgd")
@@ -62,7 +68,7 @@ WITH_MILESTONES = Needs(
 )
 SCALED = Needs("train.scale_rates='linear' or 'sqrt'", lambda c: c.train.scale_rates != "none")
 WITH_BLOCKS = Needs("a vision transformer as the backbone", lambda c: hasattr(c.backbone, "layer"))
-SELECTED = Needs("train.select='validation' or 'test'", lambda c: c.train.select != "last")
+SELECTED = Needs("train.select='validation' or 'test'", lambda c: c.train.selects_steps)
 FIXED_COUNT = ("kmeans", "ward", "spectral", "birch")  # find a given number of clusters
 DENSITY_BASED = ("dbscan", "optics")  # determine that number, and label outliers as noise
 # How batches for test-time refinement are made: from neighbours, or from clusters.
@@ -80,10 +86,16 @@ class Data:
     # A prepared data set or a folder of images; empty for built-in data sets.
     path: Annotated[str, FROM_FILES, Mark.PATH, Effect.NONE, Mark.SAME_EXPERIMENT] = ""
     # Which classes are used for training: "classes" holds out test classes; "all", for deployment.
-    split: Annotated[Literal["classes", "all"], LAST] = "classes"
+    split: Annotated[Literal["classes", "all"], ALL] = "classes"
+    # Another draw of the training classes, as many as before, from those of both splits; 0: the
+    # data set's own. Replications of an experiment differ in it.
+    class_split: Annotated[NonNegativeInt, HELD_OUT] = 0
     # Photographs taken together, which are never compared: "date" (EXIF), "folder", a column, or a
     # regular expression for file names.
     session: Annotated[str, FROM_FILES, CLEAN] = ""
+    # Import path of a function of two lists of class names, (names [N], names [M]) -> [N, M]: how
+    # related they are, such as by shared tags or in a hierarchy, in place of equal or not.
+    relation: Annotated[str, AfterValidator(Named(("",)))] = ""
     sampler: Sampler = "balanced"  # how batches are drawn, see dml_jax/data/samplers
     batch_size: AtLeastTwo = 64  # images per step, over all devices
     images_per_class: Annotated[PositiveInt, BY_CLASS] = 4  # in a batch, and in test-time batches
@@ -187,6 +199,8 @@ class Train:
     # Trains on features of the frozen backbone, computed once for this many views of each training
     # image: the evaluation's crop, then random crops. 0: trains on images.
     feature_views: NonNegativeInt = 0
+    # Directory where these features are kept; empty: `features` beside the work directory.
+    features: Annotated[str, ON_FEATURES, Mark.PATH, Effect.NONE, Mark.SAME_EXPERIMENT] = ""
     # Parts in which a batch is encoded, for batches larger than the memory; same results.
     chunks: PositiveInt = 1
     # The backbone and products in the heads; losses and the optimizer always use float32.
@@ -217,7 +231,9 @@ class Train:
     checkpoint_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 200
     # Steps between two models kept for `dml-jax analyse`; 0: none.
     keep_every: Annotated[NonNegativeInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 0
-    select: Literal["last", "validation", "test"] = "last"  # how the reported model is selected
+    # Which model is reported: the last; of those evaluated, the best on the validation or the test
+    # classes; or the best mixture of published and trained weights on the validation classes.
+    select: Literal["last", "validation", "test", "mixture"] = "last"
     # Epochs (without warm-up) that restart from the best model.
     reload_best_epochs: Annotated[tuple[NonNegativeInt, ...], SELECTED] = ()
 
@@ -230,6 +246,11 @@ class Train:
         require(increasing, "milestones", self.milestones, "must be increasing")
         rule = f"give milestones or a period (={self.period}), not both"
         require(not (self.milestones and self.period), "milestones", self.milestones, rule)
+
+    @property
+    def selects_steps(self) -> bool:
+        """Whether models are evaluated during training, and the best is reported."""
+        return self.select in ("validation", "test")
 
 
 def _refined(kinds: tuple[str, ...]) -> Needs:
@@ -287,6 +308,8 @@ class Evaluation:
     test_variant: Annotated[str, TEST_VARIANTS, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = BEST
     # Also evaluates raw pixels and the untrained network; for small images.
     controls: Annotated[bool, Mark.SAME_EXPERIMENT] = False
+    # Measures at the end whether the mechanism of the method is at work, if the method says how.
+    diagnose: Annotated[bool, Mark.SAME_EXPERIMENT] = False
 
     def __post_init__(self) -> None:
         rule = "must contain 1: models are selected and reported by Recall@1"

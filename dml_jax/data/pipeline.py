@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dml_jax.config import Data
-from dml_jax.data import transforms
+from dml_jax.data import arrays, transforms
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
 from dml_jax.data.worker_processes import WorkerReader
@@ -119,8 +119,8 @@ def training(
       accelerators: number of GPUs or TPU cores of this process, from which data.workers=-1 chooses.
 
     Returns:
-      a reader of (images uint8 [views, B / hosts, H, W, 3] or features [views, B / hosts, ...],
-      labels int32 [B / hosts], index int32 [B / hosts]).
+      a reader of (images uint8 [views, B / hosts, H, W, 3], or other arrays or features
+      [views, B / hosts, ...], labels int32 [B / hosts], index int32 [B / hosts]).
 
     Raises:
       DataError: while reading, if an image cannot be decoded or cropped, or images differ in size.
@@ -162,10 +162,12 @@ def training(
 
 def _stack(images: list[np.ndarray], ids: list[str]) -> np.ndarray:
     """Stacks images, one view after the other, so that image i has the name ids[i % len(ids)]."""
-    height, width, _ = images[0].shape
+    first = arrays.shape_of(images[0])
     for i, image in enumerate(images):
-        if image.shape != images[0].shape:
-            size = f"{image.shape[1]}x{image.shape[0]} pixels, but {ids[0]} has {width}x{height}"
+        if (shape := arrays.shape_of(image)) != first:
+            found, other = (arrays.described(s) for s in (shape, first))
             why = "the images of a batch must have one size; set data.crop"
-            raise DataError(f"{ids[i % len(ids)]} has {size}: {why}")
+            if not (arrays.is_image(first) and arrays.is_image(shape)):
+                why = "the arrays of a data set must have one shape and type"
+            raise DataError(f"{ids[i % len(ids)]} has {found}, but {ids[0]} has {other}: {why}")
     return np.stack(images)

@@ -24,8 +24,9 @@ class Split(NamedTuple):
     # int64 [N], in 0..C-1; each split numbers its classes from 0, but a gallery like its queries.
     labels: np.ndarray
     ids: Sequence[str]  # N image names
-    # (index, rng) -> uint8 [H, W, 3], RGB. Data sets with random images draw them by the generator
-    # `rng`; with None, as in every evaluation, an index always gives the same image.
+    # (index, rng) -> uint8 [H, W, 3], RGB, or arrays of any other shape and type, the same for all.
+    # Data sets with random images draw them by the generator `rng`; with None, as in every
+    # evaluation, an index always gives the same image.
     read: Read
     classes: Sequence[str]  # C class names
     # SHA-256 of all pixels; empty for built-in data sets and those of tensorflow_datasets.
@@ -86,6 +87,23 @@ def together(splits: Sequence[Split]) -> Split:
     )
 
 
+def redrawn(splits: Mapping[str, Split], number: int) -> dict[str, Split]:
+    """Training and test split with their classes dealt again, as many to each as before.
+
+    Args:
+      splits: "train" and "test"; ConfigError for others.
+      number: selects the draw.
+    """
+    if splits.keys() != {"train", "test"}:
+        other = ", ".join(sorted(splits.keys() - {"train", "test"}))
+        raise ConfigError(f"data.class_split={number}: the data set has the split {other}; set 0")
+    both = together([splits["train"], splits["test"]])
+    order = np.random.default_rng(number).permutation(len(both.classes))
+    count = len(splits["train"].classes)
+    parts = {"train": order[:count], "test": order[count:]}
+    return {name: subset(both, np.sort(classes)) for name, classes in parts.items()}
+
+
 def hold_out(split: Split, share: float) -> tuple[Split, Split]:
     """Splits the classes of `split` into (training, validation).
 
@@ -95,7 +113,8 @@ def hold_out(split: Split, share: float) -> tuple[Split, Split]:
     held = round(share * total)
     if held < 2 or total - held < 2:
         left = f"leaves {total - held} of {total} classes for training and {held} for validation"
-        raise ConfigError(f"data.validation_share={share}: {left}; each needs at least 2")
+        remedy = "give another share, or 0 with train.select=last"
+        raise ConfigError(f"data.validation_share={share}: {left}; each needs 2, so {remedy}")
     order = np.random.default_rng(total).permutation(total)
     return subset(split, np.sort(order[held:])), subset(split, np.sort(order[:held]))
 

@@ -16,8 +16,9 @@ import numpy as np
 from PIL import Image
 
 from dml_jax.config import Data
-from dml_jax.data import decode
-from dml_jax.errors import DataError
+from dml_jax.data import arrays, decode
+from dml_jax.data.arrays import Shape
+from dml_jax.errors import ConfigError, DataError
 
 MAX_ASPECT = 100  # longer side / shorter side
 Interpolation = Literal["bilinear", "bicubic"]
@@ -60,28 +61,39 @@ def evaluation(data: Data) -> Callable[[np.ndarray], np.ndarray]:
     return lambda image: centre_crop(resize_shorter(image, data.resize, method), size)
 
 
-def of_file(data: Data, shape: tuple[int, int], content: bytes) -> np.ndarray:
+def check_images_only(data: Data, shape: Shape) -> None:
+    """Raises ConfigError for options of images with a data set of other arrays."""
+    for key in ("crop", "flip", "jitter", "greyscale", "erasing"):
+        value = getattr(data, key)
+        if not arrays.is_image(shape) and value not in ("none", 0):
+            what = f"the data set holds {arrays.described(shape)}, and this option is for images"
+            raise ConfigError(f"data.{key}={value!r}: {what}; remove it")
+
+
+def of_file(data: Data, shape: Shape, content: bytes) -> np.ndarray:
     """The content of an image file as the network sees it, uint8 [H, W, 3]."""
     with decode.decoded(content, data.decoded_side, upright=data.exif_rotation) as pixels:
         return fitted(data, shape, pixels)
 
 
-def for_network(data: Data, shape: tuple[int, int], image: np.ndarray, name: str) -> np.ndarray:
-    """An image as the network sees it, uint8 [H, W, 3]; DataError with its name if not."""
+def for_network(data: Data, shape: Shape, image: np.ndarray, name: str) -> np.ndarray:
+    """An image or array as the network sees it; DataError with its name if it does not fit."""
     try:
         return fitted(data, shape, image)
     except DataError as error:
         raise DataError(f"{name}: {error}") from error
 
 
-def fitted(data: Data, shape: tuple[int, int], image: np.ndarray) -> np.ndarray:
+def fitted(data: Data, shape: Shape, image: np.ndarray) -> np.ndarray:
     """As `for_network`, without the name."""
     pixels = evaluation(data)(image)
-    if pixels.shape[:2] != shape:
-        raise DataError(
-            f"is {image.shape[1]}x{image.shape[0]} pixels, but the model takes images of "
-            f"{shape[1]}x{shape[0]} without cropping; resize it, or train with data.crop"
-        )
+    if arrays.shape_of(pixels) != shape:
+        found, takes = (arrays.described(s) for s in (arrays.shape_of(image), shape))
+        remedy = "give rows of this shape and type"
+        if arrays.is_image(shape):
+            takes = f"images of {takes.removesuffix(' pixels')} without cropping"
+            remedy = "resize it, or train with data.crop"
+        raise DataError(f"is {found}, but the model takes {takes}; {remedy}")
     return pixels
 
 

@@ -20,12 +20,15 @@ class MetricEntry(NamedTuple):
     secondary: bool = False  # omitted from console tables that have one column per metric
 
 
+PER_QUERY = "_per_query"  # suffix of the keys of values of single queries
 USER = "user/"  # prefix of the keys of metrics that a configuration names by import paths
 METRICS = (
     MetricEntry("recall@K", "R@K"),
     MetricEntry("macro_recall@1", "R@1 per class", secondary=True),
     MetricEntry("mrr", "MRR", secondary=True),
     MetricEntry("map@r", "MAP@R"),
+    MetricEntry("ndcg", "nDCG"),
+    MetricEntry("ndcg@K", "nDCG@K", secondary=True),
     MetricEntry("r_precision", "R-precision"),
     MetricEntry("map", "MAP", secondary=True),
     MetricEntry("map@K", "MAP@K", secondary=True),

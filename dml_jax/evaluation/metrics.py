@@ -11,7 +11,7 @@ from dml_jax.evaluation import _engine, user_distances, validation
 from dml_jax.evaluation._engine import RowFunction, Task
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
 from dml_jax.evaluation.geometry import density, effective_rank, singular_values, spectral_decay
-from dml_jax.evaluation.metric_table import USER
+from dml_jax.evaluation.metric_table import PER_QUERY, USER
 from dml_jax.evaluation.validation import ArrayLike
 
 Lone = Literal["miss", "omit"]
@@ -46,6 +46,7 @@ def retrieval(
     lone_queries: Lone = "miss",
     full_ranking: bool = False,
     functions: Mapping[str, RowFunction] | None = None,
+    relation: validation.Relation | None = None,
     per_query: bool = False,
 ) -> dict[str, Any]:
     """Exact Recall@K, MRR, R-precision, MAP@R (Musgrave et al., ECCV 2020); ties to lower indices.
@@ -77,9 +78,13 @@ def retrieval(
       functions: further metrics by name, functions from whether each row is relevant, nearest
         first, bool [G], to a number; their means over the queries that have a relevant row are
         returned as "user/NAME". Every query is then sorted.
+      relation: grades of relevance in place of equal classes: a function from some of the labels
+        and of the gallery's, each once, [n] and [m], to [n, m]: above 0 for relevant rows, 0 for
+        others, NaN for rows that the query leaves out. Also returns "ndcg" and "ndcg@K", normalised
+        discounted cumulative gains with the grades as gains. Every query is then sorted.
       per_query: also return "rank" (int [Q], 1-based rank of the nearest relevant row, 0 if there
-        is none), "r_precision_per_query" and "map@r_per_query" (float [Q], NaN for queries without
-        a relevant row).
+        is none) and for each metric that is a mean over the queries with a relevant row
+        "..._per_query" (float [Q], NaN for queries without one).
 
     Returns:
       Python numbers. "recall@K", "macro_recall@1" (the mean over the classes of their queries'
@@ -107,7 +112,7 @@ def retrieval(
     ks = validation.recall_ks(ks)
     sizes = len(points), len(gallery_points)
     classes, gallery_classes, judge = validation.targets(
-        labels, gallery_labels, *sizes, alone=alone
+        labels, gallery_labels, *sizes, alone=alone, relation=relation
     )
     common_groups = validation.common_groups(groups, gallery_groups, *sizes, alone=alone)
     drop_nearest = exclusion == "position"
@@ -127,8 +132,9 @@ def retrieval(
     drop_nearest &= exclude_self
     exclusions = exclude_self and not drop_nearest, drop_nearest
     further = tuple((functions or {}).values())
-    full_ks = ks if full_ranking else None
-    task = Task(classes, gallery_classes, judge, common_groups, *exclusions, full_ks, further)
+    full_ks, graded_ks = ks if full_ranking else None, ks if relation else None
+    of_rows = classes, gallery_classes, judge, common_groups
+    task = Task(*of_rows, *exclusions, full_ks, further, graded_ks)
     if callable(metric):
         blocks = user_distances.blocks(metric, points, gallery_points)
         results = _engine.rank_by_distance(task, blocks)
@@ -137,15 +143,17 @@ def retrieval(
         results = _engine.rank(task, points, others, metric=metric, dtype=dtype)
     classes_of_mean = classes if judge is None else None
     summarized: dict[str, Any] = summary(*results[:4], classes_of_mean, ks, lone_queries)
-    names = ["map", *(f"precision@{k}" for k in ks), *(f"map@{k}" for k in ks)]
-    names = [*(names if full_ranking else ()), *(f"{USER}{name}" for name in functions or ())]
-    columns = np.concatenate([results.full, results.by_functions], axis=1)[results.relevant > 0]
-    for name, column in zip(names, columns.T, strict=True):
-        summarized |= _mean_with_error(name, column)
+    full = ["map", *(f"precision@{k}" for k in ks), *(f"map@{k}" for k in ks)]
+    names = [*(full if full_ranking else ()), *(f"{USER}{name}" for name in functions or ())]
+    names += ["ndcg", *(f"ndcg@{k}" for k in ks)] if relation else []
+    columns = np.concatenate([results.full, results.by_functions, results.graded], axis=1).T
+    found = dict(zip(names, columns, strict=True))
+    for name, column in found.items():
+        summarized |= _mean_with_error(name, column[results.relevant > 0])
     if per_query:
+        found |= {"r_precision": results.r_precision, "map@r": results.average_precision}
         summarized["rank"] = results.first_rank
-        summarized["r_precision_per_query"] = results.r_precision
-        summarized["map@r_per_query"] = results.average_precision
+        summarized |= {f"{name}{PER_QUERY}": column for name, column in found.items()}
     return summarized
 
 

@@ -111,6 +111,7 @@ def description(
     groups: bool = False,
     metric: Metric = "cosine",
     lone_queries: metrics.Lone = "miss",
+    relation: str = "",
 ) -> str:
     """One line that states how `evaluate` computed its metrics."""
     ranking = f"exact {metric} ranking in float32"
@@ -128,6 +129,7 @@ def description(
         f"{protocol} protocol",
         ranking,
         "separate gallery" if gallery else exclusion[protocol],
+        *[f"relevance by {relation}, above 0"] * bool(relation),
         *["relevant rows of the query's group excluded"] * groups,
         "ties broken by lower index",
         f"queries without a relevant row {lone[lone_queries]}",

@@ -1,5 +1,6 @@
 """Validates arrays and `.npy` files before long computations; the rows relevant to a query."""
 
+import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -16,7 +17,9 @@ from dml_jax.files import reading
 
 ArrayLike = jax.Array | np.ndarray
 Labels: TypeAlias = jax.Array | np.ndarray | Sequence
-Judge: TypeAlias = Callable[[int], np.ndarray]  # query -> whether each row is relevant, bool [G]
+Judge: TypeAlias = Callable[[int], np.ndarray]  # query -> bool or grades [G], see `Task.judge`
+# Labels [n] and [m] -> grades [n, m], see `metrics.retrieval`.
+Relation: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 LONGEST_NAME = 1000  # characters per class name
 BLOCK_ELEMENTS = 1 << 25  # read at once: a memory-mapped array is never in memory as a whole
@@ -241,16 +244,26 @@ def classes(
 
 
 def targets(
-    labels: Labels, gallery_labels: Labels | None, queries: int, gallery: int, *, alone: bool
+    labels: Labels,
+    gallery_labels: Labels | None,
+    queries: int,
+    gallery: int,
+    *,
+    alone: bool,
+    relation: Relation | None = None,
 ) -> tuple[np.ndarray, np.ndarray, Judge | None]:
     """The classes [Q] and [G] that make a gallery row relevant, or zeros and a function that
     decides; if the queries are `alone`, they are their own gallery."""
     left = right = classes(labels, queries, name="labels", of="queries")
     if not alone:
         right = classes(gallery_labels, gallery, name="gallery_labels", of="gallery")
-    if isinstance(left, Classes) or isinstance(right, Classes):
+    if relation is not None or isinstance(left, Classes) or isinstance(right, Classes):
         no_class = np.zeros(queries, np.int64), np.zeros(gallery, np.int64)
-        return *no_class, with_a_common_class(left, right)
+        if relation is None:
+            return *no_class, with_a_common_class(left, right)
+        if isinstance(left, Classes) or isinstance(right, Classes):
+            raise DataError("relation: needs one label per row; join several to one text")
+        return *no_class, graded(relation, left, right)
     return *numbered(left, right), None
 
 
@@ -264,6 +277,29 @@ def common_groups(
     if not alone:
         right = labels(gallery_groups, gallery, name="gallery_groups", of="gallery")
     return numbered(left, right, name="groups")
+
+
+def graded(relation: Relation, labels: np.ndarray, gallery: np.ndarray) -> Judge:
+    """Maps a query to the grades of the gallery rows by a relation of labels [Q] and [G]."""
+    (kinds, numbers), (others, among) = (
+        np.unique(side, return_inverse=True) for side in (labels, gallery)
+    )
+
+    @functools.lru_cache(256)
+    def grades(kind: int) -> np.ndarray:
+        found = np.asarray(relation(kinds[kind : kind + 1], others), np.float64)
+        right = (
+            found.shape == (1, len(others)) and not np.any(found < 0) and not np.isinf(found).any()
+        )
+        if not right:
+            rule = f"give [1, {len(others)}], grades from 0 on, or NaN"
+            raise DataError(
+                f"relation: returns {list(found.shape)} for {str(kinds[kind])!r} and the "
+                f"{len(others)} labels of the gallery; {rule}"
+            )
+        return found[0]
+
+    return lambda query: grades(int(numbers[query]))[among]
 
 
 def with_a_common_class(labels: np.ndarray | Classes, gallery: np.ndarray | Classes) -> Judge:

@@ -13,6 +13,7 @@ from dml_jax import manifest
 from dml_jax.data import split_metadata
 from dml_jax.data.files import Scalar
 from dml_jax.errors import DataError
+from dml_jax.evaluation.metric_table import PER_QUERY
 from dml_jax.files import (
     atomic_directory,
     atomic_write,
@@ -28,8 +29,6 @@ WRITTEN = {*ARRAYS, "ids.json", "metadata.json", "manifest.json"}
 REMEDY = "export it again"
 OF_RUN = "write the run's embeddings again with --mode=export"
 COLUMNS = ("embedding", "id", "label")  # of Parquet; metadata have other names
-# Key of `metrics.retrieval(per_query=True)` -> name in `queries.npz`.
-PER_QUERY = {"rank": "rank", "r_precision_per_query": "r_precision", "map@r_per_query": "map@r"}
 
 
 def check_replaceable(directory: Path, exported: Collection[str] = WRITTEN) -> None:
@@ -192,13 +191,13 @@ def write(
 
 def split_off_queries(results: dict[str, Any]) -> dict[str, np.ndarray]:
     """Moves the per-query arrays out of the results, so that these can be written as JSON."""
-    found = {key: name for key, name in PER_QUERY.items() if key in results}
-    return {name: np.asarray(results.pop(key)) for key, name in found.items()}
+    keys = [key for key in results if key == "rank" or key.endswith(PER_QUERY)]
+    return {key.removesuffix(PER_QUERY): np.asarray(results.pop(key)) for key in keys}
 
 
 def write_queries(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes `queries.npz`: "rank" (int [N], of the nearest relevant image, 0 if none),
-    "r_precision" and "map@r"."""
+    """Writes `queries.npz`: "rank" (int [N], of the nearest relevant image, 0 if none), and the
+    other metrics of each query by their names, such as "map@r" (float [N], NaN without one)."""
     small: dict[str, Any] = {
         name: array.astype(np.int32 if name == "rank" else np.float32)
         for name, array in arrays.items()

@@ -18,10 +18,11 @@ from typing import Any
 import jax
 import jax.export
 import jax.extend.core
-import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.backbones import convolution
+from dml_jax.data import arrays
+from dml_jax.data.arrays import Shape
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_write, reason
 from dml_jax.identity import KEY, Identity
@@ -40,14 +41,14 @@ def function_of(model: TrainedModel) -> Embed:
 
 
 def write_onnx(
-    path: Path, embed: Embed, image_shape: tuple[int, int], identity: Identity | None = None
+    path: Path, embed: Embed, image_shape: Shape, identity: Identity | None = None
 ) -> float:
     """Exports an embedding function with jax2onnx to a file, completely or not at all.
 
     Args:
       embed: uint8 [B, H, W, 3] -> float [B, D]; arrays it closes over (parameters, statistics) are
         stored in the file.
-      image_shape: (H, W) in pixels, fixed in the file; B remains symbolic.
+      image_shape: (H, W) in pixels, or of other arrays, fixed in the file; B remains symbolic.
       identity: of the function, for the metadata of the file: as a whole and by keys.
 
     Returns:
@@ -71,7 +72,7 @@ def write_onnx(
     return difference
 
 
-def deviation_of(content: bytes, embed: Callable[[Any], Any], shape: tuple[int, int]) -> float:
+def deviation_of(content: bytes, embed: Callable[[Any], Any], shape: Shape) -> float:
     """Largest difference of a graph in onnxruntime from `embed` on random pixels of (H, W),
     relative to the largest value."""
     import onnxruntime
@@ -79,17 +80,18 @@ def deviation_of(content: bytes, embed: Callable[[Any], Any], shape: tuple[int, 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # the exception contains the same text
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    rng, worst = np.random.default_rng(0), 0.0
+    worst = 0.0
     for size in (1, 3):  # images in a batch
-        images = rng.integers(0, 256, (size, *shape, 3), dtype=np.uint8)
+        images = arrays.random(shape, size)
         ours, (theirs,) = np.asarray(embed(images)), session.run(None, {"images": images})
         worst = np.maximum(worst, np.abs(theirs - ours).max() / np.abs(ours).max())  # NaN stays NaN
     return float(worst)
 
 
-def _converted(path: Path, embed: Embed, image_shape: tuple[int, int]) -> Any:
+def _converted(path: Path, embed: Embed, image_shape: Shape) -> Any:
     (batch,) = jax.export.symbolic_shape("batch")
-    images = jax.ShapeDtypeStruct((batch, *image_shape, 3), jnp.uint8)
+    one = arrays.blank(image_shape)
+    images = jax.ShapeDtypeStruct((batch, *one.shape), one.dtype)
     # While tracing, jax2onnx would replace Flax's layers by its versions, which lack options used
     # here; hence it gets a jaxpr.
     traced = jax.make_jaxpr(embed)(images)

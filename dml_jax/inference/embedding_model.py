@@ -15,6 +15,7 @@ from dml_jax import identity as identities
 from dml_jax.backbones.weights import converted
 from dml_jax.config.sections import Data
 from dml_jax.data import decode, transforms
+from dml_jax.data.arrays import Shape, is_image
 from dml_jax.data.files import File, Record
 from dml_jax.data.read_ahead import check_finite
 from dml_jax.errors import CheckpointError, DataError
@@ -59,7 +60,7 @@ class EmbeddingModel(ABC):
     runtime: str  # the library that computes the embeddings: "jax" or "onnxruntime"
     directory: Path  # of the run or of the converted weights
     data: Data  # the transform of images
-    shape: tuple[int, int]  # (H, W) in pixels of the images that the network sees
+    shape: Shape  # (H, W) in pixels of the images that the network sees, see `data.arrays`
     step: int  # number of training steps; 0 for published weights
     method_distance: bool = False  # whether a distance of the method replaces the cosine
     finished: bool  # whether the run has finished
@@ -160,6 +161,8 @@ class EmbeddingModel(ABC):
         `name` stands for an image that is not a path in messages.
         """
         name = name_of(image, name)
+        if not is_image(self.shape) and isinstance(image, np.ndarray):
+            return transforms.for_network(self.data, self.shape, image, name)
         try:
             match image:
                 case Item() | Record():
@@ -185,14 +188,15 @@ class EmbeddingModel(ABC):
 
         Args:
           images: paths or contents of image files, Pillow images, or arrays uint8, [h, w, 3] (RGB)
-            or [h, w] (grey), also mixed.
+            or [h, w] (grey), also mixed; of a model of other arrays, those arrays.
 
         Raises:
           DataError: an image cannot be used, or its embedding is not finite; the message names its
             path or position.
         """
         single = isinstance(images, str | Path | bytes | pillow.Image)
-        if single or (isinstance(images, np.ndarray) and images.ndim in (2, 3)) or len(images) == 0:
+        one = is_image(self.shape) and isinstance(images, np.ndarray) and images.ndim in (2, 3)
+        if single or one or len(images) == 0:
             raise DataError("images: give a list of one or more images")
         if len(images) == 1:  # threads would take longer than a small network
             rows = self.embed_pixels(self.read(images[0], "image 0")[None])

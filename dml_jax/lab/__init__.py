@@ -8,7 +8,8 @@ Studies, many runs that make one table:
     search       chooses the values of new trials (optuna)
     outcomes     reads finished runs; means, spreads, significance
     tables       tables over runs, and heat maps of grids
-    claims       verdicts on the claims of papers
+    claims       the claims of papers: choices and trials that decide them, measurements
+    verdicts     statistics of the measurements
     studies      what `dml-jax study` does with them
 
 All but the last do not import JAX, because trials are other processes. The rest does:

@@ -1,43 +1,66 @@
-"""The ledger of claims: statements of the papers as tests that can fail.
+"""The ledger of claims: statements of the papers as tests that can fail, and their measurements.
 
-A claim names two rows of a study (`definition.Claim`). Both are trained with the same seeds; the
-effect is the mean of their paired differences. Two t-tests compare it with the claim's margin, one
-for and one against the claim. The p-value is twice the smaller one, corrected for the paper's
-number of claims on the data set (Holm). Below 5 % the claim is supported or refuted, else
-undecided. Claims about retrieval are decided a second time, by the other one of Recall@1 and MAP@R,
-with the same correction: the verdict is the first metric's; the table says so if the second's
-differs.
-
-Rows with the same configuration are trained once, even if they belong to different studies.
+A claim names two rows of a study, placebos, and a condition (`definition.Claim`). All of them are
+trained with the same seeds and splits of the classes, on a data set by a recipe (`Target`); rows
+with the same configuration are trained once, even if they belong to different studies. If the
+configuration states choices, each row that is no placebo first chooses on held-out training
+classes, and placebos take the choice of the row that they imitate. `lab.verdicts` decides.
 """
 
 import csv
-import math
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from dml_jax.analysis.text_tables import Table
+import dml_jax
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, require, suggest
 from dml_jax.files import reading
 from dml_jax.lab import outcomes, plan
-from dml_jax.lab.definition import Claim, Study
+from dml_jax.lab.definition import Claim, Row, Study
 from dml_jax.lab.plan import Settings, Trial
 
-SEEDS = 8  # with fewer, no claim is decided
-LEVEL, POWER = 0.05, 0.8
-MOST = 1000  # seeds; larger numbers are not computed
-SECOND = {"recall@1": "map@r", "map@r": "recall@1"}
-PERCENT = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "nmi")
-OTHERS = ("density", "spectral_decay", "attention_divergence", "attention_own_class")
-METRICS = PERCENT + OTHERS
-COLUMNS = ("study", "row", "seed", *METRICS, "seconds", "data", "code", "machine")
-Verdict = Literal["supported", "refuted", "undecided"]
+PERCENT = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "nmi", "overfitting")
+METRICS = (*PERCENT, "density", "spectral_decay")
+KEYS = ("study", "row", "split", "seed")  # of a line
+END = ("seconds", "look", "data", "code", "machine")
+HELD_OUT = 0.3  # of the training classes, for choices
 Lines = list[dict[str, str]]
+
+
+class Target(NamedTuple):
+    """What claims are tested on, from "DATA" or "DATA:RECIPE".
+
+    The variants of studies are named by the recipe, or by the data set for that of its paper. DATA
+    is a data set, or with a recipe any name for a folder of images.
+    """
+
+    data: str
+    recipe: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> "Target":
+        data, _, recipe = text.partition(":")
+        return cls(data, recipe)
+
+    @property
+    def variant(self) -> str:
+        return self.recipe or self.data
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return "-".join(filter(None, self))
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """Of a recipe, which is written for folders of images."""
+        formats = Path(dml_jax.__file__).parent / "data" / "formats"
+        if not self.recipe or not (formats / f"{self.data}.py").exists():
+            return {}
+        return {"data.name": self.data, "data.path": f"data/{self.data}"}
 
 
 def papers() -> tuple[str, ...]:
@@ -65,65 +88,82 @@ def selected(papers: Iterable[str], names: Collection[str]) -> dict[str, tuple[C
     return {paper: found for paper, found in chosen.items() if found}
 
 
-def study_of(claim: Claim, data: str) -> Study | None:
-    """The study of a claim on a data set; None if it has no such variant."""
+def study_of(claim: Claim, target: Target) -> Study | None:
+    """The study of a claim on a data set or by a recipe; None if it has no such variant."""
     file, _, name = claim.study.partition(":")
     module = config_files.run_file("--study", file)
-    variant = f"{name}-{data}"
+    variant = f"{name}-{target.variant}"
     return module.get_study(variant) if variant in module.VARIANTS else None
 
 
-def listed(claims: Mapping[str, Iterable[Claim]], data: str) -> Iterator[str]:
-    """Claims by paper, each with the rows that decide it on a data set."""
+def listed(claims: Mapping[str, Iterable[Claim]], target: Target) -> Iterator[str]:
+    """Claims by paper, each with the rows that decide it."""
     for paper, stated in claims.items():
         for claim in stated:
-            rows = " against ".join(reversed(rows_of(claim, data)))
-            study = f"{claim.study}-{data}: {rows}"
-            decided_by = study if study_of(claim, data) else f"no study on {data}"
+            rows = " against ".join(reversed(rows_of(claim, target)))
+            study = f"{claim.study}-{target.variant}: {rows}"
+            study += "".join(f", placebo {name}" for name in claim.placebos)
+            decided_by = study if study_of(claim, target) else f"no study on {target.variant}"
             yield f"{paper}  {claim.name}: {claim.says} [{claim.where}; {decided_by}]"
 
 
-def rows_of(claim: Claim, data: str) -> tuple[str, str]:
-    """The names of the two rows on a data set."""
-    return claim.rows_on.get(data, claim.rows)
+def rows_of(claim: Claim, target: Target) -> tuple[str, str]:
+    """The names of the two rows."""
+    return claim.rows_on.get(target.variant, claim.rows)
 
 
-# Trials by study, row (without the kind of refinement) and seed; equal ones are one object.
-Owners = dict[tuple[str, str, int], Trial]
+# Trials by study, row (without the kind of refinement), split and seed; equal ones are one object.
+Owners = dict[tuple[str, str, int, int], Trial]
+Chosen = dict[str, dict[str, Mapping[str, Any]]]  # overrides by study and row
 
 
-def distinct(owners: Owners) -> list[Trial]:
-    """Each trial once, seed by seed."""
-    return list({trial.name: trial for trial in owners.values()}.values())
+def distinct(trials: Iterable[Trial]) -> list[Trial]:
+    """Each trial once, in their order."""
+    return list({trial.name: trial for trial in trials}.values())
 
 
-def planned(claims: Iterable[Claim], data: str, settings: Settings) -> Owners:
-    """The trials that decide claims on a data set.
+def needed(claims: Iterable[Claim], target: Target) -> dict[str, Study]:
+    """The studies that decide claims, with the rows that these need.
 
-    ConfigError if a study lacks a row that a claim names, or no claim has a study on the data set.
+    ConfigError if a study lacks a row that a claim names, or there is no study.
     """
     studies: dict[str, tuple[Study, list[str]]] = {}
     for claim in claims:
-        if (study := study_of(claim, data)) is None:
+        if (study := study_of(claim, target)) is None:
             continue
         names = studies.setdefault(claim.study, (study, []))[1]
         known = {row.name: row for row in study.rows}
-        for row in rows_of(claim, data):
+        for row in (*rows_of(claim, target), *claim.placebos):
             name = row if row in known else row.partition(" + ")[0]
             if name not in known:
-                where, remedy = f"{claim.study}-{data}", suggest(name, known)
+                where, remedy = f"{claim.study}-{target.variant}", suggest(name, known)
                 raise ConfigError(f"claim {claim.name}: {where} has no row {name!r}; {remedy}")
             names += [*known[name].members, name]
     if not studies:
-        raise ConfigError(f"--on={data}: no claim has a study on this data set")
-    owners: Owners = {}
-    trained: dict[str, Trial] = {}
+        raise ConfigError(f"--on={target.variant}: no claim has a study with this data or recipe")
+    found = {}
     for name, (study, names) in studies.items():
         rows = [row for row in study.rows if row.name in names]
-        names += [needed for row in rows for needed in plan.referred(row).values()]
-        rows = [row for row in study.rows if row.name in names]
-        folder = replace(settings, root=settings.root / plan.slug(name))
-        made = plan.trials(replace(study, rows=tuple(rows)), folder)
+        names += [other for row in rows for other in plan.referred(row).values()]
+        kept = tuple(row for row in study.rows if row.name in names)
+        found[name] = replace(study, rows=kept)
+    return found
+
+
+def planned(
+    claims: Iterable[Claim], target: Target, settings: Settings, chosen: Chosen | None = None
+) -> Owners:
+    """The trials that decide claims; see `needed` for errors."""
+    owners: Owners = {}
+    trained: dict[str, Trial] = {}
+    for name, study in needed(claims, target).items():
+        folder = replace(
+            settings,
+            root=settings.root / plan.slug(name),
+            chosen=(chosen or {}).get(name, {}),
+            features=settings.features or str(settings.root.absolute().parent / plan.FEATURES),
+        )
+        made = plan.trials(study, folder)
         needed_by_others = {other for trial in made for other in trial.needs}
         prefix = f"{folder.root.name}/"
         for trial in made:
@@ -132,24 +172,131 @@ def planned(claims: Iterable[Claim], data: str, settings: Settings) -> Owners:
             same = f"{trial.seed} {trial.directory if fixed else plan.evaluated_as(trial)}"
             needs = tuple(prefix + other for other in trial.needs)
             trial = replace(trial, name=prefix + trial.name, needs=needs)
-            owners[name, trial.row, trial.seed] = trained.setdefault(same, trial)
-    return owners
+            owners[name, trial.row, trial.split, trial.seed] = trained.setdefault(same, trial)
+    order = {seed: number for number, seed in enumerate(settings.seeds)}
+    return dict(sorted(owners.items(), key=lambda item: (order[item[0][3]], item[0][2])))
 
 
-def measurements(owners: Owners) -> Lines:
-    """A line with COLUMNS for each finished seed of each row, refined rows included."""
+class Choice(NamedTuple):
+    """A trial on held-out training classes."""
+
+    study: str
+    row: str
+    overrides: Mapping[str, Any]
+    trial: Trial
+
+
+def choices(claims: Sequence[Claim], target: Target, settings: Settings) -> list[Choice]:
+    """The choices of all rows but placebos; equal trials are one object.
+
+    All rows of a study have the same number, on the same training classes, with one seed.
+    """
+    imitated = {(claim.study, name) for claim in claims for name in claim.placebos}
+    trained: dict[str, Trial] = {}
     found = []
-    for (study, row, seed), trial in owners.items():
+    for name, study in needed(claims, target).items():
+        for row in study.rows:
+            if row.members or (name, row.name) in imitated:
+                continue
+            for number, overrides in enumerate(_stated_choices(row)):
+                held_out = {
+                    "data.validation_share": HELD_OUT,
+                    "train.select": "validation",
+                    "evaluation.refine": (),
+                    "evaluation.cluster": False,
+                }
+                tried = replace(row, overrides={**row.overrides, **held_out})
+                folder = replace(
+                    settings,
+                    root=settings.root / "choices" / plan.slug(name),
+                    seeds=settings.seeds[:1],
+                    splits=settings.splits[:1],
+                    chosen={row.name: overrides},
+                    features=str(settings.root.absolute().parent / plan.FEATURES),
+                )
+                (made,) = plan.trials(Study("", rows=(tried,)), folder)
+                directory = made.directory.with_name(f"{made.directory.name}-{number}")
+                label = str(directory.relative_to(settings.root))
+                made = replace(made, directory=directory, name=label)
+                made = trained.setdefault(plan.evaluated_as(made), made)
+                found.append(Choice(name, row.name, overrides, made))
+    return found
+
+
+def _stated_choices(row: Row) -> Sequence[Mapping[str, Any]]:
+    file, _, variant = row.config.partition(":")
+    module = config_files.run_file("--config", file)
+    stated: Sequence[Mapping[str, Any]] = getattr(module, "get_choices", lambda name: ())(variant)
+    return stated
+
+
+def chosen(claims: Iterable[Claim], tried: Sequence[Choice], metric: str = "recall@1") -> Chosen:
+    """The best finished choice of each row and its placebos, the first of equal ones."""
+    best: dict[tuple[str, str], tuple[float, Mapping[str, Any]]] = {}
+    for choice in tried:
+        value = outcomes.read(choice.trial.directory).get(metric, -1.0)
+        key = choice.study, choice.row
+        if key not in best or value > best[key][0]:
+            best[key] = value, choice.overrides
+    found: Chosen = {}
+    for (study, row), (_, overrides) in best.items():
+        found.setdefault(study, {})[row] = overrides
+    for claim in claims:
+        if (imitated := found.get(claim.study, {}).get(claim.rows[1])) is not None:
+            for name in claim.placebos:
+                found[claim.study].setdefault(name, imitated)
+    return found
+
+
+def choice_lines(tried: Sequence[Choice], made: Chosen) -> Lines:
+    """A line for each finished choice."""
+    found = []
+    for choice in tried:
+        if results := outcomes.read(choice.trial.directory):
+            is_best = made[choice.study][choice.row] is choice.overrides
+            facts = {"study": choice.study, "row": choice.row}
+            facts |= {"overrides": json.dumps(dict(choice.overrides), sort_keys=True)}
+            facts |= {"recall@1": f"{results['recall@1']:.6f}", "chosen": "yes" if is_best else ""}
+            found.append(facts)
+    return found
+
+
+def complete(claims: Iterable[Claim], target: Target, owners: Owners) -> set[tuple[str, str]]:
+    """The studies and rows of the claims all of whose planned trials are finished."""
+    unfinished = {
+        key[:2] for key, trial in owners.items() if not (trial.directory / "results.json").exists()
+    }
+    found: set[tuple[str, str]] = set()
+    for claim in claims:
+        names = (*rows_of(claim, target), *claim.placebos)
+        # A row "D + S" and a row "D" after refinement look alike.
+        trained = {row for study, row, *_ in owners if study == claim.study}
+        rows = {
+            (claim.study, name if name in trained else name.partition(" + ")[0]) for name in names
+        }
+        found |= rows if rows.isdisjoint(unfinished) else set()
+    return found
+
+
+def measurements(owners: Owners, looked: Collection[tuple[str, str]] = (), look: str = "") -> Lines:
+    """A line for each finished seed of each row, refined rows included.
+
+    `look` counts the times that verdicts were made from the measurements of the rows `looked` at.
+    """
+    found = []
+    for (study, row, split, seed), trial in owners.items():
         if not (results := outcomes.read(trial.directory)):
             continue
         facts = outcomes.read(trial.directory, "config.json")
-        parts = {row: results | results.get("geometry", {})}
+        mechanism = results.get("mechanism", {})
+        parts = {row: results | results.get("geometry", {}) | mechanism}
         parts |= {f"{row} + {kind}": part for kind, part in results.get("refined", {}).items()}
         for name, part in parts.items():
-            known = [key for key in METRICS if isinstance(part.get(key), float | int)]
-            line = dict.fromkeys(COLUMNS, "") | {"study": study, "row": name, "seed": str(seed)}
-            line |= {key: f"{part[key]:.6f}" for key in known}
+            keys = [key for key in (*METRICS, *mechanism) if isinstance(part.get(key), float | int)]
+            line = {"study": study, "row": name, "split": str(split), "seed": str(seed)}
+            line |= {key: f"{part[key]:.6f}" for key in keys}
             line["seconds"] = f"{results.get('timing', {}).get('seconds', 0.0):.1f}"
+            line["look"] = look if (study, row) in looked else ""
             line["data"] = facts.get("data_hash", "")[:12]
             line["code"] = (facts.get("code") or facts.get("commit") or "")[:12]
             line["machine"] = results.get("machine", "")
@@ -157,10 +304,22 @@ def measurements(owners: Owners) -> Lines:
     return found
 
 
+def columns(lines: Lines) -> list[str]:
+    """The columns of lines: keys, metrics, what methods measure, and the circumstances."""
+    seen = {key for line in lines for key in line}
+    measured = sorted(seen - {*KEYS, *METRICS, *END})
+    return [*KEYS, *(key for key in METRICS if key in seen), *measured, *END]
+
+
 def merged(old: Lines, new: Lines) -> Lines:
-    """Lines by study, row and seed; new ones replace old ones."""
-    keyed = {(line["study"], line["row"], line["seed"]): line for line in [*old, *new]}
-    return sorted(keyed.values(), key=lambda line: (line["study"], line["row"], int(line["seed"])))
+    """Lines by study, row, split and seed; new ones replace old ones, whose look they keep."""
+    keyed = {tuple(line[key] for key in KEYS): line for line in old}
+    for line in new:
+        key = tuple(line[name] for name in KEYS)
+        before = keyed.get(key, {}).get("look", "")
+        keyed[key] = line | {"look": before or line["look"]}
+    lines = list(keyed.values())
+    return sorted(lines, key=lambda x: (x["study"], x["row"], int(x["split"]), int(x["seed"])))
 
 
 def read(path: Path) -> Lines:
@@ -171,187 +330,13 @@ def read(path: Path) -> Lines:
         return list(csv.DictReader(file))
 
 
-@dataclass(frozen=True)
-class Test:
-    """The statistics of a claim: differences of the rows, second minus first, one per seed."""
-
-    differences: tuple[float, ...]
-    mean: float
-    low: float  # bounds of the 95 % confidence interval of the mean
-    high: float
-    p: float  # twice the smaller p-value, not corrected
-    favours: bool  # whether the test for the claim has the smaller p-value
-
-
-def test(claim: Claim, differences: Sequence[float]) -> Test:
-    """The paired tests of a claim for two or more differences.
-
-    "higher" tests a mean above the margin against one below it, "lower" likewise, and "equal" a
-    mean within the margins (two one-sided tests; Schuirmann, 1987) against one outside.
-    """
-    from scipy import stats  # slow to import
-
-    values = np.asarray(differences, np.float64)
-    mean, error = float(values.mean()), _deviation(values) / math.sqrt(len(values))
-    t = stats.t(len(values) - 1)
-
-    def beyond(effect: float) -> tuple[float, float]:
-        """p-values of an effect above the margin and of one below it."""
-        statistic = (effect - claim.margin) / error
-        return float(t.sf(statistic)), float(t.cdf(statistic))
-
-    if claim.expects == "equal":
-        (above, not_above), (below, not_below) = beyond(mean), beyond(-mean)
-        for_it, against = max(not_above, not_below), min(above, below)
-    else:
-        for_it, against = beyond(-mean if claim.expects == "lower" else mean)
-    half = float(t.ppf(0.975)) * error
-    p = min(1.0, 2 * min(for_it, against))
-    return Test(tuple(differences), mean, mean - half, mean + half, p, for_it < against)
-
-
-def _deviation(values: Sequence[float] | np.ndarray) -> float:
-    return max(float(np.std(values, ddof=1)), 1e-9)
-
-
-def seeds_needed(claim: Claim, found: Test, tests: int) -> int:
-    """The smallest number of seeds that would decide the claim with probability POWER, if the
-    effect and its spread are as observed; MOST + 1 if there is none up to MOST.
-
-    The p-value is multiplied by the number of tests.
-    """
-    from scipy import stats
-
-    effect = {"higher": found.mean, "lower": -found.mean, "equal": abs(found.mean)}[claim.expects]
-    ratio = abs(effect - claim.margin) / _deviation(found.differences)
-    for count in range(SEEDS, MOST + 1):
-        limit = stats.t.ppf(1 - LEVEL / 2 / tests, count - 1)
-        if stats.nct.sf(limit, count - 1, ratio * math.sqrt(count)) >= POWER:
-            return count
-    return MOST + 1
-
-
-@dataclass
-class Decision:
-    """What the measurements of one metric say about a claim."""
-
-    metric: str
-    found: Test | None
-    reason: str  # why the claim is undecided
-    p: float = math.nan  # corrected
-    verdict: Verdict = "undecided"
-
-
-@dataclass
-class Entry:
-    """A claim in the ledger."""
-
-    claim: Claim
-    seconds: float  # training time of the rows
-    first: Decision  # by the claim's metric, whose verdict counts
-    second: Decision | None  # by the other metric of retrieval
-
-
-def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
-    """The claims of a paper with their verdicts on a data set.
-
-    Raises ConfigError if the rows of a claim were run with different data or code.
-    """
-    values: dict[tuple[str, str], dict[int, dict[str, str]]] = {}
-    for line in lines:
-        values.setdefault((line["study"], line["row"]), {})[int(line["seed"])] = line
-    entries = []
-    for claim in claims:
-        first, second = (values.get((claim.study, row), {}) for row in rows_of(claim, data))
-        both = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())]
-        pairs = [(a, b) for a, b in both if a[claim.metric] and b[claim.metric]]
-        for key, what in (("data", "data"), ("code", "versions of the code")):
-            if len(different := {line[key] for pair in pairs for line in pair}) > 1:
-                raise ConfigError(
-                    f"claim {claim.name}: its rows were run with different {what}, "
-                    f"{', '.join(sorted(different))}; run them again"
-                )
-        reason = f"{len(pairs)} of {SEEDS} seeds"
-        if not pairs and not study_of(claim, data):
-            reason = f"no study on {data}"
-        decisions = [
-            Decision(metric, _tested(claim, metric, pairs), reason)
-            for metric in (claim.metric, SECOND.get(claim.metric))
-            if metric
-        ]
-        seconds = sum(float(line["seconds"]) for pair in pairs for line in pair)
-        entries.append(Entry(claim, seconds, decisions[0], (*decisions[1:], None)[0]))
-    _decide([(entry.claim, entry.first) for entry in entries])
-    _decide([(entry.claim, entry.second) for entry in entries if entry.second])
-    return entries
-
-
-def _tested(
-    claim: Claim, metric: str, pairs: Sequence[tuple[dict[str, str], dict[str, str]]]
-) -> Test | None:
-    """The test of a claim by a metric; None with fewer than SEEDS pairs that have it."""
-    differences = [float(b[metric]) - float(a[metric]) for a, b in pairs if a[metric] and b[metric]]
-    return test(claim, differences) if len(differences) >= SEEDS else None
-
-
-def _decide(decisions: Iterable[tuple[Claim, Decision]]) -> None:
-    """Sets verdicts, and p-values that are corrected for the number of decisions."""
-    tested = [(claim, made, made.found) for claim, made in decisions if made.found]
-    corrected = outcomes.holm([found.p for *_, found in tested])
-    for (claim, made, found), p in zip(tested, corrected, strict=True):
-        made.p, made.reason = p, ""
-        if p < LEVEL:
-            made.verdict = "supported" if found.favours else "refuted"
-        else:
-            count = seeds_needed(claim, found, len(tested))
-            made.reason = f"{count if count <= MOST else f'more than {MOST:,}'} seeds would decide"
-
-
-EFFECT = "effect [95 % interval]"
-HEAD = ("claim", "metric", "expected", EFFECT, "seeds", "p (Holm)", "verdict", "also", "time")
-
-
-def table(paper: str, lines: Lines, data: str, shown: Collection[Claim]) -> Table:
-    """The ledger of a paper on a data set; only some claims are shown, but all that are measured
-    count in the correction."""
-    title, stated = load(paper)
-    rows = [cells(entry) for entry in ledger(stated, lines, data) if entry.claim in shown]
-    columns = dict(zip(HEAD, zip(*rows, strict=True), strict=True))
-    return Table(f"{title}: claims on {data}", (), columns)
-
-
-def cells(entry: Entry) -> tuple[str, ...]:
-    """A row of the table, with the columns of HEAD."""
-    claim, first = entry.claim, entry.first
-    factor, unit = (100, " points") if first.metric in PERCENT else (1, "")
-    margin = f"{factor * claim.margin:g}{unit}"
-    below = f"−{margin}" if claim.margin else margin
-    expected = {"higher": f"> {margin}", "lower": f"< {below}", "equal": f"within ±{margin}"}
-    seeds = str(len(first.found.differences)) if first.found else "–"
-    p = outcomes.p_text(first.p) if first.found else "–"
-    verdict = first.verdict + (f" ({first.reason})" if first.reason else "")
-    also = "–"
-    if entry.second and entry.second.found:
-        also = f"{entry.second.metric} {_effect(entry.second)}"
-        if entry.second.verdict != first.verdict:
-            also += f": **{entry.second.verdict}**"
-    stated = claim.name, first.metric, expected[claim.expects]
-    return *stated, _effect(first), seeds, p, verdict, also, outcomes.duration(entry.seconds)
-
-
-def _effect(made: Decision) -> str:
-    if not (found := made.found):
-        return "–"
-    factor, digits = (100, 2) if made.metric in PERCENT else (1, 3)
-    values = (found.mean, found.low, found.high)
-    mean, low, high = (f"{factor * value:+.{digits}f}" for value in values)
-    return f"{mean} [{low}, {high}]"
+def next_look(lines: Lines) -> str:
+    """The number of the look that further measurements make possible."""
+    return str(max((int(line["look"]) for line in lines if line["look"]), default=0) + 1)
 
 
 def on_maps(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials of heads on stored maps, all seeds of a row together, before their ensembles."""
+    """The trials of heads on stored maps, in the given order, before their ensembles."""
     heads = [trial for trial in trials if trial.config and trial.config.train.feature_views]
-    rows = list(dict.fromkeys((trial.directory.parent, trial.row) for trial in heads))
-    heads.sort(key=lambda trial: rows.index((trial.directory.parent, trial.row)))
     known = {trial.directory for trial in heads}
     return heads + [trial for trial in trials if trial.members and known.issuperset(trial.members)]

@@ -26,7 +26,7 @@ from jax.sharding import AxisType, Mesh
 from rich.table import Table
 
 from dml_jax.config import Config, plugin_module
-from dml_jax.data import formats
+from dml_jax.data import arrays, formats
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import kmeans
@@ -199,8 +199,9 @@ def programs_of(experiment: Experiment) -> Iterator[tuple[str, Lower]]:
 
     mesh, method, test = experiment.mesh, experiment.method, experiment.splits["test"]
     embedder = experiment.embedder(method.embed)
-    pixels = (embedder.batch_size, *experiment.shape, 3)
-    images = Shape(pixels, np.uint8, sharding=device_mesh.row_sharded(mesh))
+    one = arrays.blank(experiment.shape)
+    pixels = (embedder.batch_size, *one.shape)
+    images = Shape(pixels, one.dtype, sharding=device_mesh.row_sharded(mesh))
     variables = state.params, state.model_state
     yield "embedding", partial(embedder.on_all_devices.lower, *variables, images)
 

@@ -25,7 +25,7 @@ from dml_jax.backbones import functional, resnet
 from dml_jax.config import Config, Data, Evaluation, Group, Train, modules, resolve
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
-from dml_jax.data import formats
+from dml_jax.data import arrays, formats, relations
 from dml_jax.errors import ConfigError, UserError, require
 from dml_jax.evaluation import metric_table, user_distances
 from dml_jax.export import programs
@@ -226,22 +226,18 @@ def of_distance(plugin: Plugin) -> None:
 
 
 def of_relation(plugin: Plugin) -> None:
-    others = np.arange(CLASSES, dtype=np.int32)
-    with plugin.check("masks or weights", "return (positive, negative), bool or weights [N, M]"):
-        pair = jax.jit(plugin.function)(LABELS, others)
-        two = isinstance(pair, tuple) and len(pair) == 2
-        require(two, "must return two arrays, (positive, negative)")
-        positive, negative = map(np.asarray, pair)
-        for name, found in (("positive", positive), ("negative", negative)):
-            given, wanted = list(found.shape), [ROWS, CLASSES]
-            require(given == wanted, f"{name}: has shape {given}; give {wanted}")
-            valid = all_finite(found) and (found >= 0).all()
-            require(valid, f"{name}: must be finite and not negative")
-        both = (positive > 0) & (negative > 0)
-        require(not both.any(), "a pair is in both; give each pair to one, or to none")
-        alone = np.ravel(plugin.function(LABELS[2:3], others[1:2]))
-        same = np.allclose((positive[2, 1], negative[2, 1]), alone)
-        require(same, "the relation of two labels depends on the other labels")
+    place = {key: plugin.overrides.get(f"data.{key}", "") for key in ("name", "path")}
+    data = Data(name=place["name"] or "digits", path=place["path"])
+    names = [str(name) for name in formats.load(data)["train"].classes]
+    remedy = "return one weight for each pair, of names of the data set (--config.data.name)"
+    with plugin.check("weights", remedy) as outcome:
+        weights = relations.between_classes(plugin.path, names)
+        assert weights is not None
+        some = np.array(names[1:3]), np.array(names[:3])
+        same = np.array_equal(np.float32(plugin.function(*some)), weights[1:3, :3], equal_nan=True)
+        require(same, "the weight of two names depends on the other names")
+        related = (weights > 0).sum() - (np.diag(weights) > 0).sum()
+        outcome.text = f"{related:,} of {weights.size - len(names):,} pairs of classes are related"
 
 
 def of_sampler(plugin: Plugin) -> None:
@@ -401,9 +397,7 @@ def of_data(plugin: Plugin) -> None:
             known = np.array_equal(np.unique(split.labels), np.arange(classes))
             require(known, f"{name}: labels must be 0..{classes - 1}, each class with images")
             one, again = (np.asarray(split.read(0, None)) for _ in range(2))
-            shape = one.dtype == np.uint8 and one.ndim == 3 and one.shape[2] == 3
-            found_as = f"{one.dtype} {list(one.shape)}"
-            require(shape, f"{name}: an image is {found_as}; give uint8 [H, W, 3]")
+            arrays.shape_of(one)
             require(np.array_equal(one, again), f"{name}: read(0, None) differs between two calls")
         outcome.text = ", ".join(f"{len(split.labels):,} {name}" for name, split in found.items())
 
@@ -537,7 +531,8 @@ def check_training(plugin: Plugin, directory: Path) -> None:
         outcome.text = f"{rows.shape[1]} dimensions; rows of the probe differ by {distance:.0e}"
     with plugin.check("export", "embed must be traceable: no NumPy on arrays, no Python on values"):
         (batch,) = jax.export.symbolic_shape("batch")
-        images = jax.ShapeDtypeStruct((batch, *model.shape, 3), np.uint8)
+        one = arrays.blank(model.shape)
+        images = jax.ShapeDtypeStruct((batch, *one.shape), one.dtype)
         jax.export.export(jax.jit(programs.function_of(model.trained)))(images)
     remedy = "compare rows of the whole batch, draw random numbers by the key"
     with plugin.check("8 devices", remedy) as outcome:

@@ -101,9 +101,13 @@ class Claim:
       expects: whether the effect is "higher" than `margin`, "lower" than minus `margin`, or
         "equal", within `margin`.
       margin: the smallest effect, or the margin of equivalence, in the unit of the metric;
-        fractions, not percent.
+        fractions, not percent. With "higher", a negative one is that of non-inferiority.
       metric: the metric of the statement, whatever the data set.
-      rows_on: other names of the rows, by data set.
+      rows_on: other names of the rows, by data set or recipe.
+      placebos: rows that differ from the second one only in that the mechanism is destroyed; all of
+        its parameters are there.
+      active: what the second row must measure on average for the mechanism to be at work, e.g.
+        ("attention_divergence", "above", 0.05).
     """
 
     name: str
@@ -115,6 +119,8 @@ class Claim:
     margin: float = 0.0
     metric: str = "recall@1"
     rows_on: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    placebos: tuple[str, ...] = ()
+    active: tuple[str, Literal["above", "below"], float] | None = None
 
 
 def grid(

@@ -2,10 +2,10 @@
 
     python -m dml_jax.lab.head_bench TRIALS.json
 
-TRIALS.json names a directory for the maps and lists trials, each by the file of its configuration
-and its work directory. Maps are computed once, in half precision: all images as in evaluation,
-training images also as random crops. All else is as in any run; a finished trial leaves
-`config.json` and `results.json`, and an interrupted one starts again.
+TRIALS.json lists trials, each by the file of its configuration and its work directory. Maps are
+computed once, in half precision: all images as in evaluation, and those that some trial trains on
+also as random crops. All else is as in any run; a finished trial
+leaves `config.json` and `results.json`, and an interrupted one starts again.
 """
 
 import json
@@ -26,7 +26,8 @@ from dml_jax.backbones.functional import pooled_cells
 from dml_jax.config import Config, plugin_module
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
-from dml_jax.data import samplers
+from dml_jax.data import relations, samplers
+from dml_jax.data import split as splitting
 from dml_jax.data.split import Split
 from dml_jax.errors import DivergedError, UserError
 from dml_jax.evaluation import geometry
@@ -42,15 +43,22 @@ CHUNK = 256  # images embedded at once
 
 
 class Maps(NamedTuple):
-    """The maps of the images of a split."""
+    """The maps of all images, which are read from their files where they are needed."""
 
-    rows: dict[str, int]  # row of an image by its name
-    values: np.ndarray  # float16 [N, views, h, w, K]
-    cells: np.ndarray  # float32 [N, views, 1, 2, K], with the same mean and maximum
+    # By image: its maps float16 [h, w, K] are `values[split][view][row]`.
+    places: dict[str, tuple[str, int]]  # split and row
+    values: dict[str, list[np.ndarray]]
+    cells: dict[str, list[np.ndarray]]  # float32 [N, 1, 2, K], with the same mean and maximum
 
-    def of(self, ids: Sequence[str], *, whole: bool) -> np.ndarray:
-        """The maps of some images, or their cells."""
-        return (self.values if whole else self.cells)[[self.rows[name] for name in ids]]
+    def of(self, ids: Sequence[str], views: int, *, whole: bool) -> np.ndarray:
+        """The maps [N, views, h, w, K] of some images, or their cells."""
+        stored = self.values if whole else self.cells
+        example = stored["train"][0]
+        found = np.empty((len(ids), views, *example.shape[1:]), example.dtype)
+        for i, (split, row) in enumerate(self.places[name] for name in ids):
+            for view in range(views):
+                found[i, view] = stored[split][view][row]
+        return found
 
 
 @dataclass(frozen=True)
@@ -75,14 +83,13 @@ def build(config: Stored) -> Backbone:
 class HeadInputs(NamedTuple):
     """Shared by all heads on the same data and backbone."""
 
-    maps: dict[str, Maps]  # by split
-    splits: dict[str, Split]
-    data_hash: str
+    maps: Maps
+    splits: dict[str, Split]  # with data.class_split=0
 
 
-def head_inputs(config: Config, directory: Path, console: Console) -> HeadInputs:
-    """The maps of the images of both splits, read from a directory or computed once."""
-    data = replace(config.data, validation_share=0.0)
+def head_inputs(config: Config, console: Console) -> HeadInputs:
+    """The maps of the images of both splits, read from `train.features` or computed once."""
+    data = replace(config.data, validation_share=0.0, class_split=0)
     train = replace(config.train, select="last")
     experiment = experiments.build(replace(config, data=data, train=train, seed=0))
     network = plugin_module("backbone", config.backbone.name).build(config.backbone)
@@ -95,34 +102,45 @@ def head_inputs(config: Config, directory: Path, console: Console) -> HeadInputs
 
     embedder, pooled = experiment.embedder(compute), jax.jit(pooled_cells)
     state = TrainState(jnp.zeros((), jnp.int32), variables[0], variables[1], ())
-    found = {}
+    found = Maps({}, {}, {})
     for name, split in experiment.splits.items():
         console.print(f"maps of the frozen backbone: {name}")
-        count, file = config.train.feature_views if name == "train" else 1, f"{key}-{name}"
-        values = frozen_features.views(
-            embedder, state, split, count, directory / file, dtype=np.float16
-        )
-        views = np.moveaxis(values, 1, 0)
-        cells = [np.asarray(pooled(jnp.asarray(view, jnp.float32))) for view in views]
-        rows = {image: i for i, image in enumerate(split.ids)}
-        found[name] = Maps(rows, values, np.stack(cells, axis=1))
-    return HeadInputs(found, experiment.splits, experiment.data_hash)
+        trained = name == "train" or config.data.class_split
+        count = config.train.feature_views if trained else 1
+        stem = Path(config.train.features) / f"{key}-maps-{name}"
+        views = frozen_features.views(embedder, state, split, count, stem, dtype=np.float16)
+        found.values[name] = views
+        found.cells[name] = []
+        for number, view in enumerate(views):
+            file = stem.with_name(f"{stem.name}-{number}-cells.npy")
+            if not file.exists():
+                starts = range(0, len(view), CHUNK)
+                parts = (view[start : start + CHUNK].astype(np.float32) for start in starts)
+                cells = np.concatenate([np.asarray(pooled(part)) for part in parts])
+                with files.atomic_write(file) as draft, draft.open("wb") as stream:
+                    np.save(stream, cells)
+            with files.reading(file, "remove it"):
+                found.cells[name].append(np.load(file, allow_pickle=False))
+        found.places.update({image: (name, row) for row, image in enumerate(split.ids)})
+    return HeadInputs(found, experiment.splits)
 
 
 class Head:
     """A head of one configuration, compiled once for all seeds."""
 
     def __init__(self, config: Config, inputs: HeadInputs):
-        maps = inputs.maps
+        maps, number = inputs.maps, config.data.class_split
+        splits = splitting.redrawn(inputs.splits, number) if number else dict(inputs.splits)
+        self.data_hash = splitting.digest(splits)
         # The network itself would only be compiled and carried along.
-        backbone = Stored(maps["train"].values.shape[-1])
-        stored = replace(config, backbone=backbone, train=replace(config.train, feature_views=0))
-        self.experiment = experiment = experiments.build(stored, dict(inputs.splits))
+        backbone, count = Stored(maps.values["train"][0].shape[-1]), config.train.feature_views
+        train = replace(config.train, feature_views=0, features="")
+        stored = replace(config, backbone=backbone, train=train)
+        self.experiment = experiment = experiments.build(stored, splits)
         whole = experiment.method.hooks.whole_maps
-        self.features = maps["train"].of(experiment.splits["train"].ids, whole=whole)
+        self.features = maps.of(experiment.splits["train"].ids, count, whole=whole)
         self.tested = "validation" if config.train.select == "validation" else "test"
-        tested = maps["train" if self.tested == "validation" else "test"]
-        self.points = tested.of(experiment.splits[self.tested].ids, whole=whole)[:, 0]
+        self.points = maps.of(experiment.splits[self.tested].ids, 1, whole=whole)[:, 0]
         self.embed = jax.jit(experiment.method.embed)
         as_floats = experiment._replace(augment=lambda maps, key: maps.astype(jnp.float32))
         self.update = as_floats.jitted_step(experiment.template())
@@ -130,7 +148,9 @@ class Head:
     def trained(self, seed: int) -> tuple[Experiment, TrainState]:
         """The state after training with a seed."""
         config = replace(self.experiment.config, seed=seed)
-        sampler = samplers.build(config.data, self.experiment.splits["train"].labels, seed)
+        train, data = self.experiment.splits["train"], config.data
+        relation = relations.between_classes(data.relation, train.classes)
+        sampler = samplers.build(data, train.labels, seed, relation)
         experiment = self.experiment._replace(
             config=config, sampler=sampler, features=self.features
         )
@@ -148,30 +168,30 @@ class Head:
             raise DivergedError("training diverged")
         return experiment, jax.tree.unflatten(structure, leaves)
 
-    def embedded(self, state: TrainState) -> np.ndarray:
-        """The embeddings float32 [N, D] of the tested images."""
+    def embedded(self, state: TrainState, points: np.ndarray) -> np.ndarray:
+        """The embeddings float32 [N, D] of images, from their maps or cells."""
         rows = []
-        for start in range(0, len(self.points), CHUNK):
-            part = self.points[start : start + CHUNK]
+        for start in range(0, len(points), CHUNK):
+            part = points[start : start + CHUNK]
             padded = np.zeros((CHUNK, *part.shape[1:]), np.float32)
             padded[: len(part)] = part
             rows.append(np.asarray(self.embed(state.params, state.model_state, padded)))
-        return np.concatenate(rows)[: len(self.points)]
+        return np.concatenate(rows)[: len(points)]
 
     def results(self, seed: int, console: Console) -> tuple[dict[str, Any], np.ndarray]:
         """The contents of `results.json` and the embeddings of the tested images."""
         began = time.monotonic()
         experiment, state = self.trained(seed)
         seconds = time.monotonic() - began
-        rows = self.embedded(state)
+        rows = self.embedded(state, self.points)
         results = measured(experiment, rows, self.tested)
         if experiment.config.evaluation.refine:
             results["refined"] = model_metrics.refined(experiment, state, {"test": rows}, console)
-        if (diagnose := experiment.method.hooks.diagnose) is not None:
-            with experiment.batches(0, 1) as batches:
-                images, labels, _ = next(batches)
-            maps = jnp.asarray(images, jnp.float32)
-            results |= diagnose(state.params, state.model_state, maps, labels)
+        results["mechanism"] = model_metrics.mechanism(experiment, state)
+        if experiment.config.evaluation.diagnose:  # also on the training classes
+            seen = self.embedded(state, self.features[:, 0])
+            found = retrieval(experiment, seen, "train", cluster=False)["recall@1"]
+            results["overfitting"] = found - results["recall@1"]
         train = experiment.config.train
         return results | {
             "protocol": model_metrics.protocol_of(experiment, self.tested),
@@ -183,12 +203,19 @@ class Head:
         }, rows
 
 
+def retrieval(
+    experiment: Experiment, rows: np.ndarray, name: str, *, cluster: bool
+) -> dict[str, Any]:
+    """Retrieval, and with `cluster` NMI, of the embeddings float32 [N, D] of a split."""
+    config, distance = experiment.config, experiment.method.distance
+    splits, embeddings = {"test": experiment.splits[name]}, {"test": rows}
+    return model_metrics.metrics(config, distance, splits, embeddings, cluster=cluster)
+
+
 def measured(experiment: Experiment, rows: np.ndarray, tested: str) -> dict[str, Any]:
     """Retrieval, NMI and geometry of embeddings float32 [N, D]."""
-    options, split = experiment.config.evaluation, experiment.splits[tested]
-    splits, embeddings, distance = {"test": split}, {"test": rows}, experiment.method.distance
-    found = model_metrics.metrics(options, distance, splits, embeddings, cluster=options.cluster)
-    return found | {
+    split, cluster = experiment.splits[tested], experiment.config.evaluation.cluster
+    return retrieval(experiment, rows, tested, cluster=cluster) | {
         "density": geometry.density(rows, split.labels),
         "spectral_decay": geometry.spectral_decay(rows),
     }
@@ -197,8 +224,8 @@ def measured(experiment: Experiment, rows: np.ndarray, tested: str) -> dict[str,
 class Bench:
     """Trains heads one after the other, reusing what successive heads share."""
 
-    def __init__(self, directory: Path):
-        self.directory, self.console = directory, Console(quiet=True)
+    def __init__(self) -> None:
+        self.console = Console(quiet=True)
         self.code = workdir.source_digest()
         self.inputs: dict[str, HeadInputs] = {}
         self.head: Head | None = None
@@ -206,9 +233,10 @@ class Bench:
 
     def prepare(self, config: Config) -> tuple[HeadInputs, Head]:
         """The maps for a configuration, and its head, compiled once for successive seeds."""
-        key = repr((config.data.path, config.backbone, config.train.feature_views))
+        views = config.train.feature_views, bool(config.data.class_split)
+        key = repr((config.data.path, config.backbone, config.train.features, views))
         if key not in self.inputs:
-            self.inputs[key] = head_inputs(config, self.directory, self.console)
+            self.inputs = {key: head_inputs(config, self.console)}
         common = repr(replace(config, seed=0, name="", paper={}))
         if self.head is None or common != self.common:
             self.head, self.common = Head(config, self.inputs[key]), common
@@ -218,7 +246,7 @@ class Bench:
         """Trains a trial or evaluates an ensemble, writes its files, and says the result."""
         config = config_files.resolved(trial["config"], {}, trust_code=True)
         directory = Path(trial["directory"])
-        inputs, head = self.prepare(config)
+        _, head = self.prepare(config)
         if trial["members"]:
             rows = ensemble([Path(member) for member in trial["members"]], trial["weights"])
             results = measured(head.experiment, rows, head.tested)
@@ -227,7 +255,7 @@ class Bench:
         directory.mkdir(parents=True, exist_ok=True)
         split, shape = head.experiment.splits["train"], head.experiment.shape
         images = len(split.labels)
-        facts = workdir.provenance(config, inputs.data_hash, split.classes, images, shape)
+        facts = workdir.provenance(config, head.data_hash, split.classes, images, shape)
         files.write_json(directory / "config.json", facts | {"code": self.code})
         with files.atomic_write(directory / "embeddings.npy") as draft, draft.open("wb") as file:
             np.save(file, rows.astype(np.float16))
@@ -238,7 +266,11 @@ class Bench:
 def main(path: Path) -> int:
     """Trains the unfinished trials of a file; returns 1 if some fail."""
     given = json.loads(path.read_text(encoding="utf-8"))
-    bench, code, count = Bench(Path(given["maps"])), 0, len(given["trials"])
+    # Heads of other splits and of an interrupted command are compiled programs, too.
+    if not jax.config.values["jax_compilation_cache_dir"]:
+        jax.config.update("jax_compilation_cache_dir", str(files.cache_dir() / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    bench, code, count = Bench(), 0, len(given["trials"])
     for number, trial in enumerate(given["trials"], start=1):
         directory = Path(trial["directory"])
         if (directory / "results.json").exists():

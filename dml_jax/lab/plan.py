@@ -13,6 +13,8 @@ from dml_jax.config import files as config_files
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.lab.definition import Row, Study
 
+FEATURES = "features"  # directory for those of frozen backbones
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -20,9 +22,15 @@ class Settings:
 
     root: Path  # directory of the study
     seeds: tuple[int, ...] = (0,)
+    splits: tuple[int, ...] = (0,)  # draws of the training classes, `data.class_split`
     # Text by dotted key, from `--config.KEY=VALUE`.
     overrides: Mapping[str, str] = field(default_factory=dict)
     paper: bool = False  # use the authors' protocol, which selects models on the test classes
+    # Of the data set, beneath those of rows.
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    features: str = ""  # where those of frozen backbones are kept; empty: beside the root
+    # Chosen on held-out training classes, by row; beneath those of rows, too.
+    chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,7 @@ class Trial:
     weights: tuple[float, ...] = ()  # one per member
     # Steps and epochs, as in `results.json`; empty for an ensemble.
     length: dict[str, int] = field(default_factory=dict)
+    split: int = 0  # of the classes
 
 
 def load(path: str) -> tuple[str, Study]:
@@ -76,9 +85,14 @@ def trials(study: Study, settings: Settings) -> list[Trial]:
             raise ConfigError(
                 f"--config.{key}: the trials of a study differ in it; for seeds, give --seeds=0,1,2"
             )
-    made = [_trial(row, seed, settings) for seed in settings.seeds for row in study.rows]
+    made = [
+        _trial(row, seed, split, settings)
+        for seed in settings.seeds
+        for split in settings.splits
+        for row in study.rows
+    ]
     named = {trial.name: trial for trial in made}
-    return sorted(made, key=lambda trial: (trial.seed, _depth(trial, named)))
+    return sorted(made, key=lambda trial: (trial.seed, trial.split, _depth(trial, named)))
 
 
 def _depth(trial: Trial, named: Mapping[str, Trial]) -> int:
@@ -99,20 +113,25 @@ def referred(row: Row) -> dict[str, str]:
     return {key: text[1:] for key, text in texts.items() if text[:1] == "@"}
 
 
-def _trial(row: Row, seed: int, settings: Settings) -> Trial:
+def _trial(row: Row, seed: int, split: int, settings: Settings) -> Trial:
     others = referred(row)
     needed = [*row.members, *others.values()]
-    directories = {name: settings.root / f"{slug(name)}-seed{seed}" for name in (row.name, *needed)}
+    end = (f"-split{split}" if split else "") + f"-seed{seed}"
+    directories = {name: settings.root / (slug(name) + end) for name in (row.name, *needed)}
     directory = directories[row.name]
     needs = tuple(directories[name].name for name in needed)
     if row.members:
         members = tuple(directories[name] for name in row.members)
-        return Trial(directory.name, row.name, seed, directory, None, needs, members, row.weights)
-    overrides = {**row.overrides, **{key: str(directories[name]) for key, name in others.items()}}
+        known = directory.name, row.name, seed, directory
+        return Trial(*known, None, needs, members, row.weights, split=split)
+    overrides = {**settings.defaults, **settings.chosen.get(row.name, {}), **row.overrides}
+    overrides |= {key: str(directories[name]) for key, name in others.items()}
     overrides["seed"] = seed + int(row.overrides.get("seed", 0))
+    if split:
+        overrides["data.class_split"] = split
     try:
         trial = single(directory, seed, row.config, overrides, settings)
-        return replace(trial, row=row.name, needs=needs)
+        return replace(trial, row=row.name, split=split, needs=needs)
     except ConfigError as error:
         raise ConfigError(f"row {row.name!r} ({row.config}): {error}") from error
 
@@ -120,9 +139,15 @@ def _trial(row: Row, seed: int, settings: Settings) -> Trial:
 def single(
     directory: Path, seed: int, path: str, overrides: Mapping[str, Any], settings: Settings
 ) -> Trial:
-    """The trial of a configuration file with overrides; the command line takes precedence."""
+    """The trial of a configuration file with overrides; the command line takes precedence.
+
+    Features of frozen backbones are kept beside the root, for all studies with roots there.
+    """
     every, protocol = {**overrides, **settings.overrides}, "paper" if settings.paper else None
     config = config_files.resolved(path, every, protocol=protocol, typed=settings.overrides)
+    if config.train.feature_views and not config.train.features:
+        kept = settings.features or str(settings.root.absolute().parent / FEATURES)
+        config = replace(config, train=replace(config.train, features=kept))
     length = {"steps": config.train.steps, "epochs": config.train.epochs}
     return Trial(directory.name, directory.name, seed, directory, config, length=length)
 
@@ -159,7 +184,7 @@ def begin(
         for row in study.rows
     ]
     if study.search is None:
-        stated = ("name", "row", "seed", "length", "needs")
+        stated = ("name", "row", "seed", "split", "length", "needs")
         facts["trials"] = [
             {key: getattr(trial, key) for key in stated}
             | {"members": [path.name for path in trial.members]}

@@ -31,9 +31,9 @@ FUNCTIONS = {
         lambda names, needed: names[0] == "labels" and "seed" in names,
     ),
     "relation": Kind(
-        "method.relation",
-        "(labels [N], labels [M]) -> (positive, negative) [N, M]",
-        lambda names, needed: names[0] == "labels" and needed == 2,
+        "data.relation",
+        "(names [N], names [M]) -> weights [N, M]",
+        lambda names, needed: names[0] == "names" and needed == 2,
     ),
     "optimizer": Kind(
         "train.optimizer",

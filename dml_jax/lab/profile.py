@@ -71,17 +71,13 @@ def measure(trace: ProfileData, steps: int, text: str) -> Measured:
     def busy(found: Mapping[str, list[Span]], without: str = "") -> float:
         return seconds(span for kind in found if kind != without for span in found[kind])
 
+    def of_kind(kind: str) -> tuple[float, float]:
+        return mean(lambda found: len(found[kind])), mean(lambda found: seconds(found[kind]))
+
     calls, waits = (host[name] for name in (f"PjitFunction({NAME})", loop.WAITING))
     spans = chain(calls, waits, *(each for found in devices for each in found.values()))
     starts, ends = zip(*spans, strict=True)
-    names = {kind for found in devices for kind in found}
-    by_kind = {
-        kind: (
-            mean(lambda found, kind=kind: len(found[kind])),
-            mean(lambda found, kind=kind: seconds(found[kind])),
-        )
-        for kind in names
-    }
+    by_kind = {kind: of_kind(kind) for kind in {kind for found in devices for kind in found}}
     return Measured(
         (max(ends) - min(starts)) / 1e9 / steps,
         seconds(calls) / steps,

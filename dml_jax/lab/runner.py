@@ -157,7 +157,7 @@ def run_heads(root: Path, trials: Sequence[Trial]) -> None:
         facts = {"config": str(config), "directory": str(trial.directory), "members": members}
         listed.append(facts | {"weights": trial.weights})
     file, log = root / "trials" / "heads.json", root / "trials" / "heads.log"
-    files.write_json(file, {"maps": str(root / "maps"), "trials": listed})
+    files.write_json(file, {"trials": listed})
     say(f"{len(trials)} heads on stored maps; see {log}")
     with stoppable() as stop:
         with slots(1)[0].start(["dml_jax.lab.head_bench", str(file)], log) as process:

@@ -8,9 +8,10 @@ from pathlib import Path
 from dml_jax.analysis import text_tables
 from dml_jax.console import Console
 from dml_jax.errors import UserError, require
-from dml_jax.lab import claims, outcomes, plan, runner, search, tables
+from dml_jax.lab import claims, outcomes, plan, runner, search, tables, verdicts
+from dml_jax.lab.claims import Target
 from dml_jax.lab.definition import Study
-from dml_jax.lab.plan import Settings
+from dml_jax.lab.plan import Settings, Trial
 
 
 def run_study(
@@ -78,7 +79,7 @@ def storage_in(root: Path) -> str:
 
 def run_claims(
     papers: Sequence[str],
-    data: str,
+    target: Target,
     settings: Settings,
     *,
     names: Collection[str] = (),
@@ -86,36 +87,57 @@ def run_claims(
     jobs: int = 1,
     only_list: bool = False,
 ) -> None:
-    """Trains the missing runs for papers' claims, all or those named; prints and writes verdicts.
+    """Makes choices and trains the missing runs for papers' claims, all or those named; prints and
+    writes verdicts.
 
-    The measurements are added to OUTPUT/DATA.csv. `only_list` prints the claims instead.
+    The measurements are added to OUTPUT/TARGET.csv, and used in a verdict once all of its claim are
+    there; the choices are written to OUTPUT/choices/TARGET.csv. `only_list` prints the claims
+    instead.
     """
-    root = settings.root
     stated = claims.selected(papers, names)
-    owners = claims.planned(itertools.chain(*stated.values()), data, settings)
-    trials = claims.distinct(owners)
+    every = list(itertools.chain(*stated.values()))
+    root = settings.root
+    settings = replace(settings, defaults={**target.overrides, "evaluation.diagnose": True})
+    tried = claims.choices(every, target, settings)
+    trials = claims.distinct(claims.planned(every, target, settings).values())
     if only_list:
-        print(*claims.listed(stated, data), sep="\n")
+        print(*claims.listed(stated, target), sep="\n")
     missing = sum(not (trial.directory / "results.json").exists() for trial in trials)
     print(f"{len(trials)} trials, {missing} not finished")
     if only_list:
         return
     (root / "trials").mkdir(parents=True, exist_ok=True)
-    heads = claims.on_maps(trials)
+    file = output / f"{target.name}.csv"
     with runner.locked(root):
+        train(root, claims.distinct(choice.trial for choice in tried), jobs)
+        best = claims.chosen(every, tried)
+        owners = claims.planned(every, target, settings, best)
+        before = claims.read(file)
         try:
-            if heads:
-                runner.run_heads(root, heads)
-            runner.run_all(root, [trial for trial in trials if trial not in heads], jobs)
+            train(root, claims.distinct(owners.values()), jobs)
         finally:  # after a signal, too, what is finished is written
-            file = output / f"{data}.csv"
-            lines = claims.merged(claims.read(file), claims.measurements(owners))
+            looked = claims.complete(every, target, owners)
+            measured = claims.measurements(owners, looked, claims.next_look(before))
+            lines = claims.merged(before, measured)
             output.mkdir(parents=True, exist_ok=True)
-            tables.write_csv(file, lines, claims.COLUMNS)
-            found = [claims.table(paper, lines, data, shown) for paper, shown in stated.items()]
+            tables.write_csv(file, lines, claims.columns(lines))
+            if tried:
+                (output / "choices").mkdir(exist_ok=True)
+                stated_choices = output / "choices" / file.name
+                tables.write_csv(stated_choices, claims.choice_lines(tried, best))
+            found = [verdicts.table(paper, lines, target, shown) for paper, shown in stated.items()]
             for table in found:
                 text_tables.print_table(table, Console().rich)
             text_tables.write_report(output, found, "")
+
+
+def train(root: Path, trials: Sequence[Trial], jobs: int) -> None:
+    """Trains the missing trials, those of heads on stored maps in one process."""
+    missing = [trial for trial in trials if not (trial.directory / "results.json").exists()]
+    if heads := claims.on_maps(missing):
+        runner.run_heads(root, heads)
+    known = {trial.name for trial in heads}
+    runner.run_all(root, [trial for trial in trials if trial.name not in known], jobs)
 
 
 def compare_runs(

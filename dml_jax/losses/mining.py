@@ -127,6 +127,7 @@ def mine(
     negative: Array,
     *,
     dim: int,
+    nearest: float = LOWER,
     farthest: float = 0.0,
 ) -> Triplets:
     """One triplet per anchor in D = `dim` dimensions; strategies that draw need a random key.
@@ -137,7 +138,8 @@ def mine(
     hard                 farthest positive, nearest negative (Hermans, Beyer, Leibe, 2017)
     easy_positive        nearest positive, semi-hard negative (Xuan, Stylianou, Pless, WACV 2020)
     semi_hard_positive   nearest negative, the farthest positive before it, if there is one
-    distance_weighted    uniform positive, distance-weighted negative within `farthest` (0: any)
+    distance_weighted    uniform positive, distance-weighted negative within `farthest` (0: any);
+                         nearer ones count as at `nearest`
     """
     if mining in ("random", "semi_hard", "distance_weighted") and key is None:
         remedy = "give key=jax.random.key(...)"
@@ -145,7 +147,7 @@ def mine(
     distances = lax.stop_gradient(distances)
     paired, found = jnp.any(positive, axis=1), jnp.any(negative, axis=1)
 
-    def nearest(allowed: Array) -> Array:
+    def closest(allowed: Array) -> Array:
         return jnp.argmin(jnp.where(allowed, distances, jnp.inf), axis=1)
 
     def most_distant(allowed: Array) -> Array:
@@ -160,21 +162,22 @@ def mine(
             positives, _ = draw_uniform(key_positive, positive)
             negatives, _ = draw_uniform(key_negative, negative)
         case "hard":
-            positives, negatives = most_distant(positive), nearest(negative)
+            positives, negatives = most_distant(positive), closest(negative)
         case "semi_hard" | "easy_positive":
             easy = mining == "easy_positive"
-            positives = nearest(positive) if easy else draw_uniform(key, positive)[0]
+            positives = closest(positive) if easy else draw_uniform(key, positive)[0]
             beyond = negative & (distances > to(positives))
-            negatives = jnp.where(beyond.any(axis=1), nearest(beyond), most_distant(negative))
+            negatives = jnp.where(beyond.any(axis=1), closest(beyond), most_distant(negative))
         case "semi_hard_positive":
-            negatives = nearest(negative)
+            negatives = closest(negative)
             before = positive & (distances < to(negatives))
             positives, paired = most_distant(before), jnp.any(before, axis=1)
         case "distance_weighted":
             near = negative & (distances <= farthest) if farthest else negative
+            logits = distance_logits(distances, dim, lower=nearest)
             key_positive, key_negative = jax.random.split(key)
             positives, _ = draw_uniform(key_positive, positive)
-            negatives, found = draw(key_negative, distance_logits(distances, dim), near)
+            negatives, found = draw(key_negative, logits, near)
         case _:
             assert_never(mining)
     return Triplets(jnp.arange(len(positive)), positives, negatives, paired & found)

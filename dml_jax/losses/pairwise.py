@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jax.custom_derivatives import SymbolicZero
 
+from dml_jax.losses.dynamic_sum import dynamic_sum
 from dml_jax.numerics import at_least_float32, product, root, unit
 
 
@@ -48,64 +51,72 @@ def distances(a: Array, b: Array) -> Array:
 CLOSE = 1e-3  # fraction of |a|^2 + |b|^2 below which squared distances use differences of rows
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def squared_distances(a: Array, b: Array) -> Array:
     """Squared Euclidean distances [N, M] between the rows of a [N, D] and b [M, D], 0 if equal.
 
     |a|^2 + |b|^2 - 2 <a, b> has an error of about 1e-7 (|a|^2 + |b|^2) in float32, and so has its
     gradient. For close rows both are therefore computed from differences of rows, in a time that
-    grows with the largest number of rows close to any one; no array [N, M, D] is stored.
+    grows with the largest number of rows close to any one; no array [N, M, D] is stored. Equal rows
+    have no derivative.
     """
-    return _squared_distances(a, b)[0]
-
-
-def _squared_distances(a: Array, b: Array) -> tuple[Array, tuple[Array, Array, Array]]:
     x, y = at_least_float32(a), at_least_float32(b)
+    squares, _, _, number = _close_pairs(x, y)
+
+    def recompute(i: Array, squares: Array) -> Array:
+        columns = _columns(number, i)
+        exact = jnp.sum((x - y[columns]) ** 2, axis=-1)
+        return squares.at[jnp.arange(len(x)), columns].set(exact, mode="drop", unique_indices=True)
+
+    return jax.lax.fori_loop(0, number[:, -1].max(), recompute, squares)
+
+
+def _close_pairs(x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
+    """Squared distances that are wrong for close rows; whether rows are equal, and close but not
+    equal, bool [N, M]; and the number of each close pair in its row, int [N, M]."""
     lengths = jnp.sum(x * x, axis=-1)[:, None] + jnp.sum(y * y, axis=-1)[None, :]
     squares = lengths - 2 * inner_products(x, y)
     small = squares < CLOSE * lengths
     equal = small & (_hash_rows(x)[:, None] == _hash_rows(y)[None, :])
     close = small & ~equal
-
-    def recompute(columns: Array, squares: Array) -> Array:
-        exact = jnp.sum((x - y[columns]) ** 2, axis=-1)
-        return squares.at[jnp.arange(len(x)), columns].set(exact, mode="drop", unique_indices=True)
-
-    return _over_pairs(close, recompute, jnp.where(equal, 0, squares)), (a, b, close)
-
-
-def _backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array]:
-    def one_side(x: Array, y: Array, close: Array, gradient: Array) -> Array:
-        """The sum over j of gradient_ij (x_i - y_j)."""
-        far = jnp.where(close, 0, gradient)
-
-        def add(columns: Array, sums: Array) -> Array:
-            at = columns[:, None]
-            weights = jnp.take_along_axis(gradient, at, axis=1, mode="fill", fill_value=0)
-            return sums + weights * (x - y[columns])
-
-        return _over_pairs(close, add, jnp.sum(far, axis=1)[:, None] * x - inner_products(far, y.T))
-
-    a, b, close = saved
-    x, y = at_least_float32(a), at_least_float32(b)
-    slopes_x, slopes_y = one_side(x, y, close, gradient), one_side(y, x, close.T, gradient.T)
-    return (2 * slopes_x).astype(a.dtype), (2 * slopes_y).astype(b.dtype)
+    count = partial(jnp.cumsum, axis=1, dtype=jnp.int32)
+    number = jax.lax.cond(
+        jnp.any(close), count, lambda close: jnp.zeros(close.shape, jnp.int32), close
+    )
+    return jnp.where(equal, 0, squares), equal, close, number
 
 
-squared_distances.defvjp(_squared_distances, _backward)
+@partial(squared_distances.defjvp, symbolic_zeros=True)
+def _squared_distances_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    x, y = map(at_least_float32, primals)
+    # Constants of the derivative, which is differentiated again.
+    _, equal, close, number = _close_pairs(*jax.lax.stop_gradient((x, y)))
+    dx, dy = (
+        jnp.zeros_like(rows) if isinstance(tangent, SymbolicZero) else at_least_float32(tangent)
+        for rows, tangent in zip((x, y), tangents, strict=True)
+    )
+    far = jnp.zeros_like(equal, x.dtype)
+    if not isinstance(tangents[0], SymbolicZero):
+        far += jnp.sum(x * dx, axis=-1)[:, None] - inner_products(dx, y)
+    if not isinstance(tangents[1], SymbolicZero):
+        far += jnp.sum(y * dy, axis=-1)[None, :] - inner_products(x, dy)
+    near = dynamic_sum(_derivatives, number[:, -1].max(), x, y, number, dx, dy)
+    return squared_distances(x, y), 2 * (jnp.where(close | equal, 0, far) + near)
 
 
-def _over_pairs(pairs: Array, step: Callable[[Array, Array], Array], start: Array) -> Array:
-    """Folds `step(columns [N], carry)` over pairs bool [N, M], one per row at a time, then M."""
+def _derivatives(i: Array, x: Array, y: Array, number: Array, dx: Array, dy: Array) -> Array:
+    """<x_i - y_j, dx_i - dy_j> of one close pair of each row, [N, M]."""
+    columns = _columns(number, i)
+    difference = x - y[columns]
+    found = jnp.sum(difference * dx, axis=-1) - jnp.sum(difference * dy[columns], axis=-1)
+    zeros, rows = jnp.zeros(number.shape, found.dtype), jnp.arange(len(x))
+    return zeros.at[rows, columns].set(found, mode="drop", unique_indices=True)
 
-    def fold(start: Array) -> Array:
-        count = jnp.cumsum(pairs, axis=1, dtype=jnp.int32)
-        search = jax.vmap(partial(jnp.searchsorted, method="scan_unrolled"), (0, None))
-        return jax.lax.fori_loop(
-            0, count[:, -1].max(), lambda i, carry: step(search(count, i + 1), carry), start
-        )
 
-    return jax.lax.cond(jnp.any(pairs), fold, lambda start: start, start)
+def _columns(number: Array, i: Array) -> Array:
+    """The (i + 1)-th close column of each row, M if there are fewer, from their numbers [N, M]."""
+    search = jax.vmap(partial(jnp.searchsorted, method="scan_unrolled"), (0, None))
+    return search(number, i + 1)
 
 
 def _hash_rows(x: Array) -> Array:
@@ -140,25 +151,98 @@ def masks(labels: Array) -> tuple[Array, Array]:
     return same & ~jnp.eye(labels.shape[0], dtype=bool), ~same
 
 
-def compared(
-    embeddings: Array, labels: Array, candidates: Candidates | None, *, normalize: bool = True
-) -> tuple[Array, Candidates]:
-    """The anchors [N, D] and their candidates: `candidates`, or the batch itself if None.
+Distance = Callable[[Array, Array], Array]  # two blocks of rows, [N, D] and [M, D] -> [N, M]
 
-    Both are in at least float32, and normalised if `normalize` is True.
+
+class Pairs(NamedTuple):
+    """What a loss on pairs compares; rows are in at least float32, of any length."""
+
+    anchors: Array  # [N, D]
+    others: Array  # [M, D]
+    positive: Array  # bool or weights [N, M]
+    negative: Array
+    labels: Array  # int [N]
+    weights: Array | None  # [N], of the anchors
+    distance: Distance | None  # of embeddings as they are, in place of that of unit vectors
+    within: bool  # whether the others are the batch
+
+    def compared(self) -> "Pairs":
+        """With rows of unit length, unless a `distance` compares them as they are."""
+        if self.distance is not None:
+            return self
+        anchors = unit(self.anchors)
+        others = anchors if self.others is self.anchors else unit(self.others)
+        return self._replace(anchors=anchors, others=others)
+
+    def distances(self) -> Array:
+        """`distance` or the Euclidean one of the rows, [N, M]."""
+        return (self.distance or distances)(self.anchors, self.others)
+
+    def similarities(self) -> Array:
+        """Inner products of the rows, or -`distance`, [N, M]."""
+        if self.distance is not None:
+            return -self.distance(self.anchors, self.others)
+        return inner_products(self.anchors, self.others)
+
+
+class Mean(NamedTuple):
+    """A term of a loss: the mean of values of anchors, pairs or triplets."""
+
+    values: Array  # [N, …]
+    counted: Array | None = None  # bool, of the same shape; None: all
+    weights: Array | None = None  # >= 0, of the same shape; a mask has no weights
+
+
+Terms = Mean | tuple[Mean | Array, ...]
+Divisor = Literal["all", "active"]
+ROUNDING = 1e-6  # error of float32 distances; a smaller value does not count as active
+
+
+def reduced(
+    terms: Terms,
+    weights: Array | None,
+    divisor: Any = "all",
+    reduce: Literal["mean"] | None = "mean",
+) -> Any:
+    """The sum of means, with `weights` [N] of the anchors, and of scalars -> scalar.
+
+    With the divisor "active", means over the values above ROUNDING. With reduce=None, the sum of
+    the values that the means are of, 0 where they do not count, without the scalars.
     """
-    prepare = unit if normalize else at_least_float32
-    anchors = prepare(embeddings)
-    if candidates is None:
-        return anchors, Candidates(anchors, *masks(labels))
-    return anchors, candidates._replace(embeddings=prepare(candidates.embeddings))
+    total: Any = 0
+    for term in (terms,) if isinstance(terms, Mean) else terms:
+        if not isinstance(term, Mean):
+            total += 0 if reduce is None else term
+            continue
+        values, counted, given = term
+        counted = jnp.ones(values.shape, bool) if counted is None else counted
+        if reduce is None:
+            total += jnp.where(counted, values, 0)
+            continue
+        counted = counted & (values > ROUNDING) if divisor == "active" else counted
+        shared = weights if given is None else pair_weights(given, weights)
+        total += weighted_mean(values, counted, shared)
+    return total
+
+
+def pairs_of(weights: Any) -> tuple[Any, Any]:
+    """(positive, negative) of weights of any shape: > 0 a positive pair, 0 a negative one, NaN
+    neither; masks if all weights are 0, 1 or NaN, else `positive` are weights. A NumPy array stays
+    one; of a traced array, `positive` are weights."""
+    where = np.where if isinstance(weights, np.ndarray) else jnp.where
+    known = isinstance(weights, np.ndarray)
+    positive = where(weights > 0, weights, 0)
+    return (positive > 0 if known and np.isin(positive, (0, 1)).all() else positive), weights == 0
 
 
 def pair_weights(relation: Array, weights: Array | None) -> Array | None:
-    """Weights of pairs [N, M] times those of the anchors; for a mask, those of the anchors [N]."""
+    """Weights of pairs [N, …] times those of the anchors; for a mask, those of the anchors [N]."""
     if relation.dtype == bool:
         return weights
-    return relation if weights is None else relation * jnp.asarray(weights, relation.dtype)[:, None]
+    if weights is None:
+        return relation
+    anchors = jnp.asarray(weights, relation.dtype)
+    return relation * anchors.reshape(anchors.shape + (1,) * (relation.ndim - 1))
 
 
 def log_weights(relation: Array) -> Array | float:

@@ -21,12 +21,16 @@
 A loss with `candidates` also takes relations in place of labels: masks `positive` and `negative`
 [N, M] of the anchors and `candidates` [M, D], or of the anchors and the batch. If the annotation of
 `candidates` is `WeightedCandidates`, the relations may also hold weights.
+
+A training finds the pairs of such a function, its embeddings and its checks by itself; called
+directly, it needs the decorator `loss`. `pair_loss` is shorter, and adds the arguments that all
+losses on pairs have.
 """
 
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -37,7 +41,18 @@ from jax import Array
 
 from dml_jax.config.fields import LARGEST, LIMIT, NonNegative, PositiveInt, section
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.losses.pairwise import PAIR_WEIGHTS, Candidates
+from dml_jax.losses.pairwise import (
+    PAIR_WEIGHTS,
+    Candidates,
+    Distance,
+    Divisor,
+    Pairs,
+    Terms,
+    WeightedCandidates,
+    masks,
+    pairs_of,
+    reduced,
+)
 from dml_jax.numerics import at_least_float32
 
 F = TypeVar("F", bound=Callable[..., Array])
@@ -83,6 +98,14 @@ class Boundary:
     beta: NonNegative = 1.2  # initial boundary of every class
 
 
+@section
+class Averaged:
+    """How a loss on pairs is averaged."""
+
+    # The mean over all anchors, pairs or triplets that can count, or over those of positive loss.
+    divisor: Divisor = "all"
+
+
 Proxies = Annotated[Array, Learned("CD", options=Drawn())]
 Kernel = Annotated[Array, Learned("DC", "uniform")]
 Bias = Annotated[Array, Learned("C", "uniform")]
@@ -104,8 +127,9 @@ def options(function: Callable[..., Any]) -> Any:
     parameters = inspect.signature(function).parameters.values()
     keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     defaults = {p.name: p.default for p in keywords if p.default not in (None, p.empty)}
+    defaults.pop("reduce", None)  # the result, not the loss
     kinds = {name: hints.get(name, type(default)) for name, default in defaults.items()}
-    bases = []
+    bases = [Averaged] if hasattr(function, "averaged") else []
     for parameter in learned(function).values():
         if parameter.options is not None:
             bases.append(type(parameter.options))
@@ -135,15 +159,17 @@ def loss(function: F) -> F:
     arrays, ConfigError for options that break their rules; of traced arrays shape and type are
     known.
     """
-    tables = learned(function)
-    kind = typing.get_type_hints(function, include_extras=True).get("candidates")
-    weighted = PAIR_WEIGHTS in getattr(kind, "__metadata__", ())
+    tables, weighted = learned(function), takes_weights(function)
 
     @functools.wraps(function)
     def call(embeddings: Any, labels: Any = None, *arguments: Any, **keywords: Any) -> Array:
         x = _real("embeddings", embeddings)
         if x.ndim != 2:
             raise DataError(f"embeddings: have shape {list(x.shape)}; give [N, D], one row each")
+        if "relation" in keywords:
+            given = np.asarray(labels) if isinstance(labels, Sequence) else labels
+            pairs = pairs_of(keywords.pop("relation")(given, given))
+            keywords |= dict(zip(("positive", "negative"), pairs, strict=True))
         if "positive" in keywords or "negative" in keywords:
             keywords["candidates"] = related(x, keywords)
             labels = np.zeros(len(x), np.int32) if labels is None else labels
@@ -157,7 +183,7 @@ def loss(function: F) -> F:
             keywords["candidates"] = _checked_candidates(given, x.shape)
             for name, relation in zip(("positive", "negative"), given[1:], strict=True):
                 if (found := _concrete(relation).dtype) != np.bool_ and not weighted:
-                    rule = f"give bool; {function.__name__} takes no weights of pairs"
+                    rule = f"{function.__name__} takes no weights of pairs; give bool, such as > 0"
                     raise DataError(f"{name}: holds {found}; {rule}")
         if keywords.get("weights") is not None:
             keywords["weights"] = _weights("weights", keywords["weights"], x.shape[:1])
@@ -168,6 +194,75 @@ def loss(function: F) -> F:
         return function(x, labels, *arguments, **keywords)
 
     return call  # type: ignore[return-value]
+
+
+def takes_weights(loss: Callable[..., Any]) -> bool:
+    """Whether a loss on pairs takes weights of pairs besides masks."""
+    kind = typing.get_type_hints(loss, include_extras=True).get("candidates")
+    return PAIR_WEIGHTS in getattr(kind, "__metadata__", ())
+
+
+def pair_loss(*, divisor: Divisor = "all", weighted: bool = True) -> Any:
+    """A `loss` from a function of `Pairs`, learned arrays and options, which returns its terms.
+
+        @pair_loss()
+        def my_loss(pairs: Pairs, *, scale: Positive = 1.0) -> Mean:
+            return Mean(jax.nn.softplus(scale * pairs.compared().distances()), pairs.positive > 0)
+
+    The loss is called as `my_loss(embeddings, labels, *learned, …)` and also takes candidates,
+    weights, a distance, the divisor and reduce, see `dml_jax.losses`. A function with an option
+    `divisor` applies it itself.
+
+    Args:
+      divisor: the default.
+      weighted: whether it takes weights of pairs, in `pairs.positive` and `pairs.negative`.
+    """
+
+    def make(terms: Callable[..., Terms]) -> Any:
+        first, *own = inspect.signature(terms).parameters.values()
+        applies = any(p.name == "divisor" for p in own)
+        kinds: dict[str, Any] = {} if applies else {"divisor": Divisor}
+        kinds |= {"candidates": WeightedCandidates if weighted else Candidates | None}
+        kinds |= {"weights": Array | None, "distance": Distance | None}
+        kinds |= {"reduce": Literal["mean"] | None}
+        defaults = {"divisor": divisor, "reduce": "mean"}
+        rows = [first.replace(name=name, annotation=Array) for name in ("embeddings", "labels")]
+        added = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=kind
+            )
+            for name, kind in kinds.items()
+        ]
+
+        @functools.wraps(terms)
+        def call(
+            embeddings: Array,
+            labels: Array,
+            *tables: Array,
+            candidates: Candidates | None = None,
+            weights: Array | None = None,
+            distance: Distance | None = None,
+            reduce: Literal["mean"] | None = "mean",
+            **options: Any,
+        ) -> Any:
+            x = at_least_float32(embeddings)
+            among = Candidates(x, *masks(labels)) if candidates is None else candidates
+            others = x if candidates is None else at_least_float32(among.embeddings)
+            within = candidates is None
+            pairs = Pairs(x, others, *among[1:], labels, weights, distance, within)
+            averaged = "all" if applies else options.pop("divisor", divisor)
+            return reduced(terms(pairs, *tables, **options), weights, averaged, reduce)
+
+        given: Any = call
+        hints = typing.get_type_hints(terms, include_extras=True)
+        learn = {p.name: hints[p.name] for p in own if p.name in hints}
+        given.__annotations__ = {"embeddings": Array, "labels": Array, **learn, **kinds}
+        given.__signature__ = inspect.Signature([*rows, *own, *added])
+        if not applies:
+            given.averaged = True
+        return loss(call)
+
+    return make
 
 
 def related(embeddings: Any, keywords: dict[str, Any]) -> Candidates:

@@ -1,4 +1,4 @@
-"""Losses on the cosine similarities of pairs.
+"""Losses on the similarities of pairs, by default cosines.
 
 Multi-similarity loss with general pair weighting (Wang, Han, Huang, Dong, Scott, CVPR 2019). Mining
 keeps a positive pair that is less similar than the anchor's hardest negative, and a negative pair
@@ -28,11 +28,12 @@ Supervised contrastive loss (Khosla et al., NeurIPS 2020, Eq. 2, "out") of ancho
 
     -1/|P_i| sum_{p positive} log(exp(S_ip / t) / sum_{a != i} exp(S_ia / t)).
 
-Weights of pairs: in the multi-similarity loss and among the negatives of NT-Xent, a pair of weight
-2 is two pairs; they weight the mean of positives of NT-Xent and supervised contrastive loss.
+Weights of pairs: in the multi-similarity and the circle loss and among the negatives of NT-Xent, a
+pair of weight 2 is two pairs; they weight the mean of positives of NT-Xent and supervised
+contrastive loss. With a `distance`, similarities are negative distances.
 """
 
-from typing import Literal, assert_never
+from typing import Any, Literal, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -40,17 +41,16 @@ from jax import Array
 
 from dml_jax.config.fields import NonNegative, Positive
 from dml_jax.losses import pairwise
-from dml_jax.losses.pairwise import Candidates, WeightedCandidates, weighted_mean
-from dml_jax.losses.signature import loss
+from dml_jax.losses.pairwise import Divisor, Mean, Pairs, weighted_mean
+from dml_jax.losses.signature import pair_loss
 from dml_jax.numerics import at_least_float32, log1p_sum_exp, log_sum_exp
 
 COPY = 1e-5  # largest 1 - S of two embeddings that count as copies of one image
 
 
-@loss
+@pair_loss()
 def multi_similarity(
-    embeddings: Array,
-    labels: Array,
+    pairs: Pairs,
     *,
     alpha: Positive = 2.0,  # steepness for positive pairs
     beta: Positive = 40.0,  # steepness for negative pairs; the paper: 50
@@ -58,26 +58,21 @@ def multi_similarity(
     epsilon: NonNegative = 0.1,  # margin of the mining
     mining: bool = True,  # False: every pair counts
     copies: Literal["drop", "keep"] = "drop",  # positive pairs of similarity 1
-    # Mean over all anchors, or over those with a pair left.
-    divisor: Literal["batch", "active"] = "batch",
-    candidates: WeightedCandidates = None,
-    weights: Array | None = None,
-) -> Array:
+    divisor: Divisor = "all",  # mean over all anchors, or over those with a pair left
+) -> Mean:
     """Multi-similarity loss of a batch -> scalar; 0 if no anchor has a pair."""
-    x, others = pairwise.compared(embeddings, labels, candidates)
-    return multi_similarity_loss(
-        pairwise.inner_products(x, others.embeddings),
-        others.positive,
-        others.negative,
-        alpha=alpha,
-        beta=beta,
-        base=base,
-        epsilon=epsilon,
-        mining=mining,
-        copies=copies,
-        divisor=divisor,
-        weights=weights,
-    )[0]
+    options: Any = {
+        "alpha": alpha,
+        "beta": beta,
+        "base": base,
+        "epsilon": epsilon,
+        "mining": mining,
+    }
+    sides = pairs.positive, pairs.negative
+    _, losses, p, n = multi_similarity_loss(
+        pairs.compared().similarities(), *sides, **options, copies=copies, divisor=divisor
+    )
+    return Mean(losses, jnp.any(p | n, axis=1) if divisor == "active" else None)
 
 
 def multi_similarity_loss(
@@ -91,8 +86,7 @@ def multi_similarity_loss(
     epsilon: float,
     mining: bool,
     copies: Literal["drop", "keep"],
-    divisor: Literal["batch", "active"],
-    weights: Array | None = None,
+    divisor: Divisor,
 ) -> tuple[Array, Array, Array, Array]:
     """(loss, losses [N] of the anchors, P, N) from cosines and masks or weights of pairs, [N, M].
 
@@ -118,75 +112,60 @@ def multi_similarity_loss(
     losses = pull / alpha + push / beta
     match divisor:
         case "active":
-            mean = weighted_mean(losses, jnp.any(p | n, axis=1), weights)
-        case "batch":
-            mean = weighted_mean(losses, weights=weights)
+            mean = weighted_mean(losses, jnp.any(p | n, axis=1))
+        case "all":
+            mean = weighted_mean(losses)
         case _:
             assert_never(divisor)
     return mean, losses, p, n
 
 
-@loss
+@pair_loss()
 def circle(
-    embeddings: Array,
-    labels: Array,
+    pairs: Pairs,
     *,
     margin: NonNegative = 0.4,  # m; 0.25 for face recognition
     gamma: Positive = 80.0,  # scale; 256 for face recognition
-    candidates: Candidates | None = None,
-    weights: Array | None = None,
-) -> Array:
+) -> Mean:
     """Circle loss: the mean over the anchors with positives and negatives -> scalar; 0 without any.
 
     The paper uses the defaults for fine-grained retrieval (CUB, Cars196, SOP).
     """
-    x, others = pairwise.compared(embeddings, labels, candidates)
-    s = pairwise.inner_products(x, others.embeddings)
+    s, near, far = pairs.compared().similarities(), pairs.positive > 0, pairs.negative > 0
     alpha_n, alpha_p = jax.lax.stop_gradient((jax.nn.relu(s + margin), jax.nn.relu(1 + margin - s)))
-    push = log_sum_exp(gamma * alpha_n * (s - margin), others.negative, axis=1)
-    pull = log_sum_exp(-gamma * alpha_p * (s - (1 - margin)), others.positive, axis=1)
-    valid = others.positive.any(axis=1) & others.negative.any(axis=1)
-    return weighted_mean(jax.nn.softplus(push + pull), valid, weights)
+    push = gamma * alpha_n * (s - margin) + pairwise.log_weights(pairs.negative)
+    pull = -gamma * alpha_p * (s - (1 - margin)) + pairwise.log_weights(pairs.positive)
+    both = log_sum_exp(push, far, axis=1) + log_sum_exp(pull, near, axis=1)
+    return Mean(jax.nn.softplus(both), near.any(axis=1) & far.any(axis=1))
 
 
-@loss
+@pair_loss()
 def sup_con(
-    embeddings: Array,
-    labels: Array,
+    pairs: Pairs,
     *,
-    temperature: Positive = 0.1,  # divides the cosines
-    candidates: WeightedCandidates = None,
-    weights: Array | None = None,
-) -> Array:
+    temperature: Positive = 0.1,  # divides the similarities
+) -> Mean:
     """Supervised contrastive loss: the mean over anchors with positives -> scalar; 0 if none."""
-    x, others = pairwise.compared(embeddings, labels, candidates)
-    logits = pairwise.inner_products(x, others.embeddings) / temperature
-    positive = others.positive
-    normalizer = log_sum_exp(logits, (positive > 0) | (others.negative > 0), axis=1)
+    logits = pairs.compared().similarities() / temperature
+    positive = pairs.positive
+    normalizer = log_sum_exp(logits, (positive > 0) | (pairs.negative > 0), axis=1)
     count = positive.sum(axis=1)
     pull = jnp.sum(positive * logits, axis=1, where=positive > 0) / jnp.where(count > 0, count, 1)
-    return weighted_mean(normalizer - pull, count > 0, weights)
+    return Mean(normalizer - pull, count > 0)
 
 
-@loss
+@pair_loss()
 def nt_xent(
-    embeddings: Array,
-    labels: Array,
+    pairs: Pairs,
     *,
-    temperature: Positive = 0.07,  # divides the cosines
-    candidates: WeightedCandidates = None,
-    weights: Array | None = None,
-) -> Array:
+    temperature: Positive = 0.07,  # divides the similarities
+) -> Mean:
     """NT-Xent (Sohn, 2016; Chen et al., ICML 2020), the mean over the positive pairs -> scalar.
 
     -log(exp(s_ap / t) / (exp(s_ap / t) + sum over negatives n of exp(s_an / t))), without the other
     positives of the anchor in the denominator; an anchor's weight counts for each of its pairs.
     """
-    x, others = pairwise.compared(embeddings, labels, candidates)
-    logits = pairwise.inner_products(x, others.embeddings) / temperature
-    shifted = logits + pairwise.log_weights(others.negative)
-    push = log_sum_exp(shifted, others.negative > 0, axis=1)
-    losses = jax.nn.softplus(push[:, None] - logits)
-    return weighted_mean(
-        losses, others.positive > 0, pairwise.pair_weights(others.positive, weights)
-    )
+    logits = pairs.compared().similarities() / temperature
+    shifted = logits + pairwise.log_weights(pairs.negative)
+    push = log_sum_exp(shifted, pairs.negative > 0, axis=1)
+    return Mean(jax.nn.softplus(push[:, None] - logits), pairs.positive > 0, pairs.positive)

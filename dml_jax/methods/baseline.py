@@ -17,7 +17,7 @@ multi-similarity, 128-d, 62.64, 79.92, 76.49 (Kan et al., NeurIPS 2022); Proxy-A
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field
 from functools import cache, partial
 from typing import Annotated, Any
@@ -25,6 +25,7 @@ from typing import Annotated, Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.typing import Initializer
 from jax import Array
 from pydantic import AfterValidator
@@ -39,17 +40,27 @@ from dml_jax.config.fields import (
     Needs,
     NonNegative,
     NonNegativeInt,
+    PositiveInt,
     require,
     section,
     validate,
 )
 from dml_jax.config.modules import function, import_code, imported
 from dml_jax.errors import ConfigError, suggest
-from dml_jax.losses import cross_batch_memory, signature
+from dml_jax.losses import cross_batch_memory, pairwise, signature
 from dml_jax.losses.pairwise import Candidates, distances
 from dml_jax.losses.signature import Learned
-from dml_jax.methods import heads
-from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching, TrainingSet
+from dml_jax.methods import heads, whitening
+from dml_jax.methods.contract import (
+    Aux,
+    Batch,
+    Hooks,
+    Method,
+    PyTree,
+    Refresh,
+    Teaching,
+    TrainingSet,
+)
 from dml_jax.numerics import unit
 
 Loss = Callable[..., Array]
@@ -91,9 +102,19 @@ def section_name(loss: str) -> str:
 
 PAIRS = Needs(
     f"one of {', '.join(PAIR_LOSSES)} in method.loss",
-    lambda c: any(takes(find(loss), "candidates") for loss in c.method.losses),
+    lambda c: c.method.compares_pairs,
 )
 REMEMBERED = Needs("method.memory", lambda c: c.method.memory)
+WHOLE = Needs(
+    "method.embedding_dim=0, bias=true, layer_norm=false and pooling='avg', if it is 'whitened'",
+    lambda c: (
+        c.method.init != "whitened"
+        or (
+            (c.method.embedding_dim, c.method.bias) == (0, True)
+            and (c.method.layer_norm, c.method.pooling) == (False, "avg")
+        )
+    ),
+)
 
 
 @section
@@ -109,28 +130,40 @@ class Config:
     # vectors, all others the embeddings unchanged. An import path names a function of two blocks of
     # rows.
     distance: Annotated[str, AfterValidator(Named(("cosine", "euclidean")))] = "cosine"
-    embedding_dim: NonNegativeInt = 512  # D; 0: the pooled features without a linear layer
+    # D; 0: the number of channels, without a linear layer unless it is whitened.
+    embedding_dim: NonNegativeInt = 512
+    # Numbers of first columns that are trained to be embeddings, too (Matryoshka; Kusupati et al.,
+    # NeurIPS 2022): their losses are added, and they are evaluated as well.
+    prefixes: tuple[PositiveInt, ...] = ()
     pooling: Pooling = "avg"  # pooling of the feature map
     # Normalises the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++.
     layer_norm: bool = False
-    init: heads.Init = "linear"  # initial linear layer: as torch.nn.Linear, or N(0, 2 / D), bias 0
+    # Initial linear layer: as torch.nn.Linear; N(0, 2 / D) and bias 0; or what makes the covariance
+    # within the training classes spherical, with their means as proxies.
+    init: Annotated[heads.Init, WHOLE] = "linear"
     bias: bool = True  # whether the linear layer has a bias; Zhai & Wu's has none
     # Number of embeddings of this and past batches that pair losses also compare with.
     memory: Annotated[NonNegativeInt, PAIRS] = 0
     # Steps before embeddings are stored and compared; 1,000 in its paper.
     memory_after: Annotated[NonNegativeInt, REMEMBERED] = 0
-    # Import path of a function (labels [N], labels [M]) -> (positive, negative) [N, M], masks or
-    # weights: the relation of pairs, such as shared tags or a hierarchy, in place of equal labels.
-    relation: Annotated[str, AfterValidator(Named(("",))), PAIRS] = ""
 
     def __post_init__(self) -> None:
         rule = f"give one for each loss of loss={self.loss}"
         require(len(self.weights) in (0, len(self.losses)), "weights", self.weights, rule)
+        rule = f"must be increasing and below embedding_dim={self.embedding_dim}"
+        increasing = list(self.prefixes) == sorted(set(self.prefixes))
+        below = not self.embedding_dim or max(self.prefixes, default=0) < self.embedding_dim
+        require(increasing and below, "prefixes", self.prefixes, rule)
 
     @property
     def losses(self) -> tuple[str, ...]:
         """The losses that are summed."""
         return tuple(self.loss.split("+"))
+
+    @property
+    def compares_pairs(self) -> bool:
+        """Whether a loss can use `data.relation`."""
+        return any(takes(find(loss), "candidates") for loss in self.losses)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -182,6 +215,7 @@ class Criterion(nn.Module):
     dim: int  # length D of the embeddings
     distance: Any = None  # function of two blocks of rows; None compares unit vectors
     relation: Any = None  # function of two lists of labels; None for equal labels
+    prefixes: tuple[int, ...] = ()  # numbers of first columns that also are embeddings
 
     def setup(self) -> None:
         """Learned parameters; in a sum, their names begin with the name of the loss."""
@@ -206,6 +240,22 @@ class Criterion(nn.Module):
         self, embeddings: Array, labels: Array, key: Array, candidates: Candidates | None = None
     ) -> dict[str, Array]:
         """Each loss of a batch, by its name: scalars; with candidates, the pair losses only."""
+        found = self._values(embeddings, labels, key, candidates, None)
+        for width in self.prefixes:
+            first = candidates and candidates._replace(embeddings=candidates.embeddings[:, :width])
+            more = self._values(embeddings[:, :width], labels, key, first, width)
+            found = {name: value + more[name] for name, value in found.items()}
+        return found
+
+    def _values(
+        self,
+        embeddings: Array,
+        labels: Array,
+        key: Array,
+        candidates: Candidates | None,
+        width: int | None,
+    ) -> dict[str, Array]:
+        """The losses of the first `width` columns."""
         found = {}
         for i, (name, options) in enumerate(self.options.items()):
             loss, others = find(name), candidates
@@ -217,10 +267,20 @@ class Criterion(nn.Module):
                 others = signature.related(embeddings, relations)
             mining_key = jax.random.fold_in(key, i) if i else key
             given = {"candidates": others, "key": mining_key, "distance": self.distance}
-            arguments = {**vars(options), **self.learned[name], **given}
+            arguments = {**vars(options), **self._first_columns(name, width), **given}
             taken = {word: value for word, value in arguments.items() if takes(loss, word)}
             found[name] = loss(embeddings, labels, **taken)
         return found
+
+    def _first_columns(self, loss: str, width: int | None) -> dict[str, Array]:
+        """The learned parameters of a loss for the first `width` columns of the embeddings."""
+        parameters = signature.learned(find(loss))
+        return {
+            name: array[
+                tuple(slice(width if axis == "D" else None) for axis in parameters[name].axes)
+            ]
+            for name, array in self.learned[loss].items()
+        }
 
 
 def initial(
@@ -242,6 +302,27 @@ def initial(
             return nn.initializers.constant(getattr(options, value)), shape
 
 
+def pairs_of_classes(weights: np.ndarray, losses: Sequence[str]) -> Callable[..., Any]:
+    """(labels [N], labels [M]) -> (positive, negative) [N, M] by weights [C, C] of classes.
+
+    Raises ConfigError if a loss on pairs does not take weights other than 0 and 1.
+    """
+    positive, negative = pairwise.pairs_of(weights)
+    for loss in losses if positive.dtype != bool else ():
+        if takes(find(loss), "candidates") and not signature.takes_weights(find(loss)):
+            able = [name for name in PAIR_LOSSES if signature.takes_weights(LOSSES[name])]
+            raise ConfigError(
+                f"data.relation: {loss} takes no weights of pairs; use a function that returns 0, "
+                f"1 and NaN, or one of {', '.join(able)} in method.loss"
+            )
+
+    def pairs(labels: Array, others: Array) -> tuple[Array, Array]:
+        at = labels[:, None], others[None]
+        return jnp.asarray(positive)[at], jnp.asarray(negative)[at]
+
+    return pairs
+
+
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     """The baseline on a backbone; needs at least two training classes."""
     data.check_classes(2, f"method.loss={config.loss!r}")
@@ -253,8 +334,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     if "." in compared:
         compared = function("method.distance", compared)
     distance = {"cosine": None, "euclidean": distances}.get(compared, compared)
-    relation: Any = function("method.relation", config.relation) if config.relation else None
-    criterion = Criterion(config.options, data.classes, dim, distance, relation)
+    relation = None if data.relation is None else pairs_of_classes(data.relation, config.losses)
+    criterion = Criterion(config.options, data.classes, dim, distance, relation, config.prefixes)
 
     def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)
@@ -303,6 +384,39 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def embed(params: PyTree, model_state: PyTree, images: Array) -> Array:
         return encode(params, model_state, images[None], train=False)[0]
 
-    hooks = Hooks(after=after if config.memory else None, teach=teach, history=("memory", "seen"))
+    def pooled(params: PyTree, model_state: PyTree, images: Array) -> Array:
+        inputs = backbone.preprocess(images)
+        variables = params["backbone"], model_state["backbone"]
+        return backbone.apply(*variables, inputs, train=False)[0].mean(axis=(1, 2))
+
+    def whiten(
+        params: PyTree, model_state: PyTree, features: np.ndarray, key: Array
+    ) -> tuple[PyTree, PyTree]:
+        labels = np.asarray(data.labels)
+        kernel, bias = whitening.within_classes(features, labels)
+        rows = unit(jnp.asarray(features @ kernel + bias))
+        sums = jax.ops.segment_sum(rows, jnp.asarray(labels), data.classes)
+
+        def start(drawn: Array) -> Array:
+            """Class means in place of proxies, as long as these."""
+            lengths = jnp.linalg.norm(drawn, axis=-1)
+            return unit(sums) * lengths.mean() if drawn.shape == sums.shape else drawn
+
+        learned = jax.tree.map(start, params["loss"])
+        layer = {"kernel": kernel, "bias": bias}
+        return {**params, "embedding": layer, "loss": learned}, model_state
+
+    def unwhitened(params: PyTree, model_state: PyTree) -> tuple[PyTree, PyTree]:
+        layer = {"kernel": jnp.eye(dim), "bias": jnp.zeros(dim)}
+        return {**params, "embedding": layer}, model_state
+
+    whitened = config.init == "whitened"
+    hooks = Hooks(
+        after=after if config.memory else None,
+        refresh=Refresh(0, pooled, whiten) if whitened else None,
+        published=unwhitened if whitened else None,
+        teach=teach,
+        history=("memory", "seen"),
+    )
     tested = heads.unit_embed(encode) if distance is None else embed
     return Method(init, encode, loss, tested, GROUPS, distance=compared, hooks=hooks)

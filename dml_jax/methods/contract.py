@@ -9,6 +9,8 @@ import numpy as np
 from jax import Array
 
 from dml_jax.backbones.contract import PyTree
+from dml_jax.data import arrays
+from dml_jax.data.arrays import Shape
 from dml_jax.errors import ConfigError
 
 
@@ -19,11 +21,14 @@ class TrainingSet(NamedTuple):
       classes: number of classes C.
       images: number of images N.
       labels: int [N], in 0..C-1; None where nothing is trained.
+      relation: float32 [C, C], weights of pairs of classes in place of equal or not (see
+        `data.relations`), or None. A method that uses it says so: `Config.compares_pairs` is true.
     """
 
     classes: int
     images: int
     labels: np.ndarray | None = None
+    relation: np.ndarray | None = None
 
     def check_classes(self, needed: int, key: str) -> None:
         """Raises `ConfigError` if there are fewer training classes than the option `key` needs."""
@@ -49,7 +54,7 @@ class Batch(NamedTuple):
     """A global batch, with its rows sharded over the devices.
 
     Attributes:
-      images: uint8 [V, B, H, W, 3], V views of each image.
+      images: uint8 [V, B, H, W, 3], V views of each image; or other arrays [V, B, ...].
       labels: int32 [B], in 0..C-1.
       index: int32 [B], position of each image in its split.
       teacher: (images uint8 [B, H, W, 3]) -> Teaching; a pytree whose leaves are the variables of a
@@ -63,9 +68,15 @@ class Batch(NamedTuple):
     teacher: Callable[[Array], Teaching] | None = None
 
 
-def zeros(size: int, shape: tuple[int, int], views: int = 1) -> Batch:
-    """A batch of `size` black images of `shape` (H, W) for callers that only need its shapes."""
-    images: Any = np.zeros((views, size, *shape, 3), np.uint8)  # NumPy compiles nothing
+def input_shape(batch: Batch) -> tuple[int, ...]:
+    """(H, W) of the images of a batch, or the shape of its other arrays."""
+    images = batch.images
+    return images.shape[2:4] if images.dtype == np.uint8 and images.ndim == 5 else images.shape[2:]
+
+
+def zeros(size: int, shape: Shape, views: int = 1) -> Batch:
+    """A batch of `size` black images of `shape`, see `data.arrays`, for its shapes only."""
+    images: Any = arrays.blank(shape, views, size)  # NumPy compiles nothing
     numbers: Any = np.zeros((size,), np.int32)
     return Batch(images, numbers, numbers)
 
@@ -113,7 +124,7 @@ class Refresh(NamedTuple):
     """A computation of a method on all training images, before the first step and every few epochs.
 
     Attributes:
-      epochs: number of epochs between two refreshes, including warm-up epochs.
+      epochs: number of epochs between two refreshes, including warm-up epochs; 0: only the first.
       features: (params, model_state, images uint8 [B, H, W, 3]) -> [B, K].
       update: (params, model_state, features float32 [N, K] of all training images, transformed as
         for evaluation, key) -> (params, model_state), on the host.
@@ -135,6 +146,8 @@ class Hooks(NamedTuple):
         queries refined at test time [Q, D']; without a gallery they refine one another. `groups`
         (`evaluation.refinement_batches.Groups`) replace the batches of the method, and the gallery.
       refresh: computation from all training images every few epochs.
+      published: (params, model_state) -> (params, model_state) whose embedding is the backbone's
+        pooled features; needed for `train.select="mixture"`.
       teach: (params, model_state, encoded) -> Teaching, what a student learns from this method's
         trained model; None where that is `embed` alone.
       diagnose: (params, model_state, images uint8 [1, B, H, W, 3], labels int32 [B]) -> numbers by
@@ -156,6 +169,7 @@ class Hooks(NamedTuple):
     fill: Callable[..., PyTree] | None = None
     refine: Callable[..., Array] | None = None
     refresh: Refresh | None = None
+    published: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]] | None = None
     teach: Teach | None = None
     diagnose: Callable[..., dict[str, float]] | None = None
     views: int = 1

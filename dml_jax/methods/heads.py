@@ -1,26 +1,33 @@
 """Building blocks of the methods' forward passes: backbone, pooling and an embedding layer."""
 
-from typing import Literal
+from typing import Any, Literal, assert_never
 
 import flax.linen as nn
+import jax.numpy as jnp
 from jax import Array
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, LayerNorm, Pooling, global_pool, he_fan_out
-from dml_jax.methods.contract import Batch, Embed, Encode, PyTree, Teach, Teaching
+from dml_jax.methods.contract import Batch, Embed, Encode, PyTree, Teach, Teaching, input_shape
 from dml_jax.numerics import unit
 
 # Initial values of a linear layer from K to D: as torch.nn.Linear, U(±1/sqrt(K)), or He's
 # N(0, 2 / D) with bias 0, which is 2.4 sqrt(K / D) times as long and turns that much more slowly at
-# a given learning rate.
-Init = Literal["linear", "he"]
+# a given learning rate. "whitened" has D = K and is computed from the training images, see
+# `whitening`; until then it is the identity.
+Init = Literal["linear", "he", "whitened"]
+
+
+def identity(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """Initial kernel [K, K] of a layer that changes nothing."""
+    return jnp.eye(shape[0], shape[1], dtype=dtype)
 
 
 class Embedding(nn.Module):
     """Global pooling and a linear layer."""
 
-    dim: int  # size of the embedding; 0 for the pooled features without a linear layer
+    dim: int  # size of the embedding; 0: without a linear layer, unless it is whitened
     pooling: Pooling  # how the feature map is pooled
     layer_norm: bool = False  # normalise the pooled features, without scale and bias
     initial: Init = "linear"  # of the layer
@@ -28,18 +35,26 @@ class Embedding(nn.Module):
 
     @nn.compact
     def __call__(self, features: Array) -> Array:
-        """Feature map [B, h, w, K] -> [B, dim], or [B, K] without a linear layer."""
+        """Feature map [B, h, w, K] -> [B, dim], or [B, K] if `dim` is 0."""
         x = global_pool(features, self.pooling)
         x = LayerNorm(affine=False)(x) if self.layer_norm else x
-        he = self.initial == "he"
-        starts = (he_fan_out, nn.initializers.zeros_init()) if he else (None, None)
-        return Dense(self.dim, self.bias, *starts, name="embedding")(x) if self.dim else x
+        zeros = nn.initializers.zeros_init()
+        match self.initial:
+            case "linear":
+                starts: tuple[Any, Any] = None, None
+            case "he":
+                starts = he_fan_out, zeros
+            case "whitened":
+                starts = identity, zeros
+            case _:
+                assert_never(self.initial)
+        dim = x.shape[1] if self.initial == "whitened" else self.dim
+        return Dense(dim, self.bias, *starts, name="embedding")(x) if dim else x
 
 
 def init(backbone: Backbone, head: nn.Module, keys: Array, batch: Batch) -> tuple[PyTree, PyTree]:
     """(params, model_state) of a backbone and a head on its feature map, from two keys."""
-    height, width = batch.images.shape[2:4]
-    body, stats = backbone.init(keys[0], (height, width))
+    body, stats = backbone.init(keys[0], input_shape(batch))
     head_params, _ = functional.init(head, keys[1], functional.struct(1, 1, 1, backbone.channels))
     return {"backbone": body, **head_params}, {"backbone": stats}
 

@@ -1,7 +1,8 @@
 """Checkpoints of the complete train state, verified before they are read.
 
 `<workdir>/checkpoints/latest` keeps the newest few and `…/best` the best few, in separate
-directories so that neither deletes the other's. Orbax writes each into a temporary directory and
+directories so that neither deletes the other's; `…/first` keeps the state before the first step if
+the model that is kept may contain it. Orbax writes each into a temporary directory and
 renames it; a manifest, written last, marks it as complete and says which run it belongs to. A
 killed run leaves nothing that could be mistaken for a checkpoint, and damage and checkpoints of
 another run are found before anything is restored.
@@ -37,7 +38,7 @@ from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState, inference_state
 
 # More than one, to fall back on if one is corrupt, or if the best is newer than the latest.
-KEPT = {"latest": 3, "best": 2}
+KEPT = {"latest": 3, "best": 2, "first": 1}
 CORRUPT = "the checkpoint is corrupt"
 # Coroutines of orbax.
 NEVER_STARTED = r"coroutine '(async_serialize_from_host|_read_array_index_and_device_put|Store\.)"
@@ -98,7 +99,7 @@ class Checkpoints:
     def save(
         self, kind: str, state: TrainState, notes: dict[str, Any], *, background: bool = False
     ) -> None:
-        """Writes a checkpoint of kind "latest" or "best", with notes for resuming (JSON).
+        """Writes a checkpoint of one of the kinds KEPT, with notes for resuming (JSON).
 
         It is on disk on return or, in the `background`, the state has been copied to the host and
         may be donated.
@@ -206,7 +207,8 @@ class Checkpoints:
     def restore_selected(self, checkpoint: str, select: str) -> TrainState:
         """The `inference_state` for a value of `--checkpoint` with this `train.select`."""
         if checkpoint == "reported":
-            checkpoint = "latest" if select == "last" else "best"
+            last = select == "last" or (select == "mixture" and not self.steps("best"))
+            checkpoint = "latest" if last else "best"
         number = int(checkpoint) if checkpoint.isdecimal() else None
         if number is None and checkpoint not in ("latest", "best"):
             raise CheckpointError(

@@ -12,6 +12,7 @@ from PIL import Image
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data import transforms
+from dml_jax.data.arrays import is_image
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.data.split import Split, with_gallery
 from dml_jax.errors import UserError
@@ -24,6 +25,7 @@ from dml_jax.train.step import TrainState
 
 SIDE = 32  # pixels of the images that are compared as raw pixels
 BINS = (12, 4, 4)  # hue, saturation and value
+PUBLISHED = "published weights without further training"
 
 
 def embeddings(experiment: Experiment, console: Console) -> dict[str, dict[str, np.ndarray]]:
@@ -32,16 +34,15 @@ def embeddings(experiment: Experiment, console: Console) -> dict[str, dict[str, 
     if config.evaluation.controls:
         console.print("evaluating the controls")
         splits = with_gallery(experiment.splits)
-        simple = {name: without_learning(config, part) for name, part in splits.items()}
-        for control in simple["test"]:
-            found[control] = {name: rows[control] for name, rows in simple.items()}
-        name = "untrained"
-        if config.head:
-            name = "head on frozen features"
-        elif experiment.start or config.backbone.pretrained != "none":
-            name = "before training"
-        state = warm_start.initial_state(experiment, console)
-        found[name] = _embeddings(experiment, experiment.method, state)
+        if is_image(experiment.shape):
+            simple = {name: without_learning(config, part) for name, part in splits.items()}
+            for control in simple["test"]:
+                found[control] = {name: rows[control] for name, rows in simple.items()}
+        if experiment.method.hooks.published is None:  # else it starts as the published weights
+            started = experiment.start or config.backbone.pretrained != "none"
+            state = warm_start.initial_state(experiment, console)
+            rows = _embeddings(experiment, experiment.method, state)
+            found["before training" if started else "untrained"] = rows
     if config.backbone.pretrained != "none":
         console.print("evaluating the published weights without further training")
         method, batch = published_method(config.backbone), experiment.example_batch()
@@ -49,8 +50,7 @@ def embeddings(experiment: Experiment, console: Console) -> dict[str, dict[str, 
             variables = method.init(jax.random.key(0), batch)
             params, model_state = device_mesh.place(experiment.mesh, variables)
             state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
-            name = "published weights without further training"
-            found[name] = _embeddings(experiment, method, state)
+            found[PUBLISHED] = _embeddings(experiment, method, state)
         except UserError as problem:  # they may have been moved; the other results are kept
             console.warn(str(problem))
     return found

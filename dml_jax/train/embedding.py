@@ -14,7 +14,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dml_jax.config import Config, Data
-from dml_jax.data import transforms
+from dml_jax.data import arrays, transforms
+from dml_jax.data.arrays import Shape
 from dml_jax.data.read_ahead import read_each, stream
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
@@ -43,7 +44,7 @@ class Embedder(NamedTuple):
     on_all_devices: Any  # the same, images split over the devices, the result on every device
     mesh: Mesh
     data: Data  # the transform of the images
-    shape: tuple[int, int]  # (H, W) in pixels
+    shape: Shape  # (H, W) in pixels, see `data.arrays`
     batch_size: int  # the most images at once, on all devices together
     few: bool  # whether there are programs for 1, 2, 4, … images; else batches are padded
 
@@ -63,7 +64,7 @@ class Embedder(NamedTuple):
         With several processes, `pixels` are this process's share of `count` images.
         """
         size, devices = self.padded_size(count or len(pixels)), self.mesh.size
-        batch = np.zeros((size // jax.process_count(), *self.shape, 3), np.uint8)
+        batch = arrays.blank(self.shape, size // jax.process_count())
         for row, image in zip(batch, pixels, strict=False):
             row[:] = image
         variables = model.params, model.model_state
@@ -114,7 +115,7 @@ class Embedder(NamedTuple):
             share = self.padded_size(len(items)) // jax.process_count()
             return items[jax.process_index() * share :][:share]
 
-        blank = np.zeros((*self.shape, 3), np.uint8)
+        blank = arrays.blank(self.shape)
         return stream(
             partial(read_each, read),
             partial(self.start, model),
@@ -129,7 +130,7 @@ class Embedder(NamedTuple):
 
 
 def compiled(
-    function: Embed, config: Config, mesh: Mesh, shape: tuple[int, int], *, few: bool = False
+    function: Embed, config: Config, mesh: Mesh, shape: Shape, *, few: bool = False
 ) -> Embedder:
     """The embedder of a function such as `Method.embed`."""
     jit = partial(jax.jit, compiler_options=device_mesh.compiler_options(mesh))

@@ -16,8 +16,9 @@ from jax.sharding import Mesh
 
 from dml_jax.backbones.convolution import batches_over
 from dml_jax.config import Config, flatten
-from dml_jax.data import augment, formats, pipeline, samplers, transforms
+from dml_jax.data import arrays, augment, formats, pipeline, relations, samplers, transforms
 from dml_jax.data import split as splitting
+from dml_jax.data.arrays import Shape
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split, hold_out
 from dml_jax.errors import ConfigError, DataError
@@ -46,7 +47,7 @@ class Experiment(NamedTuple):
     schedule: optimizers.Schedule  # step -> factor of every learning rate
     steps: int  # length of the run, warm-up included
     mesh: Mesh
-    shape: tuple[int, int]  # (height, width) in pixels of the images that are embedded
+    shape: Shape  # (height, width) in pixels of the images that are embedded, see `data.arrays`
     # By name in `evaluation.test_variants`.
     test_variants: Mapping[str, Embed] = MappingProxyType({})
     # The model that `method.loss` learns from, images uint8 [B, H, W, 3] -> Teaching: a pytree
@@ -155,15 +156,11 @@ def build(
     data, train = config.data, config.train
     splits = formats.load(data) if splits is None else splits
     mesh = mesh or device_mesh.make()
-    if data.validation_share and "validation" in splits:
-        raise ConfigError(
-            "data.validation_share: the data set has its own validation split; set it to 0"
-        )
-    if data.validation_share:
+    if data.validation_share and "validation" not in splits:
         splits["train"], splits["validation"] = hold_out(splits["train"], data.validation_share)
-    elif train.select == "validation" and "validation" not in splits:
+    elif train.select in ("validation", "mixture") and "validation" not in splits:
         raise ConfigError(
-            "train.select='validation': needs a validation set; set data.validation_share=0.2"
+            f"train.select={train.select!r}: needs a validation set; set data.validation_share=0.2"
         )
     for name, split in splits.items():
         if len(np.unique(split.labels)) < 2:
@@ -177,7 +174,14 @@ def build(
             "train.precision='tensorfloat32': TPUs do not have it; use bfloat16, or float32"
         )
 
-    sampler = samplers.build(data, splits["train"].labels, config.seed)
+    relation = relations.between_classes(data.relation, splits["train"].classes)
+    if relation is not None and not getattr(config.method, "compares_pairs", False):
+        raise ConfigError(
+            f"data.relation={data.relation!r}: method {config.method.name} compares classes only; "
+            "use the baseline with a loss on pairs, or evaluate the finished run by it (dml-jax "
+            "evaluate --relation)"
+        )
+    sampler = samplers.build(data, splits["train"].labels, config.seed, relation)
     warmup = sampler.first_step(train.warmup_epochs)
     steps = sampler.first_step(train.warmup_epochs + train.epochs) + train.steps
     epochs = sampler.epoch(steps - 1) + 1 - train.warmup_epochs
@@ -185,12 +189,19 @@ def build(
     milestones = tuple(sampler.first_step(train.warmup_epochs + epoch) for epoch in falls)
     schedule = optimizers.rate_factor(train, start=warmup, stop=steps, milestones=milestones)
     schedule = optimizers.scaled(schedule, train, data.batch_size)
-    images = training_set(splits["train"])
+    images = training_set(splits["train"])._replace(relation=relation)
     method = build_method(config, images, mesh)
+    if train.select == "mixture" and method.hooks.published is None:
+        raise ConfigError(
+            "train.select='mixture': needs an embedding that published weights can have; set "
+            "train.select=last, or method.embedding_dim=0 and method.init='whitened' (baseline)"
+        )
     _check_refinement(config, method, splits)
     layer = getattr(config.backbone, "layer", optimizers.no_layer)
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup, layer=layer)
-    image = transforms.evaluation(data)(splits["train"].read(0, np.random.default_rng(0)))
+    image = splits["train"].read(0, np.random.default_rng(0))
+    transforms.check_images_only(data, arrays.shape_of(image))
+    shape = arrays.shape_of(transforms.evaluation(data)(image))
     test_variants = {
         name: build_method(with_test_variant(config, name), images, mesh).embed
         for name in config.evaluation.test_variants
@@ -205,7 +216,7 @@ def build(
         schedule=schedule,
         steps=steps,
         mesh=mesh,
-        shape=image.shape[:2],
+        shape=shape,
         test_variants=test_variants,
         start=config.init_from,
     )

@@ -1,13 +1,11 @@
 """Training on features of a frozen backbone, computed once: minutes of training become seconds.
 
-A head may be trained on them before the whole network (`head` of a configuration).
-
 Each training image passes through the backbone as in evaluation and as some random crops, augmented
 and flipped at random. Batches are drawn as usual; each image of a batch contributes one of its
-views. Export, inference and evaluation run the whole network. The features are kept beside the work
-directory, under the digest of everything that determines them: the identity of the network and its
-variables, the images and, for crops, their options. The crops do not depend on the seed of the run,
-so that all seeds, heads and methods share them.
+views. Export, inference and evaluation run the whole network. The features are kept in
+`train.features`, or beside the work directory, under the digest of everything that determines them:
+the identity of the network and its variables, the images and, for crops, their options. The crops
+do not depend on the seed of the run, so that all seeds, heads and methods share them.
 """
 
 import hashlib
@@ -24,14 +22,13 @@ import numpy as np
 
 from dml_jax import buckets, files, identity
 from dml_jax.backbones.functional import pooled_cells
-from dml_jax.config import Config, Data, plugin_module, settled
+from dml_jax.config import Config, Data, plugin_module
 from dml_jax.console import Console
-from dml_jax.data import transforms
+from dml_jax.data import arrays, transforms
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Embed, PyTree
-from dml_jax.train import experiment as experiments
-from dml_jax.train import loop, warm_start
+from dml_jax.train import warm_start
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.embedding import Embedder, Variables
@@ -41,7 +38,6 @@ from dml_jax.train.step import TrainState, digest
 
 DIRECTORY = "features"  # beside the work directory
 CROP_SEED = 0  # of the random crops
-HEAD = "head"  # in the work directory: the run that trains the head
 # Options of the data that determine random crops, beside those of the evaluation's.
 CROPS = ("crop", "resize_first", "crop_scale", "crop_ratio", "flip")
 TOLERANCE = 1e-3  # between the unit embeddings of a feature map and of its two cells
@@ -65,8 +61,9 @@ def with_features(
         stop.raise_if_stopped()
 
     # A bucket keeps the files of one run.
-    kept = directory if buckets.is_copy(directory) else directory.absolute().parent
-    found = cells(experiment, state, "train", kept / DIRECTORY, shown)
+    beside = directory if buckets.is_copy(directory) else directory.absolute().parent
+    kept = Path(config.train.features or beside / DIRECTORY)
+    found = cells(experiment, state, "train", kept, shown)
     return experiment._replace(features=found, augment=lambda images, key: images)
 
 
@@ -86,7 +83,7 @@ def cells(
     embedder, split = experiment.embedder(_features(experiment.config)), experiment.splits[name]
     count = experiment.config.train.feature_views if name == "train" else 1
     stem = directory / f"{key(experiment, state.model_state['backbone'])}-cells-{name}"
-    return views(embedder, state, split, count, stem, on_progress)
+    return np.stack(views(embedder, state, split, count, stem, on_progress), axis=1)
 
 
 def views(
@@ -97,8 +94,8 @@ def views(
     stem: Path,
     on_progress: Callable[[int], None] = lambda done: None,
     dtype: type[np.floating[Any]] = np.float32,
-) -> np.ndarray:
-    """The outputs [N, count, ...] for all images as in evaluation and as random crops.
+) -> list[np.ndarray]:
+    """The `count` outputs [N, ...] for all images as in evaluation and as random crops.
 
     Those of view i are kept in the file `<stem>-<i>.npy`; a single process reads them from there.
     """
@@ -109,7 +106,7 @@ def views(
         file, before = stem.with_name(f"{stem.name}-{view}.npy"), view * len(split.labels)
         if file.exists() and jax.process_count() == 1:
             with files.reading(file, "remove it"):
-                found.append(np.load(file, allow_pickle=False))
+                found.append(np.load(file, mmap_mode="r", allow_pickle=False))
             continue
         seen = crops(split, embedder.data, view) if view else split
         shown = partial(lambda before, done: on_progress(before + done), before)
@@ -119,7 +116,7 @@ def views(
             with files.atomic_write(file) as draft, draft.open("wb") as stream:
                 np.save(stream, rows)
         found.append(rows)
-    return np.stack(found, axis=1)
+    return found
 
 
 def _features(config: Config) -> Embed:
@@ -155,7 +152,7 @@ def check(experiment: Experiment, state: TrainState) -> None:
         inputs = images, compute(params, model_state, images)
         return jnp.stack([embed(params, model_state, given) for given in inputs], axis=1)
 
-    pixels = np.random.default_rng(0).integers(0, 256, (1, *experiment.shape, 3), np.uint8)
+    pixels = arrays.random(experiment.shape, 1)
     of_image, of_features = np.asarray(experiment.embedder(both).start(state, pixels))[0]
     if not np.allclose(of_image, of_features, atol=TOLERANCE):
         raise ConfigError(
@@ -186,26 +183,3 @@ def key(experiment: Experiment, backbone: PyTree) -> str:
         "crops": {name: getattr(config.data, name) for name in CROPS if random},
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def head_config(config: Config) -> Config:
-    """The configuration of the training on frozen features that precedes a run."""
-    assert config.head is not None
-    made = replace(config, name=f"{config.name}-{HEAD}", train=config.head, head=None)
-    return settled(made)  # without the augmentation that features do not have
-
-
-def with_head(experiment: Experiment, directory: Path, console: Console, stop: Stop) -> Experiment:
-    """Trains all but the backbone in `<workdir>/head`; returns the experiment starting there."""
-    head = directory / HEAD
-    console.print(f"training all but the backbone first, on frozen features: {head}")
-    first = experiments.build(head_config(experiment.config))
-    run = first.provenance()
-    if device_mesh.is_main_process():
-        head.mkdir(exist_ok=True)
-        files.write_json(head / "config.json", run)
-        buckets.push(head)
-    first = with_features(first, directory, console, stop)
-    loop.train(first, head, run, console, stop)
-    buckets.pull(directory)  # on the other processes, which have written nothing
-    return experiment._replace(start=str(head))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from dml_jax.console import Console
 from dml_jax.data.samplers import Sampler
@@ -131,6 +132,9 @@ def make_steps(
                 state = refresh_state(experiment, out, features, state, progress, stop)
                 leaves = jax.tree.leaves(state)
                 clock.restart(done - 1)
+            if done == 1 and config.select == "mixture":
+                state = jax.tree.unflatten(structure, leaves)
+                out.checkpoints.save("first", state, {}, background=True)
             logging, evaluating = logging_due(experiment, done), evaluation_due(experiment, done)
             with jax.profiler.TraceAnnotation(WAITING):
                 arrays = next(batches)
@@ -244,7 +248,7 @@ def logging_due(experiment: Experiment, step: int) -> bool:
 
 def evaluation_due(experiment: Experiment, step: int) -> bool:
     config = experiment.config.train
-    if config.select != "last" and step == experiment.steps:
+    if config.selects_steps and step == experiment.steps:
         return True
     if config.evaluate_every:
         return step % config.evaluate_every == 0
@@ -278,7 +282,7 @@ def evaluate_and_record(
     try:
         model = inference_state(state)
         found = {
-            variant: model_metrics.metrics(options, distance, splits, rows, cluster=False)
+            variant: model_metrics.metrics(experiment.config, distance, splits, rows, cluster=False)
             for variant, rows in tested.embed(model, splits, on_progress).items()
         }
         variant = model_metrics.reported(options, found)
@@ -299,7 +303,7 @@ def evaluate_and_record(
     shown = f"Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}"
     which = f"  ({variant})" if variant else ""
     out.console.print(f"step {int(state.step)}: {name} {shown}{which}")
-    if select == "last" or recall <= progress.best:
+    if not experiment.config.train.selects_steps or recall <= progress.best:
         return progress
     out.checkpoints.save("best", state, {"recall@1": recall}, background=True)
     return progress._replace(best=recall)
@@ -307,7 +311,9 @@ def evaluate_and_record(
 
 def refresh_steps(refresh: Refresh | None, sampler: Sampler, steps: int) -> frozenset[int]:
     """The numbers of steps of a run of `steps` after which a refresh is due, including 0."""
-    starts = (sampler.first_step(epoch) for epoch in count(0, refresh.epochs)) if refresh else ()
+    if not refresh or not refresh.epochs:
+        return frozenset([0] if refresh else [])
+    starts = (sampler.first_step(epoch) for epoch in count(0, refresh.epochs))
     return frozenset(takewhile(lambda step: step < steps, starts))
 
 
@@ -326,9 +332,12 @@ def refresh_state(
     out.console.print(f"step {int(state.step)}: computing features of all training images")
     refresh = experiment.method.hooks.refresh
     assert refresh is not None
-    train = experiment.splits["train"]
+    train, given = experiment.splits["train"], experiment.features
     try:
-        found = features.embed_split(state, train, lambda done: stop.raise_if_stopped())
+        if given is not None:  # the first view is that of the evaluation
+            found = np.asarray(jax.jit(refresh.features)(*state[1:3], given[:, 0]))
+        else:
+            found = features.embed_split(state, train, lambda done: stop.raise_if_stopped())
     except Interrupted:
         save_unless_held(out, state, progress)
         raise

@@ -14,6 +14,7 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.weights import converted
 from dml_jax.config import Config, Data, Evaluation, Train, plugin_module
 from dml_jax.config.fields import Effect, effect, validate, with_precision
+from dml_jax.data.arrays import Shape
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.identity import Identity, Versions
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_classes, zeros
@@ -35,7 +36,7 @@ class TrainedModel(NamedTuple):
     params: PyTree
     model_state: PyTree
     step: int  # number of updates; 0 for published weights
-    shape: tuple[int, int]  # (H, W) in pixels of the images that the network sees
+    shape: Shape  # (H, W) in pixels of the images that the network sees
     classes: Sequence[str]  # names of the training classes; empty for published weights
     unfinished: str = ""  # says that the run has not finished; empty if it has
     variant: str = ""  # the entry of `evaluation.test_variants` that it embeds with
@@ -138,11 +139,11 @@ def load(
     config = replace(given, backbone=backbone)
     if name := reading_in_results(config, directory):
         config = with_test_variant(config, name)
-    train, (height, width) = config.train, facts["shape"]
+    train, shape = config.train, tuple(facts["shape"])
     method = build_method(config, TrainingSet(facts["classes"], facts["images"]))
     optimizer = optimizers.build(train, method, lambda step: 1.0, warmup_steps=train.warmup_epochs)
     everywhere = method._replace(hooks=method.hooks._replace(class_axis=no_classes))
-    template = step.state_shapes(config, everywhere, optimizer, (height, width), device_mesh.make())
+    template = step.state_shapes(config, everywhere, optimizer, shape, device_mesh.make())
     unfinished, single = "", directory / model_files.MODEL
     if steps := model_files.steps(single):
         if checkpoint not in ("reported", str(steps[-1])):
@@ -163,9 +164,11 @@ def load(
     variables, names = (state.params, state.model_state), facts.get("class_names") or ()
     made = TrainedModel(
         replace(given, backbone=with_precision(given.backbone, dtype)),
-        *(method, *variables, int(state.step), (height, width), names, unfinished, name),
+        *(method, *variables, int(state.step), shape, names, unfinished, name),
     )
     reported = workdir.read_results(directory).get("step") == made.step
+    if train.select == "mixture":  # it has the same step as the last model
+        reported = reported and checkpoint in ("reported", "best")
     same = made.config.backbone == given.backbone
     return made.checked(directory, workdir.REMEDY) if reported and same else made
 

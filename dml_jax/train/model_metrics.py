@@ -18,7 +18,7 @@ from dml_jax.config import Config, Data, Evaluation, Refine
 from dml_jax.config.modules import function
 from dml_jax.config.sections import BEST
 from dml_jax.console import Console
-from dml_jax.data import samplers, sessions
+from dml_jax.data import arrays, relations, samplers, sessions
 from dml_jax.data.split import Split, some_classes, with_gallery
 from dml_jax.errors import UserError
 from dml_jax.evaluation import geometry, open_set, protocol, refinement_batches
@@ -64,7 +64,7 @@ def compiled(experiment: Experiment, shapes: TrainState) -> VariantsEmbedder:
     def side_by_side(*arguments: Any) -> jax.Array:
         return jnp.concatenate([embed(*arguments) for embed in embeds], axis=1)
 
-    image = jax.ShapeDtypeStruct((1, *experiment.shape, 3), jnp.uint8)
+    image = arrays.blank(experiment.shape, 1)
     columns, end = {}, 0
     for name, embed in functions.items():
         width = jax.eval_shape(embed, shapes.params, shapes.model_state, image).shape[1]
@@ -81,7 +81,7 @@ def reported(options: Evaluation, metrics: Mapping[str, Mapping[str, Any]]) -> s
 
 
 def metrics(
-    options: Evaluation,
+    config: Config,
     distance: Distance,
     splits: Splits,
     embeddings: Embeddings,
@@ -89,13 +89,17 @@ def metrics(
     cluster: bool,
     per_query: bool = False,
 ) -> dict[str, Any]:
-    """`protocol.evaluate` for the embeddings of a split."""
+    """`protocol.evaluate` for the embeddings of a split, with `data.relation` if there is one."""
+    options, relation = config.evaluation, config.data.relation
+    labels: dict[str, Any] = {key: split.labels for key, split in splits.items()}
+    if relation:
+        labels = {key: np.array(split.classes)[labels[key]] for key, split in splits.items()}
     name, gallery = next(iter(splits)), embeddings.get("gallery")
     candidates = len(embeddings[name]) - 1 if gallery is None else len(gallery)
     across: dict[str, Any] = sessions.groups(splits)
     return protocol.evaluate(
         embeddings[name],
-        splits[name].labels,
+        labels[name],
         ks=[k for k in options.ks if k <= candidates],
         protocol=options.protocol,
         cluster=cluster,
@@ -108,9 +112,10 @@ def metrics(
             name.rpartition(".")[2]: function("evaluation.metrics", name)
             for name in options.metrics
         },
+        relation=relations.named(relation),
         per_query=per_query,
         gallery=gallery,
-        gallery_labels=None if gallery is None else splits["gallery"].labels,
+        gallery_labels=None if gallery is None else labels["gallery"],
         **across,
     )
 
@@ -132,8 +137,8 @@ def of_training_classes(
     classes = min(fitting, len(np.unique(like.labels)))
     sample = {"train": some_classes(train, classes, images)}
     rows = tested.embed(model, sample, on_progress)[variant]
-    options, distance = experiment.config.evaluation, experiment.method.distance
-    found = metrics(options, distance, sample, rows, cluster=False)
+    config, distance = experiment.config, experiment.method.distance
+    found = metrics(config, distance, sample, rows, cluster=False)
     return {f"train/{name}": found[name] for name in ("recall@1", "map@r")}
 
 
@@ -154,6 +159,9 @@ def final(
         }
         results |= {"test_variant": variant, "test_variants": each}
     results["protocol"] = protocol_of(experiment, "test")
+    if prefixes := getattr(config.method, "prefixes", ()):
+        first = {n: {key: rows[:, :n] for key, rows in embeddings.items()} for n in prefixes}
+        results["prefixes"] = {str(n): _metrics(experiment, rows) for n, rows in first.items()}
     if config.data.session:
         results["protocol"] = f"across sessions: {results['protocol']}"
     elif config.data.name == "folder":
@@ -176,6 +184,8 @@ def final(
             console.warn(f"no error rates of pairs: {problem}")
     if config.evaluation.refine:
         results["refined"] = refined(experiment, state, embeddings, console)
+    if measured := mechanism(experiment, state):
+        results["mechanism"] = measured
     results |= {
         "model": model,
         "step": int(state.step),
@@ -187,6 +197,16 @@ def final(
     if baselines:
         results["controls"] = {name: _metrics(experiment, rows) for name, rows in baselines.items()}
     return results, embeddings
+
+
+def mechanism(experiment: Experiment, state: TrainState) -> dict[str, float]:
+    """Whether the mechanism of the method is at work in a training batch (`Hooks.diagnose`)."""
+    diagnose = experiment.method.hooks.diagnose
+    if diagnose is None or not experiment.config.evaluation.diagnose:
+        return {}
+    with experiment.batches(0, 1) as batches:
+        images, labels, _ = next(batches)
+    return diagnose(state.params, state.model_state, jnp.asarray(images), labels)
 
 
 def protocol_of(experiment: Experiment, name: str) -> str:
@@ -202,14 +222,14 @@ def protocol_of(experiment: Experiment, name: str) -> str:
         metric=experiment.method.distance,
         lone_queries="omit" if session else options.lone_queries,
         groups=session,
+        relation=experiment.config.data.relation,
     )
 
 
 def _metrics(experiment: Experiment, embeddings: Embeddings, **more: Any) -> dict[str, Any]:
-    options, splits = experiment.config.evaluation, with_gallery(experiment.splits)
-    return metrics(
-        options, experiment.method.distance, splits, embeddings, cluster=options.cluster, **more
-    )
+    config, splits = experiment.config, with_gallery(experiment.splits)
+    more["cluster"] = config.evaluation.cluster
+    return metrics(config, experiment.method.distance, splits, embeddings, **more)
 
 
 def refined(

@@ -12,6 +12,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 
 from dml_jax.config import Config
+from dml_jax.data.arrays import Shape
 from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, zeros
 from dml_jax.train import parameter_groups
@@ -124,7 +125,7 @@ def state_shapes(
     config: Config,
     method: Method,
     optimizer: optax.GradientTransformation,
-    shape: tuple[int, int],
+    shape: Shape,
     mesh: Mesh,
 ) -> TrainState:
     """Shapes, dtypes and shardings of the state of a run on images of `shape` (H, W) in pixels."""

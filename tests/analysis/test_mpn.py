@@ -100,6 +100,14 @@ def test_attention_statistics() -> None:
             own.append(sum(p[j] for j in range(5) if labels[j] == labels[i]))
         assert found.divergence[layer, head] == pytest.approx(np.mean(divergence), abs=1e-12)
         assert found.same_class[layer, head] == pytest.approx(np.mean(own))
+        differences = []
+        for i in range(5):
+            p = weights[layer, head, i] / weights[layer, head, i].sum()
+            others = [j for j in range(5) if j != i]
+            mates = [p[j] for j in others if labels[j] == labels[i]]
+            strangers = [p[j] for j in others if labels[j] != labels[i]]
+            differences.append(5 * (np.mean(mates) - np.mean(strangers)))
+        assert found.preference[layer, head] == pytest.approx(np.mean(differences))
     np.testing.assert_allclose(found.divergence[1], 0, atol=1e-12)
     np.testing.assert_allclose(found.same_class[1], (2 * 2 / 5 + 3 * 3 / 5) / 5)
 

@@ -14,7 +14,8 @@ import pytest
 
 from dml_jax import files
 from dml_jax.analysis import findings, html, run_report
-from dml_jax.analysis.run_report import SUBJECTS
+from dml_jax.analysis.run_report import PUBLISHED, SUBJECTS
+from dml_jax.train import mixture
 from dml_jax.train.records import workdir
 from tests.analysis.runs import Run
 from tests.test_configs import resolved
@@ -211,6 +212,31 @@ def test_controls_in_words(recall: float, ranking: float, words: str) -> None:
     }
     results = {"recall@1": recall, "map@r": ranking, "recall@1_stderr": 0.01, "map@r_stderr": 0.01}
     assert words in run_report.in_words(results | {"controls": controls, "protocol": ""})
+
+
+def test_the_gain_is_stated_over_published_weights() -> None:
+    """Also where another control is better; how the model was chosen is shown."""
+    controls = {
+        "colour histogram": {"recall@1": 0.6, "map@r": 0.1},
+        PUBLISHED: {"recall@1": 0.4, "map@r": 0.3},
+    }
+    results = {"recall@1": 0.5, "map@r": 0.35, "controls": controls, "protocol": ""}
+    words = run_report.in_words(results)
+    assert f"better than {PUBLISHED}: Recall@1 +10.0 points, MAP@R +5.0 points" in words
+    assert "The control 'colour histogram' beats this run by 10.0 points of Recall@1" in words
+    nothing = {"gain": 0.0, "gain_stderr": 0.0}
+    validation = {
+        mixture.PUBLISHED: {"recall@1": 0.7, "map@r": 0.2, **nothing},
+        "halfway": {"recall@1": 0.75, "map@r": 0.26, "gain": 0.055, "gain_stderr": 0.012},
+    }
+    choice = {"kept": "halfway", "classes": 5, "validation": validation}
+    more = {"model": "mixture", "step": 300, "protocol": "clean"}
+    config = replace(resolved("digits_baseline"), paper={})
+    page = run_report._results(config, results | more | {"choice": choice})
+    assert "How the model was chosen" in page
+    for cell in ("75.0%", "26.0%", "+5.5 ± 1.2", "5 classes"):
+        assert cell in page
+    assert "halfway (step 300)" in page
 
 
 def test_distance_from_a_published_interval() -> None:

@@ -28,9 +28,12 @@ PLUGINS = {
     "network": "backbone",
     "photos": "data",
     "relation.shared_tags": "relation",
+    "tagged": "data",
+    "sentences": "data",
 }
 OTHER_FILES = {  # of tests/plugins: (the only plug-in in it, its kind), or None
-    "comparison": None, "experiment": None, "own_loop": None, "two_towers": "method",
+    "comparison": None, "experiment": None, "graded": None, "own_loop": None, "text": None,
+    "two_towers": "method", "text_encoder": "backbone",
 }  # fmt: skip
 MISTAKES = {
     "def a(embeddings, labels):\n    return jnp.sqrt(((embeddings[:, None] - embeddings[None]) ** "
@@ -75,9 +78,10 @@ MISTAKES = {
     "    return samplers.from_batches(batch, 5)": ["a function of seed and step"],
     "def a(weight_decay):\n    return optax.scale(-1.0)": ["descends", "weight decay"],
     "def a(hits):\n    return np.flatnonzero(hits)": ["finite numbers"],
-    "def a(labels, others):\n    same = labels[:, None] == others[None]\n    return same, same": [
-        "masks or weights"
+    "def a(names, others):\n    return np.array([[len(names)] * len(others)] * len(names))": [
+        "weights"
     ],
+    "def a(names, others):\n    return -1.0 * (names[:, None] == others[None])": ["weights"],
     "def a(queries, gallery):\n    queries *= 2\n    return queries": ["queries"],
 }
 
@@ -124,7 +128,7 @@ def test_every_file_of_the_plugins_is_recognised() -> None:
     ("signature", "kind"),
     [
         ("x, labels, *, scale=1.0", "loss"),
-        ("labels, others, *, depth=2", "relation"),
+        ("names, others, *, depth=2", "relation"),
         ("labels, batch_size, *, images_per_class=4, seed=0", "sampler"),
         ("labels", None),
         ("x, y, p=2", "distance"),

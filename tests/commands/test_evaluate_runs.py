@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import ndcg_score
 
 from dml_jax import manifest
 from dml_jax.commands import cli, evaluate
 from dml_jax.evaluation import protocol
 from dml_jax.export import embedding_files
 from tests.commands.conftest import Fails
+from tests.plugins.relation import shared_tags
 from tests.tiny_model import identity
 
 ROWS = 24
@@ -98,6 +100,47 @@ def test_against_numpy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     out = capsys.readouterr().out
     assert "combined" in out
     assert f"{100 * expected[-1]:.1f}" in out
+
+
+def test_two_runs_are_compared_by_query(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The paired test of both models' queries, with classes as the units."""
+    points = [member(tmp_path / name, seed, 4) for seed, name in enumerate("ab")]
+    output, labels = tmp_path / "ab.json", np.arange(ROWS) % 4
+    assert run([tmp_path / "a", tmp_path / "b"], f"--output={output}", "--full_ranking") == 0
+    hits = []
+    for each in points:
+        cosine = each.astype(np.float64) @ each.T
+        np.fill_diagonal(cosine, -2)
+        hits.append(labels[cosine.argmax(axis=1)] == labels)
+    difference = hits[1] * 1.0 - hits[0]
+    sums = [np.sum((difference - difference.mean())[labels == c]) for c in range(4)]
+    error = np.sqrt(4 / 3 * np.square(sums).sum()) / ROWS
+    found = json.loads(output.read_text())["paired"]
+    assert found["recall@1"]["mean"] == pytest.approx(difference.mean())
+    assert found["recall@1"]["stderr"] == pytest.approx(error)
+    assert {"map", "map@2", "precision@2", "map@r", "mrr"} <= found.keys()
+    assert f"second less first, R@1: {100 * difference.mean():+.2f} (" in capsys.readouterr().out
+
+
+def test_grades_of_a_relation(tmp_path: Path) -> None:
+    """Of class names, as the run's own configuration or the command line gives it."""
+    names = [["red round", "red square", "blue round", "grey"][i % 4] for i in range(ROWS)]
+    points = member(tmp_path / "a", 0, 4, metadata={"class_name": names})
+    output, path = tmp_path / "a.json", "tests.plugins.relation.shared_tags"
+    found = []
+    for options in ((f"--relation={path}",), ()):
+        assert run([tmp_path / "a"], *options, f"--output={output}") == 0
+        found.append(json.loads(output.read_text()))
+        facts = json.loads((tmp_path / "a/config.json").read_text())
+        facts["config"]["data"] = {"relation": path}
+        (tmp_path / "a/config.json").write_text(json.dumps(facts))
+    assert found[0]["ndcg@2"] == found[1]["ndcg@2"]
+    assert f"relevance by {path}, above 0" in found[0]["protocol"]
+    grades = shared_tags(names, names)
+    cosine = points.astype(np.float64) @ points.T
+    rows = ~np.eye(ROWS, dtype=bool)
+    best = [ndcg_score([g[r]], [c[r]], k=2) for g, c, r in zip(grades, cosine, rows, strict=True)]
+    assert found[0]["ndcg@2"] == pytest.approx(np.mean(best), abs=1e-6)
 
 
 def test_one_run(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def check_free(file: str, select: str, free: set[str]) -> None:
     assert {key for key in missing if key.startswith("method.")} == {
         f"method.{option}" for option in free
     }
-    of_train = {"steps", "epochs", "log_every", "checkpoint_every", "keep_every"}
+    of_train = {"steps", "epochs", "features", "log_every", "checkpoint_every", "keep_every"}
     assert {key for key in missing if key.startswith("train.")} == {
         f"train.{option}"
         for option in of_train | ({"evaluate_every"} if select == "last" else set())
@@ -124,22 +124,6 @@ def check_free(file: str, select: str, free: set[str]) -> None:
 
 def test_the_options_of_a_baseline() -> None:
     check_free("digits_baseline:triplet", "last", set())
-
-
-def test_the_training_of_a_head_is_decisive_but_for_its_logs() -> None:
-    given = values(steps=4)
-    given["head"] = given["train"] | {"feature_views": 1, "steps": 3}
-    counted = decisive(asdict(resolve(given))).keys()
-    assert {
-        "head.steps",
-        "head.epochs",
-        "head.optimizer",
-        "head.groups.embedding.learning_rate",
-    } <= counted
-    assert (
-        not {"head.log_every", "head.checkpoint_every", "head.evaluate_every", "train.steps"}
-        & counted
-    )
 
 
 def test_the_configuration_names_no_option_of_a_method() -> None:

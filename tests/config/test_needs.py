@@ -23,7 +23,6 @@ WITHOUT_EFFECT = [
     "cub_baseline:proxy_anchor data.images_per_class=2",
     "cub_baseline data.crop_ratio=1.0,1.0",  # normalised softmax: random crops
     "digits_baseline:proxy_anchor train.momentum=0.9",
-    "folder_baseline head.gamma=0.5",
     "digits_baseline:proxy_anchor train.schedule=step",
     "digits_baseline:proxy_anchor train.gamma=0.5",
     "digits_baseline:proxy_anchor train.rates_for_batch=32",

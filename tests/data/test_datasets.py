@@ -20,7 +20,7 @@ from dml_jax.data.files import File, file_at
 from dml_jax.data.prepare import duplicates, official, prepare_dataset, understand
 from dml_jax.data.prepare import sources as source_files
 from dml_jax.data.prepare.sources import Options
-from dml_jax.data.split import Split, digest, subset, unread
+from dml_jax.data.split import Split, digest, redrawn, subset, unread
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment as experiments
 from tests.data import layouts, pictures
@@ -476,10 +476,7 @@ def test_a_data_set_with_a_validation_split_selects_on_it(monkeypatch: pytest.Mo
     config = small(steps=1, select="validation")
     assert experiments.build(config).splits["validation"] is given["validation"]
     share = dataclasses.replace(config, data=dataclasses.replace(config.data, validation_share=0.2))
-    with pytest.raises(
-        ConfigError, match=r"data\.validation_share: the data set has its own validation split"
-    ):
-        experiments.build(share)
+    assert experiments.build(share).splits["validation"] is given["validation"]
     del given["validation"]
     with pytest.raises(ConfigError, match=r"needs a validation set; set data\.validation_share"):
         experiments.build(config)
@@ -725,3 +722,28 @@ def test_data_hash_covers_the_prepared_pixels(tmp_path: Path) -> None:
 
     a, b, c = (digest(load("folder", tmp_path / name)) for name in "abc")
     assert a == b != c
+
+
+def test_another_draw_of_the_classes() -> None:
+    """As many classes in each split, none in both, and every image with its class."""
+    usual = formats.load(Data(name="digits"))
+    drawn = formats.load(Data(name="digits", class_split=3))
+    names = {name: set(split.classes) for name, split in drawn.items()}
+    assert names["train"] | names["test"] == {*usual["train"].classes, *usual["test"].classes}
+    assert not names["train"] & names["test"]
+    assert names["train"] != set(usual["train"].classes)
+    counts = {name: len(split.classes) for name, split in usual.items()}
+    assert {name: len(split.classes) for name, split in drawn.items()} == counts
+    of_image = {
+        image: (split.classes[label], split.read(i, None))
+        for split in usual.values()
+        for i, (image, label) in enumerate(zip(split.ids, split.labels, strict=True))
+    }
+    for split in drawn.values():
+        assert list(np.unique(split.labels)) == list(range(len(split.classes)))
+        for i in range(0, len(split.labels), 50):
+            name, pixels = of_image[split.ids[i]]
+            assert split.classes[split.labels[i]] == name
+            np.testing.assert_array_equal(split.read(i, None), pixels)
+    with pytest.raises(ConfigError, match=r"class_split=1: the data set has the split gallery"):
+        redrawn({**usual, "gallery": usual["test"]}, 1)

@@ -1,5 +1,6 @@
 """Samplers: guarantees of the balanced sampler, purity of all samplers, and error messages."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ from dml_jax.errors import ConfigError, DataError
 SIZES = [5, 6, 9, 4, 3, 11, 2, 1, 8]
 LABELS = np.repeat(np.arange(len(SIZES)), SIZES)
 NAMES = sorted(samplers.SAMPLERS)
+RELATION = np.random.default_rng(7).integers(0, 3, (9, 9)) / 2  # of classes
 
 
 def build(
     sampler: str, batch_size: int, images: int, seed: int = 3, labels: np.ndarray = LABELS
 ) -> samplers.Sampler:
     data = Data(sampler=sampler, batch_size=batch_size, images_per_class=images)  # type: ignore[arg-type]
-    return samplers.build(data, labels, seed)
+    return samplers.build(data, labels, seed, RELATION)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,8 @@ def test_shuffled_draws_no_image_twice_in_an_epoch() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_any_labels_are_classes(name: str) -> None:
     """With gaps, of 64 bits, negative, or text: the same batches as the numbers of the classes."""
-    make = samplers.SAMPLERS[name]
+    given: Any = {"relation": RELATION} if name == "related" else {}
+    make = partial(samplers.SAMPLERS[name], **given)
     options = {"batch_size": 12} | ({} if name in WITHOUT_CLASSES else {"images_per_class": 3})
     names = np.array(["ash", "beech", "elm", "fir", "lime", "oak", "pine", "plum", "yew"])
     expected = [make(LABELS, **options).batch(step) for step in range(5)]
@@ -131,8 +134,9 @@ def test_the_rules_of_the_configuration_hold_in_direct_calls(
         options = {key: value for key, value in options.items() if key != "images_per_class"}
         if not message.startswith(("batch_size=8.0", "batch_size=0", "seed")):
             return
+    given: Any = {"relation": RELATION} if name == "related" else {}
     with pytest.raises(ConfigError, match=rf"^(data\.)?{message}"):
-        samplers.SAMPLERS[name](LABELS, **options)
+        samplers.SAMPLERS[name](LABELS, **options, **given)
 
 
 @pytest.mark.parametrize(
@@ -190,3 +194,33 @@ def check_small_classes(name: str) -> None:
 def test_small_classes_repeat_images() -> None:
     for name in ("balanced", "distinct_chunks"):
         check_small_classes(name)
+
+
+def test_every_second_class_is_related_to_the_one_before() -> None:
+    """In proportion to the weights; at random, if no class that is left is related."""
+    relation = np.zeros((9, 9))
+    relation[np.arange(9), (np.arange(9) + 1) % 9] = 3
+    relation[np.arange(9), (np.arange(9) + 4) % 9] = 1
+    relation[0] = np.nan
+    sampler = samplers.related(LABELS, batch_size=8, images_per_class=2, relation=relation)
+    counts, first = np.zeros((9, 9)), np.zeros(9)
+    for step in range(2000):
+        classes = LABELS[sampler.batch(step)].reshape(4, 2)
+        assert (classes[:, 0] == classes[:, 1]).all()
+        assert len(set(classes[:, 0])) == 4
+        np.add.at(first, classes[::2, 0], 1)
+        np.add.at(counts, (classes[0, 0], classes[1, 0]), 1)
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    for c in range(1, 9):
+        assert shares[c, (c + 1) % 9] == pytest.approx(0.75, abs=0.1)
+        assert shares[c, (c + 4) % 9] == pytest.approx(0.25, abs=0.1)
+    assert np.all(shares[0, 1:] > 0.05)
+    assert first.min() > 0.7 * first.mean()
+
+
+def test_samplers_that_need_a_relation(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Data(sampler="related", batch_size=12, images_per_class=3)
+    with pytest.raises(ConfigError, match=r"data.sampler='related': needs data.relation, or anot"):
+        samplers.build(data, LABELS, 0)
+    with pytest.raises(DataError, match=r"relation: has shape \[3, 3\] for 9 classes"):
+        samplers.build(data, LABELS, 0, np.eye(3))

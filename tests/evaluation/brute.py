@@ -60,7 +60,8 @@ def retrieval(distances, relevant, ks, *, omitted=None, position=False, labels=N
         means["macro_recall@1"] = float(
             np.mean([(first[labels == label] == 1).mean() for label in np.unique(labels)])
         )
-    return means, {"rank": first, "r_precision_per_query": values[0], "map@r_per_query": values[1]}
+    each = {f"{name}_per_query": column for name, column in zip(names, values, strict=True)}
+    return means, {"rank": first, **each}
 
 
 def check(found, expected):

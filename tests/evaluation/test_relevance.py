@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.metrics import ndcg_score
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import metrics
@@ -177,3 +178,55 @@ def test_classes_of_queries_and_gallery_must_fit():
             gallery_groups=labels.astype(str),
             **gallery,
         )
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_grades_of_a_relation(separate):
+    """nDCG equals scikit-learn's; the other metrics take grades above 0 for relevant, and rows of
+    NaN are left out."""
+    points, _, rng = integers()
+    names = np.array(list("abcdefghij"))
+    grades = rng.integers(0, 4, (10, 10)) * (rng.random((10, 10)) < 0.4) / 2  # not symmetric
+    grades[rng.random((10, 10)) < 0.1] = np.nan
+    grades[:, 9] = 0.0
+    grades[9] = 0.0  # queries of "j" have no relevant row
+
+    def relation(some, others):
+        return grades[np.ix_(*(np.searchsorted(names, each) for each in (some, others)))]
+
+    labels = rng.integers(0, 10, 300)
+    queries = slice(0, 100) if separate else slice(None)
+    options = {"ks": KS, "metric": "euclidean", "full_ranking": True, "per_query": True}
+    if separate:
+        options |= {"gallery": points, "gallery_labels": names[labels], "exclude_self": True}
+    found = metrics.retrieval(points[queries], names[labels[queries]], relation=relation, **options)
+    pairs = grades[np.ix_(labels[queries], labels)]
+    omitted = np.eye(len(pairs), 300, dtype=bool) | np.isnan(pairs)
+    distances = brute.distances(points[queries], points, "euclidean")
+    relevant = (pairs > 0) & ~omitted
+    ranks = np.argsort(np.argsort(distances, axis=1, kind="stable"), axis=1)  # without ties
+    brute.check(found, brute.retrieval(distances, relevant, KS, omitted=omitted))
+    for name, k in {"ndcg": None, **{f"ndcg@{k}": k for k in KS}}.items():
+        each = np.array(
+            [
+                ndcg_score([gains[~left]], [-rank[~left]], k=k) if hits.any() else np.nan
+                for gains, left, rank, hits in zip(pairs, omitted, ranks, relevant, strict=True)
+            ]
+        )
+        assert np.isnan(each).sum() == found["lone_queries"] > 0
+        np.testing.assert_allclose(found[f"{name}_per_query"], each, atol=1e-6)
+        assert found[name] == pytest.approx(np.nanmean(each), abs=1e-6)
+        count = np.count_nonzero(~np.isnan(each))
+        assert found[f"{name}_stderr"] == pytest.approx(np.nanstd(each) / count**0.5, abs=1e-6)
+
+
+def test_relations_that_do_not_fit():
+    points, labels, _ = integers()
+    for relation, message in (
+        (lambda a, b: -np.ones((len(a), len(b))), "give .*, grades from 0 on, or NaN"),
+        (lambda a, b: np.ones(len(b)), r"returns \[30\] for '.*' and the 30 labels"),
+    ):
+        with pytest.raises(DataError, match=message):
+            metrics.retrieval(points, labels, relation=relation)
+    with pytest.raises(DataError, match="relation: needs one label per row"):
+        metrics.retrieval(points, [["a", "b"]] * 300, relation=lambda a, b: np.ones((1, 2)))

@@ -1,47 +1,29 @@
-"""The ledger of claims: statistics against SciPy and published values, verdicts, and the trials
-that decide them."""
+"""Claims: those of the papers, choices and trials that decide them, and their measurements."""
 
 import csv
-from collections.abc import Sequence
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from dml_jax.commands import study as command
 from dml_jax.errors import ConfigError
-from dml_jax.lab import claims, outcomes, runner
+from dml_jax.lab import claims, runner, verdicts
+from dml_jax.lab.claims import Target
 from dml_jax.lab.definition import Claim
 from dml_jax.lab.plan import Settings
 
 ROOT = Path(__file__).parents[2]
-DATA = ("photos", "photos_stages", "omniglot", "cub", "cars", "sop", "inshop")
+VARIANTS = ("omniglot", "cub", "cars", "sop", "inshop", "photos:lite0", "photos:lite0_stages")
+TARGETS = tuple(map(Target.of, VARIANTS))
+DIGITS = Target("digits")
 
 
-def claim(
-    expects: str = "higher", margin: float = 0.0, name: str = "a", metric: str = "recall@1"
-) -> Claim:
-    return Claim(
-        name, "says", "where", "study:losses", ("first", "second"), expects, margin, metric
-    )  # type: ignore[arg-type]
-
-
-def lines(claim: Claim, differences: Sequence[float], **changed: str) -> claims.Lines:
-    made = []
-    for seed, difference in enumerate(differences):
-        for row, value in zip(claim.rows, (0.5, 0.5 + difference), strict=True):
-            line = dict.fromkeys(claims.COLUMNS, "") | {
-                "study": claim.study,
-                "row": row,
-                "seed": str(seed),
-            }
-            made.append(
-                line | {claim.metric: str(value), "seconds": "30", "data": "d", "code": "c"}
-            )
-    made[-1] |= changed
-    return made
+def claim(name: str = "a", **more: Any) -> Claim:
+    return Claim(name, "says", "where", "study:losses", ("first", "second"), **more)
 
 
 @pytest.mark.parametrize("paper", claims.papers())
@@ -51,130 +33,40 @@ def test_claims_of_the_papers(paper: str, monkeypatch: pytest.MonkeyPatch) -> No
     _, stated = claims.load(paper)
     assert len({each.name for each in stated}) == len(stated) >= 6
     for each in stated:
-        studies = {data: found for data in DATA if (found := claims.study_of(each, data))}
+        studies = {where: found for where in TARGETS if (found := claims.study_of(each, where))}
         assert studies, each.name
-        for data, found in studies.items():
+        for where, found in studies.items():
             names = {row.name for row in found.rows}
-            for row in claims.rows_of(each, data):
-                assert row in names or row.rpartition(" + ")[0] in names, (each.name, data, row)
+            for row in (*claims.rows_of(each, where), *each.placebos):
+                assert row in names or row.rpartition(" + ")[0] in names, (each.name, where, row)
 
 
-@pytest.mark.parametrize("expects", ["higher", "lower", "equal"])
-@pytest.mark.parametrize("mean", [-0.03, -0.008, 0.0, 0.004, 0.03])
-def test_statistics(expects: str, mean: float) -> None:
-    """As SciPy's one-sided t-tests of one sample, and its confidence interval."""
-    values, margin = np.random.default_rng(0).normal(mean, 0.01, 9), 0.01
-    found = claims.test(claim(expects, margin), list(values))
-
-    def p(bound: float, alternative: str) -> float:
-        return float(stats.ttest_1samp(values, bound, alternative=alternative).pvalue)
-
-    expected = {
-        "higher": (p(margin, "greater"), p(margin, "less")),
-        "lower": (p(-margin, "less"), p(-margin, "greater")),
-        "equal": (
-            max(p(-margin, "greater"), p(margin, "less")),
-            min(p(-margin, "less"), p(margin, "greater")),
-        ),
-    }[expects]
-    interval = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    np.testing.assert_allclose((found.low, found.high), (interval.low, interval.high))
-    np.testing.assert_allclose(found.p, min(1, 2 * min(expected)), rtol=1e-6, atol=1e-12)
-    assert found.favours == (expected[0] < expected[1])
+@pytest.mark.parametrize("paper", claims.papers())
+def test_placebos_differ_in_the_mechanism_only(paper: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options of the method, or a frozen group: data, network and length are those of the row."""
+    monkeypatch.chdir(ROOT)
+    for each in claims.load(paper)[1]:
+        found = claims.study_of(each, Target.of("cars:lite0"))
+        rows = {row.name: row for row in found.rows} if found else {}
+        for name in each.placebos if found else ():
+            row, imitated = rows[name], rows[each.rows[1].partition(" + ")[0]]
+            assert row.config == imitated.config
+            keys = {
+                key
+                for key in row.overrides.keys() | imitated.overrides.keys()
+                if row.overrides.get(key) != imitated.overrides.get(key)
+            }
+            allowed = ("method.", "train.groups.", "evaluation.refine")
+            assert keys
+            assert all(key.startswith(allowed) for key in keys), (each.name, name, keys)
 
 
-def test_holm() -> None:
-    """As R's p.adjust(c(0.01, 0.04, 0.03, 0.005, 0.9), "holm")."""
-    np.testing.assert_allclose(
-        outcomes.holm([0.01, 0.04, 0.03, 0.005, 0.9]), [0.04, 0.09, 0.09, 0.025, 0.9]
-    )
-    assert outcomes.holm([]) == []
-
-
-def test_seeds_that_would_decide() -> None:
-    """The power of that many seeds, simulated, is as wanted, and of fewer it is not."""
-    random = np.random.default_rng(1)
-    values = random.normal(0, 1, 8)
-    values = 0.006 + 0.01 * (values - values.mean()) / values.std(ddof=1)
-    count = claims.seeds_needed(claim(), claims.test(claim(), list(values)), 3)
-
-    def power(seeds: int) -> float:
-        draws = random.normal(0.006, 0.01, (20_000, seeds))
-        return float(
-            np.mean(stats.ttest_1samp(draws, 0, axis=1, alternative="greater").pvalue < 0.025 / 3)
-        )
-
-    assert power(count) == pytest.approx(0.8, abs=0.02)
-    assert power(count - 2) < power(count)
-    assert claims.seeds_needed(claim(), claims.test(claim(), [1e-5, -1e-5] * 4), 3) > claims.MOST
-
-
-def test_verdicts() -> None:
-    """Corrected for the number of claims; with fewer seeds than needed, a claim is undecided."""
-    noise = np.random.default_rng(0).normal(0, 0.002, 8)
-    stated = [
-        claim(name="yes"),
-        claim("lower", name="no", metric="nmi"),
-        claim("equal", 0.02, "same", "map@r"),
-    ]
-    stated += [claim(name="unclear", metric="density"), claim(name="few", metric="spectral_decay")]
-    found: claims.Lines = []
-    for each, shift in zip(stated, (0.02, 0.02, 0.001, 0.0, 0.02), strict=True):
-        found += lines(each, [*(shift + noise - noise.mean())][: 5 if each.name == "few" else 8])
-    merged: dict[tuple[str, str, str], dict[str, str]] = {}
-    for line in found:
-        known = merged.setdefault((line["study"], line["row"], line["seed"]), line)
-        known |= {key: value for key, value in line.items() if value}
-    entries = claims.ledger(stated, list(merged.values()), "cub")
-    assert [entry.first.verdict for entry in entries] == [
-        "supported",
-        "refuted",
-        "supported",
-        "undecided",
-        "undecided",
-    ]
-    assert [bool(entry.first.reason) for entry in entries] == [False, False, False, True, True]
-    assert entries[4].first.reason == "5 of 8 seeds"
-    assert entries[0].first.p == pytest.approx(
-        4 * claims.test(stated[0], entries[0].first.found.differences).p
-    )
-    assert claims.cells(entries[0])[3].startswith("+2.00 [")
-    assert entries[0].seconds == 16 * 30
-    wanted = [
-        claims.cells(replace(entry, claim=claim(expects, margin)))[2]
-        for entry in entries[:1]
-        for expects, margin in (
-            ("higher", 0.005),
-            ("lower", 0.0),
-            ("lower", 0.005),
-            ("equal", 0.01),
-        )
-    ]
-    assert wanted == ["> 0.5 points", "< 0 points", "< −0.5 points", "within ±1 points"]
-    strict = claim(margin=0.03)
-    assert claims.ledger([strict], lines(strict, 0.02 + noise), "cub")[0].first.verdict == "refuted"
-
-
-def test_the_other_metric_of_retrieval() -> None:
-    """It is decided with its own correction, and shown; the verdict stays with the claim's."""
-    noise = np.random.default_rng(0).normal(0, 0.002, 8)
-    stated = [claim(name="a"), claim(name="b", metric="map@r")]
-    found = lines(stated[0], 0.02 + noise)
-    for line, other in zip(found, lines(stated[1], noise - 0.03), strict=True):
-        line["map@r"] = other["map@r"]
-    first, second = claims.ledger(stated, found, "cub")
-    assert (first.first.verdict, first.second.verdict) == ("supported", "refuted")
-    assert (second.first.verdict, second.second.verdict) == ("refuted", "supported")
-    higher, lower = (
-        stats.ttest_1samp(values, 0, alternative=side).pvalue
-        for values, side in ((0.02 + noise, "greater"), (noise - 0.03, "less"))
-    )
-    assert lower < higher  # Holm: of two tests, the smaller p-value counts twice
-    assert first.first.p == pytest.approx(2 * higher, rel=1e-9, abs=0)
-    assert first.second.p == pytest.approx(2 * 2 * lower, rel=1e-9, abs=0)
-    shown = claims.cells(first)[claims.HEAD.index("also")]
-    assert shown.startswith(f"map@r {100 * np.mean(noise - 0.03):+.2f} [")
-    assert shown.endswith("**refuted**")
+def test_targets() -> None:
+    """A data set by its paper's recipe, or any data by a recipe."""
+    assert (Target.of("cub").variant, Target.of("cub").overrides) == ("cub", {})
+    cars, mine = Target.of("cars:lite0"), Target.of("mine:lite0")
+    assert cars.overrides == {"data.name": "cars", "data.path": "data/cars"}
+    assert (mine.overrides, mine.variant, mine.name) == ({}, "lite0", "mine-lite0")
 
 
 def test_some_claims(tmp_path: Path) -> None:
@@ -186,9 +78,14 @@ def test_some_claims(tmp_path: Path) -> None:
     )
     chosen = claims.selected([str(path)], ["b"])
     assert [each.name for each in chosen[str(path)]] == ["b"]
-    found = lines(claim(), 0.02 + np.random.default_rng(0).normal(0, 0.02, 8))
-    one = claims.table(str(path), found, "cub", chosen[str(path)])
-    both = claims.table(str(path), found, "cub", claims.load(str(path))[1])
+    found = [
+        dict(zip(claims.KEYS, ("study:losses", row, "0", str(seed)), strict=True))
+        | {"recall@1": str(value), "seconds": "1", "look": "1", "data": "d", "code": "c"}
+        for seed, noise in enumerate(np.random.default_rng(0).normal(0, 0.002, 8))
+        for row, value in (("first", 0.5), ("second", 0.52 + noise))
+    ]
+    one = verdicts.table(str(path), found, Target("cub"), chosen[str(path)])
+    both = verdicts.table(str(path), found, Target("cub"), claims.load(str(path))[1])
     assert one.columns == {key: cells[1:] for key, cells in both.columns.items()}
     with pytest.raises(ConfigError, match=r"--claim=z: .*a, b"):
         claims.selected([str(path)], ["z"])
@@ -197,16 +94,6 @@ def test_some_claims(tmp_path: Path) -> None:
     path.write_text("TITLE = 'Mine'")
     with pytest.raises(ConfigError, match=r"--claims=.*mine\.py.*no attribute 'CLAIMS'"):
         claims.load(str(path))
-
-
-@pytest.mark.parametrize(
-    ("key", "message"), [("data", "data, d, x"), ("code", "versions of the code, c, x")]
-)
-def test_rows_that_cannot_be_compared(key: str, message: str) -> None:
-    with pytest.raises(
-        ConfigError, match=f"claim a: its rows were run with different {message}; run them again"
-    ):
-        claims.ledger([claim()], lines(claim(), [0.1] * 8, **{key: "x"}), "cub")
 
 
 STUDY = """
@@ -252,17 +139,17 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_equal_rows_are_trained_once(tmp_path: Path, file: Path) -> None:
     """Whichever studies they are from; what others read is where they expect it."""
-    owners = claims.planned(claims.load("x")[1], "digits", Settings(tmp_path, seeds=(0, 1)))
-    trials = claims.distinct(owners)
-    found = owners[f"{file}:losses", "Proxy-Anchor", 1]
-    assert owners[f"{file}:starts", "from the beginning", 1] is found
+    owners = claims.planned(claims.load("x")[1], DIGITS, Settings(tmp_path, seeds=(0, 1)))
+    trials = claims.distinct(owners.values())
+    found = owners[f"{file}:losses", "Proxy-Anchor", 0, 1]
+    assert owners[f"{file}:starts", "from the beginning", 0, 1] is found
     start, ensemble = (
-        owners[f"{file}:starts", "the start", 1],
-        owners[f"{file}:ensembles", "2 networks", 0],
+        owners[f"{file}:starts", "the start", 0, 1],
+        owners[f"{file}:ensembles", "2 networks", 0, 0],
     )
-    assert owners[f"{file}:losses", "softmax", 1] is not start
+    assert owners[f"{file}:losses", "softmax", 0, 1] is not start
     assert len({trial.directory for trial in trials}) == len(trials) == len(owners) - 2
-    assert Path(owners[f"{file}:starts", "continued", 1].config.init_from) == start.directory
+    assert Path(owners[f"{file}:starts", "continued", 0, 1].config.init_from) == start.directory
     assert {trial.directory for trial in trials} >= {start.directory, *ensemble.members}
     order = [trial.name for trial in trials]
     assert all(
@@ -276,9 +163,9 @@ def test_missing_rows_and_studies(
     wrong = replace(claim(), study=f"{file}:losses")
     monkeypatch.setattr(claims, "load", lambda paper: ("T", (wrong,)))
     with pytest.raises(ConfigError, match=f"claim a: {file}:losses-digits has no row 'first'"):
-        claims.planned(claims.load("x")[1], "digits", Settings(tmp_path))
-    with pytest.raises(ConfigError, match="--on=moon: no claim has a study on this data set"):
-        claims.planned(claims.load("x")[1], "moon", Settings(tmp_path))
+        claims.planned(claims.load("x")[1], DIGITS, Settings(tmp_path))
+    with pytest.raises(ConfigError, match="--on=moon: no claim has a study with this data or"):
+        claims.planned(claims.load("x")[1], Target("moon"), Settings(tmp_path))
     paper = claims.papers()[0]
     with pytest.raises(ConfigError, match="--on: missing"):
         command.execute([f"--claims={paper}"])
@@ -321,6 +208,82 @@ def test_the_command(
         found = list(csv.DictReader(file))
     assert {line["seed"] for line in found} == set("01234567")
     text = (tmp_path / "report.md").read_text()
-    supported = "| > 0 points | +10.00 [+10.00, +10.00] | 8 | <0.001 | supported |"
+    supported = "| > 0 points | +10.00 [+10.00, +10.00] | +10.00 | 8 | <0.001 | supported |"
     assert f"| a | recall@1 {supported}" in text
     assert "undecided (0 of 8 seeds)" in text
+    # The ensemble is missing; another row is only where a third one starts.
+    looks = {line["row"]: line["look"] for line in found}
+    assert {row for row, look in looks.items() if not look} == {
+        "network 1",
+        "network 2",
+        "the start",
+    }
+
+
+CHOICES = """
+from dataclasses import replace
+from configs import digits_baseline
+
+VARIANTS = ("", "anchor")
+
+def get_config(variant=""):
+    return digits_baseline.get_config("proxy_anchor" if variant else "")
+
+def get_choices(variant):
+    return tuple({"train.groups.embedding.learning_rate": rate} for rate in (1e-3, 1e-2))
+"""
+
+
+def test_choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many for each row, on held-out training classes; placebos take that of their row."""
+    (tmp_path / "heads.py").write_text(CHOICES)
+    rows = "".join(
+        f"Row({name!r}, {str(tmp_path / 'heads.py') + suffix!r}, {overrides}),"
+        for name, suffix, overrides in (
+            ("first", ":", {}),
+            ("second", ":anchor", {}),
+            ("p", ":anchor", {"method.embedding_dim": 32}),
+        )
+    ).replace(":'", "'")
+    (tmp_path / "study.py").write_text(
+        "from dml_jax.lab.definition import Row, Study\nVARIANTS = ('t-digits',)\n"
+        f"def get_study(variant):\n    return Study('S', 's', ({rows}))\n"
+    )
+    stated = [replace(claim(placebos=("p",)), study=f"{tmp_path / 'study.py'}:t")]
+    settings = Settings(tmp_path / "root", seeds=(3, 4), splits=(0, 1))
+    tried = claims.choices(stated, DIGITS, settings)
+    assert [choice.row for choice in tried] == ["first", "first", "second", "second"]
+    for number, choice in enumerate(tried):
+        config = choice.trial.config
+        assert (config.train.select, config.data.validation_share) == ("validation", 0.3)
+        assert (config.seed, config.data.class_split) == (3, 0)
+        choice.trial.directory.mkdir(parents=True)
+        value = (0.5, 0.6, 0.8, 0.7)[number]
+        (choice.trial.directory / "results.json").write_text(json.dumps({"recall@1": value}))
+    best = claims.chosen(stated, tried)
+    assert [line["chosen"] for line in claims.choice_lines(tried, best)] == ["", "yes", "yes", ""]
+    owners = claims.planned(stated, DIGITS, settings, best)
+    rates = {
+        (row, split, seed): trial.config.train.groups["embedding"].learning_rate
+        for (_, row, split, seed), trial in owners.items()
+    }
+    expected = {"first": 1e-2, "second": 1e-3, "p": 1e-3}
+    assert rates == {
+        (row, split, seed): rate
+        for row, rate in expected.items()
+        for split in (0, 1)
+        for seed in (3, 4)
+    }
+    assert [key[2:] for key in owners][::3] == [(0, 3), (1, 3), (0, 4), (1, 4)]  # seeds last
+    assert {trial.config.data.class_split for trial in owners.values()} == {0, 1}
+
+
+def test_looks() -> None:
+    """Lines keep the look at which they were complete; unfinished ones get it later."""
+    old = dict(zip(claims.KEYS, "ab00", strict=True)) | {"look": "1", "recall@1": "0.5"}
+    partial = {**old, "seed": "1", "look": ""}
+    assert claims.next_look([old, partial]) == "2"
+    new = [{**line, "look": "2", "recall@1": "0.6"} for line in (old, partial)]
+    found = claims.merged([old, partial], new)
+    assert [line["look"] for line in found] == ["1", "2"]
+    assert claims.columns(found) == ["study", "row", "split", "seed", "recall@1", *claims.END]

@@ -106,7 +106,7 @@ def test_given_triplets_have_no_unknown_choices_either() -> None:
     def loss(divisor: Any) -> jax.Array:
         return pair_losses.margin_loss(x, LABELS, mined("hard"), beta, divisor=divisor)
 
-    assert jax.eval_shape(lambda: loss("triplets")).shape == ()
+    assert jax.eval_shape(lambda: loss("active")).shape == ()
     with pytest.raises(AssertionError, match="pair"):
         loss("pair")
     with pytest.raises(AssertionError, match="hardest"):
@@ -277,8 +277,8 @@ def test_weights_of_pairs_that_are_no_weights(positive: np.ndarray, message: str
         with pytest.raises(DataError, match=message):
             losses.sup_con(X, LABELS, **given)  # type: ignore[arg-type]
     candidates = losses.Candidates(X, POSITIVE.astype(float), NEGATIVE)
-    with pytest.raises(DataError, match="positive: holds float64; give bool; "):
-        losses.circle(X, LABELS, candidates=candidates)
+    with pytest.raises(DataError, match="positive: holds float64; smooth_ap takes no weights"):
+        losses.smooth_ap(X, LABELS, candidates=candidates)
 
 
 def test_weights_of_pairs_are_declared_by_the_annotation() -> None:

@@ -143,7 +143,7 @@ def test_a_distance_of_ones_own(x64: None) -> None:
         ({"positive": NEAR, "negative": NEAR}, r"positive, negative: pair \(\d+, \d+\) is in both"),
         (
             {"positive": WEIGHTS, "negative": FAR},
-            "positive: holds float.*; give bool; triplet takes no weights",
+            "positive: holds float.*; recall_at_k takes no weights",
         ),
         (
             {"positive": NEAR, "negative": FAR, "candidates": X[:7]},
@@ -153,4 +153,4 @@ def test_a_distance_of_ones_own(x64: None) -> None:
 )
 def test_relations_that_do_not_fit(given: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        losses.triplet(X, key=KEY, **given)
+        losses.recall_at_k(X, **given)

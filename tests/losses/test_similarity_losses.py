@@ -24,7 +24,7 @@ def test_large_exponents_do_not_overflow() -> None:
         "beta": 200.0,
         "base": 0.0,
         "epsilon": 0.0,
-        "divisor": "batch",
+        "divisor": "all",
     }
     loss = jax.jit(partial(ms.multi_similarity_loss, **options, mining=False, copies="drop"))
     one, *_ = loss(similarity, similarity < 0, similarity > 0)

@@ -153,7 +153,7 @@ def test_only_the_ratios_of_weights_matter(x64: None) -> None:
         jnp.asarray(LABELS),
         jnp.asarray(np.random.default_rng(0).uniform(0, 2, 12)),
     )
-    for divisor in ("triplets", "pairs"):
+    for divisor in ("active", "pairs"):
         margin = jax.jit(partial(losses.margin, mining="hard", divisor=divisor))
         large, small = (
             margin(x, labels, jnp.asarray(BETA), weights=w) for w in (weights, weights / 1000)

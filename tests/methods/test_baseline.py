@@ -20,7 +20,7 @@ from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import step
 from tests import toys
-from tests.plugins import distance, relation
+from tests.plugins import distance
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "extend.md"
 LOSSES = tuple(baseline.LOSSES)
@@ -34,10 +34,13 @@ def batch(labels: Any = None, seed: int = 0) -> Batch:
 
 
 def built(
-    config: baseline.Config, dtype: Any = jnp.float32, rate: float = 0.1
+    config: baseline.Config,
+    dtype: Any = jnp.float32,
+    rate: float = 0.1,
+    data: TrainingSet = DATA,
 ) -> tuple[Any, Any, Any]:
     """(method, initial state, jitted step)."""
-    method, optimizer = baseline.build(config, toys.linear(dtype=dtype), DATA), optax.sgd(rate)
+    method, optimizer = baseline.build(config, toys.linear(dtype=dtype), data), optax.sgd(rate)
     params, model_state = toys.drawn(method)
     state = step.TrainState(np.int32(0), params, model_state, optimizer.init(params))
     return method, state, jax.jit(step.build(method, optimizer))
@@ -163,23 +166,71 @@ def test_a_sum_of_losses_with_weights() -> None:
 
 
 def test_a_relation_in_place_of_equal_labels() -> None:
-    """Weights of shared tags, within the batch and against the memory."""
-    path = "tests.plugins.relation.shared_tags"
-    config = baseline.make_config("sup_con", embedding_dim=5, memory=SIZE, relation=path)
-    method, state, update = built(config, rate=0.0)
+    """Weights of classes, within the batch and against the memory; NaN is neither."""
+    weights = np.random.default_rng(3).integers(0, 4, (SIZE, SIZE)) / 3
+    weights[:, 2] = np.nan
+    config = baseline.make_config("sup_con", embedding_dim=5, memory=SIZE)
+    method, state, update = built(config, rate=0.0, data=DATA._replace(relation=weights))
+    labels = np.asarray(batch().labels)
+    pairs = weights[np.ix_(labels, labels)]
+    assert np.isnan(pairs).any()
 
     @jax.jit
-    def expected(params: Any, labels: jax.Array, images: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def expected(params: Any, images: jax.Array) -> tuple[jax.Array, jax.Array]:
         x = method.embed(params, state.model_state, images)
-        positive, negative = relation.shared_tags(labels, labels)
+        positive, negative = np.where(pairs > 0, pairs, 0), pairs == 0
         positive = jnp.where(jnp.eye(SIZE, dtype=bool), 0, positive)  # no image with its own copy
         past = losses.sup_con(x, labels, candidates=losses.Candidates(x, positive, negative))
         return losses.sup_con(x, positive=positive, negative=negative), past
 
-    present, past = expected(state.params, batch().labels, batch().images[0])
+    present, past = expected(state.params, batch().images[0])
     state, terms = update(state, batch(), jax.random.key(1))
     assert float(terms["loss"] - terms["memory"]) == pytest.approx(float(present), rel=1e-5)
     assert float(terms["memory"]) == pytest.approx(float(past), rel=1e-5)
+
+
+def test_prefixes_are_embeddings_too() -> None:
+    """The loss is the sum of those of the first two, the first four and all columns, also of the
+    proxies and the memory."""
+    config = baseline.make_config(
+        "contrastive+proxy_nca", embedding_dim=5, memory=SIZE, prefixes=(2, 4)
+    )
+    method, state, update = built(config, rate=0.0)
+    encode = jax.jit(partial(method.encode, train=False))
+    x, _ = encode(state.params, state.model_state, batch().images)
+    labels, proxies = batch().labels, state.params["loss"]["proxy_nca_proxies"]
+    same = labels[:, None] == labels[None]
+    masks = same & ~np.eye(SIZE, dtype=bool), ~same
+
+    @jax.jit
+    def expected(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        pairs, classes = [], []
+        for width in (2, 4, 5):
+            rows = x[:, :width]
+            past = losses.Candidates(rows, *masks)
+            pairs.append(losses.contrastive(rows, labels, candidates=past))
+            classes.append(losses.proxy_nca(rows, labels, proxies[:, :width]))
+        return sum(pairs), sum(classes)  # type: ignore[return-value]
+
+    _, terms = update(state, batch(), jax.random.key(1))
+    pairs, classes = expected(x)
+    assert float(terms["loss_contrastive"]) == pytest.approx(float(pairs), rel=1e-5)
+    assert float(terms["memory"]) == pytest.approx(float(pairs), rel=1e-5)
+    assert float(terms["loss_proxy_nca"]) == pytest.approx(float(classes), rel=1e-5)
+    for prefixes in ((4, 2), (2, 5)):
+        with pytest.raises(ConfigError, match="increasing and below embedding_dim=5"):
+            baseline.make_config("contrastive", embedding_dim=5, prefixes=prefixes)
+
+
+def test_weights_are_refused_by_losses_that_take_none() -> None:
+    graded = DATA._replace(relation=np.full((SIZE, SIZE), 0.5))
+    message = (
+        "data.relation: smooth_ap takes no weights of pairs; use a function .* or one of circle,"
+    )
+    with pytest.raises(ConfigError, match=message):
+        baseline.build(baseline.make_config("sup_con+smooth_ap"), toys.linear(), graded)
+    masks = DATA._replace(relation=np.eye(SIZE))
+    assert baseline.build(baseline.make_config("smooth_ap"), toys.linear(), masks)
 
 
 def test_a_distance_in_training_and_evaluation() -> None:

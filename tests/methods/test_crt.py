@@ -109,3 +109,44 @@ def test_invalid_options() -> None:
         validate(crt.Config, {"multi_similarity": {"divisor": "pairs"}}, "method")
     with pytest.raises(ConfigError, match="needs 2 training classes, the data has 1"):
         crt.build(crt.Config(**SMALL), toys.linear(), DATA._replace(classes=1))
+
+
+def test_placebos_of_the_residuals() -> None:
+    """Equation 1 with the differences to another prototype, and with prototypes of 0."""
+    rng = np.random.default_rng(0)
+    x, c = rng.normal(size=(2, 7, 4)), rng.normal(size=(3, 4))
+    s = np.log1p(np.exp(np.einsum("npl,kl->npk", x, c)))
+    others = np.roll(c, 1, axis=0)
+    expected = np.einsum("npk,npkl->nkl", s, x[:, :, None] - others)
+    found = crt.coded_residuals(*(jnp.asarray(part, jnp.float32) for part in (c, x, others)))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+    features = jnp.asarray(x, jnp.float32)
+    configs = {kind: crt.Config(**SMALL, transform=kind) for kind in ("residual", "wide_average")}
+    params = {kind: parameters(jax.random.key(0), 4, config) for kind, config in configs.items()}
+    assert not crt.own_prototypes(params["wide_average"])
+    zeros = jax.tree.map(lambda leaf: leaf, params["residual"])
+    zeros["branch1"]["prototypes"] = jnp.zeros((3, 4))
+    without = params["residual"] | {
+        "branch1": {k: v for k, v in zeros["branch1"].items() if k != "prototypes"}
+    }
+    for one, other in zip(
+        crt.Branches(configs["residual"]).apply({"params": zeros}, features),
+        crt.Branches(configs["wide_average"]).apply({"params": without}, features),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_statistics_of_the_prototypes() -> None:
+    """KL of a position's weights from 1/K, and the perplexity of their mean, over K."""
+    rng = np.random.default_rng(0)
+    x, c = rng.normal(size=(2, 5, 4)), 3 * rng.normal(size=(3, 4))
+    s = np.log1p(np.exp(np.einsum("npl,kl->npk", x, c)))
+    shares = s / s.sum(axis=2, keepdims=True)
+    mean = shares.reshape(-1, 3).mean(axis=0)
+    found = crt.prototype_statistics(jnp.asarray(c), jnp.asarray(x))
+    divergence = np.mean(np.sum(shares * np.log(3 * shares), axis=2))
+    assert found["prototype_divergence"] == pytest.approx(divergence, rel=1e-4)
+    used = np.exp(-np.sum(mean * np.log(mean))) / 3
+    assert found["prototypes_used"] == pytest.approx(used, rel=1e-4)

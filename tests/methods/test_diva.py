@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from scipy import stats
 
 from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError, DataError
@@ -202,3 +203,31 @@ def test_weights_are_equal_where_all_entries_are_cut_off(dance: Any) -> None:
         rtol=1e-3,
         atol=1e-30,
     )
+
+
+def test_permuted_learners() -> None:
+    """Triplets within classes of permuted labels: of images of several classes."""
+    labels = np.repeat(np.arange(4), 4)
+    classes = {}
+    for learners in ("diverse", "permuted"):
+        config = dataclasses.replace(SMALL, learners=learners, tasks=("intra",))
+        found = equations.mine(jax.random.key(0), {}, jnp.asarray(labels), config)["intra"]
+        rows = np.stack([found.anchors, found.positives, found.negatives])
+        classes[learners] = labels[rows[:, np.asarray(found.valid)]]
+    assert (classes["diverse"] == classes["diverse"][0]).all()
+    assert (classes["permuted"] != classes["permuted"][0]).any()
+
+
+def test_correlation_of_the_heads() -> None:
+    """Of all pairs' similarities, with SciPy's Pearson correlation, averaged over the tasks."""
+    rng = np.random.default_rng(0)
+    x = {task: rng.normal(size=(5, 3)) for task in ("discriminative", "shared", "intra")}
+    pairs = list(itertools.combinations(range(5), 2))
+    similar = {task: [rows[i] @ rows[j] for i, j in pairs] for task, rows in x.items()}
+    expected = np.mean(
+        [
+            stats.pearsonr(similar["discriminative"], similar[task])[0]
+            for task in ("shared", "intra")
+        ]
+    )
+    assert equations.head_correlation(x) == pytest.approx(expected)

@@ -223,3 +223,35 @@ def test_refinement_in_given_groups(equations: mpn.Equations, x64: None) -> None
     expected = [np.asarray(together(params, embeddings[batch])) for batch in batches]
     for row, (number, position) in first.items():
         np.testing.assert_allclose(refined[row], expected[number][position], rtol=1e-12, atol=1e-14)
+
+
+def test_placebos_of_the_messages() -> None:
+    """Rows of weights: 1/S; the unit matrix, also for the first nodes; rows of other nodes."""
+    weights = jnp.asarray(np.random.default_rng(0).random((2, 6, 6)), jnp.float32)
+    np.testing.assert_allclose(mpn.replaced(weights, "uniform"), 1 / 6, rtol=1e-6)
+    np.testing.assert_array_equal(mpn.replaced(weights, "none"), np.stack([np.eye(6)] * 2))
+    first = mpn.replaced(weights[:, :2], "none")
+    np.testing.assert_array_equal(first, np.stack([np.eye(2, 6)] * 2))
+    permuted = np.asarray(mpn.replaced(weights, "permuted"))
+    order = [int(np.argmin(abs(weights[0, :, 0] - row[0]))) for row in permuted[0]]
+    assert sorted(order) == list(range(6)) != order
+    np.testing.assert_array_equal(permuted, weights[:, order])
+    np.testing.assert_array_equal(mpn.replaced(weights, "attention"), weights)
+
+
+@pytest.mark.parametrize("messages", ["uniform", "permuted", "none"])
+def test_placebos_have_all_parameters(messages: Any) -> None:
+    """Of the network, and the loss of a batch depends on its embeddings."""
+    network, params = network_and_params(SMALL)
+    changed = dataclasses.replace(SMALL, messages=messages, dropout=0.0)
+    other, of_placebo = network_and_params(changed)
+    assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, of_placebo)
+    x = jnp.asarray(embeddings_of_length_one(6, 8), jnp.float32)
+    both = [
+        np.asarray(refined_together(net, params, x))
+        for net in (network.clone(config=dataclasses.replace(SMALL, dropout=0.0)), other)
+    ]
+    assert np.abs(both[0] - both[1]).max() > 1e-3
+    if messages == "none":  # a node does not depend on another one
+        moved = np.asarray(refined_together(other, params, x.at[0].set(-x[0])))
+        np.testing.assert_allclose(moved[1:], both[1][1:], atol=1e-6)

@@ -1,15 +1,10 @@
-"""A relation: classes are combinations of tags; images are similar by the share of tags that their
-classes have."""
+"""A relation: the name of a class lists its tags, such as "red round"; images are related by the
+share of tags that their classes have in common."""
 
-import jax.numpy as jnp
-
-TAGS = jnp.array(
-    [[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 1, 1], [0, 0, 1]], float
-)  # of the training classes 0 to 4
+import numpy as np
 
 
-def shared_tags(labels, others):
-    """Weights of positive pairs and a mask of negative pairs [N, M] of labels [N] and [M]."""
-    a, b = TAGS[labels % 5], TAGS[others % 5]
-    both = a @ b.T
-    return both / (a.sum(axis=1)[:, None] + b.sum(axis=1)[None] - both), both == 0
+def shared_tags(names, others):
+    """Weights [N, M] of pairs of names [N] and [M]: 1 for the same tags, 0 for none in common."""
+    tags, more = ([set(name.split()) for name in each] for each in (names, others))
+    return np.array([[len(a & b) / len(a | b) for b in more] for a in tags])

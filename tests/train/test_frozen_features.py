@@ -4,6 +4,7 @@ faster."""
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -15,10 +16,11 @@ from dml_jax.backbones.functional import pooled_cells
 from dml_jax.backbones.layers import global_pool
 from dml_jax.config import Group, resolve
 from dml_jax.console import Console
+from dml_jax.data.split import unread as unread_split
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline, heads
 from dml_jax.train import experiment as experiments
-from dml_jax.train import frozen_features, warm_start
+from dml_jax.train import frozen_features, loop, warm_start
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.step import TrainState
@@ -85,6 +87,23 @@ def test_same_as_a_frozen_backbone(tmp_path: Path) -> None:
     rows = jax.jit(features.method.embed)(found.params, found.model_state, pixels)
     wanted = jax.jit(images.method.embed)(expected.params, expected.model_state, pixels)
     np.testing.assert_allclose(rows, wanted, atol=1e-5)
+
+
+def test_a_layer_in_closed_form_is_computed_from_the_features(tmp_path: Path) -> None:
+    """As from the images, which are not read again."""
+    experiment = build(feature_views=1)
+    method = baseline.make_config("proxy_anchor", embedding_dim=0, init="whitened")
+    made = experiments.build(replace(experiment.config, method=method), dict(experiment.splits))
+    refresh = made.method.hooks.refresh
+    assert refresh is not None
+    state, embedder = warm_start.initial_state(made), made.embedder(refresh.features)
+    rest: Any = SimpleNamespace(console=Console(active=False)), embedder, state, None, Stop()
+    expected = loop.refresh_state(made, *rest).params["embedding"]
+    with_maps = with_features(made, tmp_path)
+    unread = {"train": made.splits["train"]._replace(read=unread_split)}
+    found = loop.refresh_state(with_maps._replace(splits=made.splits | unread), *rest).params
+    assert np.abs(expected["kernel"] - np.eye(4)).max() > 1e-2
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-3), found["embedding"], expected)
 
 
 def test_features_are_kept_and_follow_the_weights(

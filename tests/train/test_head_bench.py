@@ -21,15 +21,22 @@ pytestmark = pytest.mark.usefixtures("few_images", "patches")
 def config() -> Config:
     """A small network on digits, none of whose parameters but the head's are trained."""
     given = values(steps=8, feature_views=2)
+    given["evaluation"] |= {"diagnose": True}
     given["train"]["groups"]["backbone"] |= {"freeze": True, "learning_rate": 0.0}
     return resolve(given)
+
+
+def kept_in(directory: Path, class_split: int = 0) -> Config:
+    given = config()
+    train = replace(given.train, features=str(directory))
+    return replace(given, train=train, data=replace(given.data, class_split=class_split))
 
 
 @pytest.fixture(scope="module")
 def inputs(
     few_images: None, patches: None, tmp_path_factory: pytest.TempPathFactory
 ) -> head_bench.HeadInputs:
-    return head_bench.head_inputs(config(), tmp_path_factory.mktemp("maps"), Console(quiet=True))
+    return head_bench.head_inputs(kept_in(tmp_path_factory.mktemp("maps")), Console(quiet=True))
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +45,7 @@ def head(inputs: head_bench.HeadInputs) -> head_bench.Head:
 
 
 def test_embeddings_are_those_of_the_whole_network(
-    inputs: head_bench.HeadInputs, head: head_bench.Head, monkeypatch: pytest.MonkeyPatch
+    inputs: head_bench.HeadInputs, head: head_bench.Head
 ) -> None:
     """On pooled features and on whole maps, up to the half precision of the maps."""
     experiment, state = head.trained(3)
@@ -55,9 +62,8 @@ def test_embeddings_are_those_of_the_whole_network(
     both = state._replace(model_state={**state.model_state, "backbone": backbone})
     expected = network.embedder(network.method.embed).embed_split(both, network.splits["test"])
     for whole in (False, True):
-        points = inputs.maps["test"].of(experiment.splits["test"].ids, whole=whole)[:, 0]
-        monkeypatch.setattr(head, "points", points)
-        np.testing.assert_allclose(head.embedded(state), expected, atol=2e-3)
+        points = inputs.maps.of(experiment.splits["test"].ids, 1, whole=whole)[:, 0]
+        np.testing.assert_allclose(head.embedded(state, points), expected, atol=2e-3)
 
 
 def test_a_seed_gives_the_same_head_again(head: head_bench.Head) -> None:
@@ -71,8 +77,13 @@ def test_trials_of_a_file(tmp_path: Path) -> None:
     """Finished ones are kept, impossible ones do not stop the others, ensembles are
     concatenations."""
     made = []
-    for name, seed, batch in (("a", 0, 16), ("bad", 0, 10**6), ("b", 1, 16)):
-        given = asdict(replace(config(), seed=seed))
+    for name, seed, batch, split in (
+        ("a", 0, 16, 0),
+        ("bad", 0, 10**6, 0),
+        ("b", 1, 16, 0),
+        ("c", 0, 16, 1),
+    ):
+        given = asdict(replace(kept_in(tmp_path, split), seed=seed))
         given["data"]["batch_size"] = batch
         (tmp_path / f"{name}.json").write_text(json.dumps({"config": given}))
         trial = {
@@ -87,7 +98,7 @@ def test_trials_of_a_file(tmp_path: Path) -> None:
         "weights": [1, 2],
     }
     file = tmp_path / "trials.json"
-    file.write_text(json.dumps({"maps": str(tmp_path), "trials": [*made, made[0] | both]}))
+    file.write_text(json.dumps({"trials": [*made, made[0] | both]}))
     assert head_bench.main(file) == 1
     assert not (tmp_path / "bad").exists()
     rows = {
@@ -101,3 +112,10 @@ def test_trials_of_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "results.json").stat().st_mtime_ns == before
     results = json.loads((tmp_path / "a" / "results.json").read_text())
     assert {"recall@1", "map@r", "density", "spectral_decay", "protocol"} <= results.keys()
+    assert results["overfitting"] > -1
+    # Another draw of the classes has other test images.
+    hashes = {
+        name: json.loads((tmp_path / name / "config.json").read_text())["data_hash"]
+        for name in ("a", "b", "c")
+    }
+    assert hashes["a"] == hashes["b"] != hashes["c"]

@@ -23,6 +23,7 @@ from tests.train.test_loop import checkpoints, compiled_once, train  # noqa: F40
 
 pytestmark = pytest.mark.usefixtures("patches")
 OPTIONS = Evaluation(cluster=False, ks=(1,))
+CONFIG: Any = SimpleNamespace(evaluation=OPTIONS, data=Data())
 
 
 def split(classes: int, each: int) -> Split:
@@ -62,7 +63,7 @@ def test_a_sample_of_training_classes(
         SimpleNamespace(embed_split=embed_split), {"": slice(None)}
     )  # type: ignore[arg-type]
     run: Any = SimpleNamespace(
-        config=SimpleNamespace(evaluation=OPTIONS),
+        config=CONFIG,
         method=SimpleNamespace(distance="cosine"),
         splits={"train": split(*train)},
     )
@@ -81,7 +82,7 @@ def test_the_distance_of_the_method_ranks() -> None:
     for part, cosine, euclidean in ((by_second, 0.75, 0.0), (by_first, 0.0, 1.0)):
         for distance, expected in (("cosine", cosine), ("euclidean", euclidean)):
             found = model_metrics.metrics(
-                OPTIONS, distance, {"test": part}, {"test": rows}, cluster=False
+                CONFIG, distance, {"test": part}, {"test": rows}, cluster=False
             )  # type: ignore[arg-type]
             assert found["recall@1"] == expected, distance
 

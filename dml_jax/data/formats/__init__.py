@@ -24,7 +24,7 @@ from dml_jax.data import prepared_data, recognise, sessions
 from dml_jax.data.files import Entry, Record
 from dml_jax.data.prepare.sources import Options, list_files
 from dml_jax.data.prepare.understand import shown
-from dml_jax.data.split import Split, together, with_gallery
+from dml_jax.data.split import Split, redrawn, together, with_gallery
 from dml_jax.errors import DataError
 from dml_jax.files import expand_path, is_url
 
@@ -40,6 +40,8 @@ def load(data: Data) -> dict[str, Split]:
         found = prepared_data.load(data, module.RECIPE)
     if data.session:
         found = {name: sessions.added(split, data.session) for name, split in found.items()}
+    if data.class_split:
+        found = redrawn(found, data.class_split)
     if data.split == "all":
         found["train"] = together(list(found.values()))
     return found

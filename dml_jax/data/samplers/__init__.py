@@ -10,15 +10,19 @@
 published code. They take labels [N], integers or text, and raise `ConfigError` unless
 `images_per_class` divides `batch_size` into two or more classes (see `Data`). `data.sampler` may
 also be the import path of such a function, (labels, batch_size, images_per_class, seed) -> Sampler.
+A function with an argument `relation`, such as `related`, also gets the weights [C, C] of
+`data.relation`.
 """
 
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from dml_jax.config import Data, sections
 from dml_jax.config.modules import function
-from dml_jax.data.samplers.base import Sampler, balanced, from_batches, from_epochs
+from dml_jax.data.samplers.base import Sampler, balanced, from_batches, from_epochs, related
 from dml_jax.data.samplers.published import (
     chunks,
     distinct_chunks,
@@ -27,18 +31,24 @@ from dml_jax.data.samplers.published import (
     shuffled,
     with_replacement,
 )
+from dml_jax.errors import ConfigError
 
 __all__ = ["SAMPLERS", "Sampler", "build", "from_batches", "from_epochs", *sections.SAMPLERS]
 
 OF_PAPERS = (shuffled, chunks, redrawn_chunks, distinct_classes, distinct_chunks, with_replacement)
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
-    function.__name__: function for function in (balanced, *OF_PAPERS)
+    function.__name__: function for function in (balanced, related, *OF_PAPERS)
 }
 
 
-def build(data: Data, labels: np.ndarray, seed: int) -> Sampler:
+def build(data: Data, labels: np.ndarray, seed: int, relation: np.ndarray | None = None) -> Sampler:
     """The sampler `data.sampler` for labels int [N] in 0..C-1 of the training split, seed >= 0."""
     make = SAMPLERS.get(data.sampler) or function("data.sampler", data.sampler)
     by_class = data.sampler not in sections.WITHOUT_CLASSES
-    options = {"images_per_class": data.images_per_class} if by_class else {}
+    options: dict[str, Any] = {"images_per_class": data.images_per_class} if by_class else {}
+    if "relation" in inspect.signature(make).parameters:
+        if relation is None:
+            remedy = "needs data.relation, or another sampler"
+            raise ConfigError(f"data.sampler={data.sampler!r}: {remedy}")
+        options["relation"] = relation
     return make(labels, data.batch_size, **options, seed=seed)

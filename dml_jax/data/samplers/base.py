@@ -90,7 +90,8 @@ def checked(make: Make) -> Make:
     @wraps(make)
     def call(*arguments: Any, **keywords: Any) -> Sampler:
         given = signature(make).bind(*arguments, **keywords).arguments
-        given.pop("labels", None)
+        for arrays in ("labels", "relation"):
+            given.pop(arrays, None)
         numbers: dict[str, Any] = {
             name: x.item() if isinstance(x, np.integer) else x for name, x in given.items()
         }
@@ -157,6 +158,49 @@ def balanced(labels: np.ndarray, batch_size: int, images_per_class: int, seed: i
         return np.concatenate(chosen)
 
     return from_batches(batch, max(total // batch_size, ceil(classes / per_batch)))
+
+
+@checked
+def related(
+    labels: np.ndarray,
+    batch_size: int,
+    images_per_class: int,
+    seed: int = 0,
+    *,
+    relation: np.ndarray,
+) -> Sampler:
+    """`balanced` classes, every second one replaced by a class related to the one before it.
+
+    It is drawn in proportion to its weight in `relation` [C, C] (see `data.relations`), or at
+    random if no other class is related to it, from the classes not in the batch yet. Labels are in
+    0..C-1.
+    """
+    class_indices = indices_by_class(labels)
+    classes = len(class_indices)
+    if len(relation) != classes:
+        problem = f"has shape {list(np.shape(relation))} for {classes} classes"
+        raise DataError(f"relation: {problem}; give [{classes}, {classes}]")
+    per_batch = distinct_classes_per_batch(batch_size, images_per_class, classes)
+    weights = np.nan_to_num(np.asarray(relation, np.float64))
+    draw_classes = successive_shuffles(seed, CLASSES, [classes], per_batch)
+
+    def batch(step: int) -> np.ndarray:
+        random = np.random.default_rng((seed, STEPS, step))
+        chosen: list[int] = []
+        for c in draw_classes(0, step * per_batch, per_batch).tolist():
+            free = np.ones(classes)
+            free[chosen] = 0
+            if len(chosen) % 2:
+                likely = free * weights[chosen[-1]]
+                likely = likely if likely.any() else free
+                chosen.append(int(random.choice(classes, p=likely / likely.sum())))
+            else:
+                chosen.append(c if free[c] else int(random.choice(np.flatnonzero(free))))
+        images = (class_indices[c] for c in chosen)
+        drawn = (random.choice(i, images_per_class, len(i) < images_per_class) for i in images)
+        return np.concatenate(list(drawn))
+
+    return from_batches(batch, max(len(labels) // batch_size, ceil(classes / per_batch)))
 
 
 def successive_shuffles(

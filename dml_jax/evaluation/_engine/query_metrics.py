@@ -27,20 +27,24 @@ class Task(NamedTuple):
 
     labels: np.ndarray  # [Q]
     gallery_labels: np.ndarray  # [G]
-    judge: Callable[[int], np.ndarray] | None  # query -> the rows relevant instead, bool [G]
+    # query -> the rows relevant instead, bool [G]; or grades [G] >= 0, NaN of rows not ranked
+    judge: Callable[[int], np.ndarray] | None
     # int [Q] and [G]; queries leave out the relevant rows of their group
     groups: tuple[np.ndarray, np.ndarray] | None
     exclude_self: bool  # query i leaves out gallery row i, which is of its class
     drop_nearest: bool  # each query leaves out its nearest row, as if it were of its class
     full_ks: tuple[int, ...] | None  # K of `full_ranking`; None if it is not wanted
     functions: tuple[RowFunction, ...]  # metrics that the user adds
+    graded_ks: tuple[int, ...] | None = None  # K of nDCG@K; None if there are no grades
 
     def rows_of(self, query: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """The relevant rows of a query, and those of them that it leaves out: bool [G] each."""
-        relevant = self.judge(query) if self.judge else self.gallery_labels == self.labels[query]
-        if self.groups is None:
-            return relevant, None
-        return relevant, relevant & (self.groups[1] == self.groups[0][query])
+        """The grades of a query's rows, above 0 if relevant, and those it leaves out: [G] each."""
+        grades = self.judge(query) if self.judge else self.gallery_labels == self.labels[query]
+        omitted = None if self.graded_ks is None else np.isnan(grades)
+        if self.groups is not None:
+            of_group = (grades > 0) & (self.groups[1] == self.groups[0][query])
+            omitted = of_group if omitted is None else omitted | of_group
+        return grades, omitted
 
 
 class QueryResults(NamedTuple):
@@ -53,6 +57,7 @@ class QueryResults(NamedTuple):
     nearest: np.ndarray  # float64 [Q], score of the nearest relevant row
     full: np.ndarray  # float64 [Q, 1 + 2 len(full_ks)], see `full_ranking`; [Q, 0] if not wanted
     by_functions: np.ndarray  # float64 [Q, F], the values of the functions
+    graded: np.ndarray  # float64 [Q, 1 + len(graded_ks)], see `ndcg`; [Q, 0] without grades
 
     @classmethod
     def undefined(cls, task: Task) -> "QueryResults":
@@ -61,8 +66,10 @@ class QueryResults(NamedTuple):
         first_rank, relevant = np.zeros(queries, np.int32), np.zeros(queries, np.int64)
         precision, average, nearest = np.full((3, queries), np.nan)
         columns = 0 if task.full_ks is None else 1 + 2 * len(task.full_ks)
-        full, by_functions = (np.full((queries, n), np.nan) for n in (columns, len(task.functions)))
-        return cls(first_rank, precision, average, relevant, nearest, full, by_functions)
+        grades = 0 if task.graded_ks is None else 1 + len(task.graded_ks)
+        widths = columns, len(task.functions), grades
+        further = (np.full((queries, width), np.nan) for width in widths)
+        return cls(first_rank, precision, average, relevant, nearest, *further)
 
     def put(self, task: Task, queries: np.ndarray, ranks: np.ndarray, relevant: np.ndarray) -> None:
         """Writes the metrics of queries int [n] from the ranks of their relevant rows and R [n].
@@ -112,6 +119,18 @@ def full_ranking(ranks: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
     return np.stack([average, *precisions, *first], axis=1)
 
 
+def ndcg(gains: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
+    """Normalised discounted cumulative gain of a ranking, then of its first K: float64 [1 + K].
+
+    The sum over ranks r of gain_r / log2(1 + r), divided by that of the best order; gains [G] are
+    nearest first, one at least above 0.
+    """
+    discounts = 1 / np.log2(np.arange(2, len(gains) + 2))
+    found, best = (np.cumsum(each * discounts) for each in (gains, np.sort(gains)[::-1]))
+    last = np.minimum([len(gains), *ks], len(gains)) - 1
+    return found[last] / best[last]
+
+
 def rank_by_sorting(
     task: Task,
     queries: np.ndarray,
@@ -122,7 +141,8 @@ def rank_by_sorting(
     drop = int(task.drop_nearest)
 
     def rank_query(query: int, scores: np.ndarray) -> None:
-        relevant, omitted = task.rows_of(query)
+        grades, omitted = task.rows_of(query)
+        relevant = grades > 0
         order = nearest_first(scores, query if task.exclude_self else -1)
         if omitted is not None:
             order = order[~omitted[order]]
@@ -134,6 +154,8 @@ def rank_by_sorting(
             results.nearest[query] = scores[order[hits[0]]]
         if count > 0:
             results.by_functions[query] = [each(relevant[order]) for each in task.functions]
+            if task.graded_ks is not None:
+                results.graded[query] = ndcg(grades[order], task.graded_ks)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for part, scores in blocks:

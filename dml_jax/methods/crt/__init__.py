@@ -17,9 +17,11 @@ from dml_jax.methods.crt.method import (
     diversity,
     loss,
     own_prototypes,
+    prototype_statistics,
 )
 
 __all__ = [
     "BRANCHES", "GROUPS", "Branches", "Config", "MultiSimilarity", "build", "coded_residuals",
     "diversity", "loss", "own_prototypes",
+    "prototype_statistics",
 ]  # fmt: skip

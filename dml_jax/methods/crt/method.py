@@ -24,11 +24,13 @@ alone (Tables 3 to 5).
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from dml_jax.backbones.contract import Backbone
@@ -43,7 +45,11 @@ from dml_jax.numerics import at_least_float32, product, unit
 
 MultiSimilarity = options(ms.multi_similarity)
 GROUPS = ("backbone", "prototypes", "embedding")  # parameter groups
-RESIDUAL = Needs("method.transform='residual'", lambda c: c.method.transform == "residual")
+CODED = Needs("method.transform other than 'average'", lambda c: c.method.transform != "average")
+WITH_PROTOTYPES = Needs(
+    "method.transform='residual' or 'shuffled'",
+    lambda c: c.method.transform in ("residual", "shuffled"),
+)
 CONSISTENT = Needs("method.lambda2", lambda c: c.method.lambda2 > 0)
 
 
@@ -53,18 +59,21 @@ class Config:
 
     name: str = "crt"
     embedding_dims: tuple[PositiveInt, PositiveInt] = (128, 1024)  # d1, d2
-    prototypes: Annotated[tuple[PositiveInt, PositiveInt], RESIDUAL] = (64, 64)  # K1, K2
-    hidden_dim: Annotated[PositiveInt, RESIDUAL] = 512  # width of Gamma; not in the paper
+    prototypes: Annotated[tuple[PositiveInt, PositiveInt], CODED] = (64, 64)  # K1, K2
+    hidden_dim: Annotated[PositiveInt, CODED] = 512  # width of Gamma; not in the paper
     # Whether branch 2 uses branch 1's prototypes and hidden layers.
-    sharing: Annotated[Literal["shared", "separate"], RESIDUAL] = "shared"
+    sharing: Annotated[Literal["shared", "separate"], CODED] = "shared"
     # single: one Gamma for all prototypes (Table 7).
-    gamma: Annotated[Literal["per_prototype", "single"], RESIDUAL] = "per_prototype"
-    # average: average-pooled features (Table 6, "-CRT").
-    transform: Literal["residual", "average"] = "residual"
+    gamma: Annotated[Literal["per_prototype", "single"], CODED] = "per_prototype"
+    # average: average-pooled features (Table 6, "-CRT"). Placebos with as many parameters: each
+    # weight multiplies the difference to another prototype ("shuffled"), or all prototypes are 0
+    # and not trained, so that every Gamma sees the pooled features ("wide_average").
+    transform: Literal["residual", "average", "shuffled", "wide_average"] = "residual"
     # Weights of the multi-similarity loss; (1.0, 0.9) on SOP and In-Shop.
     lambda1: tuple[NonNegative, NonNegative] = (1.0, 0.1)
     lambda2: NonNegative = 0.9  # weight of the consistency loss
-    w_div: Annotated[NonNegative, RESIDUAL] = 1.0  # weight of the diversity of each prototype set
+    # Weight of the diversity of each prototype set.
+    w_div: Annotated[NonNegative, WITH_PROTOTYPES] = 1.0
     # Mean or sum over the N^2 entries; the paper prints the sum.
     consistency: Annotated[Literal["mean", "sum"], CONSISTENT] = "mean"
     # Gives the test-time embedding.
@@ -83,16 +92,34 @@ class Config:
 BRANCHES = ("branch1", "branch2")
 
 
-def coded_residuals(prototypes: Array, features: Array) -> Array:
+def coded_residuals(prototypes: Array, features: Array, origins: Array | None = None) -> Array:
     """Equation 1 without forming [N, P, K, L]: sum_j s_kj x_j - (sum_j s_kj) c_k.
 
     Prototypes [K, L] and features [N, P, L] -> r [N, K, L], a sum over positions, whose scale grows
-    with P.
+    with P. `origins` [K, L] replace the prototypes that are subtracted.
     """
     features = at_least_float32(features)
     s = jax.nn.softplus(product("npl,kl->npk", features, prototypes))
     weighted = product("npk,npl->nkl", s, features)
-    return weighted - s.sum(axis=1)[:, :, None] * prototypes[None]
+    origins = prototypes if origins is None else origins
+    return weighted - s.sum(axis=1)[:, :, None] * origins[None]
+
+
+def prototype_statistics(prototypes: Array, features: Array) -> dict[str, float]:
+    """How positions are assigned to prototypes, from their weights s_kj divided by the sum over k.
+
+    Returns the mean of KL(weights of a position || uniform), in nats, 0 if every prototype has the
+    same weight; and the share of the prototypes in use, exp(entropy of the mean weights) / K.
+    """
+    s = np.asarray(jax.nn.softplus(product("npl,kl->npk", features, prototypes)), np.float64)
+    shares = s / s.sum(axis=-1, keepdims=True)
+    mean, k = shares.mean(axis=(0, 1)), len(prototypes)
+    divergence = np.sum(shares * np.log(np.maximum(shares, 1e-30) * k), axis=-1).mean()
+    entropy = -np.sum(mean * np.log(np.maximum(mean, 1e-30)))
+    return {
+        "prototype_divergence": float(divergence),
+        "prototypes_used": float(np.exp(entropy) / k),
+    }
 
 
 class GammaHidden(nn.Module):
@@ -159,8 +186,12 @@ class Branch(nn.Module):
         k, channels, hidden = config.prototypes[self.index], features.shape[-1], shared
         count = k if config.gamma == "per_prototype" else 1
         if hidden is None:
-            prototypes = self.param("prototypes", uniform_fan_in(channels), (k, channels))
-            residuals = coded_residuals(prototypes, features)
+            if config.transform == "wide_average":
+                prototypes, shift = jnp.zeros((k, channels)), 0
+            else:
+                prototypes = self.param("prototypes", uniform_fan_in(channels), (k, channels))
+                shift = int(config.transform == "shuffled")
+            residuals = coded_residuals(prototypes, features, jnp.roll(prototypes, shift, axis=0))
             hidden = GammaHidden(count, config.hidden_dim, name="hidden")(residuals)
         return GammaOutput(count, dim, name="output")(hidden), hidden
 
@@ -246,4 +277,14 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
             return "backbone"
         return "prototypes" if "prototypes" in path else "embedding"
 
-    return Method(init, encode, batch_loss, embed, GROUPS, group, hooks=Hooks(whole_maps=True))
+    def diagnose(
+        params: PyTree, model_state: PyTree, images: Array, labels: np.ndarray
+    ) -> dict[str, float]:
+        variables, inputs = (params["backbone"], model_state["backbone"]), images[0]
+        apply = jax.jit(partial(backbone.apply, train=False))
+        maps, _ = apply(*variables, backbone.preprocess(inputs))
+        features = at_least_float32(maps.reshape(len(maps), -1, maps.shape[-1]))
+        return prototype_statistics(params[BRANCHES[0]]["prototypes"], features)
+
+    hooks = Hooks(whole_maps=True, diagnose=diagnose if config.transform == "residual" else None)
+    return Method(init, encode, batch_loss, embed, GROUPS, group, hooks=hooks)

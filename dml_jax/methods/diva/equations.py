@@ -26,6 +26,7 @@ import math
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from dml_jax.backbones import functional
@@ -75,7 +76,8 @@ def mine(
 ) -> dict[str, Triplets]:
     """Samples the triplets of every ranking task in its embedding [B, D] of unit length.
 
-    The shared task's "random" triplets are discriminative ones for permuted labels.
+    The shared task's "random" triplets are discriminative ones for permuted labels, whichever the
+    learners.
     """
     if config.learners == "discriminative":
         keys = jax.random.split(key, len(embeddings))
@@ -97,6 +99,8 @@ def mine(
             case "standard":
                 triplets["shared"] = mining.across_classes(key_shared, x, labels)
     if "intra" in config.tasks:
+        if config.learners == "permuted":
+            labels = jax.random.permutation(key_labels, labels)
         triplets["intra"] = mining.within_class(key_intra, labels)
     return triplets
 
@@ -206,6 +210,20 @@ def loss(
     }
     weighted = (alpha.get(name, 1.0) * term for name, term in terms.items())
     return sum(weighted, start=jnp.zeros(())), terms
+
+
+def head_correlation(embeddings: dict[str, Array]) -> float:
+    """Mean correlation of the similarities of a batch in two tasks' unit embeddings [B, D].
+
+    For each auxiliary task, Pearson's correlation with the discriminative one over all pairs of
+    images; 1 if the heads see the same.
+    """
+    rows, columns = np.triu_indices(len(embeddings["discriminative"]), 1)
+    similarities = {
+        task: (np.asarray(x) @ np.asarray(x).T)[rows, columns] for task, x in embeddings.items()
+    }
+    first = similarities.pop("discriminative")
+    return float(np.mean([np.corrcoef(first, other)[0, 1] for other in similarities.values()]))
 
 
 def ensemble(embeddings: dict[str, Array], config: Config) -> Array:

@@ -6,6 +6,7 @@ from functools import partial
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from dml_jax.backbones import functional
@@ -139,6 +140,8 @@ def build(
     ) -> tuple[Array, Aux]:
         triplets = mine(key, lax.stop_gradient(encoded.embeddings), batch)
         embeddings, keys, queue = encoded.embeddings, encoded.keys, model_state.get("queue")
+        if keys is not None and config.learners == "permuted":
+            keys = jax.random.permutation(key, keys)
         inputs = params, embeddings, batch.labels, triplets, keys, queue
         value, terms = equations.loss(*inputs, config)
         if task is not None and task != "contrast":
@@ -177,6 +180,13 @@ def build(
     def pooled_features(params: PyTree, model_state: PyTree, images: Array) -> Array:
         return pool(params, model_state, images[None], train=False)[0]
 
+    def diagnose(
+        params: PyTree, model_state: PyTree, images: Array, labels: np.ndarray
+    ) -> dict[str, float]:
+        encoded, _ = jax.jit(partial(encode, train=False))(params, model_state, images[:1])
+        return {"head_correlation": equations.head_correlation(encoded.embeddings)}
+
+    several = "discriminative" in config.tasks and len(embedding_tasks(config)) > 1
     groups = GROUPS + (("classifier",) if task in CLASSIFIERS else ())
     update = partial(self_supervision.recluster, config=config)
     recluster = Refresh(self_supervision.CLUSTER_EPOCHS, pooled_features, update)
@@ -184,6 +194,7 @@ def build(
         after=after if task == "contrast" else None,
         fill=fill if task == "contrast" else None,
         refresh=recluster if task == "deepcluster" else None,
+        diagnose=diagnose if several else None,
         parts=weighted_parts(config),
         views=2 if task in ("contrast", "spread") else 1,
         history=("key", "queue", "memory", "clusters"),

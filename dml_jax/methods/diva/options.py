@@ -40,7 +40,9 @@ BOUNDARIES = _needs(
     "method.base='margin' and a task with triplets",
     lambda c: c.base == "margin" and ranking_tasks(c),
 )
-DIVERSE = _needs("method.learners='diverse'", lambda c: c.learners == "diverse")
+DIVERSE = _needs(
+    "method.learners other than 'discriminative'", lambda c: c.learners != "discriminative"
+)
 DECORRELATED = _needs(
     "two tasks that method.directions decorrelate", lambda c: decorrelation_weights(c)
 )
@@ -61,8 +63,9 @@ class Config:
     name: str = "diva"
     tasks: Annotated[tuple[Task, ...], NonEmpty] = TASKS  # tasks to train
     # "discriminative" trains every task with discriminative triplets: the ensemble to which the
-    # paper compares DiVA.
-    learners: Literal["diverse", "discriminative"] = "diverse"
+    # paper compares DiVA. "permuted" is a placebo: the auxiliary tasks learn from permuted labels,
+    # and the self-supervised one from the second views of other images.
+    learners: Literal["diverse", "discriminative", "permuted"] = "diverse"
     embedding_dim: PositiveInt = 128  # D of each task
     # Weight of this loss; the discriminative loss has weight 1.
     alpha_selfsimilarity: Annotated[NonNegative, _task("selfsimilarity")] = 0.3
@@ -139,7 +142,7 @@ def ranking_tasks(config: Config) -> tuple[Task, ...]:
 
 def self_supervised_task(config: Config) -> SelfSupervision | None:
     """The self-supervised task; None if it is off or trained with triplets."""
-    trained = "selfsimilarity" in config.tasks and config.learners == "diverse"
+    trained = "selfsimilarity" in config.tasks and config.learners != "discriminative"
     return config.selfsimilarity if trained else None
 
 

@@ -19,6 +19,8 @@ from dml_jax.methods.hist.method import (
     incidence,
     loss,
     propagation,
+    replaced,
+    tuplet_statistics,
 )
 
 __all__ = [
@@ -34,4 +36,6 @@ __all__ = [
     "incidence",
     "loss",
     "propagation",
+    "replaced",
+    "tuplet_statistics",
 ]

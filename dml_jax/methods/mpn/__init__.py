@@ -22,6 +22,7 @@ from dml_jax.methods.mpn.method import (
     normalised,
     readout,
     refine,
+    replaced,
 )
 
 __all__ = [
@@ -39,4 +40,5 @@ __all__ = [
     "normalised",
     "readout",
     "refine",
+    "replaced",
 ]

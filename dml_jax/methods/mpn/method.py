@@ -94,6 +94,10 @@ class Config:
     # Classify the concatenated outputs of all layers instead of the last layer's.
     concatenate: Annotated[bool, PASSING] = False
     embedding_dim: PositiveInt = 512  # d
+    # What a node receives: "attention" (eq. 3), or a placebo with as many parameters: the mean of
+    # all messages ("uniform"), what another node should receive ("permuted"), or only its own
+    # message ("none").
+    messages: Annotated[Literal["attention", "uniform", "permuted", "none"], PASSING] = "attention"
     # "auxiliary": without the message passing network.
     losses: Literal["both", "auxiliary", "mpn"] = "both"
     temperature: Positive = 0.2  # T, divides the logits of both losses
@@ -122,6 +126,23 @@ def attention(queries: Array, keys: Array, equations: Equations) -> Array:
     return attention_weights(queries, keys, scale=scale, off_by_one=equations == "authors")
 
 
+def replaced(weights: Array, messages: str) -> Array:
+    """The weights [..., M, R, S] with which R receivers sum the messages; see `Config.messages`.
+
+    The permutation is always the same, because batches are random.
+    """
+    *_, receivers, senders = weights.shape
+    match messages:
+        case "uniform":
+            return jnp.full_like(weights, 1 / senders)
+        case "permuted":
+            return weights[..., np.random.default_rng(0).permutation(receivers), :]
+        case "none":
+            own: Array = jnp.eye(receivers, senders, dtype=weights.dtype)
+            return jnp.broadcast_to(own, weights.shape)
+    return weights
+
+
 class MessagePassingLayer(nn.Module):
     """One layer of message passing (eq. 3 to 6)."""
 
@@ -143,7 +164,7 @@ class MessagePassingLayer(nn.Module):
         queries = split_heads(projection(d, name="query")(receivers))
         both = split_heads(projection(2 * d, name="key_value")(senders))
         keys, values = jnp.split(both, 2, axis=-2)
-        weights = attention(queries, keys, self.config.equations)
+        weights = replaced(attention(queries, keys, self.config.equations), self.config.messages)
         message = attend(dropout(weights), values)
         if not printed:
             message = projection(d, name="output")(message)
@@ -257,6 +278,9 @@ class AttentionStatistics(NamedTuple):
 
     divergence: np.ndarray  # KL(weights || uniform), in nats; at most log N
     same_class: np.ndarray  # weight on nodes of the same class, the node itself included
+    # N times the mean weight on another node of the same class minus that on one of another class;
+    # 0 if weights are uniform.
+    preference: np.ndarray
 
 
 def batch_attention(
@@ -267,7 +291,7 @@ def batch_attention(
     images: Array,
 ) -> Array:
     """Attention [layer, head, receiver, sender] of a batch of images uint8 [1, B, H, W, 3]."""
-    embeddings, _ = encode(params, model_state, images, train=False)
+    embeddings, _ = jax.jit(functools.partial(encode, train=False))(params, model_state, images)
     variables = {"params": params["mpn"]}
     nodes: PyTree = network.apply(variables, embeddings, method="initial_nodes")
     outputs: PyTree = network.apply(variables, nodes, method="propagate")
@@ -278,8 +302,13 @@ def attention_statistics(rows: np.ndarray, labels: np.ndarray) -> AttentionStati
     """Statistics of attention weights [L, M, B, B] with row sums 1, for labels int [B]."""
     same = labels[:, None] == labels[None, :]
     logs = np.log(np.where(rows > 0, rows * rows.shape[-1], 1))
-    found = (np.sum(rows * part, axis=-1).mean(axis=-1) for part in (logs, same))
-    return AttentionStatistics(*found)
+    divergence, own_class = (np.sum(rows * part, axis=-1).mean(axis=-1) for part in (logs, same))
+    own, other = (
+        np.sum(rows * part, axis=-1) / np.maximum(part.sum(axis=-1), 1)
+        for part in (same & ~np.eye(len(labels), dtype=bool), ~same)
+    )
+    preference = len(labels) * (own - other).mean(axis=-1)
+    return AttentionStatistics(divergence, own_class, preference)
 
 
 def normalised(attention: np.ndarray | Array) -> np.ndarray:
@@ -365,6 +394,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         return {
             "attention_divergence": float(found.divergence.mean()),
             "attention_own_class": float(found.same_class.mean()),
+            "attention_preference": float(found.preference.mean()),
         }
 
     hooks = Hooks(refine=refine_at_test, teach=teach, diagnose=diagnose)

@@ -18,6 +18,7 @@ from dml_jax import buckets, files, manifest
 from dml_jax import identity as identities
 from dml_jax._version import __version__
 from dml_jax.config import LENGTH, Config, decisive, flatten, import_code, resolve
+from dml_jax.data.arrays import Shape
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.files import read_json, sha256, write_json
 from dml_jax.identity import REMEDY
@@ -53,7 +54,7 @@ class RunRecord:
     data_hash: str
     classes: Count
     images: Count
-    shape: tuple[Count, Count]
+    shape: tuple[Count | str, ...]  # see `data.arrays`
     x64: bool = False
     teacher: dict[str, Any] | None = None
     class_names: list[str] | None = None  # names of the training classes
@@ -221,7 +222,7 @@ def _counted_start(workdir: Path) -> Iterator[None]:
 
 
 def provenance(
-    config: Config, data_hash: str, classes: Sequence[str], images: int, shape: tuple[int, int]
+    config: Config, data_hash: str, classes: Sequence[str], images: int, shape: Shape
 ) -> dict[str, Any]:
     """The contents of `config.json`, from which the model can be rebuilt without the data."""
     return {

@@ -1,0 +1,55 @@
+"""What a data set may hold: images, or any other arrays of one shape and type.
+
+The shape of images is (H, W) in pixels; they are uint8 [H, W, 3]. That of other arrays begins with
+the name of their type: ("int32", 24) of 24 tokens.
+"""
+
+import numpy as np
+
+from dml_jax.errors import DataError
+
+Shape = tuple[int | str, ...]
+
+
+def is_image(shape: Shape) -> bool:
+    """Whether a shape is that of images."""
+    return not isinstance(shape[0], str)
+
+
+def shape_of(row: np.ndarray) -> Shape:
+    """The shape of an image or other array; DataError for one that JAX cannot hold as it is."""
+    if row.dtype == np.uint8 and row.ndim == 3 and row.shape[2] == 3:
+        return row.shape[:2]
+    if row.dtype.kind not in "biuf" or row.dtype.itemsize > 4 or not row.size:
+        raise DataError(
+            f"read returns {row.dtype} {list(row.shape)}; give numbers of at most 32 bits, such as "
+            "int32 or float32"
+        )
+    return (row.dtype.name, *row.shape)
+
+
+def described(shape: Shape) -> str:
+    """A shape in words."""
+    if is_image(shape):
+        return f"{shape[1]}x{shape[0]} pixels"
+    return f"{shape[0]} {list(shape[1:])}"
+
+
+def blank(shape: Shape, *before: int) -> np.ndarray:
+    """Zeros of the type of a shape, with the axes `before` it: [..., *shape]."""
+    if is_image(shape):
+        return np.zeros((*before, *shape, 3), np.uint8)  # type: ignore[arg-type]
+    return np.zeros((*before, *shape[1:]), np.dtype(str(shape[0])))  # type: ignore[arg-type]
+
+
+def random(shape: Shape, count: int) -> np.ndarray:
+    """Random images, or other arrays: integers 0 and 1, floats between them, [count, *shape].
+
+    0 and 1 are within any range of whole numbers, such as a vocabulary.
+    """
+    made, rng = blank(shape, count), np.random.default_rng(0)
+    if is_image(shape):
+        return rng.integers(0, 256, made.shape, np.uint8)
+    if made.dtype.kind == "f":
+        return rng.random(made.shape).astype(made.dtype)
+    return rng.integers(0, 2, made.shape).astype(made.dtype)

@@ -1,0 +1,109 @@
+"""Sums of as many terms as the data needs, differentiable in both modes and any number of times.
+
+The number of iterations of a loop is known only while it runs; JAX differentiates such a loop
+forwards but not backwards, because it would have to store every iteration. A sum has nothing to
+store: its derivative, forwards or backwards, is the sum of the derivatives of its terms. This
+module tells JAX so, by a primitive whose rules return the primitive.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+
+
+def dynamic_sum(term: Callable[..., Array], count: Array, *arguments: Array) -> Array:
+    """The sum of term(i, *arguments) over i = 0, …, count - 1, with the shape of one term.
+
+    `term` is pure and uses no other traced arrays than its arguments; `count` is an integer.
+    """
+    (total,) = _bind(lambda *given: [term(*given)], count, arguments)
+    return total
+
+
+_sum = Primitive("dynamic_sum")
+_sum.multiple_results = True
+
+
+def _bind(terms: Callable[..., Sequence[Array]], count: Any, arguments: Sequence[Any]) -> Any:
+    return _sum.bind(count, *arguments, terms=jax.make_jaxpr(terms)(np.int32(0), *arguments))
+
+
+def _loop(count: Any, *arguments: Any, terms: Any) -> Any:
+    def add(i: Any, sums: list[Array]) -> list[Array]:
+        found = jaxpr_as_fun(terms)(jnp.int32(i), *arguments)
+        return [total + value for total, value in zip(sums, found, strict=True)]
+
+    zeros = [jnp.zeros(aval.shape, aval.dtype) for aval in terms.out_avals]
+    return jax.lax.fori_loop(0, count, add, zeros)
+
+
+_sum.def_impl(_loop)
+_sum.def_abstract_eval(lambda *_, terms: terms.out_avals)
+mlir.register_lowering(_sum, mlir.lower_fun(_loop, multiple_results=True))
+
+
+def _filled(arguments: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> list[Any]:
+    filled = list(arguments)
+    for place, value in zip(places, values, strict=True):
+        filled[place] = value
+    return filled
+
+
+def _jvp(primals: Any, tangents: Any, *, terms: Any) -> Any:
+    count, *arguments = primals
+    moved = [k for k, tangent in enumerate(tangents[1:]) if type(tangent) is not ad.Zero]
+    size = len(arguments)
+
+    def derivatives(i: Any, *given: Any) -> Any:
+        def of_moved(*some: Any) -> Any:
+            return jaxpr_as_fun(terms)(i, *_filled(given[:size], moved, some))
+
+        return jax.jvp(of_moved, tuple(given[k] for k in moved), given[size:])[1]
+
+    given = [*arguments, *(tangents[1 + k] for k in moved)]
+    return _sum.bind(*primals, terms=terms), _bind(derivatives, count, given)
+
+
+def _transpose(cotangents: Any, count: Any, *arguments: Any, terms: Any) -> Any:
+    linear = [k for k, argument in enumerate(arguments) if ad.is_undefined_primal(argument)]
+    others = [k for k in range(len(arguments)) if k not in linear]
+    shapes = [
+        jax.ShapeDtypeStruct(arguments[k].aval.shape, arguments[k].aval.dtype) for k in linear
+    ]
+
+    def transposed(i: Any, *given: Any) -> Any:
+        known = _filled([None] * len(arguments), others, given[: len(others)])
+
+        def of_linear(*some: Any) -> Any:
+            return jaxpr_as_fun(terms)(i, *_filled(known, linear, some))
+
+        return jax.linear_transpose(of_linear, *shapes)(list(given[len(others) :]))
+
+    slopes = map(ad.instantiate_zeros, cotangents)
+    found = _bind(transposed, count, [*(arguments[k] for k in others), *slopes])
+    return [None, *_filled([None] * len(arguments), linear, found)]
+
+
+def _batch(given: Any, axes: Any, *, terms: Any) -> Any:
+    count, most = given[0], jnp.max(given[0])
+
+    def batched(i: Any, counts: Any, *arguments: Any) -> Any:
+        def one(count: Any, *arguments: Any) -> Any:
+            found = jaxpr_as_fun(terms)(i, *arguments)
+            return found if axes[0] is None else [jnp.where(i < count, x, 0) for x in found]
+
+        return jax.vmap(one, in_axes=tuple(axes))(counts, *arguments)
+
+    found = _bind(batched, most, [count, *given[1:]])
+    return found, [0] * len(found)
+
+
+ad.primitive_jvps[_sum] = _jvp
+ad.primitive_transposes[_sum] = _transpose
+batching.primitive_batchers[_sum] = _batch

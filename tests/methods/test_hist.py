@@ -1,0 +1,72 @@
+"""HIST: placebos for the hyperedges, and what tells whether the hyperedges are at work."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax.methods import hist
+from dml_jax.methods.contract import TrainingSet
+from dml_jax.train import step
+from tests import toys
+
+LABELS = np.array([0, 0, 2, 2, 1, 1])
+H = np.array(np.random.default_rng(0).random((6, 3)), np.float32)[:, [0, 0, 2, 2, 1, 1]]
+SMALL = {"embedding_dim": 6, "hidden_dim": 5}
+
+
+def dense(tuplets: Any) -> np.ndarray:
+    """G [N, N] of a placebo, from Dv^-1/2 H W De^-1 H^T Dv^-1/2."""
+    found = hist.replaced(jnp.asarray(H), jnp.asarray(LABELS), tuplets, jax.random.key(1))
+    h, weights = (np.asarray(x, np.float64) for x in found)
+    vertex = np.diag(1 / np.sqrt(h @ weights))
+    return vertex @ h @ np.diag(weights / h.sum(axis=0)) @ h.T @ vertex
+
+
+def test_placebos() -> None:
+    """No propagation; rows of other samples; memberships without relation to the samples."""
+    np.testing.assert_allclose(dense("none"), np.eye(6), atol=1e-6)
+    h, weights = hist.replaced(jnp.asarray(H), jnp.asarray(LABELS), "permuted", jax.random.key(1))
+    order = [int(np.argmin(np.abs(H - row).sum(axis=1))) for row in np.asarray(h)]
+    assert sorted(order) == list(range(6)) != order
+    np.testing.assert_array_equal(h, H[order])
+    np.testing.assert_allclose(weights, 0.5)
+    random, _ = hist.replaced(jnp.asarray(H), jnp.asarray(LABELS), "random", jax.random.key(1))
+    np.testing.assert_array_equal(random[:, ::2], random[:, 1::2])  # one hyperedge per class
+    assert np.ptp(random) > 0.5
+    other, _ = hist.replaced(jnp.asarray(H), jnp.asarray(LABELS), "random", jax.random.key(2))
+    assert np.abs(np.asarray(random - other)).max() > 0.1
+
+
+def test_statistics() -> None:
+    """Of the other classes: mean membership, and KL of each sample's shares from 1/2."""
+    found = hist.tuplet_statistics(H, LABELS)
+    columns, divergences, memberships = H[:, [0, 4, 2]].astype(float), [], []
+    for row, label in zip(columns, LABELS, strict=True):
+        others = np.delete(row, label)
+        p = others / others.sum()
+        divergences.append(np.sum(p * np.log(2 * p)))
+        memberships.append(others.mean())
+    assert found["tuplet_divergence"] == pytest.approx(np.mean(divergences))
+    assert found["tuplet_membership"] == pytest.approx(np.mean(memberships))
+
+
+@pytest.mark.parametrize("tuplets", ["semantic", "random", "permuted", "none"])
+def test_a_step(tuplets: Any) -> None:
+    """With the same parameters, a finite loss that differs, and a diagnosis of HIST itself."""
+    losses = {}
+    for kind in {"semantic", tuplets}:
+        method = hist.build(hist.Config(**SMALL, tuplets=kind), toys.backbone(), TrainingSet(4, 16))
+        batch = toys.batch(1)
+        params, state = jax.jit(method.init)(jax.random.key(0), batch)
+        inputs = params, state, batch, jnp.zeros((), jnp.int32), jax.random.key(1)
+        losses[kind] = float(step.loss(method, *inputs)[0])
+        if kind == "semantic":
+            found = method.hooks.diagnose(params, state, batch.images, np.asarray(batch.labels))
+            assert found.keys() == {"tuplet_divergence", "tuplet_membership"}
+        else:
+            assert method.hooks.diagnose is None
+    assert np.isfinite([*losses.values()]).all()
+    assert len(set(losses.values())) == len(losses)

@@ -1,0 +1,148 @@
+"""Training never makes it worse: what is kept, by validation classes."""
+
+import json
+import signal
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from dml_jax import run
+from dml_jax.config import Config, Data, Group, resolve
+from dml_jax.console import Console
+from dml_jax.data.formats import digits
+from dml_jax.data.split import Split
+from dml_jax.errors import ConfigError
+from dml_jax.methods import baseline, whitening
+from dml_jax.train import experiment as experiments
+from dml_jax.train import mixture, model, warm_start
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.distributed.stop_signals import Interrupted, Stop
+from dml_jax.train.mixture import Gain
+from tests.train.experiments import values
+
+DEVICES = 1
+pytestmark = pytest.mark.usefixtures("few_images", "patches")
+
+
+def config(rate: float, **train: Any) -> Config:
+    given = values(steps=4, select="mixture", optimizer="sgd", **train)
+    method = baseline.make_config("proxy_anchor", embedding_dim=0, init="whitened")
+    given["method"], given["data"]["validation_share"] = asdict(method), 0.4
+    given["train"]["groups"] = {name: asdict(Group(rate)) for name in baseline.GROUPS}
+    return resolve(given)
+
+
+def train(directory: Path, rate: float) -> dict[str, Any]:
+    with Stop() as stop:
+        run.train(config(rate), directory, Console(active=False), stop)
+    results: dict[str, Any] = json.loads((directory / "results.json").read_text())
+    return results
+
+
+def coloured(data: Data) -> dict[str, Split]:
+    """Images of one colour for each class, in any order: a random network tells them apart."""
+
+    def split(first: int, count: int) -> Split:
+        rng = np.random.default_rng(first)
+        labels = rng.permutation(np.repeat(np.arange(count), 8))
+        colours = rng.integers(40, 215, (count, 3))
+        noise = rng.integers(-8, 8, (len(labels), 8, 8, 3))
+
+        def read(index: int, _: Any) -> np.ndarray:
+            return (colours[labels[index]] + noise[index]).astype(np.uint8)
+
+        names = [str(first + i) for i in range(count)]
+        return Split(labels, [f"{first}-{i}" for i in range(len(labels))], read, names)
+
+    return {"train": split(0, 16), "test": split(100, 4)}
+
+
+def test_published_weights_are_kept_where_training_hurts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layer in closed form is spoilt, and training destroys the network. An interruption before
+    the choice changes nothing; the model that is kept embeds like the published weights."""
+
+    def spoilt(features: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """All embeddings become equal."""
+        return np.zeros((4, 4), np.float32), np.ones(4, np.float32)
+
+    def interrupted(*_: Any) -> Any:
+        raise Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr(digits, "load", coloured)
+    monkeypatch.setattr(whitening, "within_classes", spoilt)
+    with monkeypatch.context() as patched:
+        patched.setattr(mixture, "keep", interrupted)
+        with pytest.raises(Interrupted):
+            train(tmp_path / "run", 30.0)
+    results = train(tmp_path / "run", 30.0)
+    choice, found = results["choice"], model.load(tmp_path / "run")
+    assert choice["kept"] == mixture.PUBLISHED
+    assert choice["validation"]["trained"]["map@r"] < choice["validation"][choice["kept"]]["map@r"]
+    assert found.identity().sha256 == results["identity"]
+    experiment = experiments.build(config(30.0))
+    images = np.stack([experiment.splits["test"].read(i, None) for i in range(8)])
+    start = warm_start.initial_state(experiment)
+    assert experiment.method.hooks.refresh is not None
+    pooled = experiment.method.hooks.refresh.features(start.params, start.model_state, images)
+    rows = np.asarray(jax.jit(found.method.embed)(found.params, found.model_state, images))
+    expected = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
+    np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_mixture_is_one_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixture, "best", lambda gains: "halfway")
+    train(tmp_path / "run", 1e-2)
+    kept = model.load(tmp_path / "run").params
+    last = model.load(tmp_path / "run", "latest").params
+    made = experiments.build(config(1e-2))
+    run_facts = json.loads((tmp_path / "run" / "config.json").read_text())
+    folder = tmp_path / "run" / "checkpoints"
+    with closing(Checkpoints(folder, made.template, None, run=run_facts, writing=False)) as stored:
+        first = stored.restore("first")[0].params
+
+    def check(a: Any, b: Any, c: Any) -> None:
+        np.testing.assert_allclose(a, (np.asarray(b) + np.asarray(c)) / 2, rtol=1e-5, atol=1e-7)
+
+    jax.tree.map(check, kept, first, last)
+    kernels = (found["embedding"]["kernel"] for found in (first, last))
+    assert np.abs(np.subtract(*map(np.asarray, kernels))).max() > 1e-4
+
+
+def test_gain_of_classes() -> None:
+    """Two classes that gain 0.2 and 0.4; a query that does not count."""
+    labels = np.array([0, 0, 1, 1, 1])
+    reference = np.array([0.5, 0.5, 0.1, 0.1, np.nan])
+    rows = reference + np.array([0.1, 0.3, 0.4, 0.4, 0.0])
+    found = mixture.gain(rows, reference, labels)
+    np.testing.assert_allclose(found, [0.3, np.std([0.2, 0.4], ddof=1) / 2**0.5])
+    assert mixture.gain(rows[:2], reference[:2], labels[:2]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("start", "trained", "kept"),
+    [
+        ((0.02, 0.01), (0.03, 0.02), "trained"),
+        ((0.04, 0.01), (0.03, 0.02), "start"),
+        ((0.02, 0.01), (0.03, 0.08), "start"),
+        ((0.01, 0.03), (-0.1, 0.02), mixture.PUBLISHED),
+        ((0.0, 0.0), (0.03, 0.06), mixture.PUBLISHED),
+    ],
+)
+def test_the_best_of_those_that_are_clearly_better(start: Any, trained: Any, kept: str) -> None:
+    """Gains and their standard errors; ties go to published weights."""
+    given = {mixture.PUBLISHED: Gain(0.0, 0.0), "start": Gain(*start), "trained": Gain(*trained)}
+    assert mixture.best(given) == kept
+
+
+def test_other_embeddings_are_refused() -> None:
+    given = config(1e-2)
+    other = baseline.make_config("proxy_anchor", embedding_dim=8)
+    with pytest.raises(ConfigError, match=r"train\.select='mixture': needs .* train\.select=last"):
+        experiments.build(replace(given, method=other))
