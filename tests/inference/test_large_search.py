@@ -19,6 +19,7 @@ from dml_jax.commands import export
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metrics, neighbors
 from dml_jax.inference import embedding_shards, large_search
+from dml_jax.inference.inputs import Item
 from tests.inference.test_ray_engine import cluster, workers
 from tests.test_main import ROOT, environment
 
@@ -44,9 +45,9 @@ def write(directory: Path, points: np.ndarray, each: int = 70) -> str:
         bad[7 : 7 + 8 * (len(part) // 7) : 8] = True
         values = np.zeros((len(bad), points.shape[1]), np.float32)
         values[~bad] = part
-        with embedding_shards._writing(directory / f"{number:06d}.parquet", points.shape[1]) as add:
+        with embedding_shards.writing(directory / f"{number:06d}.parquet", points.shape[1]) as add:
             add(
-                [f"{start + i}" for i in range(len(bad))],
+                [Item(f"{start + i}", b"") for i in range(len(bad))],
                 values,
                 ["damaged" if each else None for each in bad],
             )
