@@ -13,7 +13,17 @@ Shape = tuple[int | str, ...]
 
 def is_image(shape: Shape) -> bool:
     """Whether a shape is that of images."""
-    return not isinstance(shape[0], str)
+    return not isinstance(next(iter(shape), 0), str)
+
+
+def check(shape: Shape) -> Shape:
+    """The shape; ValueError if it is neither that of images nor that of other arrays."""
+    lengths = shape if is_image(shape) else shape[1:]
+    if not all(isinstance(length, int) for length in lengths):
+        raise ValueError("must be whole numbers, with the name of a type before them at most")
+    if is_image(shape) and len(shape) != 2:
+        raise ValueError("must be the height and width of images, or begin with a type")
+    return shape
 
 
 def shape_of(row: np.ndarray) -> Shape:

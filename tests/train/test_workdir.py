@@ -108,6 +108,7 @@ def test_a_second_run_is_refused_and_does_not_disturb_the_first(tmp_path: Path) 
             ("shape", [8, "8"]),
             ("shape", [0, 8]),
             ("shape", [8, 8, 8]),
+            ("shape", ["int32", "8"]),
         ),
     ],
 )

@@ -12,12 +12,13 @@ from typing import Annotated, Any
 
 import jax
 from annotated_types import Ge, Lt
-from pydantic import StrictInt
+from pydantic import AfterValidator, StrictInt
 
 from dml_jax import buckets, files, manifest
 from dml_jax import identity as identities
 from dml_jax._version import __version__
 from dml_jax.config import LENGTH, Config, decisive, flatten, import_code, resolve
+from dml_jax.data import arrays
 from dml_jax.data.arrays import Shape
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.files import read_json, sha256, write_json
@@ -54,7 +55,7 @@ class RunRecord:
     data_hash: str
     classes: Count
     images: Count
-    shape: tuple[Count | str, ...]  # see `data.arrays`
+    shape: Annotated[tuple[Count | str, ...], AfterValidator(arrays.check)]
     x64: bool = False
     teacher: dict[str, Any] | None = None
     class_names: list[str] | None = None  # names of the training classes

@@ -194,7 +194,12 @@ def test_additions_to_the_method(name: str) -> None:
     assert set(params["beta"]) == set(diva.TASKS) - (
         set() if name == "ensemble" else {"selfsimilarity"}
     )
-    assert {method.group((key,)) for key in params} == {"backbone", "embedding", "beta", "psi"} | added
+    assert {method.group((key,)) for key in params} == {
+        "backbone",
+        "embedding",
+        "beta",
+        "psi",
+    } | added
     assert set(method.groups) == {*diva.GROUPS} | added
     _, aux = jax.eval_shape(
         partial(step.loss, method), params, model_state, batch, 0, jax.random.key(1)
