@@ -1,11 +1,11 @@
 """Finds out what a folder of images holds, also without labels:
 
-    dml-jax catalogue --model=lite0 photos/ [--output=catalogue]
+    dml-jax catalogue photos/ [--model=lite0] [--output=catalogue]
 
 Writes <output>/catalogue.html, a page with groups of near-duplicates, clusters of similar images
 and, if the images are in class folders, those whose neighbours say another class, the surest first;
-and <output>/catalogue.csv with a row per image. The embeddings are kept in <output>, so that the
-same command later embeds only new images.
+and <output>/catalogue.csv with a row per image. The embeddings, by lite0 unless another model is
+given, are kept in <output>, so that the same command later embeds only new images.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def execute(arguments: list[str]) -> None:
     """Reads the command line; embeds the images and writes the page and the table."""
     flags = cli.Parser(__doc__)
     flags.add_argument("folder", metavar="FOLDER", help="images, perhaps in class folders")
-    cli.add_model(flags, versions=True, runtime=True)
+    cli.add_model(flags, required=False, versions=True, runtime=True)
+    flags.set_defaults(model="lite0")
     text = "directory to write (default: catalogue)"
     flags.add_argument("--output", default="catalogue", help=text)
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
