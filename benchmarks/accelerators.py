@@ -76,7 +76,7 @@ def _cases() -> Iterator[Case]:
 
 def facts(case: Case, stored: dict[str, Any]) -> dict[str, Any]:
     """The facts of the training step, compiled unless its program is among the stored ones; "code"
-    is the date and the name of the commit."""
+    is the date and the hash of the commit."""
     topology = compilation.find_topology(case.topology)
     name, _, classes = case.config.partition("@")
     file, _, variant = name.partition(":")

@@ -1,10 +1,10 @@
 """What becomes of single bits that flip in files, see `faults.py`: in a finished run with its
 analyses and a kept model, in its graph in the cache (extra "onnx"), and in an index.
 
-After each flip all readers of the file's artefact run, unless none of them opens the file. The
-flip is noticed if one of them raises an error of users or, of a graph, deletes it, or if only
-`--verify` does, which compares all files with the manifest. Otherwise the answers are compared with
-those before.
+After each flip, all readers of the file's artefact run, unless none of them opens the file. The
+flip is noticed if one of them raises a `UserError` or deletes the graph. Flips that only `--verify`
+notices, which compares all files with the manifest, are counted apart. Otherwise the answers are
+compared with those before the flip.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from dml_jax.train.records import logs, workdir
 from tests.train import experiments
 
 QUIET = Console(quiet=True, active=False)
-NEAR = 1e-4  # of embeddings
+NEAR = 1e-4  # the largest difference between equal embeddings
 
 
 def answers_of_run(run: Path, images: list[np.ndarray]) -> list[Any]:
@@ -153,7 +153,7 @@ def trials(folder: Path) -> dict[str, Trial]:
 
 
 def keeping() -> dict[str, Any]:
-    """The section of training, with models kept for analyses."""
+    """The `train` section, with models kept for analyses."""
     train = experiments.values(steps=4, keep_every=2, log_every=2)["train"]
     return {"train": train}
 

@@ -7,9 +7,9 @@ The folder has one subfolder per class. Half of the classes are used for trainin
 measure retrieval on unseen classes. The embedding layer starts in closed form, from features of all
 training images; then the whole network is trained on random crops of 160 pixels, minutes on two CPU
 cores. A fifth of the training classes is held out to choose what is kept: the published weights,
-the start, the trained network, or what is halfway between start and end. The variant `frozen` only
-trains the embedding layer, on features, which takes seconds once these are computed. `small` trains
-a small network from scratch on 64 x 64 pixels, for images that are not photographs.
+the start, the trained network, or the mean of the weights of start and end. The variant `frozen`
+only trains the embedding layer, on features, which takes seconds once these are computed. `small`
+trains a small network from scratch on 64 x 64 pixels, for images that are not photographs.
 
 To read large photographs faster, prepare the folder first:
 

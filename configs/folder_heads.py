@@ -9,9 +9,8 @@ classes (CRT: 8) with 4 images; only a linear layer, or CRT's prototypes and hea
 parameters of the loss are trained. CRT needs whole feature maps, which are stored when claims are
 tested (`dml-jax study --claims=crt --on=photos:lite0`); the command above refuses it.
 
-The variants `METHOD-stages` also train blocks 11 to 15 and the last convolution, for
-150 steps of 32 images in random crops of 128 pixels; claims are tested on them with
-`--on=photos:lite0_stages`.
+The variants `METHOD-stages` also train blocks 11 to 15 and the last convolution, for 150 steps of
+32 images in random crops of 128 pixels; claims are tested on them with `--on=photos:lite0_stages`.
 """
 
 from collections.abc import Mapping
@@ -44,7 +43,7 @@ VARIANTS = (*HEADS, *(f"{name}-stages" for name, head in HEADS.items()))
 
 def file_of(data: str, method: str, loss: str = "") -> str:
     """The configuration of a method in studies: on a data set as in its paper, or by the recipe
-    `lite0` or `lite0_stages`, on any data; of a baseline with its loss."""
+    `lite0` or `lite0_stages` on any data. A baseline is named with its loss."""
     name = loss or method
     variants = {"lite0": name, "lite0_stages": f"{name}-stages"}
     if data in variants:

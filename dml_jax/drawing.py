@@ -104,8 +104,8 @@ def montage(
 
 
 def as_image(row: np.ndarray) -> np.ndarray:
-    """An image uint8 [H, W, 3] as it is; any other array as one, its first axis from left to right
-    and its numbers from black to white."""
+    """An image uint8 [H, W, 3] as it is; any other array as a grey image, with its first axis from
+    left to right and its values from black to white."""
     if row.dtype == np.uint8 and row.ndim == 3 and row.shape[2] == 3:
         return row
     values = row.reshape(len(row) if row.ndim else 1, -1).T.astype(np.float64)

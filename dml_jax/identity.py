@@ -6,10 +6,11 @@ written compares the identities (`Identity.check`), and a model computes one row
 its first answer (`Identity.check_rows`): a file that was edited may state anything of itself, and
 another library or device may compute something else.
 
-`TOLERANCES` are the largest distances of rows, relative to their length. In float32 they are far
-above the rounding of JAX and onnxruntime on CPUs (3e-6 for EfficientNet-Lite0) and far below the
-change by a crop that is moved by one pixel (0.05 to 0.11). bfloat16 rounds by 0.03 to 0.07, so that
-two devices may differ by that. That of TensorFloat-32 is a judgement.
+`TOLERANCES` are the largest distances of rows, relative to their length. In float32, the tolerance
+is far above the rounding of JAX and onnxruntime on CPUs (1.3e-6 of the largest value for
+EfficientNet-Lite0) and far below the effect of moving a crop by one pixel (0.05 to 0.11). Rounding
+to bfloat16 moves rows by 0.03 to 0.07, and two devices may differ by as much. The tolerance of
+TensorFloat-32 is an estimate that was not measured.
 """
 
 import base64
@@ -188,9 +189,9 @@ def _options(section: str, options: Any, left_out: set[str]) -> dict[str, Any]:
 
 @cache
 def probe(data: Data, shape: Shape, names: tuple[str, ...] = IMAGES) -> np.ndarray:
-    """Images of the probe as the network sees them, uint8 [3, H, W, 3].
+    """Images of the probe as the network sees them, uint8 [n, H, W, 3].
 
-    A model without cropping gets them resized, as they are not of its size; one of other arrays
+    A model without cropping gets them resized, as they are not of its size; a model of other arrays
     gets `arrays.random`.
     """
     if not arrays.is_image(shape):

@@ -152,7 +152,7 @@ def compile_programs(config: Config, options: Namespace, directory: Path | str) 
 
 
 def trace(steps: tuple[int, int], console: Any) -> Any:
-    """The `Profile` of these steps; prints what limits them on a `Console`."""
+    """A `Profile` of these steps that prints on the `Console` what limits them."""
     from dml_jax.lab import profile
     from dml_jax.train.loop import Profile
 

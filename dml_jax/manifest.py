@@ -33,8 +33,10 @@ def write(
     names: Iterable[str] | None = None,
     known: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Writes and returns the manifest of the files with these relative names, by default of all,
-    and of those with `known` digests."""
+    """Writes and returns the manifest of the files with these relative names, by default of all.
+
+    `known` are digests of further files, which are not read.
+    """
     content = {**about, "files": {**known, **digests(directory, names)}}
     content["sha256"] = _digest(content)
     write_json(directory / NAME, content)
@@ -73,8 +75,8 @@ def check(
 def part(
     directory: Path, name: str, error: type[UserError] = DataError, remedy: str = REMEDY
 ) -> Path:
-    """The path of a file of a directory; raises `error` if it is not the one in the manifest, which
-    an unfinished run does not have."""
+    """The path of a file in a directory; raises `error` if the directory has a manifest (a run that
+    has not finished has none) and the file is not as the manifest states."""
     if (directory / NAME).exists():
         check(directory, [name], error, remedy)
     return directory / name

@@ -229,7 +229,8 @@ def test_an_index_of_the_same_variables_on_other_pixels(tmp_path: Path) -> None:
 
 
 def test_an_index_used_with_another_mean_and_order(tmp_path: Path) -> None:
-    """Of the pixels, edited in the converted weights; then they get an identity that fits."""
+    """Both are edited in the converted weights, which are refused until they get an identity that
+    fits."""
     directory, file = weights(tmp_path / "w"), tmp_path / "i.npz"
     images = list(identities.probe(DATA, (64, 64)))
     one = dml_jax.load(directory, runtime="jax")

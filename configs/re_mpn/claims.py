@@ -26,8 +26,7 @@ CLAIMS = (
     Claim(
         "claim-2",
         "With and without message passing at test time, R@1 is very similar (within half a "
-        "point): claim 2 of the "
-        "authors can be neither supported nor opposed.",
+        "point): claim 2 of the authors can be neither supported nor opposed.",
         "Section 5",
         "mpn:losses",
         ("both losses", "both losses + reciprocal"),

@@ -1,5 +1,5 @@
-"""What a folder of images holds: near-duplicates, clusters and, if they have labels, images whose
-neighbours say another class; as a page and a table."""
+"""A catalogue of a folder of images as a page and a table: near-duplicates, clusters and, if there
+are labels, images whose neighbours say another class."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,10 +19,10 @@ from dml_jax.evaluation import neighbors
 from dml_jax.evaluation.open_set import unit_rows
 from dml_jax.files import reading, write_csv
 
-DIMENSIONS, DISTANCE = 50, 0.6  # of the principal components, and mean cosine distance in a cluster
-LARGEST = 5_000  # images that are compared all with all; the others join the nearest cluster
-NEIGHBORS, TEMPERATURE = 10, 0.05  # that vote, weighted by exp(cosine / TEMPERATURE)
-GROUPS, PICTURES = 50, 8  # shown
+DIMENSIONS, DISTANCE = 50, 0.6  # principal components; largest mean distance of merged clusters
+LARGEST = 5_000  # images that are clustered; the others join the nearest cluster
+NEIGHBORS, TEMPERATURE = 10, 0.05  # neighbours that vote, with weights exp(cosine / TEMPERATURE)
+GROUPS, PICTURES = 50, 8  # most groups of a section and pictures of a group that are shown
 
 Group = tuple[str, Sequence[int]]  # a label and the positions of the images
 
@@ -63,7 +63,7 @@ def _near_copies(images: Sequence[str]) -> np.ndarray:
 
     hashes = np.stack(list(ordered_map(difference, images)))
     structured = np.flatnonzero(np.bitwise_count(hashes).sum(axis=1) >= duplicates.MIN_BITS)
-    one = np.zeros((len(structured), 2), np.int64)  # neither splits nor classes
+    one = np.zeros((len(structured), 2), np.int64)  # one split and one class
     pairs = duplicates.find_pairs(hashes[structured], one, duplicates.MAX_DISTANCE)
     ends = structured[np.array(list(pairs), np.int64).reshape(-1, 2)].T
     graph = coo_array((np.ones(ends.shape[1]), ends), (len(images), len(images)))
@@ -76,7 +76,7 @@ def _clusters(rows: np.ndarray) -> np.ndarray:
     from sklearn.decomposition import PCA
 
     small = PCA(min(DIMENSIONS, *rows.shape), random_state=0).fit_transform(rows)
-    # The last column keeps equal images equal if all of them are.
+    # Without the last column, rows would have no direction if all images were equal.
     small = unit_rows(np.hstack([small, np.full((len(rows), 1), 1e-6)]))
     sample = np.random.default_rng(0).permutation(len(rows))[:LARGEST]
     linkage = {"metric": "cosine", "linkage": "average", "distance_threshold": DISTANCE}
@@ -89,7 +89,8 @@ def _clusters(rows: np.ndarray) -> np.ndarray:
 
 
 def _numbered(groups: np.ndarray, at_least: int = 1) -> np.ndarray:
-    """The numbers of groups, int [N], from 1 with the largest first; 0 for smaller ones."""
+    """Renumbers groups, int [N], from 1 with the largest first; groups of fewer than `at_least`
+    images become 0."""
     sizes = np.bincount(groups)
     rank = np.empty(len(sizes), np.int64)
     rank[np.argsort(-sizes, kind="stable")] = np.arange(1, len(sizes) + 1)
@@ -137,7 +138,8 @@ def _members(groups: np.ndarray) -> list[Group]:
 
 
 def _strips(found: Catalogue, groups: Sequence[Group], *, compared: bool) -> Strips:
-    """Rows of thumbnails; if `compared`, of the first one and others."""
+    """A row of thumbnails for each group; if `compared`, the first image is marked as the query,
+    and the others by whether they have its label."""
 
     def picture(i: int, first: int) -> Picture:
         name, label = found.images[i], found.labels[i]

@@ -202,9 +202,10 @@ def _choice(results: Mapping[str, Any]) -> str:
     return (
         f"<h3>How the model was chosen</h3>{table}"
         f'<p class="note">On {choice["classes"]} classes that were neither trained on nor tested. '
-        "The gain is that of the mean of Recall@1 and MAP@R over published weights, averaged over "
-        "the classes, in points; ± is one standard error. The largest gain is kept if it is more "
-        "than half of that, otherwise published weights are.</p>"
+        "The gain is the difference from published weights in the mean of Recall@1 and MAP@R, "
+        "averaged over the classes, in points; ± is one standard error. Of the candidates whose "
+        "gain exceeds half of that, the one with the largest gain is kept; if there is none, "
+        "published weights are.</p>"
     )
 
 
@@ -222,7 +223,8 @@ def in_words(results: Mapping[str, Any]) -> str:
 
 
 def verdict(results: Mapping[str, Any]) -> str:
-    """Whether published weights, and the best control, do better; empty without controls."""
+    """Sentences on whether the published weights and the best control do better; empty without
+    controls."""
     controls = results.get("controls", {})
     if not controls:
         return ""
@@ -235,22 +237,22 @@ def verdict(results: Mapping[str, Any]) -> str:
     return words
 
 
-def _compared(results: Mapping[str, Any], best: str, lead: str = "") -> str:
-    """One sentence on whether a control does better than the run."""
+def _compared(results: Mapping[str, Any], control: str, lead: str = "") -> str:
+    """One sentence that compares the run with a control."""
     controls = results["controls"]
     keys = {"Recall@1": "recall@1", "MAP@R": "map@r"}
-    gains = {title: results[key] - controls[best][key] for title, key in keys.items()}
+    gains = {title: results[key] - controls[control][key] for title, key in keys.items()}
     points = ", ".join(f"{title} {100 * gain:+.1f} points" for title, gain in gains.items())
     noise = 2 * results.get("recall@1_stderr", 0)
     if gains["Recall@1"] < -noise or (gains["Recall@1"] < 0 and gains["MAP@R"] < 0):
         losses = (f"{-100 * gain:.1f} points of {title}" for title, gain in gains.items())
-        return f"The control '{best}' beats this run by {' and '.join(losses)}. "
+        return f"The control '{control}' beats this run by {' and '.join(losses)}. "
     if gains["Recall@1"] > noise:
-        return f"This run does better than {lead}{best}: {points}. "
+        return f"This run does better than {lead}{control}: {points}. "
     if gains["MAP@R"] > 2 * results.get("map@r_stderr", 0):
-        return f"Recall@1 is not clearly better than with {best}, but the ranking is: {points}. "
+        return f"Recall@1 is not clearly better than with {control}, but the ranking is: {points}. "
     return (
-        f"This run is not clearly better than {best}, so it does not show that the training "
+        f"This run is not clearly better than {control}, so it does not show that the training "
         f"helped: {points}. "
     )
 

@@ -139,8 +139,8 @@ class BatchNorm(nn.Module):
     def __call__(self, x: jax.Array, train: bool, conv: Conv | None = None) -> jax.Array:
         """float [..., C] -> float [..., C], of the result of `conv` if a convolution is given.
 
-        In training by running statistics, these go into its kernel and bias: nothing reads its
-        result again for the gradients, and that of the scale is a sum over the kernel's.
+        In training with running statistics, they are folded into its kernel and bias: the gradients
+        do not need its result again, and that of the scale is a sum over the kernel's.
         """
         channels = x.shape[-1] if conv is None else conv.features
         scale = self.param("scale", nn.initializers.ones_init(), (channels,), jnp.float32)

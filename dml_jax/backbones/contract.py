@@ -55,7 +55,7 @@ class Backbone(NamedTuple):
         returned unchanged. `key` is for stochastic depth, which is on with a key only.
       channels: number of channels of the feature map.
       preprocess: uint8 RGB images [B, H, W, 3] -> float [B, H, W, 3], normalised as the weights
-        expect; runs on the device, inside the jitted step. A network of other arrays gets them as
+        expect; runs on the device, inside the jitted step. A network for other arrays gets them as
         the data set returns them, [B, ...], such as int32 tokens [B, T].
     """
 

@@ -1,7 +1,7 @@
 """What a data set may hold: images, or any other arrays of one shape and type.
 
 The shape of images is (H, W) in pixels; they are uint8 [H, W, 3]. That of other arrays begins with
-the name of their type: ("int32", 24) of 24 tokens.
+the name of their type: ("int32", 24) for 24 tokens.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ def check(shape: Shape) -> Shape:
     """The shape; ValueError if it is neither that of images nor that of other arrays."""
     lengths = shape if is_image(shape) else shape[1:]
     if not all(isinstance(length, int) for length in lengths):
-        raise ValueError("must be whole numbers, with the name of a type before them at most")
+        raise ValueError("must be whole numbers, which the name of a type may precede")
     if is_image(shape) and len(shape) != 2:
         raise ValueError("must be the height and width of images, or begin with a type")
     return shape

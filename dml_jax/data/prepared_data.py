@@ -42,7 +42,7 @@ class Marker:
 
 
 def records(directory: Path, split: str) -> Callable[[int], bytes]:
-    """The content of the file of each packed image of a split."""
+    """A function from the index of a packed image of a split to the content of its file."""
 
     @functools.cache
     def stored() -> ArrayRecordDataSource:
@@ -64,7 +64,7 @@ def record_reader(directory: Path, split: str, min_side: int, upright: bool) -> 
 
 
 def by_class(directory: Path, name: str, session: str) -> dict[str, list[Record]]:
-    """The images of all splits of a prepared data set by class."""
+    """The images of all splits of a prepared data set, by class."""
     found: dict[str, list[Record]] = {}
     data = Data(name=name, path=str(directory))
     for key, split in load(data, plugin_module("data", name).RECIPE).items():

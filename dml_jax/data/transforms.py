@@ -63,9 +63,11 @@ def evaluation(data: Data) -> Callable[[np.ndarray], np.ndarray]:
 
 def check_images_only(data: Data, shape: Shape) -> None:
     """Raises ConfigError for options of images with a data set of other arrays."""
+    if arrays.is_image(shape):
+        return
     for key in ("crop", "flip", "jitter", "greyscale", "erasing"):
         value = getattr(data, key)
-        if not arrays.is_image(shape) and value not in ("none", 0):
+        if value not in ("none", 0):
             what = f"the data set holds {arrays.described(shape)}, and this option is for images"
             raise ConfigError(f"data.{key}={value!r}: {what}; remove it")
 
@@ -108,7 +110,7 @@ def resize(
 
 
 def _pillow(image: np.ndarray) -> Image.Image:
-    """Pillow's image of pixels, or of a crop of them, which `Image.fromarray` would copy first."""
+    """A Pillow image of pixels or a crop of them, without the copy that `Image.fromarray` makes."""
     if image.strides[0] < 0 or image.strides[1:] != (3, 1):
         image = np.ascontiguousarray(image)
     (height, width, _), stride = image.shape, image.strides[0]

@@ -83,8 +83,8 @@ def retrieval(
         others, NaN for rows that the query leaves out. Also returns "ndcg" and "ndcg@K", normalised
         discounted cumulative gains with the grades as gains. Every query is then sorted.
       per_query: also return "rank" (int [Q], 1-based rank of the nearest relevant row, 0 if there
-        is none) and for each metric that is a mean over the queries with a relevant row
-        "..._per_query" (float [Q], NaN for queries without one).
+        is none) and, for each metric that is a mean over the queries with a relevant row,
+        "METRIC_per_query" (float [Q], NaN for queries without one).
 
     Returns:
       Python numbers. "recall@K", "macro_recall@1" (the mean over the classes of their queries'

@@ -173,7 +173,7 @@ def probabilities(scores: np.ndarray, candidates: np.ndarray, temperature: float
     return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
-# Answers to images that took no part in them: of enrolled classes and of others.
+# Answers to images that the classifier was not fitted to: of enrolled classes and of others.
 KNOWN = np.dtype(
     [
         ("margin", np.float32),
@@ -188,7 +188,7 @@ STRANGER = np.dtype([("margin", np.float32), ("probability", np.float32), ("labe
 
 
 class Measured(NamedTuple):
-    """What is known about a classifier from images that took no part in it."""
+    """What is known about a classifier from images that it was not fitted to."""
 
     known: np.ndarray  # KNOWN [K]
     strangers: np.ndarray  # STRANGER [S]
@@ -234,10 +234,8 @@ def measure(photographs: Photographs, enrolled: int, playing: np.ndarray) -> Mea
     temperature = min(TEMPERATURES, key=lambda t: _surprise(found, t)) if found else 1.0
     known = [np.zeros(0, KNOWN)]
     for (asked, classes), (scores, candidates, right) in zip(parts, found, strict=True):
-        shares, answers = (
-            probabilities(scores, candidates, temperature),
-            np.zeros(len(asked), KNOWN),
-        )
+        shares = probabilities(scores, candidates, temperature)
+        answers = np.zeros(len(asked), KNOWN)
         best, answers["margin"] = margins(scores, candidates)
         answers["probability"], answers["answer"] = shares.max(axis=1), classes[best]
         own = np.take_along_axis(shares, right[:, None], axis=1)

@@ -1,9 +1,9 @@
 """Paired tests between two models on the same queries.
 
-The queries of a class are not independent: a model that fails on one often fails on all. So classes
-are the units: with d_q the difference of a query and s_c the sum of d_q - mean(d) over the queries
-of class c, the variance of the mean is C / (C - 1) sum_c s_c^2 / Q^2, and t has C - 1 degrees of
-freedom (the cluster-robust t-test; with one query per class, the paired t-test).
+The queries of a class are not independent: a model that fails on one often fails on all. Classes
+are therefore the units: with d_q the difference of a query and s_c the sum of d_q - mean(d) over
+the queries of class c, the variance of the mean is C / (C - 1) sum_c s_c^2 / Q^2, and t has C - 1
+degrees of freedom (the cluster-robust t-test; with one query per class, the paired t-test).
 """
 
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ def compare(first: ArrayLike, second: ArrayLike, classes: ArrayLike | None = Non
 def query_values(found: Mapping[str, Any], *, omit: bool = False) -> dict[str, np.ndarray]:
     """All metrics of each query, float [Q] by name, from `metrics.retrieval(…, per_query=True)`.
 
-    NaN are queries without a relevant row: of Recall@K and MRR, if they are left out (`omit`).
+    Queries without a relevant row have NaN, but in Recall@K and MRR only if `omit` leaves them out.
     """
     rank = np.asarray(found["rank"])
     values = {"mrr": np.where(rank > 0, 1 / np.maximum(rank, 1), 0.0)}

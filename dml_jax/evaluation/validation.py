@@ -288,10 +288,7 @@ def graded(relation: Relation, labels: np.ndarray, gallery: np.ndarray) -> Judge
     @functools.lru_cache(256)
     def grades(kind: int) -> np.ndarray:
         found = np.asarray(relation(kinds[kind : kind + 1], others), np.float64)
-        right = (
-            found.shape == (1, len(others)) and not np.any(found < 0) and not np.isinf(found).any()
-        )
-        if not right:
+        if found.shape != (1, len(others)) or np.any(found < 0) or np.isinf(found).any():
             rule = f"give [1, {len(others)}], grades from 0 on, or NaN"
             raise DataError(
                 f"relation: returns {list(found.shape)} for {str(kinds[kind])!r} and the "

@@ -48,8 +48,8 @@ def embed_units(
     quiet: bool = False,
     say: Callable[[str], object] = print,
 ) -> tuple[Summary, Exported | None]:
-    """Embeds the images that earlier calls have not embedded, drops those that are not given any
-    more, and tries unusable ones again.
+    """Embeds the images that earlier calls have not embedded, drops those that are no longer given,
+    and tries unusable ones again.
 
     Args:
       directory: receives one Parquet file for each unit, see `embedding_shards`; or a URL.

@@ -188,7 +188,7 @@ class EmbeddingModel(ABC):
 
         Args:
           images: paths or contents of image files, Pillow images, or arrays uint8, [h, w, 3] (RGB)
-            or [h, w] (grey), also mixed; of a model of other arrays, those arrays.
+            or [h, w] (grey), also mixed; for a model of other arrays, those arrays.
 
         Raises:
           DataError: an image cannot be used, or its embedding is not finite; the message names its

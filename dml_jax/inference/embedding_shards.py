@@ -2,11 +2,11 @@
 
 A directory holds `000000.parquet`, `000001.parquet`, …, one part for each unit of `inputs`, with
 the columns `id` (text), `embedding` (D float32 numbers of unit length; null for an unusable image),
-`error` (why an image is unusable, or null), `sha256` of the image's file and, if that is a loose
-one, `stamp` (its size and times). `_plan.json`, which readers of Parquet ignore, records the inputs
-and the model. A part appears once it is complete, in any order and from any process.
+`error` (why an image is unusable, or null), `sha256` (of the image's file) and `stamp` (size and
+times of a loose file, otherwise null). `_plan.json`, which readers of Parquet ignore, records the
+inputs and the model. A part appears once it is complete, in any order and from any process.
 
-If the images have changed, the parts are moved to `_earlier` first, which readers ignore, too. New
+If the images have changed, the parts are moved to `_earlier` first, which readers also ignore. New
 parts take the embeddings of equal files from there; it is deleted once all of them are written.
 """
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 PLAN, EARLIER = "_plan.json", "_earlier"
 PART = re.compile(r"\d{6,}\.parquet")
-CHANGEABLE = {"inputs_sha256", "parts", "runtime"}  # entries of a plan; the model stays the same
+CHANGEABLE = {"inputs_sha256", "parts", "runtime"}  # entries that may differ for the same model
 COLUMNS = "id", "embedding", "error", "sha256", "stamp"
 EMBED_AGAIN = "delete it, and its images are embedded again"
 UNUSABLE = b"dml_jax.unusable"  # number of unusable images, of a part's metadata
@@ -64,7 +64,7 @@ class Shards:
 
     Attributes:
       plan: what is recorded of inputs and model.
-      tried_again: the number of unusable images in parts that `missing` has found.
+      tried_again: the number of unusable images in the parts that `missing` returned.
     """
 
     def __init__(self, directory: Path | str, planned: dict[str, Any]):
@@ -129,7 +129,7 @@ class Shards:
 
     def missing(self) -> list[int]:
         """The numbers of the parts to write: missing ones, and those with unusable images, in a
-        bucket only if a missing package was the cause that is installed by now.
+        bucket only if the cause was a missing package that is installed by now.
 
         Raises DataError if one is damaged.
         """
@@ -154,7 +154,8 @@ class Shards:
         return isinstance(self.directory, Path) and (self.directory / EARLIER).is_dir()
 
     def finish(self) -> str:
-        """What has become of the images whose embeddings were set aside; deletes these."""
+        """Deletes the embeddings that were set aside; says how many images are new, changed,
+        dropped, tried again and kept."""
         assert isinstance(self.directory, Path)
         before, now = dict[str, Any](), dict[str, Any]()
         numbered = [self.directory / f"{number:06d}.parquet" for number in range(self.count)]

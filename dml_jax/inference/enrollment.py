@@ -49,9 +49,7 @@ class Changes:
     purge: bool = False  # deletes all removed classes
     enroll: Folders = field(default_factory=dict)
     calibrate: Folders = field(default_factory=dict)  # other classes
-    sessions: Mapping[Path | Record, str] = field(
-        default_factory=dict
-    )  # session of each of these images
+    sessions: Mapping[Path | Record, str] = field(default_factory=dict)  # of each image
 
 
 def usable(model: EmbeddingModel, classes: Folders, say: Say, *, needed: bool = True) -> Images:

@@ -104,7 +104,7 @@ class Answer(NamedTuple):
     nearest: int  # position in `Index.images` of the nearest image of the most probable class
 
     def as_json(self) -> dict[str, Any]:
-        """The answer as `classify`, `serve` and `explore` give it in JSON."""
+        """The answer as `enroll --classify`, `serve` and `explore` give it in JSON."""
         return {
             "class": printable(self.name),  # JSON is UTF-8; names need not be
             "probability": self.probability,
@@ -647,7 +647,7 @@ def _joined(before: Enrolled, new: Enrolled) -> Enrolled:
 
 
 def file_name(image: Image) -> str:
-    """The name of an enrolled image, "" unless it is a file or of a prepared data set."""
+    """The name of an enrolled image; "" unless it is a file or belongs to a prepared data set."""
     if isinstance(image, Record):
         return image.name
     return str(Path(image).expanduser().resolve()) if isinstance(image, str | Path) else ""

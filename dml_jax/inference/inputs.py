@@ -33,7 +33,7 @@ SHARDS = (".parquet", *archives.ENDINGS)
 @dataclass
 class Item:
     """An image: its name in the output, its path or the content of its file and, once it has been
-    read, what tells a changed content from an equal one."""
+    read, what identifies that content."""
 
     name: str
     content: Path | bytes

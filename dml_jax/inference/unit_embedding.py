@@ -87,7 +87,7 @@ class _Place(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Images of a part, and where the embeddings of those are that need not be embedded."""
+    """Images of a part, and the places of the embeddings that are known already."""
 
     file: Path | str
     items: list[Item]
@@ -98,7 +98,7 @@ class _Block(NamedTuple):
 def _complete(
     begun: deque[_Block], fresh: Iterator[np.ndarray]
 ) -> Iterator[tuple[_Block, np.ndarray]]:
-    """The blocks with all of their rows, given the rows of the images that are embedded."""
+    """The blocks with all of their rows, given the rows of those images that are not known yet."""
     for rows in fresh:
         while all(begun[0].places):
             yield (block := begun.popleft()), _rows_at(block.places)
@@ -124,7 +124,7 @@ def _rows_at(places: Sequence[_Place | None]) -> np.ndarray:
 
 
 class _Known:
-    """Files that have been embedded, and where."""
+    """The places of earlier embeddings."""
 
     def __init__(self, parts: Iterable[Path]):
         self._places: dict[Any, _Place] = {}  # by content, and by name and stamp
@@ -138,7 +138,8 @@ class _Known:
         return bool(self._places)
 
     def find(self, items: Sequence[Item]) -> list[_Place | None]:
-        """The places of files that are unchanged, by their stamps or else by their contents."""
+        """The places of images whose files are unchanged, by their stamps or else by their
+        contents; None for the others."""
 
         def find(item: Item) -> _Place | None:
             place = None
@@ -146,11 +147,11 @@ class _Known:
                 item.stamp = stamp(item.content)
                 place = self._places.get((text_of(item.name), item.stamp))
             if not place:
-                with suppress(DataError):  # it is raised again when the image is embedded
+                with suppress(DataError):  # raised again when the image is embedded
                     item.read()
                 place = self._places.get(item.sha256)
             if place:
-                item.sha256, item.content = place.sha256, b""  # not to keep it in memory
+                item.sha256, item.content = place.sha256, b""  # frees memory
             return place
 
         return list(ordered_map(find, items)) if self else [None] * len(items)

@@ -51,12 +51,12 @@ class Target(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """Name of the files with the measurements."""
         return "-".join(filter(None, self))
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """Of a recipe, which is written for folders of images."""
+        """What a data set changes in a recipe, which is written for folders of images."""
         formats = Path(dml_jax.__file__).parent / "data" / "formats"
         if not self.recipe or not (formats / f"{self.data}.py").exists():
             return {}
@@ -161,7 +161,7 @@ def planned(
             settings,
             root=settings.root / plan.slug(name),
             chosen=(chosen or {}).get(name, {}),
-            features=settings.features or str(settings.root.absolute().parent / plan.FEATURES),
+            features=str(settings.root.absolute().parent / plan.FEATURES),
         )
         made = plan.trials(study, folder)
         needed_by_others = {other for trial in made for other in trial.needs}

@@ -383,9 +383,10 @@ def _column(facts: Facts, chip: Chip) -> dict[str, str]:
         for c in facts["collectives"]
     )
     if "launches" in facts:
-        kinds, graphs = facts["launches"]["kinds"], facts["launches"]
-        together = f"{graphs['in graphs']} in {graphs['graphs']} CUDA graphs"
-        whole = f"{graphs['with convolutions']['in graphs']} with convolutions"
+        launches = facts["launches"]
+        kinds = launches["kinds"]
+        together = f"{launches['in graphs']} in {launches['graphs']} CUDA graphs"
+        whole = f"{launches['with convolutions']['in graphs']} with convolutions"
         counts = "\n".join(f"{count} {kind}" for kind, count in kinds.items())
         lines["launches"] = f"{sum(kinds.values())}, {together}, {whole}\n{counts}"
     if "bound" in facts:

@@ -4,8 +4,8 @@
 
 TRIALS.json lists trials, each by the file of its configuration and its work directory. Maps are
 computed once, in half precision: all images as in evaluation, and those that some trial trains on
-also as random crops. All else is as in any run; a finished trial
-leaves `config.json` and `results.json`, and an interrupted one starts again.
+also as random crops. All else is as in any run. A finished trial leaves `config.json` and
+`results.json`, and an interrupted one starts again.
 """
 
 import json

@@ -200,7 +200,8 @@ def kinds(text: str) -> dict[str, str]:
 
 
 def _kind(found: Instruction, parts: dict[str, list[Instruction]]) -> str:
-    """Kind of a launch: product, convolution, attention, collective, reduction, copy or other."""
+    """Kind of a launch: product, convolution, attention, collective, reduction, copy, elementwise
+    or other."""
     operations = {found.operation.removesuffix("-start")}
     key = "to_apply" if found.operation == "call" else "calls"
     if called := re.search(rf"{key}=%?([\w.-]+)", found.rest):

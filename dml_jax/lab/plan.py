@@ -13,7 +13,7 @@ from dml_jax.config import files as config_files
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.lab.definition import Row, Study
 
-FEATURES = "features"  # directory for those of frozen backbones
+FEATURES = "features"  # directory for the features of frozen backbones
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Settings:
     # Text by dotted key, from `--config.KEY=VALUE`.
     overrides: Mapping[str, str] = field(default_factory=dict)
     paper: bool = False  # use the authors' protocol, which selects models on the test classes
-    # Of the data set, beneath those of rows.
+    # Overrides for the data set, beneath those of rows.
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    features: str = ""  # where those of frozen backbones are kept; empty: beside the root
-    # Chosen on held-out training classes, by row; beneath those of rows, too.
+    features: str = ""  # where features of frozen backbones are kept; empty: beside the root
+    # Overrides by row, chosen on held-out training classes; beneath the row's own, too.
     chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 

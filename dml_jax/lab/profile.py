@@ -50,7 +50,7 @@ def seconds(spans: Iterable[Span]) -> float:
 
 
 def measure(trace: ProfileData, steps: int, text: str) -> Measured:
-    """The means of the steps of a trace, `text` being the compiled program's HLO."""
+    """The means of the steps of a trace; `text` is the HLO of the compiled program."""
     kinds, host = hlo.kinds(text), defaultdict[str, list[Span]](list)
     devices: list[dict[str, list[Span]]] = []
     for plane in trace.planes:
@@ -89,7 +89,7 @@ def measure(trace: ProfileData, steps: int, text: str) -> Measured:
 
 
 def _operation(plane: str, line: str, event: Any) -> str:
-    """The name of the step's instruction that an event is of, "" for other events."""
+    """The name of the step's instruction that ran in an event, "" for other events."""
     if plane.startswith("/device:TPU"):
         return event.name.partition(" = ")[0].lstrip("%") if line == "XLA Ops" else ""
     if line == "python":
@@ -101,7 +101,7 @@ def _operation(plane: str, line: str, event: Any) -> str:
 def report(
     experiment: Experiment, directory: Path, steps: int, lowered: jax.stages.Lowered
 ) -> Table:
-    """The table of the newest trace in a directory, of so many steps."""
+    """The table of the newest trace, of `steps` steps, in a directory."""
     program = lowered.compile()  # from the cache of compiled programs
     text = program.as_text() or ""
     newest = max(directory.rglob("*.xplane.pb"), key=lambda file: file.stat().st_mtime)

@@ -159,7 +159,7 @@ def measured(claim: Claim, lines: Lines, target: Target) -> Measured:
     rows: list[dict[Key, dict[str, str]]] = []
     first, second = claims.rows_of(claim, target)
     for name in (first, second, second.rpartition(" + ")[0], *claim.placebos):
-        of_row = (x for x in lines if (x["study"], x["row"]) == (claim.study, name) and x["look"])
+        of_row = (line for line in lines if (line["study"], line["row"]) == (claim.study, name))
         rows.append({(int(line["split"]), int(line["seed"])): line for line in of_row})
     both = [(rows[0][key], rows[1][key]) for key in rows[0].keys() & rows[1].keys()]
     for split in {line["split"] for pair in both for line in pair}:

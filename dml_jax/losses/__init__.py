@@ -18,14 +18,14 @@ Arguments that several losses share, described here only:
 - `positive`, `negative`: relations of any pairs in place of labels, masks or weights [N, M]:
   `losses.triplet(x, positive=p, negative=n, key=key)`. M are the rows of `candidates` [M, D], or of
   the batch. `smooth_ap` and `recall_at_k` take masks only. A pair may be neither.
-- `relation`: a function (labels [N], labels [N]) -> weights [N, N], which gives both: a pair of
-  weight > 0 is positive, one of 0 negative, one of NaN neither.
+- `relation`: a function (labels [N], labels [N]) -> weights [N, N] that determines both: a pair
+  with a weight > 0 is positive, with 0 negative, with NaN neither.
 - `distance`: a function of two blocks of rows, [N, D] and [M, D] -> [N, M], in place of the
   Euclidean distance of unit embeddings; losses on similarities take -distance for the similarity.
-- `divisor`: the mean over "all" anchors, pairs or triplets of a loss on pairs, or over the "active"
-  ones, whose loss is positive.
-- `reduce`: None returns the values that a loss on pairs averages, of the anchors [N] or the pairs
-  [N, M], 0 where they do not count.
+- `divisor`: whether a loss on pairs is the mean over "all" anchors, pairs or triplets, or over the
+  "active" ones, those with a positive loss.
+- `reduce`: with None, a loss on pairs returns the values that it averages, one per anchor [N] or
+  pair [N, M]; values that do not count are 0.
 - `key`: random key of losses that mine at random.
 - `weights`: float [N] >= 0, of the anchors; a mean over anchors, or over their pairs or triplets,
   becomes a weighted mean, which is 0 if all weights are. Weights of classes are
@@ -33,8 +33,8 @@ Arguments that several losses share, described here only:
 
 `per_anchor(loss, embeddings, labels, …)` is the loss of each anchor of a batch, [N].
 
-Losses are differentiable forwards and backwards, twice, and under `vmap` and `checkpoint`; hinges,
-choices of mining and equal rows have no second derivative (0).
+Losses have first and second derivatives in forward and reverse mode, also under `vmap` and
+`checkpoint`. Hinges, the choices of mining, and equal rows contribute 0 to second derivatives.
 
 Wrong shapes, types and values raise `DataError`, and options that break their rules `ConfigError`.
 While a program is traced, the values of its arguments are not known and not checked. The methods

@@ -1,4 +1,4 @@
-"""Sums of as many terms as the data needs, differentiable in both modes and any number of times.
+"""Sums whose number of terms depends on the data, differentiable in both modes and repeatedly.
 
 The number of iterations of a loop is known only while it runs; JAX differentiates such a loop
 forwards but not backwards, because it would have to store every iteration. A sum has nothing to

@@ -139,7 +139,7 @@ def mine(
     easy_positive        nearest positive, semi-hard negative (Xuan, Stylianou, Pless, WACV 2020)
     semi_hard_positive   nearest negative, the farthest positive before it, if there is one
     distance_weighted    uniform positive, distance-weighted negative within `farthest` (0: any);
-                         nearer ones count as at `nearest`
+                         those nearer than `nearest` are drawn as if at that distance
     """
     if mining in ("random", "semi_hard", "distance_weighted") and key is None:
         remedy = "give key=jax.random.key(...)"

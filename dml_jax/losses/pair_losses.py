@@ -2,8 +2,8 @@
 
 A function named after a loss takes embeddings and labels and finds its pairs or triplets in the
 batch, or among other `candidates`; it compares unit vectors unless it says otherwise. A function
-with the suffix `_loss`, `_losses` or `_hinges` takes pairs or triplets as given. Weights of pairs:
-a triplet counts with the product of the weights of its two pairs.
+with the suffix `_loss`, `_losses` or `_hinges` takes pairs or triplets as given. If pairs have
+weights, a triplet has the product of the weights of its two pairs.
 """
 
 from typing import Literal, assert_never
@@ -61,8 +61,9 @@ def triplet(
     # How triplets are chosen; "random", "semi_hard" and "distance_weighted" need a key.
     mining: TripletMining = "semi_hard",
     smooth: bool = False,  # log(1 + exp(.)) in place of the hinge
-    swap: bool = False,  # the negative's distance to the anchor or the positive, what is smaller
-    # Negatives nearer than this are drawn by "distance_weighted" as if they were so far.
+    # Compare with the distance of the negative to the anchor or the positive, whichever is smaller.
+    swap: bool = False,
+    # Negatives nearer than this are drawn by "distance_weighted" as if at this distance.
     nearest: NonNegative = LOWER,
     # Negatives beyond are not drawn by "distance_weighted"; 0: no limit.
     farthest: NonNegative = 0.0,
@@ -71,7 +72,8 @@ def triplet(
 ) -> Mean:
     """The mean of [d_ap - d_an + margin]+ over one mined triplet per anchor, or all -> scalar.
 
-    Without reduction, values [N] of the anchors: of their triplets, or the means over all.
+    With reduce=None, the values of the anchors [N]: that of the mined triplet, or the mean over all
+    triplets of the anchor.
     """
     pairs = pairs.compared()
     if mining == "all":
@@ -180,7 +182,7 @@ def margin(
     divisor: Divisor | Literal["pairs"] = "active",
     # How triplets are chosen; "random", "semi_hard" and "distance_weighted" need a key.
     mining: Mining = "distance_weighted",
-    # Negatives nearer than this are drawn by "distance_weighted" as if they were so far.
+    # Negatives nearer than this are drawn by "distance_weighted" as if at this distance.
     nearest: NonNegative = LOWER,
     # Negatives beyond are not drawn by "distance_weighted"; 0: no limit.
     farthest: NonNegative = 0.0,

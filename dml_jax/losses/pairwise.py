@@ -89,7 +89,7 @@ def _close_pairs(x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
 @partial(squared_distances.defjvp, symbolic_zeros=True)
 def _squared_distances_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     x, y = map(at_least_float32, primals)
-    # Constants of the derivative, which is differentiated again.
+    # Constants, because this derivative may be differentiated again.
     _, equal, close, number = _close_pairs(*jax.lax.stop_gradient((x, y)))
     dx, dy = (
         jnp.zeros_like(rows) if isinstance(tangent, SymbolicZero) else at_least_float32(tangent)
@@ -201,7 +201,7 @@ ROUNDING = 1e-6  # error of float32 distances; a smaller value does not count as
 def reduced(
     terms: Terms,
     weights: Array | None,
-    divisor: Any = "all",
+    divisor: Divisor = "all",
     reduce: Literal["mean"] | None = "mean",
 ) -> Any:
     """The sum of means, with `weights` [N] of the anchors, and of scalars -> scalar.
@@ -226,11 +226,14 @@ def reduced(
 
 
 def pairs_of(weights: Any) -> tuple[Any, Any]:
-    """(positive, negative) of weights of any shape: > 0 a positive pair, 0 a negative one, NaN
-    neither; masks if all weights are 0, 1 or NaN, else `positive` are weights. A NumPy array stays
-    one; of a traced array, `positive` are weights."""
-    where = np.where if isinstance(weights, np.ndarray) else jnp.where
+    """(positive, negative) from weights of any shape: a pair is positive if its weight is > 0,
+    negative if it is 0, and neither if it is NaN.
+
+    `negative` is a mask. So is `positive` if `weights` is a NumPy array of 0, 1 and NaN; otherwise
+    it holds weights. Both are NumPy arrays if `weights` is one.
+    """
     known = isinstance(weights, np.ndarray)
+    where = np.where if known else jnp.where
     positive = where(weights > 0, weights, 0)
     return (positive > 0 if known and np.isin(positive, (0, 1)).all() else positive), weights == 0
 

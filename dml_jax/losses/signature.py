@@ -250,7 +250,7 @@ def pair_loss(*, divisor: Divisor = "all", weighted: bool = True) -> Any:
             others = x if candidates is None else at_least_float32(among.embeddings)
             within = candidates is None
             pairs = Pairs(x, others, *among[1:], labels, weights, distance, within)
-            averaged = "all" if applies else options.pop("divisor", divisor)
+            averaged: Divisor = "all" if applies else options.pop("divisor", divisor)
             return reduced(terms(pairs, *tables, **options), weights, averaged, reduce)
 
         given: Any = call

@@ -33,7 +33,7 @@ pair of weight 2 is two pairs; they weight the mean of positives of NT-Xent and 
 contrastive loss. With a `distance`, similarities are negative distances.
 """
 
-from typing import Any, Literal, assert_never
+from typing import Literal, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -61,16 +61,17 @@ def multi_similarity(
     divisor: Divisor = "all",  # mean over all anchors, or over those with a pair left
 ) -> Mean:
     """Multi-similarity loss of a batch -> scalar; 0 if no anchor has a pair."""
-    options: Any = {
-        "alpha": alpha,
-        "beta": beta,
-        "base": base,
-        "epsilon": epsilon,
-        "mining": mining,
-    }
-    sides = pairs.positive, pairs.negative
     _, losses, p, n = multi_similarity_loss(
-        pairs.compared().similarities(), *sides, **options, copies=copies, divisor=divisor
+        pairs.compared().similarities(),
+        pairs.positive,
+        pairs.negative,
+        alpha=alpha,
+        beta=beta,
+        base=base,
+        epsilon=epsilon,
+        mining=mining,
+        copies=copies,
+        divisor=divisor,
     )
     return Mean(losses, jnp.any(p | n, axis=1) if divisor == "active" else None)
 

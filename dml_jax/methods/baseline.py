@@ -132,14 +132,14 @@ class Config:
     distance: Annotated[str, AfterValidator(Named(("cosine", "euclidean")))] = "cosine"
     # D; 0: the number of channels, without a linear layer unless it is whitened.
     embedding_dim: NonNegativeInt = 512
-    # Numbers of first columns that are trained to be embeddings, too (Matryoshka; Kusupati et al.,
-    # NeurIPS 2022): their losses are added, and they are evaluated as well.
+    # Widths of prefixes that are also trained as embeddings (Matryoshka; Kusupati et al., NeurIPS
+    # 2022): the losses of these first columns are added, and they are evaluated as well.
     prefixes: tuple[PositiveInt, ...] = ()
     pooling: Pooling = "avg"  # pooling of the feature map
     # Normalises the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++.
     layer_norm: bool = False
-    # Initial linear layer: as torch.nn.Linear; N(0, 2 / D) and bias 0; or what makes the covariance
-    # within the training classes spherical, with their means as proxies.
+    # Initial linear layer: as torch.nn.Linear; N(0, 2 / D) and bias 0; or the one that makes the
+    # covariance within the training classes spherical, with the class means as proxies.
     init: Annotated[heads.Init, WHOLE] = "linear"
     bias: bool = True  # whether the linear layer has a bias; Zhai & Wu's has none
     # Number of embeddings of this and past batches that pair losses also compare with.
@@ -215,7 +215,7 @@ class Criterion(nn.Module):
     dim: int  # length D of the embeddings
     distance: Any = None  # function of two blocks of rows; None compares unit vectors
     relation: Any = None  # function of two lists of labels; None for equal labels
-    prefixes: tuple[int, ...] = ()  # numbers of first columns that also are embeddings
+    prefixes: tuple[int, ...] = ()  # numbers of first columns that are embeddings, too
 
     def setup(self) -> None:
         """Learned parameters; in a sum, their names begin with the name of the loss."""
@@ -398,7 +398,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         sums = jax.ops.segment_sum(rows, jnp.asarray(labels), data.classes)
 
         def start(drawn: Array) -> Array:
-            """Class means in place of proxies, as long as these."""
+            """Class means in place of the drawn proxies, scaled to their mean length."""
             lengths = jnp.linalg.norm(drawn, axis=-1)
             return unit(sums) * lengths.mean() if drawn.shape == sums.shape else drawn
 

@@ -75,7 +75,7 @@ def input_shape(batch: Batch) -> tuple[int, ...]:
 
 
 def zeros(size: int, shape: Shape, views: int = 1) -> Batch:
-    """A batch of `size` black images of `shape`, see `data.arrays`, for its shapes only."""
+    """A batch of `size` rows of zeros of `shape` (see `data.arrays`), for its shapes only."""
     images: Any = arrays.blank(shape, views, size)  # NumPy compiles nothing
     numbers: Any = np.zeros((size,), np.int32)
     return Batch(images, numbers, numbers)
@@ -124,7 +124,7 @@ class Refresh(NamedTuple):
     """A computation of a method on all training images, before the first step and every few epochs.
 
     Attributes:
-      epochs: number of epochs between two refreshes, including warm-up epochs; 0: only the first.
+      epochs: number of epochs between two refreshes, including warm-up epochs; 0: only one.
       features: (params, model_state, images uint8 [B, H, W, 3]) -> [B, K].
       update: (params, model_state, features float32 [N, K] of all training images, transformed as
         for evaluation, key) -> (params, model_state), on the host.

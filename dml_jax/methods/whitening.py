@@ -1,14 +1,14 @@
-"""A linear layer in closed form: the covariance within classes becomes spherical.
+"""A linear layer in closed form that makes the covariance within classes spherical.
 
 What varies among the images of a class is scaled down (Hatch & Stolcke, "Generalized linear kernels
-for one-versus-all classification", ICASSP 2006). Nothing is iterated or drawn at random; unlike a
-layer trained on few classes, this one leaves directions that they do not use almost unchanged.
+for one-versus-all classification", ICASSP 2006). Nothing is iterated or drawn at random. All
+directions in which the images of a class do not vary are scaled by one common factor.
 """
 
 import numpy as np
 
-# Added to the covariance, relative to its mean eigenvalue. On validation classes of two data sets,
-# 0.3 to 10 were better than no layer.
+# Added to the covariance, relative to its mean eigenvalue. On validation classes of Cars196, 0.3 to
+# 10 were all better than no layer.
 SHRINKAGE = 1.0
 
 

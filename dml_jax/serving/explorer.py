@@ -44,7 +44,7 @@ def explorer_of(
     classify: Answers | None = None,
 ) -> "Explorer":
     """An explorer of a split, embedded by a model, with its gallery if there is one; `classify`
-    answers with enrolled classes."""
+    adds the answers of enrolled classes."""
     parts = []
     for split in with_gallery(splits, name).values():
         print(f"embedding {counted(len(split.labels), 'image')}", flush=True)

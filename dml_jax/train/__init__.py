@@ -15,7 +15,7 @@
     class_tables        wraps a method: tables of classes spread over the devices
     parameter_groups    wraps a method: groups of parameters, frozen or of low rank
     model_metrics       metrics of splits during training, and the final results
-    mixture             the model that is kept: published weights, the trained ones, or between
+    mixture             chooses the model to keep: published weights, trained ones, or between
     controls            baselines beside the final results
 
     distributed/        mesh, processes, signals

@@ -2,10 +2,10 @@
 
 `<workdir>/checkpoints/latest` keeps the newest few and `…/best` the best few, in separate
 directories so that neither deletes the other's; `…/first` keeps the state before the first step if
-the model that is kept may contain it. Orbax writes each into a temporary directory and
-renames it; a manifest, written last, marks it as complete and says which run it belongs to. A
-killed run leaves nothing that could be mistaken for a checkpoint, and damage and checkpoints of
-another run are found before anything is restored.
+the reported model may be mixed from it (`train.select="mixture"`). Orbax writes each into a
+temporary directory and renames it; a manifest, written last, marks it as complete and says which
+run it belongs to. A killed run leaves nothing that could be mistaken for a checkpoint, and damage
+and checkpoints of another run are found before anything is restored.
 
 Training may go on while a checkpoint is written, but never beyond the next one: whatever reads,
 deletes or writes checkpoints first waits for it. So they are complete in the order in which they
@@ -99,7 +99,7 @@ class Checkpoints:
     def save(
         self, kind: str, state: TrainState, notes: dict[str, Any], *, background: bool = False
     ) -> None:
-        """Writes a checkpoint of one of the kinds KEPT, with notes for resuming (JSON).
+        """Writes a checkpoint of a kind in KEPT, with notes for resuming (JSON).
 
         It is on disk on return or, in the `background`, the state has been copied to the host and
         may be donated.

@@ -44,7 +44,7 @@ def embeddings(experiment: Experiment, console: Console) -> dict[str, dict[str, 
             rows = _embeddings(experiment, experiment.method, state)
             found["before training" if started else "untrained"] = rows
     if config.backbone.pretrained != "none":
-        console.print("evaluating the published weights without further training")
+        console.print(f"evaluating the {PUBLISHED}")
         method, batch = published_method(config.backbone), experiment.example_batch()
         try:
             variables = method.init(jax.random.key(0), batch)

@@ -38,7 +38,7 @@ from dml_jax.train.step import TrainState, digest
 
 DIRECTORY = "features"  # beside the work directory
 CROP_SEED = 0  # of the random crops
-# Options of the data that determine random crops, beside those of the evaluation's.
+# Options of the data that determine random crops, besides those of the evaluation.
 CROPS = ("crop", "resize_first", "crop_scale", "crop_ratio", "flip")
 TOLERANCE = 1e-3  # between the unit embeddings of a feature map and of its two cells
 
@@ -76,7 +76,7 @@ def cells(
 ) -> np.ndarray:
     """The features float32 [N, views, 1, 2, K] of a split, kept in a directory.
 
-    Training images have `train.feature_views` views, others only that of the evaluation. Runs,
+    Training images have `train.feature_views` views, others only the one of the evaluation. Runs,
     studies and benchmarks that name the same directory share its files. `state` is one of the
     experiment, which trains on features.
     """
@@ -164,7 +164,7 @@ def check(experiment: Experiment, state: TrainState) -> None:
 def key(experiment: Experiment, backbone: PyTree) -> str:
     """Digest of everything that determines features.
 
-    `backbone` are the network's variables as a method on features has them, all in one tree.
+    `backbone` is the tree of all variables of the network, as a method on features holds it.
     """
     config = experiment.config
     network = identity.described(

@@ -48,7 +48,7 @@ class Profile(NamedTuple):
 
     first: int
     last: int
-    # Called with the directory of the trace, the number of its steps and the step: shows it.
+    # Shows the trace, given its directory, the number of its steps, and the lowered step.
     report: Callable[[Experiment, Path, int, jax.stages.Lowered], None]
 
 

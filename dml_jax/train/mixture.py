@@ -1,5 +1,5 @@
-"""The model that a run keeps with `train.select="mixture"`: it may be any point of the way from
-published weights to the trained network, whichever is best on the validation classes.
+"""The model that a run keeps with `train.select="mixture"`: published weights, the network before
+its training, the trained one or the mean of both, whichever is best on the validation classes.
 
 Weights are interpolated (Wortsman et al., "Robust fine-tuning of zero-shot models", CVPR 2022), so
 that the result is one network. Few validation classes tell little, so another candidate has to be
@@ -31,21 +31,22 @@ SHARES = {"before training": 0.0, "halfway": 0.5, "trained": 1.0}  # of the trai
 # Standard errors that a gain must exceed. More would often reject what is better: with one, 4 or 5
 # validation classes rejected the layer in 4 of 16 draws, with this in 3.
 CAUTION = 0.5
-MOST = 2000  # validation images, if there are more drawn at random
+MOST = 2000  # validation images; of more, this many are drawn at random
 
 
 class Gain(NamedTuple):
-    """A difference of two models' metrics, averaged over classes, and its standard error."""
+    """The difference between the metrics of two models, averaged over classes, and its standard
+    error."""
 
     mean: float
     error: float
 
 
 def gain(rows: np.ndarray, reference: np.ndarray, labels: np.ndarray) -> Gain:
-    """Of values of each query, float [Q] with NaN for those that do not count, labels int [Q].
+    """The gain in a metric of each query, float [Q], over a reference; `labels` are int [Q].
 
-    Queries of a class are alike, so the error is that of classes drawn at random; fewer than two
-    classes tell nothing.
+    A query whose value is NaN does not count. Queries of a class are alike, so the error is that of
+    classes drawn at random; fewer than two classes tell nothing, and their gain is 0.
     """
     difference = rows - reference
     counted = ~np.isnan(difference)
@@ -56,7 +57,8 @@ def gain(rows: np.ndarray, reference: np.ndarray, labels: np.ndarray) -> Gain:
 
 
 def best(gains: dict[str, Gain]) -> str:
-    """The candidate with the largest gain of those that exceed CAUTION; otherwise `PUBLISHED`."""
+    """The candidate with the largest gain among those that exceed CAUTION standard errors; if there
+    is none, `PUBLISHED`."""
     better = {
         name: found.mean for name, found in gains.items() if found.mean > CAUTION * found.error
     }
@@ -64,7 +66,7 @@ def best(gains: dict[str, Gain]) -> str:
 
 
 def mixed(first: PyTree, last: PyTree, share: float) -> PyTree:
-    """(1 - share) first + share last; counters are the last's."""
+    """(1 - share) first + share last; counters are taken from `last`."""
 
     def mix(before: jax.Array, after: jax.Array) -> jax.Array:
         floating = jnp.issubdtype(after.dtype, jnp.floating)

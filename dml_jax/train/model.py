@@ -52,7 +52,7 @@ class TrainedModel(NamedTuple):
     def identity(self, *, few: bool = False) -> Identity:
         """What its embedding function is, with the rows of the probe; all processes must ask.
 
-        `few` is for a model whose program for whole batches would be compiled for this only.
+        With `few`, no program for whole batches is compiled, which other uses of the model need.
         """
         if self.stored:
             return self.stored
@@ -167,7 +167,7 @@ def load(
         *(method, *variables, int(state.step), shape, names, unfinished, name),
     )
     reported = workdir.read_results(directory).get("step") == made.step
-    if train.select == "mixture":  # it has the same step as the last model
+    if train.select == "mixture":  # the kept model has the step of the last one
         reported = reported and checkpoint in ("reported", "best")
     same = made.config.backbone == given.backbone
     return made.checked(directory, workdir.REMEDY) if reported and same else made

@@ -200,7 +200,8 @@ def final(
 
 
 def mechanism(experiment: Experiment, state: TrainState) -> dict[str, float]:
-    """Whether the mechanism of the method is at work in a training batch (`Hooks.diagnose`)."""
+    """What `Hooks.diagnose` measures in a training batch: whether the method's mechanism is at
+    work; empty without that hook or `evaluation.diagnose`."""
     diagnose = experiment.method.hooks.diagnose
     if diagnose is None or not experiment.config.evaluation.diagnose:
         return {}

@@ -215,7 +215,7 @@ def test_controls_in_words(recall: float, ranking: float, words: str) -> None:
 
 
 def test_the_gain_is_stated_over_published_weights() -> None:
-    """Also where another control is better; how the model was chosen is shown."""
+    """It is stated even if another control is better; the page shows how the model was chosen."""
     controls = {
         "colour histogram": {"recall@1": 0.6, "map@r": 0.1},
         PUBLISHED: {"recall@1": 0.4, "map@r": 0.3},

@@ -262,7 +262,7 @@ def test_invalid_index_files(photos, tmp_path):
     ):
         Index.load(other, file)
     whole, arrays = file.read_bytes(), dict(np.load(file))
-    for name in arrays:  # a bit in each; the content follows the two headers
+    for name in arrays:  # one bit of each array; its content follows the two headers
         content, start = bytearray(whole), whole.index(f"{name}.npy".encode())
         content[whole.index(b"\n", whole.index(b"NUMPY", start)) + 1] ^= 4
         file.write_bytes(content)
@@ -864,7 +864,7 @@ def same_images(tmp_path, monkeypatch):
     ("source", "session"), [("table.csv", r"day\d"), ("prepared", "day"), ("prepared", r"day\d")]
 )
 def test_tables_and_prepared_data_sets(source, session, same_images, execute):
-    """Are enrolled, skipped the second time and checked like the folder of the same images."""
+    """They are enrolled, skipped the second time and checked like the folder of the same images."""
     expected = Index(Tiny())
     files = sorted(Path("photos").glob("*/*"))
     expected.add({f"c{i}": [f for f in files if f.parent.name == f"c{i}"] for i in range(6)})
@@ -893,7 +893,7 @@ def test_tables_and_prepared_data_sets(source, session, same_images, execute):
 
 
 def test_dates_that_no_image_has(same_images, execute):
-    """Are unknown, with a sentence, instead of an error."""
+    """The sessions are unknown, with a warning instead of an error."""
     code, out, err = execute(enroll, "--model=w", "--index=i.npz", "--session=date", "photos")
     assert (code, err) == (
         0,

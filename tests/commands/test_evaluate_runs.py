@@ -123,7 +123,7 @@ def test_two_runs_are_compared_by_query(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_grades_of_a_relation(tmp_path: Path) -> None:
-    """Of class names, as the run's own configuration or the command line gives it."""
+    """The relation of class names comes from the command line or the run's own configuration."""
     names = [["red round", "red square", "blue round", "grey"][i % 4] for i in range(ROWS)]
     points = member(tmp_path / "a", 0, 4, metadata={"class_name": names})
     output, path = tmp_path / "a.json", "tests.plugins.relation.shared_tags"

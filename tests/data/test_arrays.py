@@ -68,7 +68,7 @@ def test_rows_that_are_refused(row: np.ndarray) -> None:
 def test_training_stopped_resumed_evaluated_loaded_and_exported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of tokens int32; embeddings are those of a run without a stop."""
+    """With tokens int32; the embeddings equal those of a run without a stop."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     runs.train(config(), whole, QUIET, Stop())
     stop = Stop()
@@ -147,8 +147,8 @@ def test_options_of_images(changes: dict[str, Any], option: str) -> None:
         experiments.build(config(**changes))
 
 
-def test_arrays_of_other_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Named when a batch or an evaluation reads them."""
+def test_arrays_of_other_shapes() -> None:
+    """The message names them when a batch or an evaluation reads them."""
     loaded = sentences.load(None)
 
     def uneven(read: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
@@ -163,7 +163,7 @@ def test_arrays_of_other_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
         transforms.for_network(run.config.data, run.shape, splits["test"].read(1, None), "1-1")
 
 
-def test_spectrograms_and_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spectrograms_and_vectors() -> None:
     """Other types reach the network as they are."""
     for dtype, shape in ((np.int16, (6, 4)), (np.float32, (12,))):
         rows = np.random.default_rng(0).integers(0, 20, (40, *shape)).astype(dtype)

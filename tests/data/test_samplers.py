@@ -218,7 +218,7 @@ def test_every_second_class_is_related_to_the_one_before() -> None:
     assert first.min() > 0.7 * first.mean()
 
 
-def test_samplers_that_need_a_relation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samplers_that_need_a_relation() -> None:
     data = Data(sampler="related", batch_size=12, images_per_class=3)
     with pytest.raises(ConfigError, match=r"data.sampler='related': needs data.relation, or anot"):
         samplers.build(data, LABELS, 0)

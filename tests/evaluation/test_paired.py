@@ -24,7 +24,7 @@ def test_with_one_query_per_class_it_is_the_paired_t_test():
 
 
 def test_queries_of_a_class_are_not_independent():
-    """Of classes that all differ by chance, 5 % are significant; as single queries, most are."""
+    """If all classes differ by chance, 5 % of tests are significant; with single queries, most."""
     by_class, by_query = [], []
     for _ in range(400):
         effects = np.repeat(RNG.normal(size=20), 10)

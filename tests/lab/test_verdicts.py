@@ -148,7 +148,7 @@ AFTER = {"x": 0.004, "y": 0.001}  # what placebos have of an effect of 0.02
 def test_placebos_and_conditions(
     changed: dict[str, float | None], measured: float | None, verdict: str, reason: str
 ) -> None:
-    """A placebo that has half of the effect decides nothing; one without mechanism is no test."""
+    """A placebo with half of the effect decides nothing; without a mechanism, there is no test."""
     effects: dict[str, float | None] = {"first": 0.0, "second": 0.02, **AFTER, **changed}
     found: Lines = []
     for number, (row, shift) in enumerate(effects.items()):
@@ -229,7 +229,7 @@ def simulated(effects: Sequence[float], draws: int, looks: int) -> list[list[str
 
 
 def test_size_and_power() -> None:
-    """Of the whole procedure: splits and seeds, correction, and three looks at growing data.
+    """The whole procedure: splits and seeds, correction, and three looks at growing data.
 
     Without an effect, a paper with three claims has a false verdict in at most 5 % of 400 cases,
     the bound of the levels; a bound that a binomial distribution exceeds in 1 of 1,000. With an

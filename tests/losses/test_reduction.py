@@ -249,7 +249,7 @@ def test_weights_of_pairs_and_triplets(x64: None) -> None:
 
 
 def test_a_relation_of_the_rows_that_are_given_as_labels(x64: None) -> None:
-    """Of tags in place of labels; NaN is neither positive nor negative."""
+    """The relation takes any rows in place of labels; NaN is neither positive nor negative."""
     tags = (SHARED, np.arange(12))  # any rows: here their number
 
     def shared(a: Any, b: Any) -> Any:

@@ -206,7 +206,7 @@ def test_weights_are_equal_where_all_entries_are_cut_off(dance: Any) -> None:
 
 
 def test_permuted_learners() -> None:
-    """Triplets within classes of permuted labels: of images of several classes."""
+    """Triplets within classes of permuted labels hold images of several classes."""
     labels = np.repeat(np.arange(4), 4)
     classes = {}
     for learners in ("diverse", "permuted"):
@@ -219,7 +219,7 @@ def test_permuted_learners() -> None:
 
 
 def test_correlation_of_the_heads() -> None:
-    """Of all pairs' similarities, with SciPy's Pearson correlation, averaged over the tasks."""
+    """SciPy's Pearson correlation of the similarities of all pairs, averaged over the tasks."""
     rng = np.random.default_rng(0)
     x = {task: rng.normal(size=(5, 3)) for task in ("discriminative", "shared", "intra")}
     pairs = list(itertools.combinations(range(5), 2))

@@ -1,4 +1,4 @@
-"""HIST: placebos for the hyperedges, and what tells whether the hyperedges are at work."""
+"""HIST: placebos for the hyperedges, and statistics of whether the hyperedges are at work."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def test_placebos() -> None:
 
 
 def test_statistics() -> None:
-    """Of the other classes: mean membership, and KL of each sample's shares from 1/2."""
+    """Mean membership of the other classes, and KL of each sample's shares from 1/2."""
     found = hist.tuplet_statistics(H, LABELS)
     columns, divergences, memberships = H[:, [0, 4, 2]].astype(float), [], []
     for row, label in zip(columns, LABELS, strict=True):

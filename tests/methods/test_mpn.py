@@ -241,7 +241,7 @@ def test_placebos_of_the_messages() -> None:
 
 @pytest.mark.parametrize("messages", ["uniform", "permuted", "none"])
 def test_placebos_have_all_parameters(messages: Any) -> None:
-    """Of the network, and the loss of a batch depends on its embeddings."""
+    """Placebos have the same parameters and other outputs; without messages, nodes do not mix."""
     network, params = network_and_params(SMALL)
     changed = dataclasses.replace(SMALL, messages=messages, dropout=0.0)
     other, of_placebo = network_and_params(changed)

@@ -90,7 +90,7 @@ def test_same_as_a_frozen_backbone(tmp_path: Path) -> None:
 
 
 def test_a_layer_in_closed_form_is_computed_from_the_features(tmp_path: Path) -> None:
-    """As from the images, which are not read again."""
+    """The result is that from the images, which are not read again."""
     experiment = build(feature_views=1)
     method = baseline.make_config("proxy_anchor", embedding_dim=0, init="whitened")
     made = experiments.build(replace(experiment.config, method=method), dict(experiment.splits))
@@ -161,7 +161,7 @@ def test_a_backbone_that_would_be_trained_is_refused() -> None:
 
 
 def test_a_group_with_more_than_the_backbone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a user's method may have it."""
+    """A user's method may have such a group."""
     build_method, given = baseline.build, build(feature_views=1).config
 
     def one_group(*arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Training never makes it worse: what is kept, by validation classes."""
+"""Which model is kept, by validation classes: training that hurts is not."""
 
 import json
 import signal
@@ -66,7 +66,7 @@ def test_published_weights_are_kept_where_training_hurts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The layer in closed form is spoilt, and training destroys the network. An interruption before
-    the choice changes nothing; the model that is kept embeds like the published weights."""
+    the choice changes nothing, and the model that is kept embeds like the published weights."""
 
     def spoilt(features: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """All embeddings become equal."""
@@ -136,7 +136,7 @@ def test_gain_of_classes() -> None:
     ],
 )
 def test_the_best_of_those_that_are_clearly_better(start: Any, trained: Any, kept: str) -> None:
-    """Gains and their standard errors; ties go to published weights."""
+    """Published weights are kept unless a gain exceeds half its standard error."""
     given = {mixture.PUBLISHED: Gain(0.0, 0.0), "start": Gain(*start), "trained": Gain(*trained)}
     assert mixture.best(given) == kept
 

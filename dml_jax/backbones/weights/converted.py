@@ -30,7 +30,7 @@ from dml_jax.config.modules import plugin_module
 from dml_jax.errors import WeightsError
 from dml_jax.files import atomic_directory, below_a_file, cache_dir, read_json, reading, sha256
 
-FORMAT = 5  # version of the files of conversions and of the probe; part of the names of cached ones
+FORMAT = 5  # version of conversions and of the probe; part of the names of cached conversions
 WEIGHTS, METADATA = "weights.safetensors", "weights.json"
 REMEDY = "give a directory of converted weights, or convert the weights again"
 

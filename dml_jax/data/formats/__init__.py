@@ -50,8 +50,8 @@ def load(data: Data) -> dict[str, Split]:
 def class_folders(
     paths: list[str], session: str = "", splits: str = "auto"
 ) -> dict[str, list[Path | Record]]:
-    """Images by class, of all splits: of prepared data sets, and image files as `recognise` reads
-    each directory or table.
+    """Images by class, from all splits: the records of prepared data sets, and image files as
+    `recognise` reads other directories and tables.
 
     With the session "folder", the folders in a class folder are not classes.
     """

@@ -27,7 +27,7 @@ class Task(NamedTuple):
 
     labels: np.ndarray  # [Q]
     gallery_labels: np.ndarray  # [G]
-    # query -> the rows relevant instead, bool [G]; or grades [G] >= 0, NaN of rows not ranked
+    # query -> the rows relevant instead, bool [G]; or grades [G] >= 0, NaN for rows not ranked
     judge: Callable[[int], np.ndarray] | None
     # int [Q] and [G]; queries leave out the relevant rows of their group
     groups: tuple[np.ndarray, np.ndarray] | None
@@ -122,8 +122,8 @@ def full_ranking(ranks: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
 def ndcg(gains: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
     """Normalised discounted cumulative gain of a ranking, then of its first K: float64 [1 + K].
 
-    The sum over ranks r of gain_r / log2(1 + r), divided by that of the best order; gains [G] are
-    nearest first, one at least above 0.
+    The sum over ranks r of gain_r / log2(1 + r), divided by that of the best order. The gains
+    [G] are in the order of the ranking; at least one is above 0.
     """
     discounts = 1 / np.log2(np.arange(2, len(gains) + 2))
     found, best = (np.cumsum(each * discounts) for each in (gains, np.sort(gains)[::-1]))

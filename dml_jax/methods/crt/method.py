@@ -65,9 +65,9 @@ class Config:
     sharing: Annotated[Literal["shared", "separate"], CODED] = "shared"
     # single: one Gamma for all prototypes (Table 7).
     gamma: Annotated[Literal["per_prototype", "single"], CODED] = "per_prototype"
-    # average: average-pooled features (Table 6, "-CRT"). Placebos with as many parameters: each
-    # weight multiplies the difference to another prototype ("shuffled"), or all prototypes are 0
-    # and not trained, so that every Gamma sees the pooled features ("wide_average").
+    # average: average-pooled features (Table 6, "-CRT"). Two are placebos: each weight
+    # multiplies the difference to another prototype ("shuffled"), or all prototypes are 0 and not
+    # trained, so that every Gamma sees the pooled features ("wide_average").
     transform: Literal["residual", "average", "shuffled", "wide_average"] = "residual"
     # Weights of the multi-similarity loss; (1.0, 0.9) on SOP and In-Shop.
     lambda1: tuple[NonNegative, NonNegative] = (1.0, 0.1)

@@ -76,8 +76,8 @@ def mine(
 ) -> dict[str, Triplets]:
     """Samples the triplets of every ranking task in its embedding [B, D] of unit length.
 
-    The shared task's "random" triplets are discriminative ones for permuted labels, whichever the
-    learners.
+    The shared task's "random" triplets are discriminative ones for permuted labels, whatever
+    `config.learners` is.
     """
     if config.learners == "discriminative":
         keys = jax.random.split(key, len(embeddings))
@@ -213,7 +213,7 @@ def loss(
 
 
 def head_correlation(embeddings: dict[str, Array]) -> float:
-    """Mean correlation of the similarities of a batch in two tasks' unit embeddings [B, D].
+    """Mean correlation of the similarities of a batch between tasks, from unit embeddings [B, D].
 
     For each auxiliary task, Pearson's correlation with the discriminative one over all pairs of
     images; 1 if the heads see the same.

@@ -261,7 +261,7 @@ def loss(
 ) -> tuple[Array, tuple[PyTree, dict[str, Array]]]:
     """(L, (stats, terms)) of embeddings [N, D]; `stats` are the batch statistics by block.
 
-    Only placebos draw by the `key`.
+    Only placebos need the `key`.
     """
     embeddings = at_least_float32(embeddings)
     classes = len(params["distributions"]["means"])

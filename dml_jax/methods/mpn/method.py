@@ -129,7 +129,7 @@ def attention(queries: Array, keys: Array, equations: Equations) -> Array:
 def replaced(weights: Array, messages: str) -> Array:
     """The weights [..., M, R, S] with which R receivers sum the messages; see `Config.messages`.
 
-    The permutation is always the same, because batches are random.
+    The permutation is fixed: batches are random anyway.
     """
     *_, receivers, senders = weights.shape
     match messages:

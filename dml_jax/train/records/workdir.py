@@ -263,7 +263,7 @@ def finish(workdir: Path, checkpoint: str) -> None:
 
 @contextmanager
 def updated(workdir: Path, replaced: str) -> Iterator[None]:
-    """Context that replaces files of a finished run whose names start so."""
+    """Context that replaces those files of a finished run whose names start with `replaced`."""
     finished = (workdir / manifest.NAME).exists()
     if finished:  # now rather than after long work
         manifest.read(workdir, CheckpointError, REMEDY)
