@@ -155,6 +155,11 @@ def test_changes_of_the_images(run: Execute, photos: Path, monkeypatch: pytest.M
     np.testing.assert_array_equal(rows[11], rows[12])
     check_as_from_scratch(run)
     assert run()[1].startswith("all images have been embedded already")
+    (photos / "98.jpg").unlink()
+    (photos / "00 new.jpg").unlink()
+    assert run()[1].splitlines()[1] == f"images: 2 dropped, {COUNT - 1} kept"
+    np.testing.assert_array_equal(np.load("out/embeddings.npy")[-1], rows[-1])
+    check_as_from_scratch(run)
 
 
 @pytest.mark.parametrize("folder", ["tables", "shards"])

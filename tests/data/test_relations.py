@@ -63,14 +63,18 @@ def test_a_method_that_compares_classes_only() -> None:
         experiments.build(resolve(given))
 
 
-def test_it_reaches_sampler_loss_memory_and_evaluation() -> None:
+def test_it_reaches_sampler_loss_memory_and_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     """The guide's experiment: a step of it, and its metrics."""
     values = graded.get_config().to_dict()
     import_code(values)
     config = resolve(values)
-    run = experiments.build(config)
+    build, of_run = baseline.build, []
+    with monkeypatch.context() as patched:
+        patched.setattr(baseline, "build", lambda *given: of_run.append(given[2]) or build(*given))
+        run = experiments.build(config)
     train = run.splits["train"]
     weights = shared_tags(train.classes, train.classes)
+    np.testing.assert_allclose(of_run[0].relation, weights, rtol=1e-6)
     index = run.sampler.batch(0)
     classes = train.labels[index].reshape(-1, 4)[:, 0]
     assert all(weights[a, b] > 0 for a, b in classes.reshape(-1, 2))

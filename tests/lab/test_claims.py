@@ -4,6 +4,7 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -287,3 +288,61 @@ def test_looks() -> None:
     found = claims.merged([old, partial], new)
     assert [line["look"] for line in found] == ["1", "2"]
     assert claims.columns(found) == ["study", "row", "split", "seed", "recall@1", *claims.END]
+
+
+def owners(tmp_path: Path, names: list[str], unfinished: str = "") -> Any:
+    found: dict[Any, Any] = {}
+    for name in names:
+        directory = tmp_path / name
+        directory.mkdir()
+        if name != unfinished:
+            (directory / "results.json").write_text("{}")
+        found["study:losses", name, 0, 0] = SimpleNamespace(directory=directory)
+    return found
+
+
+def test_complete_with_placebos(tmp_path: Path) -> None:
+    """A claim is looked at once all of its rows and placebos are finished."""
+    stated = [claim(placebos=("p",))]
+    found = owners(tmp_path, ["first", "second", "p"], unfinished="p")
+    assert claims.complete(stated, DIGITS, found) == set()
+    (tmp_path / "p" / "results.json").write_text("{}")
+    rows = {("study:losses", name) for name in ("first", "second", "p")}
+    assert claims.complete(stated, DIGITS, found) == rows
+
+
+def test_complete_with_rows_that_look_refined(tmp_path: Path) -> None:
+    """A row "D + S" is a row of its own, "second + reciprocal" is the row "second" refined."""
+    stated = [replace(claim(), rows=("D", "D + S"))]
+    found = owners(tmp_path, ["D", "D + S", "second"], unfinished="D + S")
+    assert claims.complete(stated, DIGITS, found) == set()
+    refined = [replace(claim(), rows=("D", "second + reciprocal"))]
+    assert claims.complete(refined, DIGITS, found) == {
+        ("study:losses", "D"), ("study:losses", "second")
+    }  # fmt: skip
+
+
+def test_the_first_of_equal_choices_and_what_placebos_take(tmp_path: Path) -> None:
+    made = []
+    for number, (row, value) in enumerate((("second", 0.7), ("second", 0.8), ("second", 0.8))):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        (directory / "results.json").write_text(json.dumps({"recall@1": value}))
+        trial: Any = SimpleNamespace(directory=directory)
+        made.append(claims.Choice("study:losses", row, {"rate": number}, trial))
+    best = claims.chosen([claim(placebos=("p",))], made)
+    assert best == {"study:losses": {"second": {"rate": 1}, "p": {"rate": 1}}}
+
+
+def test_lines_of_a_run(tmp_path: Path) -> None:
+    """Refined rows are lines of their own; geometry and what the method measures are columns."""
+    results = {"recall@1": 0.5, "timing": {"seconds": 2}, "geometry": {"density": 0.3}}
+    results |= {"mechanism": {"divergence": 0.2}, "refined": {"reciprocal": {"recall@1": 0.6}}}
+    found = owners(tmp_path, ["second"])
+    (tmp_path / "second" / "results.json").write_text(json.dumps(results))
+    plain, refined = claims.measurements(found, {("study:losses", "second")}, "3")
+    measured = {"recall@1": "0.500000", "density": "0.300000", "divergence": "0.200000"}
+    assert {key: plain[key] for key in measured} == measured
+    assert (refined["row"], refined["recall@1"]) == ("second + reciprocal", "0.600000")
+    assert "divergence" not in refined
+    assert (plain["look"], refined["look"], plain["seconds"]) == ("3", "3", "2.0")

@@ -3,6 +3,7 @@ the simulated size and power of the whole procedure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -247,3 +248,73 @@ def test_size_and_power() -> None:
         [case[0] == "supported" for case in simulated([unit], 100, looks=looks)]
     )
     assert repeated(3) > repeated(1)
+
+
+def with_placebos(effects: dict[str, float], divergence: float | None = 0.2) -> Lines:
+    found: Lines = []
+    for number, (row, shift) in enumerate(effects.items()):
+        more = {"divergence": str(divergence)} if row == "second" and divergence else {}
+        found += lines(row, 0.5 + shift + np.roll(NOISE, number), **more)
+    return found
+
+
+EFFECTS = {"first": 0.0, "second": 0.02, "x": 0.004, "y": 0.001}
+
+
+def test_the_margin_is_not_that_of_the_mechanism() -> None:
+    stated = replace(PLACEBOS, margin=0.015)
+    entry = verdicts.ledger([stated], with_placebos(EFFECTS), CUB)[0]
+    assert entry.first.verdict == "supported by its mechanism"
+
+
+@pytest.mark.parametrize(
+    ("side", "value", "verdict"),
+    [
+        ("below", 0.2, "not testable here"),
+        ("below", 0.01, "supported by its mechanism"),
+        ("above", 0.01, "not testable here"),
+    ],
+)
+def test_sides_of_a_condition(side: str, value: float, verdict: str) -> None:
+    stated = replace(PLACEBOS, active=("divergence", side, 0.05))
+    assert verdicts.ledger([stated], with_placebos(EFFECTS, value), CUB)[0].first.verdict == verdict
+
+
+def test_a_refuted_claim_whose_mechanism_was_not_at_work() -> None:
+    found = with_placebos({**EFFECTS, "second": -0.02}, 0.01)
+    assert verdicts.ledger([PLACEBOS], found, CUB)[0].first.verdict == "not testable here"
+
+
+def test_the_condition_of_a_refined_row() -> None:
+    """It is measured in the row without refinement."""
+    stated = replace(PLACEBOS, rows=("first", "second + reciprocal"))
+    found = with_placebos(EFFECTS)
+    refined = [{**line, "row": "second + reciprocal"} for line in found if line["row"] == "second"]
+    for line in refined:
+        del line["divergence"]
+    assert verdicts.ledger([stated], found + refined, CUB)[0].active == pytest.approx(0.2)
+
+
+def test_mechanisms_are_corrected() -> None:
+    """For the number of claims with placebos, and one placebo of several for their number."""
+    by_mechanism = {**EFFECTS, "y": 0.0082}  # for_it between 0.01 and 0.02
+    by_placebo = {**EFFECTS, "y": 0.0118}  # against likewise
+    for effects in (by_mechanism, by_placebo):
+        found = with_placebos(effects)
+        alone = replace(PLACEBOS, placebos=("y",))
+        one = verdicts.ledger([alone], found, CUB)[0]
+        p = min(one.contrasts[0].for_it, one.contrasts[0].against)
+        assert 0.01 < p < 0.02
+        expected = verdicts.BY_MECHANISM if effects is by_mechanism else verdicts.BY_PLACEBO
+        assert one.first.verdict == expected
+        two = [replace(alone, name=name) for name in "ab"]
+        assert [e.first.verdict for e in verdicts.ledger(two, found, CUB)] == ["undecided"] * 2
+    both = verdicts.ledger([PLACEBOS], with_placebos(by_placebo), CUB)[0]
+    assert both.first.verdict == "undecided"
+
+
+def test_claims_without_a_study(tmp_path: Path) -> None:
+    (tmp_path / "study.py").write_text("VARIANTS = ('t-cars',)\n")
+    stated = replace(claim(), study=f"{tmp_path / 'study.py'}:t")
+    found = verdicts.ledger([stated], [], CUB)[0].first
+    assert (found.verdict, found.reason) == ("not testable here", "no study on cub")

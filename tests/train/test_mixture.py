@@ -105,7 +105,8 @@ def test_the_mixture_is_one_network(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run_facts = json.loads((tmp_path / "run" / "config.json").read_text())
     folder = tmp_path / "run" / "checkpoints"
     with closing(Checkpoints(folder, made.template, None, run=run_facts, writing=False)) as stored:
-        first = stored.restore("first")[0].params
+        states = [stored.restore(kind)[0] for kind in ("first", "latest")]
+    first = states[0].params
 
     def check(a: Any, b: Any, c: Any) -> None:
         np.testing.assert_allclose(a, (np.asarray(b) + np.asarray(c)) / 2, rtol=1e-5, atol=1e-7)
@@ -113,6 +114,12 @@ def test_the_mixture_is_one_network(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     jax.tree.map(check, kept, first, last)
     kernels = (found["embedding"]["kernel"] for found in (first, last))
     assert np.abs(np.subtract(*map(np.asarray, kernels))).max() > 1e-4
+    for name, expected in (("before training", first), ("trained", last)):
+        monkeypatch.setattr(mixture, "best", lambda gains, name=name: name)
+        with Stop() as stop:
+            chosen, about = mixture.choose(made, *states, Console(active=False), stop)
+        assert about["kept"] == name
+        jax.tree.map(np.testing.assert_array_equal, chosen.params, expected)
 
 
 def test_gain_of_classes() -> None:
