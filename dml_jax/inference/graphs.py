@@ -1,14 +1,17 @@
 """Embedding by onnxruntime: on CPUs faster than JAX, and without importing it.
 
-The ONNX graph of a model is made once, by `dml-jax export --to=onnx` or `--runtime=onnxruntime`
-(extra "onnx"), and kept in the user's cache below the digest of the model's identity. It is
-compared with JAX's embeddings when it is made, and with the rows of the probe before it is used.
+The ONNX graph of a model is made once (extra "onnx") and kept in the user's cache below the digest
+of the model's identity: by `dml-jax export --to=onnx`, by `--runtime=onnxruntime`, or in the
+background when the first command that would have used it has ended. It is compared with JAX's
+embeddings when it is made, and with the rows of the probe before it is used.
 """
 
 import importlib.util
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -36,7 +39,13 @@ GRAPH = "model.onnx"
 ACCELERATORS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "libtpu")
 EXTRA = 'is not installed: pip install -e ".[onnx]"'
 PARTS = 4  # of a batch that each core embeds
+MAKE = """import json, os, sys
+os.nice(10)
+import dml_jax
+dml_jax.load(runtime="onnxruntime", **json.loads(sys.argv[1]))
+os.unlink(sys.argv[2])"""
 T = TypeVar("T")
+_missing: dict[Path, dict[str, Any]] = {}  # arguments of `dml_jax.load` by the graph's directory
 
 
 def entry(identity: Identity) -> Path:
@@ -74,13 +83,16 @@ def load(
     on_cpu = os.environ.get("JAX_PLATFORMS") == "cpu" or not any(map(find, ACCELERATORS))
     wanted = runtime == "onnxruntime" if asked else on_cpu and installed and reported
     directory = locate(model) if wanted and not is_url(model) else None
-    if directory and (kept := _read(directory, versions)):
+    identity = _stated(directory, versions) if directory else None
+    if directory and identity and (kept := _read(directory, identity)):
         return kept
     from dml_jax.inference.model import Model  # importing JAX takes a second
 
-    place = directory or model
-    loaded = Model(place, checkpoint, trust_code=trust_code, **versions._asdict())
+    options = {"trust_code": trust_code, **versions._asdict()}
+    loaded = Model(directory or model, checkpoint, **options)
     if runtime != "onnxruntime":
+        if identity and find("jax2onnx"):
+            _missing[entry(identity)] = {"model": str(loaded.directory.absolute()), **options}
         return loaded
     if find("jax2onnx") is None:
         raise ConfigError(f"{option}: jax2onnx {EXTRA}")
@@ -90,30 +102,56 @@ def load(
         file, function = Path(folder, GRAPH), programs.function_of(loaded.trained)
         programs.write_onnx(file, function, loaded.shape, loaded.identity)
         keep(loaded.identity, file)
-    if not (kept := _read(loaded.directory, versions)):
+    identity = _stated(loaded.directory, versions)
+    if not identity or not (kept := _read(loaded.directory, identity)):
         raise ConfigError(f"{option}: {model} is not a finished run; give --runtime=jax")
     return kept
 
 
-def _read(directory: Path, versions: Versions) -> "GraphModel | None":
-    """The model of a directory by its graph; None if there is none. A damaged one is removed."""
+def make_missing() -> None:
+    """Starts a process of low priority for each graph that would have been used.
+
+    What it prints is kept beside the graph's place until it has succeeded; while that file exists,
+    there is no second attempt.
+    """
+    for place, options in _missing.items():
+        log = place.with_suffix(".log")
+        with suppress(OSError):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("xb") as file:
+                subprocess.Popen(
+                    [sys.executable, "-c", MAKE, json.dumps(options), str(log)],
+                    stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+                )  # fmt: skip
+            what = "an ONNX graph of the model is made in the background, for faster commands"
+            print(f"{what}: {place}", file=sys.stderr)
+
+
+def _stated(directory: Path, versions: Versions) -> Identity | None:
+    """The identity that a model's directory states; None if there is none, or a damaged one."""
     with suppress(UserError):  # JAX finds it again
         if is_run(directory):
             manifest.check(directory, [identities.NAME])
-        wanted = identities.read(directory, "")
-        if versions != Versions():
-            facts = json.loads(json.dumps(versions._asdict()))
-            wanted = replace(wanted, description=wanted.description | facts, probe="")
-        if not (place := entry(wanted)).is_dir():
-            return None
-        try:
-            manifest.check(place)
-            kept = identities.read(place, "")
-            kept.check(wanted, "", "", DataError)
-            return GraphModel(directory, kept, place)
-        except UserError:
-            shutil.rmtree(place, ignore_errors=True)
+        stated = identities.read(directory, "")
+        if versions == Versions():
+            return stated
+        facts = json.loads(json.dumps(versions._asdict()))
+        return replace(stated, description=stated.description | facts, probe="")
     return None
+
+
+def _read(directory: Path, identity: Identity) -> "GraphModel | None":
+    """The model of a directory by its graph; None if there is none. A damaged one is removed."""
+    if not (place := entry(identity)).is_dir():
+        return None
+    try:
+        manifest.check(place)
+        kept = identities.read(place, "")
+        kept.check(identity, "", "", DataError)
+        return GraphModel(directory, kept, place)
+    except UserError:
+        shutil.rmtree(place, ignore_errors=True)
+        return None
 
 
 def _session(graph: bytes, threads: int) -> Any:

@@ -4,9 +4,12 @@ imported.
 Slow: importing the converter takes ten seconds or more.
 """
 
+import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,6 +48,32 @@ def test_the_runtime_must_be_installed(
         "--runtime=onnxruntime: onnxruntime is not installed: pip install"
         in capsys.readouterr().err
     )
+
+
+def test_a_missing_graph_is_made_once_in_the_background(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For models that would have used it, in one process however often commands end meanwhile."""
+    find, started = graphs.importlib.util.find_spec, list[list[str]]()
+    monkeypatch.setattr(
+        graphs.importlib.util, "find_spec", lambda name: "onnx" in name or find(name)
+    )
+    monkeypatch.setattr(graphs.subprocess, "Popen", lambda command, **_: started.append(command))
+    monkeypatch.setattr(graphs, "_missing", {})
+    monkeypatch.setattr(graphs, "cache_dir", lambda: tmp_path)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    dml_jax.load("lite0", runtime="jax")
+    graphs.make_missing()
+    assert started == []
+    model = dml_jax.load("lite0", flip=True)
+    graphs.make_missing()
+    graphs.make_missing()
+    ((_, _, _, options, log),) = started
+    directory = str(model.directory.absolute())
+    expected = {"model": directory, "trust_code": False, "flip": True, "scales": [1.0]}
+    assert json.loads(options) == expected
+    assert log == f"{graphs.entry(model.identity)}.log"
+    assert capsys.readouterr().err.count("is made in the background") == 1
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +137,25 @@ def test_the_first_answer_imports_no_jax() -> None:
     ]
     subprocess.run(command, check=True)
     assert embedding_files.read(Path("out")).manifest["plan"]["runtime"] == "onnxruntime"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_first_command_has_the_graph_made(
+    cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = Path("dml_jax", "weights")
+    shutil.copytree(cached / weights, tmp_path / "cache" / weights)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place = graphs.entry(dml_jax.load("lite0", runtime="jax").identity)
+    command = [sys.executable, "-m", "dml_jax", "embed", "--model=lite0", str(PHOTOS), "--quiet"]
+    environment = os.environ | {"PYTHONPATH": str(Path(dml_jax.__file__).parents[1])}
+    subprocess.run(command, check=True, env=environment)
+    assert embedding_files.read(Path("embeddings")).manifest["plan"]["runtime"] == "jax"
+    while (log := place.with_suffix(".log")).exists():
+        assert not log.read_text()
+        time.sleep(0.1)
+    assert dml_jax.load("lite0").runtime == "onnxruntime"
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Which model is kept, by validation classes: training that hurts is not."""
 
 import json
+import shutil
 import signal
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -10,19 +11,24 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from pyarrow import parquet
 
+import dml_jax
 from dml_jax import run
+from dml_jax.commands import export
 from dml_jax.config import Config, Data, Group, resolve
 from dml_jax.console import Console
 from dml_jax.data.formats import digits
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
+from dml_jax.export import embedding_files
 from dml_jax.methods import baseline, whitening
 from dml_jax.train import experiment as experiments
 from dml_jax.train import mixture, model, warm_start
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.mixture import Gain
+from tests.hub import Hub
 from tests.train.experiments import values
 
 DEVICES = 1
@@ -62,6 +68,10 @@ def coloured(data: Data) -> dict[str, Split]:
     return {"train": split(0, 16), "test": split(100, 4)}
 
 
+def interrupted(*_: Any) -> Any:
+    raise Interrupted(signal.SIGTERM)
+
+
 def test_published_weights_are_kept_where_training_hurts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,9 +81,6 @@ def test_published_weights_are_kept_where_training_hurts(
     def spoilt(features: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """All embeddings become equal."""
         return np.zeros((4, 4), np.float32), np.ones(4, np.float32)
-
-    def interrupted(*_: Any) -> Any:
-        raise Interrupted(signal.SIGTERM)
 
     monkeypatch.setattr(digits, "load", coloured)
     monkeypatch.setattr(whitening, "within_classes", spoilt)
@@ -120,6 +127,64 @@ def test_the_mixture_is_one_network(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             chosen, about = mixture.choose(made, *states, Console(active=False), stop)
         assert about["kept"] == name
         jax.tree.map(np.testing.assert_array_equal, chosen.params, expected)
+
+
+@pytest.fixture(scope="module")
+def unchosen(
+    tmp_path_factory: pytest.TempPathFactory, few_images: None, patches: None
+) -> tuple[Path, np.ndarray]:
+    """A run that was interrupted before its choice, and test images, uint8 [9, H, W, 3]."""
+    directory = tmp_path_factory.mktemp("unchosen") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mixture, "keep", interrupted)
+        with pytest.raises(Interrupted):
+            train(directory, 1e-2)
+    test = experiments.build(config(1e-2)).splits["test"]
+    return directory, np.stack([test.read(i, None) for i in range(9)])
+
+
+@pytest.fixture(params=[mixture.PUBLISHED, *mixture.SHARES])
+def chosen(
+    request: pytest.FixtureRequest,
+    unchosen: tuple[Path, np.ndarray],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[Path, np.ndarray, np.ndarray]:
+    """The run with each of the choices, the images, and the rows that it wrote for them."""
+    directory, images = unchosen
+    shutil.copytree(directory, tmp_path / "run")
+    monkeypatch.setattr(mixture, "best", lambda gains: request.param)
+    assert train(tmp_path / "run", 1e-2)["choice"]["kept"] == request.param
+    own = embedding_files.read(tmp_path / "run" / "embeddings" / "test")
+    return tmp_path / "run", images, own.embeddings[: len(images)]
+
+
+def test_every_choice_is_exported(
+    chosen: tuple[Path, np.ndarray, np.ndarray], hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To Parquet and a hub; what is loaded from the run and from the hub gives the run's rows."""
+    directory, images, rows = chosen
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    out = directory.parent / "out"
+    arguments = [f"--model={directory}", "--to=parquet", f"--output={out}", "--push=me/digits"]
+    export.execute(arguments)
+    table = parquet.read_table(out / "test.parquet").slice(0, len(rows))
+    np.testing.assert_array_equal(np.stack(table["embedding"].to_numpy()), rows)
+    for source in (directory, "hf://me/digits"):
+        found = dml_jax.load(source, runtime="jax").embed_pixels(images)
+        np.testing.assert_allclose(found, rows, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # those of the converter
+def test_every_choice_in_onnx(chosen: tuple[Path, np.ndarray, np.ndarray]) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("jax2onnx")
+    directory, images, rows = chosen
+    out = directory.parent / "out"
+    export.execute([f"--model={directory}", "--to=onnx", f"--output={out}"])
+    session = runtime.InferenceSession(out / "model.onnx")
+    np.testing.assert_allclose(session.run(None, {"images": images})[0], rows, rtol=0, atol=1e-4)
 
 
 def test_gain_of_classes() -> None:
