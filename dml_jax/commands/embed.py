@@ -15,9 +15,9 @@ Unless they are larger than 4 GiB or in a bucket (--output=gs://… or s3://…)
 also written to <output>: embeddings.npy (float32, rows of unit length), ids.json and manifest.json.
 --query lists the images nearest to another one.
 
-All devices and cores of the machine are used, on a CPU by onnxruntime if the graph of the model is
-in the cache, where --runtime=onnxruntime puts it; with --engine=ray, those of all machines of a Ray
-cluster, which must see the same files.
+All devices and cores of the machine are used, on a CPU by onnxruntime if it is installed and the
+graph of the model is in the cache, where the first command or --runtime=onnxruntime puts it; with
+--engine=ray, those of all machines of a Ray cluster, which must see the same files.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import linalg
+from scipy import linalg, special
 from scipy.sparse import csgraph
 
 SHRINKAGE, INVERSE_PENALTY, COSINE = 0.5, 1.0, 0.05
@@ -137,11 +137,10 @@ def fit(rows: np.ndarray, labels: np.ndarray) -> Classifier:
         from sklearn.linear_model import LogisticRegression  # takes a second to import
 
         model = LogisticRegression(C=INVERSE_PENALTY, class_weight="balanced", max_iter=1000)
-        model.fit(found, position)
-        weights, intercepts = model.coef_, model.intercept_
+        learned = model.fit(found, position)
+        weights, intercepts = learned.coef_, learned.intercept_
         if len(names) == 2:  # it has the scores of the second class against the first
-            weights = np.concatenate([-weights, weights]) / 2
-            intercepts = np.concatenate([-intercepts, intercepts]) / 2
+            weights, intercepts = (np.concatenate([-x, x]) / 2 for x in (weights, intercepts))
     arrays = mean, matrix @ span, weights, intercepts
     return Classifier(*(array.astype(np.float32) for array in arrays))
 
@@ -156,21 +155,18 @@ def _means(rows: np.ndarray, position: np.ndarray, counts: np.ndarray) -> np.nda
 def margins(scores: np.ndarray, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The best of the candidates bool [(Q,) C] int [Q], and its margin over all other classes."""
     scores = scores.astype(np.float64)
-    best = np.where(candidates, scores, -np.inf).argmax(axis=1)[:, None]
-    own = np.take_along_axis(scores, best, axis=1)[:, 0]
-    np.put_along_axis(scores, best, -np.inf, axis=1)
-    top = scores.max(axis=1)
+    best = np.where(candidates, scores, -np.inf).argmax(axis=1)
     if scores.shape[1] == 1:  # there is nothing to compare with
-        return best[:, 0], np.zeros(len(best), np.float32)
-    others = top + np.log(np.exp(scores - top[:, None]).sum(axis=1))
-    return best[:, 0], (own - others).astype(np.float32)
+        return best, np.zeros(len(best), np.float32)
+    place = np.arange(len(best)), best
+    own, scores[place] = scores[place], -np.inf
+    return best, (own - special.logsumexp(scores, axis=1)).astype(np.float32)
 
 
 def probabilities(scores: np.ndarray, candidates: np.ndarray, temperature: float) -> np.ndarray:
     """The probability float64 [Q, C] of each class for images of the candidates bool [(Q,) C]."""
-    scores = np.where(candidates, scores.astype(np.float64) / temperature, -np.inf)
-    shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+    scaled = np.where(candidates, scores.astype(np.float64) / temperature, -np.inf)
+    return np.asarray(special.softmax(scaled, axis=1))
 
 
 # Answers to images that the classifier was not fitted to: of enrolled classes and of others.
@@ -214,14 +210,15 @@ def measure(photographs: Photographs, enrolled: int, playing: np.ndarray) -> Mea
     most_images, most_sessions = (
         int(np.median(np.bincount(each)[:enrolled])) for each in (labels, pairs)
     )
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    found = list[tuple[np.ndarray, np.ndarray, np.ndarray]]()
     parts = list[tuple[np.ndarray, np.ndarray]]()  # images that are asked, and classes
     for fold in np.unique(fold_of):
-        share = np.bincount(labels, fold_of == fold) / np.bincount(labels)
-        asked = np.flatnonzero((fold_of == fold) & (share[labels] <= 0.5))
-        kept = [np.flatnonzero((fold_of != fold) & (labels < enrolled))]
+        remain = fold_of != fold
+        share = np.bincount(labels, ~remain) / np.bincount(labels)
+        asked = np.flatnonzero(~remain & (share[labels] <= 0.5))
+        kept = [np.flatnonzero(remain & (labels < enrolled))]
         for label in range(enrolled, labels.max() + 1):
-            own = np.flatnonzero((fold_of != fold) & (labels == label))
+            own = np.flatnonzero(remain & (labels == label))
             like_enrolled = np.isin(groups[own], np.unique(groups[own])[:most_sessions])
             kept.append(own[like_enrolled][:most_images])
         training = np.concatenate(kept)

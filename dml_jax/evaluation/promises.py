@@ -1,6 +1,7 @@
 """What to expect of an open-set classifier with a choice of when an answer is "unknown"."""
 
 import math
+from bisect import bisect
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
@@ -90,14 +91,9 @@ def corrected_rate(measured: Measured, rate: float) -> float:
     """The share of all strangers that may be accepted so that at most `rate` of a new class is
     expected to be."""
     margins, classes = measured.strangers["margin"], measured.strangers["label"]
-    low, high = 0, int(rate * len(margins)) + 1  # numbers that may pass: allowed, and too many
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _of_new_classes(margins, classes, middle / len(margins)) <= rate:
-            low = middle
-        else:
-            high = middle
-    return low / len(margins)
+    passing = np.arange(int(rate * len(margins)) + 1) / len(margins)
+    too_many = bisect(passing, rate, 1, key=lambda x: _of_new_classes(margins, classes, x))
+    return float(passing[too_many - 1])
 
 
 def _of_new_classes(margins: np.ndarray, classes: np.ndarray, passing: float) -> float:

@@ -288,7 +288,7 @@ def _row(index: Index, choice: Choice) -> str:
     try:
         point = index.promise.at(choice)
     except DataError as error:
-        return f"  {choice!s:23}  {error}"
+        return f"  {choice!s:23}  {str(error).partition(': ')[2]}"
     shares = "".join(f"{_interval(getattr(point, name)):>22}" for name in SHARES)
     few = choice.kind == "reject" and point.strangers[0] > choice.value
     return f"  {choice!s:23}{shares}{'  too few classes of strangers' if few else ''}"

@@ -115,6 +115,8 @@ def make_missing() -> None:
     there is no second attempt.
     """
     for place, options in _missing.items():
+        if place.exists():  # another command has had it made meanwhile
+            continue
         log = place.with_suffix(".log")
         with suppress(OSError):
             log.parent.mkdir(parents=True, exist_ok=True)

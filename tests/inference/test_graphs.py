@@ -69,6 +69,10 @@ def test_a_missing_graph_is_made_once_in_the_background(
     graphs.make_missing()
     graphs.make_missing()
     ((_, _, _, options, log),) = started
+    Path(log).unlink()
+    graphs.entry(model.identity).mkdir()
+    graphs.make_missing()
+    assert len(started) == 1
     directory = str(model.directory.absolute())
     expected = {"model": directory, "trust_code": False, "flip": True, "scales": [1.0]}
     assert json.loads(options) == expected
