@@ -279,7 +279,8 @@ class Index:
         label = self._position(old)
         if new in self.classes or new in self.removed:
             raise DataError(
-                f"{new}: is the name of another class, enrolled or removed; give another name"
+                f"{new}: is the name of another class, enrolled or removed; give another name or, "
+                "to join both classes, merge them"
             )
         _check_name(new)
         self.classes[label] = new
