@@ -189,7 +189,8 @@ class Index:
             for file in map(file_name, images):
                 if file in class_of:
                     raise DataError(
-                        f"{file}: is already enrolled as {class_of[file]}; give each image once"
+                        f"{file}: is already enrolled as {class_of[file]}; give each image once, "
+                        f"not as {name} too"
                     )
                 if file:
                     class_of[file] = name
