@@ -405,15 +405,9 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         labels = np.asarray(data.labels)
         kernel, bias = whitening.within_classes(features, labels)
         rows = unit(jnp.asarray(features @ kernel + bias))
-        sums = jax.ops.segment_sum(rows, jnp.asarray(labels), data.classes)
-
-        def start(drawn: Array) -> Array:
-            """Class means in place of the drawn proxies, scaled to their mean length."""
-            lengths = jnp.linalg.norm(drawn, axis=-1)
-            return unit(sums) * lengths.mean()
-
-        proxies = {
-            name: start(params["loss"][name])
+        means = unit(jax.ops.segment_sum(rows, jnp.asarray(labels), data.classes))
+        proxies = {  # as long as the drawn ones on average
+            name: means * jnp.linalg.norm(params["loss"][name], axis=-1).mean()
             for name, (_, _, array) in parameters(config.losses).items()
             if array.axes == "CD"
         }
