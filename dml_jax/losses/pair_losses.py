@@ -179,7 +179,7 @@ def margin(
     nu: NonNegative = 0.0,  # weight of the boundaries
     # Mean over all triplets or those of positive loss, or over the pairs of positive loss as in
     # pytorch-metric-learning.
-    divisor: Divisor | Literal["pairs"] = "active",
+    divisor: Literal[Divisor, "pairs"] = "active",
     # How triplets are chosen; "random", "semi_hard" and "distance_weighted" need a key.
     mining: Mining = "distance_weighted",
     # Negatives nearer than this are drawn by "distance_weighted" as if at this distance.
@@ -210,7 +210,7 @@ def margin_loss(
     *,
     margin: float = 0.2,
     nu: float = 0.0,
-    divisor: Divisor | Literal["pairs"] = "active",
+    divisor: Literal[Divisor, "pairs"] = "active",
 ) -> Array:
     """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 7 and
     8) -> scalar.
@@ -236,7 +236,7 @@ def _margin_terms(
     beta: Array,
     margin: float,
     nu: float,
-    divisor: Divisor | Literal["pairs"],
+    divisor: Literal[Divisor, "pairs"],
     weights: Array | None,
     pair_weights: Array | None,
 ) -> tuple[Mean, Array]:
