@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -39,6 +40,7 @@ GRAPH = "model.onnx"
 ACCELERATORS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "libtpu")
 EXTRA = 'is not installed: pip install -e ".[onnx]"'
 PARTS = 4  # of a batch that each core embeds
+LONGEST = 3600  # seconds to make a graph in the background
 MAKE = """import json, os, sys
 os.nice(10)
 import dml_jax
@@ -111,15 +113,18 @@ def load(
 def make_missing() -> None:
     """Starts a process of low priority for each graph that would have been used.
 
-    What it prints is kept beside the graph's place until it has succeeded; while that file exists,
-    there is no second attempt.
+    What it prints is kept beside the graph's place until it has succeeded. While that file exists,
+    there is no second attempt, unless it is empty and old: then the process was killed.
     """
     for place, options in _missing.items():
-        if place.exists():  # another command has had it made meanwhile
-            continue
         log = place.with_suffix(".log")
         with suppress(OSError):
+            if place.exists():  # another command has had it made meanwhile
+                continue
             log.parent.mkdir(parents=True, exist_ok=True)
+            old = log.exists() and time.time() - log.stat().st_mtime > LONGEST
+            if old and not log.stat().st_size:
+                log.unlink()
             with log.open("xb") as file:
                 subprocess.Popen(
                     [sys.executable, "-c", MAKE, json.dumps(options), str(log)],

@@ -69,15 +69,23 @@ def test_a_missing_graph_is_made_once_in_the_background(
     graphs.make_missing()
     graphs.make_missing()
     ((_, _, _, options, log),) = started
+    Path(log).write_text("cannot be converted")
+    os.utime(log, (0, 0))
+    graphs.make_missing()
+    assert len(started) == 1
+    Path(log).write_text("")  # of a process that was killed
+    os.utime(log, (0, 0))
+    graphs.make_missing()
+    assert len(started) == 2
     Path(log).unlink()
     graphs.entry(model.identity).mkdir()
     graphs.make_missing()
-    assert len(started) == 1
+    assert len(started) == 2
     directory = str(model.directory.absolute())
     expected = {"model": directory, "trust_code": False, "flip": True, "scales": [1.0]}
     assert json.loads(options) == expected
     assert log == f"{graphs.entry(model.identity)}.log"
-    assert capsys.readouterr().err.count("is made in the background") == 1
+    assert capsys.readouterr().err.count("is made in the background") == 2
 
 
 @pytest.fixture(scope="module")
