@@ -27,6 +27,7 @@ from dml_jax.config import Config, flatten, published
 from dml_jax.config.modules import parts
 from dml_jax.errors import printable
 from dml_jax.evaluation import metric_table
+from dml_jax.train import model_metrics
 from dml_jax.train.controls import PUBLISHED
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
@@ -111,7 +112,8 @@ def print_table(config: Config, results: dict[str, Any], console: Console) -> No
     columns = {"": list(map(printable, names))}
     columns |= {e.heading: [metric_table.cell(row, e) for row in listed] for e in entries}
     ours = {(heading, listed.index(results)) for heading in columns}
-    title = printable(f"{config.name}: unseen classes, in %")
+    seen = "training" if config.data.split == "all" else "unseen"
+    title = printable(f"{config.name}: {seen} classes, in %")
     text_tables.print_table(Table(title, [results["protocol"]], columns, ours), console)
     if sentence := verdict(results):
         console.print(sentence.strip(), markup=False, highlight=False)
@@ -224,9 +226,9 @@ def in_words(results: Mapping[str, Any]) -> str:
 
 def verdict(results: Mapping[str, Any]) -> str:
     """Sentences on whether the published weights and the best control do better; empty without
-    controls."""
+    controls, and on classes that the model was trained on."""
     controls = results.get("controls", {})
-    if not controls:
+    if not controls or results.get("protocol", "").startswith(model_metrics.TRAINED_ON):
         return ""
     best = max(controls, key=lambda name: controls[name]["recall@1"])
     if best == PUBLISHED or PUBLISHED not in controls:

@@ -29,6 +29,7 @@ from dml_jax.train.embedding import Embedder, Variables
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.step import TrainState
 
+TRAINED_ON = "classes that the model was trained on (data.split=all)"
 SEEN = 2000  # training images whose retrieval is measured during training
 Splits = Mapping[str, Split]  # the queries first, then the "gallery" if there is one
 Embeddings = dict[str, np.ndarray]  # float32 [N, D] by name of the split
@@ -170,9 +171,7 @@ def final(
             results["near_copies"] = share
             console.warn(open_set.of_near_copies(share, "data.session"))
     if config.data.split == "all":
-        results["protocol"] = (
-            f"classes that the model was trained on (data.split=all): {results['protocol']}"
-        )
+        results["protocol"] = f"{TRAINED_ON}: {results['protocol']}"
         console.warn(
             "data.split=all: the model was trained on the tested classes; another run measures "
             "unseen ones"
