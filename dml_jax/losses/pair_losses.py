@@ -2,8 +2,8 @@
 
 A function named after a loss takes embeddings and labels and finds its pairs or triplets in the
 batch, or among other `candidates`; it compares unit vectors unless it says otherwise. A function
-with the suffix `_loss`, `_losses` or `_hinges` takes pairs or triplets as given. If pairs have
-weights, a triplet has the product of the weights of its two pairs.
+with the suffix `_loss` or `_losses` takes pairs or triplets as given. If pairs have weights, a
+triplet has the product of the weights of its two pairs.
 """
 
 from typing import Literal, assert_never
@@ -28,28 +28,16 @@ def contrastive(
     positive_margin: NonNegative = 0.0,  # closer positive pairs have no loss
     negative_margin: NonNegative = 1.0,  # more distant negative pairs have no loss
 ) -> tuple[Mean, Mean]:
-    """Contrastive loss -> scalar: the sum of the means of both `contrastive_hinges`."""
-    near, far = pairs.positive > 0, pairs.negative > 0
-    margins = {"positive_margin": positive_margin, "negative_margin": negative_margin}
-    pull, push = contrastive_hinges(pairs.compared().distances(), near, far, **margins)
-    return Mean(pull, near, pairs.positive), Mean(push, far, pairs.negative)
+    """Contrastive loss -> scalar.
 
-
-def contrastive_hinges(
-    distances: Array,
-    positive: Array,
-    negative: Array,
-    *,
-    positive_margin: float,
-    negative_margin: float,
-) -> tuple[Array, Array]:
-    """[d - positive_margin]+ of positive and [negative_margin - d]+ of negative pairs, each [N, M].
-
-    As first published, both were squared (Hadsell, Chopra, LeCun, CVPR 2006, Eq. 4).
+    The mean of [d - positive_margin]+ over the positive pairs plus that of [negative_margin - d]+
+    over the negative ones. As first published, both were squared (Hadsell, Chopra, LeCun, CVPR
+    2006, Eq. 4).
     """
-    pull = jnp.where(positive, jax.nn.relu(distances - positive_margin), 0)
-    push = jnp.where(negative, jax.nn.relu(negative_margin - distances), 0)
-    return pull, push
+    distances = pairs.compared().distances()
+    pull, push = jax.nn.relu(distances - positive_margin), jax.nn.relu(negative_margin - distances)
+    near, far = pairs.positive, pairs.negative
+    return Mean(pull, near > 0, near), Mean(push, far > 0, far)
 
 
 @pair_loss()
