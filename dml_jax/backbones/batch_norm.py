@@ -96,7 +96,7 @@ def _row(vector: jax.Array, x: jax.Array) -> jax.Array:
 
 def _standardize_forward(*arguments: Any) -> tuple[Any, tuple[Any, ...]]:
     x, scale, _, statistics, epsilon, _ = arguments
-    results = standardize.__wrapped__(*arguments)  # second derivatives are also of the statistics
+    results = standardize.fun(*arguments)  # second derivatives are also of the statistics
     return results, (x, scale, statistics, results[1], jax.lax.rsqrt(results[2] + epsilon))
 
 
@@ -158,7 +158,7 @@ class BatchNorm(nn.Module):
         wide = at_least_float32(x)
         # Methods may have put vectors on every device.
         mesh = devices_of(x) if train and x.ndim == 4 else None
-        normalise = standardize.__wrapped__ if is_plain() else standardize
+        normalise = standardize.fun if is_plain() else standardize
         result, mean, var = normalise(wide, scale, bias, given, self.epsilon, mesh)
         if by_batch and not self.is_initializing():
             count = x.size // channels

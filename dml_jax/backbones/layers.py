@@ -196,7 +196,7 @@ def _standardized_by(x: jax.Array, epsilon: float) -> tuple[jax.Array, jax.Array
 
 @_standardized.defjvp
 def _standardized_jvp(epsilon: float, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    y, factor = _standardized_by(*primals, epsilon)
+    y, factor = _standardized_by(primals[0], epsilon)
     moved = factor * tangents[0]
     mean, along = (x.mean(axis=-1, keepdims=True) for x in (moved, moved * y))
     return y, moved - mean - y * along

@@ -183,11 +183,7 @@ def margin(
     """
     pairs = pairs.compared()
     triplets = _mine(pairs, mining, key, nearest, farthest)
-    sides = _squared_sides(pairs.anchors, pairs.others, triplets, pairs.distance)
-    return _margin_terms(
-        sides, triplets, pairs.labels, beta, margin, nu, divisor, pairs.weights,
-        _triplet_weights(pairs, triplets),
-    )  # fmt: skip
+    return _margin_terms(pairs, triplets, beta, margin, nu, divisor)
 
 
 def margin_loss(
@@ -211,23 +207,21 @@ def margin_loss(
     [B, D] as they are; the loss is NaN for labels outside 0..C-1.
     """
     x = at_least_float32(embeddings)
-    sides = _squared_sides(x, x, triplets, None)
-    terms = _margin_terms(sides, triplets, labels, beta, margin, nu, divisor, None, None)
-    found: Array = reduced(terms, None)
+    pairs = Pairs(x, x, *pairwise.masks(labels), labels, None, None, True)
+    found: Array = reduced(_margin_terms(pairs, triplets, beta, margin, nu, divisor), None)
     return found
 
 
 def _margin_terms(
-    sides: tuple[Array, Array],
+    pairs: Pairs,
     triplets: Triplets,
-    labels: Array,
     beta: Array,
     margin: float,
     nu: float,
     divisor: Literal[Divisor, "pairs"],
-    weights: Array | None,
-    pair_weights: Array | None,
 ) -> tuple[Mean, Array]:
+    labels, weights, pair_weights = pairs.labels, pairs.weights, _triplet_weights(pairs, triplets)
+    sides = _squared_sides(pairs.anchors, pairs.others, triplets, pairs.distance)
     indices = pairwise.class_indices(jnp.asarray(labels)[triplets.anchors], len(beta))
     boundary = jnp.take(at_least_float32(beta), indices, mode="fill", fill_value=jnp.nan)
     d_ap, d_an = (jnp.sqrt(side + 1e-8) for side in sides)
