@@ -307,7 +307,8 @@ def cells(entry: Entry) -> tuple[str, ...]:
     count = str(len(first.found.values)) if first.found else "–"
     p = outcomes.p_text(first.p) if first.found else "–"
     verdict = first.verdict + (f" ({first.reason})" if first.reason else "")
-    held = first.found is not None and first.found.for_it < first.found.against
+    # The share of an effect that may be zero says nothing.
+    held = first.found is not None and first.found.for_it < LEVEL / 2
     shares = {name: share for name, share in entry.kept.items() if held and not math.isnan(share)}
     kept = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
     mechanism = ""

@@ -167,6 +167,16 @@ def test_placebos_and_conditions(
         assert entry.contrasts[1].for_it == pytest.approx(float(expected), rel=1e-6)
 
 
+def test_shares_of_no_effect_are_not_shown() -> None:
+    """Only those of an effect whose interval excludes zero."""
+    kept = verdicts.HEAD.index("kept by placebos")
+    shown = [
+        verdicts.cells(verdicts.ledger([PLACEBOS], with_placebos(effects), CUB)[0])[kept]
+        for effects in (EFFECTS, {**EFFECTS, "second": 0.0005})
+    ]
+    assert shown == ["x 20 %, y 5 %", "–"]
+
+
 def test_the_other_metric_of_retrieval() -> None:
     """It is decided with its own correction, and shown; the verdict stays with the claim's."""
     stated = [claim(name="a"), claim(name="b", metric="map@r")]
