@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 PLAN, EARLIER = "_plan.json", "_earlier"
 PART = re.compile(r"\d{6,}\.parquet")
-CHANGEABLE = {"inputs_sha256", "parts", "runtime"}  # entries that may differ for the same model
 COLUMNS = "id", "embedding", "error", "sha256", "stamp"
 EMBED_AGAIN = "delete it, and its images are embedded again"
 UNUSABLE = b"dml_jax.unusable"  # number of unusable images, of a part's metadata
@@ -93,7 +92,7 @@ class Shards:
         if "runtime" in changed and identity:  # one embedding function, whichever computes it
             both = {*begun["runtime"].split(" and "), planned["runtime"]}
             planned["runtime"] = " and ".join(sorted(both))
-        if changed - (CHANGEABLE if identity and isinstance(directory, Path) else set()):
+        if changed and not (identity and isinstance(directory, Path)):
             images = "inputs_sha256" in changed
             what = "other or changed images" if images else "another version or option"
             keys = ", ".join(sorted(changed))

@@ -179,7 +179,7 @@ def margin(
     nu: NonNegative = 0.0,  # weight of the boundaries
     # Mean over all triplets or those of positive loss, or over the pairs of positive loss as in
     # pytorch-metric-learning.
-    divisor: Divisor | Literal["pairs"] = "active",
+    divisor: Literal[Divisor, "pairs"] = "active",
     # How triplets are chosen; "random", "semi_hard" and "distance_weighted" need a key.
     mining: Mining = "distance_weighted",
     # Negatives nearer than this are drawn by "distance_weighted" as if at this distance.
@@ -188,7 +188,11 @@ def margin(
     farthest: NonNegative = 0.0,
     key: Array | None = None,
 ) -> tuple[Mean, Array]:
-    """`margin_loss` of one mined triplet per anchor -> scalar."""
+    """`margin_loss` of one mined triplet per anchor -> scalar.
+
+    With reduce=None, the values of the anchors [N]: the sum of both hinges or, with the divisor
+    "pairs", the mean over the active ones.
+    """
     pairs = pairs.compared()
     triplets = _mine(pairs, mining, key, nearest, farthest)
     sides = _squared_sides(pairs.anchors, pairs.others, triplets, pairs.distance)
@@ -206,7 +210,7 @@ def margin_loss(
     *,
     margin: float = 0.2,
     nu: float = 0.0,
-    divisor: Divisor | Literal["pairs"] = "active",
+    divisor: Literal[Divisor, "pairs"] = "active",
 ) -> Array:
     """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 7 and
     8) -> scalar.
@@ -232,7 +236,7 @@ def _margin_terms(
     beta: Array,
     margin: float,
     nu: float,
-    divisor: Divisor | Literal["pairs"],
+    divisor: Literal[Divisor, "pairs"],
     weights: Array | None,
     pair_weights: Array | None,
 ) -> tuple[Mean, Array]:
@@ -240,16 +244,17 @@ def _margin_terms(
     boundary = jnp.take(at_least_float32(beta), indices, mode="fill", fill_value=jnp.nan)
     d_ap, d_an = (jnp.sqrt(side + 1e-8) for side in sides)
     hinges = jax.nn.relu(jnp.stack([d_ap - boundary, boundary - d_an], axis=1) + margin)
-    valid = triplets.valid[:, None] & jnp.ones_like(hinges, bool)
     w = jnp.ones_like(d_ap) if weights is None else jnp.asarray(weights, d_ap.dtype)
     penalty = jnp.sum(w * boundary, where=triplets.valid) if nu else jnp.zeros_like(d_ap[0])
     match divisor:
         case "pairs":
-            counted = valid & ~(hinges <= ROUNDING)  # NaN counts
-            active = jnp.sum(w[:, None] * counted)
+            counted = triplets.valid[:, None] & ~(hinges <= ROUNDING)  # NaN counts
+            number = jnp.sum(counted, axis=1, dtype=hinges.dtype)
+            active = jnp.sum(w * number)
             penalty = jnp.where(active != 0, penalty / jnp.where(active != 0, active, 1), 0)
-            both = None if pair_weights is None else jnp.stack([pair_weights] * 2, axis=1)
-            return Mean(hinges, counted, both), nu * penalty
+            values = jnp.sum(hinges, axis=1, where=counted) / jnp.maximum(number, 1)
+            each = number if pair_weights is None else number * pair_weights
+            return Mean(values, number > 0, each), nu * penalty
         case "active" | "all":
             values = hinges.sum(axis=1)
             lowest = ROUNDING if divisor == "active" else -jnp.inf

@@ -190,6 +190,8 @@ def loss(function: F) -> F:
         distance = keywords.get("distance")
         if not (distance is None or callable(distance)):
             raise ConfigError(f"distance={distance!r}: give a function of two blocks of rows")
+        if (reduce := keywords.get("reduce")) not in ("mean", None):
+            raise ConfigError(f"reduce={reduce!r}: must be 'mean', or None for unreduced values")
         _check_options(call, keywords)
         return function(x, labels, *arguments, **keywords)
 

@@ -17,7 +17,7 @@ multi-similarity, 128-d, 62.64, 79.92, 76.49 (Kan et al., NeurIPS 2022); Proxy-A
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, field
 from functools import cache, partial
 from typing import Annotated, Any
@@ -150,9 +150,10 @@ class Config:
     def __post_init__(self) -> None:
         rule = f"give one for each loss of loss={self.loss}"
         require(len(self.weights) in (0, len(self.losses)), "weights", self.weights, rule)
-        rule = f"must be increasing and below embedding_dim={self.embedding_dim}"
+        rule, limit = "must be increasing", self.embedding_dim  # 0: not known before `build`
+        rule += f" and below embedding_dim={limit}" if limit else ""
         increasing = list(self.prefixes) == sorted(set(self.prefixes))
-        below = not self.embedding_dim or max(self.prefixes, default=0) < self.embedding_dim
+        below = not limit or max(self.prefixes, default=0) < limit
         require(increasing and below, "prefixes", self.prefixes, rule)
 
     @property
@@ -218,16 +219,12 @@ class Criterion(nn.Module):
     prefixes: tuple[int, ...] = ()  # numbers of first columns that are embeddings, too
 
     def setup(self) -> None:
-        """Learned parameters; in a sum, their names begin with the name of the loss."""
-
-        def create(loss: str, options: Any) -> dict[str, Array]:
-            prefix = f"{section_name(loss)}_" if len(self.options) > 1 else ""
-            return {
-                name: self.param(prefix + name, *initial(array, options, self.classes, self.dim))
-                for name, array in signature.learned(find(loss)).items()
-            }
-
-        self.learned = {loss: create(loss, options) for loss, options in self.options.items()}
+        """The learned parameters of each loss, by argument."""
+        learned: dict[str, dict[str, Array]] = {loss: {} for loss in self.options}
+        for name, (loss, argument, array) in parameters(self.options).items():
+            drawn = initial(array, self.options[loss], self.classes, self.dim)
+            learned[loss][argument] = self.param(name, *drawn)
+        self.learned = learned
 
     def __call__(self, embeddings: Array) -> Array | None:
         """Embeddings [N, D] -> logits [N, C] without margins of the first classifier, or None."""
@@ -283,6 +280,16 @@ class Criterion(nn.Module):
         }
 
 
+def parameters(names: Collection[str]) -> dict[str, tuple[str, str, Learned]]:
+    """Learned parameters of a sum of losses: name -> (loss, argument, declaration)."""
+    found = {}
+    for loss in names:
+        prefix = f"{section_name(loss)}_" if len(names) > 1 else ""
+        for argument, array in signature.learned(find(loss)).items():
+            found[prefix + argument] = loss, argument, array
+    return found
+
+
 def initial(
     parameter: Learned, options: Any, classes: int, dim: int
 ) -> tuple[Initializer, tuple[int, ...]]:
@@ -330,6 +337,9 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         config.embedding_dim, config.pooling, config.layer_norm, config.init, config.bias
     )
     dim = config.embedding_dim or backbone.channels
+    if max(config.prefixes, default=0) >= dim:
+        rule = f"must be below {dim}, the channels of the network (method.embedding_dim=0)"
+        raise ConfigError(f"method.prefixes={config.prefixes}: {rule}")
     compared: Any = config.distance
     if "." in compared:
         compared = function("method.distance", compared)
@@ -395,16 +405,14 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         labels = np.asarray(data.labels)
         kernel, bias = whitening.within_classes(features, labels)
         rows = unit(jnp.asarray(features @ kernel + bias))
-        sums = jax.ops.segment_sum(rows, jnp.asarray(labels), data.classes)
-
-        def start(drawn: Array) -> Array:
-            """Class means in place of the drawn proxies, scaled to their mean length."""
-            lengths = jnp.linalg.norm(drawn, axis=-1)
-            return unit(sums) * lengths.mean() if drawn.shape == sums.shape else drawn
-
-        learned = jax.tree.map(start, params["loss"])
+        means = unit(jax.ops.segment_sum(rows, jnp.asarray(labels), data.classes))
+        proxies = {  # as long as the drawn ones on average
+            name: means * jnp.linalg.norm(params["loss"][name], axis=-1).mean()
+            for name, (_, _, array) in parameters(config.losses).items()
+            if array.axes == "CD"
+        }
         layer = {"kernel": kernel, "bias": bias}
-        return {**params, "embedding": layer, "loss": learned}, model_state
+        return {**params, "embedding": layer, "loss": params["loss"] | proxies}, model_state
 
     def unwhitened(params: PyTree, model_state: PyTree) -> tuple[PyTree, PyTree]:
         layer = {"kernel": jnp.eye(dim), "bias": jnp.zeros(dim)}

@@ -71,7 +71,8 @@ class Batch(NamedTuple):
 def input_shape(batch: Batch) -> tuple[int, ...]:
     """(H, W) of the images of a batch, or the shape of its other arrays."""
     images = batch.images
-    return images.shape[2:4] if images.dtype == np.uint8 and images.ndim == 5 else images.shape[2:]
+    of_images = images.dtype == np.uint8 and images.ndim == 5 and images.shape[-1] == 3
+    return images.shape[2:4] if of_images else images.shape[2:]
 
 
 def zeros(size: int, shape: Shape, views: int = 1) -> Batch:

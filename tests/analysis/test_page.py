@@ -237,6 +237,7 @@ def test_the_gain_is_stated_over_published_weights() -> None:
     for cell in ("75.0%", "26.0%", "+5.5 ± 1.2", "5 classes"):
         assert cell in page
     assert "halfway (step 300)" in page
+    assert "<tr class=ours><td>halfway</td>" in page
 
 
 def test_distance_from_a_published_interval() -> None:

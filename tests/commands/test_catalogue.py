@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 import dml_jax
+from dml_jax.analysis.catalogue import _clusters
 from dml_jax.commands import catalogue
 from tests.analysis.test_page import Page
 from tests.commands.conftest import Execute
@@ -111,6 +112,11 @@ def test_a_folder_without_labels_that_changes(photos: None, execute: Execute) ->
     ]
     del before["photos/ash 0.png"]
     assert {name: row["cluster"] for name, row in table().items()} == before
+
+
+def test_equal_images_are_one_cluster() -> None:
+    rows = np.full((5, 4), 0.5, np.float32)
+    np.testing.assert_array_equal(_clusters(rows), np.zeros(5))
 
 
 def test_what_cannot_be_catalogued(photos: None, execute: Execute) -> None:

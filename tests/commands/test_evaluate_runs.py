@@ -122,6 +122,24 @@ def test_two_runs_are_compared_by_query(tmp_path: Path, capsys: pytest.CaptureFi
     assert f"second less first, R@1: {100 * difference.mean():+.2f} (" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("lone_queries", "queries"), [("miss", ROWS), ("omit", ROWS - 1)])
+def test_a_query_without_a_relevant_row_in_the_paired_test(
+    lone_queries: str, queries: int, tmp_path: Path
+) -> None:
+    """It counts as a miss of both models, or not at all."""
+    labels, hits = np.append(np.arange(ROWS - 1) % 4, 9), []
+    for seed, name in enumerate("ab"):
+        settings = {"lone_queries": lone_queries}
+        points = member(tmp_path / name, seed, 4, labels=labels, evaluation=settings)
+        cosine = points.astype(np.float64) @ points.T
+        np.fill_diagonal(cosine, -2)
+        hits.append(labels[cosine.argmax(axis=1)] == labels)
+    assert run([tmp_path / "a", tmp_path / "b"], f"--output={tmp_path / 'ab.json'}") == 0
+    found = json.loads((tmp_path / "ab.json").read_text())["paired"]["recall@1"]
+    assert found["queries"] == queries
+    assert found["mean"] == pytest.approx((hits[1].sum() - hits[0].sum()) / queries)
+
+
 def test_grades_of_a_relation(tmp_path: Path) -> None:
     """The relation of class names comes from the command line or the run's own configuration."""
     names = [["red round", "red square", "blue round", "grey"][i % 4] for i in range(ROWS)]

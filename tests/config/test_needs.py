@@ -35,6 +35,7 @@ WITHOUT_EFFECT = [
     "folder_vit train.groups.backbone.freeze=true backbone.drop_path=0.1",
     "digits_baseline:proxy_anchor train.precision=bfloat16 backbone.dtype=float32",
     "digits_baseline method.memory=64",
+    "digits_baseline method.init=whitened",
     "digits_baseline:triplet method.memory_after=5",
 ]
 MINE = """

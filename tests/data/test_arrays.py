@@ -18,6 +18,7 @@ from dml_jax.console import Console
 from dml_jax.data import arrays, transforms
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metrics
+from dml_jax.methods import contract
 from dml_jax.train import experiment as experiments
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from tests.plugins import sentences, text
@@ -53,6 +54,11 @@ def test_shapes(row: np.ndarray, shape: arrays.Shape) -> None:
     assert tuple(json.loads(json.dumps(shape))) == shape
     for made in (arrays.blank(shape, 2), arrays.random(shape, 2)):
         assert (made.shape, made.dtype) == ((2, *row.shape), row.dtype)
+    if not arrays.is_image(shape):
+        values = set(made.flat)
+        assert values == {0, 1} if row.dtype.kind == "i" else 0 <= min(values) < max(values) < 2
+    seen = row.shape[:2] if arrays.is_image(shape) else row.shape
+    assert contract.input_shape(contract.zeros(2, shape)) == seen
     shown = drawing.as_image(arrays.random(shape, 1)[0])
     assert (shown.dtype, shown.shape[2]) == (np.uint8, 3)
 

@@ -24,11 +24,14 @@ PATH = "tests.plugins.relation.shared_tags"
 NAMES = ["red round", "red square", "blue round", "grey"]
 
 
-def test_weights_of_classes() -> None:
+def test_weights_of_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [[1, 1 / 3, 1 / 3, 0], [1 / 3, 1, 0, 0], [1 / 3, 0, 1, 0], [0, 0, 0, 1]]
     found = relations.between_classes(PATH, NAMES)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert relations.between_classes("", NAMES) is None
+    neither = np.where(np.eye(4), 1, np.nan)
+    monkeypatch.setattr("tests.plugins.relation.shared_tags", lambda a, b: neither)
+    np.testing.assert_array_equal(relations.between_classes(PATH, NAMES), neither)
 
 
 @pytest.mark.parametrize(

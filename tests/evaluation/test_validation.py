@@ -176,6 +176,7 @@ def test_words_that_are_unknown(call, message):
         (lambda: kmeans.fit(X, 13), r"k=13: must be a whole number in 1\.\.12"),
         (lambda: kmeans.fit(X, 2, restarts=0), "restarts=0: must be a whole number of at least 1"),
         (lambda: kmeans.fit(X, 2, max_iterations=-1), "max_iterations=-1: must be"),
+        (lambda: kmeans.fit(X, 2, seed=1.5), r"seed=1\.5: must be a whole number of at least 0"),
         (lambda: kmeans.fit(X, 2, init=X[:3]), r"init: has shape \[3, 4\]; give centres \[2, 4\]"),
         (lambda: neighbors.search(X, X, 2.5), r"k=2\.5: must be a whole number"),
         (lambda: reranking.search(X, X, 1, k1=0), "k1=0: must be a whole number of at least 1"),

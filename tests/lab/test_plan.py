@@ -91,6 +91,11 @@ def test_overrides_and_seeds() -> None:
     assert (changed.method.proxy_anchor.alpha, changed.evaluation.ks) == (3.0, (1, 5))
     assert (changed.train.epochs, changed.train.steps) == (2, 0)
     assert {trial.config.method.embedding_dim for trial in made} == {7}
+    made = plan.trials(study(rows[0]), settings(seeds=(1, 2), splits=(0, 3)))
+    ends = ["seed1", "split3-seed1", "seed2", "split3-seed2"]
+    assert [trial.name for trial in made] == [f"plain-{end}" for end in ends]
+    assert [trial.directory.name for trial in made] == [trial.name for trial in made]
+    assert [trial.config.data.class_split for trial in made] == [0, 3, 0, 3]
 
 
 def test_overrides_of_what_distinguishes_the_rows() -> None:

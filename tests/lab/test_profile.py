@@ -4,6 +4,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 from jax.profiler import ProfileData
 
 from dml_jax.lab import profile
@@ -23,6 +24,8 @@ ENTRY %main (a: f32[8]) -> f32[8] {
 """
 NAMES = ["PjitFunction(update)", loop.WAITING, "kernel", "hlo_op", "hlo_module", "other"]
 NAMES += ["conv.1", "sum.1", "loop.1", "inner.2", "jit_update", "jit_other"]
+TPU = "%conv.1 = (f32[8]{0}, u8[0]{0}) custom-call(%a, %a)"
+NAMES += [TPU]
 
 
 def event(name: str, first: int, last: int, operation: str = "", module: str = "jit_update") -> str:
@@ -91,6 +94,15 @@ def test_means_of_two_gpus() -> None:
     assert found.limit == "device"
     assert found._replace(waiting=1).limit == "data"
     assert found._replace(enqueue=1).limit == "host"
+
+
+def test_operations_of_a_tpu() -> None:
+    """Events of the line of operations are named by the whole instruction; others enclose them."""
+    host = [event("PjitFunction(update)", 0, 5), event(loop.WAITING, 5, 6)]
+    shown = {"XLA Ops": [event(TPU, 10, 30)], "Steps": [event("conv.1", 0, 90)]}
+    planes = plane("/host:CPU", {"python": host}) + plane("/device:TPU:0", shown)
+    found = profile.measure(ProfileData.from_text_proto(planes), 1, HLO)
+    assert found.kinds == {"convolution": (1, pytest.approx(20e-6))}
 
 
 def test_a_trace_of_this_machine(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ OPTIONS = [
 @pytest.mark.parametrize(("name", "option"), OPTIONS)
 def test_every_option_has_its_rule_in_direct_calls(name: str, option: str) -> None:
     default = getattr(signature.options(LOSSES[name])(), option)
-    with pytest.raises(ConfigError, match=rf"^\w+: {option}.*: must be"):
+    with pytest.raises(ConfigError, match=rf"^\w+: {option}(\[0\])?=.*: must be"):
         called(name, **{option: WRONG[type(default).__name__]})()
 
 
@@ -86,6 +86,7 @@ def test_options_of_other_types_and_traced_ones() -> None:
             lambda: losses.triplet(X, LABELS, distance="euclidean", mining="hard"),
             "distance='euclidean': give a func",
         ),
+        (lambda: losses.contrastive(X, LABELS, reduce="sum"), "reduce='sum': must be 'mean', or"),
         (
             lambda: losses.recall_at_k(X, LABELS, ks=(1, 2)),
             r"k_temperatures=.*: give one for each of ks=\(1, 2\)",

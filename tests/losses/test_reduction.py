@@ -1,5 +1,6 @@
 """One divisor, one distance and unreduced values for all losses on pairs, against NumPy."""
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -62,6 +63,23 @@ def test_the_default_triplet_loss_of_pytorch_metric_learning(x64: None) -> None:
     assert changed
     mean = jax.jit(partial(mined, swap=True, divisor="active"))(X, LABELS)
     assert float(mean) == pytest.approx(each[each > 0].mean(), rel=1e-12)
+
+
+def test_swapped_triplets_among_candidates(x64: None) -> None:
+    """The distance of the negative to the positive is that between two candidates."""
+    y = np.random.default_rng(4).normal(size=(7, 5))
+    unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)  # noqa: E731
+    d, between = (np.linalg.norm(unit(a)[:, None] - unit(y)[None], axis=2) for a in (X, y))
+    near, far = POSITIVE[:, :7], NEGATIVE[:, :7]
+    each = [
+        max(d[a, p] - min(d[a, n], between[p, n]) + 0.05, 0)
+        for a, p, n in itertools.product(ROWS, range(7), range(7))
+        if near[a, p] and far[a, n]
+    ]
+    options: dict[str, Any] = {"mining": "all", "swap": True, "squared": False, "margin": 0.05}
+    loss = partial(losses.triplet, **options)
+    found = jax.jit(lambda x, y: loss(x, candidates=y, positive=near, negative=far))(X, y)
+    assert float(found) == pytest.approx(np.mean(each), rel=1e-12)
 
 
 # Values of pytorch-metric-learning 2.9 for X and LABELS, in float64.
@@ -208,9 +226,41 @@ def test_unreduced_values(name: str, x64: None) -> None:
     np.testing.assert_allclose((active, mean), (expected, whole), rtol=1e-12)
 
 
+def test_unreduced_values_of_the_margin_loss(x64: None) -> None:
+    """One per anchor with every divisor: both hinges, or the mean of those that are active; with
+    weights of pairs, a triplet has the product of the weights of its two pairs."""
+    hinges, product = np.zeros((12, 2)), np.zeros(12)
+    for a in np.flatnonzero(NEAR.any(axis=1) & FAR.any(axis=1)):
+        p = np.flatnonzero(NEAR[a])[D[a][NEAR[a]].argmax()]
+        n = np.flatnonzero(FAR[a])[D[a][FAR[a]].argmin()]
+        d_ap, d_an = (np.sqrt(D[a, other] ** 2 + 1e-8) for other in (p, n))
+        hinges[a] = np.maximum([d_ap - BETA[0] + 0.2, BETA[0] - d_an + 0.2], 0)
+        product[a] = WEIGHTS[a, p] * FARS[a, n]
+    active, counted = (hinges > 0).sum(axis=1), product > 0
+    means = hinges.sum(axis=1) / np.maximum(active, 1)
+    assert set(active[counted]) == {1, 2}
+    loss = partial(losses.margin, mining="hard", positive=WEIGHTS, negative=FARS)
+    found = jax.jit(
+        lambda x: {
+            divisor: (
+                loss(x, beta=BETA[:1], divisor=divisor, reduce=None),
+                loss(x, beta=BETA[:1], divisor=divisor),
+            )
+            for divisor in ("all", "active", "pairs")
+        }
+    )(X)
+    sums = hinges.sum(axis=1)
+    expected = {name: (sums, np.average(sums, weights=product)) for name in ("all", "active")}
+    expected["pairs"] = means, np.average(means, weights=product * active)
+    for name, (each, mean) in expected.items():
+        np.testing.assert_allclose(found[name][0], each, rtol=1e-12, err_msg=name)
+        np.testing.assert_allclose(found[name][1], mean, rtol=1e-12, err_msg=name)
+
+
 def test_weights_of_pairs_and_triplets(x64: None) -> None:
     """A triplet counts with the product of the weights of its pairs; in the exponents of the circle
-    loss, a pair of weight 2 is two pairs; lifted structure has a weighted mean of its pairs."""
+    loss, a pair of weight 2 is two pairs; lifted structure has a weighted mean of its pairs, and
+    N-pair of its anchors, by the weights of their positives."""
     triplets = [(a, p, n) for a in ROWS for p in ROWS for n in ROWS if NEAR[a, p] and FAR[a, n]]
     hinges = [max(D[a, p] ** 2 - D[a, n] ** 2 + 0.2, 0) for a, p, n in triplets]
     products = [WEIGHTS[a, p] * FARS[a, n] for a, p, n in triplets]
@@ -233,6 +283,12 @@ def test_weights_of_pairs_and_triplets(x64: None) -> None:
         mined.append(max(D[a, p] ** 2 - D[a, n] ** 2 + 0.2, 0))
         weights.append(WEIGHTS[a, p] * FARS[a, n])
     expected["hard"] = np.average(mined, weights=weights)
+    nearest = np.where(NEAR, D, np.inf)
+    only = np.where(NEAR & (nearest.min(axis=1, keepdims=True) == nearest), DRAWN, 0.0)
+    inner, drawn = X @ X.T, only.argmax(axis=1)
+    excess = np.exp(inner - inner[ROWS, drawn][:, None])
+    expected["n_pair"] = np.average(np.log1p((FARS * excess).sum(axis=1)), weights=only.sum(axis=1))
+    assert len(set(only[only > 0])) > 1
     relation = {"positive": WEIGHTS, "negative": FARS}
 
     def found(x: jax.Array) -> dict[str, jax.Array]:
@@ -241,6 +297,7 @@ def test_weights_of_pairs_and_triplets(x64: None) -> None:
             "circle": losses.circle(x, gamma=2.0, **relation),
             "lifted_structure": losses.lifted_structure(x, **relation),
             "hard": losses.triplet(x, mining="hard", **relation),
+            "n_pair": losses.n_pair(x, positive=only, negative=FARS, key=KEY),
         }
 
     values = jax.jit(found)(X)

@@ -220,6 +220,13 @@ def test_prefixes_are_embeddings_too() -> None:
     for prefixes in ((4, 2), (2, 5)):
         with pytest.raises(ConfigError, match="increasing and below embedding_dim=5"):
             baseline.make_config("contrastive", embedding_dim=5, prefixes=prefixes)
+    channels = partial(baseline.make_config, "contrastive", embedding_dim=0)
+    with pytest.raises(ConfigError, match=r"^method\.prefixes=\(4, 2\): must be increasing$"):
+        channels(prefixes=(4, 2))
+    assert baseline.build(channels(prefixes=(6,)), toys.linear(7), DATA)
+    message = r"^method\.prefixes=\(7,\): must be below 7, the channels of the network \(.*=0\)$"
+    with pytest.raises(ConfigError, match=message):
+        baseline.build(channels(prefixes=(7,)), toys.linear(7), DATA)
 
 
 def test_weights_are_refused_by_losses_that_take_none() -> None:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 
 from dml_jax.backbones import functional
 from dml_jax.config.fields import validate
@@ -136,6 +137,16 @@ def test_placebos_of_the_residuals() -> None:
         strict=True,
     ):
         np.testing.assert_allclose(one, other, rtol=1e-5)
+
+    params["residual"]["branch1"]["prototypes"] = jnp.asarray(c, jnp.float32)
+    shuffled = crt.Branches(crt.Config(**SMALL, transform="shuffled"))
+    (found, _) = shuffled.apply({"params": params["residual"]}, features)
+    layers = jax.tree.map(np.asarray, params["residual"]["branch1"])
+    hidden, output = layers["hidden"], layers["output"]
+    y = np.einsum("nkl,klh->nkh", expected, hidden["kernel"]) + hidden["bias"]
+    y = y * (1 + special.erf(y / np.sqrt(2))) / 2
+    y = np.einsum("nkh,khd->nkd", y, output["kernel"]) + output["bias"]
+    np.testing.assert_allclose(found, y.mean(axis=1), rtol=1e-4, atol=1e-4)
 
 
 def test_statistics_of_the_prototypes() -> None:

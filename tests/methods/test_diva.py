@@ -17,7 +17,7 @@ from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch, TrainingSet
-from dml_jax.methods.diva import equations
+from dml_jax.methods.diva import equations, self_supervision
 from dml_jax.train import step
 from dml_jax.train.step import TrainState
 from tests import toys
@@ -216,6 +216,37 @@ def test_permuted_learners() -> None:
         classes[learners] = labels[rows[:, np.asarray(found.valid)]]
     assert (classes["diverse"] == classes["diverse"][0]).all()
     assert (classes["permuted"] != classes["permuted"][0]).any()
+
+
+def test_permuted_keys() -> None:
+    """The loss of plain NCE for one of the 6 orders of the keys of 3 images, all of which occur;
+    no random key is used twice."""
+    rng = np.random.default_rng(0)
+    unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)  # noqa: E731
+    q, k, queue = (unit(rng.normal(size=(rows, 6))) for rows in (3, 3, 5))
+    config = dataclasses.replace(
+        SMALL, learners="permuted", tasks=("intra", "selfsimilarity"), dance="off", base="triplet"
+    )
+    method = diva.build(config, toys.backbone(), DATA)
+    images = toys.batch(2, size=3, classes=3)
+    embeddings = {"intra": jnp.asarray(q), "selfsimilarity": jnp.asarray(q)}
+    encoded = self_supervision.Encoded(jnp.asarray(q), embeddings, keys=jnp.asarray(k))
+
+    @jax.jit
+    def term(key: jax.Array) -> jax.Array:
+        state = {"queue": jnp.asarray(queue)}
+        _, aux = method.loss({"psi": {}}, state, encoded, images, jnp.zeros((), jnp.int32), key)
+        return aux.metrics["selfsimilarity"]
+
+    with jax.debug_key_reuse(True):
+        found = {round(float(term(jax.random.key(seed))), 4) for seed in range(40)}
+    expected = set()
+    for order in itertools.permutations(range(3)):
+        positive = np.exp((q * k[list(order)]).sum(axis=1) / 0.1)
+        value = -np.log(positive / (positive + np.exp(q @ queue.T / 0.1).sum(axis=1))).mean()
+        expected.add(round(value, 4))
+    assert len(expected) == 6
+    assert found == expected
 
 
 def test_correlation_of_the_heads() -> None:

@@ -36,6 +36,20 @@ def test_single_images_are_only_centred() -> None:
     np.testing.assert_allclose(bias, -features()[:4].mean(axis=0), rtol=1e-5)
 
 
+def test_only_proxies_become_class_means() -> None:
+    """Not the weights [D, C] of a classifier of as many classes as channels."""
+    config = baseline.make_config("cross_entropy+proxy_nca", embedding_dim=0, init="whitened")
+    method = baseline.build(config, toys.linear(4), TrainingSet(4, len(LABELS), LABELS))
+    drawn, state = toys.drawn(method)
+    assert method.hooks.refresh is not None
+    params, _ = method.hooks.refresh.update(drawn, state, features(4), jax.random.key(1))
+    changed = {
+        name for name in drawn["loss"] if (drawn["loss"][name] != params["loss"][name]).any()
+    }
+    assert changed == {"proxy_nca_proxies"} < drawn["loss"].keys()
+    assert drawn["loss"]["cross_entropy_kernel"].shape == (4, 4)
+
+
 def test_a_baseline_starts_with_it() -> None:
     """The layer is the identity before, and afterwards; class means become proxies as long as those
     drawn."""

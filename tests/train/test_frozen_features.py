@@ -90,7 +90,8 @@ def test_same_as_a_frozen_backbone(tmp_path: Path) -> None:
 
 
 def test_a_layer_in_closed_form_is_computed_from_the_features(tmp_path: Path) -> None:
-    """The result is that from the images, which are not read again."""
+    """The result is that from the images, which are not read again, in the view of the
+    evaluation."""
     experiment = build(feature_views=1)
     method = baseline.make_config("proxy_anchor", embedding_dim=0, init="whitened")
     made = experiments.build(replace(experiment.config, method=method), dict(experiment.splits))
@@ -101,7 +102,10 @@ def test_a_layer_in_closed_form_is_computed_from_the_features(tmp_path: Path) ->
     expected = loop.refresh_state(made, *rest).params["embedding"]
     with_maps = with_features(made, tmp_path)
     unread = {"train": made.splits["train"]._replace(read=unread_split)}
-    found = loop.refresh_state(with_maps._replace(splits=made.splits | unread), *rest).params
+    assert with_maps.features is not None
+    two = np.concatenate([with_maps.features, 2 * with_maps.features + 1], axis=1)
+    given = with_maps._replace(splits=made.splits | unread, features=two)
+    found = loop.refresh_state(given, *rest).params
     assert np.abs(expected["kernel"] - np.eye(4)).max() > 1e-2
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-3), found["embedding"], expected)
 
@@ -135,20 +139,22 @@ def test_features_are_kept_and_follow_the_weights(
     assert len(list((tmp_path / "features").iterdir())) == 4
 
 
-def test_the_view_of_the_evaluation_is_shared_by_all_crops(tmp_path: Path) -> None:
-    """Other splits have that view only."""
-    experiment = build(feature_views=1)
+@pytest.mark.parametrize(("views", "expected"), [(1, (2, 2, 4)), (2, (3, 6, 9))])
+def test_files_of_views(views: int, expected: tuple[int, ...], tmp_path: Path) -> None:
+    """Without random views, their options change nothing. Other splits have one view, that of the
+    evaluation."""
+    experiment = build(feature_views=views)
     state = warm_start.initial_state(experiment, Console(active=False))
 
     def files(**data: Any) -> int:
         config = replace(experiment.config, data=replace(experiment.config.data, **data))
         changed = experiment._replace(config=config)
-        for name in ("train", "test"):
+        for name, count in (("train", views), ("test", 1)):
             rows = frozen_features.cells(changed, state, name, tmp_path)
-            assert rows.shape == (len(experiment.splits[name].labels), 1, 1, 2, 4)
+            assert rows.shape == (len(experiment.splits[name].labels), count, 1, 2, 4)
         return len(list(tmp_path.iterdir()))
 
-    assert (files(), files(flip=0.5), files(interpolation="bicubic")) == (2, 2, 4)
+    assert (files(), files(flip=0.5), files(interpolation="bicubic")) == expected
 
 
 def test_a_backbone_that_would_be_trained_is_refused() -> None:

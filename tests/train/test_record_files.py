@@ -4,6 +4,7 @@ the speed of an interval; models kept for analyses.
 
 import hashlib
 import struct
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -234,6 +235,24 @@ def test_replaced_files_of_a_finished_run(tmp_path: Path) -> None:
         workdir.updated(tmp_path, "figures/"),
     ):
         pytest.fail("nothing may be written")
+
+
+def test_a_writer_that_dies_leaves_no_file_that_is_called_changed(tmp_path: Path) -> None:
+    """Killed, its files are not in the manifest until the next command; stopped by an error, they
+    are listed as they are."""
+    (tmp_path / "analysis").mkdir()
+    paths = {name: tmp_path / name for name in ("queries.npz", "analysis/a.json", "report.html")}
+    for file in paths.values():
+        file.write_text("old")
+    workdir.finish(tmp_path, "latest/1")
+    killed = workdir.updated(tmp_path, "analysis/")
+    killed.__enter__()  # and never left
+    paths["analysis/a.json"].write_text("of the killed one")
+    assert manifest.check(tmp_path)["files"].keys() == paths.keys() - {"analysis/a.json"}
+    with suppress(OSError), workdir.updated(tmp_path, "analysis/"):
+        (tmp_path / "analysis/b.json").write_text("before the disk was full")
+        raise OSError
+    assert manifest.check(tmp_path)["files"].keys() == {*paths, "analysis/b.json"}
 
 
 def test_damage_and_other_models_are_named(tmp_path: Path) -> None:

@@ -138,10 +138,11 @@ def build(
     def loss(
         params: PyTree, model_state: PyTree, encoded: Encoded, batch: Batch, step: Array, key: Array
     ) -> tuple[Array, Aux]:
-        triplets = mine(key, lax.stop_gradient(encoded.embeddings), batch)
+        key_triplets, key_views = jax.random.split(key)
+        triplets = mine(key_triplets, lax.stop_gradient(encoded.embeddings), batch)
         embeddings, keys, queue = encoded.embeddings, encoded.keys, model_state.get("queue")
         if keys is not None and config.learners == "permuted":
-            keys = jax.random.permutation(key, keys)
+            keys = jax.random.permutation(key_views, keys)
         inputs = params, embeddings, batch.labels, triplets, keys, queue
         value, terms = equations.loss(*inputs, config)
         if task is not None and task != "contrast":

@@ -263,17 +263,25 @@ def finish(workdir: Path, checkpoint: str) -> None:
 
 @contextmanager
 def updated(workdir: Path, replaced: str) -> Iterator[None]:
-    """Context that replaces those files of a finished run whose names start with `replaced`."""
-    finished = (workdir / manifest.NAME).exists()
-    if finished:  # now rather than after long work
-        manifest.read(workdir, CheckpointError, REMEDY)
-    yield
-    if finished:
+    """Context that replaces those files of a finished run whose names start with `replaced`.
+
+    Meanwhile the manifest is without them: a killed process leaves none that it calls changed.
+    """
+
+    def list_files(names: Iterable[str]) -> None:
         with files.locked(workdir / manifest.NAME):
             content = manifest.read(workdir, CheckpointError, REMEDY)
-            new = [name for name in _files(workdir, ARTEFACTS) if name.startswith(replaced)]
             others = {k: v for k, v in content["files"].items() if not k.startswith(replaced)}
-            manifest.write(workdir, content, new, others)
+            manifest.write(workdir, content, names, others)
+
+    if not (workdir / manifest.NAME).exists():
+        yield
+        return
+    list_files(())
+    try:
+        yield
+    finally:
+        list_files(name for name in _files(workdir, ARTEFACTS) if name.startswith(replaced))
 
 
 def _files(workdir: Path, patterns: Iterable[str]) -> list[str]:
