@@ -18,8 +18,8 @@ from dml_jax.lab.definition import Claim
 from dml_jax.lab.plan import Settings
 
 ROOT = Path(__file__).parents[2]
-VARIANTS = ("omniglot", "cub", "cars", "sop", "inshop", "photos:lite0", "photos:lite0_stages")
-TARGETS = tuple(map(Target.of, VARIANTS))
+RECIPES = tuple(f"photos:{recipe}" for recipe in ("lite0", "lite0_stages", "lite0_last"))
+TARGETS = tuple(map(Target.of, ("omniglot", "cub", "cars", "sop", "inshop", *RECIPES)))
 DIGITS = Target("digits")
 
 
