@@ -3,6 +3,7 @@ folders.
 
     python -m dml_jax.main --config=configs/folder_heads.py:hist --config.data.path=photos/
     python -m dml_jax.main --config=configs/folder_heads.py:hist-stages --config.data.path=photos/
+    dml-jax study --claims=mpn --on=photos:lite0_last --config.data.path=photos/
 
 Data and network are those of `folder_baseline.py`. All methods train for 200 steps on batches of 16
 classes (CRT: 8) with 4 images; only a linear layer, or CRT's prototypes and heads, and the
@@ -11,6 +12,8 @@ tested (`dml-jax study --claims=crt --on=photos:lite0`); the command above refus
 
 The variants `METHOD-stages` also train blocks 11 to 15 and the last convolution, for 150 steps of
 32 images in random crops of 128 pixels; claims are tested on them with `--on=photos:lite0_stages`.
+The variants `METHOD-last` train block 15 and the last convolution on stored outputs of block 14, of
+images of 128 pixels without augmentation, for 150 steps of 32; they are for claims only.
 """
 
 from collections.abc import Mapping
@@ -27,7 +30,9 @@ from dml_jax.methods import baseline
 
 HEADS = {name: module.HEAD for name, module in papers.stating("folder").items()} | {
     name: Head(
-        baseline.make_config(name, embedding_dim=256), {"embedding": LAYER, "loss": Group(1e-2)}
+        baseline.make_config(name, embedding_dim=256),
+        {"embedding": LAYER, "loss": Group(1e-2)},
+        factor=3.0,
     )
     for name in ("proxy_anchor", "multi_similarity", "normalized_softmax")
 }
@@ -38,14 +43,15 @@ STAGES = (
 )  # the last two stages and the head
 # Claims try each of these factors of all rates, for every row, on held-out training classes.
 FACTORS = (1.0, 0.3, 3.0, 10.0)
-VARIANTS = (*HEADS, *(f"{name}-stages" for name, head in HEADS.items()))
+LAST = ("backbone/blocks_15", *STAGES[1:])
+VARIANTS = (*HEADS, *(f"{name}-{part}" for part in ("stages", "last") for name in HEADS))
 
 
 def file_of(data: str, method: str, loss: str = "") -> str:
     """The configuration of a method in studies: on a data set as in its paper, or by the recipe
-    `lite0` or `lite0_stages` on any data. A baseline is named with its loss."""
+    `lite0`, `lite0_stages` or `lite0_last` on any data. A baseline is named with its loss."""
     name = loss or method
-    variants = {"lite0": name, "lite0_stages": f"{name}-stages"}
+    variants = {"lite0": name, "lite0_stages": f"{name}-stages", "lite0_last": f"{name}-last"}
     if data in variants:
         return f"configs/folder_heads.py:{variants[data]}"
     return f"configs/{data}_{method}.py" + (f":{loss}" if loss else "")
@@ -65,12 +71,20 @@ def get_choices(variant: str) -> tuple[Mapping[str, float], ...]:
 
 
 def get_config(variant: str = "proxy_anchor") -> ConfigDict:
-    name, _, stages = variant.partition("-")
+    name, _, trained = variant.partition("-")
     head = HEADS[name]
     groups = {"backbone": FROZEN, **head.groups}
     data = replace(DATA, training_size=0, batch_size=head.batch_size)
     train = replace(ON_FEATURES, groups=groups, steps=200)
-    if stages:
+    if trained == "last":
+        scaled = {
+            name: replace(group, learning_rate=head.factor * group.learning_rate)
+            for name, group in head.groups.items()
+        }
+        groups = {"backbone": FROZEN, **dict.fromkeys(LAST, NETWORK), **scaled}
+        data = replace(data, batch_size=32, image_size=128, resize=146)
+        train = replace(train, groups=groups, feature_views=1, steps=150)
+    if trained == "stages":
         data = replace(data, training_size=128, batch_size=32)
         train = replace(
             train, groups=groups | dict.fromkeys(STAGES, NETWORK), feature_views=0, steps=150

@@ -58,6 +58,7 @@ VARIANTS = (
     ),
     *(f"backbones-{data}" for data in PAPER),
     *(f"{name}-lite0_stages" for name in ("geometry", "components")),
+    "components-lite0_last",
     *(f"{name}-{data}" for name in [*TEXTS][3:] for data in ("cub", "omniglot", "lite0")),
 )
 SECOND = {"cub": 64, "omniglot": 16, "lite0": 16}  # prototypes of the second branch

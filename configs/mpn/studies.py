@@ -182,7 +182,7 @@ SMALL = ("cub", "cars", "omniglot")
 STUDIES: dict[str, tuple[Callable[[str], Rows], tuple[str, ...], str, str]] = {
     "losses": (
         losses,
-        (*SMALL, "lite0", "lite0_stages"),
+        (*SMALL, "lite0", "lite0_stages", "lite0_last"),
         "losses, and message passing at test time",
         "Paper, Table 3: without the MPN, R@1 is 3 to 4 lower; message passing at test time adds "
         "half a point.",

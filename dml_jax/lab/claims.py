@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import dml_jax
 from dml_jax.config import files as config_files
+from dml_jax.config.sections import BATCHES
 from dml_jax.errors import ConfigError, require, suggest
 from dml_jax.files import reading
 from dml_jax.lab import outcomes, plan
@@ -112,6 +113,27 @@ def rows_of(claim: Claim, target: Target) -> tuple[str, str]:
     return claim.rows_on.get(target.variant, claim.rows)
 
 
+def unrefined(name: str) -> str:
+    """The row that is refined to "ROW + KIND", KIND being one of `evaluation.refine`; by another
+    name, the row itself."""
+    row, _, kind = name.rpartition(" + ")
+    return row if row and (kind in BATCHES or "." in kind) else name
+
+
+Imitated = dict[tuple[str, str], str]  # the row that a placebo imitates, by study and placebo
+
+
+def imitated(stating: Iterable[str], target: Target) -> Imitated:
+    """What the claims of these and of all known papers call placebos, whichever are selected."""
+    found: Imitated = {}
+    for paper in dict.fromkeys([*stating, *papers()]):
+        for claim in load(paper)[1]:
+            row = unrefined(rows_of(claim, target)[1])
+            for name in claim.placebos:
+                found.setdefault((claim.study, name), row)
+    return found
+
+
 # Trials by study, row (without the kind of refinement), split and seed; equal ones are one object.
 Owners = dict[tuple[str, str, int, int], Trial]
 Chosen = dict[str, dict[str, Mapping[str, Any]]]  # overrides by study and row
@@ -134,7 +156,7 @@ def needed(claims: Iterable[Claim], target: Target) -> dict[str, Study]:
         names = studies.setdefault(claim.study, (study, []))[1]
         known = {row.name: row for row in study.rows}
         for row in (*rows_of(claim, target), *claim.placebos):
-            name = row if row in known else row.partition(" + ")[0]
+            name = unrefined(row)
             if name not in known:
                 where, remedy = f"{claim.study}-{target.variant}", suggest(name, known)
                 raise ConfigError(f"claim {claim.name}: {where} has no row {name!r}; {remedy}")
@@ -186,18 +208,25 @@ class Choice(NamedTuple):
     trial: Trial
 
 
-def choices(claims: Sequence[Claim], target: Target, settings: Settings) -> list[Choice]:
-    """The choices of all rows but placebos; equal trials are one object.
+def choices(
+    claims: Sequence[Claim], target: Target, settings: Settings, placebos: Imitated
+) -> list[Choice]:
+    """The choices of all rows, for placebos those of the rows that they imitate; equal trials are
+    one object.
 
     All rows of a study have the same number, on the same training classes, with one seed.
     """
-    imitated = {(claim.study, name) for claim in claims for name in claim.placebos}
+    studies = {claim.study: study_of(claim, target) for claim in claims}
     trained: dict[str, Trial] = {}
     found = []
     for name, study in needed(claims, target).items():
-        for row in study.rows:
-            if row.members or (name, row.name) in imitated:
-                continue
+        whole = studies[name]
+        assert whole is not None
+        known = {row.name: row for row in whole.rows}
+        names = dict.fromkeys(
+            placebos.get((name, row.name), row.name) for row in study.rows if not row.members
+        )
+        for row in map(known.__getitem__, names):
             for number, overrides in enumerate(_stated_choices(row)):
                 held_out = {
                     "data.validation_share": HELD_OUT,
@@ -230,7 +259,7 @@ def _stated_choices(row: Row) -> Sequence[Mapping[str, Any]]:
     return stated
 
 
-def chosen(claims: Iterable[Claim], tried: Sequence[Choice], metric: str = "recall@1") -> Chosen:
+def chosen(tried: Sequence[Choice], placebos: Imitated, metric: str = "recall@1") -> Chosen:
     """The best finished choice of each row and its placebos, the first of equal ones."""
     best: dict[tuple[str, str], tuple[float, Mapping[str, Any]]] = {}
     for choice in tried:
@@ -241,16 +270,16 @@ def chosen(claims: Iterable[Claim], tried: Sequence[Choice], metric: str = "reca
     found: Chosen = {}
     for (study, row), (_, overrides) in best.items():
         found.setdefault(study, {})[row] = overrides
-    for claim in claims:
-        if (imitated := found.get(claim.study, {}).get(claim.rows[1])) is not None:
-            for name in claim.placebos:
-                found[claim.study].setdefault(name, imitated)
+    for (study, name), row in placebos.items():
+        if (taken := found.get(study, {}).get(row)) is not None:
+            found[study][name] = taken
     return found
 
 
-def choice_lines(tried: Sequence[Choice], made: Chosen) -> Lines:
-    """A line for each finished choice."""
-    found = []
+def choice_lines(tried: Sequence[Choice], made: Chosen, before: Lines) -> Lines:
+    """A line for each finished choice; earlier ones stay, unless their rows chose again."""
+    again = {(choice.study, choice.row) for choice in tried}
+    found = [line for line in before if (line["study"], line["row"]) not in again]
     for choice in tried:
         if results := outcomes.read(choice.trial.directory):
             is_best = made[choice.study][choice.row] is choice.overrides
@@ -258,7 +287,7 @@ def choice_lines(tried: Sequence[Choice], made: Chosen) -> Lines:
             facts |= {"overrides": json.dumps(dict(choice.overrides), sort_keys=True)}
             facts |= {"recall@1": f"{results['recall@1']:.6f}", "chosen": "yes" if is_best else ""}
             found.append(facts)
-    return found
+    return sorted(found, key=lambda line: (line["study"], line["row"]))
 
 
 def complete(claims: Iterable[Claim], target: Target, owners: Owners) -> set[tuple[str, str]]:
@@ -269,11 +298,7 @@ def complete(claims: Iterable[Claim], target: Target, owners: Owners) -> set[tup
     found: set[tuple[str, str]] = set()
     for claim in claims:
         names = (*rows_of(claim, target), *claim.placebos)
-        # A row "D + S" and a row "D" after refinement look alike.
-        trained = {row for study, row, *_ in owners if study == claim.study}
-        rows = {
-            (claim.study, name if name in trained else name.partition(" + ")[0]) for name in names
-        }
+        rows = {(claim.study, unrefined(name)) for name in names}
         found |= rows if rows.isdisjoint(unfinished) else set()
     return found
 

@@ -104,8 +104,8 @@ class Claim:
         fractions, not percent. With "higher", a negative one is that of non-inferiority.
       metric: the metric of the statement, whatever the data set.
       rows_on: other names of the rows, by data set or recipe.
-      placebos: rows that differ from the second one only in that the mechanism is destroyed; all of
-        its parameters are there.
+      placebos: rows that differ from the second one only in that the mechanism is destroyed; its
+        parameters are there, apart from those that have no use without the mechanism.
       active: what the second row must measure on average for the mechanism to be at work, e.g.
         ("attention_divergence", "above", 0.05).
     """

@@ -4,21 +4,24 @@
 
 TRIALS.json lists trials, each by the file of its configuration and its work directory. Maps are
 computed once, in half precision: all images as in evaluation, and those that some trial trains on
-also as random crops. All else is as in any run. A finished trial leaves `config.json` and
-`results.json`, and an interrupted one starts again.
+also as random crops. Where upper parts of the backbone are trained, such as its last stage, the
+maps are the outputs of the part below them. All else is as in any run. A finished trial leaves
+`config.json` and `results.json`, and an interrupted one starts again.
 """
 
 import json
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from dml_jax import files
 from dml_jax.backbones.contract import Backbone, Pixels
@@ -26,10 +29,11 @@ from dml_jax.backbones.functional import pooled_cells
 from dml_jax.config import Config, plugin_module
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
-from dml_jax.data import relations, samplers
+from dml_jax.data import arrays, relations, samplers
 from dml_jax.data import split as splitting
+from dml_jax.data.arrays import Shape
 from dml_jax.data.split import Split
-from dml_jax.errors import DivergedError, UserError
+from dml_jax.errors import ConfigError, DivergedError, UserError
 from dml_jax.evaluation import geometry
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import experiment as experiments
@@ -40,6 +44,7 @@ from dml_jax.train.records import logs, workdir
 from dml_jax.train.step import TrainState
 
 CHUNK = 256  # images embedded at once
+SIDE = 32  # pixels of images of which only the number matters
 
 
 class Maps(NamedTuple):
@@ -63,21 +68,96 @@ class Maps(NamedTuple):
 
 @dataclass(frozen=True)
 class Stored:
-    """Configuration of a backbone without parameters, whose inputs are stored maps."""
+    """Configuration of a backbone whose inputs are stored maps, the outputs of `part`.
+
+    Without a part, they are those of the whole network, and the backbone has no parameters.
+    """
 
     channels: int
+    network: Any  # configuration of the whole one
+    part: str = ""
     name: str = "dml_jax.lab.head_bench"
     pretrained: str = "none"
     pixels: Pixels = field(default_factory=Pixels)
 
 
 def build(config: Stored) -> Backbone:
-    """A backbone that returns its inputs."""
+    """A backbone that returns its inputs, or what the network makes of the outputs of a part."""
 
-    def apply(params: PyTree, stats: PyTree, maps: jax.Array, **_: Any) -> tuple[jax.Array, PyTree]:
-        return maps, stats
+    def apply(
+        params: PyTree, stats: PyTree, maps: jax.Array, **options: Any
+    ) -> tuple[jax.Array, PyTree]:
+        if not config.part:
+            return maps, stats
+        # Nothing depends on these images, so that the parts below are not compiled.
+        images = jnp.zeros((len(maps), SIDE, SIDE, 3))
+        return _with_output(network, config.part, maps)(params, stats, images, **options)
 
-    return Backbone(lambda key, shape: ({}, {}), apply, config.channels, lambda maps: maps)
+    network = plugin_module("backbone", config.network.name).build(config.network)
+
+    def init(key: jax.Array, shape: Shape) -> tuple[PyTree, PyTree]:
+        return network.init(key, (SIDE, SIDE)) if config.part else ({}, {})
+
+    return Backbone(init, apply, config.channels, lambda maps: maps)
+
+
+def _with_output(network: Backbone, part: str, maps: jax.Array) -> Callable[..., Any]:
+    """`network.apply`, with these outputs of a part."""
+
+    def replaced(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        return maps if context.module.path == (part,) else call(*args, **kwargs)
+
+    def apply(*arguments: Any, **options: Any) -> Any:
+        with nn.intercept_methods(replaced):
+            return network.apply(*arguments, **options)
+
+    return apply
+
+
+def _outputs(network: Backbone, variables: Any, images: jax.Array) -> dict[str, Any]:
+    """The outputs of the network's parts by name, in their order; "" is that of the whole one."""
+    found: dict[str, Any] = {}
+
+    def recorded(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        output = call(*args, **kwargs)
+        if len(context.module.path) == 1:
+            found[context.module.name] = output
+        return output
+
+    with nn.intercept_methods(recorded):
+        whole = network.apply(*variables, network.preprocess(images), train=False)[0]
+    return found | {"": whole}
+
+
+def last_frozen(experiment: Experiment, network: Backbone, variables: Any) -> str:
+    """The part of the network below those that are trained; empty if none of them is.
+
+    ConfigError if the trained ones need more than its output.
+    """
+    groups, group_of = experiment.config.train.groups, experiment.method.group
+    paths = flatten_dict({"backbone": variables[0]})
+    trained = {path[1] for path in paths if not groups[group_of(path)].freeze}
+    if not trained:
+        return ""
+    images, names = arrays.random(experiment.shape, 1), list[str]()
+
+    def both(variables: Any, images: jax.Array) -> tuple[jax.Array, jax.Array]:
+        outputs = _outputs(network, variables, images)
+        names.extend(outputs)
+        part = names[max(min(map(names.index, trained)) - 1, 0)]
+        names[:] = [part]
+        small = network.preprocess(images[:, :SIDE, :SIDE])
+        above = _with_output(network, part, outputs[part])(*variables, small, train=False)[0]
+        return outputs[""], above
+
+    whole, above = jax.jit(both)(variables, images)
+    if names[0] in trained or whole.shape != above.shape or not np.allclose(whole, above):
+        raise ConfigError(
+            f"train.feature_views={experiment.config.train.feature_views}: what is trained of "
+            f"the backbone, {', '.join(sorted(trained))}, needs more than the output of the part "
+            "below; set it to 0, or freeze the backbone"
+        )
+    return names[0]
 
 
 class HeadInputs(NamedTuple):
@@ -85,19 +165,22 @@ class HeadInputs(NamedTuple):
 
     maps: Maps
     splits: dict[str, Split]  # with data.class_split=0
+    part: str  # of the backbone, whose outputs the maps are; empty: the whole one
 
 
 def head_inputs(config: Config, console: Console) -> HeadInputs:
     """The maps of the images of both splits, read from `train.features` or computed once."""
     data = replace(config.data, validation_share=0.0, class_split=0)
     train = replace(config.train, select="last")
-    experiment = experiments.build(replace(config, data=data, train=train, seed=0))
+    whole = replace(config, data=data, train=replace(train, feature_views=0), seed=0)
+    experiment = experiments.build(whole)._replace(config=replace(whole, train=train))
     network = plugin_module("backbone", config.backbone.name).build(config.backbone)
     variables = network.init(jax.random.key(0), experiment.shape)
-    key = frozen_features.key(experiment, variables)
+    part = last_frozen(experiment, network, variables)
+    key = frozen_features.key(experiment, variables) + (f"-{part}" if part else "")
 
     def compute(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
-        maps = network.apply(params, model_state, network.preprocess(images), train=False)[0]
+        maps: jax.Array = _outputs(network, (params, model_state), images)[part]
         return maps.astype(jnp.float16)
 
     embedder, pooled = experiment.embedder(compute), jax.jit(pooled_cells)
@@ -111,7 +194,7 @@ def head_inputs(config: Config, console: Console) -> HeadInputs:
         views = frozen_features.views(embedder, state, split, count, stem, dtype=np.float16)
         found.values[name] = views
         found.cells[name] = []
-        for number, view in enumerate(views):
+        for number, view in enumerate([] if part else views):
             file = stem.with_name(f"{stem.name}-{number}-cells.npy")
             if not file.exists():
                 starts = range(0, len(view), CHUNK)
@@ -122,7 +205,7 @@ def head_inputs(config: Config, console: Console) -> HeadInputs:
             with files.reading(file, "remove it"):
                 found.cells[name].append(np.load(file, allow_pickle=False))
         found.places.update({image: (name, row) for row, image in enumerate(split.ids)})
-    return HeadInputs(found, experiment.splits)
+    return HeadInputs(found, experiment.splits, part)
 
 
 class Head:
@@ -133,11 +216,13 @@ class Head:
         splits = splitting.redrawn(inputs.splits, number) if number else dict(inputs.splits)
         self.data_hash = splitting.digest(splits)
         # The network itself would only be compiled and carried along.
-        backbone, count = Stored(maps.values["train"][0].shape[-1]), config.train.feature_views
+        network = plugin_module("backbone", config.backbone.name).build(config.backbone)
+        backbone = Stored(network.channels, config.backbone, inputs.part)
+        count = config.train.feature_views
         train = replace(config.train, feature_views=0, features="")
         stored = replace(config, backbone=backbone, train=train)
         self.experiment = experiment = experiments.build(stored, splits)
-        whole = experiment.method.hooks.whole_maps
+        whole = bool(inputs.part) or experiment.method.hooks.whole_maps
         self.features = maps.of(experiment.splits["train"].ids, count, whole=whole)
         self.tested = "validation" if config.train.select == "validation" else "test"
         self.points = maps.of(experiment.splits[self.tested].ids, 1, whole=whole)[:, 0]
@@ -234,7 +319,9 @@ class Bench:
     def prepare(self, config: Config) -> tuple[HeadInputs, Head]:
         """The maps for a configuration, and its head, compiled once for successive seeds."""
         views = config.train.feature_views, bool(config.data.class_split)
-        key = repr((config.data.path, config.backbone, config.train.features, views))
+        frozen = {name: group.freeze for name, group in config.train.groups.items()}
+        network = {name: value for name, value in frozen.items() if name.startswith("backbone")}
+        key = repr((config.data.path, config.backbone, network, config.train.features, views))
         if key not in self.inputs:
             self.inputs = {key: head_inputs(config, self.console)}
         common = repr(replace(config, seed=0, name="", paper={}))
@@ -273,9 +360,12 @@ def main(path: Path) -> int:
     bench, code, count = Bench(), 0, len(given["trials"])
     for number, trial in enumerate(given["trials"], start=1):
         directory = Path(trial["directory"])
-        if (directory / "results.json").exists():
-            continue
         try:
+            if (directory / "results.json").exists():
+                if not trial["members"]:
+                    config = config_files.resolved(trial["config"], {}, trust_code=True)
+                    workdir.check_same_run(directory, {"config": asdict(config)})
+                continue
             result = bench.run(trial)
         except (UserError, FileNotFoundError) as error:  # the others may still decide their claims
             result, code = f"failed: {error}", 1

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -167,6 +167,19 @@ def stated_trials(root: Path, facts: Mapping[str, Any]) -> list[Trial]:
     return trials
 
 
+def check_same(trials: Iterable[Trial]) -> None:
+    """Raises CheckpointError if a directory holds a run of another configuration."""
+    from dml_jax.train.records import workdir  # imports JAX
+
+    for trial in trials:
+        if trial.config:
+            try:
+                workdir.check_same_run(trial.directory, {"config": asdict(trial.config)})
+            except CheckpointError as error:
+                text = str(error).replace("another --workdir", "another --root")
+                raise CheckpointError(text) from None
+
+
 def begin(
     name: str, study: Study, settings: Settings, made: Sequence[Trial] = ()
 ) -> dict[str, Any]:
@@ -174,8 +187,6 @@ def begin(
 
     Returns its contents. UserError if the directory or a trial's belongs to something else.
     """
-    from dml_jax.train.records import workdir  # imports JAX
-
     root, before = settings.root, read_facts(settings.root)
     facts: dict[str, Any] = {"study": name, "paper": settings.paper}
     facts |= {key: getattr(study, key) for key in ("title", "source", "metric")}
@@ -200,13 +211,7 @@ def begin(
     if foreign:
         what = "another study, this search with other options, or other files"
         raise ConfigError(f"--root={root}: holds {what}; give another directory")
-    for trial in made:
-        if trial.config:
-            try:
-                workdir.check_same_run(trial.directory, {"config": asdict(trial.config)})
-            except CheckpointError as error:
-                text = str(error).replace("another --workdir", "another --root")
-                raise CheckpointError(text) from None
+    check_same(made)
     (root / "trials").mkdir(parents=True, exist_ok=True)
     files.write_json(root / "study.json", facts)
     return facts

@@ -91,14 +91,14 @@ def run_claims(
     writes verdicts.
 
     The measurements are added to OUTPUT/TARGET.csv, and used in a verdict once all of its claim are
-    there; the choices are written to OUTPUT/choices/TARGET.csv. `only_list` prints the claims
+    there; the choices are added to OUTPUT/choices/TARGET.csv. `only_list` prints the claims
     instead.
     """
-    stated = claims.selected(papers, names)
+    stated, placebos = claims.selected(papers, names), claims.imitated(papers, target)
     every = list(itertools.chain(*stated.values()))
     root = settings.root
     settings = replace(settings, defaults={**target.overrides, "evaluation.diagnose": True})
-    tried = claims.choices(every, target, settings)
+    tried = claims.choices(every, target, settings, placebos)
     trials = claims.distinct(claims.planned(every, target, settings).values())
     if only_list:
         print(*claims.listed(stated, target), sep="\n")
@@ -110,7 +110,7 @@ def run_claims(
     file = output / f"{target.name}.csv"
     with runner.locked(root):
         train(root, claims.distinct(choice.trial for choice in tried), jobs)
-        best = claims.chosen(every, tried)
+        best = claims.chosen(tried, placebos)
         owners = claims.planned(every, target, settings, best)
         before = claims.read(file)
         try:
@@ -124,7 +124,8 @@ def run_claims(
             if tried:
                 (output / "choices").mkdir(exist_ok=True)
                 stated_choices = output / "choices" / file.name
-                tables.write_csv(stated_choices, claims.choice_lines(tried, best))
+                known = claims.read(stated_choices)
+                tables.write_csv(stated_choices, claims.choice_lines(tried, best, known))
             found = [verdicts.table(paper, lines, target, shown) for paper, shown in stated.items()]
             for table in found:
                 text_tables.print_table(table, Console().rich)
@@ -132,7 +133,11 @@ def run_claims(
 
 
 def train(root: Path, trials: Sequence[Trial], jobs: int) -> None:
-    """Trains the missing trials, those of heads on stored maps in one process."""
+    """Trains the missing trials, those of heads on stored maps in one process.
+
+    Raises CheckpointError if a directory holds a run of another configuration.
+    """
+    plan.check_same(trials)
     missing = [trial for trial in trials if not (trial.directory / "results.json").exists()]
     if heads := claims.on_maps(missing):
         runner.run_heads(root, heads)

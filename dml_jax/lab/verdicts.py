@@ -10,9 +10,9 @@ A claim that its test supports is tested again: the mechanism must account for m
 effect, (row 1 + row 2) / 2 - placebo > 0, for every placebo; a placebo that keeps more than half
 of the effect does as well.
 
-Measurements are looked at repeatedly: the k-th time that they grew, verdicts are made at the level
-of `level(k)`. The first one stands. The levels sum to LEVEL, so that no number of follow-ups makes
-a false verdict more probable.
+Measurements are looked at repeatedly: the k-th time that those of a claim grew, its verdict is
+made at the level of `level(k)`. The first one stands. The levels sum to LEVEL, so that no number of
+follow-ups makes a false verdict more probable.
 """
 
 import math
@@ -137,7 +137,8 @@ class Entry:
     kept: dict[str, float]  # the part of the effect that each placebo has
     contrasts: list[Test | None]  # for every placebo, of half the effect beyond it
     active: float  # mean of what the condition of the claim measures; NaN if it was not
-    looks: int
+    looks: int  # that added splits or seeds
+    latest: int  # the last one that added a measurement
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def measured(claim: Claim, lines: Lines, target: Target) -> Measured:
     """The lines of a claim; ConfigError if some were run with different data or code."""
     rows: list[dict[Key, dict[str, str]]] = []
     first, second = claims.rows_of(claim, target)
-    for name in (first, second, second.rpartition(" + ")[0], *claim.placebos):
+    for name in (first, second, claims.unrefined(second), *claim.placebos):
         of_row = (line for line in lines if (line["study"], line["row"]) == (claim.study, name))
         rows.append({(int(line["split"]), int(line["seed"])): line for line in of_row})
     both = [(rows[0][key], rows[1][key]) for key in rows[0].keys() & rows[1].keys()]
@@ -185,7 +186,9 @@ def ledger(stated: Sequence[Claim], lines: Lines, target: Target) -> list[Entry]
         decide(entries)
         for entry in entries:
             before = final.get(entry.claim.name)
-            if before is None or (before.first.verdict == UNDECIDED and entry.looks > before.looks):
+            if before is None or (
+                before.first.verdict == UNDECIDED and entry.latest > before.latest
+            ):
                 final[entry.claim.name] = entry
     return [final[claim.name] for claim in stated]
 
@@ -213,8 +216,13 @@ def _entry(claim: Claim, lines: Lines, target: Target) -> Entry:
     at_work = measures[0] or measures[-1]
     active = float(np.mean(units(at_work))) if at_work else math.nan
     seconds = sum(float(line["seconds"]) for line in used)
-    looks = len({line["look"] for line in used})
-    return Entry(claim, seconds, first, (*others, None)[0], kept, contrasts, active, looks)
+    # A row may be older than the others, because another claim has it, too.
+    looks = {
+        max(int(row[key]["look"]) for row in found.rows if key in row)
+        for key in found.rows[0].keys() & found.rows[1].keys()
+    }
+    shown = (claim, seconds, first, (*others, None)[0], kept, contrasts, active)
+    return Entry(*shown, len(looks), max(looks, default=0))
 
 
 def _tested(claim: Claim, metric: str, found: Measured) -> Decision:
@@ -299,7 +307,8 @@ def cells(entry: Entry) -> tuple[str, ...]:
     count = str(len(first.found.values)) if first.found else "–"
     p = outcomes.p_text(first.p) if first.found else "–"
     verdict = first.verdict + (f" ({first.reason})" if first.reason else "")
-    held = first.found is not None and first.found.for_it < first.found.against
+    # The share of an effect that may be zero says nothing.
+    held = first.found is not None and first.found.for_it < LEVEL / 2
     shares = {name: share for name, share in entry.kept.items() if held and not math.isnan(share)}
     kept = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
     mechanism = ""

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from dml_jax.commands import study as command
-from dml_jax.errors import ConfigError
-from dml_jax.lab import claims, runner, verdicts
+from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.lab import claims, runner, studies, verdicts
 from dml_jax.lab.claims import Target
 from dml_jax.lab.definition import Claim
 from dml_jax.lab.plan import Settings
 
 ROOT = Path(__file__).parents[2]
-VARIANTS = ("omniglot", "cub", "cars", "sop", "inshop", "photos:lite0", "photos:lite0_stages")
-TARGETS = tuple(map(Target.of, VARIANTS))
+RECIPES = tuple(f"photos:{recipe}" for recipe in ("lite0", "lite0_stages", "lite0_last"))
+TARGETS = tuple(map(Target.of, ("omniglot", "cub", "cars", "sop", "inshop", *RECIPES)))
 DIGITS = Target("digits")
 
 
@@ -250,9 +250,11 @@ def test_choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "from dml_jax.lab.definition import Row, Study\nVARIANTS = ('t-digits',)\n"
         f"def get_study(variant):\n    return Study('S', 's', ({rows}))\n"
     )
-    stated = [replace(claim(placebos=("p",)), study=f"{tmp_path / 'study.py'}:t")]
+    study = f"{tmp_path / 'study.py'}:t"
+    stated = [replace(claim(placebos=("p",)), study=study)]
     settings = Settings(tmp_path / "root", seeds=(3, 4), splits=(0, 1))
-    tried = claims.choices(stated, DIGITS, settings)
+    placebos = {(study, "p"): "second"}
+    tried = claims.choices(stated, DIGITS, settings, placebos)
     assert [choice.row for choice in tried] == ["first", "first", "second", "second"]
     for number, choice in enumerate(tried):
         config = choice.trial.config
@@ -261,8 +263,13 @@ def test_choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         choice.trial.directory.mkdir(parents=True)
         value = (0.5, 0.6, 0.8, 0.7)[number]
         (choice.trial.directory / "results.json").write_text(json.dumps({"recall@1": value}))
-    best = claims.chosen(stated, tried)
-    assert [line["chosen"] for line in claims.choice_lines(tried, best)] == ["", "yes", "yes", ""]
+    best = claims.chosen(tried, placebos)
+    other = {"study": study, "row": "other", "chosen": "yes"}
+    lines = claims.choice_lines(tried, best, [other, {**other, "row": "first"}])
+    found = [(line["row"], line["chosen"]) for line in lines]
+    assert found == [
+        ("first", ""), ("first", "yes"), ("other", "yes"), ("second", "yes"), ("second", "")
+    ]  # fmt: skip
     owners = claims.planned(stated, DIGITS, settings, best)
     rates = {
         (row, split, seed): trial.config.train.groups["embedding"].learning_rate
@@ -277,6 +284,23 @@ def test_choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     assert [key[2:] for key in owners][::3] == [(0, 3), (1, 3), (0, 4), (1, 4)]  # seeds last
     assert {trial.config.data.class_split for trial in owners.values()} == {0, 1}
+    # Alone in a claim, too, a placebo takes the choice of the row that it imitates.
+    alone = [replace(stated[0], rows=("first", "p"), placebos=())]
+    tried = claims.choices(alone, DIGITS, settings, placebos)
+    assert [choice.row for choice in tried] == ["first", "first", "second", "second"]
+    assert claims.chosen(tried, placebos)[study]["p"] == tried[2].overrides
+
+
+def test_placebos_do_not_depend_on_selected_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor on the paper that is selected; refined rows are imitated as they were trained."""
+    refined = ("first", "D + S + reciprocal")
+    stated = {
+        "mine": (replace(claim(), rows=("first", "p")),),
+        "paper": (replace(claim(placebos=("p",)), rows=refined),),
+    }
+    monkeypatch.setattr(claims, "load", lambda paper: ("T", stated[paper]))
+    monkeypatch.setattr(claims, "papers", lambda: ("paper",))
+    assert claims.imitated(["mine"], DIGITS) == {("study:losses", "p"): "D + S"}
 
 
 def test_looks() -> None:
@@ -301,6 +325,19 @@ def owners(tmp_path: Path, names: list[str], unfinished: str = "") -> Any:
     return found
 
 
+def test_directories_with_another_configuration(tmp_path: Path, file: Path) -> None:
+    """They are refused, not taken for finished runs."""
+    stated = claims.load("x")[1][:1]
+    (trial, *_) = claims.planned(stated, DIGITS, Settings(tmp_path)).values()
+    trial.directory.mkdir(parents=True)
+    (trial.directory / "results.json").write_text("{}")
+    changed = replace(trial.config, data=replace(trial.config.data, batch_size=8))
+    facts = {"config": asdict(changed), "data_hash": "", "classes": 1, "images": 1, "shape": [8, 8]}
+    (trial.directory / "config.json").write_text(json.dumps(facts))
+    with pytest.raises(CheckpointError, match=r"data\.batch_size \(8 there.*another --root$"):
+        studies.train(tmp_path, [trial], 1)
+
+
 def test_complete_with_placebos(tmp_path: Path) -> None:
     """A claim is looked at once all of its rows and placebos are finished."""
     stated = [claim(placebos=("p",))]
@@ -315,6 +352,8 @@ def test_complete_with_rows_that_look_refined(tmp_path: Path) -> None:
     """A row "D + S" is a row of its own, "second + reciprocal" is the row "second" refined."""
     stated = [replace(claim(), rows=("D", "D + S"))]
     found = owners(tmp_path, ["D", "D + S", "second"], unfinished="D + S")
+    assert claims.unrefined("D + DaNCE + S") == "D + DaNCE + S"
+    assert claims.unrefined("D + S + my.refinement") == "D + S"
     assert claims.complete(stated, DIGITS, found) == set()
     refined = [replace(claim(), rows=("D", "second + reciprocal"))]
     assert claims.complete(refined, DIGITS, found) == {
@@ -330,7 +369,7 @@ def test_the_first_of_equal_choices_and_what_placebos_take(tmp_path: Path) -> No
         (directory / "results.json").write_text(json.dumps({"recall@1": value}))
         trial: Any = SimpleNamespace(directory=directory)
         made.append(claims.Choice("study:losses", row, {"rate": number}, trial))
-    best = claims.chosen([claim(placebos=("p",))], made)
+    best = claims.chosen(made, {("study:losses", "p"): "second"})
     assert best == {"study:losses": {"second": {"rate": 1}, "p": {"rate": 1}}}
 
 

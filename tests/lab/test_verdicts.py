@@ -167,6 +167,16 @@ def test_placebos_and_conditions(
         assert entry.contrasts[1].for_it == pytest.approx(float(expected), rel=1e-6)
 
 
+def test_shares_of_no_effect_are_not_shown() -> None:
+    """Only those of an effect whose interval excludes zero."""
+    kept = verdicts.HEAD.index("kept by placebos")
+    shown = [
+        verdicts.cells(verdicts.ledger([PLACEBOS], with_placebos(effects), CUB)[0])[kept]
+        for effects in (EFFECTS, {**EFFECTS, "second": 0.0005})
+    ]
+    assert shown == ["x 20 %, y 5 %", "–"]
+
+
 def test_the_other_metric_of_retrieval() -> None:
     """It is decided with its own correction, and shown; the verdict stays with the claim's."""
     stated = [claim(name="a"), claim(name="b", metric="map@r")]
@@ -201,6 +211,27 @@ def test_a_verdict_stands() -> None:
     assert verdicts.ledger([claim()], early + late, CUB)[0].first.verdict == "supported"
     unclear = two_rows(NOISE.tolist())
     assert verdicts.ledger([claim()], unclear + late, CUB)[0].first.verdict == "refuted"
+
+
+def test_looks_of_a_claim() -> None:
+    """Rows that other claims needed before do not make its first look a second one, and a look that
+    only adds placebos decides."""
+    late: dict[str, str] = {"look": "2"}
+    shared = lines("first", [0.5] * 8) + lines("second", 0.5016 + NOISE, **late)
+    found = verdicts.ledger([claim()], shared, CUB)[0]
+    assert verdicts.level(2) < found.first.p < verdicts.level(1)
+    assert (found.looks, found.first.verdict) == (1, "supported")
+
+    early = lines("first", [0.5] * 8) + lines("second", 0.52 + NOISE)
+    stated = claim(placebos=("x",))
+    placebo = lines("x", 0.501 + np.roll(NOISE, 1), **late)
+    unclear = verdicts.ledger([stated], early, CUB)[0].first
+    assert (unclear.verdict, unclear.reason) == ("undecided", "supported, without all placebos")
+    found = verdicts.ledger([stated], early + placebo, CUB)[0]
+    assert (found.looks, found.first.verdict) == (1, "supported by its mechanism")
+    more = [{**line, "seed": str(int(line["seed"]) + 8), "look": "3"} for line in early]
+    unclear_rows = lines("first", [0.5] * 8) + lines("second", 0.5 + NOISE)
+    assert verdicts.ledger([claim()], unclear_rows + more, CUB)[0].looks == 2
 
 
 def simulated(effects: Sequence[float], draws: int, looks: int) -> list[list[str]]:
@@ -293,6 +324,16 @@ def test_the_condition_of_a_refined_row() -> None:
     for line in refined:
         del line["divergence"]
     assert verdicts.ledger([stated], found + refined, CUB)[0].active == pytest.approx(0.2)
+
+
+def test_the_condition_of_a_row_that_looks_refined() -> None:
+    """It is not measured in the row "D + DaNCE", which is another one, of any version."""
+    stated = replace(claim(active=("divergence", "above", 0.05)), rows=("D", "D + DaNCE + S"))
+    found = lines("D", [0.5] * 8) + lines("D + DaNCE + S", 0.52 + NOISE)
+    found += lines("D + DaNCE", 0.5 + NOISE, divergence="0.2", code="other")
+    entry = verdicts.ledger([stated], found, CUB)[0]
+    assert np.isnan(entry.active)
+    assert entry.first.reason == "divergence was not measured"
 
 
 def test_mechanisms_are_corrected() -> None:

@@ -73,7 +73,7 @@ def test_a_seed_gives_the_same_head_again(head: head_bench.Head) -> None:
     jax.tree.map(np.testing.assert_array_equal, first.params, head.trained(1)[1].params)
 
 
-def test_trials_of_a_file(tmp_path: Path) -> None:
+def test_trials_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Finished ones are kept, impossible ones do not stop the others, ensembles are
     concatenations."""
     made = []
@@ -110,6 +110,11 @@ def test_trials_of_a_file(tmp_path: Path) -> None:
     before = (tmp_path / "a" / "results.json").stat().st_mtime_ns
     assert head_bench.main(file) == 1
     assert (tmp_path / "a" / "results.json").stat().st_mtime_ns == before
+    capsys.readouterr()
+    (tmp_path / "a.json").write_text((tmp_path / "c.json").read_text())
+    (tmp_path / "one.json").write_text(json.dumps({"trials": made[:1]}))
+    assert head_bench.main(tmp_path / "one.json") == 1
+    assert f"failed: {tmp_path / 'a'}: belongs to a run of" in capsys.readouterr().out
     results = json.loads((tmp_path / "a" / "results.json").read_text())
     assert {"recall@1", "map@r", "density", "spectral_decay", "protocol"} <= results.keys()
     assert results["overfitting"] > -1
