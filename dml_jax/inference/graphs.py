@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -78,6 +78,8 @@ def load(
     otherwise JAX."""
     find, option = importlib.util.find_spec, "--runtime=onnxruntime"
     asked, installed, reported = runtime is not None, find("onnxruntime"), checkpoint == "reported"
+    if runtime not in (None, *get_args(Runtime)):
+        raise ConfigError(f"runtime={runtime!r}: must be one of {', '.join(get_args(Runtime))}")
     if runtime == "onnxruntime" and not installed:
         raise ConfigError(f"{option}: onnxruntime {EXTRA}")
     if runtime == "onnxruntime" and not reported:

@@ -4,12 +4,14 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import dml_jax
 from dml_jax.commands import analyse, cli, enroll, evaluate, explore, export
+from dml_jax.errors import ConfigError
 from dml_jax.evaluation import metrics
 from dml_jax.inference.index import Index
 from tests.commands.conftest import Fails
@@ -138,3 +140,16 @@ def test_invalid_input(
 ) -> None:
     monkeypatch.setattr(cli, "check_installed", lambda *_: None)
     assert message in fails(command, "--model=weights", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"runtime": "tensorflow"}, "runtime='tensorflow': must be one of jax, onnxruntime"),
+        ({"scales": ()}, r"scales=\(\): give one or more numbers above 0"),
+        ({"scales": (1, 0)}, r"scales=\(1.0, 0.0\): give one or more numbers above 0"),
+    ],
+)
+def test_load_refuses_unknown_values(options: dict[str, Any], message: str, photos: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dml_jax.load("weights", **options)
