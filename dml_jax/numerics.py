@@ -59,7 +59,8 @@ def within(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 def heads_in(precision: str) -> AbstractContextManager[None]:
     """Context in which `product` is traced in "float32", "tensorfloat32" or "bfloat16".
 
-    A function that is jitted separately keeps the precision of its first trace.
+    A function that is jitted separately keeps the precision of its first trace. Products in
+    bfloat16 have no forward-mode derivatives: JAX's own would round their gradients otherwise.
     """
     return within(_HEADS, precision)
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from dml_jax.backbones.contract import Config
-from dml_jax.backbones.convolution import devices_of
+from dml_jax.backbones.convolution import devices_of, is_plain
 from dml_jax.backbones.layers import Conv
 from dml_jax.config.fields import Doubt, Probability, section
 from dml_jax.numerics import at_least_float32
@@ -96,7 +96,7 @@ def _row(vector: jax.Array, x: jax.Array) -> jax.Array:
 
 def _standardize_forward(*arguments: Any) -> tuple[Any, tuple[Any, ...]]:
     x, scale, _, statistics, epsilon, _ = arguments
-    results = standardize(*arguments)
+    results = standardize.fun(*arguments)  # second derivatives are also of the statistics
     return results, (x, scale, statistics, results[1], jax.lax.rsqrt(results[2] + epsilon))
 
 
@@ -158,7 +158,8 @@ class BatchNorm(nn.Module):
         wide = at_least_float32(x)
         # Methods may have put vectors on every device.
         mesh = devices_of(x) if train and x.ndim == 4 else None
-        result, mean, var = standardize(wide, scale, bias, given, self.epsilon, mesh)
+        normalise = standardize.fun if is_plain() else standardize
+        result, mean, var = normalise(wide, scale, bias, given, self.epsilon, mesh)
         if by_batch and not self.is_initializing():
             count = x.size // channels
             keep = (1.0 - self.momentum) ** self.updates

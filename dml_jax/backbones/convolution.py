@@ -31,7 +31,12 @@ _DEVICES: ContextVar[Mesh | None] = ContextVar("devices", default=None)
 
 
 def plain() -> AbstractContextManager[None]:
-    """Context in which XLA's convolutions and pooling are traced for every platform, for export."""
+    """Context in which XLA's convolutions and pooling are traced for every platform, for export.
+
+    Networks of convolutions have forward-mode derivatives only within it, in float32 or float64:
+    elsewhere, their convolutions, poolings and batch statistics have gradients of their own, which
+    are faster and can be differentiated again, in reverse mode only.
+    """
     return within(_PLAIN, True)
 
 

@@ -145,17 +145,23 @@ class Conv(nn.Module):
         return y if shift is None else with_bias(y, shift)
 
 
-@jax.custom_vjp
 def with_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
     """x [..., C] plus a bias [C], rounded to the type of x; the gradient of the bias is not."""
+    return (_with_rounded_bias if x.dtype == jnp.bfloat16 else _with_bias)(x, bias)
+
+
+def _with_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
     return x + jnp.expand_dims(bias.astype(x.dtype), tuple(range(x.ndim - 1)))
+
+
+_with_rounded_bias = jax.custom_vjp(_with_bias)
 
 
 def _with_bias_backward(bias: jax.Array, grad: jax.Array) -> tuple[jax.Array, jax.Array]:
     return grad, grad.astype(bias.dtype).sum(axis=tuple(range(grad.ndim - 1)))
 
 
-with_bias.defvjp(lambda x, bias: (with_bias(x, bias), bias), _with_bias_backward)
+_with_rounded_bias.defvjp(lambda x, bias: (_with_bias(x, bias), bias), _with_bias_backward)
 
 
 @jax.custom_vjp
@@ -175,27 +181,25 @@ def _rounded_dense_backward(
 _rounded_dense.defvjp(lambda x, k: (_rounded_dense(x, k), (x, k)), _rounded_dense_backward)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _standardized(x: jax.Array, epsilon: float) -> jax.Array:
     """(x - mean) / sqrt(variance + epsilon) over the last axis, in two passes."""
-    return _standardized_forward(x, epsilon)[0]
+    return _standardized_by(x, epsilon)[0]
 
 
-def _standardized_forward(x: jax.Array, epsilon: float) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+def _standardized_by(x: jax.Array, epsilon: float) -> tuple[jax.Array, jax.Array]:
+    """The result, and 1 / sqrt(variance + epsilon): all that derivatives need."""
     centred = x - x.mean(axis=-1, keepdims=True)
     factor = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + epsilon)
-    return centred * factor, (centred * factor, factor)
+    return centred * factor, factor
 
 
-def _standardized_backward(
-    epsilon: float, saved: tuple[jax.Array, jax.Array], grad: jax.Array
-) -> tuple[jax.Array]:
-    y, factor = saved
-    mean, along = (x.mean(axis=-1, keepdims=True) for x in (grad, grad * y))
-    return (factor * (grad - mean - y * along),)
-
-
-_standardized.defvjp(_standardized_forward, _standardized_backward)
+@_standardized.defjvp
+def _standardized_jvp(epsilon: float, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    y, factor = _standardized_by(primals[0], epsilon)
+    moved = factor * tangents[0]
+    mean, along = (x.mean(axis=-1, keepdims=True) for x in (moved, moved * y))
+    return y, moved - mean - y * along
 
 
 class LayerNorm(nn.Module):

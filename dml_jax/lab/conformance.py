@@ -26,6 +26,7 @@ from dml_jax.config import Config, Data, Evaluation, Group, Train, modules, reso
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
 from dml_jax.data import arrays, formats, relations
+from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, UserError, require
 from dml_jax.evaluation import metric_table, user_distances
 from dml_jax.export import programs
@@ -35,7 +36,7 @@ from dml_jax.lab import plugins, runner
 from dml_jax.lab.plan import Trial
 from dml_jax.losses import signature
 from dml_jax.methods import baseline
-from dml_jax.methods.contract import TrainingSet, zeros
+from dml_jax.methods.contract import TrainingSet, input_shape, zeros
 
 ROWS, CLASSES, WIDTH = 16, 4, 6  # size of the batches on which functions are examined
 STEP = 1e-7  # length of a finite difference: short, because hinges of losses are kinks
@@ -74,6 +75,7 @@ class Plugin:
 
     def __init__(self, path: str, kind: str, overrides: Mapping[str, str]) -> None:
         self.path, self.kind, self.overrides = path, kind, overrides
+        modules.import_code(overrides)
         self.module: Any = sys.modules.get(path)  # None for a function
         self.function: Any = None if self.module else modules.function("MODULE", path)
         self.outcomes: list[Outcome] = []
@@ -225,10 +227,14 @@ def of_distance(plugin: Plugin) -> None:
             require_finite(lambda x: jnp.sum(distance(x, x)), change(a), name)
 
 
+def splits(plugin: Plugin) -> dict[str, Split]:
+    """The splits of the data set that the options name; of the digits by default."""
+    name, path = (plugin.overrides.get(f"data.{key}", "") for key in ("name", "path"))
+    return formats.load(Data(name=name or "digits", path=path))
+
+
 def of_relation(plugin: Plugin) -> None:
-    place = {key: plugin.overrides.get(f"data.{key}", "") for key in ("name", "path")}
-    data = Data(name=place["name"] or "digits", path=place["path"])
-    names = [str(name) for name in formats.load(data)["train"].classes]
+    names = [str(name) for name in splits(plugin)["train"].classes]
     remedy = "return one weight for each pair, of names of the data set (--config.data.name)"
     with plugin.check("weights", remedy) as outcome:
         weights = relations.between_classes(plugin.path, names)
@@ -317,22 +323,26 @@ def of_refinement(plugin: Plugin) -> None:
 
 def of_backbone(plugin: Plugin) -> None:
     check_name(plugin)
-    with plugin.check("features", "see Backbone in docs/api/extending.md"):
+    remedy = "see Backbone in docs/api/extending.md; one for other arrays than images needs "
+    with plugin.check("features", f"{remedy}--config.data.name, a data set of them") as outcome:
+        row = np.asarray(splits(plugin)["train"].read(0, None))
+        shape = (16, 16) if arrays.is_image(arrays.shape_of(row)) else arrays.shape_of(row)
+        outcome.text = f"of {arrays.described(shape)}"
         made = plugin.module.build(plugin.module.Config())
-        params, stats = made.init(jax.random.key(0), (16, 16))
-        images = made.preprocess(jnp.asarray(random_images(4, 16, 16, 3)))
+        params, stats = made.init(jax.random.key(0), input_shape(zeros(1, shape)))
+        inputs = made.preprocess(jnp.asarray(arrays.random(shape, 4)))
         for train in (False, True):
-            found, after = made.apply(params, stats, images, train=train, key=jax.random.key(1))
+            found, after = made.apply(params, stats, inputs, train=train, key=jax.random.key(1))
             given, wanted = list(found.shape), f"[B, h, w, {made.channels}]"
             right = found.ndim == 4 and given[::3] == [4, made.channels]
             require(right, f"train={train}: features have shape {given}; give {wanted}")
             require(all_finite(found), f"train={train}: features are not finite")
             same = bool(jax.tree.structure(after) == jax.tree.structure(stats))  # type: ignore[operator]
             require(same, f"train={train}: returns other statistics than init")
-        first, _ = made.apply(params, stats, images[:2], train=False)
-        whole, _ = made.apply(params, stats, images, train=False)
+        first, _ = made.apply(params, stats, inputs[:2], train=False)
+        whole, _ = made.apply(params, stats, inputs, train=False)
         close = np.allclose(first, whole[:2], rtol=1e-4, atol=1e-5)
-        require(close, "train=False: the features of an image depend on the other images")
+        require(close, "train=False: the features of a row depend on the other rows")
 
 
 def random_images(*shape: int) -> np.ndarray:
@@ -422,11 +432,14 @@ def configuration(plugin: Plugin) -> Config:
     groups: tuple[str, ...] = baseline.GROUPS
     if plugin.kind == "method":
         method, groups = plugin.module.Config(), plugin.module.GROUPS
+    backbone: Any = plugin.module.Config() if plugin.kind == "backbone" else SMALL_NETWORK
+    if name := plugin.overrides.get("backbone.name"):
+        backbone = modules.plugin_module("backbone", name).Config()
     length: Any = {"steps": STEPS, "log_every": 1, "checkpoint_every": CHECKPOINT}
     config = Config(
         "check",
         Data(name="digits", batch_size=32, images_per_class=4, threads=1),
-        plugin.module.Config() if plugin.kind == "backbone" else SMALL_NETWORK,
+        backbone,
         method,
         Train({name: Group(1e-3) for name in groups}, optimizer="sgd", **length),
         evaluation=Evaluation(cluster=False, ks=(1, 2), full_ranking=True),

@@ -48,11 +48,14 @@ _sum.def_abstract_eval(lambda *_, terms: terms.out_avals)
 mlir.register_lowering(_sum, mlir.lower_fun(_loop, multiple_results=True))
 
 
-def _filled(arguments: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> list[Any]:
-    filled = list(arguments)
-    for place, value in zip(places, values, strict=True):
-        filled[place] = value
-    return filled
+def _of_some(terms: Any, i: Any, known: Sequence[Any], places: Sequence[int]) -> Any:
+    """The terms as a function of the arguments at `places`, given all others."""
+
+    def call(*some: Any) -> Any:
+        given = dict(zip(places, some, strict=True))
+        return jaxpr_as_fun(terms)(i, *(given.get(k, x) for k, x in enumerate(known)))
+
+    return call
 
 
 def _jvp(primals: Any, tangents: Any, *, terms: Any) -> Any:
@@ -61,10 +64,8 @@ def _jvp(primals: Any, tangents: Any, *, terms: Any) -> Any:
     size = len(arguments)
 
     def derivatives(i: Any, *given: Any) -> Any:
-        def of_moved(*some: Any) -> Any:
-            return jaxpr_as_fun(terms)(i, *_filled(given[:size], moved, some))
-
-        return jax.jvp(of_moved, tuple(given[k] for k in moved), given[size:])[1]
+        at = tuple(given[k] for k in moved)
+        return jax.jvp(_of_some(terms, i, given[:size], moved), at, given[size:])[1]
 
     given = [*arguments, *(tangents[1 + k] for k in moved)]
     return _sum.bind(*primals, terms=terms), _bind(derivatives, count, given)
@@ -72,22 +73,19 @@ def _jvp(primals: Any, tangents: Any, *, terms: Any) -> Any:
 
 def _transpose(cotangents: Any, count: Any, *arguments: Any, terms: Any) -> Any:
     linear = [k for k, argument in enumerate(arguments) if ad.is_undefined_primal(argument)]
-    others = [k for k in range(len(arguments)) if k not in linear]
+    known = [k for k in range(len(arguments)) if k not in linear]
     shapes = [
         jax.ShapeDtypeStruct(arguments[k].aval.shape, arguments[k].aval.dtype) for k in linear
     ]
 
     def transposed(i: Any, *given: Any) -> Any:
-        known = _filled([None] * len(arguments), others, given[: len(others)])
-
-        def of_linear(*some: Any) -> Any:
-            return jaxpr_as_fun(terms)(i, *_filled(known, linear, some))
-
-        return jax.linear_transpose(of_linear, *shapes)(list(given[len(others) :]))
+        others = dict(zip(known, given, strict=False))
+        function = _of_some(terms, i, [others.get(k) for k in range(len(arguments))], linear)
+        return jax.linear_transpose(function, *shapes)(list(given[len(known) :]))
 
     slopes = map(ad.instantiate_zeros, cotangents)
-    found = _bind(transposed, count, [*(arguments[k] for k in others), *slopes])
-    return [None, *_filled([None] * len(arguments), linear, found)]
+    found = iter(_bind(transposed, count, [*(arguments[k] for k in known), *slopes]))
+    return [None, *(next(found) if k in linear else None for k in range(len(arguments)))]
 
 
 def _batch(given: Any, axes: Any, *, terms: Any) -> Any:

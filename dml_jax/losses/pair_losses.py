@@ -2,8 +2,8 @@
 
 A function named after a loss takes embeddings and labels and finds its pairs or triplets in the
 batch, or among other `candidates`; it compares unit vectors unless it says otherwise. A function
-with the suffix `_loss`, `_losses` or `_hinges` takes pairs or triplets as given. If pairs have
-weights, a triplet has the product of the weights of its two pairs.
+with the suffix `_loss` or `_losses` takes pairs or triplets as given. If pairs have weights, a
+triplet has the product of the weights of its two pairs.
 """
 
 from typing import Literal, assert_never
@@ -28,28 +28,16 @@ def contrastive(
     positive_margin: NonNegative = 0.0,  # closer positive pairs have no loss
     negative_margin: NonNegative = 1.0,  # more distant negative pairs have no loss
 ) -> tuple[Mean, Mean]:
-    """Contrastive loss -> scalar: the sum of the means of both `contrastive_hinges`."""
-    near, far = pairs.positive > 0, pairs.negative > 0
-    margins = {"positive_margin": positive_margin, "negative_margin": negative_margin}
-    pull, push = contrastive_hinges(pairs.compared().distances(), near, far, **margins)
-    return Mean(pull, near, pairs.positive), Mean(push, far, pairs.negative)
+    """Contrastive loss -> scalar.
 
-
-def contrastive_hinges(
-    distances: Array,
-    positive: Array,
-    negative: Array,
-    *,
-    positive_margin: float,
-    negative_margin: float,
-) -> tuple[Array, Array]:
-    """[d - positive_margin]+ of positive and [negative_margin - d]+ of negative pairs, each [N, M].
-
-    As first published, both were squared (Hadsell, Chopra, LeCun, CVPR 2006, Eq. 4).
+    The mean of [d - positive_margin]+ over the positive pairs plus that of [negative_margin - d]+
+    over the negative ones. As first published, both were squared (Hadsell, Chopra, LeCun, CVPR
+    2006, Eq. 4).
     """
-    pull = jnp.where(positive, jax.nn.relu(distances - positive_margin), 0)
-    push = jnp.where(negative, jax.nn.relu(negative_margin - distances), 0)
-    return pull, push
+    distances = pairs.compared().distances()
+    pull, push = jax.nn.relu(distances - positive_margin), jax.nn.relu(negative_margin - distances)
+    near, far = pairs.positive, pairs.negative
+    return Mean(pull, near > 0, near), Mean(push, far > 0, far)
 
 
 @pair_loss()
@@ -195,11 +183,7 @@ def margin(
     """
     pairs = pairs.compared()
     triplets = _mine(pairs, mining, key, nearest, farthest)
-    sides = _squared_sides(pairs.anchors, pairs.others, triplets, pairs.distance)
-    return _margin_terms(
-        sides, triplets, pairs.labels, beta, margin, nu, divisor, pairs.weights,
-        _triplet_weights(pairs, triplets),
-    )  # fmt: skip
+    return _margin_terms(pairs, triplets, beta, margin, nu, divisor)
 
 
 def margin_loss(
@@ -223,23 +207,21 @@ def margin_loss(
     [B, D] as they are; the loss is NaN for labels outside 0..C-1.
     """
     x = at_least_float32(embeddings)
-    sides = _squared_sides(x, x, triplets, None)
-    terms = _margin_terms(sides, triplets, labels, beta, margin, nu, divisor, None, None)
-    found: Array = reduced(terms, None)
+    pairs = Pairs(x, x, *pairwise.masks(labels), labels, None, None, True)
+    found: Array = reduced(_margin_terms(pairs, triplets, beta, margin, nu, divisor), None)
     return found
 
 
 def _margin_terms(
-    sides: tuple[Array, Array],
+    pairs: Pairs,
     triplets: Triplets,
-    labels: Array,
     beta: Array,
     margin: float,
     nu: float,
     divisor: Literal[Divisor, "pairs"],
-    weights: Array | None,
-    pair_weights: Array | None,
 ) -> tuple[Mean, Array]:
+    labels, weights, pair_weights = pairs.labels, pairs.weights, _triplet_weights(pairs, triplets)
+    sides = _squared_sides(pairs.anchors, pairs.others, triplets, pairs.distance)
     indices = pairwise.class_indices(jnp.asarray(labels)[triplets.anchors], len(beta))
     boundary = jnp.take(at_least_float32(beta), indices, mode="fill", fill_value=jnp.nan)
     d_ap, d_an = (jnp.sqrt(side + 1e-8) for side in sides)

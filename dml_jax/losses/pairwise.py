@@ -51,7 +51,6 @@ def distances(a: Array, b: Array) -> Array:
 CLOSE = 1e-3  # fraction of |a|^2 + |b|^2 below which squared distances use differences of rows
 
 
-@jax.custom_jvp
 def squared_distances(a: Array, b: Array) -> Array:
     """Squared Euclidean distances [N, M] between the rows of a [N, D] and b [M, D], 0 if equal.
 
@@ -61,54 +60,68 @@ def squared_distances(a: Array, b: Array) -> Array:
     have no derivative.
     """
     x, y = at_least_float32(a), at_least_float32(b)
-    squares, _, _, number = _close_pairs(x, y)
+    # Constants, of which derivatives of any order make use.
+    return _squares(x, y, *_close_pairs(*jax.lax.stop_gradient((x, y))))
+
+
+@jax.custom_jvp
+def _squares(x: Array, y: Array, equal: Array, close: Array) -> Array:
+    """The squared distances, given `_close_pairs`."""
+    number = _numbered(close)
 
     def recompute(i: Array, squares: Array) -> Array:
         columns = _columns(number, i)
         exact = jnp.sum((x - y[columns]) ** 2, axis=-1)
         return squares.at[jnp.arange(len(x)), columns].set(exact, mode="drop", unique_indices=True)
 
+    squares = jnp.where(equal, 0, _inexact(x, y)[0])
     return jax.lax.fori_loop(0, number[:, -1].max(), recompute, squares)
 
 
-def _close_pairs(x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
-    """Squared distances that are wrong for close rows; whether rows are equal, and close but not
-    equal, bool [N, M]; and the number of each close pair in its row, int [N, M]."""
+def _inexact(x: Array, y: Array) -> tuple[Array, Array]:
+    """Squared distances that are wrong for close rows, and the sums of their squared lengths."""
     lengths = jnp.sum(x * x, axis=-1)[:, None] + jnp.sum(y * y, axis=-1)[None, :]
-    squares = lengths - 2 * inner_products(x, y)
+    return lengths - 2 * inner_products(x, y), lengths
+
+
+def _close_pairs(x: Array, y: Array) -> tuple[Array, Array]:
+    """Whether rows are equal, and close but not equal, bool [N, M]."""
+    squares, lengths = _inexact(x, y)
     small = squares < CLOSE * lengths
     equal = small & (_hash_rows(x)[:, None] == _hash_rows(y)[None, :])
-    close = small & ~equal
+    return equal, small & ~equal
+
+
+def _numbered(close: Array) -> Array:
+    """The number of each close pair in its row, from 1 on, int [N, M]."""
     count = partial(jnp.cumsum, axis=1, dtype=jnp.int32)
-    number = jax.lax.cond(
-        jnp.any(close), count, lambda close: jnp.zeros(close.shape, jnp.int32), close
-    )
-    return jnp.where(equal, 0, squares), equal, close, number
+    none = partial(jnp.zeros_like, dtype=jnp.int32)
+    return jax.lax.cond(jnp.any(close), count, none, close)
 
 
-@partial(squared_distances.defjvp, symbolic_zeros=True)
-def _squared_distances_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    x, y = map(at_least_float32, primals)
-    # Constants, because this derivative may be differentiated again.
-    _, equal, close, number = _close_pairs(*jax.lax.stop_gradient((x, y)))
-    dx, dy = (
-        jnp.zeros_like(rows) if isinstance(tangent, SymbolicZero) else at_least_float32(tangent)
-        for rows, tangent in zip((x, y), tangents, strict=True)
-    )
-    far = jnp.zeros_like(equal, x.dtype)
+@partial(_squares.defjvp, symbolic_zeros=True)
+def _squares_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    x, y, equal, close = primals
+    exact, change = close | equal, jnp.zeros(close.shape, x.dtype)
     if not isinstance(tangents[0], SymbolicZero):
-        far += jnp.sum(x * dx, axis=-1)[:, None] - inner_products(dx, y)
+        change += _slopes(x, y, exact, close, tangents[0])
     if not isinstance(tangents[1], SymbolicZero):
-        far += jnp.sum(y * dy, axis=-1)[None, :] - inner_products(x, dy)
-    near = dynamic_sum(_derivatives, number[:, -1].max(), x, y, number, dx, dy)
-    return squared_distances(x, y), 2 * (jnp.where(close | equal, 0, far) + near)
+        change += _slopes(y, x, exact.T, close.T, tangents[1]).T
+    return _squares(*primals), 2 * change
 
 
-def _derivatives(i: Array, x: Array, y: Array, number: Array, dx: Array, dy: Array) -> Array:
-    """<x_i - y_j, dx_i - dy_j> of one close pair of each row, [N, M]."""
+def _slopes(x: Array, y: Array, exact: Array, close: Array, dx: Array) -> Array:
+    """<x_i - y_j, dx_i> of all pairs, [N, M]."""
+    far = jnp.sum(x * dx, axis=-1)[:, None] - inner_products(dx, y)
+    number = _numbered(close)
+    near = dynamic_sum(_derivatives, number[:, -1].max(), x, y, number, dx)
+    return jnp.where(exact, 0, far) + near
+
+
+def _derivatives(i: Array, x: Array, y: Array, number: Array, dx: Array) -> Array:
+    """<x_i - y_j, dx_i> of one close pair of each row, [N, M]."""
     columns = _columns(number, i)
-    difference = x - y[columns]
-    found = jnp.sum(difference * dx, axis=-1) - jnp.sum(difference * dy[columns], axis=-1)
+    found = jnp.sum((x - y[columns]) * dx, axis=-1)
     zeros, rows = jnp.zeros(number.shape, found.dtype), jnp.arange(len(x))
     return zeros.at[rows, columns].set(found, mode="drop", unique_indices=True)
 

@@ -33,7 +33,7 @@ pair of weight 2 is two pairs; they weight the mean of positives of NT-Xent and 
 contrastive loss. With a `distance`, similarities are negative distances.
 """
 
-from typing import Literal, assert_never
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ from jax import Array
 
 from dml_jax.config.fields import NonNegative, Positive
 from dml_jax.losses import pairwise
-from dml_jax.losses.pairwise import Divisor, Mean, Pairs, weighted_mean
+from dml_jax.losses.pairwise import Divisor, Mean, Pairs
 from dml_jax.losses.signature import pair_loss
 from dml_jax.numerics import at_least_float32, log1p_sum_exp, log_sum_exp
 
@@ -61,22 +61,13 @@ def multi_similarity(
     divisor: Divisor = "all",  # mean over all anchors, or over those with a pair left
 ) -> Mean:
     """Multi-similarity loss of a batch -> scalar; 0 if no anchor has a pair."""
-    _, losses, p, n = multi_similarity_loss(
-        pairs.compared().similarities(),
-        pairs.positive,
-        pairs.negative,
-        alpha=alpha,
-        beta=beta,
-        base=base,
-        epsilon=epsilon,
-        mining=mining,
-        copies=copies,
-        divisor=divisor,
-    )
-    return Mean(losses, jnp.any(p | n, axis=1) if divisor == "active" else None)
+    return multi_similarity_terms(
+        pairs.compared().similarities(), pairs.positive, pairs.negative, alpha=alpha, beta=beta,
+        base=base, epsilon=epsilon, mining=mining, copies=copies, divisor=divisor,
+    )[0]  # fmt: skip
 
 
-def multi_similarity_loss(
+def multi_similarity_terms(
     similarity: Array,
     positive: Array,
     negative: Array,
@@ -88,20 +79,15 @@ def multi_similarity_loss(
     mining: bool,
     copies: Literal["drop", "keep"],
     divisor: Divisor,
-) -> tuple[Array, Array, Array, Array]:
-    """(loss, losses [N] of the anchors, P, N) from cosines and masks or weights of pairs, [N, M].
+) -> tuple[Mean, Array, Array]:
+    """(losses [N] of the anchors, P, N) from cosines and masks or weights of pairs, [N, M].
 
     P and N, bool [N, M], are the pairs that count; with mining, an anchor without pairs of one kind
     keeps none of the other. The loss of an anchor without pairs is 0.
     """
     p, n = positive > 0, negative > 0
-    match copies:
-        case "drop":
-            p = p & (similarity < 1 - COPY)
-        case "keep":
-            pass
-        case _:
-            assert_never(copies)
+    if copies == "drop":
+        p = p & (similarity < 1 - COPY)
     if mining:  # Eq. 11 and 12
         s = jax.lax.stop_gradient(similarity)
         hardest_negative = jnp.max(s, axis=1, keepdims=True, initial=-jnp.inf, where=n)
@@ -110,15 +96,8 @@ def multi_similarity_loss(
     s = at_least_float32(similarity) - base  # Eq. 16
     pull = log1p_sum_exp(-alpha * s + pairwise.log_weights(positive), p, axis=1)
     push = log1p_sum_exp(beta * s + pairwise.log_weights(negative), n, axis=1)
-    losses = pull / alpha + push / beta
-    match divisor:
-        case "active":
-            mean = weighted_mean(losses, jnp.any(p | n, axis=1))
-        case "all":
-            mean = weighted_mean(losses)
-        case _:
-            assert_never(divisor)
-    return mean, losses, p, n
+    counted = jnp.any(p | n, axis=1) if divisor == "active" else None
+    return Mean(pull / alpha + push / beta, counted), p, n
 
 
 @pair_loss()

@@ -202,6 +202,10 @@ def build(
     image = splits["train"].read(0, np.random.default_rng(0))
     transforms.check_images_only(data, arrays.shape_of(image))
     shape = arrays.shape_of(transforms.evaluation(data)(image))
+    if not arrays.is_image(shape) and hasattr(config.backbone, "pixels"):
+        problem = f"is for images, but the data set holds {arrays.described(shape)}"
+        remedy = 'name a network for these arrays (see "Any arrays" in docs/guides/own_parts.md)'
+        raise ConfigError(f"backbone.name={config.backbone.name!r}: {problem}; {remedy}")
     test_variants = {
         name: build_method(with_test_variant(config, name), images, mesh).embed
         for name in config.evaluation.test_variants

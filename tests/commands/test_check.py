@@ -107,6 +107,19 @@ def test_the_plugins_of_the_guide_pass(
     assert "failed " not in out
 
 
+def test_a_network_for_other_arrays_than_images() -> None:
+    """It is examined with the arrays of the data set that is named, and the other way round."""
+    network, data = (f"tests.plugins.{name}" for name in ("text_encoder", "sentences"))
+    of_images = conformance.check(network, "backbone", {}, None)[1]
+    assert of_images.result == "failed"
+    assert of_images.remedy.endswith("needs --config.data.name, a data set of them")
+    of_tokens = conformance.check(network, "backbone", {"data.name": data}, None)[1]
+    assert (of_tokens.result, of_tokens.text) == ("passed", "of int32 [12]")
+    plugin = conformance.Plugin(data, "data", {"backbone.name": network, "backbone.width": "8"})
+    config = conformance.configuration(plugin)
+    assert (config.data.name, config.backbone.name, config.backbone.width) == (data, network, 8)
+
+
 def test_every_file_of_the_plugins_is_recognised() -> None:
     files = {
         path.stem

@@ -172,7 +172,8 @@ def multi_similarity(e: jax.Array, labels: jax.Array, options: dict[str, jax.Arr
     s, details = pairwise.cosine(e, e), {}
     for variant, chosen in VARIANTS.items():
         complete = vars(crt.MultiSimilarity(**chosen)) | options
-        details[variant] = ms.multi_similarity_loss(s, *pairwise.masks(labels), **complete)
+        terms, p, n = ms.multi_similarity_terms(s, *pairwise.masks(labels), **complete)
+        details[variant] = pairwise.reduced(terms, None), terms.values, p, n
     return {variant: loss for variant, (loss, *_) in details.items()}, (s, details)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dml_jax import losses
-from dml_jax.losses import classification, pair_losses, pairwise
+from dml_jax.losses import classification, pairwise
 from dml_jax.numerics import unit
 from tests.golden import fixtures
 
@@ -77,14 +77,16 @@ def cases(z: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, tuple[Any
         distance = lambda i: jnp.linalg.norm(x[triplets[:, 0]] - x[triplets[:, i]] + 1e-6, axis=1)  # noqa: E731
         both = jnp.stack([distance(1), distance(2)])
         chosen = jnp.array([[True], [False]]) & jnp.ones_like(both, bool)
-        pull, push = pair_losses.contrastive_hinges(
-            both,
-            chosen,
-            ~chosen,
+        return losses.contrastive(
+            jnp.zeros((2, 1)),
+            candidates=jnp.zeros((len(triplets), 1)),
+            positive=chosen,
+            negative=~chosen,
+            distance=lambda a, b: both,
+            divisor="all",
             positive_margin=hyper["contrastive_pos_margin"],
             negative_margin=hyper["contrastive_neg_margin"],
         )
-        return pull[0].mean() + push[1].mean()
 
     def softmax(p: jax.Array, x: jax.Array) -> jax.Array:
         return losses.normalized_softmax(x, labels, p, temperature=hyper["softmax_temperature"])

@@ -237,7 +237,8 @@ def loss(
     total = config.lambda2 * terms["consistency"]
     for b, (similarity, weight) in enumerate(zip((s1, s2), config.lambda1, strict=True), start=1):
         settings = vars(config.multi_similarity)
-        value, _, p, n = ms.multi_similarity_loss(similarity, positive, negative, **settings)
+        found, p, n = ms.multi_similarity_terms(similarity, positive, negative, **settings)
+        value = pairwise.reduced(found, None)
         terms |= {f"multi_similarity{b}": value, f"positives{b}": p.sum(), f"negatives{b}": n.sum()}
         total += weight * value
     for b, c in enumerate(prototypes, start=1):
