@@ -12,8 +12,8 @@ tested (`dml-jax study --claims=crt --on=photos:lite0`); the command above refus
 
 The variants `METHOD-stages` also train blocks 11 to 15 and the last convolution, for 150 steps of
 32 images in random crops of 128 pixels; claims are tested on them with `--on=photos:lite0_stages`.
-The variants `METHOD-last` train block 15 and the last convolution on stored outputs of block 14, of
-images of 128 pixels without augmentation, for 150 steps of 32; they are for claims only.
+The variants `METHOD-last` train block 15 and the last convolution for 150 steps of 32 images, on
+stored outputs of block 14 for images of 128 pixels without augmentation. They are for claims only.
 """
 
 from collections.abc import Mapping

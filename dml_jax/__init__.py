@@ -46,8 +46,9 @@ def load(
         for convolutional networks only.
       runtime: the library that computes the embeddings. onnxruntime (extra "onnx") is faster on
         CPUs and needs no JAX once the graph of the model is in the user's cache, where this option,
-        the first `dml-jax` command with the model or `dml-jax export --to=onnx` puts it. None for
-        onnxruntime if it has the graph and JAX has no accelerator, otherwise JAX.
+        the first `dml-jax embed`, `enroll` or `catalogue` with the model or `dml-jax export
+        --to=onnx` puts it. None for onnxruntime if it has the graph and JAX has no accelerator,
+        otherwise JAX.
 
     Returns:
       A `dml_jax.inference.model.Model`; `load(model).embed(paths)` gives float32 [N, D].

@@ -1,6 +1,7 @@
 """Analyses of runs in their directories, or of models apart from them: figures, numbers, report."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
 from dml_jax.data import formats
-from dml_jax.errors import choices, counted, printable, refuse, require
+from dml_jax.errors import ConfigError, choices, counted, printable, refuse, require
 from dml_jax.identity import Versions
 from dml_jax.inference import graphs
 from dml_jax.inference.embedding_model import is_run, locate
@@ -83,27 +84,40 @@ def analyse(request: Request) -> None:
         output.mkdir(parents=True, exist_ok=True)
         for name in SUBJECTS:  # they may show another model or data
             (output / to / f"{name}.json").unlink(missing_ok=True)
-    with workdir.updated(directory, f"{to}/"):
-        for name in names:
-            run.console.print(f"analysing: {name}")
-            subject, title, suffix = SUBJECTS[name], SUBJECTS[name].title, ""
-            several = request.compare and findings.side_by_side(runs, subject, split)
-            if subject.by_split and split != "test" and not request.apart:
-                title, suffix = f"{title}: {split} images", f"-{split}"  # those of the test stay
-            made = several or subject.findings(run, split)
-            findings.write(directory, name, title, run.step, made, suffix=suffix, to=to)
-    if request.apart:
-        write_separate_report(request, runs, output)
-        run.console.print(f"report: {output / 'report.html'}")
-        return
-    run.console.print(f"figures and numbers: {directory / DIRECTORY}")
-    if results := workdir.read_results(directory):
-        with workdir.updated(directory, "report.html"):
-            run_report.write_page(directory, run.config, results)
-        run.console.print(f"report: {directory / 'report.html'}")
-    else:
-        message = "the run is not finished, so there is no report yet"
-        run.console.print(f"{message}; finishing it will include the analyses")
+    with alone(directory / to):
+        with workdir.updated(directory, f"{to}/"):
+            for name in names:
+                run.console.print(f"analysing: {name}")
+                subject, title, suffix = SUBJECTS[name], SUBJECTS[name].title, ""
+                several = request.compare and findings.side_by_side(runs, subject, split)
+                if subject.by_split and split != "test" and not request.apart:
+                    # Those of the test stay.
+                    title, suffix = f"{title}: {split} images", f"-{split}"
+                made = several or subject.findings(run, split)
+                findings.write(directory, name, title, run.step, made, suffix=suffix, to=to)
+        if request.apart:
+            write_separate_report(request, runs, output)
+            run.console.print(f"report: {output / 'report.html'}")
+            return
+        run.console.print(f"figures and numbers: {directory / DIRECTORY}")
+        if results := workdir.read_results(directory):
+            with workdir.updated(directory, "report.html"):
+                run_report.write_page(directory, run.config, results)
+            run.console.print(f"report: {directory / 'report.html'}")
+        else:
+            message = "the run is not finished, so there is no report yet"
+            run.console.print(f"{message}; finishing it will include the analyses")
+
+
+@contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Raises ConfigError if another command is writing analyses there, which its report reads."""
+    try:
+        with files.locked(directory, wait=False):
+            yield
+    except BlockingIOError:
+        message = f"{directory}: another command is writing there; wait for its end"
+        raise ConfigError(message) from None
 
 
 def write_separate_report(request: Request, runs: dict[str, AnalysedModel], output: Path) -> None:

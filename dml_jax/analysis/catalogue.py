@@ -75,7 +75,7 @@ def _clusters(rows: np.ndarray) -> np.ndarray:
     from sklearn.cluster import AgglomerativeClustering
     from sklearn.decomposition import PCA
 
-    with np.errstate(invalid="ignore"):  # of shares of the variance, which is 0 if all are equal
+    with np.errstate(invalid="ignore"):  # PCA divides by the variance: 0 if all images are equal
         small = PCA(min(DIMENSIONS, *rows.shape), random_state=0).fit_transform(rows)
     # Without the last column, rows would have no direction then.
     small = unit_rows(np.hstack([small, np.full((len(rows), 1), 1e-6)]))

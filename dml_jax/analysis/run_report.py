@@ -112,8 +112,7 @@ def print_table(config: Config, results: dict[str, Any], console: Console) -> No
     columns = {"": list(map(printable, names))}
     columns |= {e.heading: [metric_table.cell(row, e) for row in listed] for e in entries}
     ours = {(heading, listed.index(results)) for heading in columns}
-    seen = "training" if config.data.split == "all" else "unseen"
-    title = printable(f"{config.name}: {seen} classes, in %")
+    title = printable(f"{config.name}: {config.data.tested}, in %")
     text_tables.print_table(Table(title, [results["protocol"]], columns, ours), console)
     if sentence := verdict(results):
         console.print(sentence.strip(), markup=False, highlight=False)
@@ -142,7 +141,7 @@ def write_page(directory: Path, config: Config, results: dict[str, Any]) -> None
     html.write_report(
         directory / "report.html",
         config.name,
-        f"{task} on classes not seen in training.",
+        f"{task} on {config.data.tested}.",
         (
             Section("Results", _results(config, results)),
             *findings.read(directory, (TRAINING, *SUBJECTS)),

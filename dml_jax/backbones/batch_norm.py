@@ -96,7 +96,8 @@ def _row(vector: jax.Array, x: jax.Array) -> jax.Array:
 
 def _standardize_forward(*arguments: Any) -> tuple[Any, tuple[Any, ...]]:
     x, scale, _, statistics, epsilon, _ = arguments
-    results = standardize.fun(*arguments)  # second derivatives are also of the statistics
+    # Not `standardize`: second derivatives include those of the batch's statistics.
+    results = standardize.fun(*arguments)
     return results, (x, scale, statistics, results[1], jax.lax.rsqrt(results[2] + epsilon))
 
 

@@ -28,7 +28,8 @@ CAFFE = Pixels(mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), top=255.0, order
 
 @section
 class Config:
-    """The options of all networks here; those of other packages need only the first three.
+    """The options of all networks here; those of other packages need only `name` and `pretrained`,
+    and `pixels` if they are for images: a network with `pixels` is refused for other arrays.
 
     A network for images of one size has a true attribute `fixed_size`. One that consists of blocks
     has the method `layer`, (first name of a parameter's path) -> 0 for the embeddings, i + 1 for

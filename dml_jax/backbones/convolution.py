@@ -33,9 +33,9 @@ _DEVICES: ContextVar[Mesh | None] = ContextVar("devices", default=None)
 def plain() -> AbstractContextManager[None]:
     """Context in which XLA's convolutions and pooling are traced for every platform, for export.
 
-    Networks of convolutions have forward-mode derivatives only within it, in float32 or float64:
-    elsewhere, their convolutions, poolings and batch statistics have gradients of their own, which
-    are faster and can be differentiated again, in reverse mode only.
+    Networks of convolutions have forward-mode derivatives only within it, in float32 or float64.
+    Elsewhere, convolutions, pooling and batch normalisation have gradients of their own, which are
+    faster and can be differentiated again, but only in reverse mode.
     """
     return within(_PLAIN, True)
 

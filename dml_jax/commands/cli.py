@@ -164,7 +164,7 @@ def add_model(
     if runtime:
         text = (
             "onnxruntime is faster on CPUs; default: onnxruntime if the graph of the model is in "
-            "the cache, else jax, and the graph is made in the background afterwards"
+            "the cache, else jax; embed, enroll and catalogue then have it made in the background"
         )
         flags.add_argument("--runtime", choices=("jax", "onnxruntime"), help=text)
 

@@ -160,6 +160,11 @@ class Data:
         return self.training_size or self.image_size
 
     @property
+    def tested(self) -> str:
+        """Which classes the results at the end are of."""
+        return "training classes" if self.split == "all" else "unseen classes"
+
+    @property
     def decoded_side(self) -> int:
         """The shorter side in pixels that decoding a JPEG file must leave; 0 for the full size."""
         return self.resize if self.decode_scaled else 0

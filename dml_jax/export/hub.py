@@ -102,7 +102,7 @@ def card(repository: str, config: dict[str, Any], results: dict[str, Any]) -> st
         model_name=config["name"],
         eval_results=[
             library.EvalResult(
-                task_type="image-feature-extraction", task_name="Image retrieval on unseen classes",
+                task_type="image-feature-extraction", task_name="Image retrieval",
                 dataset_type=data, dataset_name=data,
                 metric_type=entry.name, metric_name=entry.heading, metric_value=results[entry.name],
             )
@@ -113,8 +113,8 @@ def card(repository: str, config: dict[str, Any], results: dict[str, Any]) -> st
     body = "".join(f"| {metric_table.cell(results, entry)} " for entry in columns)
     return (
         f"---\n{metadata.to_yaml()}\n---\n\n# {config['name']}\n\nImage embeddings trained with "
-        f"{method} on {data} ({config['backbone']['name']}), by dml_jax.\n\n## Results on classes "
-        f"not seen in training, in %\n\n{head}|\n{'|---' * len(columns)}|\n{body}|\n\n± is one "
+        f"{method} on {data} ({config['backbone']['name']}), by dml_jax.\n\n## Results on the test "
+        f"split, in %\n\n{head}|\n{'|---' * len(columns)}|\n{body}|\n\n± is one "
         f"standard error over the queries. Model selection: {results['model']}. Protocol: "
         f"{results['protocol']}.\n\n{LOADING.format(repository=repository)}"
     )

@@ -40,8 +40,9 @@ GRAPH = "model.onnx"
 ACCELERATORS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "libtpu")
 EXTRA = 'is not installed: pip install -e ".[onnx]"'
 PARTS = 4  # of a batch that each core embeds
-LONGEST = 3600  # seconds to make a graph in the background
+LONGEST = 3600  # seconds after which a process that has printed nothing was killed
 MAKE = """import json, os, sys
+sys.path[:] = json.loads(sys.argv[3])
 os.nice(10)
 import dml_jax
 dml_jax.load(runtime="onnxruntime", **json.loads(sys.argv[1]))
@@ -116,7 +117,7 @@ def make_missing() -> None:
     """Starts a process of low priority for each graph that would have been used.
 
     What it prints is kept beside the graph's place until it has succeeded. While that file exists,
-    there is no second attempt, unless it is empty and old: then the process was killed.
+    there is no second attempt, unless it is old and without an error: then the process was killed.
     """
     for place, options in _missing.items():
         log = place.with_suffix(".log")
@@ -125,15 +126,18 @@ def make_missing() -> None:
                 continue
             log.parent.mkdir(parents=True, exist_ok=True)
             old = log.exists() and time.time() - log.stat().st_mtime > LONGEST
-            if old and not log.stat().st_size:
+            if old and "Traceback" not in log.read_text(errors="replace"):
                 log.unlink()
             with log.open("xb") as file:
+                # With -P, no file beside the photographs is taken for a module.
+                command = [sys.executable, "-P", "-c", MAKE, json.dumps(options), str(log)]
                 subprocess.Popen(
-                    [sys.executable, "-c", MAKE, json.dumps(options), str(log)],
+                    [*command, json.dumps(sys.path)],
                     stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
                 )  # fmt: skip
             what = "an ONNX graph of the model is made in the background, for faster commands"
-            print(f"{what}: {place}", file=sys.stderr)
+            if sys.stderr:  # None if it is closed; then `print` would write to stdout
+                print(f"{what}: {place}", file=sys.stderr)
 
 
 def _stated(directory: Path, versions: Versions) -> Identity | None:

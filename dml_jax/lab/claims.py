@@ -117,7 +117,8 @@ def unrefined(name: str) -> str:
     """The row that is refined to "ROW + KIND", KIND being one of `evaluation.refine`; by another
     name, the row itself."""
     row, _, kind = name.rpartition(" + ")
-    return row if row and (kind in BATCHES or "." in kind) else name
+    refines = kind in BATCHES or ("." in kind and kind.replace(".", "").isidentifier())
+    return row if row and refines else name
 
 
 Imitated = dict[tuple[str, str], str]  # the row that a placebo imitates, by study and placebo

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import flax.errors
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -139,24 +140,30 @@ def last_frozen(experiment: Experiment, network: Backbone, variables: Any) -> st
     trained = {path[1] for path in paths if not groups[group_of(path)].freeze}
     if not trained:
         return ""
+    error = ConfigError(
+        f"train.feature_views={experiment.config.train.feature_views}: what is trained of the "
+        f"backbone, {', '.join(sorted(trained))}, needs more than the output of the part below; "
+        "set it to 0, or freeze the backbone"
+    )
     images, names = arrays.random(experiment.shape, 1), list[str]()
 
     def both(variables: Any, images: jax.Array) -> tuple[jax.Array, jax.Array]:
         outputs = _outputs(network, variables, images)
         names.extend(outputs)
+        if not trained <= outputs.keys():  # such as a class token, which no part has
+            raise error
         part = names[max(min(map(names.index, trained)) - 1, 0)]
         names[:] = [part]
         small = network.preprocess(images[:, :SIDE, :SIDE])
         above = _with_output(network, part, outputs[part])(*variables, small, train=False)[0]
         return outputs[""], above
 
-    whole, above = jax.jit(both)(variables, images)
+    try:
+        whole, above = jax.jit(both)(variables, images)
+    except flax.errors.ScopeParamShapeError:  # of a network for images of one size
+        raise error from None
     if names[0] in trained or whole.shape != above.shape or not np.allclose(whole, above):
-        raise ConfigError(
-            f"train.feature_views={experiment.config.train.feature_views}: what is trained of "
-            f"the backbone, {', '.join(sorted(trained))}, needs more than the output of the part "
-            "below; set it to 0, or freeze the backbone"
-        )
+        raise error
     return names[0]
 
 

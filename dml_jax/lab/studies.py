@@ -112,6 +112,7 @@ def run_claims(
         train(root, claims.distinct(choice.trial for choice in tried), jobs)
         best = claims.chosen(tried, placebos)
         owners = claims.planned(every, target, settings, best)
+        plan.check_same(claims.distinct(owners.values()))
         before = claims.read(file)
         try:
             train(root, claims.distinct(owners.values()), jobs)

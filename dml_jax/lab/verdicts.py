@@ -18,6 +18,7 @@ follow-ups makes a false verdict more probable.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -216,13 +217,17 @@ def _entry(claim: Claim, lines: Lines, target: Target) -> Entry:
     at_work = measures[0] or measures[-1]
     active = float(np.mean(units(at_work))) if at_work else math.nan
     seconds = sum(float(line["seconds"]) for line in used)
-    # A row may be older than the others, because another claim has it, too.
-    looks = {
-        max(int(row[key]["look"]) for row in found.rows if key in row)
-        for key in found.rows[0].keys() & found.rows[1].keys()
-    }
+    a, b, _, *placebos = found.rows
+    looks = [_looks(a, b), *(_looks(a, b, placebo) for placebo in placebos)]
     shown = (claim, seconds, first, (*others, None)[0], kept, contrasts, active)
-    return Entry(*shown, len(looks), max(looks, default=0))
+    return Entry(*shown, max(map(len, looks)), max(set().union(*looks), default=0))
+
+
+def _looks(*rows: Mapping[Any, Mapping[str, Any]]) -> set[int]:
+    """The looks at which a comparison of rows grew: a row may be older than the others, because
+    another claim has it, too."""
+    keys = set.intersection(*map(set, rows))
+    return {max(int(row[key]["look"]) for row in rows) for key in keys}
 
 
 def _tested(claim: Claim, metric: str, found: Measured) -> Decision:

@@ -49,7 +49,7 @@ mlir.register_lowering(_sum, mlir.lower_fun(_loop, multiple_results=True))
 
 
 def _of_some(terms: Any, i: Any, known: Sequence[Any], places: Sequence[int]) -> Any:
-    """The terms as a function of the arguments at `places`, given all others."""
+    """The terms as a function of the arguments at `places`, given all the others."""
 
     def call(*some: Any) -> Any:
         given = dict(zip(places, some, strict=True))

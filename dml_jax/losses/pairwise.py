@@ -60,7 +60,7 @@ def squared_distances(a: Array, b: Array) -> Array:
     have no derivative.
     """
     x, y = at_least_float32(a), at_least_float32(b)
-    # Constants, of which derivatives of any order make use.
+    # `_close_pairs` is constant in derivatives of any order.
     return _squares(x, y, *_close_pairs(*jax.lax.stop_gradient((x, y))))
 
 

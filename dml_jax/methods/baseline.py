@@ -271,10 +271,10 @@ class Criterion(nn.Module):
 
     def _first_columns(self, loss: str, width: int | None) -> dict[str, Array]:
         """The learned parameters of a loss for the first `width` columns of the embeddings."""
-        parameters = signature.learned(find(loss))
+        declared = signature.learned(find(loss))
         return {
             name: array[
-                tuple(slice(width if axis == "D" else None) for axis in parameters[name].axes)
+                tuple(slice(width if axis == "D" else None) for axis in declared[name].axes)
             ]
             for name, array in self.learned[loss].items()
         }

@@ -149,7 +149,7 @@ def final(
     """(`results.json` with `embedding_files.PER_QUERY`, embeddings of the test split)."""
     config, test = experiment.config, experiment.splits["test"]
     tested = compiled(experiment, state).embed(state, with_gallery(experiment.splits))
-    console.print("evaluating on the unseen classes")
+    console.print(f"evaluating on the {config.data.tested}")
     found = {name: _metrics(experiment, rows, per_query=True) for name, rows in tested.items()}
     variant = reported(config.evaluation, found)
     results, embeddings = found[variant], tested[variant]

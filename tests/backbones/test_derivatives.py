@@ -1,5 +1,5 @@
-"""Which derivatives of the networks' layers there are: as the docstrings of `convolution.plain` and
-`numerics.heads_in` say."""
+"""Which derivatives the layers of networks have: those that the docstrings of `convolution.plain`
+and `numerics.heads_in` promise."""
 
 import contextlib
 from collections.abc import Callable
@@ -65,7 +65,8 @@ def dot(a: Any, b: Any) -> Array:
     "module", [Convolutions(), Transformer()], ids=["convolutions", "transformer"]
 )
 def test_both_modes_twice(module: nn.Module, x64: None) -> None:
-    """Of convolutional networks within `plain`, of transformers anywhere; reverse mode anywhere."""
+    """Forward mode works in convolutional networks within `plain` and in transformers anywhere,
+    reverse mode in both anywhere."""
     value, start, v, w = case(module)
 
     def derivatives(params: Any) -> list[Array]:
@@ -92,14 +93,14 @@ def test_both_modes_twice(module: nn.Module, x64: None) -> None:
     np.testing.assert_allclose(dot(jax.jit(again)(start), w), second, rtol=1e-6)
 
 
-def test_forward_mode_that_there_is_not(x64: None) -> None:
+def test_no_forward_mode_outside_plain(x64: None) -> None:
     value, start, _, w = case(Convolutions())
     with pytest.raises(TypeError, match=FORWARD):
         jax.jvp(value, (start,), (w,))
 
 
 def test_rounded_products() -> None:
-    """Those of heads in bfloat16 have derivatives in reverse mode, repeatedly."""
+    """Products of heads in bfloat16 can be differentiated repeatedly, but only in reverse mode."""
     a, b = (jnp.asarray(RNG.normal(size=(3, 3)), jnp.float32) for _ in range(2))
 
     def value(x: Array) -> Array:

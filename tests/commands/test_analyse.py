@@ -164,6 +164,12 @@ def test_invalid_input(arguments: list[str], message: str, run: Path, fails: Fai
     assert message in fails(analyse, *(argument.format(run) for argument in arguments))
 
 
+def test_one_command_at_a_time(run: Path, fails: Fails) -> None:
+    with files.locked(run / "analysis"):
+        found = fails(analyse, f"--model={run}", "--what=tsne")
+    assert f"{run / 'analysis'}: another command is writing there; wait for its end" in found
+
+
 @pytest.mark.parametrize("name", OF_METHODS)
 def test_figures_of_other_methods(name: str, run: Path, fails: Fails) -> None:
     assert f"--what={name}: method baseline has no " in fails(

@@ -336,6 +336,10 @@ def test_directories_with_another_configuration(tmp_path: Path, file: Path) -> N
     (trial.directory / "config.json").write_text(json.dumps(facts))
     with pytest.raises(CheckpointError, match=r"data\.batch_size \(8 there.*another --root$"):
         studies.train(tmp_path, [trial], 1)
+    output = tmp_path / "measurements"
+    with pytest.raises(CheckpointError, match=r"another --root$"):
+        studies.run_claims(["x"], DIGITS, Settings(tmp_path), names=["a"], output=output)
+    assert not output.exists()
 
 
 def test_complete_with_placebos(tmp_path: Path) -> None:
@@ -354,6 +358,7 @@ def test_complete_with_rows_that_look_refined(tmp_path: Path) -> None:
     found = owners(tmp_path, ["D", "D + S", "second"], unfinished="D + S")
     assert claims.unrefined("D + DaNCE + S") == "D + DaNCE + S"
     assert claims.unrefined("D + S + my.refinement") == "D + S"
+    assert claims.unrefined("D + 0.5") == "D + 0.5"
     assert claims.complete(stated, DIGITS, found) == set()
     refined = [replace(claim(), rows=("D", "second + reciprocal"))]
     assert claims.complete(refined, DIGITS, found) == {

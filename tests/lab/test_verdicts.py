@@ -232,6 +232,9 @@ def test_looks_of_a_claim() -> None:
     more = [{**line, "seed": str(int(line["seed"]) + 8), "look": "3"} for line in early]
     unclear_rows = lines("first", [0.5] * 8) + lines("second", 0.5 + NOISE)
     assert verdicts.ledger([claim()], unclear_rows + more, CUB)[0].looks == 2
+    number = 2 * len(NOISE)
+    everywhere = lines("x", [0.501] * number, look="4")  # a placebo takes no look back
+    assert verdicts.ledger([stated], unclear_rows + more + everywhere, CUB)[0].looks == 2
 
 
 def simulated(effects: Sequence[float], draws: int, looks: int) -> list[list[str]]:

@@ -238,8 +238,8 @@ def test_replaced_files_of_a_finished_run(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_dies_leaves_no_file_that_is_called_changed(tmp_path: Path) -> None:
-    """Killed, its files are not in the manifest until the next command; stopped by an error, they
-    are listed as they are."""
+    """If it is killed, its files are not in the manifest until the next command. After an error,
+    they are listed as they are."""
     (tmp_path / "analysis").mkdir()
     paths = {name: tmp_path / name for name in ("queries.npz", "analysis/a.json", "report.html")}
     for file in paths.values():

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from dml_jax.backbones import vit
 from dml_jax.config import Config, Group, plugin_module, resolve
 from dml_jax.console import Console
 from dml_jax.data.formats import digits
@@ -72,3 +73,14 @@ def test_parts_that_need_more_than_one_map(tmp_path: Path) -> None:
     """There is nothing to store below the first part."""
     with pytest.raises(ConfigError, match=r"train\.feature_views=1: .*conv1.* set it to 0"):
         head_bench.head_inputs(config(tmp_path, "conv1"), Console(quiet=True))
+
+
+@pytest.mark.parametrize("trained", ["norm", "cls_token"])
+def test_networks_of_images_of_one_size(
+    tmp_path: Path, trained: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_bench, "SIDE", 4)  # smaller than digits
+    small = vit.Config(depth=1, width=16, heads=2, patch=4)
+    given = config(tmp_path, trained)
+    with pytest.raises(ConfigError, match=f"{trained}, needs more than the output"):
+        head_bench.head_inputs(replace(given, backbone=small), Console(quiet=True))

@@ -265,11 +265,13 @@ def finish(workdir: Path, checkpoint: str) -> None:
 def updated(workdir: Path, replaced: str) -> Iterator[None]:
     """Context that replaces those files of a finished run whose names start with `replaced`.
 
-    Meanwhile the manifest is without them: a killed process leaves none that it calls changed.
+    Meanwhile the manifest does not list them, so that none of them counts as changed if the process
+    is killed.
     """
 
-    def list_files(names: Iterable[str]) -> None:
+    def list_files(*patterns: str) -> None:
         with files.locked(workdir / manifest.NAME):
+            names = (name for name in _files(workdir, patterns) if name.startswith(replaced))
             content = manifest.read(workdir, CheckpointError, REMEDY)
             others = {k: v for k, v in content["files"].items() if not k.startswith(replaced)}
             manifest.write(workdir, content, names, others)
@@ -277,11 +279,11 @@ def updated(workdir: Path, replaced: str) -> Iterator[None]:
     if not (workdir / manifest.NAME).exists():
         yield
         return
-    list_files(())
+    list_files()
     try:
         yield
     finally:
-        list_files(name for name in _files(workdir, ARTEFACTS) if name.startswith(replaced))
+        list_files(*ARTEFACTS)
 
 
 def _files(workdir: Path, patterns: Iterable[str]) -> list[str]:
