@@ -217,8 +217,8 @@ def _entry(claim: Claim, lines: Lines, target: Target) -> Entry:
     at_work = measures[0] or measures[-1]
     active = float(np.mean(units(at_work))) if at_work else math.nan
     seconds = sum(float(line["seconds"]) for line in used)
-    a, b, _, *placebos = found.rows
-    looks = [_looks(a, b), *(_looks(a, b, placebo) for placebo in placebos)]
+    compared, placebos = found.rows[:2], found.rows[3:]
+    looks = [_looks(*compared), *(_looks(*compared, row) for row in placebos)]
     shown = (claim, seconds, first, (*others, None)[0], kept, contrasts, active)
     return Entry(*shown, max(map(len, looks)), max(set().union(*looks), default=0))
 
