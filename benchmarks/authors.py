@@ -8,8 +8,8 @@ Each method trains its layer and its own parameters from its recipe's initial va
 losses, optimizer and sampler, on features of EfficientNet-Lite0 (the evaluation's crop only), which
 are computed once; the last model is evaluated. Seeds that are in the output are not trained again.
 `Case.authors` has the results of the authors' public code on the same features, changed only to run
-on a CPU, for the methods where it was run. Prints both with the p-value of Welch's test over seeds,
-corrected for the number of tests (Holm).
+on a CPU. Prints both with the p-value of Welch's test over seeds, corrected for the number of tests
+(Holm).
 """
 
 import argparse

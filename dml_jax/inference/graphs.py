@@ -40,7 +40,7 @@ GRAPH = "model.onnx"
 ACCELERATORS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "libtpu")
 EXTRA = 'is not installed: pip install -e ".[onnx]"'
 PARTS = 4  # of a batch that each core embeds
-LONGEST = 3600  # seconds after which a process that has printed nothing was killed
+LONGEST = 3600  # seconds after which a process that has printed no error was killed
 MAKE = """import json, os, sys
 sys.path[:] = json.loads(sys.argv[3])
 os.nice(10)
