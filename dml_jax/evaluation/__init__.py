@@ -12,12 +12,9 @@ words. Modules and metrics are imported on first use, which keeps `import dml_ja
 
 import importlib
 import pkgutil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from dml_jax.evaluation.metrics import *  # noqa: F403
-
-_MODULES = [found.name for found in pkgutil.iter_modules(__path__) if not found.ispkg]  # noqa: F405
+_MODULES = [found.name for found in pkgutil.iter_modules(__path__) if not found.ispkg]
 
 
 def __getattr__(name: str) -> Any:

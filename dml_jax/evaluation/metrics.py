@@ -124,7 +124,7 @@ def retrieval(
     if exclude_self and not np.array_equal(classes, gallery_classes[: len(points)]):
         problem = "the gallery must begin with the queries, but their classes differ"
         raise DataError(f"exclude_self: {problem}")
-    candidates = len(gallery_points) - exclude_self
+    candidates = validation.candidates(gallery_points, exclude_self=exclude_self)
     if max(ks, default=0) > candidates:
         raise DataError(
             f"ks: K={max(ks)}, but there are {candidates} candidates; K must be in 1..{candidates}"

@@ -48,7 +48,7 @@ def search(
     """
     validation.metric(metric, "cosine", "euclidean")
     points = query_points, gallery_points = validation.searched_pair(queries, gallery)
-    candidates = len(gallery_points) - bool(exclude_self)
+    candidates = validation.candidates(gallery_points, exclude_self=exclude_self)
     if validation.whole("k", k, 1) > candidates:
         raise DataError(f"k={k}: there are {candidates} candidates; k must be in 1..{candidates}")
     if callable(metric):

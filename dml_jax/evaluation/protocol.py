@@ -28,6 +28,8 @@ MANY_COPIES = 0.1  # share of queries above which metrics measure near-copies
 def near_copies(queries: ArrayLike, gallery: ArrayLike | None = None) -> float:
     """The share of queries [Q, D] whose nearest row, of the gallery if given, is a near-copy."""
     searched = queries if gallery is None else gallery
+    if len(searched) == (gallery is None):  # one image alone
+        return 0.0
     distances, _ = neighbors.search(queries, searched, 1, exclude_self=gallery is None)
     return float((distances < 1 - open_set.NEAR_COPY).mean())
 

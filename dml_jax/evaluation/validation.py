@@ -158,6 +158,13 @@ def searched_pair(queries: ArrayLike, gallery: ArrayLike) -> tuple[np.ndarray, n
     return left, right
 
 
+def candidates(gallery: np.ndarray, *, exclude_self: bool) -> int:
+    """The number of rows that each query searches; DataError if there is none."""
+    if (count := len(gallery) - exclude_self) < 1:
+        raise DataError("gallery: a single row or image has nothing to search; give at least two")
+    return count
+
+
 def shared_rows(queries: np.ndarray, gallery: np.ndarray) -> int:
     """Number of queries [Q, D] that equal a gallery row [G, D]; each row counts for one query."""
     factors = np.random.default_rng(0).integers(2**63, size=queries.shape[1], dtype=np.uint64)

@@ -13,6 +13,7 @@ from dml_jax import buckets
 from dml_jax.data.files import stamp
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import DataError
+from dml_jax.files import as_text
 from dml_jax.inference import inputs
 from dml_jax.inference.embedding_shards import (
     EARLIER,
@@ -20,7 +21,6 @@ from dml_jax.inference.embedding_shards import (
     contents,
     opened_file,
     rows_of,
-    text_of,
     writing,
 )
 from dml_jax.inference.inputs import Item, Unit
@@ -145,7 +145,7 @@ class _Known:
             place = None
             if isinstance(item.content, Path):
                 item.stamp = stamp(item.content)
-                place = self._places.get((text_of(item.name), item.stamp))
+                place = self._places.get((as_text(item.name), item.stamp))
             if not place:
                 with suppress(DataError):  # raised again when the image is embedded
                     item.read()

@@ -266,24 +266,32 @@ def updated(workdir: Path, replaced: str) -> Iterator[None]:
     """Context that replaces those files of a finished run whose names start with `replaced`.
 
     Meanwhile the manifest does not list them, so that none of them counts as changed if the process
-    is killed.
+    is killed. After an error, it lists those that are as before: others may be incomplete.
     """
 
-    def list_files(*patterns: str) -> None:
+    def listed(found: Mapping[str, Any]) -> dict[str, Any]:
+        """Replaces the entries of these files; returns the earlier ones."""
         with files.locked(workdir / manifest.NAME):
-            names = (name for name in _files(workdir, patterns) if name.startswith(replaced))
             content = manifest.read(workdir, CheckpointError, REMEDY)
-            others = {k: v for k, v in content["files"].items() if not k.startswith(replaced)}
-            manifest.write(workdir, content, names, others)
+            before = content["files"]
+            others = {k: v for k, v in before.items() if not k.startswith(replaced)}
+            manifest.write(workdir, content, (), others | found)
+        return before
+
+    def now() -> dict[str, Any]:
+        names = (name for name in _files(workdir, ARTEFACTS) if name.startswith(replaced))
+        return manifest.digests(workdir, names)
 
     if not (workdir / manifest.NAME).exists():
         yield
         return
-    list_files()
+    before = listed({})
     try:
         yield
-    finally:
-        list_files(*ARTEFACTS)
+    except BaseException:
+        listed({name: digest for name, digest in now().items() if before.get(name) == digest})
+        raise
+    listed(now())
 
 
 def _files(workdir: Path, patterns: Iterable[str]) -> list[str]:
