@@ -112,10 +112,10 @@ def update(
             classes = usable(model, classes, on_bad, needed=not known)
             others = usable(model, others, on_bad)
         for group in near_equal([*index.classes, *classes]):
-            kept, new = set(group) & set(index.classes), set(group) - set(index.classes)
-            if kept and new:  # those of one folder are reported when it is read
+            old, new = set(group) & set(index.classes), set(group) - set(index.classes)
+            if old and new:  # those of one folder are reported when it is read
                 names = " and ".join(map(printable, group))
-                pair = f"{min(new)}:{min(kept)}"
+                pair = f"{min(new)}:{min(old)}"
                 remedy = f"if they are one class, --merge={pair!r}, else --rename one"
                 say(f"doubt: {names} are near-equal names of different classes; {remedy}")
         before = len(index.images)

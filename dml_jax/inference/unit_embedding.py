@@ -4,6 +4,7 @@ whose content has been embedded before."""
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,9 +50,9 @@ def embed(
             if not known and isinstance(file, Path):
                 earlier = earlier or _Known((file.parent / EARLIER).glob("*.parquet"))
                 known = earlier
-            for items, last in _with_end(inputs.blocks(unit)):
+            for items, following in pairwise(chain(inputs.blocks(unit), [[]])):
                 places = known.find(items)
-                begun.append(_Block(file, items, places, last))
+                begun.append(_Block(file, items, places, last=not following))
                 if fresh := [i for i, place in zip(items, places, strict=True) if not place]:
                     yield fresh
 
@@ -68,14 +69,6 @@ def embed(
                     break
                 block, rows = next(blocks)
         yield block.file
-
-
-def _with_end(blocks: Iterator[list[Item]]) -> Iterator[tuple[list[Item], bool]]:
-    block = next(blocks)
-    for following in blocks:
-        yield block, False
-        block = following
-    yield block, True
 
 
 class _Place(NamedTuple):

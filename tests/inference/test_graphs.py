@@ -25,6 +25,7 @@ from dml_jax import manifest
 from dml_jax.commands import cli, embed, export
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.export import embedding_files
+from dml_jax.identity import Identity
 from dml_jax.inference import graphs
 from dml_jax.inference.index import Index
 from tests.test_identity import program
@@ -86,6 +87,20 @@ def test_a_missing_graph_is_made_once_in_the_background(
     assert json.loads(options) == expected
     assert log == f"{graphs.entry(model.identity)}.log"
     assert capsys.readouterr().err.count("is made in the background") == 2
+
+
+def test_what_the_graph_lacks_is_loaded_with_the_same_options(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / graphs.GRAPH).write_bytes(b"")
+    facts = {"crop": 8, "resize": 9, "interpolation": "bicubic", "decoded_side": 0, "step": 3}
+    facts |= {"exif_rotation": True, "size": [8, 8], "flip": True, "scales": [1.0]}
+    stated = Identity(facts | {"distance": "cosine"}, "v").with_rows(np.eye(3))
+    model: Any = graphs.GraphModel(tmp_path, stated, tmp_path, trust_code=True)
+    monkeypatch.setattr(
+        "dml_jax.inference.model.Model", lambda *_, **given: SimpleNamespace(config=given)
+    )
+    assert model.config == {"trust_code": True, "flip": True, "scales": (1.0,)}
 
 
 @pytest.fixture(scope="module")

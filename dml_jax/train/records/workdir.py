@@ -269,7 +269,7 @@ def updated(workdir: Path, replaced: str) -> Iterator[None]:
     is killed. After an error, it lists those that are as before: others may be incomplete.
     """
 
-    def listed(found: Mapping[str, Any]) -> dict[str, Any]:
+    def listed(found: dict[str, Any]) -> dict[str, Any]:
         """Replaces the entries of these files; returns the earlier ones."""
         with files.locked(workdir / manifest.NAME):
             content = manifest.read(workdir, CheckpointError, REMEDY)
