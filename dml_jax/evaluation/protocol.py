@@ -82,7 +82,8 @@ def evaluate(
         classes = validation.labels(np.asarray(labels), len(points))
         count = len(np.unique(classes))
         if metric == "cosine":
-            points = points.astype(validation.compute_dtype(points))
+            # Long rows leave the range of float32 unless they are normalised before.
+            points = np.array(points, np.float64 if points.dtype == np.float64 else np.float32)
             normalize(points)
         assignments = kmeans.fit(points, count, **clustering_options(count, clustering)).assignments
         result["nmi"] = metrics.nmi(classes, assignments, average=average)
