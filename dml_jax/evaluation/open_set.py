@@ -222,7 +222,10 @@ def measure(photographs: Photographs, enrolled: int, playing: np.ndarray) -> Mea
     known["rank"] = (shares > np.take_along_axis(shares, right[:, None], axis=1)).sum(axis=1)
     known["label"], known["session"] = right, groups[asked]
 
-    asked, scores = _left_out(photographs, enrolled, _without_classes(labels, playing))
+    order = np.random.default_rng(0).permutation(playing)
+    folds = len(playing) if len(playing) <= 2 * FOLDS else FOLDS
+    parts = (np.isin(labels, order[fold::folds]) for fold in range(folds))
+    asked, scores = _left_out(photographs, enrolled, ((part, ~part) for part in parts))
     strangers, candidates = np.zeros(len(asked), STRANGER), classes < enrolled
     strangers["margin"] = margins(scores, candidates)[1]
     strangers["probability"] = probabilities(scores, candidates, temperature).max(axis=1)
@@ -252,25 +255,12 @@ def _without_sessions(
         yield ~remain & (share[labels] <= 0.5), np.concatenate(kept)
 
 
-def _without_classes(
-    labels: np.ndarray, playing: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Images of classes that play strangers, and positions of all others, by parts of classes."""
-    order = np.random.default_rng(0).permutation(playing)
-    folds = len(playing) if len(playing) <= 2 * FOLDS else FOLDS
-    for fold in range(folds):
-        asked = np.isin(labels, order[fold::folds])
-        yield asked, np.flatnonzero(~asked)
-
-
 def _left_out(
-    photographs: Photographs,
-    enrolled: int,
-    turns: Iterable[tuple[np.ndarray, np.ndarray]],
+    photographs: Photographs, enrolled: int, turns: Iterable[tuple[np.ndarray, np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions int [A] of the images that were asked, and their scores float32 [A, C] by the
-    classifiers of those that remained; -inf for classes without any. Turns in which most enrolled
-    classes are missing do not count."""
+    """Positions int [A] of the images that were asked, and their scores float32 [A, C] by
+    classifiers of those that remained, -inf for classes without any. Turns without most of the
+    enrolled classes do not count."""
     rows, labels, _ = photographs
     asked = np.zeros(len(rows), bool)
     scores = np.full((len(rows), labels.max() + 1), -np.inf, np.float32)

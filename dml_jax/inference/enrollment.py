@@ -112,10 +112,10 @@ def update(
             classes = usable(model, classes, on_bad, needed=not known)
             others = usable(model, others, on_bad)
         for group in near_equal([*index.classes, *classes]):
-            old, new = set(group) & set(index.classes), set(group) - set(index.classes)
-            if old and new:  # those of one folder are reported when it is read
+            added = [name for name in group if name not in index.classes]
+            if 0 < len(added) < len(group):  # those of a folder are reported when it is read
                 names = " and ".join(map(printable, group))
-                pair = f"{min(new)}:{min(old)}"
+                pair = f"{added[0]}:{next(name for name in group if name not in added)}"
                 remedy = f"if they are one class, --merge={pair!r}, else --rename one"
                 say(f"doubt: {names} are near-equal names of different classes; {remedy}")
         before = len(index.images)

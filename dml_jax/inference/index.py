@@ -10,7 +10,7 @@ stranger too.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from PIL import Image as pillow
@@ -25,7 +25,9 @@ from dml_jax.evaluation.open_set import KNOWN, STRANGER, Classifier, Measured, P
 from dml_jax.evaluation.promises import ALWAYS, Choice, Point, Promise
 from dml_jax.files import atomic_write, reading, reason
 from dml_jax.identity import Identity
-from dml_jax.inference.embedding_model import EmbeddingModel
+
+if TYPE_CHECKING:
+    from dml_jax.inference.embedding_model import EmbeddingModel
 
 UNKNOWN = "unknown"
 ENROLL_AGAIN = "enroll again"
@@ -119,7 +121,7 @@ class Index:
       removed: classes that `restore` enrolls again, by name.
     """
 
-    def __init__(self, model: EmbeddingModel):
+    def __init__(self, model: "EmbeddingModel"):
         if model.method_distance:
             raise DataError(
                 "the model has another distance than the cosine (method.distance), by which "
@@ -517,7 +519,7 @@ class Index:
             np.savez(file, allow_pickle=False, **arrays)
 
     @classmethod
-    def load(cls, model: EmbeddingModel, path: str | Path) -> "Index":
+    def load(cls, model: "EmbeddingModel", path: str | Path) -> "Index":
         """Reads an index written by `save`; DataError if it is damaged, has other arrays, or
         belongs to another model."""
         path = Path(path).expanduser()

@@ -265,33 +265,23 @@ def finish(workdir: Path, checkpoint: str) -> None:
 def updated(workdir: Path, replaced: str) -> Iterator[None]:
     """Context that replaces those files of a finished run whose names start with `replaced`.
 
-    Meanwhile the manifest does not list them, so that none of them counts as changed if the process
-    is killed. After an error, it lists those that are as before: others may be incomplete.
+    Meanwhile the manifest does not list them, so that none of them counts as changed, or as whole,
+    if an error or a kill ends the context.
     """
 
-    def listed(found: dict[str, Any]) -> dict[str, Any]:
-        """Replaces the entries of these files; returns the earlier ones."""
+    def list_files(*patterns: str) -> None:
         with files.locked(workdir / manifest.NAME):
+            names = (name for name in _files(workdir, patterns) if name.startswith(replaced))
             content = manifest.read(workdir, CheckpointError, REMEDY)
-            before = content["files"]
-            others = {k: v for k, v in before.items() if not k.startswith(replaced)}
-            manifest.write(workdir, content, (), others | found)
-        return before
+            others = {k: v for k, v in content["files"].items() if not k.startswith(replaced)}
+            manifest.write(workdir, content, names, others)
 
-    def now() -> dict[str, Any]:
-        names = (name for name in _files(workdir, ARTEFACTS) if name.startswith(replaced))
-        return manifest.digests(workdir, names)
-
-    if not (workdir / manifest.NAME).exists():
-        yield
-        return
-    before = listed({})
-    try:
-        yield
-    except BaseException:
-        listed({name: digest for name, digest in now().items() if before.get(name) == digest})
-        raise
-    listed(now())
+    finished = (workdir / manifest.NAME).exists()
+    if finished:
+        list_files()
+    yield
+    if finished:
+        list_files(*ARTEFACTS)
 
 
 def _files(workdir: Path, patterns: Iterable[str]) -> list[str]:
