@@ -12,9 +12,12 @@ words. Modules and metrics are imported on first use, which keeps `import dml_ja
 
 import importlib
 import pkgutil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_MODULES = [found.name for found in pkgutil.iter_modules(__path__) if not found.ispkg]
+if TYPE_CHECKING:
+    from dml_jax.evaluation.metrics import *  # noqa: F403
+
+_MODULES = [found.name for found in pkgutil.iter_modules(__path__) if not found.ispkg]  # noqa: F405
 
 
 def __getattr__(name: str) -> Any:
