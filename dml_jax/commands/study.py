@@ -23,6 +23,18 @@ from dml_jax import buckets, files
 from dml_jax.commands import cli
 from dml_jax.errors import refuse, require
 
+TRAINING = ("study", "compare", "claims")
+VALID_WITH = {  # for options that not all of these, and --runs, have
+    **dict.fromkeys(("root", "seeds", "jobs", "list"), TRAINING),
+    **dict.fromkeys(("on", "claim", "splits"), ("claims",)),
+    "protocol": ("study", "compare"),
+    "columns": ("study", "compare", "runs"),
+    "trials": ("study",),
+    "storage": ("study", "runs"),
+    "metric": ("runs",),
+    "output": ("runs", "claims"),
+}
+
 
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
@@ -30,12 +42,7 @@ def parser() -> cli.Parser:
     for name, count, metavar, text in (
         ("study", None, "FILE[:VARIANT]", "study file, e.g. configs/studies/omniglot_methods.py"),
         ("compare", "+", "CONFIG", "configurations instead of a study"),
-        (
-            "claims",
-            None,
-            "PAPER|all|FILE",
-            "test what a paper, or your file, claims",
-        ),
+        ("claims", None, "PAPER|all|FILE", "test what a paper, or your file, claims"),
         ("runs", "+", "DIRECTORY", "the directory of a study, or work directories of runs"),
     ):
         what.add_argument(f"--{name}", nargs=count, metavar=metavar, help=text)
@@ -65,7 +72,12 @@ def parser() -> cli.Parser:
 
 def execute(arguments: list[str]) -> None:
     """Reads the command line, trains missing trials, prints and writes the table."""
-    options, overrides = parser().read(arguments)
+    flags = parser()
+    options, overrides = flags.read(arguments)
+    for name, kinds in VALID_WITH.items():
+        valid = any(getattr(options, kind) for kind in kinds)
+        unused = valid or getattr(options, name) == flags.get_default(name)
+        require(unused, f"--{name}: is only valid with --{' or --'.join(kinds)}")
     options.root = files.expand_path("--root", options.root) if options.root else None
     options.output = files.expand_path("--output", options.output) if options.output else None
     options.columns = options.columns.split(",") if options.columns else ()
@@ -93,6 +105,7 @@ def run_study(options: Namespace, overrides: dict[str, str]) -> None:
         return
     remedy = "on several machines, give the same command with a --root each and one --storage"
     require(not options.list, f"--list: the trials of a search depend on each other; {remedy}")
+    require(not options.columns, "--columns: a search has one table with all columns; leave it out")
     count, storage = options.trials, options.storage or ""
     studies.run_search(name, study, settings, jobs=jobs, trials=count, storage=storage)
 
@@ -106,9 +119,12 @@ def run_claims(options: Namespace, overrides: dict[str, str]) -> None:
     remedy = "give the data on which the claims are tested, e.g. --on=cars or --on=photos:lite0"
     require(options.on, f"--on: missing; {remedy}")
     target = claims.Target.of(options.on)
-    root, splits = options.root or Path("runs/claims") / target.name, options.splits
+    root, splits = (
+        options.root or Path("runs/claims") / target.name,
+        (*dict.fromkeys(options.splits),),
+    )
     seeds = options.seeds or range(verdicts.SEEDS if len(splits) == 1 else verdicts.SEEDS_PER_SPLIT)
-    settings = plan.Settings(root, tuple(dict.fromkeys(seeds)), tuple(splits), overrides)
+    settings = plan.Settings(root, tuple(dict.fromkeys(seeds)), splits, overrides)
     further: Any = {"names": names, "output": options.output or root, "jobs": options.jobs}
     studies.run_claims(papers, target, settings, only_list=options.list, **further)
 

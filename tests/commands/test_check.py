@@ -197,14 +197,21 @@ def test_mistakes(code: str, folder: Path) -> None:
         )
 
 
-def test_a_line_and_the_exit_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_and_the_exit_code(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "mine.py").write_text("def a(hits):\n    return 1 / 0\n")
-    assert cli.exit_code(lambda: check.execute(["mine.a"])) == 2
+    monkeypatch.setenv("HOME", str(folder))
+    seen: list[Path | None] = []
+    examine = conformance.check
+    monkeypatch.setattr(conformance, "check", lambda *x: (seen.append(x[-1]), examine(*x))[1])
+    assert cli.exit_code(lambda: check.execute(["mine.a", "--workdir=~/runs"])) == 2
+    assert seen == [folder / "runs"]
     shown = capsys.readouterr()
     assert "ZeroDivisionError: division by zero" in shown.out
     assert "mine.py:2" in shown.out.replace("\n", "").replace(" ", "")
     assert "until the checks above pass" in shown.out
-    assert shown.err == "error: mine.a: 1 checks failed\n"
+    assert shown.err == "error: mine.a: 1 check failed\n"
 
 
 def test_pytorch_metric_learning_is_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

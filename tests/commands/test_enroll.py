@@ -639,6 +639,7 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
             ("--list", "--remove=red"),
             "--list and --classify: change and check nothing; leave the other options out",
         ),
+        (("--list", gallery), "--list: reads no images; leave DIRECTORY|IMAGE and --classify out"),
         ((tmp_path / "none",), "there is no such directory"),
         (("--rename=blue:lime",), "lime: is the name of another class"),
         (("--rename=blue",), "--rename=blue: must be OLD:NEW"),
