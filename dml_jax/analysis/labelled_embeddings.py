@@ -465,7 +465,8 @@ def print_results(results: Mapping[str, Any], output: Path | None = None) -> Non
     notes += [ranking["protocol"] for ranking in both if "protocol" in ranking]
     written = f"; written to {printable(str(output))}" if output else ""
     notes.append(f"{results['seconds']:.1f} s{written}")
-    title = f"{results['rows']:,} rows, {results['classes']:,} classes; metrics in %"
+    sizes = counted(results["rows"], "row"), counted(results["classes"], "class")
+    title = f"{', '.join(sizes)}; metrics in %"
     console, shown = Console(), [printable(note) for note in notes]
     text_tables.print_table(Table(title, shown, columns), console.rich)
     if results.get("near_copies", 0) > protocol.MANY_COPIES:

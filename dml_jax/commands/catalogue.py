@@ -32,7 +32,7 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.analysis import catalogue
     from dml_jax.data import formats
     from dml_jax.export import embedding_files
-    from dml_jax.inference import bulk_embedding, inputs
+    from dml_jax.inference import bulk_embedding, embedding_shards, inputs
 
     output, folder = expand_path("--output", options.output), options.folder
     cli.require(expand_path("FOLDER", folder).is_dir(), f"{folder}: must be a directory of images")
@@ -55,7 +55,9 @@ def execute(arguments: list[str]) -> None:
     if exported is None or len(exported.ids) < 2:
         held = "one image" if exported else "more than 4 GiB of embeddings"
         raise DataError(f"{folder}: holds {held}; give another folder")
-    labels = [label_of.get(Path(name).resolve(), "") for name in exported.ids]
-    found = catalogue.catalogue(exported.ids, exported.embeddings, labels)
+    by_id = {embedding_shards.text_of(name): name for name in files}
+    images = [by_id[name] for name in exported.ids]
+    labels = [label_of.get(Path(name).resolve(), "") for name in images]
+    found = catalogue.catalogue(images, exported.embeddings, labels)
     catalogue.write(found, output, f"{folder} by {options.model}")
     print(f"written: {output / 'catalogue.html'} and {output / 'catalogue.csv'}")

@@ -102,6 +102,8 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
     named = metric in ("cosine", "euclidean") or "." in metric
     rule = "must be cosine, euclidean or the import path of a function"
     yield from only_if(not named, f"--metric: {rule}")
+    named = "." in (options.relation or ".")
+    yield from only_if(not named, "--relation: must be the import path of a function")
     if options.rerank:
         euclidean = metric == "euclidean"
         yield from only_if(euclidean, "--metric: --rerank needs cosines, or a function")

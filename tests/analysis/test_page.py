@@ -214,6 +214,15 @@ def test_controls_in_words(recall: float, ranking: float, words: str) -> None:
     assert words in run_report.in_words(results | {"controls": controls, "protocol": ""})
 
 
+@pytest.mark.parametrize("undefined", [None, float("nan")])
+def test_metrics_of_no_query(undefined: float | None) -> None:
+    """Every class is of one session, in memory and as read from a file."""
+    metrics = {"recall@1": undefined, "map@r": undefined}
+    results = {**metrics, "controls": {"raw pixels": metrics}, "protocol": ""}
+    assert run_report.in_words(results).startswith("No test image has a relevant image")
+    assert run_report.verdict(results) == ""
+
+
 def test_the_gain_is_stated_over_published_weights() -> None:
     """It is stated even if another control is better; the page shows how the model was chosen."""
     controls = {
