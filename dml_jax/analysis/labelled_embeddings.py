@@ -338,11 +338,7 @@ def check_results(run: Path, found: dict[str, Any]) -> None:
 
 
 def evaluate(
-    embeddings: LabelledEmbeddings,
-    settings: Settings,
-    base: Evaluation,
-    *,
-    per_query: bool = False,
+    embeddings: LabelledEmbeddings, settings: Settings, base: Evaluation, *, per_query: bool = False
 ) -> dict[str, Any]:
     """All requested metrics, the protocol, and the sizes of the inputs.
 
@@ -389,11 +385,7 @@ def evaluate(
     classes = len(np.unique(labels if one_class else labels.values))
     separate, grouped = gallery is not None, bool(groups)
     described = protocol.description(
-        classes=classes,
-        gallery=separate,
-        groups=grouped,
-        relation=settings.relation,
-        **options,
+        classes=classes, gallery=separate, groups=grouped, relation=settings.relation, **options
     )
     if embeddings.sessions:
         count = len(np.unique(groups["groups"]))

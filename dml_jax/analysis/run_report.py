@@ -10,15 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from dml_jax.analysis import (
-    curves,
-    embedding_maps,
-    findings,
-    html,
-    retrieval,
-    spectra,
-    text_tables,
-)
+from dml_jax.analysis import curves, embedding_maps, findings, html, retrieval, spectra, text_tables
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.analysis.findings import STANDARD_DIRECTORY, Subject
 from dml_jax.analysis.html import Section, text

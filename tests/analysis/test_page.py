@@ -196,11 +196,7 @@ def test_tables() -> None:
     ("recall", "ranking", "words"),
     [
         (0.5, 0.3, "over the best, colour histogram: Recall@1 +10.0 points, MAP@R +20.0 points"),
-        (
-            0.41,
-            0.3,
-            "clearly better than with colour histogram, but the ranking is: Recall@1 +1",
-        ),
+        (0.41, 0.3, "clearly better than with colour histogram, but the ranking is: Recall@1 +1"),
         (0.41, 0.1, "This run is not clearly better than colour histogram"),
         (0.39, 0.08, "beats this run by 1.0 points of Recall@1 and 2.0 points of MAP@R. "),
     ],

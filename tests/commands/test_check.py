@@ -37,12 +37,7 @@ OTHER_FILES = {  # of tests/plugins: (the only plug-in in it, its kind), or None
 }  # fmt: skip
 MISTAKES = {
     "def a(embeddings, labels):\n    return jnp.sqrt(((embeddings[:, None] - embeddings[None]) ** "
-    "2).sum(2)).mean()": [
-        "scalar, finite",
-        "gradient",
-        *conformance.DEGENERATE,
-        "bfloat16",
-    ],
+    "2).sum(2)).mean()": ["scalar, finite", "gradient", *conformance.DEGENERATE, "bfloat16"],
     "def a(embeddings, labels):\n    return embeddings.sum(axis=1)": [
         "scalar, finite",
         "order of the rows",
@@ -60,10 +55,7 @@ MISTAKES = {
         "bfloat16",
     ],
     "def a(embeddings, labels):\n    return ((2 * jax.lax.stop_gradient(embeddings) - embeddings) "
-    "** 2).sum()": [
-        "gradient",
-        "bfloat16",
-    ],
+    "** 2).sum()": ["gradient", "bfloat16"],
     "def a(x, y):\n    return jnp.abs(x[:, None] - y[None]).sum(2) * x[:, :1]": [
         "finite, symmetric"
     ],

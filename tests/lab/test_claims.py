@@ -173,10 +173,7 @@ def test_missing_rows_and_studies(
 
 
 def test_the_command(
-    tmp_path: Path,
-    file: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Lists claims, trains what is missing, writes measurements, which are kept, and verdicts."""
     paper = claims.papers()[0]

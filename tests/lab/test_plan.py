@@ -71,11 +71,7 @@ def test_grid() -> None:
 def test_overrides_and_seeds() -> None:
     rows = (
         Row("plain", DIGITS),
-        Row(
-            "changed",
-            DIGITS,
-            {ALPHA: 3, "evaluation.ks": (1, 5), "train.epochs": 2, "seed": 100},
-        ),
+        Row("changed", DIGITS, {ALPHA: 3, "evaluation.ks": (1, 5), "train.epochs": 2, "seed": 100}),
     )
     made = plan.trials(
         study(*rows), settings(seeds=(1, 2), overrides={"method.embedding_dim": "7"})
@@ -103,10 +99,7 @@ def test_overrides_of_what_distinguishes_the_rows() -> None:
     made = plan.trials(Study("T", rows=rows), Settings(Path("r"), overrides={"train.steps": "30"}))
     assert [
         (trial.config.method.proxy_anchor.alpha, trial.config.train.steps) for trial in made
-    ] == [
-        (8, 30),
-        (16, 30),
-    ]
+    ] == [(8, 30), (16, 30)]
     only_one = (Row("a", DIGITS, {ALPHA: 3.0}), Row("b", DIGITS))
     for different, key in ((rows, ALPHA), (only_one, ALPHA), (rows, "seed")):
         with pytest.raises(ConfigError, match=rf"--config\.{key}: "):

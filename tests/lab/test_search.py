@@ -25,11 +25,7 @@ optuna = pytest.importorskip("optuna")
 ROOT = Path(__file__).parents[2]
 DIGITS = str(ROOT / "configs" / "digits_baseline.py:proxy_anchor")
 ALPHA = "method.proxy_anchor.alpha"
-SPACE = {
-    ALPHA: Uniform(1.0, 40.0),
-    "method.embedding_dim": Uniform(4, 8),
-    "data.flip": (0.0, 0.5),
-}
+SPACE = {ALPHA: Uniform(1.0, 40.0), "method.embedding_dim": Uniform(4, 8), "data.flip": (0.0, 0.5)}
 FILE = f"""
 from dml_jax.lab.definition import *
 def get_study():
