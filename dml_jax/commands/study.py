@@ -79,7 +79,10 @@ def execute(arguments: list[str]) -> None:
         unused = valid or getattr(options, name) == flags.get_default(name)
         require(unused, f"--{name}: is only valid with --{' or --'.join(kinds)}")
     options.root = files.expand_path("--root", options.root) if options.root else None
-    options.output = files.expand_path("--output", options.output) if options.output else None
+    output = files.expand_path("--output", options.output) if options.output else None
+    usable = output is None or not (output.is_file() or files.below_a_file(output))
+    require(usable, f"--output={output}: is a file or below one; give a directory")
+    options.output = output
     options.columns = options.columns.split(",") if options.columns else ()
     if options.claims:
         run_claims(options, overrides)
@@ -119,10 +122,8 @@ def run_claims(options: Namespace, overrides: dict[str, str]) -> None:
     remedy = "give the data on which the claims are tested, e.g. --on=cars or --on=photos:lite0"
     require(options.on, f"--on: missing; {remedy}")
     target = claims.Target.of(options.on)
-    root, splits = (
-        options.root or Path("runs/claims") / target.name,
-        (*dict.fromkeys(options.splits),),
-    )
+    root = options.root or Path("runs/claims") / target.name
+    splits = tuple(dict.fromkeys(options.splits))
     seeds = options.seeds or range(verdicts.SEEDS if len(splits) == 1 else verdicts.SEEDS_PER_SPLIT)
     settings = plan.Settings(root, tuple(dict.fromkeys(seeds)), splits, overrides)
     further: Any = {"names": names, "output": options.output or root, "jobs": options.jobs}
@@ -138,8 +139,5 @@ def compare_runs(options: Namespace) -> None:
     ]
     missing = (directory for directory in directories if not directory.is_dir())
     refuse(f"--runs {directory}: there is no such directory" for directory in missing)
-    output = options.output
-    usable = output is None or not (output.is_file() or files.below_a_file(output))
-    require(usable, f"--output={output}: is a file or below one; give a directory")
     further = {"metric": options.metric or "", "storage": options.storage or ""}
-    studies.compare_runs(directories, output=output, columns=options.columns, **further)
+    studies.compare_runs(directories, output=options.output, columns=options.columns, **further)

@@ -249,6 +249,7 @@ def test_the_command(tmp_path: Path, in_process: None, capsys: pytest.CaptureFix
         (["--claims=a", "--protocol=paper"], "--protocol: is only valid with --study or --comp"),
         (["--runs", "a", "--seeds=1"], "--seeds: is only valid with --study or --compare or --cl"),
         (["--compare", "a", "--trials=2"], "--trials: is only valid with --study$"),
+        (["--claims=all", "--output=README.md"], "--output=README.md: is a file"),
     ],
 )
 def test_invalid_command_lines(arguments: list[str], message: str) -> None:
