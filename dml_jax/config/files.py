@@ -282,7 +282,9 @@ def _parsed(key: str, text: str, old: Any) -> Any:
             return kinds[type(old)](text)
         if isinstance(old, tuple | list):
             words = text.split(",")
-            value = words if all(map(str.isidentifier, words)) else ast.literal_eval(text)
+            # Names, also import paths.
+            named = all(part.isidentifier() for word in words for part in word.split("."))
+            value = words if named else ast.literal_eval(text)
             return tuple(value) if isinstance(value, tuple | list) else (value,)
     except (KeyError, ValueError, SyntaxError, TypeError):
         wanted = "true or false" if isinstance(old, bool) else f"{type(old).__name__}, e.g. {old!r}"

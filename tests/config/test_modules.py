@@ -118,6 +118,12 @@ def test_a_command_line_names_code(paper: Path) -> None:
     assert imported() == {"loss"}
 
 
+def test_a_command_line_names_functions_in_a_list() -> None:
+    names = "tests.plugins.metric.last_hit"
+    config = config_files.resolved("digits_baseline", {"evaluation.metrics": names})
+    assert config.evaluation.metrics == (names,)
+
+
 def test_another_network_starts_from_its_defaults() -> None:
     given = {"backbone.depths": "2,2,2,2", "backbone.name": "resnet", "backbone.block": "basic"}
     found = config_files.load_config("configs/folder_baseline.py", given)["backbone"].to_dict()

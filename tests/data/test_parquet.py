@@ -120,6 +120,19 @@ def test_the_split_is_named_by_files_or_a_column(tmp_path: Path) -> None:
     assert list(splits["train"].metadata) == ["path"]
 
 
+def test_labelled_images_in_parquet_files_are_prepared_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written into the working directory."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "trees").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    pq.write_table(table(range(8)), tmp_path / "trees" / "a.parquet")
+    with pytest.raises(DataError, match=r"trees: its images are in parquet files, .*--name=parq"):
+        formats.class_folders([str(tmp_path / "trees")])
+    assert list(Path().iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
