@@ -1,6 +1,7 @@
 """Finds and runs configuration files, and applies the overrides of the command line."""
 
 import ast
+import json
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -146,6 +147,7 @@ def _values_of_file(path: str, protocol: str | None) -> ConfigDict:
     stated = getattr(module, "PAPER_PROTOCOL", None)
     with running(f"--config={path}"):
         values = ConfigDict(made)
+        json.dumps(values.to_dict(), sort_keys=True)  # raises for values that no file can store
         if protocol == "paper":
             _apply_protocol(values, AUTHORS if stated is None else stated)
             if stated is not None:

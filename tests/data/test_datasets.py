@@ -414,6 +414,7 @@ def test_csv(tmp_path: Path) -> None:
             r"x\.csv, line 2: needs a path, a label, no further columns, and",
         ),
         ("path,label,split,role\na.jpg,b,train,query\n", "line 2: needs a path, a label"),
+        ("path,label\n", r"x\.csv: has no rows below the names of its columns"),
         (
             "path,label\n\0.jpg,b\nx.jpg,c\ny.jpg,d\nz.jpg,e\n",
             "all 4 listed images are missing, e.g. \0.jpg; the source holds no images",

@@ -15,6 +15,7 @@ of `tests/data/test_datasets.py`. The table in `docs/topics/data.md` gets a row.
 
 import shlex
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +100,9 @@ def _recognised(path: Path, name: str, options: Options) -> Sequence[Entry]:
         raise DataError(f"{name}: {reason}; {remedy}")
     for line in shown(page.doubts, name):
         print(line)
+    listed = Counter(entry.id for entry in page.entries)
+    if twice := [image for image, count in listed.items() if count > 1]:
+        raise DataError(f"{name}: {twice[0]} is listed {listed[twice[0]]} times; list it once")
     return page.entries
 
 
