@@ -276,12 +276,11 @@ def _plain(value: Any) -> Any:
 
 
 def _parsed(key: str, text: str, old: Any) -> Any:
-    kinds: dict[type, Callable[[str], Any]] = {int: int, float: float, str: str}
     try:
         if isinstance(old, bool):
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        if type(old) in kinds:
-            return kinds[type(old)](text)
+        if type(old) in (int, float, str):
+            return type(old)(text)
         if isinstance(old, tuple | list):
             words = text.split(",")
             # Names, also import paths.
