@@ -22,6 +22,7 @@ class Facts(NamedTuple):
       free: (configuration, train.select, the options of the method with other values of which, and
         of no others, a run is continued).
       unused: configuration of a method -> the parameter groups that it leaves without parameters.
+      of_students: whether their methods can only be built with a teacher.
       reloaded: the epochs at which the authors' code continues from the best one.
       nmi_average, k_means: of the authors' clustering, on data sets where they cluster.
     """
@@ -34,6 +35,7 @@ class Facts(NamedTuple):
     without_effect: Collection[str] = ()
     free: Collection[tuple[str, str, set[str]]] = ()
     unused: Callable[[Any], set[str]] = lambda method: set()
+    of_students: bool = False
     reloaded: tuple[int, ...] = ()
     nmi_average: str = "arithmetic"
     k_means: tuple[Any, ...] = ()

@@ -7,5 +7,6 @@ FACTS = Facts(
     number=10,
     weights={"resnet50"},
     without_effect=["cub_student:imitation method.soft_temperature=3"],
+    of_students=True,
     reloaded=(30, 50),
 )
