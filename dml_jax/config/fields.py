@@ -171,8 +171,7 @@ def flatten(values: Values, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-@cache
-def declared(kind: Any, key: str) -> tuple[Any, ...]:
+def declared(kind: Any, key: str) -> list[Any]:
     """What annotations state about a dotted key below a section's type, outer sections first.
 
     Keys that the type does not have add nothing.
@@ -188,7 +187,7 @@ def declared(kind: Any, key: str) -> tuple[Any, ...]:
             break
         found += _stated(_hints(kind)[part])
         kind = _bare(_hints(kind)[part])
-    return tuple(found)
+    return found
 
 
 def effect(kind: Any, key: str) -> Effect | None:
