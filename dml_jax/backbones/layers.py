@@ -99,9 +99,7 @@ class Dense(nn.Module):
             bias = self.param("bias", self.bias_init or default, (self.features,), jnp.float32)
         x = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)[0]
         # XLA computes the gradient of a product of matrices without transposing copies.
-        rows = x.reshape(-1, x.shape[-1])
-        rounded = x.dtype == jnp.bfloat16
-        y = _rounded_dense(rows, kernel) if rounded else product("ni,io->no", rows, kernel)
+        y = _times(x.reshape(-1, x.shape[-1]), kernel)
         y = y if bias is None else with_bias(y, bias)
         return y.reshape(*x.shape[:-1], -1)
 
@@ -137,7 +135,15 @@ class Conv(nn.Module):
         kernel = kernel if factor is None else kernel * factor.reshape(1, 1, 1, -1)
         x = nn.dtypes.promote_dtype(x, kernel, dtype=self.dtype)[0]
         padding = self.padding if self.padding == "SAME" else ((self.padding, self.padding),) * 2
-        y = convolve(x, kernel, (self.stride, self.stride), padding, self.groups)
+        if (
+            self.size == self.stride > 1
+            and not self.padding
+            and self.groups == 1
+            and not is_plain()
+        ):
+            y = _of_patches(x, kernel)
+        else:
+            y = convolve(x, kernel, (self.stride, self.stride), padding, self.groups)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32)
             bias = bias if factor is None else bias * factor
@@ -162,6 +168,25 @@ def _with_bias_backward(bias: jax.Array, grad: jax.Array) -> tuple[jax.Array, ja
 
 
 _with_rounded_bias.defvjp(lambda x, bias: (_with_bias(x, bias), bias), _with_bias_backward)
+
+
+def _of_patches(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """A convolution [B, H, W, C] -> [B, H // k, W // k, C'] whose stride is the kernel's size k.
+
+    As one product of patches, because XLA gives cuDNN the gradients as convolutions with a result
+    that is filled up with zeros: 49 x 49 instead of 7 x 7 cells for k = 8.
+    """
+    size, (count, height, width, channels) = len(kernel), x.shape
+    rows, columns = height // size, width // size
+    cells = x[:, : rows * size, : columns * size]
+    cells = cells.reshape(count, rows, size, columns, size, channels).swapaxes(2, 3)
+    y = _times(cells.reshape(count * rows * columns, -1), kernel.reshape(-1, kernel.shape[-1]))
+    return y.reshape(count, rows, columns, -1)
+
+
+def _times(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """x [n, i] times a kernel [i, o], in the type of x; the kernel's gradient is in its own."""
+    return _rounded_dense(x, kernel) if x.dtype == jnp.bfloat16 else product("ni,io->no", x, kernel)
 
 
 @jax.custom_vjp
@@ -202,6 +227,13 @@ def _standardized_jvp(epsilon: float, primals: Any, tangents: Any) -> tuple[jax.
     return y, moved - mean - y * along
 
 
+def gelu(x: jax.Array, *, approximate: bool = False) -> jax.Array:
+    """GELU, exact or by tanh. In bfloat16, the gradient computes it again: reading a second stored
+    array takes longer on accelerators."""
+    function = partial(nn.gelu, approximate=approximate)
+    return (jax.checkpoint(function) if x.dtype == jnp.bfloat16 else function)(x)
+
+
 class LayerNorm(nn.Module):
     """Layer normalisation over the last axis, in at least float32."""
 
@@ -228,19 +260,27 @@ def require_size(fits: bool, images: jax.Array, problem: str) -> None:
 
 
 def attention_weights(
-    queries: jax.Array, keys: jax.Array, *, scale: float, off_by_one: bool = False
+    queries: jax.Array,
+    keys: jax.Array,
+    *,
+    scale: float,
+    off_by_one: bool = False,
+    count: int | None = None,
 ) -> jax.Array:
     """softmax(scale q k^T) of every head, in at least float32.
 
     Args:
       queries, keys: float [..., N, heads, d], [..., M, heads, d].
       off_by_one: adds 1 to the denominator of the softmax.
+      count: weights of keys after so many are 0; None for none.
 
     Returns:
       [..., heads, N, M]; rows sum to 1, or to less with `off_by_one`.
     """
     wide = jnp.promote_types(queries.dtype, jnp.float32)
     scores = scale * product("...nhd,...mhd->...hnm", queries, keys, preferred_element_type=wide)
+    if count is not None:
+        scores = jnp.where(jnp.arange(keys.shape[-3]) < count, scores, -jnp.inf)
     if not off_by_one:
         return jax.nn.softmax(scores, axis=-1)
     # The 1 is one more key, with score 0 and no value.
@@ -255,15 +295,19 @@ def attend(weights: jax.Array, values: jax.Array) -> jax.Array:
     return mixed.reshape(*mixed.shape[:-2], -1)
 
 
-def attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+def attention(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, count: int | None = None
+) -> jax.Array:
     """Scaled dot-product attention, softmax(q k^T / sqrt(d)) v, of every head.
 
-    Queries float [..., N, heads, d], keys and values [..., M, heads, d] -> [..., N, heads * d]. On
-    NVIDIA GPUs, cuDNN's flash attention computes it in bfloat16, without storing N x M weights.
+    Queries float [..., N, heads, d], keys and values [..., M, heads, d] -> [..., N, heads * d]; of
+    the keys, the first `count` take part. On NVIDIA GPUs, cuDNN's flash attention computes it in
+    bfloat16, without storing N x M weights.
     """
 
     def plain(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
-        return attend(attention_weights(queries, keys, scale=queries.shape[-1] ** -0.5), values)
+        scale = queries.shape[-1] ** -0.5
+        return attend(attention_weights(queries, keys, scale=scale, count=count), values)
 
     width = queries.shape[-1]
     # Whether JAX can compile for NVIDIA GPUs; this machine need not have one.
@@ -271,10 +315,13 @@ def attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Arr
     fits = queries.dtype == jnp.bfloat16 and queries.ndim == 4 and width % 8 == 0 and width <= 128
     if not (fits and has_cudnn):
         return plain(queries, keys, values)
-    return jax.lax.platform_dependent(queries, keys, values, cuda=_flash_attention, default=plain)
+    flash = partial(_flash_attention, keys.shape[1] if count is None else count)
+    return jax.lax.platform_dependent(queries, keys, values, cuda=flash, default=plain)
 
 
-def _flash_attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+def _flash_attention(
+    attended: int, queries: jax.Array, keys: jax.Array, values: jax.Array
+) -> jax.Array:
     count, tokens = queries.shape[:2]
 
     def even(x: jax.Array) -> jax.Array:  # as cuDNN's gradient demands
@@ -283,7 +330,7 @@ def _flash_attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> 
     arrays = map(even, (queries, keys, values))
     lengths: dict[str, Any] = {
         "query_seq_lengths": jnp.full(count, tokens, jnp.int32),
-        "key_value_seq_lengths": jnp.full(count, keys.shape[1], jnp.int32),
+        "key_value_seq_lengths": jnp.full(count, attended, jnp.int32),
     }
     mixed = jax.nn.dot_product_attention(*arrays, **lengths, implementation="cudnn")
     return mixed[:, :tokens].reshape(count, tokens, -1)
