@@ -207,7 +207,7 @@ def compare_with_torch(
     stores = prepared(archive, work)
     data = options()
     files = [str(work / "classes" / name) for name in stores["prepared"].ids]
-    split = stores["prepared"]._replace(read=file_reader(files))
+    split = stores["prepared"]._replace(read=file_reader(files, Data()))
     plan = Plan(samplers.build(data, split.labels, SEED), data, files)
     with_torch = True
     try:

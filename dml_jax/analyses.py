@@ -1,7 +1,6 @@
 """Analyses of runs in their directories, or of models apart from them: figures, numbers, report."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
 from dml_jax.data import formats
-from dml_jax.errors import ConfigError, choices, counted, printable, refuse, require
+from dml_jax.errors import choices, counted, printable, refuse, require
 from dml_jax.identity import Versions
 from dml_jax.inference import graphs
 from dml_jax.inference.embedding_model import is_run, locate
@@ -82,7 +81,7 @@ def analyse(request: Request) -> None:
     directory, to = (output, STANDARD_DIRECTORY) if request.apart else (run.directory, DIRECTORY)
     if request.apart:
         output.mkdir(parents=True, exist_ok=True)
-    with alone(directory / to):
+    with files.locked(directory / to, wait=False):  # its report reads what is there
         for name in SUBJECTS if request.apart else ():  # they may show another model or data
             (output / to / f"{name}.json").unlink(missing_ok=True)
         with workdir.updated(directory, f"{to}/"):
@@ -107,17 +106,6 @@ def analyse(request: Request) -> None:
         else:
             message = "the run is not finished, so there is no report yet"
             run.console.print(f"{message}; finishing it will include the analyses")
-
-
-@contextmanager
-def alone(directory: Path) -> Iterator[None]:
-    """Raises ConfigError if another command is writing analyses there, which its report reads."""
-    try:
-        with files.locked(directory, wait=False):
-            yield
-    except BlockingIOError:
-        message = f"{directory}: another command is writing there; wait for its end"
-        raise ConfigError(message) from None
 
 
 def write_separate_report(request: Request, runs: dict[str, AnalysedModel], output: Path) -> None:

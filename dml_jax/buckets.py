@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import quote
 
 from dml_jax.errors import CheckpointError, DataError, PeerError, UserError
 from dml_jax.files import atomic_write, is_url, reason
@@ -26,6 +27,7 @@ from dml_jax.files import atomic_write, is_url, reason
 WRITER = ".writer"  # in the bucket: the object that names the process that may write
 RETRIES = 12  # per request, after 1, 2, 4, 8, 16, 32, 32, … seconds, four minutes together
 SECONDS = 60  # without an answer; Arrow would try for a quarter of an hour
+URL_SIGNS = ":/?#[]@!$&'()*+,;=%"
 IN_BUCKET = ("checkpoints/latest/", "checkpoints/best/", WRITER)  # not copied
 
 
@@ -237,7 +239,8 @@ def file_system(url: str) -> tuple[Any, str]:
     from pyarrow import fs
 
     limit = f"?retry_limit_seconds={SECONDS}" if url.startswith("gs://") and "?" not in url else ""
-    system, path = fs.FileSystem.from_uri(url + limit)
+    # Users need not encode spaces and umlauts; in names of listed files, all signs are encoded.
+    system, path = fs.FileSystem.from_uri(quote(url, safe=URL_SIGNS) + limit)
     return system, path
 
 

@@ -39,7 +39,8 @@ class PeerError(Exception):
 
 
 def _numbers(names: str) -> set[int]:
-    return {getattr(errno, name) for name in names.split()}
+    found = (getattr(errno, name, None) for name in names.split())  # macOS lacks some of them
+    return {number for number in found if number is not None}
 
 
 UNWRITABLE = _numbers("ENOSPC EDQUOT EFBIG EROFS")  # caused by the disk, not by the file

@@ -163,7 +163,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Holds `.NAME.lock` beside a file or directory; without `wait`, BlockingIOError if held."""
+    """Holds `.NAME.lock` beside a file or directory; without `wait`, UserError if it is held."""
     lock = path.with_name(f".{path.name}.lock")
     while True:
         file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -171,6 +171,10 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             if os.fstat(file).st_nlink:
                 break
+        except BlockingIOError:
+            os.close(file)
+            problem = "another command is writing there; wait for its end"
+            raise UserError(f"{path}: {problem}") from None
         except BaseException:
             os.close(file)
             raise

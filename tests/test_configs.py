@@ -4,7 +4,6 @@ authors' code."""
 import importlib
 import json
 import re
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -20,18 +19,18 @@ from configs import published
 from dml_jax.backbones import mit
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.weights import converted, known_networks
-from dml_jax.config import Config, flatten, plugin_module, resolve
+from dml_jax.config import Config, flatten, plugin_module
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, WeightsError
 from dml_jax.methods.contract import Batch, Method, TrainingSet
 from dml_jax.train import experiment as experiments
 from dml_jax.train import optimizers, step
 from dml_jax.train.step import TrainState
+from tests.config.cases import Facts, of_papers
 from tests.papers import PAPERS, absent, paper_of
 
 ROOT = Path(__file__).parents[1]
 CLASSES = {"cub": 100, "cars": 98, "sop": 11_318, "inshop": 3_997}  # in training
-NAMES = [f"{data}_baseline" for data in CLASSES]
 VIT = ["cub_vit", "cars_vit"]  # without published results
 SAME = ("normalized_softmax",)  # variants that repeat the main configuration
 PAIRS = {  # without parameters of their own
@@ -43,6 +42,15 @@ PAIRS = {  # without parameters of their own
     "sup_con",
     "smooth_ap",
     "recall_at_k",
+}
+FACTS: dict[str | None, Facts] = {  # of the configurations that belong to no paper, and of papers
+    None: Facts(
+        files=[f"{data}_baseline" for data in CLASSES],
+        number=200,
+        weights={"dino_vits16", "dinov2_vits14", "lite0", "resnet50", "vit_small"},
+        unused=lambda method: {"loss"} if getattr(method, "loss", "") in PAIRS else set(),
+    ),
+    **of_papers(),
 }
 
 
@@ -59,8 +67,9 @@ def module(name: str) -> ModuleType:
 
 @cache
 def resolved(name: str, variant: str = "", protocol: str | None = None) -> Config:
+    """A configuration, which must have no option without effect."""
     path = str(ROOT / "configs" / f"{name}.py") + (f":{variant}" if variant else "")
-    return resolve(config_files.load_config(path, {}, protocol))
+    return config_files.resolved(path, {}, lambda text: pytest.fail(f"{path}: {text}"), protocol)
 
 
 def variants(name: str) -> tuple[str, ...]:
@@ -78,21 +87,14 @@ def configurations(paper: str | None = None) -> list[tuple[str, str]]:
     ]
 
 
-def check_resolve_without_a_warning(paper: str | None, number: int) -> None:
-    """The number is a lower bound, so that none is lost unnoticed."""
+@pytest.mark.parametrize("paper", FACTS)
+def test_every_configuration_and_variant_resolves_without_a_warning(paper: str | None) -> None:
     found = configurations(paper)
-    assert len(set(found)) == len(found) >= number
+    assert FACTS[paper].files == names(paper or "baseline")
+    assert len(set(found)) == len(found) >= FACTS[paper].number
     for name, variant in found:
-        path = f"{ROOT / 'configs' / name}.py{':' if variant else ''}{variant}"
-        for protocol in config_files.PROTOCOLS:
-            config_files.resolved(
-                path, {}, lambda text, path=path: pytest.fail(f"{path}: {text}"), protocol
-            )
-
-
-def test_every_configuration_and_variant_resolves_without_a_warning() -> None:
-    assert {*NAMES, *VIT} < {name for name, _ in configurations()}
-    check_resolve_without_a_warning(None, 200)
+        for protocol in (None, "paper"):
+            resolved(name, variant, protocol)
 
 
 def test_the_batch_size_for_which_rates_are_given(tmp_path: Path) -> None:
@@ -118,56 +120,39 @@ def test_a_batch_that_the_devices_do_not_divide() -> None:
         experiments.build(config)
 
 
-# Copied from the papers' tables and the authors' commands, independently of `configs/`.
-def check_settings(keys: tuple[str, ...], expected: dict[str, tuple[Any, ...]]) -> None:
-    """The values of keys by file, or file and variant."""
-    for name, values in expected.items():
-        file, _, variant = name.partition(":")
-        found = flatten(asdict(resolved(file, variant)))
-        assert tuple(found[key] for key in keys) == values, name
+def test_settings() -> None:
+    every = [pair for facts in FACTS.values() for pair in facts.settings.items()]
+    for keys, expected in every:
+        for name, values in expected.items():
+            file, _, variant = name.partition(":")
+            found = flatten(asdict(resolved(file, variant)))
+            assert tuple(found[key] for key in keys.split()) == values, name
 
 
-def check_fit_their_weights(paper: str | None, weights: set[str]) -> None:
-    """Also in what the shapes do not show; the directories, of `weights` and more, are named after
-    the networks."""
+@pytest.mark.parametrize("paper", FACTS)
+def test_every_configuration_fits_its_weights(paper: str | None) -> None:
+    """Also in what the shapes do not show; the directories are named after the networks."""
     named, found = known_networks.published(), set()
     for name, variant in configurations(paper):
         options = asdict(resolved(name, variant).backbone)
         directory = Path(options["pretrained"]).name
         if directory != "none":
             unseen = getattr(plugin_module("backbone", options["name"]), "UNSEEN", ())
-            keys = (
-                (*unseen, "pixels") if unseen else ()
-            )  # the papers change the pixels of convolutional networks
-            assert not converted.differences(asdict(named[directory]), options, keys), (
-                name,
-                variant,
-            )
+            # The papers change the pixels of convolutional networks.
+            keys = (*unseen, "pixels") if unseen else ()
+            different = converted.differences(asdict(named[directory]), options, keys)
+            assert not different, (name, variant)
             found.add(directory)
-    assert weights <= found
+    assert FACTS[paper].weights <= found
 
 
-def test_every_configuration_fits_its_weights() -> None:
-    check_fit_their_weights(
-        None, {"dino_vits16", "dinov2_vits14", "lite0", "resnet50", "vit_small"}
-    )
-
-
-def check_variants_and_protocols(
-    name: str,
-    reloaded: tuple[int, ...] = (),
-    nmi_average: str = "arithmetic",
-    k_means: tuple[Any, ...] = (),
-) -> None:
+@pytest.mark.parametrize(
+    ("paper", "name"), [(paper, name) for paper in FACTS for name in FACTS[paper].files]
+)
+def test_variants_and_protocols(paper: str | None, name: str) -> None:
     """What the variants of a configuration share; of its paper protocol, the values that differ
-    between authors.
-
-    Args:
-      name: of the file.
-      reloaded: the epochs at which the authors' code continues from the best one.
-      nmi_average, k_means: of their clustering, on data sets where they cluster.
-    """
-    data, method = name.split("_", 1)
+    between authors."""
+    facts, (data, method) = FACTS[paper], name.split("_", 1)
     seen: list[dict[str, Any]] = []
     for variant in variants(name):
         config = resolved(name, variant)
@@ -175,16 +160,11 @@ def check_variants_and_protocols(
         assert settings not in seen or variant in SAME, f"{variant} changes nothing"
         seen.append(settings)
         assert config.name == "-".join(filter(None, (name, variant)))
-        assert (config.data.name, config.data.path, config.method.name) == (
-            data,
-            f"data/{data}",
-            method,
-        )
+        assert (config.data.name, config.data.path) == (data, f"data/{data}")
+        assert config.method.name == method
         assert (config.train.select, config.evaluation.protocol) == ("last", "clean")
-        assert (config.train.reload_best_epochs, config.evaluation.nmi_average) == (
-            (),
-            "arithmetic",
-        )
+        assert config.train.reload_best_epochs == ()
+        assert config.evaluation.nmi_average == "arithmetic"
         assert config.evaluation.clustering == {}
         for result in (result for sources in config.paper.values() for result in sources.values()):
             reported = [
@@ -192,19 +172,16 @@ def check_variants_and_protocols(
             ]
             assert reported == sorted(reported)
 
-        paper = resolved(name, variant, "paper")
-        assert paper.name == f"{config.name}-paper"
-        assert (paper.train.select, paper.evaluation.protocol) == ("test", "paper")
-        assert paper.train.reload_best_epochs == reloaded
-        clustered = config.evaluation.cluster
-        assert paper.evaluation.nmi_average == (nmi_average if clustered else "arithmetic")
-        assert tuple(paper.evaluation.clustering.values()) == (k_means if clustered else ())
-        assert paper.paper == config.paper
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_variants_and_protocols(name: str) -> None:
-    check_variants_and_protocols(name)
+        theirs = resolved(name, variant, "paper")
+        assert theirs.name == f"{config.name}-paper"
+        assert (theirs.train.select, theirs.evaluation.protocol) == ("test", "paper")
+        assert theirs.train.reload_best_epochs == facts.reloaded
+        average, k_means = facts.nmi_average, facts.k_means
+        if not config.evaluation.cluster:
+            average, k_means = "arithmetic", ()
+        assert theirs.evaluation.nmi_average == average
+        assert tuple(theirs.evaluation.clustering.values()) == k_means
+        assert theirs.paper == config.paper
 
 
 def test_the_protocol_of_a_stored_run(tmp_path: Path) -> None:
@@ -246,15 +223,14 @@ def test_a_file_that_stores_no_configuration(text: str, message: str, tmp_path: 
         config_files.load_config(str(tmp_path / "config.json"), {})
 
 
-def check_printed(of: str, source: str, paper: str, printed: dict[str, str]) -> None:
-    """A result of a configuration or the row of a study, as copied from the paper; the file of
-    numbers has it."""
-    found = [
-        result
-        for result in published.results(of)
-        if (result[0].source, result[0].paper) == (source, paper)
-    ]
-    assert printed.items() <= {entry.metric: entry.printed for entry in found[0]}.items()
+def test_published_numbers_as_printed() -> None:
+    for of, source, paper, printed in (case for facts in FACTS.values() for case in facts.printed):
+        found = next(
+            result
+            for result in published.results(of)
+            if (result[0].source, result[0].paper) == (source, paper)
+        )
+        assert printed.items() <= {entry.metric: entry.printed for entry in found}.items(), of
 
 
 # paper, place, data, of, refined, source, protocol, settings, metric, printed, spread
@@ -314,40 +290,38 @@ def test_every_published_number_belongs_to_something() -> None:
 
 @cache
 def shapes_only(config: Any, side: int) -> Backbone:
-    """A backbone with the shapes of the real one, but for repeated blocks, that returns zeros;
+    """A backbone with the parameters of the real one, but for repeated blocks, that returns zeros;
     traced once."""
     shallow = {"depths": (1,) * len(config.depths)} if hasattr(config, "depths") else {}
     real = plugin_module("backbone", config.name).build(
         replace(config, pretrained="none", **shallow)
     )
     params, stats = jax.eval_shape(lambda: real.init(jax.random.key(0), (side, side)))
-    images = jax.ShapeDtypeStruct((2, side, side, 3), jnp.uint8)
-    features = jax.eval_shape(
-        lambda p, s, x: real.apply(p, s, real.preprocess(x), train=False, key=None)[0],
-        params,
-        stats,
-        images,
-    )
 
     def init(key: jax.Array, shape: tuple[int, int]) -> Any:
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (params, stats))
 
     def apply(params: Any, stats: Any, inputs: jax.Array, **_: Any) -> Any:
-        return jnp.zeros((len(inputs), *features.shape[1:]), features.dtype), stats
+        return jnp.zeros((len(inputs), 7, 7, real.channels)), stats
 
     return real._replace(init=init, apply=apply)
 
 
-def check_variants_build(
-    names: list[str], unused: Callable[[Any], set[str]] = lambda method: set()
-) -> None:
+@pytest.mark.parametrize(
+    ("paper", "names"),
+    [
+        (None, FACTS[None].files),
+        pytest.param(None, VIT, marks=pytest.mark.slow),
+        *(
+            pytest.param(paper, facts.files, marks=pytest.mark.slow)
+            for paper, facts in of_papers().items()
+            if not facts.of_students
+        ),
+    ],
+)
+def test_variants_build(paper: str | None, names: list[str]) -> None:
     """Shapes of parameters, loss and embedding; variants that differ only in numbers are traced
-    once.
-
-    Args:
-      names: of the files.
-      unused: configuration of a method -> the parameter groups that it leaves without parameters.
-    """
+    once."""
     traced = set()
     for name, variant in ((n, v) for n in names for v in variants(n)):
         config = resolved(name, variant)
@@ -386,15 +360,10 @@ def check_variants_build(
         state, embeddings, loss = jax.eval_shape(outputs, batch)
         leaves, _ = jax.tree_util.tree_flatten_with_path(state.params)
         assert {made.group(tuple(part.key for part in path)) for path, _ in leaves} == (
-            {*config.train.groups} - unused(config.method)
+            {*config.train.groups} - FACTS[paper].unused(config.method)
         )
         assert loss.shape == ()
         assert embeddings.shape[0] == size
-
-
-@pytest.mark.parametrize("names", [NAMES, pytest.param(VIT, marks=pytest.mark.slow)])
-def test_variants_build(names: list[str]) -> None:
-    check_variants_build(names, lambda method: {"loss"} if method.loss in PAIRS else set())
 
 
 def test_missing_weights_name_the_command() -> None:

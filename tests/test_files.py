@@ -4,6 +4,7 @@ kinds."""
 import errno
 import io
 import os
+import runpy
 import stat
 import struct
 import subprocess
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 from pydantic import StrictInt
 
-from dml_jax import files, manifest
+from dml_jax import errors, files, manifest
 from dml_jax.backbones.weights import converted, tensor_files
 from dml_jax.commands import cli
 from dml_jax.console import Console
@@ -204,7 +205,8 @@ def test_of_two_that_hold_a_lock_one_waits(tmp_path: Path) -> None:
         thread.join()
     assert counter.read_text() == "200"
     assert [path.name for path in tmp_path.iterdir()] == ["counter"]
-    with files.locked(counter), pytest.raises(BlockingIOError), files.locked(counter, wait=False):
+    refused = pytest.raises(UserError, match=rf"^{counter}: another command is writing there; wait")
+    with files.locked(counter), refused, files.locked(counter, wait=False):
         pass
 
 
@@ -255,6 +257,13 @@ def test_exit_codes(error: Exception, code: int, capsys: pytest.CaptureFixture[s
 
     assert cli.exit_code(body if isinstance(error, OSError) else lambda: raising(error)) == code
     assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_numbers_of_errors_that_a_system_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS has no EREMOTEIO, for example."""
+    lacking = errno.EREMOTEIO
+    monkeypatch.delattr(errno, "EREMOTEIO")
+    assert runpy.run_path(errors.__file__)["PASSING"] == errors.PASSING - {lacking}
 
 
 def raising(error: Exception) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from dml_jax import files
 from dml_jax.commands import cli
+from dml_jax.config import Data
 from dml_jax.data import prepared_data
 from dml_jax.errors import DataError
 from tests.test_main import CONFIG, ROOT
@@ -70,6 +71,6 @@ def test_readers_refuse_urls() -> None:
     with pytest.raises(DataError, match=r"x.npy: is a URL; give a path"):
         files.read_json(Path("s3://bucket/x.npy"), dict)
     with pytest.raises(DataError, match="is a URL; give a path"):
-        prepared_data.record_reader(Path("s3://bucket/records"), "train", 0, True)(0, None)
+        prepared_data.record_reader(Path("s3://bucket/records"), "train", Data())(0, None)
     with pytest.raises(DataError, match=r"gs://bucket/x\.jpg: missing"):
-        prepared_data.file_reader(["gs://bucket/x.jpg"])(0, None)
+        prepared_data.file_reader(["gs://bucket/x.jpg"], Data())(0, None)

@@ -256,7 +256,8 @@ def evaluate_runs(
     require(len(weights) == len(runs), f"--weights: give {count}, one for each run")
     configs = [workdir.read_config(run)["config"] for run in runs]
     base = validate(Evaluation, configs[0]["evaluation"], "evaluation")
-    groups = session_groups(settings.session, first)
+    of_run = configs[0].get("data", {}).get("session")
+    groups = session_groups(settings.session, first) if settings.session or of_run else {}
     if trust_code:
         modules.import_code(configs[0], ["data.relation"])
     relation = configs[0].get("data", {}).get("relation", "")

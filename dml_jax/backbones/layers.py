@@ -13,6 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.typing import Dtype, Initializer
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from dml_jax.backbones.convolution import Padding, Pair, convolve, is_plain, shifts
 from dml_jax.config.fields import Fraction, Needs
@@ -181,7 +182,8 @@ def _of_patches(x: jax.Array, kernel: jax.Array) -> jax.Array:
     cells = x[:, : rows * size, : columns * size]
     cells = cells.reshape(count, rows, size, columns, size, channels).swapaxes(2, 3)
     y = _times(cells.reshape(count * rows * columns, -1), kernel.reshape(-1, kernel.shape[-1]))
-    return y.reshape(count, rows, columns, -1)
+    # Otherwise XLA may lay out all that follows like the images, and transpose it for each product.
+    return with_layout_constraint(y, Layout((0, 1))).reshape(count, rows, columns, -1)
 
 
 def _times(x: jax.Array, kernel: jax.Array) -> jax.Array:

@@ -65,6 +65,9 @@ def execute(arguments: list[str]) -> None:
     for key in ("name", *(() if options.download else ("source",)), "output"):
         example = "--name=folder --source=photos/ --output=data/photos"
         cli.require(getattr(options, key), f"--{key}: missing; e.g. {example}")
+    share, side = options.test_share, options.short_side
+    cli.require(0 < share < 1, f"--test_share={share}: must be between 0 and 1, e.g. 0.5")
+    cli.require(side >= 0, f"--short_side={side}: must be a number of pixels, or 0")
     split_options = Options(options.test_share, options.splits, options.session)
     split_options.named()  # before reading anything
     import_code({"data": {"name": options.name}})

@@ -1,6 +1,7 @@
 """Finds and runs configuration files, and applies the overrides of the command line."""
 
 import ast
+import json
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -146,6 +147,7 @@ def _values_of_file(path: str, protocol: str | None) -> ConfigDict:
     stated = getattr(module, "PAPER_PROTOCOL", None)
     with running(f"--config={path}"):
         values = ConfigDict(made)
+        json.dumps(values.to_dict(), sort_keys=True)  # raises for values that no file can store
         if protocol == "paper":
             _apply_protocol(values, AUTHORS if stated is None else stated)
             if stated is not None:
@@ -274,15 +276,16 @@ def _plain(value: Any) -> Any:
 
 
 def _parsed(key: str, text: str, old: Any) -> Any:
-    kinds: dict[type, Callable[[str], Any]] = {int: int, float: float, str: str}
     try:
         if isinstance(old, bool):
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        if type(old) in kinds:
-            return kinds[type(old)](text)
+        if type(old) in (int, float, str):
+            return type(old)(text)
         if isinstance(old, tuple | list):
             words = text.split(",")
-            value = words if all(map(str.isidentifier, words)) else ast.literal_eval(text)
+            # Names, also import paths.
+            named = all(part.isidentifier() for word in words for part in word.split("."))
+            value = words if named else ast.literal_eval(text)
             return tuple(value) if isinstance(value, tuple | list) else (value,)
     except (KeyError, ValueError, SyntaxError, TypeError):
         wanted = "true or false" if isinstance(old, bool) else f"{type(old).__name__}, e.g. {old!r}"

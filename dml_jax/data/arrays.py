@@ -9,6 +9,8 @@ import numpy as np
 from dml_jax.errors import DataError
 
 Shape = tuple[int | str, ...]
+INTEGERS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
+TYPES = ("bool", *INTEGERS, "float16", "float32")  # which JAX can hold as they are
 
 
 def is_image(shape: Shape) -> bool:
@@ -21,8 +23,11 @@ def check(shape: Shape) -> Shape:
     lengths = shape if is_image(shape) else shape[1:]
     if not all(isinstance(length, int) for length in lengths):
         raise ValueError("must be whole numbers, which the name of a type may precede")
-    if is_image(shape) and len(shape) != 2:
-        raise ValueError("must be the height and width of images, or begin with a type")
+    if is_image(shape):
+        if len(shape) != 2:
+            raise ValueError("must be the height and width of images, or begin with a type")
+    elif shape[0] not in TYPES:
+        raise ValueError(f"must begin with one of {', '.join(TYPES)}")
     return shape
 
 
@@ -30,7 +35,7 @@ def shape_of(row: np.ndarray) -> Shape:
     """The shape of an image or other array; DataError for one that JAX cannot hold as it is."""
     if row.dtype == np.uint8 and row.ndim == 3 and row.shape[2] == 3:
         return row.shape[:2]
-    if row.dtype.kind not in "biuf" or row.dtype.itemsize > 4 or not row.size:
+    if row.dtype.name not in TYPES or not row.size:
         raise DataError(
             f"read returns {row.dtype} {list(row.shape)}; give numbers of at most 32 bits, such as "
             "int32 or float32"

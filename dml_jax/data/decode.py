@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -44,6 +44,7 @@ MAX_SCANS = 100
 MAX_COMMENTS = 100  # in a PPM or PGM file as text; for each, Pillow copies the rest of the file
 MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of JPEG, before a segment or the end
 EXIF, ORIGINAL, CHANGED = 0x8769, 36867, 306  # EXIF tags of times
+DAY = re.compile(r"[12]\d{3}\D\d\d\D\d\d")
 BITS, PHOTOMETRIC, ORIENTATION = 0x0102, 0x0106, 0x0112  # TIFF and EXIF tags
 ROTATED = range(2, 9)  # orientations other than upright
 WARNINGS_LOCK = threading.Lock()  # warning filters are global to all threads
@@ -109,7 +110,7 @@ def _decode(data: bytes, min_side: int, upright: bool, room: Room) -> np.ndarray
         width, height = (int(word) for word in header.groups())
         if 0 < width * height <= LIMIT and len(data) == header.end() + 3 * width * height:
             return np.frombuffer(data, np.uint8, offset=header.end()).reshape(height, width, 3)
-    with _usable(), _open(data) as image:
+    with _usable(), _open(io.BytesIO(data)) as image:
         room.take(PILLOW * image.width * image.height)
         return _pixels(image, upright)
 
@@ -128,7 +129,7 @@ def header(data: bytes) -> Header:
         with contextlib.suppress(ValueError):  # Pillow decides whether the file is damaged
             height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
             return Header(width, height, _memory(data, height * width, colours))
-    with _usable(), _open(data) as image:
+    with _usable(), _open(io.BytesIO(data)) as image:
         return Header(*image.size, PILLOW * image.width * image.height)
 
 
@@ -199,10 +200,10 @@ def _grey(image: Image.Image, bits: int, inverted: bool = False) -> np.ndarray:
     return np.repeat((255 - grey if inverted else grey)[:, :, None], 3, axis=2)
 
 
-def _open(data: bytes) -> Image.Image:
+def _open(file: IO[bytes]) -> Image.Image:
     """Opens an image file; raises Pillow's warning about more than `LIMIT` pixels."""
-    formats = FORMATS
-    if data[4:12] in HEIC and b"avif" not in data[12:64]:
+    formats, start = FORMATS, file.read(64)
+    if start[4:12] in HEIC and b"avif" not in start[12:]:
         try:
             import pillow_heif
         except ImportError:
@@ -211,7 +212,7 @@ def _open(data: bytes) -> Image.Image:
         formats = ("HEIF",)
     with WARNINGS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        return Image.open(io.BytesIO(data), formats=formats)
+        return Image.open(file, formats=formats)
 
 
 def is_outdated(reason: str) -> bool:
@@ -223,15 +224,17 @@ def exif_day(file: Path) -> str:
     """The day of a photograph's EXIF time, e.g. "2024:05:31"; empty if it is unknown."""
     with contextlib.suppress(Exception):
         if file.is_file():  # a pipe may have no end
-            with Image.open(file, formats=FORMATS) as image:
+            with file.open("rb") as opened, _open(opened) as image:
                 exif = image.getexif()
-                return str(exif.get_ifd(EXIF).get(ORIGINAL) or exif.get(CHANGED) or "")[:10]
+                for time in (exif.get_ifd(EXIF).get(ORIGINAL), exif.get(CHANGED)):
+                    if DAY.match(str(time)):  # zeros or spaces are of a clock that was not set
+                        return str(time)[:10]
     return ""
 
 
 def is_rotated(data: bytes) -> bool:
     """Whether an image file has an EXIF orientation other than upright."""
-    with contextlib.suppress(Exception), _open(data) as image:  # the file may be damaged
+    with contextlib.suppress(Exception), _open(io.BytesIO(data)) as image:  # may be damaged
         return image.getexif().get(ORIENTATION, 1) in ROTATED
     return False
 
@@ -247,7 +250,7 @@ def _jpeg(data: bytes, min_side: int, upright: bool, room: Room) -> np.ndarray |
         size = {"min_height": min_side, "min_width": min_side, "min_factor": 2} if min_side else {}
         pixels = simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False, **size)
         if upright and (b"Exif\0" in data or b"tiff:Orientation" in data):
-            with _open(data) as image:
+            with _open(io.BytesIO(data)) as image:
                 orientation = image.getexif().get(ORIENTATION, 1)
             if orientation in ROTATED:
                 turned = Image.fromarray(pixels)

@@ -52,13 +52,13 @@ def records(directory: Path, split: str) -> Callable[[int], bytes]:
     return lambda index: bytes(stored()[index])
 
 
-def record_reader(directory: Path, split: str, min_side: int, upright: bool) -> Read:
+def record_reader(directory: Path, split: str, data: Data) -> Read:
     """`Split.read` for packed images."""
     content = records(directory, split)
 
     def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
         with reading(f"{directory}, image {index} of {split}", REMEDY):
-            return decode.rgb(content(index), min_side, upright=upright)
+            return decode.rgb(content(index), data.decoded_side, upright=data.exif_rotation)
 
     return read
 
@@ -76,12 +76,13 @@ def by_class(directory: Path, name: str, session: str) -> dict[str, list[Record]
     return found
 
 
-def file_reader(files: Sequence[str], min_side: int = 0, upright: bool = True) -> Read:
+def file_reader(files: Sequence[str], data: Data) -> Read:
     """`Split.read` for images in separate files."""
 
     def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
         with reading(files[index]):
-            return decode.rgb(File(Path(files[index])).read(), min_side, upright=upright)
+            content = File(Path(files[index])).read()
+            return decode.rgb(content, data.decoded_side, upright=data.exif_rotation)
 
     return read
 
@@ -109,13 +110,12 @@ def _check_digest(directory: Path, name: str, marker: dict[str, Any]) -> None:
 
 def load(data: Data, recipe: Recipe) -> dict[str, Split]:
     """The splits of a prepared data set, or of a folder that the recipe reads in place."""
-    how = data.decoded_side, data.exif_rotation
     directory = Path(data.path).expanduser()
     exists = bool(data.path) and directory.is_dir()
     marker = read_marker(directory) if exists else None
     if marker is None and exists and recipe.in_place:
         scanned = _scan_folder(directory, recipe, data).items()
-        return {key: part._replace(read=file_reader(part.files, *how)) for key, part in scanned}
+        return {key: part._replace(read=file_reader(part.files, data)) for key, part in scanned}
     given = f"data.path={data.path}"
     if marker is None:
         what = "not a prepared data set" if exists else "no such directory"
@@ -134,7 +134,7 @@ def load(data: Data, recipe: Recipe) -> dict[str, Split]:
     _check_digest(directory, INDEX, marker)
     splits = split_metadata.load(directory / INDEX)
     for key in splits:
-        read = record_reader(directory / RECORDS, key, *how)
+        read = record_reader(directory / RECORDS, key, data)
         splits[key] = splits[key]._replace(read=read, content=marker["sha256"])
     return splits
 

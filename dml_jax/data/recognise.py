@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dml_jax.config import plugin_module
 from dml_jax.data.files import Entry, Files
+from dml_jax.data.prepare import duplicates
 from dml_jax.data.prepare.sources import Options, Recipe, list_files, survey
 from dml_jax.data.prepare.understand import Page, understand
 from dml_jax.errors import DataError, counted
@@ -64,7 +65,9 @@ def page(path: Path, options: Options, source: str) -> list[str]:
         name, found = recognised(files, options, source)
         problem = ""
         try:
-            understand(_finding(found.entries, _recipes()[name]), files, options, source)
+            recipe = _finding(found.entries, _recipes()[name])
+            entries = understand(recipe, files, options, source).entries
+            duplicates.check_number_of_classes(entries, source)
         except DataError as error:
             problem = str(error).removeprefix(f"{source}: ")
     doubts = [f"doubt: {line}" for line in found.doubts]

@@ -250,17 +250,13 @@ def opened(directory: Path | str, planned: dict[str, Any]) -> Iterator[Shards]:
     """The parts of a plan; no other command writes to a local directory meanwhile.
 
     In a bucket, several commands may write: parts appear completely, and are the same whoever wrote
-    them. Raises DataError if the directory holds parts of another plan or other files, or another
+    them. Raises UserError if the directory holds parts of another plan or other files, or another
     command writes there.
     """
     with ExitStack() as stack:
         if isinstance(directory, Path):
             directory.mkdir(parents=True, exist_ok=True)
-            try:
-                stack.enter_context(locked(directory, wait=False))
-            except BlockingIOError:
-                problem = f"{directory}: another command is writing there; wait for its end"
-                raise DataError(problem) from None
+            stack.enter_context(locked(directory, wait=False))
             for draft in directory.glob(".*.tmp"):  # left by a command that was killed
                 shutil.rmtree(draft) if draft.is_dir() else draft.unlink(missing_ok=True)
         yield Shards(directory, planned)

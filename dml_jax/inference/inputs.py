@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
+from urllib.parse import quote
 
 from dml_jax import buckets
 from dml_jax.data.files import IMAGE_SUFFIXES, MAX_BYTES, File, is_ignored, is_image, stamp, walk
@@ -130,7 +131,9 @@ def bucket_shards(url: str, output: Path | str) -> list[str]:
             "Parquet files"
         )
     found = [
-        f"{url.rstrip('/')}/{name}" if name else url for name in names if is_shard(name or url)
+        f"{url.rstrip('/')}/{quote(name)}" if name else url
+        for name in names
+        if is_shard(name or url)
     ]
     found = [name for name in found if not name.startswith(f"{output}/")]
     if not found:

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -78,7 +79,7 @@ def table(directory: str, option: str) -> Table:
     names: Iterable[str]
     if is_url(directory):
         where = directory.rstrip("/")
-        names = buckets.list_files(where)
+        names = map(quote, buckets.list_files(where))
     else:
         where = str(expand_path(option, directory).resolve())
         names = [path.name for path in Path(where).glob("*")]

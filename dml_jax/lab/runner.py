@@ -76,17 +76,6 @@ def slots(jobs: int) -> list[Slot]:
     return made
 
 
-@contextmanager
-def locked(root: Path) -> Iterator[None]:
-    """Raises ConfigError if another command is training the trials of this study."""
-    try:
-        with files.locked(root / "trials", wait=False):
-            yield
-    except BlockingIOError:
-        message = f"--root={root}: another command is training this study; wait for its end"
-        raise ConfigError(message) from None
-
-
 def file_of(root: Path, name: str, kind: str) -> Path:
     """A file of a trial: its configuration ("json"), or its output with any failure ("log")."""
     return root / "trials" / f"{name.replace('/', '-')}.{kind}"

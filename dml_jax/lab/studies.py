@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from dml_jax import files
 from dml_jax.analysis import text_tables
 from dml_jax.console import Console
 from dml_jax.errors import UserError, refuse, require
@@ -34,7 +35,7 @@ def run_study(
     if only_list:
         runner.print_commands(root, trials)
         return
-    with runner.locked(root):
+    with files.locked(root / "trials", wait=False):
         runner.run_all(root, trials, jobs)
     tables.publish(tables.of_study(root, facts), root, Console().rich, columns)
     done = outcomes.finished(trials)
@@ -67,7 +68,7 @@ def run_search(
     if storage:  # before anything is written
         search.open_storage(storage, name)
     facts, storage = plan.begin(name, study, settings), storage or storage_in(settings.root)
-    with runner.locked(settings.root):
+    with files.locked(settings.root / "trials", wait=False):
         search.run(name, wanted, settings, study.metric, jobs, storage)
     search.publish(facts, storage, settings.root, Console().rich)
 
@@ -108,7 +109,7 @@ def run_claims(
         return
     (root / "trials").mkdir(parents=True, exist_ok=True)
     file = output / f"{target.name}.csv"
-    with runner.locked(root):
+    with files.locked(root / "trials", wait=False):
         train(root, claims.distinct(choice.trial for choice in tried), jobs)
         best = claims.chosen(tried, placebos)
         owners = claims.planned(every, target, settings, best)

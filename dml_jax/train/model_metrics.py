@@ -97,7 +97,8 @@ def metrics(
         labels = {key: np.array(split.classes)[labels[key]] for key, split in splits.items()}
     name, gallery = next(iter(splits)), embeddings.get("gallery")
     candidates = len(embeddings[name]) - 1 if gallery is None else len(gallery)
-    across: dict[str, Any] = sessions.groups(splits)
+    # A table may have a column of this name that nobody asked for.
+    across: dict[str, Any] = sessions.groups(splits) if config.data.session else {}
     return protocol.evaluate(
         embeddings[name],
         labels[name],

@@ -67,18 +67,23 @@ def test_splits_of_the_same_classes(page: Execute, source: str) -> None:
 
 
 def test_a_table(page: Execute) -> None:
-    layouts.photos(Path("x", "images"), ("elm", "oak"))
+    splits = {"elm": "train", "oak": "train", "ash": "test", "yew": "test"}
+    layouts.photos(Path("x", "images"), tuple(splits))
     rows = [
-        f"images/{name}/{i}.jpg,{name},{split}"
-        for name, split in (("elm", "train"), ("oak", "test"))
-        for i in range(4)
+        f"images/{name}/{i}.jpg,{name},{split}" for name, split in splits.items() for i in range(4)
     ]
     (Path("x") / "t.csv").write_text("path,label,split\n" + "\n".join(rows))
     lines = page("x")
     assert lines[:2] == ["read as: csv, your own data", "splits: given"]
-    assert "missing: 2 of 8 images" in lines
-    assert "doubt: 25 % of the listed images (2) are missing, e.g. images/elm/3.jpg" in lines
+    assert "missing: 4 of 16 images" in lines
+    assert "doubt: 25 % of the listed images (4) are missing, e.g. images/elm/3.jpg" in lines
     assert page("x/t.csv")[:-1] == lines[:-2]
+
+
+def test_too_few_classes_to_train(page: Execute) -> None:
+    lines = page(layouts.photos(Path("x"), ("elm", "oak")))
+    assert lines[-2].startswith("error in training: 6 images of 2 classes ('elm', 'oak'): 1 train")
+    assert lines[-1].startswith("prepare it")
 
 
 def test_sources_that_cannot_be_read(fails: Fails, tmp_path: Path) -> None:

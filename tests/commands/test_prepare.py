@@ -110,6 +110,8 @@ def test_each_image_is_decoded_once_on_all_cores(
             "--source=nowhere: must be an existing folder",
         ),
         (["--name=folder", "--source=.", f"--output={300 * 'y'}"], "File name too long"),
+        ([*OPTIONS, "--test_share=nan"], "--test_share=nan: must be between 0 and 1"),
+        ([*OPTIONS, "--short_side=-256"], "--short_side=-256: must be a number of pixels"),
     ],
 )
 def test_errors_are_one_line(fails: Fails, arguments: list[str], message: str) -> None:

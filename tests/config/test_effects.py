@@ -17,6 +17,7 @@ from dml_jax.config.resolve import same_experiment
 from dml_jax.errors import CheckpointError
 from dml_jax.train import model
 from dml_jax.train.records import workdir
+from tests.config.cases import of_papers
 from tests.train.experiments import values
 
 ROOT = Path(__file__).parents[2]
@@ -102,9 +103,14 @@ def test_published_numbers(own: dict[str, Any]) -> None:
     assert not same_experiment(own, ["data.sampler"])
 
 
-def check_free(file: str, select: str, free: set[str]) -> None:
-    """A run of the configuration is continued with other values of these options of its method, and
-    of no others."""
+@pytest.mark.parametrize(
+    ("file", "select", "free"),
+    [
+        ("digits_baseline:triplet", "last", set()),
+        *(case for facts in of_papers().values() for case in facts.free),
+    ],
+)
+def test_options_that_may_change_during_a_run(file: str, select: str, free: set[str]) -> None:
     name, colon, variant = file.partition(":")
     given = asdict(config_files.resolved(f"{ROOT / 'configs' / name}.py{colon}{variant}", {}))
     given["train"]["select"] = select
@@ -120,10 +126,6 @@ def check_free(file: str, select: str, free: set[str]) -> None:
     }
     assert {"data.path", "data.threads", "data.workers"} <= missing
     assert ("evaluation.protocol" in counted) == (select == "test")
-
-
-def test_the_options_of_a_baseline() -> None:
-    check_free("digits_baseline:triplet", "last", set())
 
 
 def test_the_configuration_names_no_option_of_a_method() -> None:

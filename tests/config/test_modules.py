@@ -118,6 +118,21 @@ def test_a_command_line_names_code(paper: Path) -> None:
     assert imported() == {"loss"}
 
 
+def test_a_command_line_names_functions_in_a_list() -> None:
+    names = "tests.plugins.metric.last_hit"
+    config = config_files.resolved("digits_baseline", {"evaluation.metrics": names})
+    assert config.evaluation.metrics == (names,)
+
+
+@pytest.mark.parametrize("paper", ["{'clean': np.float32(1)}", "{3: 1, 'clean': {}}"])
+def test_a_file_with_values_that_cannot_be_stored(paper: str, tmp_path: Path) -> None:
+    lines = ["import numpy as np", "from configs import digits_baseline", "def get_config():"]
+    lines += ["    config = digits_baseline.get_config()", f"    config.paper = {paper}"]
+    (tmp_path / "mine.py").write_text("\n".join([*lines, "    return config"]))
+    with pytest.raises(ConfigError, match=r"mine\.py: cannot be run \(TypeError: "):
+        config_files.resolved(str(tmp_path / "mine.py"), {})
+
+
 def test_another_network_starts_from_its_defaults() -> None:
     given = {"backbone.depths": "2,2,2,2", "backbone.name": "resnet", "backbone.block": "basic"}
     found = config_files.load_config("configs/folder_baseline.py", given)["backbone"].to_dict()

@@ -10,10 +10,11 @@ from dml_jax import main
 from dml_jax.config import files as config_files
 from dml_jax.config import flatten
 from dml_jax.errors import ConfigError
+from tests.config.cases import of_papers
 
 ROOT = Path(__file__).parents[2]
-# Configuration and overrides; the last one has no effect, or not the one that its name promises.
-WITHOUT_EFFECT = [
+WITHOUT_EFFECT = [  # see `cases.Facts`
+    *(case for facts in of_papers().values() for case in facts.without_effect),
     "digits_baseline:proxy_anchor data.path=photos/",
     "digits_baseline:proxy_anchor data.image_size=32",
     "digits_baseline:proxy_anchor data.decode_scaled=true",
@@ -54,19 +55,14 @@ def path(name: str) -> str:
     return f"{ROOT / 'configs' / name}.py{colon}{variant}"
 
 
-def check_has_no_effect(case: str) -> None:
-    """Configuration and overrides, of which the last one is refused."""
+@pytest.mark.parametrize("case", WITHOUT_EFFECT)
+def test_on_the_command_line(case: str) -> None:
     config, *overrides = case.split()
     key = re.escape(overrides[-1].partition("=")[0])
     with pytest.raises(ConfigError, match=rf"^{key}=.*: .*; "):
         main.execute(
             [f"--config={path(config)}", "--mode=show", *(f"--config.{text}" for text in overrides)]
         )
-
-
-@pytest.mark.parametrize("case", WITHOUT_EFFECT)
-def test_on_the_command_line(case: str) -> None:
-    check_has_no_effect(case)
 
 
 @pytest.mark.parametrize(

@@ -150,21 +150,14 @@ DIAGNOSES: dict[str, tuple[Any, str]] = {  # the sources; the one error
     "cars kaggle": (
         layouts.cars_kaggle,
         r"cars_annos\.mat: none of its 8 images, e\.g\. car_ims/000001\.jpg, is among the files; "
-        r"found 8 images, "
-        r".*"
-        r"cars_test/cars_test/00001\.jpg and cars_annos\.mat; give car_ims as another --source, "
-        r"or for cars_train "
-        r"and "
-        r"cars_test, whose images are numbered in another order, cars_train_annos\.mat and "
-        r"cars_test_annos_withlabels",
+        r"found 8 images, .*cars_test/cars_test/00001\.jpg and cars_annos\.mat; give car_ims as "
+        r"another --source, or for cars_train and cars_test, whose images are numbered in another "
+        r"order, cars_train_annos\.mat and cars_test_annos_withlabels",
     ),
     "cars of another kind": (
         lambda path: [layouts.photos(path / "photos")],
         r"elm/0\.jpg is in no class folder of Cars196; expected cars_train and cars_test with .* "
-        r"class folders "
-        r"such "
-        r"as "
-        r"'Acura TL Sedan 2012', .*; found 12 images, e\.g\. elm/0\.jpg$",
+        r"class folders such as 'Acura TL Sedan 2012', .*; found 12 images, e\.g\. elm/0\.jpg$",
     ),
     "cars without images": (
         lambda path: layouts.cars_joined(path)[:1],
@@ -172,10 +165,7 @@ DIAGNOSES: dict[str, tuple[Any, str]] = {  # the sources; the one error
     ),
     "cub of another kind": (
         lambda path: [layouts.photos(path / "photos")],
-        r"elm/0\.jpg is in no folder that begins with the number of a class; expected "
-        r"images\.txt, "
-        r"or "
-        r"class",
+        r"elm/0\.jpg is in no folder that begins with the number of a class; expected images\.txt",
     ),
     "cub twice": (
         lambda path: [
@@ -187,15 +177,11 @@ DIAGNOSES: dict[str, tuple[Any, str]] = {  # the sources; the one error
     "sop without tables": (
         lambda path: [layouts.cub_folders(path)],
         rf"Ebay_train\.txt is missing: expected Ebay_train\.txt, Ebay_test\.txt and .*; {IMAGES}; "
-        r"give the "
-        r"folder "
-        r"or",
+        r"give the folder or",
     ),
     "inshop without images": (
         lambda path: layouts.inshop(path)[:1],
-        r"partition\.txt: none of its 9 images, e\.g\. img/WOMEN/.*; found no image and "
-        r"Eval/list_.*Img/img\.zip; "
-        r"give",
+        r"partition\.txt: none of its 9 images, e\.g\. img/WOMEN/.*; found no image and Eval/list_",
     ),
     "inshop without tables": (
         lambda path: layouts.inshop(path)[1:],
@@ -339,15 +325,6 @@ def test_class_folders_of_cars_have_the_numbers_of_the_devkit(tmp_path: Path) ->
     ]
 
 
-def test_official_counts_are_checked(tmp_path: Path) -> None:
-    archive = layouts.sop(tmp_path)
-    with pytest.raises(
-        DataError, match=r"train has 6 images of 3 classes instead of 59551 of 11318.*--subset"
-    ):
-        prepare("sop", [archive], tmp_path / "out", subset=False)
-    assert not (tmp_path / "out").exists()
-
-
 def test_train_and_test_folders(tmp_path: Path) -> None:
     layouts.photos(tmp_path / "p" / "train", ("a", "b", "c"))
     layouts.photos(tmp_path / "p" / "test", ("d", "e"), seed=800)
@@ -414,6 +391,7 @@ def test_csv(tmp_path: Path) -> None:
             r"x\.csv, line 2: needs a path, a label, no further columns, and",
         ),
         ("path,label,split,role\na.jpg,b,train,query\n", "line 2: needs a path, a label"),
+        ("path,label\n", r"x\.csv: has no rows below the names of its columns"),
         (
             "path,label\n\0.jpg,b\nx.jpg,c\ny.jpg,d\nz.jpg,e\n",
             "all 4 listed images are missing, e.g. \0.jpg; the source holds no images",
@@ -735,16 +713,12 @@ def test_another_draw_of_the_classes() -> None:
     assert names["train"] != set(other.classes)
     counts = {name: len(split.classes) for name, split in usual.items()}
     assert {name: len(split.classes) for name, split in drawn.items()} == counts
-    of_image = {
-        image: (split.classes[label], split.read(i, None))
-        for split in usual.values()
-        for i, (image, label) in enumerate(zip(split.ids, split.labels, strict=True))
-    }
+    of_image = {image: (split, i) for split in usual.values() for i, image in enumerate(split.ids)}
     for split in drawn.values():
         assert list(np.unique(split.labels)) == list(range(len(split.classes)))
         for i in range(0, len(split.labels), 50):
-            name, pixels = of_image[split.ids[i]]
-            assert split.classes[split.labels[i]] == name
-            np.testing.assert_array_equal(split.read(i, None), pixels)
+            other, j = of_image[split.ids[i]]
+            assert split.classes[split.labels[i]] == other.classes[other.labels[j]]
+            np.testing.assert_array_equal(split.read(i, None), other.read(j, None))
     with pytest.raises(ConfigError, match=r"class_split=1: the data set has the split gallery"):
         redrawn({**usual, "gallery": usual["test"]}, 1)

@@ -17,7 +17,7 @@ from dml_jax.console import Console
 from dml_jax.data import decode, formats
 from dml_jax.data.files import File
 from dml_jax.data.formats import parquet
-from dml_jax.data.prepare import prepare_dataset
+from dml_jax.data.prepare import archives, prepare_dataset
 from dml_jax.data.prepare.sources import Options
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
@@ -120,6 +120,19 @@ def test_the_split_is_named_by_files_or_a_column(tmp_path: Path) -> None:
     assert list(splits["train"].metadata) == ["path"]
 
 
+def test_labelled_images_in_parquet_files_are_prepared_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written into the working directory."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "trees").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    pq.write_table(table(range(8)), tmp_path / "trees" / "a.parquet")
+    with pytest.raises(DataError, match=r"trees: its images are in parquet files, .*--name=parq"):
+        formats.class_folders([str(tmp_path / "trees")])
+    assert list(Path().iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
@@ -176,9 +189,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_few_rows_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A single row group has 48 MiB; a few of its images, of 256 KiB each, are in memory at a
-    time."""
-    images = [np.random.default_rng(i).bytes(2**18) for i in range(192)]
+    """Of 12 MiB in a row group, a few images of 64 KiB each are in memory at a time."""
+    images = [np.random.default_rng(i).bytes(2**16) for i in range(192)]
     rows = pa.table({"image": pa.array(images), "label": pa.array(["a"] * 192)})
     options = {
         "use_dictionary": False,
@@ -196,7 +208,7 @@ def test_few_rows_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     )
     entries = parquet.find({"a.parquet": File(tmp_path / "a.parquet")}, Options(scratch=tmp_path))
     assert [entry.file.read() for entry in entries] == images
-    assert 2**18 < max(held) < 16 * 2**20
+    assert 2**16 < max(held) < 4 * 2**20
 
 
 def test_a_page_that_claims_to_be_huge(tmp_path: Path) -> None:
@@ -229,13 +241,14 @@ def test_a_bomb_is_rejected(tmp_path: Path) -> None:
     assert (tmp_path / "images-0").stat().st_size < 300 * 2**20
 
 
-def test_a_bomb_is_rejected_by_its_header(tmp_path: Path) -> None:
-    """128 MiB of zeros, compressed to a few kilobytes: refused before a page is read."""
-    images = pa.array([bytes([i]) * 2**26 for i in range(2)])
+def test_a_bomb_is_rejected_by_its_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 MiB of zeros, compressed to a few kilobytes: refused before a page is read."""
+    monkeypatch.setattr(archives, "ALLOWANCE", 2**20)
+    images = pa.array([bytes([i]) * 2**23 for i in range(2)])
     pq.write_table(
         pa.table({"image": images, "label": ["a", "b"]}), tmp_path / "a.parquet", compression="zstd"
     )
-    assert (tmp_path / "a.parquet").stat().st_size < 2**17
+    assert (tmp_path / "a.parquet").stat().st_size < 2**15
     pa.default_memory_pool().release_unused()
     before = pa.total_allocated_bytes()
     with (

@@ -24,9 +24,8 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
     folder = tmp_path_factory.mktemp("images")
     files = [str(pictures.write(folder / f"{i}.jpg", i, 20 + i, 40 - i // 2)) for i in range(37)]
     labels = np.arange(37, dtype=np.int64) % 5
-    return Split(
-        labels, [f"{i}.jpg" for i in range(37)], file_reader(files), [str(c) for c in range(5)]
-    )
+    ids, classes = [f"{i}.jpg" for i in range(37)], [str(c) for c in range(5)]
+    return Split(labels, ids, file_reader(files, Data()), classes)
 
 
 def options(**changes: object) -> Data:
@@ -110,6 +109,6 @@ def test_images_of_different_sizes_need_a_crop(split: Split) -> None:
 
 
 def test_missing_image_is_named(split: Split, tmp_path: Path) -> None:
-    incomplete = split._replace(read=file_reader([str(tmp_path / "gone.jpg")] * 37))
+    incomplete = split._replace(read=file_reader([str(tmp_path / "gone.jpg")] * 37, Data()))
     with pytest.raises(DataError, match=r"gone\.jpg: missing"):
         read_batches(incomplete, options())

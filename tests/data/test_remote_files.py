@@ -23,17 +23,18 @@ from tests.tiny_model import Tiny
 
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory at a URL, with a class folder of four images for each of four classes."""
+    """A directory, whose URL has to be encoded, with a class folder of four images for each of four
+    classes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for i in range(16):
-        file = tmp_path / "bucket" / f"class{i % 4}" / f"{i}.png"
+        file = tmp_path / "bückèt 1" / f"class{i % 4}" / f"{i}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(pictures.encoded(i, kind="PNG"))
-    return tmp_path / "bucket"
+    return tmp_path / "bückèt 1"
 
 
 def test_a_data_set_is_copied_once(bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = Data(name="folder", path=bucket.as_uri())
+    data = Data(name="folder", path=f"file://{bucket}")
     copied = formats.load(data)["train"]
     there = formats.load(Data(name="folder", path=str(bucket)))["train"]
     assert copied.ids == there.ids
@@ -75,10 +76,8 @@ def test_a_damaged_data_set_is_not_used(bucket: Path, tmp_path: Path) -> None:
 
 def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
     images = [path.read_bytes() for path in sorted(bucket.rglob("*.png"))]
-    parquet.write_table(
-        pa.table({"image": images}), tmp_path / "bucket" / "a.parquet", row_group_size=10
-    )
-    with tarfile.open(tmp_path / "bucket" / "b.tar", "w") as archive:
+    parquet.write_table(pa.table({"image": images}), bucket / "a #1.parquet", row_group_size=10)
+    with tarfile.open(bucket / "b.tar", "w") as archive:
         for i, content in enumerate([*images[:5], b"no"]):
             info = tarfile.TarInfo(f"{i}.png")
             info.size = len(content)

@@ -176,7 +176,6 @@ def test_one_class() -> None:
             4,
             r"^data\.batch_size=50: .* only 49 images; use a smaller data\.batch_size$",
         ),
-        ("balanced", 10, 4, r"^data\.images_per_class=4: must divide data\.batch_size=10"),
     ],
 )
 def test_impossible_batches(name: str, size: int, images: int, message: str) -> None:

@@ -1,6 +1,7 @@
 """Sessions of photographs: where their names come from, and metrics that leave them out."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,14 @@ from PIL import Image
 from dml_jax import main
 from dml_jax.commands import cli, evaluate
 from dml_jax.config import Data
-from dml_jax.data import formats, sessions
+from dml_jax.data import decode, formats, sessions
 from dml_jax.data.split import Split, take, together, unread
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metrics, protocol
 from dml_jax.export import embedding_files
+from dml_jax.train import model_metrics
 from tests.data import layouts
+from tests.train.experiments import small
 
 
 def photo(path: Path, date: str = "") -> Path:
@@ -47,6 +50,34 @@ def test_where_sessions_come_from(tmp_path: Path) -> None:
         ConfigError, match=r"session=\(: is neither a column nor a regular expression"
     ):
         sessions.find("(", names)
+
+
+@pytest.mark.parametrize("date", ["0000:00:00", "    :  :  "])
+def test_the_date_of_a_clock_that_was_not_set_is_unknown(date: str, tmp_path: Path) -> None:
+    assert decode.exif_day(photo(tmp_path / "a.jpg", date)) == ""
+
+
+def test_dates_of_heic_files(tmp_path: Path) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    exif = Image.Exif()
+    exif[306] = "2024:05:31 12:00:00"
+    image = pillow_heif.from_pillow(Image.new("RGB", (64, 64)))
+    image.save(tmp_path / "a.heic", exif=exif.tobytes())
+    assert decode.exif_day(tmp_path / "a.heic") == "2024:05:31"
+
+
+def test_a_column_called_session_counts_only_if_it_is_asked_for() -> None:
+    rows = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+    labels, days = np.repeat([0, 1], 6), ["a", "b", "c"] * 4
+    split = Split(labels, [""] * 12, unread, ["x", "y"], metadata={"session": days})
+    for session, options in (("", {}), ("session", {"groups": days})):
+        config = small(steps=1)
+        config = replace(config, data=replace(config.data, session=session))
+        found = model_metrics.metrics(
+            config, "cosine", {"test": split}, {"test": rows}, cluster=False
+        )
+        expected = metrics.retrieval(rows, labels, ks=(1,), **options)
+        assert found["map@r"] == pytest.approx(expected["map@r"]), session
 
 
 def test_folders_in_class_folders(tmp_path: Path) -> None:

@@ -389,6 +389,14 @@ def test_a_table_is_read_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         formats.class_folders([str(tmp_path / "x.zip")])
 
 
+def test_a_table_that_lists_an_image_twice_is_not_compared(tmp_path: Path) -> None:
+    """Each would find the other."""
+    layouts.photos(tmp_path / "elm", ("x",))
+    (tmp_path / "t.csv").write_text("path,label\nelm/x/0.jpg,a\nelm/x/1.jpg,b\nelm/x/0.jpg,a\n")
+    with pytest.raises(DataError, match=r"t\.csv: elm/x/0\.jpg is listed 2 times; list it once"):
+        formats.class_folders([str(tmp_path / "t.csv")])
+
+
 def test_training_in_place_with_a_session_for_each_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from dml_jax.config import Data
 from dml_jax.data import formats
@@ -38,6 +39,18 @@ def test_changed_pixels_under_the_same_name_change_the_hash(tmp_path: Path) -> N
     assert data_hash(photos) != before
     file.write_bytes(pictures.encoded(1, kind="BMP"))
     assert data_hash(photos) == before
+
+
+def test_labelled_images_are_read_like_those_of_the_model(tmp_path: Path) -> None:
+    """Not rotated, if its training images were not."""
+    photos, exif = layouts.photos(tmp_path / "photos"), Image.Exif()
+    exif[0x0112] = 6
+    (photos / "oak" / "0.jpg").write_bytes(pictures.encoded(3, exif=exif))
+    for upright, shape in ((True, (32, 24, 3)), (False, (24, 32, 3))):
+        data = Data(name="folder", exif_rotation=upright)
+        split = formats.load_labelled(photos, data)["test"]
+        (index,) = (i for i, name in enumerate(split.ids) if name.endswith("oak/0.jpg"))
+        assert split.read(index, None).shape == shape
 
 
 def test_copies_have_the_same_hash(tmp_path: Path) -> None:

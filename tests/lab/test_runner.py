@@ -105,15 +105,6 @@ def test_a_trial_that_diverges_is_noted(
     assert starts(tmp_path).count(failed) == 2
 
 
-def test_two_commands_exclude_each_other(tmp_path: Path) -> None:
-    prepared(tmp_path, 1)
-    with (
-        runner.locked(tmp_path),
-        pytest.raises(ConfigError, match="another command is training this study; wait"),
-    ):
-        runner.locked(tmp_path).__enter__()
-
-
 def test_a_process_ends_with_its_command(tmp_path: Path) -> None:
     """Also if the command is killed, so that no two train in one directory."""
     prepared(tmp_path, 1)

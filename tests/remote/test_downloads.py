@@ -141,8 +141,7 @@ def test_prepare_downloads(
     assert code == 2
     assert re.fullmatch(
         rf"error: {re.escape(address)}: cannot be downloaded \(ended after {len(content) // 2} of "
-        rf"{len(content)} "
-        r"bytes\); try again, or download it in a browser, "
+        rf"{len(content)} bytes\); try again, or download it in a browser, "
         r"from https://www\.vision\.caltech\.edu/\S*, and give it as --source\n",
         err,
     )

@@ -139,11 +139,8 @@ def test_failures(
         (
             "timm/gated",
             r"timm/gated: cannot be downloaded \(HTTP 401: Access to model timm/gated is "
-            r"restricted\. "
-            r"Please "
-            r"log "
-            r"in\.\)"
-            r"; accept its conditions on its page of the hub, and log in with `hf auth login`",
+            r"restricted\. Please log in\.\); accept its conditions on its page of the hub, and "
+            r"log in with `hf auth login`",
         ),
         (
             "timm/empty",
@@ -197,9 +194,8 @@ def test_without_a_network(
     assert (code, out) == (2, "")
     assert re.fullmatch(
         rf"error: hf://{NAME}: cannot be downloaded \(Connection refused\); try again, or, on a "
-        r"machine with "
-        r"network "
-        rf"access, download the file from https://huggingface\.co/{NAME} and give its path\n",
+        rf"machine with network access, download the file from https://huggingface\.co/{NAME} and "
+        r"give its path\n",
         err,
     ), err
     assert list(Path().iterdir()) == []

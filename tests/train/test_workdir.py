@@ -109,6 +109,8 @@ def test_a_second_run_is_refused_and_does_not_disturb_the_first(tmp_path: Path) 
             ("shape", [0, 8]),
             ("shape", [8, 8, 8]),
             ("shape", ["int32", "8"]),
+            ("shape", ["object", 8]),
+            ("shape", ["int31", 8]),
         ),
     ],
 )

@@ -13,6 +13,9 @@ Its test is a miniature of the original files in `tests/data/layouts.py` and an 
 of `tests/data/test_datasets.py`. The table in `docs/topics/data.md` gets a row.
 """
 
+import shlex
+import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -88,13 +91,23 @@ def class_folders(
 
 def _recognised(path: Path, name: str, options: Options) -> Sequence[Entry]:
     """The images of a directory or a table, which messages call `name`; prints doubts."""
-    found = list_files([path], path, print)
-    _, page = recognise.recognised(found, options, name)
+    with tempfile.TemporaryDirectory(prefix="dml_jax-") as scratch:
+        options, found = (
+            options._replace(scratch=Path(scratch)),
+            list_files([path], Path(scratch), print),
+        )
+        kind, page = recognise.recognised(found, options, name)
+    if any(entry.file.size >= 0 for entry in page.entries):
+        remedy = f"dml-jax prepare --name={kind} --source={shlex.quote(name)} --output=… does that"
+        raise DataError(f"{name}: its images are in {kind} files, to be prepared first; {remedy}")
     if options.splits == "auto" and (reason := recognise.refusal(page)):
         remedy = "or give --splits=none to take its folders for classes"
         raise DataError(f"{name}: {reason}; {remedy}")
     for line in shown(page.doubts, name):
         print(line)
+    listed = Counter(entry.id for entry in page.entries)
+    if twice := [image for image, count in listed.items() if count > 1]:
+        raise DataError(f"{name}: {twice[0]} is listed {listed[twice[0]]} times; list it once")
     return page.entries
 
 
@@ -112,6 +125,6 @@ def load_labelled(
     classes = class_folders([str(path)], session, splits)
     files = [str(file) for found in classes.values() for file in found]
     labels = np.repeat(np.arange(len(classes)), [len(found) for found in classes.values()])
-    read = prepared_data.file_reader(files, data.decoded_side)
+    read = prepared_data.file_reader(files, data)
     split = Split(labels, files, read, list(classes), files=files)
     return {"test": sessions.added(split, session)}

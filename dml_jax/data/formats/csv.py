@@ -36,6 +36,8 @@ def find(files: Files, options: Options) -> list[Entry]:
     if not {"path", "label"} <= set(columns) or "" in columns or len(set(columns)) < len(columns):
         has = f"has the columns {', '.join(columns)}"
         raise DataError(f"{table}: {has}; must have path, label[, split, role], once")
+    if not rows:
+        raise DataError(f"{table}: has no rows below the names of its columns")
     base = table.rpartition("/")[0]
     names = located(files, base, [row["path"] or "" for row in rows])
     entries = []

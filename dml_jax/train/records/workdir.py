@@ -177,7 +177,7 @@ def locked(workdir: Path) -> Iterator[None]:
         try:
             workdir.mkdir(parents=True, exist_ok=True)
             held.enter_context(files.locked(workdir / "config.json", wait=False))
-        except BlockingIOError:
+        except UserError:
             raise CheckpointError(f"--workdir={workdir}: another run is using it") from None
         except FileNotFoundError:  # in a file system that has no new directories
             raise CheckpointError(

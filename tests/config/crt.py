@@ -1,0 +1,34 @@
+"""CRT's configurations, with the values and numbers of the paper."""
+
+from tests.config.cases import Facts
+
+FILES = ["cub_crt", "cars_crt", "sop_crt", "inshop_crt"]
+SOURCE = ("paper", "Kan et al., NeurIPS 2022")
+AVERAGE = "cub_crt method.transform=average"
+
+FACTS = Facts(
+    files=FILES,
+    number=25,
+    weights={"deit_small", "googlenet", "mit_b1", "mit_b2", "bn_inception"},
+    settings={  # section 4.1
+        "data.batch_size method.lambda1": {
+            "cub_crt": (80, [1.0, 0.1]),
+            "cars_crt": (80, [1.0, 0.1]),
+            "sop_crt": (180, [1.0, 0.9]),
+            "inshop_crt": (180, [1.0, 0.9]),
+        },
+        "method.embedding_dims train.groups.prototypes.learning_rate": dict.fromkeys(
+            FILES, ([128, 1024], 3e-5)
+        ),
+    },
+    printed=[("sop_crt", *SOURCE, {"recall@1": "83.41", "recall@1000": "99.31"})],
+    without_effect=[
+        f"{AVERAGE} method.prototypes=8,8",
+        f"{AVERAGE} method.hidden_dim=8",
+        f"{AVERAGE} method.gamma=single",
+        f"{AVERAGE} method.sharing=separate",
+        f"{AVERAGE} method.w_div=2",
+        "cub_crt method.lambda2=0 method.consistency=sum",
+    ],
+    free=[("cub_crt", "last", {"tested_branch"}), ("cub_crt", "test", set())],
+)
