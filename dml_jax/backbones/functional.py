@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import traverse_util
-from jax.extend.core import Jaxpr, Literal
+from jax.interpreters import partial_eval
 
 from dml_jax.backbones.contract import Backbone, Config, ImageShape, PyTree, preprocess
 from dml_jax.backbones.weights import converted
@@ -29,23 +29,10 @@ def init(module: nn.Module, key: jax.Array, *inputs: Any) -> tuple[PyTree, PyTre
         return module.init(key, *jax.tree.map(array, inputs))
 
     traced, shapes = jax.make_jaxpr(variables, return_shape=True)(key)
-    leaves = jax.core.eval_jaxpr(_without_unused(traced.jaxpr), traced.consts, key)
+    initialisers, _ = partial_eval.dce_jaxpr(traced.jaxpr, True)  # without the forward pass
+    leaves = jax.core.eval_jaxpr(initialisers, traced.consts, key)
     tree = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
     return tree.get("params", {}), tree.get("batch_stats", {})
-
-
-def _without_unused(jaxpr: Jaxpr) -> Jaxpr:
-    """Only the equations on which the outputs depend."""
-
-    def variables(atoms: Any) -> set[Any]:
-        return {atom for atom in atoms if not isinstance(atom, Literal)}
-
-    needed, kept = variables(jaxpr.outvars), []
-    for equation in reversed(jaxpr.eqns):
-        if not needed.isdisjoint(equation.outvars):
-            kept.append(equation)
-            needed |= variables(equation.invars)
-    return jaxpr.replace(eqns=kept[::-1])
 
 
 def apply(
@@ -109,8 +96,8 @@ def as_backbone(
 def on_features(backbone: Backbone) -> Backbone:
     """A backbone that is never trained and also accepts features that it computed before.
 
-    All of its variables are in `stats`. Inputs with as many channels as its feature maps pass
-    through unchanged; images are encoded as in evaluation.
+    All of its variables are in `stats`. Maps of `pooled_cells` pass through unchanged; images are
+    encoded as in evaluation.
     """
 
     def init(key: jax.Array, image_shape: ImageShape) -> tuple[PyTree, PyTree]:
@@ -121,7 +108,7 @@ def on_features(backbone: Backbone) -> Backbone:
         return images if is_cells(images) else backbone.preprocess(images)
 
     def is_cells(inputs: jax.Array) -> bool:
-        return inputs.shape[-1] == backbone.channels
+        return inputs.shape[1:] == (1, 2, backbone.channels)
 
     def apply(
         params: PyTree,

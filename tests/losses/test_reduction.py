@@ -20,6 +20,7 @@ from tests.losses.test_relations import FAR, NEAR, SHARED, WEIGHTS
 ALL = [(a, p, n) for a in ROWS for p in ROWS for n in ROWS if POSITIVE[a, p] and NEGATIVE[a, n]]
 DRAWN = np.random.default_rng(8).integers(1, 5, (12, 12))
 FARS = np.where(FAR, DRAWN + DRAWN.T, 0.0)  # weights of negatives
+ALL_TRIPLETS: Any = "triplet", {"mining": "all", "swap": True}
 MANHATTAN = np.abs(X[:, None] - X[None]).sum(axis=2)  # of embeddings as they are
 
 
@@ -161,22 +162,8 @@ def test_a_lower_cut_off_of_distance_weighted_mining(x64: None) -> None:
     np.testing.assert_allclose(found, likely, atol=0.04)
 
 
-@pytest.mark.parametrize("name", ["sup_con", "nt_xent"])
-def test_a_distance_in_place_of_cosines(name: str, x64: None) -> None:
-    """As in pytorch-metric-learning, the similarity is minus the distance."""
-    found: list[float] = []
-    for i in np.flatnonzero(POSITIVE.any(axis=1)):
-        s, others = np.exp(-MANHATTAN[i] / 0.5), i != ROWS
-        if name == "sup_con":
-            found.append(-np.log(s / s[others].sum())[POSITIVE[i]].mean())
-        else:
-            found += list(np.log1p(s[NEGATIVE[i]].sum() / s[POSITIVE[i]]))
-    expected = jax.jit(call(name, temperature=0.5, distance=manhattan))(X)
-    assert float(expected) == pytest.approx(np.mean(found), rel=1e-12)
-
-
-@pytest.mark.parametrize("name", PAIR_LOSSES)
-def test_every_loss_takes_a_distance(name: str, x64: None) -> None:
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in PAIR_LOSSES), ALL_TRIPLETS])
+def test_every_loss_takes_a_distance(name: str, options: dict[str, Any], x64: None) -> None:
     """That of unit rows gives the same as the own one; of similarities, up to their base."""
 
     def negative_cosine(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -191,17 +178,18 @@ def test_every_loss_takes_a_distance(name: str, x64: None) -> None:
     distance = euclidean if name in distances else negative_cosine
     if name == "n_pair":
         distance = lambda a, b: -a @ b.T  # noqa: E731 of any length
-    ours, given = jax.jit(lambda x: (call(name)(x), call(name, distance=distance)(x)))(X)
+    own = partial(call, name, **options)
+    ours, given = jax.jit(lambda x: (own()(x), own(distance=distance)(x)))(X)
     np.testing.assert_allclose(given, ours, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", PAIR_LOSSES)
 def test_unreduced_values(name: str, x64: None) -> None:
-    """Their mean is the loss: of anchors, or of pairs."""
+    """Their mean is the loss: of anchors, or of pairs. The weight of the lengths is no part."""
     options: dict[str, Any] = {"l2": 0.0} if name == "n_pair" else {}
     each, active, mean = jax.jit(
         lambda x: (
-            call(name, reduce=None, **options)(x),
+            call(name, reduce=None)(x),
             call(name, divisor="active", **options)(x),
             call(name, **options)(x),
         )

@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -108,29 +107,6 @@ def test_an_upper_cut_off_of_the_distance() -> None:
         chosen = d[np.arange(12), drawn.negatives][np.asarray(drawn.valid)]
         assert chosen.max() <= limit
     assert not mine(KEY, d, POSITIVE, NEGATIVE, farthest=1e-3).valid.any()
-
-
-def test_a_distance_of_ones_own(x64: None) -> None:
-    def manhattan(a: jax.Array, b: jax.Array) -> jax.Array:
-        return jnp.abs(a[:, None] - b[None]).sum(axis=2)
-
-    d = np.abs(X[:, None] - X[None]).sum(axis=2)  # of embeddings as they are
-    hinges = [d[a, p] - d[a, n] + 0.2 for a in range(12) for p in range(12) for n in range(12)
-              if POSITIVE[a, p] and NEGATIVE[a, n]]  # fmt: skip
-    triplet = partial(losses.triplet, squared=False, distance=manhattan)
-    contrastive = partial(losses.contrastive, negative_margin=9.0, distance=manhattan)
-    found, hard, pairs = jax.jit(
-        lambda x, y: (triplet(x, y, mining="all"), triplet(x, y, mining="hard"), contrastive(x, y))
-    )(X, LABELS)
-    np.testing.assert_allclose(found, np.mean(np.maximum(hinges, 0)), rtol=1e-12)
-    expected = [
-        max(d[i][POSITIVE[i]].max() - d[i][NEGATIVE[i]].min() + 0.2, 0)
-        for i in range(12)
-        if POSITIVE[i].any()
-    ]
-    np.testing.assert_allclose(hard, np.mean(expected), rtol=1e-12)
-    push = np.maximum(9 - d, 0)[NEGATIVE]
-    np.testing.assert_allclose(pairs, d[POSITIVE].mean() + push[push > 0].mean(), rtol=1e-12)
 
 
 @pytest.mark.parametrize(

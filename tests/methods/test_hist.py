@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.methods import hist
 from dml_jax.methods.contract import TrainingSet
+from dml_jax.methods.hist import method as hist
 from dml_jax.train import step
 from tests import toys
 

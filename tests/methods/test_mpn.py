@@ -14,8 +14,8 @@ from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
-from dml_jax.methods import mpn
 from dml_jax.methods.contract import TrainingSet
+from dml_jax.methods.mpn import method as mpn
 from dml_jax.numerics import unit
 from dml_jax.train import step
 from tests import toys
@@ -99,24 +99,6 @@ def test_attention_with_large_scores_is_finite(size: float) -> None:
         sums, gradient = attention(queries, equations)
         np.testing.assert_allclose(sums, total, atol=1e-6)
         assert np.isfinite(gradient).all()
-
-
-def test_initial_values() -> None:
-    config = mpn.Config(embedding_dim=64, heads=4, layers=2, concatenate=True)
-    network = mpn.MessagePassingNetwork(config, 50)
-    params, stats = functional.init(network, jax.random.key(0), functional.struct(1, 64), False)
-    params = jax.tree.map(np.asarray, params)
-    layer = params["layer2"]
-    xavier = (6 / 128) ** 0.5
-    for name in ("query", "key_value", "output"):
-        assert 0.95 * xavier < np.abs(layer[name]["kernel"]).max() <= xavier
-        assert not layer[name]["bias"].any()
-    for name, size in (("ff1", 64), ("ff2", 256)):
-        for leaf in layer[name].values():
-            assert 0.9 * size**-0.5 < np.abs(leaf).max() <= size**-0.5
-    assert params["classifier"]["kernel"].shape == (128, 50)
-    assert params["classifier"]["kernel"].std() == pytest.approx(0.001, rel=0.05)
-    assert jax.tree.map(jnp.shape, stats) == {"neck": {"mean": (128,), "var": (128,)}}
 
 
 def test_dropout() -> None:

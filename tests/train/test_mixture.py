@@ -187,6 +187,14 @@ def test_every_choice_in_onnx(chosen: tuple[Path, np.ndarray, np.ndarray]) -> No
     np.testing.assert_allclose(session.run(None, {"images": images})[0], rows, rtol=0, atol=1e-4)
 
 
+def test_the_mean_of_weights_with_shares() -> None:
+    """A quarter of the second model; its counters are those of the second model alone."""
+    first, last = ({"w": np.array([w, 4.0]), "seen": np.int32(n)} for w, n in ((0.0, 2), (2.0, 7)))
+    found = jax.jit(mixture.mixed)(first, last, 0.25)
+    np.testing.assert_allclose(found["w"], [0.5, 4.0])
+    assert found["seen"] == 7
+
+
 def test_gain_of_classes() -> None:
     """Two classes that gain 0.2 and 0.4; a query that does not count."""
     labels = np.array([0, 0, 1, 1, 1])
