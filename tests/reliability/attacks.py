@@ -105,9 +105,9 @@ def _lines(directory: Path) -> list[str]:
 TEXTS = (
     "", "0", "-1", "1", "3", "2147483648", "1e39", "1e-50", "nan", "-inf", "1e400", "0x10",
     "1_000", "٣", "true", "99999999999999999999", "9" * 5000, "()", "(1,)", "[1,2]", "1,", "a,b",
-    "(1,2", "{}", "(" * 300, "[" * 5000, "__import__('os').system('touch x')", "'a'", "b'x'", "1+1", "x" * 3000,
-    "../../x", "~nobody/x", "~", "1;2", "\x1b[2J", "\udcff", "line\nbreak", "balanced", "shuffled",
-    "cosine", "folder", "(0.1,0.2)", "/dev/zero",
+    "(1,2", "{}", "(" * 300, "[" * 5000, "__import__('os').system('touch x')", "'a'", "b'x'",
+    "1+1", "x" * 3000, "../../x", "~nobody/x", "~", "1;2", "\x1b[2J", "\udcff",
+    "line\nbreak", "balanced", "shuffled", "cosine", "folder", "(0.1,0.2)", "/dev/zero",
 )  # fmt: skip
 NO_KEYS = (
     "", ".", "train", "method..tau", "__class__", "data.__init__", "train.groups.x", "no.such",
