@@ -97,8 +97,8 @@ def as_backbone(
 def on_features(backbone: Backbone) -> Backbone:
     """A backbone that is never trained and also accepts features that it computed before.
 
-    All of its variables are in `stats`. Maps of `pooled_cells` pass through unchanged; images are
-    encoded as in evaluation.
+    All of its variables are in `stats`. Maps with as many channels as its feature maps pass through
+    unchanged; images and other arrays are encoded as in evaluation.
     """
 
     def init(key: jax.Array, image_shape: ImageShape) -> tuple[PyTree, PyTree]:
@@ -106,10 +106,10 @@ def on_features(backbone: Backbone) -> Backbone:
         return {}, traverse_util.unflatten_dict(params | stats)
 
     def preprocess(images: jax.Array) -> jax.Array:
-        return images if is_cells(images) else backbone.preprocess(images)
+        return images if is_map(images) else backbone.preprocess(images)
 
-    def is_cells(inputs: jax.Array) -> bool:
-        return inputs.shape[1:] == (1, 2, backbone.channels)
+    def is_map(inputs: jax.Array) -> bool:
+        return inputs.ndim == 4 and inputs.shape[3] == backbone.channels
 
     def apply(
         params: PyTree,
@@ -119,7 +119,7 @@ def on_features(backbone: Backbone) -> Backbone:
         train: bool,
         key: jax.Array | None = None,
     ) -> tuple[jax.Array, PyTree]:
-        if is_cells(inputs):
+        if is_map(inputs):
             return inputs, stats
         return backbone.apply(stats, stats, inputs, train=False)[0], stats
 

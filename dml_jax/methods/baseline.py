@@ -343,6 +343,9 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     compared: Any = config.distance
     if "." in compared:
         compared = function("method.distance", compared)
+        if not hasattr(compared, "__qualname__"):  # such as a functools.partial
+            rule = "has no name to report; define it with def"
+            raise ConfigError(f"method.distance={config.distance!r}: {rule}")
     distance = {"cosine": None, "euclidean": distances}.get(compared, compared)
     relation = None if data.relation is None else pairs_of_classes(data.relation, config.losses)
     criterion = Criterion(config.options, data.classes, dim, distance, relation, config.prefixes)
