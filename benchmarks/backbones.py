@@ -26,7 +26,7 @@ import optax
 from benchmarks.timing import Row, installed, row
 from dml_jax.backbones import efficientnet_lite, resnet, vit
 from dml_jax.backbones.contract import Backbone, PyTree
-from dml_jax.backbones.weights import convert, tensor_files
+from dml_jax.backbones.weights import convert, converted, tensor_files
 from dml_jax.commands.jax_setup import keep_freed_memory
 from dml_jax.train.distributed import device_mesh
 
@@ -53,8 +53,8 @@ def compare(batch: int, side: int, repeats: int) -> list[Row]:
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "resnet50.pth"
         torch.save(theirs.state_dict(), file)
-        converted = convert.convert({"resnet50": tensor_files.read(file)})
-        arrays = tensor_files.finite(converted.tensors, "resnet50")
+        checkpoint = convert.convert({"resnet50": tensor_files.read(file)})
+        arrays = tensor_files.finite(checkpoint.tensors, "resnet50")
     params, stats = (
         jax.tree.map(jnp.asarray, converted.subtree(arrays, f"backbone/{part}/"))
         for part in ("params", "stats")

@@ -12,7 +12,7 @@ tested (`dml-jax study --claims=crt --on=photos:lite0`); the command above refus
 
 The variants `METHOD-stages` also train blocks 11 to 15 and the last convolution, for 150 steps of
 32 images in random crops of 128 pixels; claims are tested on them with `--on=photos:lite0_stages`.
-The variants `METHOD-last` train block 15 and the last convolution for 150 steps of 32 images, on
+The variants `METHOD-last` train block 15 and the last convolution for 600 steps of 32 images, on
 stored outputs of block 14 for images of 128 pixels without augmentation. They are for claims only.
 """
 
@@ -32,7 +32,6 @@ HEADS = {name: module.HEAD for name, module in papers.stating("folder").items()}
     name: Head(
         baseline.make_config(name, embedding_dim=256),
         {"embedding": LAYER, "loss": Group(1e-2)},
-        factor=3.0,
     )
     for name in ("proxy_anchor", "multi_similarity", "normalized_softmax")
 }
@@ -58,8 +57,9 @@ def file_of(data: str, method: str, loss: str = "") -> str:
 
 
 def get_choices(variant: str) -> tuple[Mapping[str, float], ...]:
-    """Overrides from which claims choose, the default first; none with trained stages."""
-    groups = HEADS[variant].groups if variant in HEADS else {}
+    """Overrides from which claims choose, the default first; none for `METHOD-stages`."""
+    name, _, trained = variant.partition("-")
+    groups = _groups(name, trained) if trained != "stages" else {}
     return tuple(
         {
             f"train.groups.{name}.learning_rate": factor * group.learning_rate
@@ -70,25 +70,24 @@ def get_choices(variant: str) -> tuple[Mapping[str, float], ...]:
     )
 
 
+def _groups(name: str, trained: str) -> dict[str, Group]:
+    """The groups that are trained."""
+    network = {"": (), "last": LAST, "stages": STAGES}[trained]
+    return {**dict.fromkeys(network, NETWORK), **HEADS[name].groups}
+
+
 def get_config(variant: str = "proxy_anchor") -> ConfigDict:
     name, _, trained = variant.partition("-")
     head = HEADS[name]
-    groups = {"backbone": FROZEN, **head.groups}
     data = replace(DATA, training_size=0, batch_size=head.batch_size)
+    groups = {"backbone": FROZEN, **_groups(name, trained)}
     train = replace(ON_FEATURES, groups=groups, steps=200)
     if trained == "last":
-        scaled = {
-            name: replace(group, learning_rate=head.factor * group.learning_rate)
-            for name, group in head.groups.items()
-        }
-        groups = {"backbone": FROZEN, **dict.fromkeys(LAST, NETWORK), **scaled}
         data = replace(data, batch_size=32, image_size=128, resize=146)
-        train = replace(train, groups=groups, feature_views=1, steps=150)
+        train = replace(train, feature_views=1, steps=600)
     if trained == "stages":
         data = replace(data, training_size=128, batch_size=32)
-        train = replace(
-            train, groups=groups | dict.fromkeys(STAGES, NETWORK), feature_views=0, steps=150
-        )
+        train = replace(train, feature_views=0, steps=150)
     return experiment(
         "folder_heads",
         variant,

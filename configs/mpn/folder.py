@@ -7,7 +7,6 @@ HEAD = Head(
     mpn.Config(embedding_dim=256, pooling="avg", temperature=0.2),
     {"embedding": LAYER, "auxiliary": LAYER, "mpn": LAYER},
     cluster=True,
-    factor=10.0,
 )
 WHOLE = Whole(
     "MPN",

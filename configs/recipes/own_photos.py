@@ -21,15 +21,12 @@ class Head(NamedTuple):
       groups: the parameter groups beside the backbone's.
       batch_size: images per step.
       cluster: whether NMI is evaluated.
-      factor: of the groups' rates where the last stage is trained, too. Where claims were tested on
-        frozen features of Cars196, it is the best of 0.3, 1, 3 and 10.
     """
 
     method: Any
     groups: Mapping[str, Group]
     batch_size: int = 64
     cluster: bool = False
-    factor: float = 1.0
 
 
 class Whole(NamedTuple):

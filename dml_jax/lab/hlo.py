@@ -16,6 +16,7 @@ SIZES = {"pred": 1, "s4": 0.5, "u4": 0.5, "c64": 8, "c128": 16} | {
 }
 INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*)$")
 ARRAY = re.compile(r"\b(pred|bf16|[suf]\d+(?:e\dm\d\w*)?|c\d+)\[([\d,]*)\]")
+ON_CHIP = re.compile(r"\w+\[[\d,]*\]\{[^}]*S\([1-9]\d*\)[^}]*\}")
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 DONE = ("copy", "all-reduce", "all-gather", "collective-permute")
 NO_TRAFFIC = (
@@ -64,6 +65,12 @@ def arrays(types: str) -> list[tuple[str, int]]:
 def size(types: str) -> int:
     """Bytes of the arrays in a type."""
     return int(sum(SIZES.get(kind, 1) * count for kind, count in arrays(types)))
+
+
+def _in_memory(types: str) -> int:
+    """Bytes of the arrays in a type that are in a device's main memory: what a TPU keeps on the
+    chip has S(1) in its layout."""
+    return size(ON_CHIP.sub("", types))
 
 
 def collectives(text: str) -> list[dict[str, Any]]:
@@ -121,11 +128,10 @@ def products(text: str) -> list[dict[str, Any]]:
 
 
 def copies(text: str) -> dict[str, int]:
-    """Count of transposes and copies, fused ones included, and bytes of their results."""
+    """Count of transposes and copies, fused ones included, and bytes of their results; a TPU's
+    transfers between main memory and the chip are not copies."""
     results = [
-        found.result
-        for found in instructions(text)
-        if found.operation in ("transpose", "copy", "copy-start")
+        found.result for found in instructions(text) if found.operation in ("transpose", "copy")
     ]
     return {"count": len(results), "bytes": sum(map(size, results))}
 
@@ -134,8 +140,9 @@ def traffic(text: str) -> float:
     """Bytes that the program reads from and writes to a device's memory, an estimate.
 
     Every instruction of the entry computation and of the loops in it, with fusions as one
-    instruction, reads its operands and writes its result; what a chip keeps in faster memory in
-    between is counted all the same. Of an operand that is only sliced, the slices are read.
+    instruction, reads its operands and writes its result. What XLA places in a TPU's memory on the
+    chip is left out; other caches are not taken into account. Of an operand that is only sliced,
+    the slices are read.
     """
     parts = computations(text)
 
@@ -149,9 +156,13 @@ def traffic(text: str) -> float:
                 operands = re.findall(r"%([\w.-]+)", found.rest.partition(")")[0])
                 called = re.search(r"calls=%?([\w.-]+)", found.rest)
                 read = _read_by(parts.get(called[1], []) if called else [], found)
-                total += size(found.result)
+                result = found.result
+                if found.operation == "copy-start":  # (result, operand, …)
+                    result = result.lstrip("(").partition("}, ")[0] + "}"
+                total += _in_memory(result)
                 total += sum(
-                    read.get(i, size(types.get(operand, ""))) for i, operand in enumerate(operands)
+                    read.get(i, _in_memory(types.get(operand, "")))
+                    for i, operand in enumerate(operands)
                 )
         return total
 

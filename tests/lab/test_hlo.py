@@ -100,6 +100,24 @@ def test_traffic_of_slices_counts_what_they_read() -> None:
     assert hlo.traffic(dedent(text)) == 2 * 32 + 3 * 32
 
 
+def test_traffic_of_a_tpu_leaves_out_what_stays_on_the_chip() -> None:
+    """Read: 32 bytes of %a to the chip, 16 of its slice; written: the 32 of the result."""
+    text = """
+    ENTRY %main (a: f32[8]) -> f32[8] {
+      %a = f32[8]{0:T(8)} parameter(0)
+      %s = (f32[8]{0:T(8)S(1)}, f32[8]{0:T(8)}, u32[]{:S(2)}) copy-start(%a)
+      %d = f32[8]{0:T(8)S(1)} copy-done(%s)
+      %p = ((f32[8]{0:T(8)}), f32[4]{0:T(4)S(1)}, s32[]{:S(2)}) slice-start(%a), slice={[0:4]}
+      %q = f32[4]{0:T(4)S(1)} slice-done(%p)
+      %n = f32[8]{0:T(8)S(1)} negate(%d)
+      %c = (f32[8]{0:T(8)}, f32[8]{0:T(8)S(1)}, u32[]{:S(2)}) copy-start(%n)
+      ROOT %r = f32[8]{0:T(8)} copy-done(%c)
+    }
+    """
+    assert hlo.traffic(dedent(text)) == 32 + 16 + 32
+    assert hlo.copies(dedent(text)) == {"count": 0, "bytes": 0}
+
+
 def test_collectives_of_a_sum_over_devices() -> None:
     mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
     rows = NamedSharding(mesh, PartitionSpec("data"))
