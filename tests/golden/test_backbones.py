@@ -111,17 +111,22 @@ def rebuild(
     return trees
 
 
+def classifier_shapes(net: str) -> dict[str, tuple[int, ...]]:
+    """The tensors of a network's classifiers."""
+    module, config, _ = NETS[net]
+    channels = module.build(config).channels
+    names = module.CLASSIFIERS[: 2 if getattr(config, "distilled", False) else 1]
+    return {f"{name}.weight": (1000, channels) for name in names} | {
+        f"{name}.bias": (1000,) for name in names
+    }
+
+
 def classifiers(net: str, seed: int) -> dict[str, Any]:
     """Classifiers of a network, drawn by the rule of the files, float64."""
-    module, config, _ = NETS[net]
-    names = module.CLASSIFIERS[: 2 if getattr(config, "distilled", False) else 1]
-    channels = module.build(config).channels
+    drawn = {key: draw(seed, key, shape) for key, shape in classifier_shapes(net).items()}
+    names = dict.fromkeys(key.partition(".")[0] for key in drawn)
     return {
-        name: {
-            "kernel": draw(seed, f"{name}.weight", (1000, channels)).T,
-            "bias": draw(seed, f"{name}.bias", (1000,)),
-        }
-        for name in names
+        name: {"kernel": drawn[f"{name}.weight"].T, "bias": drawn[f"{name}.bias"]} for name in names
     }
 
 
@@ -319,11 +324,7 @@ def test_published_sizes() -> None:
             if "running_mean" in key
         }
         if net not in ("mit_b1", "mit_b2"):
-            for head, tensors in classifiers(net, 0).items():
-                ours |= {
-                    f"{head}.weight": tensors["kernel"].T.shape,
-                    f"{head}.bias": tensors["bias"].shape,
-                }
+            ours |= classifier_shapes(net)
         lines = "\n".join(f"{key}:{','.join(map(str, ours[key]))}" for key in sorted(ours))
         assert len(ours) == meta["n_state_keys"], net
         assert zlib.crc32(lines.encode()) == meta["state_key_crc"], net
