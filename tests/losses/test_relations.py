@@ -64,17 +64,6 @@ def test_weights_of_pairs(name: str, expected: Any, options: dict[str, Any], x64
         assert np.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize("squared", [True, False])
-def test_all_triplets(squared: bool, x64: None) -> None:
-    d = D**2 if squared else D
-    hinges = [d[a, p] - d[a, n] + 0.2 for a in range(12) for p in range(12) for n in range(12)
-              if NEAR[a, p] and FAR[a, n]]  # fmt: skip
-    triplet = partial(losses.triplet, positive=NEAR, negative=FAR, mining="all", squared=squared)
-    found, smooth = jax.jit(lambda x: (triplet(x), triplet(x, smooth=True)))(X)
-    np.testing.assert_allclose(found, np.mean(np.maximum(hinges, 0)), rtol=1e-12)
-    np.testing.assert_allclose(smooth, np.mean(np.log1p(np.exp(hinges))), rtol=1e-12)
-
-
 def test_easy_and_semi_hard_positives() -> None:
     d = D.astype(np.float32)
     easy = jax.jit(partial(mining.mine, "easy_positive", None, dim=5))(d, POSITIVE, NEGATIVE)
