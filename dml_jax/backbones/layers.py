@@ -228,19 +228,27 @@ def require_size(fits: bool, images: jax.Array, problem: str) -> None:
 
 
 def attention_weights(
-    queries: jax.Array, keys: jax.Array, *, scale: float, off_by_one: bool = False
+    queries: jax.Array,
+    keys: jax.Array,
+    *,
+    scale: float,
+    off_by_one: bool = False,
+    count: int | None = None,
 ) -> jax.Array:
     """softmax(scale q k^T) of every head, in at least float32.
 
     Args:
       queries, keys: float [..., N, heads, d], [..., M, heads, d].
       off_by_one: adds 1 to the denominator of the softmax.
+      count: weights of keys after so many are 0; None for none.
 
     Returns:
       [..., heads, N, M]; rows sum to 1, or to less with `off_by_one`.
     """
     wide = jnp.promote_types(queries.dtype, jnp.float32)
     scores = scale * product("...nhd,...mhd->...hnm", queries, keys, preferred_element_type=wide)
+    if count is not None:
+        scores = jnp.where(jnp.arange(keys.shape[-3]) < count, scores, -jnp.inf)
     if not off_by_one:
         return jax.nn.softmax(scores, axis=-1)
     # The 1 is one more key, with score 0 and no value.
@@ -255,15 +263,19 @@ def attend(weights: jax.Array, values: jax.Array) -> jax.Array:
     return mixed.reshape(*mixed.shape[:-2], -1)
 
 
-def attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+def attention(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, count: int | None = None
+) -> jax.Array:
     """Scaled dot-product attention, softmax(q k^T / sqrt(d)) v, of every head.
 
-    Queries float [..., N, heads, d], keys and values [..., M, heads, d] -> [..., N, heads * d]. On
-    NVIDIA GPUs, cuDNN's flash attention computes it in bfloat16, without storing N x M weights.
+    Queries float [..., N, heads, d], keys and values [..., M, heads, d] -> [..., N, heads * d]; of
+    the keys, the first `count` take part. On NVIDIA GPUs, cuDNN's flash attention computes it in
+    bfloat16, without storing N x M weights.
     """
 
     def plain(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
-        return attend(attention_weights(queries, keys, scale=queries.shape[-1] ** -0.5), values)
+        scale = queries.shape[-1] ** -0.5
+        return attend(attention_weights(queries, keys, scale=scale, count=count), values)
 
     width = queries.shape[-1]
     # Whether JAX can compile for NVIDIA GPUs; this machine need not have one.
@@ -271,10 +283,13 @@ def attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Arr
     fits = queries.dtype == jnp.bfloat16 and queries.ndim == 4 and width % 8 == 0 and width <= 128
     if not (fits and has_cudnn):
         return plain(queries, keys, values)
-    return jax.lax.platform_dependent(queries, keys, values, cuda=_flash_attention, default=plain)
+    flash = partial(_flash_attention, keys.shape[1] if count is None else count)
+    return jax.lax.platform_dependent(queries, keys, values, cuda=flash, default=plain)
 
 
-def _flash_attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+def _flash_attention(
+    attended: int, queries: jax.Array, keys: jax.Array, values: jax.Array
+) -> jax.Array:
     count, tokens = queries.shape[:2]
 
     def even(x: jax.Array) -> jax.Array:  # as cuDNN's gradient demands
@@ -283,7 +298,7 @@ def _flash_attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> 
     arrays = map(even, (queries, keys, values))
     lengths: dict[str, Any] = {
         "query_seq_lengths": jnp.full(count, tokens, jnp.int32),
-        "key_value_seq_lengths": jnp.full(count, keys.shape[1], jnp.int32),
+        "key_value_seq_lengths": jnp.full(count, attended, jnp.int32),
     }
     mixed = jax.nn.dot_product_attention(*arrays, **lengths, implementation="cudnn")
     return mixed[:, :tokens].reshape(count, tokens, -1)

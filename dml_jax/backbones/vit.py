@@ -198,8 +198,13 @@ class Attention(nn.Module):
     config: Config
 
     @nn.compact
-    def __call__(self, x: jax.Array, angles: jax.Array | None = None) -> jax.Array:
-        """float [B, N, C] -> float [B, N, C]; `angles` [P, C / heads / 2] of the last P tokens."""
+    def __call__(self, x: jax.Array, count: int, angles: jax.Array | None = None) -> jax.Array:
+        """float [B, N, C] -> float [B, N, C].
+
+        Args:
+          x: the tokens, of which the first `count` are attended to.
+          angles: [P, C / heads / 2] of the last P tokens.
+        """
         config = self.config
         dense = partial(transformer_dense, dtype=compute_dtype(config.dtype))
         qkv = dense(3 * config.width, bias=angles is None, name="qkv")(x)
@@ -213,7 +218,7 @@ class Attention(nn.Module):
 
             queries, keys = rotate(biased(queries, "q_bias"), angles), rotate(keys, angles)
             values = biased(values, "v_bias")
-        return dense(config.width, name="proj")(attention(queries, keys, values))
+        return dense(config.width, name="proj")(attention(queries, keys, values, count))
 
 
 class AttentionPooling(nn.Module):
@@ -244,7 +249,9 @@ def mlp(config: Config, x: jax.Array) -> jax.Array:
         x = nn.silu(gate) * x
     else:
         x = dense(config.hidden or 4 * config.width, name="mlp_fc1")(x)
-        x = nn.gelu(x, approximate=config.mlp == "gelu_tanh")
+        gelu = partial(nn.gelu, approximate=config.mlp == "gelu_tanh")
+        # The gradient computes it again, instead of reading a second array of the hidden size.
+        x = (jax.checkpoint(gelu) if x.dtype == jnp.bfloat16 else gelu)(x)
     return dense(config.width, name="mlp_fc2")(x)
 
 
@@ -268,15 +275,17 @@ class Block(nn.Module):
     drop_path: float
 
     @nn.compact
-    def __call__(self, x: jax.Array, angles: jax.Array | None = None) -> jax.Array:
-        """float [B, N, C] -> float [B, N, C]; `angles` as for `Attention`."""
+    def __call__(self, x: jax.Array, count: int, angles: jax.Array | None = None) -> jax.Array:
+        """float [B, N, C] -> float [B, N, C]; `count` and `angles` as for `Attention`."""
         config = self.config
 
         def branch(y: jax.Array, scale: str) -> jax.Array:
             y = LayerScale(config.layer_scale, name=scale)(y) if config.layer_scale else y
             return DropPath(self.drop_path)(y)
 
-        x = x + branch(Attention(config, name="attn")(norm(config, "norm1")(x), angles), "ls1")
+        x = x + branch(
+            Attention(config, name="attn")(norm(config, "norm1")(x), count, angles), "ls1"
+        )
         return x + branch(mlp(config, norm(config, "norm2")(x)), "ls2")
 
 
@@ -318,11 +327,17 @@ class VisionTransformer(nn.Module):
         if config.registers:
             registers = repeated(tokens("reg_token", 1e-6, config.registers), x)
             x = jnp.concatenate([x[:, : len(prefix)], registers, x[:, len(prefix) :]], axis=1)
-        block = nn.remat(Block) if config.remat else Block
+        # Rows of products in bfloat16 are aligned to eight: otherwise XLA copies every operand.
+        count = x.shape[1]
+        padding = -count % 8 if x.dtype == jnp.bfloat16 else 0
+        x = jnp.pad(x, ((0, 0), (0, padding), (0, 0)))
+        if angles is not None:
+            angles = jnp.pad(angles, ((0, padding), (0, 0)))
+        block = nn.remat(Block, static_argnums=2) if config.remat else Block
         for index in range(config.depth):
             rate = config.drop_path * index / max(config.depth - 1, 1)
-            x = block(config, rate, name=f"blocks_{index}")(x, angles)
-        x = norm(config, "norm")(x)
+            x = block(config, rate, name=f"blocks_{index}")(x, count, angles)
+        x = norm(config, "norm")(x[:, :count])
         if config.summary == "attention":
             return x, AttentionPooling(config, name="attn_pool")(x)
         return x, x[:, :1]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import traverse_util
@@ -106,3 +107,18 @@ def test_weights_for_other_heads_and_pixels(tmp_path: Path) -> None:
     vit.build(other).init(jax.random.key(0), (16, 16))
     unknown = written(tmp_path / "old", {"name": "vit"})
     vit.build(replace(config, pretrained=unknown)).init(jax.random.key(0), (16, 16))
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_padding_changes_no_token(positions: str) -> None:
+    """Tokens up to a multiple of eight, as in bfloat16, are attended to by no other."""
+    config = vit.Config(width=16, heads=2, positions=positions)
+    block, x = vit.Block(config, 0.0), jax.random.normal(jax.random.key(0), (2, 5, 16))
+    angles = jax.random.normal(jax.random.key(1), (4, 4)) if positions == "rotary" else None
+    padded = None if angles is None else jnp.pad(angles, ((0, 3), (0, 0)))
+    params = jax.tree.map(lambda leaf: leaf + 0.5, block.init(jax.random.key(2), x, 5, angles))
+    expected = block.apply(params, x, 5, angles)
+    longer = jnp.concatenate([x, jnp.ones((2, 3, 16))], axis=1)
+    np.testing.assert_allclose(
+        block.apply(params, longer, 5, padded)[:, :5], expected, rtol=1e-5, atol=1e-5
+    )
