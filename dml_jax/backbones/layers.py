@@ -99,9 +99,7 @@ class Dense(nn.Module):
             bias = self.param("bias", self.bias_init or default, (self.features,), jnp.float32)
         x = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)[0]
         # XLA computes the gradient of a product of matrices without transposing copies.
-        rows = x.reshape(-1, x.shape[-1])
-        rounded = x.dtype == jnp.bfloat16
-        y = _rounded_dense(rows, kernel) if rounded else product("ni,io->no", rows, kernel)
+        y = _times(x.reshape(-1, x.shape[-1]), kernel)
         y = y if bias is None else with_bias(y, bias)
         return y.reshape(*x.shape[:-1], -1)
 
@@ -137,7 +135,15 @@ class Conv(nn.Module):
         kernel = kernel if factor is None else kernel * factor.reshape(1, 1, 1, -1)
         x = nn.dtypes.promote_dtype(x, kernel, dtype=self.dtype)[0]
         padding = self.padding if self.padding == "SAME" else ((self.padding, self.padding),) * 2
-        y = convolve(x, kernel, (self.stride, self.stride), padding, self.groups)
+        if (
+            self.size == self.stride > 1
+            and not self.padding
+            and self.groups == 1
+            and not is_plain()
+        ):
+            y = _of_patches(x, kernel)
+        else:
+            y = convolve(x, kernel, (self.stride, self.stride), padding, self.groups)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32)
             bias = bias if factor is None else bias * factor
@@ -162,6 +168,25 @@ def _with_bias_backward(bias: jax.Array, grad: jax.Array) -> tuple[jax.Array, ja
 
 
 _with_rounded_bias.defvjp(lambda x, bias: (_with_bias(x, bias), bias), _with_bias_backward)
+
+
+def _of_patches(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """A convolution [B, H, W, C] -> [B, H // k, W // k, C'] whose stride is the kernel's size k.
+
+    As one product of patches, because XLA gives cuDNN the gradients as convolutions with a result
+    that is filled up with zeros: 49 x 49 instead of 7 x 7 cells for k = 8.
+    """
+    size, (count, height, width, channels) = len(kernel), x.shape
+    rows, columns = height // size, width // size
+    cells = x[:, : rows * size, : columns * size]
+    cells = cells.reshape(count, rows, size, columns, size, channels).swapaxes(2, 3)
+    y = _times(cells.reshape(count * rows * columns, -1), kernel.reshape(-1, kernel.shape[-1]))
+    return y.reshape(count, rows, columns, -1)
+
+
+def _times(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """x [n, i] times a kernel [i, o], in the type of x; the kernel's gradient is in its own."""
+    return _rounded_dense(x, kernel) if x.dtype == jnp.bfloat16 else product("ni,io->no", x, kernel)
 
 
 @jax.custom_vjp
@@ -200,6 +225,13 @@ def _standardized_jvp(epsilon: float, primals: Any, tangents: Any) -> tuple[jax.
     moved = factor * tangents[0]
     mean, along = (x.mean(axis=-1, keepdims=True) for x in (moved, moved * y))
     return y, moved - mean - y * along
+
+
+def gelu(x: jax.Array, *, approximate: bool = False) -> jax.Array:
+    """GELU, exact or by tanh. In bfloat16, the gradient computes it again: reading a second stored
+    array takes longer on accelerators."""
+    function = partial(nn.gelu, approximate=approximate)
+    return (jax.checkpoint(function) if x.dtype == jnp.bfloat16 else function)(x)
 
 
 class LayerNorm(nn.Module):

@@ -24,6 +24,7 @@ from dml_jax.backbones.layers import (
     LayerNorm,
     attention,
     compute_dtype,
+    gelu,
     require_size,
     transformer_dense,
 )
@@ -93,7 +94,7 @@ class Mlp(nn.Module):
         y = transformer_dense(inside, dtype=dtype, name="fc1")(x)
         depthwise = partial(Conv, use_bias=True, groups=inside, dtype=dtype, name="dwconv")
         y = depthwise(inside, 3, padding=1)(y)
-        return transformer_dense(channels, dtype=dtype, name="fc2")(nn.gelu(y, approximate=False))
+        return transformer_dense(channels, dtype=dtype, name="fc2")(gelu(y))
 
 
 class Block(nn.Module):

@@ -29,6 +29,7 @@ from dml_jax.backbones.layers import (
     LayerNorm,
     attention,
     compute_dtype,
+    gelu,
     normal_init,
     require_size,
     transformer_dense,
@@ -249,9 +250,7 @@ def mlp(config: Config, x: jax.Array) -> jax.Array:
         x = nn.silu(gate) * x
     else:
         x = dense(config.hidden or 4 * config.width, name="mlp_fc1")(x)
-        gelu = partial(nn.gelu, approximate=config.mlp == "gelu_tanh")
-        # The gradient computes it again, instead of reading a second array of the hidden size.
-        x = (jax.checkpoint(gelu) if x.dtype == jnp.bfloat16 else gelu)(x)
+        x = gelu(x, approximate=config.mlp == "gelu_tanh")
     return dense(config.width, name="mlp_fc2")(x)
 
 

@@ -24,6 +24,7 @@ class Case(NamedTuple):
     stride: int
     groups: int = 1
     same: bool = False  # as TensorFlow pads, not equally on all sides
+    padded: bool = True
 
 
 CASES = {
@@ -37,6 +38,8 @@ CASES = {
     "3x3, stride 2, more after": Case(7, 4, 3, 2, same=True),
     "2x2, one channel": Case(8, 1, 2, 1),
     "2x2, one channel, stride 2, more after": Case(7, 1, 2, 2, same=True),
+    "patches": Case(8, 3, 4, 4, padded=False),
+    "patches, more pixels than in patches": Case(10, 3, 4, 4, padded=False),
     "groups": Case(6, 4, 3, 1, groups=2),
     "depthwise, wide": Case(30, 6, 3, 1, groups=6),
     "depthwise, stride beyond the kernel": Case(7, 6, 1, 2, groups=6),
@@ -52,6 +55,8 @@ CASES = {
 
 
 def padding(side: int, case: Case) -> tuple[int, int]:
+    if not case.padded:
+        return 0, 0
     if not case.same:
         return case.size // 2, case.size // 2
     total = max((-(-side // case.stride) - 1) * case.stride + case.size - side, 0)
@@ -71,7 +76,7 @@ def convolve(x: np.ndarray, kernel: np.ndarray, case: Case) -> np.ndarray:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_convolution(case: Case) -> None:
     rng = np.random.default_rng(0)
-    pad = "SAME" if case.same else case.size // 2
+    pad = "SAME" if case.same else padding(case.side, case)[0]
     layer = Conv(
         6, case.size, case.stride, padding=pad, groups=case.groups, dtype=None, name="conv"
     )
