@@ -110,6 +110,7 @@ def test_the_plugins_of_the_guide_pass(
 def test_a_network_for_other_arrays_than_images() -> None:
     """It is examined with the arrays of the data set that is named, and the other way round."""
     network, data = (f"tests.plugins.{name}" for name in ("text_encoder", "sentences"))
+    assert plugins.find_plugins(network) == [(network, "backbone")]  # which imports it
     of_images = conformance.check(network, "backbone", {}, None)[1]
     assert of_images.result == "failed"
     assert of_images.remedy.endswith("needs --config.data.name, a data set of them")
