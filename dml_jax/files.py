@@ -231,9 +231,15 @@ def _beside(directory: Path, kind: str) -> list[Path]:
     return list(directory.parent.glob(f".{glob.escape(directory.name)}.????????.{kind}"))
 
 
+def as_text(name: str) -> str:
+    """A file's name as text, with undecodable bytes escaped."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
 def write_csv(path: Path, rows: Iterable[Iterable[Any]]) -> None:
     """Writes the rows of a table completely or not at all."""
-    with atomic_write(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+    options: Any = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
+    with atomic_write(path) as draft, draft.open("w", **options) as file:
         write_rows(file, rows)
 
 

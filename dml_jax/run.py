@@ -1,8 +1,7 @@
 """A run from start to end: train, evaluate, export, report; and other modes of the main command.
 
-`--config=configs/digits_hist.py` enters functions of 54 files before its loss. The path itself is
-`main`, this file, `train.loop`, `train.step` and the method; `train.experiment`,
-`train.method_wrappers` and `train.optimizers` build the parts of the run.
+The path to a loss is `main`, this file, `train.loop`, `train.step` and the method;
+`train.experiment`, `train.method_wrappers` and `train.optimizers` build the parts of the run.
 """
 
 import socket

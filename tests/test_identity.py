@@ -126,11 +126,13 @@ def test_tolerances() -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two finished runs of the same data, with other seeds."""
+    """Two finished runs of the same data, with other seeds, without figures and report."""
     folder = tmp_path_factory.mktemp("runs")
-    for seed in range(2):
-        config = replace(experiments.small(steps=2), seed=seed)
-        run.train(config, folder / str(seed), QUIET, Stop())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run.run_report, "write", lambda *_: None)
+        for seed in range(2):
+            config = replace(experiments.small(steps=2), seed=seed)
+            run.train(config, folder / str(seed), QUIET, Stop())
     return [folder / "0", folder / "1"]
 
 

@@ -155,10 +155,11 @@ def pictures(rows: Strips, name: str, caption: str) -> str:
 def _tile(picture: Picture) -> str:
     file = io.BytesIO()
     Image.fromarray(picture.pixels).save(file, "JPEG", quality=QUALITY, optimize=True)
+    name = re.sub("([-_/.]+)", r"\1<wbr>", text(picture.name))  # where lines may break
     return (
         f'<div class="tile {picture.mark}" title="{text(picture.name)}: {text(picture.image)}">'
         f'<img src="data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}" '
         f'alt="{text(picture.image)}">'
         f'<span><b class="mark">{MARKS[picture.mark]}</b> {text(picture.note)}</span>'
-        f"<span>{text(picture.name)}</span></div>"
+        f"<span>{name}</span></div>"
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dml_jax.commands import cli, jax_setup
 from dml_jax.errors import DataError, printable
-from dml_jax.files import expand_path
+from dml_jax.files import as_text, expand_path
 
 
 def execute(arguments: list[str]) -> None:
@@ -55,7 +55,9 @@ def execute(arguments: list[str]) -> None:
     if exported is None or len(exported.ids) < 2:
         held = "one image" if exported else "more than 4 GiB of embeddings"
         raise DataError(f"{folder}: holds {held}; give another folder")
-    labels = [label_of.get(Path(name).resolve(), "") for name in exported.ids]
-    found = catalogue.catalogue(exported.ids, exported.embeddings, labels)
+    file_of = {as_text(name): name for name in files}
+    images = [file_of[name] for name in exported.ids]
+    labels = [label_of.get(Path(name).resolve(), "") for name in images]
+    found = catalogue.catalogue(images, exported.embeddings, labels)
     catalogue.write(found, output, f"{folder} by {options.model}")
     print(f"written: {output / 'catalogue.html'} and {output / 'catalogue.csv'}")

@@ -61,9 +61,7 @@ def fit(training: ArrayLike, dimensions: int = 0, *, whiten: bool = False) -> Co
     """
     rows = np.asarray(validation.embeddings(training, name="training"), np.float64)
     width = rows.shape[1]
-    kept = dimensions or width
-    if not 0 < kept <= width:
-        raise DataError(f"dimensions={kept}: the embeddings have {width}")
+    kept = validation.whole("dimensions", dimensions or width, 1, width)
     mean, matrix = np.zeros(width), np.eye(width)[:, :kept]
     if whiten:
         mean = rows.mean(axis=0)

@@ -124,7 +124,7 @@ def retrieval(
     if exclude_self and not np.array_equal(classes, gallery_classes[: len(points)]):
         problem = "the gallery must begin with the queries, but their classes differ"
         raise DataError(f"exclude_self: {problem}")
-    candidates = len(gallery_points) - exclude_self
+    candidates = validation.candidates(gallery_points, exclude_self=exclude_self)
     if max(ks, default=0) > candidates:
         raise DataError(
             f"ks: K={max(ks)}, but there are {candidates} candidates; K must be in 1..{candidates}"
@@ -176,11 +176,9 @@ def relevant_counts(
     labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_self: bool
 ) -> np.ndarray:
     """R of each query, the gallery rows of its class without `exclude_self` itself: int64 [Q]."""
-    if labels.dtype != gallery_labels.dtype:
-        labels, gallery_labels = validation.numbered(labels, gallery_labels)
-    classes, sizes = np.unique(gallery_labels, return_counts=True)
-    position = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
-    return np.where(classes[position] == labels, sizes[position], 0) - exclude_self
+    labels, gallery_labels = validation.numbered(labels, gallery_labels)
+    sizes = np.bincount(gallery_labels, minlength=labels.max() + 1)
+    return sizes[labels] - exclude_self
 
 
 def of_ranked_lists(

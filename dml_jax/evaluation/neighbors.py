@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from dml_jax.errors import DataError
 from dml_jax.evaluation import user_distances, validation
 from dml_jax.evaluation._engine import query_metrics, tiles
 from dml_jax.evaluation._engine.tiles import REPLICATED, SHARDED, Centering, Metric, TiledRows
@@ -48,9 +47,8 @@ def search(
     """
     validation.metric(metric, "cosine", "euclidean")
     points = query_points, gallery_points = validation.searched_pair(queries, gallery)
-    candidates = len(gallery_points) - bool(exclude_self)
-    if validation.whole("k", k, 1) > candidates:
-        raise DataError(f"k={k}: there are {candidates} candidates; k must be in 1..{candidates}")
+    most = validation.candidates(gallery_points, exclude_self=exclude_self)
+    k = validation.whole("k", k, 1, most)
     if callable(metric):
         distances = np.empty((len(query_points), k), np.float32)
         indices = np.empty((len(query_points), k), np.int32)

@@ -22,7 +22,7 @@ the scores s_c of all classes: s_b - log sum_{c != b} exp(s_c).
 What to expect is measured on sessions and classes that were left out (`measure`); see `promises`.
 """
 
-import math
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -121,10 +121,9 @@ def fit(rows: np.ndarray, labels: np.ndarray) -> Classifier:
     mean, identity = rows.mean(axis=0), np.eye(rows.shape[1], dtype=np.float32)
     residuals = rows - _means(rows, position, counts)[position]
     covariance = residuals.T @ residuals / len(rows)
-    if (scale := np.trace(covariance) / len(covariance)) > 1e-12:
-        covariance = (1 - SHRINKAGE) * covariance + SHRINKAGE * scale * identity
-    else:  # without differences within classes, there is nothing to normalise
-        covariance = identity
+    # Without differences within classes, there is nothing to normalise.
+    scale = max(np.trace(covariance) / len(covariance), 1e-12)
+    covariance = (1 - SHRINKAGE) * covariance + SHRINKAGE * scale * identity
     matrix = linalg.solve_triangular(np.linalg.cholesky(covariance), identity, lower=True).T
     whitened = unit_rows((rows - mean) @ matrix)
     span = np.linalg.qr(_means(whitened, position, counts).T)[0]
@@ -153,14 +152,17 @@ def _means(rows: np.ndarray, position: np.ndarray, counts: np.ndarray) -> np.nda
 
 
 def margins(scores: np.ndarray, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The best of the candidates bool [(Q,) C] int [Q], and its margin over all other classes."""
+    """The best of the candidates bool [(Q,) C] int [Q], and its margin over all other classes.
+
+    Scores of classes that the classifier does not know are -inf. Without any other class, there is
+    nothing to compare with, and the margin is 0.
+    """
     scores = scores.astype(np.float64)
     best = np.where(candidates, scores, -np.inf).argmax(axis=1)
-    if scores.shape[1] == 1:  # there is nothing to compare with
-        return best, np.zeros(len(best), np.float32)
     place = np.arange(len(best)), best
     own, scores[place] = scores[place], -np.inf
-    return best, (own - special.logsumexp(scores, axis=1)).astype(np.float32)
+    others = special.logsumexp(scores, axis=1)
+    return best, np.where(np.isfinite(others), own - others, 0).astype(np.float32)
 
 
 def probabilities(scores: np.ndarray, candidates: np.ndarray, temperature: float) -> np.ndarray:
@@ -195,82 +197,85 @@ def measure(photographs: Photographs, enrolled: int, playing: np.ndarray) -> Mea
     """Answers to images whose session or class is left out of the classifier in turn.
 
     A session is left out for all classes, and tested in those of which it holds at most half of the
-    images. Other classes count as enrolled then, with as many images and sessions as the median
-    enrolled class. No image takes part in the covariance by which it is judged (cross-conformal
-    prediction by classes: Vovk, "Cross-conformal predictors", 2015).
+    images, if half of the enrolled classes have others. Other classes count as enrolled then, with
+    as many images and sessions as the median enrolled class. No image takes part in the covariance
+    by which it is judged (cross-conformal prediction by classes: Vovk, "Cross-conformal
+    predictors", 2015).
 
     Args:
       photographs: of the enrolled classes, 0 to `enrolled` - 1, and of others, all numbers in use.
       playing: classes int [P], of either kind, whose images are strangers.
     """
-    rows, labels, sessions = photographs
-    groups, names = session_groups(photographs), np.unique(sessions, return_inverse=True)[1]
+    labels, groups = photographs.labels, session_groups(photographs)
+    classes = np.arange(labels.max() + 1)
+    turns = _without_sessions(photographs, groups, enrolled)
+    asked, scores = _left_out(photographs, enrolled, turns)
+    right = labels[asked]
+    candidates, temperature = (classes < enrolled) | (classes == right[:, None]), 1.0
+    if len(asked):
+        temperature = min(
+            TEMPERATURES, key=lambda t: _surprise(probabilities(scores, candidates, t), right)
+        )
+    shares, known = probabilities(scores, candidates, temperature), np.zeros(len(asked), KNOWN)
+    known["answer"], known["margin"] = margins(scores, candidates)
+    known["probability"] = shares.max(axis=1)
+    known["rank"] = (shares > np.take_along_axis(shares, right[:, None], axis=1)).sum(axis=1)
+    known["label"], known["session"] = right, groups[asked]
+
+    order = np.random.default_rng(0).permutation(playing)
+    folds = len(playing) if len(playing) <= 2 * FOLDS else FOLDS
+    parts = (np.isin(labels, order[fold::folds]) for fold in range(folds))
+    asked, scores = _left_out(photographs, enrolled, ((part, ~part) for part in parts))
+    strangers, candidates = np.zeros(len(asked), STRANGER), classes < enrolled
+    strangers["margin"] = margins(scores, candidates)[1]
+    strangers["probability"] = probabilities(scores, candidates, temperature).max(axis=1)
+    strangers["label"] = labels[asked]
+    return Measured(known, strangers, np.array(temperature))
+
+
+def _without_sessions(
+    photographs: Photographs, groups: np.ndarray, enrolled: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Images that are asked, bool [N], and positions of those that remain, by parts of sessions."""
+    _, labels, sessions = photographs
+    names = np.unique(sessions, return_inverse=True)[1]
     fold_of = np.where(sessions == "", groups, names) % FOLDS
     pairs = np.unique(np.stack([labels, groups]), axis=1)[0]
     most_images, most_sessions = (
         int(np.median(np.bincount(each)[:enrolled])) for each in (labels, pairs)
     )
-    found = list[tuple[np.ndarray, np.ndarray, np.ndarray]]()
-    parts = list[tuple[np.ndarray, np.ndarray]]()  # images that are asked, and classes
     for fold in np.unique(fold_of):
         remain = fold_of != fold
         share = np.bincount(labels, ~remain) / np.bincount(labels)
-        asked = np.flatnonzero(~remain & (share[labels] <= 0.5))
         kept = [np.flatnonzero(remain & (labels < enrolled))]
         for label in range(enrolled, labels.max() + 1):
             own = np.flatnonzero(remain & (labels == label))
             like_enrolled = np.isin(groups[own], np.unique(groups[own])[:most_sessions])
             kept.append(own[like_enrolled][:most_images])
-        training = np.concatenate(kept)
-        if len(asked):
-            classes, right = np.unique(labels[training]), labels[asked]
-            scores = fit(rows[training], labels[training]).scores(rows[asked])
-            candidates = (classes < enrolled) | (classes == right[:, None])
-            found.append((scores, candidates, np.searchsorted(classes, right)))
-            parts.append((asked, classes))
-    temperature = min(TEMPERATURES, key=lambda t: _surprise(found, t)) if found else 1.0
-    known = [np.zeros(0, KNOWN)]
-    for (asked, classes), (scores, candidates, right) in zip(parts, found, strict=True):
-        shares = probabilities(scores, candidates, temperature)
-        answers = np.zeros(len(asked), KNOWN)
-        best, answers["margin"] = margins(scores, candidates)
-        answers["probability"], answers["answer"] = shares.max(axis=1), classes[best]
-        own = np.take_along_axis(shares, right[:, None], axis=1)
-        answers["rank"] = (shares > own).sum(axis=1)
-        answers["label"], answers["session"] = labels[asked], groups[asked]
-        known.append(answers)
-    strangers = _measure_strangers(photographs, enrolled, playing, temperature)
-    return Measured(np.concatenate(known), strangers, np.array(temperature))
+        yield ~remain & (share[labels] <= 0.5), np.concatenate(kept)
 
 
-def _surprise(found: list[tuple[np.ndarray, np.ndarray, np.ndarray]], temperature: float) -> float:
+def _left_out(
+    photographs: Photographs, enrolled: int, turns: Iterable[tuple[np.ndarray, np.ndarray]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions int [A] of the images that were asked, and their scores float32 [A, C] by
+    classifiers of those that remained, -inf for classes without any. Turns without most of the
+    enrolled classes do not count."""
+    rows, labels, _ = photographs
+    asked = np.zeros(len(rows), bool)
+    scores = np.full((len(rows), labels.max() + 1), -np.inf, np.float32)
+    for now, remaining in turns:
+        classes = np.unique(labels[remaining])
+        if now.any() and 2 * np.sum(classes < enrolled) >= enrolled:
+            classifier = fit(rows[remaining], labels[remaining])
+            scores[np.ix_(now, classes)] = classifier.scores(rows[now])
+            asked |= now
+    return np.flatnonzero(asked), scores[asked]
+
+
+def _surprise(shares: np.ndarray, right: np.ndarray) -> float:
     """The negative log-likelihood of the right classes, and of one more answer of mean probability
     that is wrong: a few right answers make none certain."""
-    total, best = 0.0, list[np.ndarray]()
-    for scores, candidates, right in found:
-        shares = probabilities(scores, candidates, temperature)
-        own = np.take_along_axis(shares, right[:, None], axis=1)
-        total -= float(np.log(np.maximum(own, 1e-12)).sum())
-        best.append(shares.max(axis=1))
-    return total - math.log(max(1 - float(np.concatenate(best).mean()), 1e-12))
-
-
-def _measure_strangers(
-    photographs: Photographs, enrolled: int, playing: np.ndarray, temperature: float
-) -> np.ndarray:
-    """Answers STRANGER [S] to images of classes that are left out of the classifier; an enrolled
-    class also of those that are enrolled."""
-    found = [np.zeros(0, STRANGER)]
-    order = np.random.default_rng(0).permutation(playing)
-    folds = len(playing) if len(playing) <= 2 * FOLDS else FOLDS
-    for fold in range(folds):
-        asked = np.isin(photographs.labels, order[fold::folds])
-        kept = photographs.where(~asked)
-        if len(kept.labels) and kept.labels.min() < enrolled:
-            scores = fit(kept.rows, kept.labels).scores(photographs.rows[asked])
-            candidates, answers = np.unique(kept.labels) < enrolled, np.zeros(asked.sum(), STRANGER)
-            answers["margin"] = margins(scores, candidates)[1]
-            answers["probability"] = probabilities(scores, candidates, temperature).max(axis=1)
-            answers["label"] = photographs.labels[asked]
-            found.append(answers)
-    return np.concatenate(found)
+    own = np.take_along_axis(shares, right[:, None], axis=1)
+    wrong = 1 - shares.max(axis=1).mean()
+    return float(-np.log(np.maximum(np.append(own, wrong), 1e-12)).sum())

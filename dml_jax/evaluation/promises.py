@@ -61,53 +61,49 @@ def choice(
 
 
 def limit_of(choice: Choice, measured: Measured) -> float:
-    """The least margin or probability of a choice.
+    """The least margin or probability of a choice; for "reject", see `rejecting`."""
+    return rejecting(measured, choice.value)[0] if choice.kind == "reject" else choice.value
 
-    For "reject", this is the lowest margin that at most a share of the strangers of a new class
-    reaches. That share is estimated by leaving out one class of strangers after the other, and
-    applying the limit that the others set to it. With few classes, it exceeds the share of all
-    strangers that reach the limit, and may exceed the rate at any limit; then the limit is above
-    all strangers.
+
+def rejecting(measured: Measured, rate: float) -> tuple[float, float, float]:
+    """The lowest margin that at most a share of the strangers of a new class is expected to reach.
+
+    That share is estimated by leaving out one class of strangers after the other, and applying the
+    limit that the others set to it. With few classes, it exceeds the share of all strangers that
+    reach the limit, and may exceed the rate at any limit; then the limit is above all strangers.
+
+    Returns:
+      The margin, the share of all strangers that may reach it, and the share of those of a new
+      class that is expected to.
 
     Raises:
-      DataError: for "reject", there are fewer than `FEWEST` classes of strangers, or fewer images
-        than one per accepted one.
+      DataError: there are fewer than `FEWEST` classes of strangers, or fewer images than one per
+        accepted one.
     """
-    if choice.kind != "reject":
-        return choice.value
-    margins, classes = measured.strangers["margin"], measured.strangers["label"]
-    needed, count = math.ceil(min(1 / choice.value, 1e9) - 1e-9), len(np.unique(classes))
+    strangers = measured.strangers[np.argsort(measured.strangers["margin"])]
+    margins, classes = strangers["margin"], strangers["label"]
+    needed, count = math.ceil(min(1 / rate, 1e9) - 1e-9), len(np.unique(classes))
     if count < FEWEST or len(margins) < needed:  # one is accepted
         raise DataError(
-            f"reject={choice.value:g}: {counted(len(margins), 'image')} of "
+            f"reject={rate:g}: {counted(len(margins), 'image')} of "
             f"{counted(count, 'class')} are too few strangers; give --calibrate=DIRECTORY with "
             f"class folders of {FEWEST} other classes or more, {needed:,} images in all, of which "
             f"at most {IMAGES_PER_CLASS} of a class count; or --min_probability instead"
         )
-    return _limit(np.sort(margins), np.ones(len(margins)), corrected_rate(measured, choice.value))
 
+    def of_new_classes(passing: float) -> float:
+        own = (classes == label for label in np.unique(classes))
+        accepted = (np.sum(margins[each] >= _limit(margins[~each], passing)) for each in own)
+        return float(sum(accepted) / len(margins))
 
-def corrected_rate(measured: Measured, rate: float) -> float:
-    """The share of all strangers that may be accepted so that at most `rate` of a new class is
-    expected to be."""
-    margins, classes = measured.strangers["margin"], measured.strangers["label"]
     passing = np.arange(int(rate * len(margins)) + 1) / len(margins)
-    too_many = bisect(passing, rate, 1, key=lambda x: _of_new_classes(margins, classes, x))
-    return float(passing[too_many - 1])
+    allowed = passing[bisect(passing, rate, 1, key=of_new_classes) - 1]
+    return _limit(margins, allowed), allowed, of_new_classes(allowed)
 
 
-def _of_new_classes(margins: np.ndarray, classes: np.ndarray, passing: float) -> float:
-    """The share of the strangers that reach the limit which the other classes set."""
-    accepted = 0
-    for label in np.unique(classes):
-        others = np.sort(margins[classes != label])
-        limit = _limit(others, np.ones(len(others)), passing)
-        accepted += np.sum(margins[classes == label] >= limit)
-    return float(accepted / len(margins))
-
-
-def _limit(ascending: np.ndarray, weights: np.ndarray, rate: float) -> float:
-    """The lowest limit that at most a share of the weighted strangers reaches."""
+def _limit(ascending: np.ndarray, rate: float, weights: np.ndarray | None = None) -> float:
+    """The lowest limit that at most a share of the strangers, with weights if given, reaches."""
+    weights = np.ones(len(ascending)) if weights is None else weights
     passing = weights.sum() - np.cumsum(weights)  # at a limit just above each margin
     highest_rejected = ascending[np.argmax(passing <= rate * weights.sum() + 1e-9)]
     return float(np.nextafter(highest_rejected, np.float32(np.inf)))
@@ -152,23 +148,26 @@ class Promise:
         classes, self._class = np.unique(measured.strangers["label"], return_inverse=True)
         drawn = rng.integers(max(1, len(classes)), size=(DRAWS, len(classes)))
         self._times = np.stack([np.bincount(d, minlength=len(classes)) for d in drawn])
-        known, place = np.unique(measured.known["label"], return_inverse=True)
-        count = max(1, round(len(known) * enrolled / max(1, len(known) + enrolled)))
-        self._weights = np.zeros((DRAWS, len(place)))
+        known = measured.known
+        pairs, pair = np.unique(known[["label", "session"]], return_inverse=True)
+        names, place, sessions = np.unique(pairs["label"], return_inverse=True, return_counts=True)
+        count = max(1, round(len(names) * enrolled / max(1, len(names) + enrolled)))
+        first = (np.cumsum(sessions) - sessions)[place]  # session of the class of each session
+        self._weights = np.zeros((DRAWS, len(known)))
         for weights in self._weights if len(known) else ():
-            times = np.bincount(rng.integers(len(known), size=count), minlength=len(known))
-            weights[:] = times[place] * _session_weights(place, measured.known["session"], rng)
+            times = np.bincount(rng.integers(len(names), size=count), minlength=len(names))
+            again = np.bincount(first + rng.integers(sessions[place]), minlength=len(pairs))
+            weights[:] = (times[place] * again)[pair]
 
     def at(self, choice: Choice) -> Point:
-        """What to expect with a choice; raises DataError as `limit_of`."""
-        measured, limit = self._measured, limit_of(choice, self._measured)
-        times, limits = self._times[:, self._class], np.full((DRAWS, 1), limit)
-        found = choice.of(measured.strangers)
+        """What to expect with a choice; raises DataError as `rejecting`."""
+        measured, limit, times = self._measured, choice.value, self._times[:, self._class]
+        found, limits = choice.of(measured.strangers), np.full((DRAWS, 1), limit)
         expected = float((found >= limit).mean()) if len(found) else np.nan
         if choice.kind == "reject":
-            passing, order = corrected_rate(measured, choice.value), np.argsort(found)
-            expected = _of_new_classes(found, measured.strangers["label"], passing)
-            limits[:, 0] = [_limit(found[order], each[order], passing) for each in times]
+            limit, passing, expected = rejecting(measured, choice.value)
+            order = np.argsort(found)
+            limits[:, 0] = [_limit(found[order], passing, each[order]) for each in times]
             times = times == 0
         ranks, known = measured.known["rank"], choice.of(measured.known)
 
@@ -211,13 +210,3 @@ def _share(share: float, drawn: np.ndarray, weights: np.ndarray) -> Share:
     middle, half = share + z / 2, math.sqrt(z * (share * (1 - share) + z / 4))
     low, high = min(ends[0], (middle - half) / (1 + z)), max(ends[1], (middle + half) / (1 + z))
     return share, float(max(low, 0)), float(min(high, 1))
-
-
-def _session_weights(
-    place: np.ndarray, sessions: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
-    """How often each image is drawn if the sessions of every class are drawn again."""
-    pairs, pair = np.unique(np.stack([place, sessions]), axis=1, return_inverse=True)
-    first = np.searchsorted(pairs[0], pairs[0])
-    counts = np.searchsorted(pairs[0], pairs[0], side="right") - first
-    return np.bincount(first + rng.integers(counts), minlength=len(counts))[pair]

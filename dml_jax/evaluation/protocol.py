@@ -28,6 +28,8 @@ MANY_COPIES = 0.1  # share of queries above which metrics measure near-copies
 def near_copies(queries: ArrayLike, gallery: ArrayLike | None = None) -> float:
     """The share of queries [Q, D] whose nearest row, of the gallery if given, is a near-copy."""
     searched = queries if gallery is None else gallery
+    if len(searched) == (gallery is None):  # one image alone
+        return 0.0
     distances, _ = neighbors.search(queries, searched, 1, exclude_self=gallery is None)
     return float((distances < 1 - open_set.NEAR_COPY).mean())
 
@@ -80,7 +82,8 @@ def evaluate(
         classes = validation.labels(np.asarray(labels), len(points))
         count = len(np.unique(classes))
         if metric == "cosine":
-            points = points.astype(validation.compute_dtype(points))
+            # Long rows leave the range of float32 unless they are normalised before.
+            points = np.array(points, np.float64 if points.dtype == np.float64 else np.float32)
             normalize(points)
         assignments = kmeans.fit(points, count, **clustering_options(count, clustering)).assignments
         result["nmi"] = metrics.nmi(classes, assignments, average=average)

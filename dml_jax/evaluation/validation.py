@@ -158,6 +158,13 @@ def searched_pair(queries: ArrayLike, gallery: ArrayLike) -> tuple[np.ndarray, n
     return left, right
 
 
+def candidates(gallery: np.ndarray, *, exclude_self: bool) -> int:
+    """The number of rows that each query searches; DataError if there is none."""
+    if (count := len(gallery) - exclude_self) < 1:
+        raise DataError("gallery: a single row or image has nothing to search; give at least two")
+    return count
+
+
 def shared_rows(queries: np.ndarray, gallery: np.ndarray) -> int:
     """Number of queries [Q, D] that equal a gallery row [G, D]; each row counts for one query."""
     factors = np.random.default_rng(0).integers(2**63, size=queries.shape[1], dtype=np.uint64)
@@ -218,7 +225,8 @@ class Classes(NamedTuple):
 def classes(
     values: Labels | Classes | None, rows: int, *, name: str, of: str
 ) -> np.ndarray | Classes:
-    """One class per row (see `labels`), or several: N lists, or bool (or 0 and 1) [N, C > 1].
+    """One class per row (see `labels`), or several: N lists, or bool (or 0 and 1) [N, C > 1]; an
+    entry that is no list is the only class of its row.
 
     `name` and `of` stand for the labels and the rows in error messages.
     """
@@ -231,7 +239,7 @@ def classes(
             raise DataError(f"{holds}; several classes per row need bool, or 0 and 1")
         counts, found = np.count_nonzero(array, axis=1), np.nonzero(array)[1]
     elif isinstance(values, Sequence) and any(isinstance(x, list | tuple | set) for x in values):
-        lists: list[list[Any]] = list(map(list, values))
+        lists = [list(x) if isinstance(x, list | tuple | set) else [x] for x in values]
         flat = [item for value in lists for item in value]
         counts = np.array([len(value) for value in lists], np.int64)
         found = labels(flat, len(flat), name=name) if flat else np.zeros(0, np.int64)

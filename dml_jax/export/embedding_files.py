@@ -15,6 +15,7 @@ from dml_jax.data.files import Scalar
 from dml_jax.errors import DataError
 from dml_jax.evaluation.metric_table import PER_QUERY
 from dml_jax.files import (
+    as_text,
     atomic_directory,
     atomic_write,
     below_a_file,
@@ -221,7 +222,7 @@ def write_parquet(path: Path, exported: Exported) -> None:
     flat = pyarrow.array(rows.reshape(-1))
     columns: dict[str, Any] = {
         "embedding": pyarrow.FixedSizeListArray.from_arrays(flat, rows.shape[1]),
-        "id": pyarrow.array(exported.ids, pyarrow.string()),
+        "id": pyarrow.array(map(as_text, exported.ids), pyarrow.string()),
     }
     if exported.labels is not None:
         columns["label"] = pyarrow.array(np.asarray(exported.labels, np.int64))
@@ -231,8 +232,8 @@ def write_parquet(path: Path, exported: Exported) -> None:
             column = f"metadata_{column}"
         try:
             columns[column] = pyarrow.array(values)
-        except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError):  # mixed types
-            texts = [None if value is None else str(value) for value in values]
+        except (ValueError, TypeError, OverflowError):  # mixed types, or names that are not UTF-8
+            texts = [None if value is None else as_text(str(value)) for value in values]
             columns[column] = pyarrow.array(texts)
     stated = json.dumps(exported.manifest.get("identity"))
     table = pyarrow.table(columns).replace_schema_metadata({identities.KEY: stated})

@@ -29,7 +29,7 @@ from dml_jax import buckets
 from dml_jax import identity as identities
 from dml_jax.data import decode
 from dml_jax.errors import DataError
-from dml_jax.files import locked, reading
+from dml_jax.files import as_text, locked, reading
 from dml_jax.identity import Identity
 from dml_jax.inference import inputs
 from dml_jax.inference.inputs import Item, Unit
@@ -296,11 +296,6 @@ def contents(part: Path) -> list[tuple[str, str | None, str, str | None]]:
     return list(zip(*columns.values(), strict=True))
 
 
-def text_of(name: str) -> str:
-    """A file's name as text."""
-    return name.encode("utf-8", "backslashreplace").decode()
-
-
 def _schema(dimensions: int) -> pa.Schema:
     text = pa.string()
     kinds = text, pa.list_(pa.float32(), dimensions), text, text, text
@@ -321,7 +316,7 @@ def writing(
         rows = np.ascontiguousarray(np.where(bad[:, None], np.float32(0), rows))
         flat = pa.array(rows.reshape(-1))
         values = pa.FixedSizeListArray.from_arrays(flat, dimensions, mask=pa.array(bad))
-        names = [text_of(item.name) for item in items]
+        names = [as_text(item.name) for item in items]
         told = [[item.sha256 for item in items], [item.stamp for item in items]]
         return pa.table([names, values, reasons, *told], schema=schema)
 

@@ -105,19 +105,18 @@ def update(
         index.removed = {} if changes.purge else index.removed
         classes, others = _new_images(index, changes.enroll), changes.calibrate
         known = sum(map(len, changes.enroll.values())) - sum(map(len, classes.values()))
-        if index.classes or classes:
-            index.check_names(classes)
+        index.check_names(classes)
         if not others:
             index.read_others()  # before the images are embedded
         if on_bad:
             classes = usable(model, classes, on_bad, needed=not known)
             others = usable(model, others, on_bad)
         for group in near_equal([*index.classes, *classes]):
-            if set(group) & set(classes):
+            added = [name for name in group if name not in index.classes]
+            if 0 < len(added) < len(group):  # those of a folder are reported when it is read
                 names = " and ".join(map(printable, group))
-                kept = next((name for name in group if name not in classes), group[0])
-                other = next(name for name in group if name != kept)
-                remedy = f"if they are one class, --merge={f'{other}:{kept}'!r}, else --rename one"
+                pair = f"{added[0]}:{next(name for name in group if name not in added)}"
+                remedy = f"if they are one class, --merge={pair!r}, else --rename one"
                 say(f"doubt: {names} are near-equal names of different classes; {remedy}")
         before = len(index.images)
         for change, images in ((index.add, classes), (index.calibrate, others)):
@@ -247,7 +246,7 @@ def report(index: Index, choice: Choice = ALWAYS) -> str:
         lines.append(
             "not used for the estimate, because their images are of one session: " + _listed(one)
         )
-    if playing:
+    if len(playing) > 1:
         lines.append(
             f"{counted(len(playing), 'enrolled class')} are left out in turn and play the "
             "strangers; --calibrate=DIRECTORY with class folders of other classes is better"

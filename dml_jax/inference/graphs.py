@@ -89,7 +89,7 @@ def load(
     wanted = runtime == "onnxruntime" if asked else on_cpu and installed and reported
     directory = locate(model) if wanted and not is_url(model) else None
     identity = _stated(directory, versions) if directory else None
-    if directory and identity and (kept := _read(directory, identity)):
+    if directory and identity and (kept := _read(directory, identity, trust_code)):
         return kept
     from dml_jax.inference.model import Model  # importing JAX takes a second
 
@@ -108,7 +108,7 @@ def load(
         programs.write_onnx(file, function, loaded.shape, loaded.identity)
         keep(loaded.identity, file)
     identity = _stated(loaded.directory, versions)
-    if not identity or not (kept := _read(loaded.directory, identity)):
+    if not identity or not (kept := _read(loaded.directory, identity, trust_code)):
         raise ConfigError(f"{option}: {model} is not a finished run; give --runtime=jax")
     return kept
 
@@ -153,7 +153,7 @@ def _stated(directory: Path, versions: Versions) -> Identity | None:
     return None
 
 
-def _read(directory: Path, identity: Identity) -> "GraphModel | None":
+def _read(directory: Path, identity: Identity, trust_code: bool) -> "GraphModel | None":
     """The model of a directory by its graph; None if there is none. A damaged one is removed."""
     if not (place := entry(identity)).is_dir():
         return None
@@ -161,7 +161,7 @@ def _read(directory: Path, identity: Identity) -> "GraphModel | None":
         manifest.check(place)
         kept = identities.read(place, "")
         kept.check(identity, "", "", DataError)
-        return GraphModel(directory, kept, place)
+        return GraphModel(directory, kept, place, trust_code=trust_code)
     except UserError:
         shutil.rmtree(place, ignore_errors=True)
         return None
@@ -181,10 +181,10 @@ class GraphModel(EmbeddingModel):
 
     runtime = "onnxruntime"
 
-    def __init__(self, directory: Path, identity: Identity, graph: Path):
+    def __init__(self, directory: Path, identity: Identity, graph: Path, *, trust_code: bool):
         self.directory, self.finished, self.data = directory, True, identity.data
         self.identity = self._unproved = identity
-        self._graph, facts = graph, identity.description
+        self._graph, self._trust_code, facts = graph, trust_code, identity.description
         self.shape, self.step = tuple(facts["size"]), facts["step"]
         self.versions = Versions(facts["flip"], tuple(facts["scales"]))
         self.method_distance = facts["distance"] != "cosine"
@@ -201,7 +201,7 @@ class GraphModel(EmbeddingModel):
     def _jax(self) -> "Model":
         from dml_jax.inference.model import Model
 
-        return Model(self.directory, **self.versions._asdict())
+        return Model(self.directory, trust_code=self._trust_code, **self.versions._asdict())
 
     def _run(self, threads: int, pixels: np.ndarray) -> np.ndarray:
         """Embeds a batch; before the first one, computes a row of the probe."""

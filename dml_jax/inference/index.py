@@ -10,7 +10,7 @@ stranger too.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from PIL import Image as pillow
@@ -25,6 +25,9 @@ from dml_jax.evaluation.open_set import KNOWN, STRANGER, Classifier, Measured, P
 from dml_jax.evaluation.promises import ALWAYS, Choice, Point, Promise
 from dml_jax.files import atomic_write, reading, reason
 from dml_jax.identity import Identity
+
+if TYPE_CHECKING:
+    from dml_jax.inference.embedding_model import EmbeddingModel
 
 UNKNOWN = "unknown"
 ENROLL_AGAIN = "enroll again"
@@ -62,28 +65,6 @@ FIELDS: tuple[dict[str, tuple[str | np.dtype[Any], tuple[str, ...]]], ...] = (
 )
 Image = str | Path | Record | bytes | pillow.Image | np.ndarray
 Images = Sequence[Image] | np.ndarray  # an array [N, H, W, 3] is a batch of images
-
-
-class ImageEmbedder(Protocol):
-    """What an index needs from a model, see `embedding_model.EmbeddingModel`."""
-
-    @property
-    def method_distance(self) -> bool:
-        """Whether a method's distance replaces the cosine."""
-
-    @property
-    def identity(self) -> Identity:
-        """The identity of the function from images to embeddings."""
-
-    def embed(self, images: Images, /) -> np.ndarray:
-        """Embeddings float32 [N, D] of images, rows of unit length."""
-
-    def unseen(self) -> tuple[Photographs, list[str]]:
-        """Images of classes that were not used for training, and the names of these classes; none
-        for published weights."""
-
-    def training_classes(self) -> list[str]:
-        """The names of the classes that were used for training."""
 
 
 class Enrolled(NamedTuple):
@@ -140,7 +121,7 @@ class Index:
       removed: classes that `restore` enrolls again, by name.
     """
 
-    def __init__(self, model: ImageEmbedder):
+    def __init__(self, model: "EmbeddingModel"):
         if model.method_distance:
             raise DataError(
                 "the model has another distance than the cosine (method.distance), by which "
@@ -162,6 +143,7 @@ class Index:
         """Drops cached results that depend on the enrolled images."""
         self._fitted: tuple[Classifier, Measured] | None = None
         self._promise: Promise | None = None
+        self._limits = dict[Choice, float]()
 
     def add(
         self,
@@ -403,9 +385,15 @@ class Index:
             self._promise = Promise(self.fitted()[1], len(self.classes))
         return self._promise
 
+    def limit(self, choice: Choice) -> float:
+        """The least margin or probability of a choice; DataError as for `promises.rejecting`."""
+        if choice not in self._limits:
+            self._limits[choice] = promises.limit_of(choice, self.fitted()[1])
+        return self._limits[choice]
+
     def measure(self, classes: Mapping[str, Sequence[Image]], choice: Choice = ALWAYS) -> Found:
         """Classifies labelled images (as for `add`) of enrolled and of other classes."""
-        promises.limit_of(choice, self.fitted()[1])
+        self.limit(choice)  # refuses before images are embedded
         rows, names, _ = self._embedded(classes)
         held = [self.embeddings, self._others[0].rows] if self._others else [self.embeddings]
         held = [part for part in held if len(part)]
@@ -466,12 +454,12 @@ class Index:
         if top < 1:
             raise DataError(f"top={top}: must be 1 or more; e.g. 3")
         choice = promises.choice(reject, min_probability, threshold)
-        promises.limit_of(choice, self.fitted()[1])  # refuses before images are embedded
+        self.limit(choice)  # refuses before images are embedded
         return self._answer(self._rows(images), top, choice)
 
     def _answer(self, rows: np.ndarray, top: int, choice: Choice) -> list[Answer]:
         classifier, measured = self.fitted()
-        limit, answers = promises.limit_of(choice, measured), list[Answer]()
+        limit, answers = self.limit(choice), list[Answer]()
         candidates = np.arange(len(classifier.weights)) < len(self.classes)
         step = max(1, BLOCK_ELEMENTS // len(self.embeddings))
         for start in range(0, len(rows), step):
@@ -531,7 +519,7 @@ class Index:
             np.savez(file, allow_pickle=False, **arrays)
 
     @classmethod
-    def load(cls, model: ImageEmbedder, path: str | Path) -> "Index":
+    def load(cls, model: "EmbeddingModel", path: str | Path) -> "Index":
         """Reads an index written by `save`; DataError if it is damaged, has other arrays, or
         belongs to another model."""
         path = Path(path).expanduser()

@@ -4,6 +4,7 @@ whose content has been embedded before."""
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +14,7 @@ from dml_jax import buckets
 from dml_jax.data.files import stamp
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import DataError
+from dml_jax.files import as_text
 from dml_jax.inference import inputs
 from dml_jax.inference.embedding_shards import (
     EARLIER,
@@ -20,7 +22,6 @@ from dml_jax.inference.embedding_shards import (
     contents,
     opened_file,
     rows_of,
-    text_of,
     writing,
 )
 from dml_jax.inference.inputs import Item, Unit
@@ -49,9 +50,9 @@ def embed(
             if not known and isinstance(file, Path):
                 earlier = earlier or _Known((file.parent / EARLIER).glob("*.parquet"))
                 known = earlier
-            for items, last in _with_end(inputs.blocks(unit)):
+            for items, following in pairwise(chain(inputs.blocks(unit), [[]])):
                 places = known.find(items)
-                begun.append(_Block(file, items, places, last))
+                begun.append(_Block(file, items, places, last=not following))
                 if fresh := [i for i, place in zip(items, places, strict=True) if not place]:
                     yield fresh
 
@@ -68,14 +69,6 @@ def embed(
                     break
                 block, rows = next(blocks)
         yield block.file
-
-
-def _with_end(blocks: Iterator[list[Item]]) -> Iterator[tuple[list[Item], bool]]:
-    block = next(blocks)
-    for following in blocks:
-        yield block, False
-        block = following
-    yield block, True
 
 
 class _Place(NamedTuple):
@@ -145,7 +138,7 @@ class _Known:
             place = None
             if isinstance(item.content, Path):
                 item.stamp = stamp(item.content)
-                place = self._places.get((text_of(item.name), item.stamp))
+                place = self._places.get((as_text(item.name), item.stamp))
             if not place:
                 with suppress(DataError):  # raised again when the image is embedded
                     item.read()

@@ -43,7 +43,7 @@ function tile(image) {
     image.cosine === undefined ? "" : image.cosine.toFixed(3));
   const linked = image.part === "query" || image.link;
   const made = element(linked ? "a" : "div", { className: `tile ${kind}`, title: `${image.class}: ${image.name}` },
-    picture, image.cosine === undefined ? "" : note, element("span", {}, image.class));
+    picture, image.cosine === undefined ? "" : note, element("span", {}, image.class.replace(/[-_/.]+/g, "$&\u200b")));  // lines may break there
   if (linked) made.href = `#${image.index}`;
   return made;
 }

@@ -31,10 +31,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dml_jax.data import decode
+from dml_jax.data import arrays, decode
 from dml_jax.data.files import stamp
 from dml_jax.data.pipeline import usable_cores
-from dml_jax.errors import ConfigError, DataError, UserError, printable
+from dml_jax.errors import ConfigError, DataError, UserError, printable, require
 from dml_jax.evaluation import open_set
 from dml_jax.inference.index import UNKNOWN, Index
 
@@ -69,6 +69,10 @@ class Service:
     """
 
     def __init__(self, model: "EmbeddingModel", answers: Answers | None = None):
+        problem = (
+            f"--model: takes {arrays.described(model.shape)}; only models of images are served"
+        )
+        require(arrays.is_image(model.shape), problem)
         self._model = model
         self.statistics: Any = getattr(answers, "statistics", None)
         self._answers = answers or (lambda rows: [{"embedding": row.tolist()} for row in rows])

@@ -20,7 +20,7 @@ from dml_jax.train.records import workdir
 from tests.analysis.runs import Run
 from tests.test_configs import resolved
 
-VOID = {"meta", "link", "img", "input", "br"}
+VOID = {"meta", "link", "img", "input", "br", "wbr"}
 HOSTILE = (
     '<script>alert("1")</script>',
     "' onmouseover='alert(2)",
@@ -155,6 +155,7 @@ def test_names_are_escaped(text: str) -> None:
     assert [attrs for _, attrs in shown.tags if any(name.startswith("on") for name in attrs)] == []
     titles = {(attrs.get("title") or "").partition(":")[0] for attrs in shown.all("div")}
     assert {f"{HOSTILE[0]} 0", f"{HOSTILE[1]} 1"} & titles
+    assert "&lt;/<wbr>script&gt;" in text
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert r"\x1b[2J\u202e caf\udce9" in text

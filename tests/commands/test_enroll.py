@@ -120,6 +120,8 @@ def test_enroll_classify_add(photos, tmp_path, monkeypatch):
         patch.setattr(open_set, "fit", None)
         assert again.classify(asked, reject=0.1) == index.classify(asked, reject=0.1)
         assert again.expect(reject=0.1) == index.expect(reject=0.1)
+        patch.setattr(promises, "rejecting", None)  # `serve` asks for each batch
+        assert again.classify(asked, reject=0.1) == index.classify(asked, reject=0.1)
     again.remove("blue")
     assert again.expect(reject=0.1).limit != index.expect(reject=0.1).limit
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
@@ -170,6 +172,9 @@ def test_each_enrolled_class_plays_the_stranger_if_there_is_no_other(tmp_path):
     one.add({"c0": images["c0"]})
     (answer,) = one.classify(images["c5"][:1])
     assert (answer.name, answer.probability) == ("c0", 1)
+    single = Index(Alone())
+    single.add({"c0": images["c0"][:1]})
+    assert "from 0 images of 0 classes as if enrolled" in enrollment.report(single)
     one.save(tmp_path / "one.npz")
     assert Index.load(Alone(), tmp_path / "one.npz").classify(images["c5"][:1]) == [answer]
     assert "too few strangers" in enrollment.report(one)
@@ -811,6 +816,16 @@ def test_names_of_classes_follow_one_rule(photos, tmp_path, monkeypatch, execute
         "near-equal names of different classes; if they are one class, --merge='gray_red:Gray red'"
         in out,
     ) == (0, True)
+    picture(tmp_path / "twice" / "grey-red" / "1.png", "red", 1)
+    picture(tmp_path / "twice" / "Grey red" / "2.png", "red", 2)
+    picture(tmp_path / "other" / "Grey_red" / "3.png", "red", 3)
+    for folders in (
+        [tmp_path / "twice"],
+        [tmp_path / "twice" / "Grey red" / "..", tmp_path / "other"],
+    ):
+        index = f"--index={tmp_path / folders[-1].name}.npz"
+        out = execute(enroll, "--model=w", index, *folders)[1]
+        assert out.count("near-equal names") == len(folders)
 
 
 def test_three_splits_of_the_same_classes_are_enrolled_as_these(

@@ -55,7 +55,8 @@ def test_codes() -> None:
 
 
 def test_what_cannot_be_fitted() -> None:
-    with pytest.raises(DataError, match=r"dimensions=13: the embeddings have 12"):
-        compression.fit(TRAINING, 13)
+    for dimensions in (13, -1, 2.5):
+        with pytest.raises(DataError, match=rf"dimensions={dimensions}: must be .* in 1\.\.12"):
+            compression.fit(TRAINING, dimensions)
     with pytest.raises(DataError, match=r"dimensions=12: 8 training rows vary in fewer"):
         compression.fit(TRAINING[:8], 12, whiten=True)

@@ -157,5 +157,7 @@ def test_float64(x64):
 
 def test_invalid_input():
     points = rows(10, 20)
-    with pytest.raises(DataError, match=r"k=20: there are 19 candidates; k must be in 1\.\.19"):
+    with pytest.raises(DataError, match=r"k=20: must be a whole number in 1\.\.19"):
         neighbors.search(points, points, 20, exclude_self=True)
+    with pytest.raises(DataError, match="a single row or image has nothing to search"):
+        neighbors.search(points[:1], points[:1], 1, exclude_self=True)

@@ -113,28 +113,25 @@ def test_no_image_decides_how_it_is_judged() -> None:
     taken = in_sessions(7, 2, seed=3)
     taken = taken.where((taken.labels > 0) | (taken.sessions == "0"))  # class 0 has one session
     measured = open_set.measure(taken, 3, np.arange(7))
-    position = 0
+    tested = np.flatnonzero(taken.labels)
+    assert len(measured.known) == len(tested) == 36
     for session in "012":
         kept = (taken.sessions != session) & (taken.labels != 0)
         if session != "0":
             kept |= taken.labels == 0
-        asked = (taken.sessions == session) & (taken.labels != 0)
+        asked = np.flatnonzero((taken.sessions == session) & (taken.labels != 0))
         # Four images of two sessions are those of the median enrolled class: all remaining ones.
         scores = open_set.fit(taken.rows[kept], taken.labels[kept]).scores(taken.rows[asked])
         classes = np.unique(taken.labels[kept])
-        for row, label in zip(scores.astype(float), taken.labels[asked], strict=True):
-            z = np.where((classes < 3) | (classes == label), row, -np.inf)
+        answers = measured.known[np.searchsorted(tested, asked)]
+        for row, found, label in zip(scores, answers, taken.labels[asked], strict=True):
+            z = np.where((classes < 3) | (classes == label), row.astype(float), -np.inf)
             rest = np.log(np.exp(np.delete(row, z.argmax())).sum())
-            assert measured.known["margin"][position] == pytest.approx(z.max() - rest, abs=1e-4)
+            assert found["margin"] == pytest.approx(z.max() - rest, abs=1e-4)
             soft = np.exp(z / measured.temperature)
-            shares = soft.max() / soft.sum()
-            assert measured.known["probability"][position] == pytest.approx(shares, abs=1e-4)
-            assert measured.known["answer"][position] == classes[z.argmax()]
-            own = z[classes == label]
-            assert measured.known["rank"][position] == (z > own).sum()
-            assert measured.known["label"][position] == label
-            position += 1
-    assert position == len(measured.known["margin"]) == 36
+            assert found["probability"] == pytest.approx(soft.max() / soft.sum(), abs=1e-4)
+            assert (found["answer"], found["label"]) == (classes[z.argmax()], label)
+            assert found["rank"] == (z > z[classes == label]).sum()
     for label in range(7):  # as many turns as classes, if these are few
         kept = taken.labels != label
         scores = open_set.fit(taken.rows[kept], taken.labels[kept]).scores(taken.rows[~kept])
@@ -156,14 +153,27 @@ def test_sessions_of_near_copies() -> None:
     assert len(measured.strangers) == 0
 
 
+def test_no_session_is_tested_without_most_of_the_enrolled_classes() -> None:
+    """Images of other classes would be compared with their own class only, and be right."""
+    taken = in_sessions(7, 2, seed=3)
+    taken = taken.where((taken.labels > 2) | (taken.sessions == "0"))
+    measured = open_set.measure(taken, 3, np.arange(3, 7))
+    assert set(measured.known["label"]) == {3, 4, 5, 6}
+    assert set(measured.known["session"]) == {1, 2}
+
+
 def test_temperature_is_the_likeliest() -> None:
     """Scores that are three times too far apart for their classes get the temperature 3."""
     rng = np.random.default_rng(0)
     scores = 3 * rng.standard_normal((20_000, 4))
     shares = np.exp(scores / 3) / np.exp(scores / 3).sum(axis=1, keepdims=True)
     right = (shares.cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1)
-    found = [(scores, np.ones(4, bool), right)]
-    best = min(open_set.TEMPERATURES, key=lambda t: open_set._surprise(found, t))
+
+    def surprise(temperature: float) -> float:
+        shares = open_set.probabilities(scores, np.ones(4, bool), temperature)
+        return open_set._surprise(shares, right)
+
+    best = min(open_set.TEMPERATURES, key=surprise)
     assert best == pytest.approx(3, rel=0.06)
 
 

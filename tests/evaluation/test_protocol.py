@@ -30,6 +30,8 @@ def test_all_metrics_of_a_split():
     assert found["nmi_stderr"] == pytest.approx(
         clustering.nmi_stderr(labels, assignments), abs=1e-12
     )
+    long = protocol.evaluate(1e300 * points.astype(np.float64), labels, ks=(1, 4))
+    assert long == pytest.approx(found, rel=1e-9)
     geometric = protocol.evaluate(points, labels, average="geometric")
     assert geometric["nmi"] == pytest.approx(
         clustering.nmi(labels, assignments, average="geometric"), abs=1e-12

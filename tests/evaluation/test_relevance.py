@@ -111,7 +111,8 @@ def test_several_classes_per_row(separate):
     )
     assert found["lone_queries"] > 0
     assert "macro_recall@1" not in found
-    names = [["abcdefghi"[c] for c in np.flatnonzero(row)] for row in hot]
+    names = [[f"class {c}" for c in np.flatnonzero(row)] for row in hot]
+    names = [row[0] if len(row) == 1 else row for row in names]
     if separate:
         gallery["gallery_labels"] = names
     lists = metrics.retrieval(points[queries], names[queries], **gallery, **options)

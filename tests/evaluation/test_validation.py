@@ -115,86 +115,64 @@ def test_arguments_that_belong_together(options, message):
 LISTS = np.argsort(-(X @ X.T), axis=1)[:, :4]
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: metrics.retrieval(X, Y, metric="cos"),
-            "metric='cos': must be one of cosine, euclidean, or a function",
-        ),
-        (lambda: metrics.retrieval(X, Y, metric=None), "metric=None: must be one of"),
-        (
-            lambda: metrics.retrieval(X, Y, exclusion="name"),
-            "exclusion='name': must be one of index, position",
-        ),
-        (
-            lambda: metrics.retrieval(X, Y, lone_queries="drop"),
-            "lone_queries='drop': must be one of miss, omit",
-        ),
-        (lambda: metrics.of_ranked_lists(LISTS, Y, lone_queries="drop"), "lone_queries='drop'"),
-        (
-            lambda: metrics.nmi(Y, Y, average="mean"),
-            "average='mean': must be one of arithmetic, geometric",
-        ),
-        (lambda: metrics.nmi_stderr(Y, Y, average="mean"), "average='mean'"),
-        (
-            lambda: protocol.evaluate(X, Y, protocol="dirty"),
-            "protocol='dirty': must be one of clean, paper",
-        ),
-        (lambda: protocol.evaluate(X, Y, average="mean", cluster=False), "average='mean'"),
-        (
-            lambda: neighbors.search(X, X, 1, metric="l2"),
-            "metric='l2': must be one of cosine, euclidean, or a function",
-        ),
-        (
-            lambda: reranking.search(X, X, 1, metric="euclidean"),
-            "metric='euclidean': must be one of cosine, or a func",
-        ),
-        (
-            lambda: kmeans.fit(X, 2, init="k-means"),
-            r"init='k-means': must be one of k-means\+\+, random, or centres",
-        ),
-        (
-            lambda: refinement_batches.cluster(X, "agnes"),
-            "algorithm='agnes': must be one of kmeans, ward",
-        ),
-        (
-            lambda: refinement_batches.reciprocal_sets(X, k=2, size=3, rule="code"),
-            "rule='code': must be one of",
-        ),
-    ],
-)
-def test_words_that_are_unknown(call, message):
-    with pytest.raises(ConfigError, match=message):
-        call()
+RETRIEVAL, EVALUATE = partial(metrics.retrieval, X, Y), partial(protocol.evaluate, X, Y)
+RANKED = partial(metrics.of_ranked_lists, LISTS, Y)
+RERANK, KMEANS = partial(reranking.search, X, X, 1), partial(kmeans.fit, X)
+CLUSTER, SETS = refinement_batches.cluster, refinement_batches.reciprocal_sets
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "options", "known"),
     [
-        (lambda: kmeans.fit(X, 0), r"k=0: must be a whole number in 1\.\.12"),
-        (lambda: kmeans.fit(X, 13), r"k=13: must be a whole number in 1\.\.12"),
-        (lambda: kmeans.fit(X, 2, restarts=0), "restarts=0: must be a whole number of at least 1"),
-        (lambda: kmeans.fit(X, 2, max_iterations=-1), "max_iterations=-1: must be"),
-        (lambda: kmeans.fit(X, 2, seed=1.5), r"seed=1\.5: must be a whole number of at least 0"),
-        (lambda: kmeans.fit(X, 2, init=X[:3]), r"init: has shape \[3, 4\]; give centres \[2, 4\]"),
-        (lambda: neighbors.search(X, X, 2.5), r"k=2\.5: must be a whole number"),
-        (lambda: reranking.search(X, X, 1, k1=0), "k1=0: must be a whole number of at least 1"),
-        (lambda: reranking.search(X, X, 1, k1=3, k2=5), r"k2=5: must be a whole number in 1\.\.4"),
-        (
-            lambda: reranking.search(X, X, 1, k1=3, k2=2, weight=1.5),
-            r"weight=1\.5: must be in 0\.\.1",
-        ),
-        (
-            lambda: metrics.of_ranked_lists(LISTS - 20, Y),
-            r"indices: are in -\d+\.\.-\d+, but the gallery has 12 rows",
-        ),
-        (lambda: metrics.of_ranked_lists(LISTS.astype(float), Y), "indices: hold float64"),
+        (RETRIEVAL, {"metric": "cos"}, "cosine, euclidean, or a function"),
+        (RETRIEVAL, {"metric": None}, "cosine"),
+        (RETRIEVAL, {"exclusion": "name"}, "index, position"),
+        (RETRIEVAL, {"lone_queries": "drop"}, "miss, omit"),
+        (RANKED, {"lone_queries": "drop"}, "miss"),
+        (partial(metrics.nmi, Y, Y), {"average": "mean"}, "arithmetic, geometric"),
+        (partial(metrics.nmi_stderr, Y, Y), {"average": "mean"}, "arithmetic"),
+        (EVALUATE, {"protocol": "dirty"}, "clean, paper"),
+        (partial(EVALUATE, cluster=False), {"average": "mean"}, "arithmetic"),
+        (partial(neighbors.search, X, X, 1), {"metric": "l2"}, "cosine, euclidean, or a function"),
+        (RERANK, {"metric": "euclidean"}, "cosine, or a func"),
+        (partial(KMEANS, k=2), {"init": "k-means"}, r"k-means\+\+, random, or centres"),
+        (partial(CLUSTER, X), {"algorithm": "agnes"}, "kmeans, ward"),
+        (partial(SETS, X, k=2, size=3), {"rule": "code"}, "authors, paper"),
     ],
 )
-def test_numbers_that_do_not_fit(call, message):
+def test_words_that_are_unknown(call, options, known):
+    ((name, word),) = options.items()
+    with pytest.raises(ConfigError, match=f"^{name}={word!r}: must be one of {known}"):
+        call(**options)
+
+
+@pytest.mark.parametrize(
+    ("call", "options", "message"),
+    [
+        (KMEANS, {"k": 0}, r"k=0: must be a whole number in 1\.\.12"),
+        (KMEANS, {"k": 13}, r"k=13: must be a whole number in 1\.\.12"),
+        (KMEANS, {"k": 2, "restarts": 0}, "restarts=0: must be a whole number of at least 1"),
+        (KMEANS, {"k": 2, "max_iterations": -1}, "max_iterations=-1: must be"),
+        (KMEANS, {"k": 2, "seed": 1.5}, r"seed=1\.5: must be a whole number of at least 0"),
+        (KMEANS, {"k": 2, "init": X[:3]}, r"init: has shape \[3, 4\]; give centres \[2, 4\]"),
+        (partial(neighbors.search, X, X), {"k": 2.5}, r"k=2\.5: must be a whole number"),
+        (RERANK, {"k1": 0}, "k1=0: must be a whole number of at least 1"),
+        (RERANK, {"k1": 3, "k2": 5}, r"k2=5: must be a whole number in 1\.\.4"),
+        (RERANK, {"k1": 3, "k2": 2, "weight": 1.5}, r"weight=1\.5: must be in 0\.\.1"),
+    ],
+)
+def test_numbers_that_do_not_fit(call, options, message):
     with pytest.raises(DataError, match=message):
-        call()
+        call(**options)
+
+
+def test_lists_that_do_not_fit():
+    for lists, message in (
+        (LISTS - 20, r"indices: are in -\d+\.\.-\d+, but the gallery has 12 rows"),
+        (LISTS.astype(float), "indices: hold float64"),
+    ):
+        with pytest.raises(DataError, match=message):
+            metrics.of_ranked_lists(lists, Y)
 
 
 UP = [2**53 + i for i in range(9)]  # float64 holds every second integer beyond 2**53

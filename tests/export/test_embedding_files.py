@@ -215,10 +215,10 @@ def test_columns_of_parquet(tmp_path: Path) -> None:
         tmp_path / "test",
         VALUES,
         np.array([4, 0, 4]),
-        ["a", "b", "ü"],
+        ["a", "\udcff", "ü"],
         identity=identity(1),
         metadata={
-            "class_name": ["wren", "robin", "wren"],
+            "class_name": ["wren", "caf\udce9", "wren"],
             "label": [1.5, None, 2],
             "metadata_label": [1, 2, 3],
             "mixed": [1, "x", None],
@@ -234,9 +234,9 @@ def test_columns_of_parquet(tmp_path: Path) -> None:
         np.stack(table["embedding"].to_pylist()).astype(np.float32), VALUES
     )
     assert table.drop_columns("embedding").to_pydict() == {
-        "id": ["a", "b", "ü"],
+        "id": ["a", r"\udcff", "ü"],
         "label": [4, 0, 4],
-        "class_name": ["wren", "robin", "wren"],
+        "class_name": ["wren", r"caf\udce9", "wren"],
         "metadata_metadata_label": [1.5, None, 2.0],
         "metadata_label": [1, 2, 3],
         "mixed": ["1", "x", None],

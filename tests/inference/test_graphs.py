@@ -25,7 +25,9 @@ from dml_jax import manifest
 from dml_jax.commands import cli, embed, export
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.export import embedding_files
+from dml_jax.identity import Identity, Versions
 from dml_jax.inference import graphs
+from dml_jax.inference.embedding_model import locate
 from dml_jax.inference.index import Index
 from tests.test_identity import program
 
@@ -62,10 +64,13 @@ def test_a_missing_graph_is_made_once_in_the_background(
     monkeypatch.setattr(graphs, "_missing", {})
     monkeypatch.setattr(graphs, "cache_dir", lambda: tmp_path)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    loaded = SimpleNamespace(directory=locate("lite0"))
+    monkeypatch.setattr("dml_jax.inference.model.Model", lambda *_, **__: loaded)
+    place = graphs.entry(graphs._stated(loaded.directory, Versions(flip=True)))
     dml_jax.load("lite0", runtime="jax")
     graphs.make_missing()
     assert started == []
-    model = dml_jax.load("lite0", flip=True)
+    dml_jax.load("lite0", flip=True)
     graphs.make_missing()
     graphs.make_missing()
     ((*_, options, log, _),) = started
@@ -78,14 +83,28 @@ def test_a_missing_graph_is_made_once_in_the_background(
     graphs.make_missing()
     assert len(started) == 2
     Path(log).unlink()
-    graphs.entry(model.identity).mkdir()
+    place.mkdir()
     graphs.make_missing()
     assert len(started) == 2
-    directory = str(model.directory.absolute())
+    directory = str(loaded.directory.absolute())
     expected = {"model": directory, "trust_code": False, "flip": True, "scales": [1.0]}
     assert json.loads(options) == expected
-    assert log == f"{graphs.entry(model.identity)}.log"
+    assert log == f"{place}.log"
     assert capsys.readouterr().err.count("is made in the background") == 2
+
+
+def test_what_the_graph_lacks_is_loaded_with_the_same_options(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / graphs.GRAPH).write_bytes(b"")
+    facts = {"crop": 8, "resize": 9, "interpolation": "bicubic", "decoded_side": 0, "step": 3}
+    facts |= {"exif_rotation": True, "size": [8, 8], "flip": True, "scales": [1.0]}
+    stated = Identity(facts | {"distance": "cosine"}, "v").with_rows(np.eye(3))
+    model: Any = graphs.GraphModel(tmp_path, stated, tmp_path, trust_code=True)
+    monkeypatch.setattr(
+        "dml_jax.inference.model.Model", lambda *_, **given: SimpleNamespace(config=given)
+    )
+    assert model.config == {"trust_code": True, "flip": True, "scales": (1.0,)}
 
 
 @pytest.fixture(scope="module")

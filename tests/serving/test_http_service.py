@@ -20,7 +20,7 @@ from PIL import Image
 
 from dml_jax.config import Data
 from dml_jax.data import decode, transforms
-from dml_jax.errors import DataError
+from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation.open_set import Photographs
 from dml_jax.inference.index import Index
 from dml_jax.serving import http_service
@@ -241,6 +241,10 @@ def test_images_that_arrive_together_share_a_batch() -> None:
         assert status == 200
         np.testing.assert_allclose(answer["embedding"], row / np.linalg.norm(row), atol=1e-6)
     assert max(model.batches) == 4
+    model.shape = ("int32", 24)  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match=r"--model: takes int32 \[24\]; only models of images"):
+        Service(model)  # type: ignore[arg-type]
+    del model.shape
     model.batches = []
     Service(model).compile()  # type: ignore[arg-type]
     assert model.batches == [1, 2, 4]

@@ -243,8 +243,7 @@ def test_replaced_files_of_a_finished_run(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_dies_leaves_no_file_that_is_called_changed(tmp_path: Path) -> None:
-    """If it is killed, its files are not in the manifest until the next command. After an error,
-    they are listed as they are."""
+    """If it is killed or fails, its files are not in the manifest until the next command."""
     (tmp_path / "analysis").mkdir()
     paths = {name: tmp_path / name for name in ("queries.npz", "analysis/a.json", "report.html")}
     for file in paths.values():
@@ -254,10 +253,13 @@ def test_a_writer_that_dies_leaves_no_file_that_is_called_changed(tmp_path: Path
     killed.__enter__()  # and never left
     paths["analysis/a.json"].write_text("of the killed one")
     assert manifest.check(tmp_path)["files"].keys() == paths.keys() - {"analysis/a.json"}
+    with workdir.updated(tmp_path, "analysis/"):
+        paths["analysis/a.json"].write_text("whole")
+    assert manifest.check(tmp_path)["files"].keys() == paths.keys()
     with suppress(OSError), workdir.updated(tmp_path, "analysis/"):
-        (tmp_path / "analysis/b.json").write_text("before the disk was full")
+        paths["analysis/a.json"].write_text("before the disk was full")
         raise OSError
-    assert manifest.check(tmp_path)["files"].keys() == {*paths, "analysis/b.json"}
+    assert manifest.check(tmp_path)["files"].keys() == paths.keys() - {"analysis/a.json"}
 
 
 def test_damage_and_other_models_are_named(tmp_path: Path) -> None:

@@ -19,13 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
+from dml_jax.class_names import near_equal
 from dml_jax.config import Data, plugin_module
 from dml_jax.data import prepared_data, recognise, sessions
 from dml_jax.data.files import Entry, Record
 from dml_jax.data.prepare.sources import Options, list_files
 from dml_jax.data.prepare.understand import shown
 from dml_jax.data.split import Split, redrawn, together, with_gallery
-from dml_jax.errors import DataError
+from dml_jax.errors import DataError, printable
 from dml_jax.files import expand_path, is_url
 
 
@@ -78,6 +79,10 @@ def class_folders(
             if other != name:
                 raise DataError(f"{name}: {other} also has a class {label}; rename one")
             classes.setdefault(label, []).append(image)
+    for group in near_equal(classes):
+        if len({directory_of[label] for label in group}) > 1:  # others are doubts of their source
+            names = " and ".join(map(printable, group))
+            print(f"near-equal names of classes: {names}; rename those that are the same")
     return classes
 
 

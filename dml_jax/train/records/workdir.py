@@ -265,8 +265,8 @@ def finish(workdir: Path, checkpoint: str) -> None:
 def updated(workdir: Path, replaced: str) -> Iterator[None]:
     """Context that replaces those files of a finished run whose names start with `replaced`.
 
-    Meanwhile the manifest does not list them, so that none of them counts as changed if the process
-    is killed.
+    Meanwhile the manifest does not list them, so that none of them counts as changed, or as whole,
+    if an error or a kill ends the context.
     """
 
     def list_files(*patterns: str) -> None:
@@ -276,13 +276,11 @@ def updated(workdir: Path, replaced: str) -> Iterator[None]:
             others = {k: v for k, v in content["files"].items() if not k.startswith(replaced)}
             manifest.write(workdir, content, names, others)
 
-    if not (workdir / manifest.NAME).exists():
-        yield
-        return
-    list_files()
-    try:
-        yield
-    finally:
+    finished = (workdir / manifest.NAME).exists()
+    if finished:
+        list_files()
+    yield
+    if finished:
         list_files(*ARTEFACTS)
 
 
