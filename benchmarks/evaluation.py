@@ -98,18 +98,16 @@ def numpy_product(points: np.ndarray) -> Call:
     return call
 
 
-def pytorch_metric_learning(points: np.ndarray, labels: np.ndarray) -> Call | None:
-    """Precision@1, MAP@R and R-precision of pytorch-metric-learning; None if it is not installed.
+def pytorch_metric_learning(points: np.ndarray, labels: np.ndarray) -> Call:
+    """Precision@1, MAP@R and R-precision of pytorch-metric-learning.
 
     It searches with faiss on a CPU, and on a GPU with torch, in blocks.
     """
-    try:
-        import torch
-        from pytorch_metric_learning.distances import CosineSimilarity
-        from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
-        from pytorch_metric_learning.utils.inference import CustomKNN
-    except ImportError:
-        return None
+    import torch
+    from pytorch_metric_learning.distances import CosineSimilarity
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+    from pytorch_metric_learning.utils.inference import CustomKNN
+
     names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
     options: dict[str, Any] = {"include": names, "k": "max_bin_count"}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -133,29 +131,25 @@ def kmeans_calls(points: np.ndarray, k: int, iterations: int) -> dict[str, Call 
             for i in range(0, len(points), BLOCK * 4):
                 block(x[i : i + BLOCK * 4], centers).block_until_ready()
 
-    calls["JAX products"] = products
-    try:
+    def by_faiss() -> Call:
         import faiss
 
-        def faiss_kmeans() -> object:
-            clustering = faiss.Kmeans(
-                points.shape[1], k, niter=iterations, seed=0, max_points_per_centroid=len(points)
-            )
+        def call() -> object:
+            most = {"max_points_per_centroid": len(points)}
+            clustering = faiss.Kmeans(points.shape[1], k, niter=iterations, seed=0, **most)
             clustering.train(points)
             return clustering.index.search(points, 1)
 
-        calls["faiss"] = faiss_kmeans
-    except ImportError:
-        calls["faiss"] = None
-    try:
+        return call
+
+    def by_sklearn() -> Call:
         from sklearn.cluster import KMeans
 
-        calls["scikit-learn"] = lambda: KMeans(
-            k, init="random", n_init=1, max_iter=iterations, tol=0, random_state=0
-        ).fit(points)
-    except ImportError:
-        calls["scikit-learn"] = None
-    return calls
+        options: Any = {"init": "random", "n_init": 1, "tol": 0, "random_state": 0}
+        return lambda: KMeans(k, max_iter=iterations, **options).fit(points)
+
+    peers = {"faiss": timing.installed(by_faiss), "scikit-learn": timing.installed(by_sklearn)}
+    return {**calls, "JAX products": products, **peers}
 
 
 def measure(calls: dict[str, Call | None], repeats: int) -> dict[str, dict[str, Any]]:
@@ -201,13 +195,12 @@ def retrieval(name: str, rows: int | None, repeats: int, shuffled: bool) -> dict
     before = peak_memory()
     scores = metrics.retrieval(points, labels, ks=ks)
     memory = peak_memory() - before
+    peer = timing.installed(pytorch_metric_learning, points, labels)
     calls: dict[str, Call | None] = {
         "JAX product": jax_product(points),
         "dml_jax, all metrics": lambda: metrics.retrieval(points, labels, ks=ks),
         "NumPy product": numpy_product(points),
-        f"pytorch-metric-learning + {'faiss' if jax.default_backend() == 'cpu' else 'torch'}": pytorch_metric_learning(  # noqa: E501
-            points, labels
-        ),
+        f"pytorch-metric-learning + {'faiss' if jax.default_backend() == 'cpu' else 'torch'}": peer,
     }
     return {
         "case": name,

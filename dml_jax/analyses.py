@@ -82,9 +82,9 @@ def analyse(request: Request) -> None:
     directory, to = (output, STANDARD_DIRECTORY) if request.apart else (run.directory, DIRECTORY)
     if request.apart:
         output.mkdir(parents=True, exist_ok=True)
-        for name in SUBJECTS:  # they may show another model or data
-            (output / to / f"{name}.json").unlink(missing_ok=True)
     with alone(directory / to):
+        for name in SUBJECTS if request.apart else ():  # they may show another model or data
+            (output / to / f"{name}.json").unlink(missing_ok=True)
         with workdir.updated(directory, f"{to}/"):
             for name in names:
                 run.console.print(f"analysing: {name}")

@@ -14,7 +14,7 @@ from dml_jax.data.files import File
 from dml_jax.data.prepare import duplicates
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.drawing import SIDE, Mark, Picture, Strips, thumbnail
-from dml_jax.errors import counted
+from dml_jax.errors import counted, printable
 from dml_jax.evaluation import neighbors
 from dml_jax.evaluation.open_set import unit_rows
 from dml_jax.files import reading, write_csv
@@ -101,11 +101,11 @@ def _numbered(groups: np.ndarray, at_least: int = 1) -> np.ndarray:
 def write(found: Catalogue, directory: Path, title: str) -> None:
     """Writes `catalogue.csv`, a row per image, and `catalogue.html`."""
     columns = {
-        "image": found.images,
+        "image": list(map(printable, found.images)),
         "cluster": found.clusters,
         "near_duplicates": [group or "" for group in found.copies.tolist()],
-        "class": found.labels,
-        "neighbours_say": found.said,
+        "class": list(map(printable, found.labels)),
+        "neighbours_say": list(map(printable, found.said)),
         "share_of_votes": [f"{share:.3f}" if share else "" for share in found.shares],
     }
     write_csv(directory / "catalogue.csv", [list(columns), *zip(*columns.values(), strict=True)])

@@ -55,13 +55,11 @@ def loss_terms(lines: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
 
 def recalls(lines: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> dict[str, Points]:
     """Recall@1 of each evaluated split; of the test split at least the final result."""
-    keys = {name: f"{name}/recall@1" for name in LABELS}
-    found = {
-        name: [(line["step"], line[key]) for line in lines if key in line]
-        for name, key in keys.items()
-    }
-    if not found["test"]:
-        found["test"] = [(results["step"], results["recall@1"])]
+    found = {}
+    for name in LABELS:
+        values = ((line["step"], line.get(f"{name}/recall@1")) for line in lines)
+        found[name] = [(step, value) for step, value in values if value is not None]
+    found["test"] = found["test"] or [(results["step"], results["recall@1"])]
     return {name: points for name, points in found.items() if points}
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from dml_jax import drawing
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.data.split import Split
+from dml_jax.evaluation.open_set import unit_rows
 from dml_jax.methods.figures import Finding, Panel
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ def principal_components(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray
     COMPONENTS], and the fraction of the variance that each explains."""
     from sklearn.decomposition import PCA
 
-    rows = np.asarray(embeddings, np.float64)
-    rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    rows = unit_rows(np.asarray(embeddings, np.float64))
     pca = PCA(min(COMPONENTS, *rows.shape), svd_solver="full")
     components = pca.fit_transform(rows)
     missing = 0, max(0, 2 - components.shape[1])  # if D or N is 1

@@ -338,11 +338,7 @@ def check_results(run: Path, found: dict[str, Any]) -> None:
 
 
 def evaluate(
-    embeddings: LabelledEmbeddings,
-    settings: Settings,
-    base: Evaluation,
-    *,
-    per_query: bool = False,
+    embeddings: LabelledEmbeddings, settings: Settings, base: Evaluation, *, per_query: bool = False
 ) -> dict[str, Any]:
     """All requested metrics, the protocol, and the sizes of the inputs.
 
@@ -389,11 +385,7 @@ def evaluate(
     classes = len(np.unique(labels if one_class else labels.values))
     separate, grouped = gallery is not None, bool(groups)
     described = protocol.description(
-        classes=classes,
-        gallery=separate,
-        groups=grouped,
-        relation=settings.relation,
-        **options,
+        classes=classes, gallery=separate, groups=grouped, relation=settings.relation, **options
     )
     if embeddings.sessions:
         count = len(np.unique(groups["groups"]))
@@ -465,7 +457,8 @@ def print_results(results: Mapping[str, Any], output: Path | None = None) -> Non
     notes += [ranking["protocol"] for ranking in both if "protocol" in ranking]
     written = f"; written to {printable(str(output))}" if output else ""
     notes.append(f"{results['seconds']:.1f} s{written}")
-    title = f"{results['rows']:,} rows, {results['classes']:,} classes; metrics in %"
+    sizes = counted(results["rows"], "row"), counted(results["classes"], "class")
+    title = f"{', '.join(sizes)}; metrics in %"
     console, shown = Console(), [printable(note) for note in notes]
     text_tables.print_table(Table(title, shown, columns), console.rich)
     if results.get("near_copies", 0) > protocol.MANY_COPIES:

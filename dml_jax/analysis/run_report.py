@@ -10,15 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from dml_jax.analysis import (
-    curves,
-    embedding_maps,
-    findings,
-    html,
-    retrieval,
-    spectra,
-    text_tables,
-)
+from dml_jax.analysis import curves, embedding_maps, findings, html, retrieval, spectra, text_tables
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.analysis.findings import STANDARD_DIRECTORY, Subject
 from dml_jax.analysis.html import Section, text
@@ -213,6 +205,8 @@ def _choice(results: Mapping[str, Any]) -> str:
 def in_words(results: Mapping[str, Any]) -> str:
     """Recall@1 compared with the controls, in sentences."""
     recall = results["recall@1"]
+    if _is_undefined(recall):
+        return "No test image has a relevant image to be found, so nothing was measured."
     nearest = "gallery image" if "separate gallery" in results["protocol"] else "other image"
     share = f"For {recall:.1%} of the test images"
     words = f"{share}, the nearest {nearest} shows the same class (Recall@1). "
@@ -225,9 +219,10 @@ def in_words(results: Mapping[str, Any]) -> str:
 
 def verdict(results: Mapping[str, Any]) -> str:
     """Sentences on whether the published weights and the best control do better; empty without
-    controls, and on classes that the model was trained on."""
+    controls or relevant images, and on classes that the model was trained on."""
     controls = results.get("controls", {})
-    if not controls or results.get("protocol", "").startswith(model_metrics.TRAINED_ON):
+    trained_on = results.get("protocol", "").startswith(model_metrics.TRAINED_ON)
+    if not controls or trained_on or _is_undefined(results["recall@1"]):
         return ""
     best = max(controls, key=lambda name: controls[name]["recall@1"])
     if best == PUBLISHED or PUBLISHED not in controls:
@@ -236,6 +231,11 @@ def verdict(results: Mapping[str, Any]) -> str:
     if controls[best]["recall@1"] > results["recall@1"]:
         words += _compared(results, best)
     return words
+
+
+def _is_undefined(value: float | None) -> bool:
+    """Whether a metric is that of no query: NaN, or null in a file."""
+    return value is None or math.isnan(value)
 
 
 def _compared(results: Mapping[str, Any], control: str, lead: str = "") -> str:

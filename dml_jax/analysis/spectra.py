@@ -9,6 +9,7 @@ from dml_jax import drawing
 from dml_jax.analysis import html
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.evaluation import geometry
+from dml_jax.evaluation.open_set import unit_rows
 from dml_jax.methods.contract import Method
 from dml_jax.methods.figures import Finding, Panel
 
@@ -37,8 +38,7 @@ def parts(method: Method, embeddings: np.ndarray) -> dict[str, np.ndarray]:
     """The embedding [N, D], and its parts (`Hooks.parts`) as rows of unit length."""
     found = {"embedding": embeddings}
     for name, first, end in method.hooks.parts:
-        part = embeddings[:, first:end]
-        found[name] = part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12)
+        found[name] = unit_rows(embeddings[:, first:end])
     return found
 
 

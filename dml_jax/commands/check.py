@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dml_jax.commands import cli
-from dml_jax.errors import ConfigError, printable
+from dml_jax.errors import ConfigError, counted, printable
+from dml_jax.files import expand_path
 from dml_jax.lab import plugins
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def execute(arguments: list[str]) -> None:
     alone = "only examines it by itself, without training"
     flags.add_argument("--alone", action="store_true", help=alone)
     options, overrides = flags.read(arguments)
+    kept_in = expand_path("--workdir", options.workdir) if options.workdir else None
     sys.path.insert(0, "")
     found = plugins.find_plugins(options.module, options.kind)
     from dml_jax.lab import conformance
@@ -42,12 +44,12 @@ def execute(arguments: list[str]) -> None:
     failed = 0
     for path, kind in found:
         with tempfile.TemporaryDirectory(prefix="dml-jax-check-") as folder:
-            directory = None if options.alone else Path(options.workdir or folder)
+            directory = None if options.alone else kept_in or Path(folder)
             outcomes = conformance.check(path, kind, overrides, directory)
         print_table(f"{kind} {path}", outcomes)
         failed += sum(one.result == "failed" for one in outcomes)
     if failed:
-        raise ConfigError(f"{options.module}: {failed} checks failed")
+        raise ConfigError(f"{options.module}: {counted(failed, 'check')} failed")
 
 
 def print_table(title: str, outcomes: list[Outcome]) -> None:

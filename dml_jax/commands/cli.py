@@ -27,27 +27,16 @@ TRUST_CODE = (
     "import the modules of other packages that a run's configuration names, which runs their code"
 )
 MODELS = "the work directory of a run, a directory of converted weights, or lite0"
-SPLITS = (
-    "folders that are splits; auto: those named like some, classes: these are ignored, none: they "
-    "are classes, or the names of three, e.g. train:valid:test"
-)
-SESSION = (
-    "photographs taken together, which are left out together: by EXIF date, folder in the class, "
-    "name or column"
-)
 
 
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises ConfigError and understands `--config.section.key=value`."""
 
     def __init__(self, description: str | None):
-        spec = (
-            None
-            if sys.argv[0].startswith("dml-jax ")
-            else getattr(sys.modules["__main__"], "__spec__", None)
-        )
+        spec: Any = getattr(sys.modules["__main__"], "__spec__", None)
+        module = spec and not sys.argv[0].startswith("dml-jax ")
         super().__init__(
-            prog=f"python -m {spec.name.removesuffix('.__main__')}" if spec else None,
+            prog=f"python -m {spec.name.removesuffix('.__main__')}" if module else None,
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
@@ -60,33 +49,23 @@ class Parser(argparse.ArgumentParser):
         """(options, overrides by dotted key) from the arguments that follow the name of the
         program."""
         plain = [a for a in arguments if not a.startswith("--config.")]
-        parts = [
-            a.removeprefix("--config.").partition("=")
-            for a in arguments
-            if a.startswith("--config.")
-        ]
-        refuse(
-            f"--config.{key}: give the value after an equals sign"
-            for key, equals, _ in parts
-            if not equals
-        )
-        overrides = {key: value for key, _, value in parts}
+        given = [a.removeprefix("--config.") for a in arguments if a.startswith("--config.")]
+        problem = "give the value after an equals sign"
+        refuse(f"--config.{text}: {problem}" for text in given if "=" not in text)
+        overrides = dict(text.split("=", 1) for text in given)
         known = [name for action in self._actions for name in action.option_strings]
+
+        def refuse_unknown(given: Sequence[str]) -> None:
+            names = ((name, suggest(name.split("=")[0], known)) for name in given)
+            refuse(f"{name}: there is no such option; {remedy}" for name, remedy in names)
+
         try:
             options, rest = self.parse_known_args(plain)
         except ConfigError:  # of two mistakes, a misspelt option explains a missing one
-            self._refuse_unknown(
-                [a for a in plain if a.startswith("--") and a.partition("=")[0] not in known], known
-            )
+            refuse_unknown([a for a in plain if a[:2] == "--" and a.partition("=")[0] not in known])
             raise
-        self._refuse_unknown(rest, known)
+        refuse_unknown(rest)
         return options, overrides
-
-    def _refuse_unknown(self, given: Sequence[str], known: Sequence[str]) -> None:
-        refuse(
-            f"{name}: there is no such option; {suggest(name.split('=')[0], known)}"
-            for name in given
-        )
 
     def read_plain(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The options of a command that has no configuration; an override is a ConfigError."""
@@ -113,27 +92,37 @@ def of_methods(part: str) -> list[Path]:
     return sorted(Path(__file__).parents[1].glob(f"methods/*/{part}.py"))
 
 
+def add_layout(flags: Parser, sessions: Sequence[str] = ()) -> None:
+    """Adds the options for what folders and names mean; `sessions` are the only valid ones."""
+    text = (
+        "folders that are splits; auto: those named like some, classes: these are ignored, none: "
+        "they are classes, or the names of three, e.g. train:valid:test"
+    )
+    flags.add_argument("--splits", default="auto", metavar="auto|classes|none|A:B:C", help=text)
+    text = (
+        "photographs taken together, which are left out together: by EXIF date, folder in the "
+        "class, name or column"
+    )
+    how: dict[str, Any] = {"metavar": "date|folder|REGEX|COLUMN", "help": text}
+    if sessions:
+        how = {"choices": sessions, "help": "folders in class folders are sessions"}
+    flags.add_argument("--session", default="", **how)
+
+
 def add_engine(flags: Parser) -> None:
     """Adds the options for the place of the computation."""
-    flags.add_argument(
-        "--engine",
-        choices=("local", "ray"),
-        default="local",
-        help="ray: the machines of a Ray cluster; default: local",
-    )
-    flags.add_argument(
-        "--address", help="the Ray cluster, e.g. auto; default: Ray is started on this machine"
-    )
+    text = "ray: the machines of a Ray cluster; default: local"
+    flags.add_argument("--engine", choices=("local", "ray"), default="local", help=text)
+    text = "the Ray cluster, e.g. auto; default: Ray is started on this machine"
+    flags.add_argument("--address", help=text)
 
 
 def check_engine(options: argparse.Namespace) -> None:
     """Raises ConfigError unless the options of `add_engine` fit each other and Ray is installed if
     it is needed."""
-    require(
-        options.engine == "ray" or not options.address,
-        f"--address={options.address}: needs --engine=ray",
-    )
-    if options.engine == "ray":
+    on_ray = options.engine == "ray"
+    require(on_ray or not options.address, f"--address={options.address}: needs --engine=ray")
+    if on_ray:
         check_installed("--engine=ray", "ray", "ray")
 
 
@@ -148,17 +137,14 @@ def add_model(
     library embeds."""
     text = f"{MODELS} (weights of an installed package)"
     flags.add_argument("--model", required=required, metavar="MODEL", help=text)
-    flags.add_argument(
-        "--checkpoint", default="reported", help="reported (default), latest, best or a step"
-    )
+    text = "reported (default), latest, best or a step"
+    flags.add_argument("--checkpoint", default="reported", help=text)
     flags.add_argument("--trust_code", action="store_true", help=TRUST_CODE)
     if versions:
-        flags.add_argument(
-            "--flip", action="store_true", help="average over an image and its mirror image"
-        )
-        scales = numbers(
-            float, "positive numbers below 10, e.g. 1,1.25", lambda scale: 0 < scale < 10
-        )
+        text = "average over an image and its mirror image"
+        flags.add_argument("--flip", action="store_true", help=text)
+        rule = "positive numbers below 10, e.g. 1,1.25"
+        scales = numbers(float, rule, lambda scale: 0 < scale < 10)
         text = "average over these sizes, e.g. 1,1.25"
         flags.add_argument("--scales", metavar="S,S,…", type=scales, default=(1.0,), help=text)
     if runtime:
@@ -219,9 +205,8 @@ def check_installed(option: str, module: str, packages: str) -> None:
     """Raises ConfigError unless a module is installed that an option needs; these packages contain
     it."""
     spec = importlib.util.find_spec(module)
-    installed = (
-        spec is not None and spec.origin is not None
-    )  # any folder of that name is a module without an origin
+    # Any folder of that name is a module without an origin.
+    installed = spec is not None and spec.origin is not None
     require(installed, f"{option}: {module} is not installed: pip install {packages}")
 
 
@@ -245,9 +230,8 @@ def exit_code(body: Callable[[], object]) -> int:
     nothing else is printed then.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(
-            stream, io.TextIOWrapper
-        ):  # names of files need not be in the encoding of the terminal
+        # Names of files need not be in the encoding of the terminal.
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
         code = _exit_code(body)
@@ -270,9 +254,8 @@ def _exit_code(body: Callable[[], object]) -> int:
             warnings.filterwarnings("ignore", "Reading `.npy`", UserWarning)
             warnings.showwarning = _in_one_line(warnings.showwarning)
             # JAX then compiles; a cache on a full or read-only disk is not needed.
-            warnings.filterwarnings(
-                "ignore", "Error (reading|writing) persistent compilation cache", UserWarning
-            )
+            message = "Error (reading|writing) persistent compilation cache"
+            warnings.filterwarnings("ignore", message, UserWarning)
             body()
     except Exception as error:
         code = exit_code_of(error)
@@ -283,8 +266,6 @@ def _exit_code(body: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         return 130
     except SystemExit as end:  # --help, or a signal that a command handles
-        broken = isinstance(
-            end.__context__, BrokenPipeError
-        )  # on which Rich ends the process with 1
+        broken = isinstance(end.__context__, BrokenPipeError)  # Rich ends the process with 1
         return 128 + signal.SIGPIPE if broken else int(end.code or 0)
     return 0

@@ -42,18 +42,13 @@ def execute(arguments: list[str]) -> None:
     written = known_networks.convert_files(options.weights, options.output, options.backbone)
     models.write_identity(written.directory)
     metadata, network = written.metadata, written.network
-    print(
-        f"{printable(options.weights)}: {network}, names of {metadata['layout']}, "
-        f"{metadata['kind']}"
-    )
+    about = f"{network}, names of {metadata['layout']}, {metadata['kind']}"
+    print(f"{printable(options.weights)}: {about}")
     for name, digest in metadata["source_sha256"].items():
         print(f"  SHA-256 {digest}  {printable(name)}")
     print(f"  {written.tensors} tensors, {metadata['parameters']:,} parameters in the backbone")
     if len(written.alternatives) > 1 and not options.backbone:
-        alternatives = " and ".join(written.alternatives)
-        print(
-            f"  {alternatives} have the same tensors; if these are not of {network}, give "
-            "--backbone"
-        )
+        same = f"{' and '.join(written.alternatives)} have the same tensors"
+        print(f"  {same}; if these are not of {network}, give --backbone")
     out = written.directory
     print(printable(f"written: {out}; use with --config.backbone.pretrained={out}"))

@@ -64,8 +64,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     text = "class folders of other classes, to tell strangers from enrolled classes"
     add("--calibrate", metavar="DIRECTORY", help=text)
     add("--check", metavar="FOLDER", help="class folders to compare with what is expected")
-    add("--session", metavar="date|folder|REGEX|COLUMN", default="", help=cli.SESSION)
-    add("--splits", default="auto", metavar="auto|classes|none|A:B:C", help=cli.SPLITS)
+    cli.add_layout(flags)
     cli.add_decision(flags)
     add("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     options = flags.read_plain(arguments)
@@ -75,6 +74,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     changes = any(getattr(options, name) for name in names)
     problem = "--list and --classify: change and check nothing; leave the other options out"
     cli.require(not (changes and (options.list or options.classify)), problem)
+    problem = "--list: reads no images; leave DIRECTORY|IMAGE and --classify out"
+    cli.require(not (options.list and (options.paths or options.classify)), problem)
     cli.refuse(
         f"--{option}={pair}: must be {form}, e.g. --{option}=wren:robin"
         for option, form in (("rename", "OLD:NEW"), ("merge", "A:B"))

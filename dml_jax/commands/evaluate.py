@@ -51,21 +51,15 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.config import modules
 
     for key, path in (("--metric", options.metric), ("--relation", options.relation)):
-        if "." in (path or ""):
+        if "." in path:
             sys.path.insert(0, "")
             modules.import_module(key, path, path.rpartition(".")[0])
             modules.function(key, path)
+    names = ("metric", "protocol", "lone_queries", "full_ranking", "rerank", "session", "relation")
     settings = Settings(
         tuple(dict.fromkeys(options.ks)),
-        options.metric or "",
-        options.protocol,
-        options.lone_queries,
-        not options.no_clustering,
-        options.full_ranking,
-        options.rerank,
-        options.session,
-        options.relation or "",
-        options.quiet,
+        **{name: getattr(options, name) for name in (*names, "quiet")},
+        clustering=not options.no_clustering,
     )
     given = {key: value for key in evaluate_options.FILES if (value := getattr(options, key))}
     started, results = time.monotonic(), dict[str, Any]()

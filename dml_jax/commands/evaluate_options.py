@@ -39,21 +39,17 @@ def parser(description: str | None) -> cli.Parser:
     flags.add_argument("--data", metavar="DIRECTORY", help=text)
     for name, text in FILES.items():
         flags.add_argument(f"--{name}", metavar="FILE", help=text)
-    metavar = "date|folder|REGEX|COLUMN"
-    flags.add_argument("--session", metavar=metavar, default="", help=cli.SESSION)
-    metavar = "auto|classes|none|A:B:C"
-    flags.add_argument("--splits", default="auto", metavar=metavar, help=cli.SPLITS)
+    cli.add_layout(flags)
     text = "K of Recall@K (default: 1,2,4,8,10,100,1000, as far as possible)"
     counts = cli.numbers(int, "positive whole numbers, e.g. 1,10", lambda number: number > 0)
     flags.add_argument("--ks", metavar="K,K,…", type=counts, default=(), help=text)
     text = "queries without a relevant row; default: miss"
     flags.add_argument("--lone_queries", choices=("miss", "omit"), help=text)
     text = "cosine (default; for runs, theirs), euclidean, or the import path of a function of two "
-    flags.add_argument("--metric", metavar="NAME", help=f"{text}blocks of rows")
+    flags.add_argument("--metric", metavar="NAME", default="", help=f"{text}blocks of rows")
     text = "import path of a function of two lists of class names: grades of relevance (default: "
-    flags.add_argument(
-        "--relation", metavar="NAME", help=f"{text}runs, theirs; else equal classes)"
-    )
+    text += "runs, theirs; else equal classes)"
+    flags.add_argument("--relation", metavar="NAME", default="", help=text)
     text = "paper: drop the first neighbour, as authors do"
     flags.add_argument("--protocol", choices=("clean", "paper"), help=text)
     for name, text in SWITCHES.items():
@@ -96,9 +92,8 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
         for key, default in FOR_IMAGES.items():
             yield from only_if(given[key] != default, f"--{key}: needs --model and --data")
     if not options.query_embeddings:
-        yield from each(
-            ("query_groups",), "needs --query_embeddings; without queries, give --groups only"
-        )
+        message = "needs --query_embeddings; without queries, give --groups only"
+        yield from each(("query_groups",), message)
     elif not options.query_groups:
         yield from each(("groups",), "with queries, give --query_groups too")
     one = bool(options.query_embeddings) != bool(options.query_labels)
@@ -107,6 +102,8 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
     named = metric in ("cosine", "euclidean") or "." in metric
     rule = "must be cosine, euclidean or the import path of a function"
     yield from only_if(not named, f"--metric: {rule}")
+    named = "." in (options.relation or ".")
+    yield from only_if(not named, "--relation: must be the import path of a function")
     if options.rerank:
         euclidean = metric == "euclidean"
         yield from only_if(euclidean, "--metric: --rerank needs cosines, or a function")
@@ -117,5 +114,5 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
         yield from each(("session", "groups", "relation"), message)
     if options.verify:
         message = "not with --verify: the run's settings apply"
-        for key in ("protocol", "lone_queries"):
-            yield from only_if(given[key] is not None, f"--{key}: {message}")
+        for key in ("protocol", "lone_queries", "metric", "relation", "session"):
+            yield from only_if(given[key], f"--{key}: {message}")

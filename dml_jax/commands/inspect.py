@@ -18,12 +18,7 @@ from dml_jax.files import expand_path
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     flags.add_argument("source", metavar="SOURCE", help="folder, archive, .csv or .parquet file")
-    flags.add_argument(
-        "--splits", default="auto", metavar="auto|classes|none|A:B:C", help=cli.SPLITS
-    )
-    flags.add_argument(
-        "--session", choices=("folder",), default="", help="folders in class folders are sessions"
-    )
+    cli.add_layout(flags, sessions=("folder",))
     return flags
 
 

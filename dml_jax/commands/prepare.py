@@ -25,40 +25,20 @@ SWITCHES = {
 
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
-    flags.add_argument(
-        "--name",
-        metavar="DATA_SET",
-        help="cub, cars, sop, inshop, omniglot, folder, csv or parquet",
-    )
-    flags.add_argument(
-        "--source",
-        metavar="PATH",
-        action="append",
-        default=[],
-        help="archive, folder, .csv, .parquet",
-    )
-    flags.add_argument(
-        "--output", metavar="DIRECTORY", help="new data.path (default with --download: data/NAME)"
-    )
-    flags.add_argument(
-        "--short_side", type=int, default=0, metavar="PIXELS", help="shorter side of larger images"
-    )
-    flags.add_argument(
-        "--test_share",
-        type=float,
-        default=0.5,
-        metavar="FRACTION",
-        help="share of classes to split (0.5)",
-    )
-    flags.add_argument(
-        "--splits", default="auto", metavar="auto|classes|none|A:B:C", help=cli.SPLITS
-    )
-    flags.add_argument(
-        "--session", choices=("folder",), default="", help="folders in class folders are sessions"
-    )
-    flags.add_argument(
-        "--verify", metavar="DIRECTORY", help="only check a prepared data set against its SHA-256"
-    )
+    add = flags.add_argument
+    text = "cub, cars, sop, inshop, omniglot, folder, csv or parquet"
+    add("--name", metavar="DATA_SET", help=text)
+    text = "archive, folder, .csv, .parquet"
+    add("--source", metavar="PATH", action="append", default=[], help=text)
+    text = "new data.path (default with --download: data/NAME)"
+    add("--output", metavar="DIRECTORY", help=text)
+    text = "shorter side of larger images"
+    add("--short_side", type=int, default=0, metavar="PIXELS", help=text)
+    text = "share of classes to split (0.5)"
+    add("--test_share", type=float, default=0.5, metavar="FRACTION", help=text)
+    cli.add_layout(flags, sessions=("folder",))
+    text = "only check a prepared data set against its SHA-256"
+    add("--verify", metavar="DIRECTORY", help=text)
     for name, text in SWITCHES.items():
         flags.add_argument(f"--{name}", action="store_true", help=text)
     return flags
@@ -78,10 +58,8 @@ def execute(arguments: list[str]) -> None:
         prepared_data.verify(files.expand_path("--verify", options.verify))
         console.print(f"{options.verify}: all files are unchanged")
         return
-    cli.require(
-        not (options.download and options.source),
-        "--source: is not used with --download; give one of them",
-    )
+    problem = "--source: is not used with --download; give one of them"
+    cli.require(not (options.download and options.source), problem)
     if options.download and options.name:
         options.output = options.output or f"data/{options.name}"
     for key in ("name", *(() if options.download else ("source",)), "output"):
@@ -92,10 +70,8 @@ def execute(arguments: list[str]) -> None:
     import_code({"data": {"name": options.name}})
     recipe: Recipe | None = getattr(plugin_module("data", options.name, "--name"), "RECIPE", None)
     if recipe is None:
-        raise ConfigError(
-            f"--name={options.name}: needs no preparation; use it directly with "
-            f"--config.data.name={options.name}"
-        )
+        remedy = f"use it directly with --config.data.name={options.name}"
+        raise ConfigError(f"--name={options.name}: needs no preparation; {remedy}")
     given = tuple(files.expand_path("--source", source) for source in options.source)
     request = prepare_dataset.Request(
         name=options.name,

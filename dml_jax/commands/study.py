@@ -23,6 +23,18 @@ from dml_jax import buckets, files
 from dml_jax.commands import cli
 from dml_jax.errors import refuse, require
 
+TRAINING = ("study", "compare", "claims")
+VALID_WITH = {  # for options that not all of these, and --runs, have
+    **dict.fromkeys(("root", "seeds", "jobs", "list"), TRAINING),
+    **dict.fromkeys(("on", "claim", "splits"), ("claims",)),
+    "protocol": ("study", "compare"),
+    "columns": ("study", "compare", "runs"),
+    "trials": ("study",),
+    "storage": ("study", "runs"),
+    "metric": ("runs",),
+    "output": ("runs", "claims"),
+}
+
 
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
@@ -30,12 +42,7 @@ def parser() -> cli.Parser:
     for name, count, metavar, text in (
         ("study", None, "FILE[:VARIANT]", "study file, e.g. configs/studies/omniglot_methods.py"),
         ("compare", "+", "CONFIG", "configurations instead of a study"),
-        (
-            "claims",
-            None,
-            "PAPER|all|FILE",
-            "test what a paper, or your file, claims",
-        ),
+        ("claims", None, "PAPER|all|FILE", "test what a paper, or your file, claims"),
         ("runs", "+", "DIRECTORY", "the directory of a study, or work directories of runs"),
     ):
         what.add_argument(f"--{name}", nargs=count, metavar=metavar, help=text)
@@ -65,9 +72,17 @@ def parser() -> cli.Parser:
 
 def execute(arguments: list[str]) -> None:
     """Reads the command line, trains missing trials, prints and writes the table."""
-    options, overrides = parser().read(arguments)
+    flags = parser()
+    options, overrides = flags.read(arguments)
+    for name, kinds in VALID_WITH.items():
+        valid = any(getattr(options, kind) for kind in kinds)
+        unused = valid or getattr(options, name) == flags.get_default(name)
+        require(unused, f"--{name}: is only valid with --{' or --'.join(kinds)}")
     options.root = files.expand_path("--root", options.root) if options.root else None
-    options.output = files.expand_path("--output", options.output) if options.output else None
+    output = files.expand_path("--output", options.output) if options.output else None
+    usable = output is None or not (output.is_file() or files.below_a_file(output))
+    require(usable, f"--output={output}: is a file or below one; give a directory")
+    options.output = output
     options.columns = options.columns.split(",") if options.columns else ()
     if options.claims:
         run_claims(options, overrides)
@@ -93,6 +108,7 @@ def run_study(options: Namespace, overrides: dict[str, str]) -> None:
         return
     remedy = "on several machines, give the same command with a --root each and one --storage"
     require(not options.list, f"--list: the trials of a search depend on each other; {remedy}")
+    require(not options.columns, "--columns: a search has one table with all columns; leave it out")
     count, storage = options.trials, options.storage or ""
     studies.run_search(name, study, settings, jobs=jobs, trials=count, storage=storage)
 
@@ -106,9 +122,10 @@ def run_claims(options: Namespace, overrides: dict[str, str]) -> None:
     remedy = "give the data on which the claims are tested, e.g. --on=cars or --on=photos:lite0"
     require(options.on, f"--on: missing; {remedy}")
     target = claims.Target.of(options.on)
-    root, splits = options.root or Path("runs/claims") / target.name, options.splits
+    root = options.root or Path("runs/claims") / target.name
+    splits = tuple(dict.fromkeys(options.splits))
     seeds = options.seeds or range(verdicts.SEEDS if len(splits) == 1 else verdicts.SEEDS_PER_SPLIT)
-    settings = plan.Settings(root, tuple(dict.fromkeys(seeds)), tuple(splits), overrides)
+    settings = plan.Settings(root, tuple(dict.fromkeys(seeds)), splits, overrides)
     further: Any = {"names": names, "output": options.output or root, "jobs": options.jobs}
     studies.run_claims(papers, target, settings, only_list=options.list, **further)
 
@@ -122,8 +139,5 @@ def compare_runs(options: Namespace) -> None:
     ]
     missing = (directory for directory in directories if not directory.is_dir())
     refuse(f"--runs {directory}: there is no such directory" for directory in missing)
-    output = options.output
-    usable = output is None or not (output.is_file() or files.below_a_file(output))
-    require(usable, f"--output={output}: is a file or below one; give a directory")
     further = {"metric": options.metric or "", "storage": options.storage or ""}
-    studies.compare_runs(directories, output=output, columns=options.columns, **further)
+    studies.compare_runs(directories, output=options.output, columns=options.columns, **further)

@@ -28,7 +28,7 @@ from dml_jax.console import Console
 from dml_jax.data import arrays, formats, relations
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, UserError, require
-from dml_jax.evaluation import metric_table, user_distances
+from dml_jax.evaluation import metric_table, open_set, user_distances
 from dml_jax.export import programs
 from dml_jax.identity import Versions
 from dml_jax.inference import graphs
@@ -307,7 +307,7 @@ def of_metric(plugin: Plugin) -> None:
 
 
 def of_refinement(plugin: Plugin) -> None:
-    unit = rows() / np.linalg.norm(rows(), axis=1, keepdims=True)
+    unit = open_set.unit_rows(rows())
     remedy = "return the refined queries [Q, D]; gallery is None if they search each other"
     with plugin.check("queries", remedy):
         for gallery in (None, unit[::-1].copy()):
@@ -345,16 +345,13 @@ def of_backbone(plugin: Plugin) -> None:
         require(close, "train=False: the features of a row depend on the other rows")
 
 
-def random_images(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-
-
 def of_method(plugin: Plugin) -> None:
     check_name(plugin)
     with plugin.check("contract", "see Method in docs/api/extending.md") as outcome:
         module, backbone = plugin.module, resnet.build(SMALL_NETWORK)
         made = module.build(module.Config(), backbone, TrainingSet(ROWS, ROWS, np.arange(ROWS)))
-        given: Any = {"images": random_images(made.hooks.views, ROWS, 8, 8, 3)}
+        images = arrays.random((8, 8), made.hooks.views * ROWS)
+        given: Any = {"images": images.reshape(made.hooks.views, ROWS, 8, 8, 3)}
         given |= {"labels": LABELS, "index": np.arange(ROWS, dtype=np.int32)}
         batch = zeros(ROWS, (8, 8), made.hooks.views)._replace(**given)
         params, model_state = made.init(jax.random.key(0), batch)

@@ -25,6 +25,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from dml_jax import files
+from dml_jax.analysis import labelled_embeddings
 from dml_jax.backbones.contract import Backbone, Pixels
 from dml_jax.backbones.functional import pooled_cells
 from dml_jax.config import Config, plugin_module
@@ -36,6 +37,7 @@ from dml_jax.data.arrays import Shape
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DivergedError, UserError
 from dml_jax.evaluation import geometry
+from dml_jax.evaluation.open_set import unit_rows
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import experiment as experiments
 from dml_jax.train import frozen_features, model_metrics, step
@@ -46,6 +48,8 @@ from dml_jax.train.step import TrainState
 
 CHUNK = 256  # images embedded at once
 SIDE = 32  # pixels of images of which only the number matters
+# Options of the data on which neither images nor their maps depend.
+OF_BATCHES: Any = {"sampler": "shuffled", "batch_size": 2, "images_per_class": 1, "relation": ""}
 
 
 class Maps(NamedTuple):
@@ -328,7 +332,8 @@ class Bench:
         views = config.train.feature_views, bool(config.data.class_split)
         frozen = {name: group.freeze for name, group in config.train.groups.items()}
         network = {name: value for name, value in frozen.items() if name.startswith("backbone")}
-        key = repr((config.data.path, config.backbone, network, config.train.features, views))
+        data = replace(config.data, **OF_BATCHES, class_split=0, validation_share=0.0)
+        key = repr((data, config.backbone, network, config.train.features, views))
         if key not in self.inputs:
             self.inputs = {key: head_inputs(config, self.console)}
         common = repr(replace(config, seed=0, name="", paper={}))
@@ -341,8 +346,10 @@ class Bench:
         config = config_files.resolved(trial["config"], {}, trust_code=True)
         directory = Path(trial["directory"])
         _, head = self.prepare(config)
-        if trial["members"]:
-            rows = ensemble([Path(member) for member in trial["members"]], trial["weights"])
+        if members := trial["members"]:
+            stored = (np.load(Path(member, "embeddings.npy")) for member in members)
+            parts = [unit_rows(part.astype(np.float32)) for part in stored]
+            rows = labelled_embeddings.combine(parts, trial["weights"] or [1.0] * len(parts))
             results = measured(head.experiment, rows, head.tested)
         else:
             results, rows = head.results(config.seed, self.console)
@@ -379,14 +386,6 @@ def main(path: Path) -> int:
         name = f"{directory.parent.name}/{directory.name}"
         print(f"{number} of {count}  {name}: {result}", flush=True)
     return code
-
-
-def ensemble(members: Sequence[Path], weights: Sequence[float]) -> np.ndarray:
-    """The weighted embeddings of finished trials side by side, each of unit length."""
-    rows = [np.load(member / "embeddings.npy").astype(np.float32) for member in members]
-    rows = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in rows]
-    factors = weights or [1.0] * len(rows)
-    return np.hstack([factor * part for factor, part in zip(factors, rows, strict=True)])
 
 
 if __name__ == "__main__":

@@ -85,15 +85,13 @@ def collectives(text: str) -> list[dict[str, Any]]:
                 results = results[len(results) // 2 :]
             elif instruction.operation == "collective-permute-start":  # (operand, result, …)
                 results = results[1:2]
-            for kind in {kind for kind, count in results if count > 1} or {
-                kind for kind, _ in results
-            }:
+            kinds = {kind for kind, count in results if count > 1}
+            for kind in kinds or {kind for kind, _ in results}:
                 new = {"operation": operation, "type": kind, "count": 0, "bytes": 0}
                 row = found.setdefault((operation, kind), new)
                 row["count"] += 1
-                row["bytes"] += int(
-                    sum(SIZES.get(kind, 1) * count for other, count in results if other == kind)
-                )
+                elements = sum(count for other, count in results if other == kind)
+                row["bytes"] += int(SIZES.get(kind, 1) * elements)
     return [found[key] for key in sorted(found)]
 
 
@@ -108,11 +106,7 @@ def products(text: str) -> list[dict[str, Any]]:
         types[instruction.name] = instruction.result
         operation = instruction.operation
         if operation == "custom-call":
-            target = re.search(r'custom_call_target="([^"]*)"', instruction.rest)
-            operation = next(
-                (kind for name, kind in LIBRARY_PRODUCTS.items() if target and name in target[1]),
-                "",
-            )
+            operation = _library_product(instruction)
         if operation in ("dot", "convolution", "attention"):
             found.append((operation, instruction.rest))
     counts = Counter[tuple[str, str, str]]()
@@ -127,13 +121,19 @@ def products(text: str) -> list[dict[str, Any]]:
     ]
 
 
+def _library_product(call: Instruction) -> str:
+    """The product that a call of a library computes; "other" if it is none."""
+    target = re.search(r'custom_call_target="([^"]*)"', call.rest)
+    kinds = (kind for name, kind in LIBRARY_PRODUCTS.items() if target and name in target[1])
+    return next(kinds, "other")
+
+
 def copies(text: str) -> dict[str, int]:
     """Count of transposes and copies, fused ones included, and bytes of their results; a TPU's
     transfers between main memory and the chip are not copies."""
-    results = [
-        found.result for found in instructions(text) if found.operation in ("transpose", "copy")
-    ]
-    return {"count": len(results), "bytes": sum(map(size, results))}
+    kinds = ("transpose", "copy")
+    sizes = [size(found.result) for found in instructions(text) if found.operation in kinds]
+    return {"count": len(sizes), "bytes": sum(sizes)}
 
 
 def traffic(text: str) -> float:
@@ -146,27 +146,22 @@ def traffic(text: str) -> float:
     """
     parts = computations(text)
 
-    def of(name: str) -> float:
-        total, types = 0.0, {found.name: found.result for found in parts.get(name, [])}
-        for found in parts.get(name, []):
+    def of(computation: list[Instruction]) -> float:
+        total, types = 0.0, {found.name: found.result for found in computation}
+        for found in computation:
             if found.operation == "while":
-                body = re.search(r"body=%?([\w.-]+)", found.rest)
-                total += of(body[1] if body else "") * _trips(found)
+                total += of(_called("body", found, parts)) * _trips(found)
             elif found.operation not in NO_TRAFFIC:
                 operands = re.findall(r"%([\w.-]+)", found.rest.partition(")")[0])
-                called = re.search(r"calls=%?([\w.-]+)", found.rest)
-                read = _read_by(parts.get(called[1], []) if called else [], found)
+                read = {i: _in_memory(types.get(name, "")) for i, name in enumerate(operands)}
+                read |= _read_by(_called("calls", found, parts), found)
                 result = found.result
                 if found.operation == "copy-start":  # (result, operand, …)
                     result = result.lstrip("(").partition("}, ")[0] + "}"
-                total += _in_memory(result)
-                total += sum(
-                    read.get(i, _in_memory(types.get(operand, "")))
-                    for i, operand in enumerate(operands)
-                )
+                total += _in_memory(result) + sum(read.values())
         return total
 
-    return of("")
+    return of(parts[""])
 
 
 def launches(text: str) -> dict[str, Any]:
@@ -179,13 +174,12 @@ def launches(text: str) -> dict[str, Any]:
     """
     parts = computations(text)
 
-    def walk(name: str) -> Iterator[str]:
+    def walk(computation: list[Instruction]) -> Iterator[str]:
         """The kinds of launches in their order, and "" where a loop's body begins or ends."""
-        for found in parts.get(name, []):
+        for found in computation:
             if found.operation == "while":
-                body = re.search(r"body=%?([\w.-]+)", found.rest)
                 for _ in range(_trips(found)):
-                    yield from ("", *walk(body[1] if body else ""), "")
+                    yield from ("", *walk(_called("body", found, parts)), "")
             elif found.operation not in NO_TRAFFIC:
                 yield _kind(found, parts)
 
@@ -194,7 +188,7 @@ def launches(text: str) -> dict[str, Any]:
         sizes = [size for together, run in runs if together and (size := len(list(run))) >= GRAPH]
         return {"graphs": len(sizes), "in graphs": sum(sizes)}
 
-    sequence = list(walk(""))
+    sequence = list(walk(parts[""]))
     return {
         "kinds": dict(Counter(filter(None, sequence)).most_common()),
         **graphs("collective", "convolution"),
@@ -215,17 +209,21 @@ def _kind(found: Instruction, parts: dict[str, list[Instruction]]) -> str:
     or other."""
     operations = {found.operation.removesuffix("-start")}
     key = "to_apply" if found.operation == "call" else "calls"
-    if called := re.search(rf"{key}=%?([\w.-]+)", found.rest):
-        operations = {inner.operation for inner in parts.get(called[1], [])}
+    if called := _called(key, found, parts):
+        operations = {inner.operation for inner in called}
     elif found.operation == "custom-call":
-        target = re.search(r'custom_call_target="([^"]*)"', found.rest)
-        library = (kind for name, kind in LIBRARY_PRODUCTS.items() if target and name in target[1])
-        return next(library, "other").replace("dot", "product")
+        return _library_product(found).replace("dot", "product")
     if not operations.isdisjoint(COLLECTIVES):
         return "collective"
     named = {"convolution": "convolution", "dot": "product", "reduce": "reduction"}
     named |= {"transpose": "copy", "copy": "copy"}
     return next((kind for name, kind in named.items() if name in operations), "elementwise")
+
+
+def _called(key: str, found: Instruction, parts: dict[str, list[Instruction]]) -> list[Instruction]:
+    """The computation that an instruction names by this key; empty if there is none."""
+    named = re.search(rf"{key}=%?([\w.-]+)", found.rest)
+    return parts.get(named[1], []) if named else []
 
 
 def _trips(loop: Instruction) -> int:
@@ -239,17 +237,12 @@ def _read_by(computation: list[Instruction], caller: Instruction) -> dict[int, i
     if caller.operation in SLICES:
         return {0: size(caller.result)}
     read = {}
-    for parameter in computation:
-        if parameter.operation == "parameter":
-            users = [
-                user
-                for user in computation
-                if re.search(rf"%{re.escape(parameter.name)}\b(?![\w.-])", user.rest)
-            ]
-            if users and all(user.operation in SLICES for user in users):
-                read[int(parameter.rest.partition(")")[0])] = sum(
-                    size(user.result) for user in users
-                )
+    for parameter in (found for found in computation if found.operation == "parameter"):
+        named = re.compile(rf"%{re.escape(parameter.name)}\b(?![\w.-])")
+        users = [user for user in computation if named.search(user.rest)]
+        if users and all(user.operation in SLICES for user in users):
+            position = int(parameter.rest.partition(")")[0])
+            read[position] = sum(size(user.result) for user in users)
     return read
 
 
@@ -271,30 +264,28 @@ def _flops(jaxpr: Any, platform: str) -> float:
         match equation.primitive.name:
             case "dot_general":
                 contracted = parameters["dimension_numbers"][0][0]
-                total += (
-                    2.0 * result * math.prod(equation.invars[0].aval.shape[i] for i in contracted)
-                )
+                shape = equation.invars[0].aval.shape
+                total += 2.0 * result * math.prod(shape[i] for i in contracted)
             case "conv_general_dilated":
                 kernel, numbers = equation.invars[1].aval.shape, parameters["dimension_numbers"]
-                inserted = math.prod(
-                    parameters["lhs_dilation"]
-                )  # zeros between the inputs cost nothing
+                # Zeros between the inputs cost nothing.
+                inserted = math.prod(parameters["lhs_dilation"])
                 total += 2.0 * result * math.prod(kernel) / kernel[numbers.rhs_spec[0]] / inserted
             case "cond":
-                branches = parameters["branches"]
-                if platforms := parameters.get("branches_platforms"):
-                    chosen = [
-                        i for i, names in enumerate(platforms) if names is None or platform in names
-                    ]
-                    branches = branches[chosen[0] : chosen[0] + 1]
-                total += max(_flops(branch.jaxpr, platform) for branch in branches)
+                costs = [_flops(branch.jaxpr, platform) for branch in parameters["branches"]]
+                platforms = parameters.get("branches_platforms") or ()
+                own = (
+                    cost
+                    for cost, names in zip(costs, platforms, strict=False)
+                    if names is None or platform in names
+                )
+                total += next(own, max(costs))
             case name:
                 times = 1
                 if name == "scan":
                     times = parameters["length"]
                 elif name == "shard_map":  # shapes are of a device's part
                     times = parameters["mesh"].size
-                total += times * sum(
-                    _flops(inner, platform) for inner in jaxprs_in_params(parameters)
-                )
+                inner = jaxprs_in_params(parameters)
+                total += times * sum(_flops(each, platform) for each in inner)
     return total

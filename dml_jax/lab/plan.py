@@ -2,15 +2,17 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 from dml_jax import files
 from dml_jax.config import Config, decisive
 from dml_jax.config import files as config_files
-from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.errors import CheckpointError, ConfigError, refuse, suggest
 from dml_jax.lab.definition import Row, Study
 
 FEATURES = "features"  # directory for the features of frozen backbones
@@ -78,8 +80,16 @@ def slug(name: str) -> str:
 def trials(study: Study, settings: Settings) -> list[Trial]:
     """All trials of the rows of a study, seed by seed; a trial follows the trials that it needs.
 
-    Raises ConfigError for an invalid configuration and for overrides of what distinguishes trials.
+    Raises ConfigError for an invalid configuration or row, and for overrides of what distinguishes
+    trials.
     """
+    known = [row.name for row in study.rows]
+    refuse(
+        f"row {row.name!r}: needs {name!r}, which is not a row; {suggest(name, known)}"
+        for row in study.rows
+        for name in (*row.members, *referred(row).values())
+        if name not in known
+    )
     for key in settings.overrides:
         if key == "seed" or len({repr(row.overrides.get(key)) for row in study.rows}) > 1:
             raise ConfigError(
@@ -91,13 +101,15 @@ def trials(study: Study, settings: Settings) -> list[Trial]:
         for split in settings.splits
         for row in study.rows
     ]
-    named = {trial.name: trial for trial in made}
-    return sorted(made, key=lambda trial: (trial.seed, trial.split, _depth(trial, named)))
-
-
-def _depth(trial: Trial, named: Mapping[str, Trial]) -> int:
-    """The number of trials that must be finished one after the other before a trial."""
-    return max((1 + _depth(named[name], named) for name in trial.needs), default=0)
+    count = Counter(trial.name for trial in made)
+    twice = (trial for trial in made if count[trial.name] > 1)
+    refuse(f"row {t.row!r}: another one has the work directory {t.name}; rename it" for t in twice)
+    try:
+        order = [*TopologicalSorter({trial.name: trial.needs for trial in made}).static_order()]
+    except CycleError as error:
+        cycle = " needs ".join(error.args[1][::-1])
+        raise ConfigError(f"{cycle}: no trial can be the first; change the rows") from None
+    return sorted(made, key=lambda trial: (trial.seed, trial.split, order.index(trial.name)))
 
 
 def evaluated_as(trial: Trial) -> str:

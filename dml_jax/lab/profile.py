@@ -125,9 +125,7 @@ def table(found: Measured, facts: Mapping[str, Any]) -> Table:
     least = facts.get("bound")
     made.add_row("time", show(found.step), f"at least {show(least['seconds'])}" if least else "")
     made.add_row(
-        "host: starting it",
-        show(found.enqueue),
-        show(facts["host_seconds"]) if least else "",
+        "host: starting it", show(found.enqueue), show(facts["host_seconds"]) if least else ""
     )
     made.add_row("host: waiting for data", show(found.waiting), "")
     busy = f"{show(found.busy)}, {found.busy / found.step:.0%}"

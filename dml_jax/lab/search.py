@@ -100,7 +100,10 @@ def train(
     if outcomes.missing(trial) and not runner.execute(settings.root, trial, slot, stop):
         return None
     key, lines = f"{split}/{metric}", JsonLines(trial.directory / "metrics.jsonl").read()
-    best = max(float(line[key]) for line in lines if key in line)
+    values = [float(line[key]) for line in lines if line.get(key) is not None]
+    if not values:
+        raise ConfigError(f"metric={metric!r} of the study: no evaluation of {name} has it")
+    best = max(values)
     runner.say(f"{name}: {metric} {best:.4f} on the {split} classes")
     return best
 

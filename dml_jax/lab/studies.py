@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dml_jax.analysis import text_tables
 from dml_jax.console import Console
-from dml_jax.errors import UserError, require
+from dml_jax.errors import UserError, refuse, require
 from dml_jax.lab import claims, outcomes, plan, runner, search, tables, verdicts
 from dml_jax.lab.claims import Target
 from dml_jax.lab.definition import Study
@@ -139,8 +139,8 @@ def train(root: Path, trials: Sequence[Trial], jobs: int) -> None:
     Raises CheckpointError if a directory holds a run of another configuration.
     """
     plan.check_same(trials)
-    missing = [trial for trial in trials if not (trial.directory / "results.json").exists()]
-    if heads := claims.on_maps(missing):
+    heads = claims.on_maps(trials)
+    if any(not (trial.directory / "results.json").exists() for trial in heads):
         runner.run_heads(root, heads)
     known = {trial.name for trial in heads}
     runner.run_all(root, [trial for trial in trials if trial.name not in known], jobs)
@@ -161,8 +161,11 @@ def compare_runs(
     first = directories[0]
     facts = plan.read_facts(first) if len(directories) == 1 else None
     if facts and "search" in facts:
+        given = (name for name, value in (("metric", metric), ("columns", columns)) if value)
+        refuse(f"--{name}: {first} holds a search; leave it out" for name in given)
         search.publish(facts, storage or storage_in(first), output or first, Console().rich)
         return
+    require(not storage, f"--storage: {first} holds no search; leave it out")
     found = tables.of_study(first, facts) if facts else tables.of_runs(directories, "recall@1")
     found = found._replace(metric=metric or found.metric)
     output = output or (first if facts else None)

@@ -129,7 +129,7 @@ def test_models_in_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_curves() -> None:
     lines = [
         {"step": 1, "loss": 3.0, "loss_a": 1.0},
-        {"step": 2, "loss": 2.0, "train/recall@1": 0.5, "grad_norm": 1.0},
+        {"step": 2, "loss": 2.0, "train/recall@1": 0.5, "test/recall@1": None, "grad_norm": 1.0},
     ]
     assert curves.loss_terms(lines) == {"loss": [(1, 3.0), (2, 2.0)], "loss_a": [(1, 1.0)]}
     assert curves.recalls(lines, {"step": 2, "recall@1": 0.7}) == {

@@ -197,11 +197,7 @@ def test_tables() -> None:
     ("recall", "ranking", "words"),
     [
         (0.5, 0.3, "over the best, colour histogram: Recall@1 +10.0 points, MAP@R +20.0 points"),
-        (
-            0.41,
-            0.3,
-            "clearly better than with colour histogram, but the ranking is: Recall@1 +1",
-        ),
+        (0.41, 0.3, "clearly better than with colour histogram, but the ranking is: Recall@1 +1"),
         (0.41, 0.1, "This run is not clearly better than colour histogram"),
         (0.39, 0.08, "beats this run by 1.0 points of Recall@1 and 2.0 points of MAP@R. "),
     ],
@@ -213,6 +209,15 @@ def test_controls_in_words(recall: float, ranking: float, words: str) -> None:
     }
     results = {"recall@1": recall, "map@r": ranking, "recall@1_stderr": 0.01, "map@r_stderr": 0.01}
     assert words in run_report.in_words(results | {"controls": controls, "protocol": ""})
+
+
+@pytest.mark.parametrize("undefined", [None, float("nan")])
+def test_metrics_of_no_query(undefined: float | None) -> None:
+    """Every class is of one session, in memory and as read from a file."""
+    metrics = {"recall@1": undefined, "map@r": undefined}
+    results = {**metrics, "controls": {"raw pixels": metrics}, "protocol": ""}
+    assert run_report.in_words(results).startswith("No test image has a relevant image")
+    assert run_report.verdict(results) == ""
 
 
 def test_the_gain_is_stated_over_published_weights() -> None:

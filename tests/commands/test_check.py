@@ -37,12 +37,7 @@ OTHER_FILES = {  # of tests/plugins: (the only plug-in in it, its kind), or None
 }  # fmt: skip
 MISTAKES = {
     "def a(embeddings, labels):\n    return jnp.sqrt(((embeddings[:, None] - embeddings[None]) ** "
-    "2).sum(2)).mean()": [
-        "scalar, finite",
-        "gradient",
-        *conformance.DEGENERATE,
-        "bfloat16",
-    ],
+    "2).sum(2)).mean()": ["scalar, finite", "gradient", *conformance.DEGENERATE, "bfloat16"],
     "def a(embeddings, labels):\n    return embeddings.sum(axis=1)": [
         "scalar, finite",
         "order of the rows",
@@ -60,10 +55,7 @@ MISTAKES = {
         "bfloat16",
     ],
     "def a(embeddings, labels):\n    return ((2 * jax.lax.stop_gradient(embeddings) - embeddings) "
-    "** 2).sum()": [
-        "gradient",
-        "bfloat16",
-    ],
+    "** 2).sum()": ["gradient", "bfloat16"],
     "def a(x, y):\n    return jnp.abs(x[:, None] - y[None]).sum(2) * x[:, :1]": [
         "finite, symmetric"
     ],
@@ -110,7 +102,7 @@ def test_the_plugins_of_the_guide_pass(
 def test_a_network_for_other_arrays_than_images() -> None:
     """It is examined with the arrays of the data set that is named, and the other way round."""
     network, data = (f"tests.plugins.{name}" for name in ("text_encoder", "sentences"))
-    assert plugins.find_plugins(network) == [(network, "backbone")]  # which imports it
+    assert [plugins.find_plugins(path)[0][1] for path in (network, data)] == ["backbone", "data"]
     of_images = conformance.check(network, "backbone", {}, None)[1]
     assert of_images.result == "failed"
     assert of_images.remedy.endswith("needs --config.data.name, a data set of them")
@@ -198,14 +190,21 @@ def test_mistakes(code: str, folder: Path) -> None:
         )
 
 
-def test_a_line_and_the_exit_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_and_the_exit_code(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "mine.py").write_text("def a(hits):\n    return 1 / 0\n")
-    assert cli.exit_code(lambda: check.execute(["mine.a"])) == 2
+    monkeypatch.setenv("HOME", str(folder))
+    seen: list[Path | None] = []
+    examine = conformance.check
+    monkeypatch.setattr(conformance, "check", lambda *x: (seen.append(x[-1]), examine(*x))[1])
+    assert cli.exit_code(lambda: check.execute(["mine.a", "--workdir=~/runs"])) == 2
+    assert seen == [folder / "runs"]
     shown = capsys.readouterr()
     assert "ZeroDivisionError: division by zero" in shown.out
     assert "mine.py:2" in shown.out.replace("\n", "").replace(" ", "")
     assert "until the checks above pass" in shown.out
-    assert shown.err == "error: mine.a: 1 checks failed\n"
+    assert shown.err == "error: mine.a: 1 check failed\n"
 
 
 def test_pytorch_metric_learning_is_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -644,6 +644,7 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
             ("--list", "--remove=red"),
             "--list and --classify: change and check nothing; leave the other options out",
         ),
+        (("--list", gallery), "--list: reads no images; leave DIRECTORY|IMAGE and --classify out"),
         ((tmp_path / "none",), "there is no such directory"),
         (("--rename=blue:lime",), "lime: is the name of another class"),
         (("--rename=blue",), "--rename=blue: must be OLD:NEW"),
@@ -654,14 +655,8 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
         (("--classify", "--reject=0.001", new), "too few strangers; give --calibrate=DIRECTORY"),
         (("--remove=bleu",), "bleu: is not enrolled; did you mean blue?"),
         (("--restore=plum",), "plum: is not a removed class; there is none"),
-        (
-            ("--classify", "--reject=1", new),
-            "reject=1: must be above 0 and below 1",
-        ),
-        (
-            ("--classify", "--reject=.1", "--threshold=.5", new),
-            "--threshold: not allowed with",
-        ),
+        (("--classify", "--reject=1", new), "reject=1: must be above 0 and below 1"),
+        (("--classify", "--reject=.1", "--threshold=.5", new), "--threshold: not allowed with"),
     ):
         code, text = run(*arguments)
         assert (code, message in text) == (2, True), text

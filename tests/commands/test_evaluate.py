@@ -173,6 +173,7 @@ def test_invalid_input(fails: Fails, data: Arrays) -> None:
         ((*PAIR, "--rerank", "--metric=euclidean"), "--rerank needs cosines, or a function"),
         ((*PAIR, "--flip"), "--flip: needs --model and --data"),
         ((*PAIR, "--weights=1,2"), "--weights: needs runs, --model=RUN,RUN"),
+        ((*PAIR, "--relation=tags"), "--relation: must be the import path of a function"),
         ((*PAIR, "--data=photos"), "--data: needs --model"),
         ((rows, "--labels=gap.txt"), "gap.txt: line 2 has 0 characters"),
         (("--embeddings=none.npy", labels), "--embeddings=none.npy: is missing"),

@@ -283,5 +283,6 @@ def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest.write(a, {})  # even with a digest that fits
     assert run([a], "--verify") == 2
     assert f"results.json: map@r is {results['map@r'] + 0.01}, but" in capsys.readouterr().err
-    assert run([a], "--verify", "--protocol=paper") == 2
-    assert "--protocol: not with --verify" in capsys.readouterr().err
+    for option in ("protocol=paper", "metric=euclidean", "relation=a.b", "session=folder"):
+        assert run([a], "--verify", f"--{option}") == 2
+        assert f"--{option.partition('=')[0]}: not with --verify" in capsys.readouterr().err

@@ -58,6 +58,7 @@ def test_invalid_options(fails: Fails) -> None:
         for arguments, words in (
             ((), "arguments are required: --model"),
             (("--model=none", "--port=http"), "--port: invalid int value"),
+            (("--model=none", "--reject=0.1"), "--reject, --min_probability and --threshold: need"),
             (("--model=none", "--port=65536"), "--port=65536: must be in 0..65535"),
             (
                 ("--model=none", "--host=nowhere.invalid"),

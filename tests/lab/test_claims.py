@@ -12,7 +12,7 @@ import pytest
 
 from dml_jax.commands import study as command
 from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.lab import claims, runner, studies, verdicts
+from dml_jax.lab import claims, plan, runner, studies, verdicts
 from dml_jax.lab.claims import Target
 from dml_jax.lab.definition import Claim
 from dml_jax.lab.plan import Settings
@@ -173,10 +173,7 @@ def test_missing_rows_and_studies(
 
 
 def test_the_command(
-    tmp_path: Path,
-    file: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Lists claims, trains what is missing, writes measurements, which are kept, and verdicts."""
     paper = claims.papers()[0]
@@ -340,6 +337,29 @@ def test_directories_with_another_configuration(tmp_path: Path, file: Path) -> N
     with pytest.raises(CheckpointError, match=r"another --root$"):
         studies.run_claims(["x"], DIGITS, Settings(tmp_path), names=["a"], output=output)
     assert not output.exists()
+
+
+def test_ensembles_of_heads(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are made in the process of the heads, also after an interruption, and are kept."""
+    made = claims.planned(claims.load("x")[1][2:], DIGITS, Settings(tmp_path))
+    on_maps = {"feature_views": 1}
+    trials = [
+        replace(t, config=t.config and replace(t.config, train=replace(t.config.train, **on_maps)))
+        for t in claims.distinct(made.values())
+    ]
+    started: list[list[str]] = []
+    for function in ("run_heads", "run_all"):
+        record = lambda root, found, *_: started.append([trial.row for trial in found])  # noqa: E731
+        monkeypatch.setattr(runner, function, record)
+    monkeypatch.setattr(plan, "check_same", lambda trials: None)
+    rows = ["network 1", "network 2", "2 networks"]
+    for trial in (*trials, None):
+        started.clear()
+        studies.train(tmp_path, trials, 1)
+        assert started == ([rows, []] if trial else [[]])
+        if trial:
+            trial.directory.mkdir(parents=True)
+            (trial.directory / "results.json").write_text("{}")
 
 
 def test_complete_with_placebos(tmp_path: Path) -> None:

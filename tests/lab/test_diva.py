@@ -1,19 +1,17 @@
 """The studies of DiVA state the numbers of the papers, copied from their tables independently of
-`configs/`."""
-
-from pathlib import Path
-
-import pytest
+`configs/`; every table and figure has a place."""
 
 from tests.lab.test_plan import stated
+from tests.test_papers import check_places
 
-ROOT = Path(__file__).parents[2]
 
-
-def test_published_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+def test_published_numbers() -> None:
     assert stated("diva:tasks-sop", "D + DaNCE + I") == {
         "recall@1": 0.758,
         "recall@10": 0.89,
         "nmi": 0.898,
     }
+
+
+def test_every_table_and_figure_has_a_place() -> None:
+    check_places("diva", tables=3, figures=5)

@@ -1,17 +1,11 @@
 """The studies of HIST state the numbers of the papers, copied from their tables independently of
-`configs/`."""
-
-from pathlib import Path
-
-import pytest
+`configs/`; every table and figure has a place."""
 
 from tests.lab.test_plan import stated
+from tests.test_papers import check_places
 
-ROOT = Path(__file__).parents[2]
 
-
-def test_published_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+def test_published_numbers() -> None:
     assert stated("hist:sizes-cars", "embedding_dim=1024 hidden_dim=256", "reproduction") == {
         "recall@1": 0.8867
     }
@@ -20,3 +14,7 @@ def test_published_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     assert stated("hist:tau_lambda-cars", "tau=16 lambda_s=1", "reproduction") == {}
     assert stated("hist:backbones-sop", "ResNet-50")["recall@100"] == 0.968
+
+
+def test_every_table_and_figure_has_a_place() -> None:
+    check_places("hist", tables=9, figures=5)

@@ -50,7 +50,7 @@ def test_study_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             )
             assert trial.config.train.select == "validation"
             continue
-        assert len({trial.name for trial in plan.trials(found, settings())}) == len(found.rows)
+        assert len(plan.trials(found, settings())) == len(found.rows)
 
 
 def stated(file: str, row: str, source: str = "paper") -> dict[str, float]:
@@ -71,11 +71,7 @@ def test_grid() -> None:
 def test_overrides_and_seeds() -> None:
     rows = (
         Row("plain", DIGITS),
-        Row(
-            "changed",
-            DIGITS,
-            {ALPHA: 3, "evaluation.ks": (1, 5), "train.epochs": 2, "seed": 100},
-        ),
+        Row("changed", DIGITS, {ALPHA: 3, "evaluation.ks": (1, 5), "train.epochs": 2, "seed": 100}),
     )
     made = plan.trials(
         study(*rows), settings(seeds=(1, 2), overrides={"method.embedding_dim": "7"})
@@ -103,10 +99,7 @@ def test_overrides_of_what_distinguishes_the_rows() -> None:
     made = plan.trials(Study("T", rows=rows), Settings(Path("r"), overrides={"train.steps": "30"}))
     assert [
         (trial.config.method.proxy_anchor.alpha, trial.config.train.steps) for trial in made
-    ] == [
-        (8, 30),
-        (16, 30),
-    ]
+    ] == [(8, 30), (16, 30)]
     only_one = (Row("a", DIGITS, {ALPHA: 3.0}), Row("b", DIGITS))
     for different, key in ((rows, ALPHA), (only_one, ALPHA), (rows, "seed")):
         with pytest.raises(ConfigError, match=rf"--config\.{key}: "):
@@ -137,12 +130,29 @@ def test_rows_that_need_others(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made[2].members == (Path("r/second-seed3"), Path("r/the-first-seed3"))
 
 
-def test_invalid_rows() -> None:
-    with pytest.raises(
-        ConfigError,
-        match=r"row 'a' .*method\.proxy_anchor\.alhpa: there is no such key; did you mean alpha",
-    ):
-        plan.trials(study(Row("a", DIGITS, {"method.proxy_anchor.alhpa": 3})), settings())
+A, START = Row("a", DIGITS), "init_from"
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            [Row("a", DIGITS, {"method.proxy_anchor.alhpa": 3})],
+            r"row 'a' .*method\.proxy_anchor\.alhpa: there is no such key; did you mean alpha",
+        ),
+        ([A, A], "row 'a': another one has the work directory a-seed0; rename it"),
+        ([Row("a b", DIGITS), Row("a-b", DIGITS)], "another one has the work directory a-b-seed0"),
+        ([A, Row("b", DIGITS, {START: "@c"})], "row 'b': needs 'c', which is not a row; .*a, b"),
+        ([A, Row("b", members=("a", "aa"))], "row 'b': needs 'aa', which is not a row"),
+        (
+            [Row("a", DIGITS, {START: "@b"}), Row("b", DIGITS, {START: "@a"})],
+            "[ab]-seed0 needs [ab]-seed0 needs [ab]-seed0: no trial can be the first",
+        ),
+    ],
+)
+def test_invalid_rows(rows: list[Row], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan.trials(study(*rows), settings())
 
 
 def test_invalid_files(tmp_path: Path) -> None:

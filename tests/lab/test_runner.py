@@ -244,6 +244,12 @@ def test_the_command(tmp_path: Path, in_process: None, capsys: pytest.CaptureFix
             ["--study=folder_methods:frozen", "--trials=3"],
             "--trials: folder_methods-frozen is not a",
         ),
+        (["--study=a", "--splits=1"], "--splits: is only valid with --claims"),
+        (["--study=a", "--output=x"], "--output: is only valid with --runs or --claims"),
+        (["--claims=a", "--protocol=paper"], "--protocol: is only valid with --study or --comp"),
+        (["--runs", "a", "--seeds=1"], "--seeds: is only valid with --study or --compare or --cl"),
+        (["--compare", "a", "--trials=2"], "--trials: is only valid with --study$"),
+        (["--claims=all", "--output=README.md"], "--output=README.md: is a file"),
     ],
 )
 def test_invalid_command_lines(arguments: list[str], message: str) -> None:

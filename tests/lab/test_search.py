@@ -25,11 +25,7 @@ optuna = pytest.importorskip("optuna")
 ROOT = Path(__file__).parents[2]
 DIGITS = str(ROOT / "configs" / "digits_baseline.py:proxy_anchor")
 ALPHA = "method.proxy_anchor.alpha"
-SPACE = {
-    ALPHA: Uniform(1.0, 40.0),
-    "method.embedding_dim": Uniform(4, 8),
-    "data.flip": (0.0, 0.5),
-}
+SPACE = {ALPHA: Uniform(1.0, 40.0), "method.embedding_dim": Uniform(4, 8), "data.flip": (0.0, 0.5)}
 FILE = f"""
 from dml_jax.lab.definition import *
 def get_study():
@@ -85,6 +81,8 @@ def test_a_search(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str])
     capsys.readouterr()
     command.execute(["--runs", str(root)])
     assert f"trial-{best.number:04d} on the test classes" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"--metric: .* holds a search; leave it out"):
+        command.execute(["--runs", str(root), "--metric=map@r"])
     command.execute([f"--study={file}", f"--root={root}", "--trials=7"])
     assert len(trials(root)) == 7
     assert sorted((root / "starts.txt").read_text().split()) == [f"trial-{i:04d}" for i in range(7)]
@@ -173,6 +171,13 @@ def test_impossible_values_fail_alone(tmp_path: Path, capsys: pytest.CaptureFixt
     assert message in capsys.readouterr().out
 
 
+def test_a_metric_that_no_evaluation_has(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(FILE.replace("trials=6)", 'trials=1), metric="recall@3"'))
+    with pytest.raises(ConfigError, match=r"metric=.recall@3. of the study: no evaluation"):
+        command.execute([f"--study={path}", f"--root={tmp_path / 'root'}"])
+
+
 def test_invalid_searches(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for option, message in (
         ("--storage=nosuch://x", "--storage: cannot be used"),
@@ -182,6 +187,7 @@ def test_invalid_searches(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyP
             r"--config\.data\.validation_share: the search sets it",
         ),
         ("--list", "--list: the trials of a search depend on each other"),
+        ("--columns=R@1", "--columns: a search has one table"),
         ("--seeds=0,1", "--seeds=0,1: a search trains every trial with one seed"),
     ):
         with pytest.raises(ConfigError, match=message):

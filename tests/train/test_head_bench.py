@@ -73,6 +73,23 @@ def test_a_seed_gives_the_same_head_again(head: head_bench.Head) -> None:
     jax.tree.map(np.testing.assert_array_equal, first.params, head.trained(1)[1].params)
 
 
+def test_maps_are_shared_by_configurations_of_the_same_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Config] = []
+    monkeypatch.setattr(head_bench, "head_inputs", lambda given, console: made.append(given))
+    monkeypatch.setattr(head_bench, "Head", lambda *_: None)
+    bench, given = head_bench.Bench(), kept_in(tmp_path)
+    for changes, count in (
+        ({}, 1),
+        ({"batch_size": 8, "sampler": "shuffled"}, 1),
+        ({"name": "tests.plugins.tagged"}, 2),
+        ({"name": "tests.plugins.tagged", "image_size": 12, "resize": 12, "crop": "centre"}, 3),
+    ):
+        bench.prepare(replace(given, data=replace(given.data, **changes)))
+        assert len(made) == count
+
+
 def test_trials_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Finished ones are kept, impossible ones do not stop the others, ensembles are
     concatenations."""
@@ -106,7 +123,8 @@ def test_trials_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         for name in ("a", "b", "both")
     }
     unit = {name: rows[name] / np.linalg.norm(rows[name], axis=1, keepdims=True) for name in "ab"}
-    np.testing.assert_allclose(rows["both"], np.hstack([unit["a"], 2 * unit["b"]]), atol=2e-3)
+    both_rows = np.hstack([unit["a"], 2 * unit["b"]]) / np.sqrt(5)
+    np.testing.assert_allclose(rows["both"], both_rows, atol=2e-3)
     before = (tmp_path / "a" / "results.json").stat().st_mtime_ns
     assert head_bench.main(file) == 1
     assert (tmp_path / "a" / "results.json").stat().st_mtime_ns == before
