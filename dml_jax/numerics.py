@@ -22,11 +22,11 @@ def root(x: jax.Array) -> jax.Array:
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
 
 
-def unit(x: jax.Array, axis: int = -1, floor: float = 1e-12) -> jax.Array:
-    """x / max(|x|, floor) along `axis`, in at least float32; 0 stays 0, with gradient 0."""
+def unit(x: jax.Array) -> jax.Array:
+    """x / max(|x|, 1e-12) along the last axis, in at least float32; 0 stays 0, with gradient 0."""
     x = at_least_float32(x)
-    length = root(jnp.sum(x * x, axis=axis, keepdims=True))
-    return jnp.where(length > 0, x / jnp.maximum(length, floor), 0)
+    length = root(jnp.sum(x * x, axis=-1, keepdims=True))
+    return jnp.where(length > 0, x / jnp.maximum(length, 1e-12), 0)
 
 
 def log_sum_exp(values: jax.Array, where: jax.Array, axis: int) -> jax.Array:

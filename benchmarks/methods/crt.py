@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from benchmarks.timing import Row, installed, row
 from dml_jax.backbones import functional
-from dml_jax.methods import crt
+from dml_jax.methods.crt import method as crt
 
 CASES = (("CUB, N=16, 7×7×2,048, K=64", 16, 49, 2048, crt.Config()),)
 TRAINING_CASES = ("cub_crt,bfloat16",)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from benchmarks.timing import Row, installed, row
 from dml_jax.backbones import functional
-from dml_jax.methods import hist
+from dml_jax.methods.hist import method as hist
 
 CASES: tuple[tuple[str, int, int, dict[str, Any]], ...] = (
     ("CUB, N=32, D=512, C=100", 32, 100, {"tau": 32.0, "alpha": 1.1}),

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from benchmarks.timing import Row, installed, row
 from dml_jax.backbones import functional
 from dml_jax.backbones.layers import Dense
-from dml_jax.methods import mpn
+from dml_jax.methods.mpn import method as mpn
 
 # case, nodes, classes, options
 CASES: tuple[tuple[str, int, int, dict[str, Any]], ...] = (

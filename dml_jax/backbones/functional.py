@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import traverse_util
-from jax.extend.core import Jaxpr, Literal
+from jax.interpreters import partial_eval
 
 from dml_jax.backbones.contract import Backbone, Config, ImageShape, PyTree, preprocess
 from dml_jax.backbones.weights import converted
@@ -29,23 +29,11 @@ def init(module: nn.Module, key: jax.Array, *inputs: Any) -> tuple[PyTree, PyTre
         return module.init(key, *jax.tree.map(array, inputs))
 
     traced, shapes = jax.make_jaxpr(variables, return_shape=True)(key)
-    leaves = jax.core.eval_jaxpr(_without_unused(traced.jaxpr), traced.consts, key)
+    # Without the forward pass; some modules do not use the key.
+    initialisers, _ = partial_eval.dce_jaxpr(traced.jaxpr, True, instantiate=True)
+    leaves = jax.core.eval_jaxpr(initialisers, traced.consts, key)
     tree = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
     return tree.get("params", {}), tree.get("batch_stats", {})
-
-
-def _without_unused(jaxpr: Jaxpr) -> Jaxpr:
-    """Only the equations on which the outputs depend."""
-
-    def variables(atoms: Any) -> set[Any]:
-        return {atom for atom in atoms if not isinstance(atom, Literal)}
-
-    needed, kept = variables(jaxpr.outvars), []
-    for equation in reversed(jaxpr.eqns):
-        if not needed.isdisjoint(equation.outvars):
-            kept.append(equation)
-            needed |= variables(equation.invars)
-    return jaxpr.replace(eqns=kept[::-1])
 
 
 def apply(
@@ -109,8 +97,8 @@ def as_backbone(
 def on_features(backbone: Backbone) -> Backbone:
     """A backbone that is never trained and also accepts features that it computed before.
 
-    All of its variables are in `stats`. Inputs with as many channels as its feature maps pass
-    through unchanged; images are encoded as in evaluation.
+    All of its variables are in `stats`. Maps with as many channels as its feature maps pass through
+    unchanged; images and other arrays are encoded as in evaluation.
     """
 
     def init(key: jax.Array, image_shape: ImageShape) -> tuple[PyTree, PyTree]:
@@ -118,10 +106,10 @@ def on_features(backbone: Backbone) -> Backbone:
         return {}, traverse_util.unflatten_dict(params | stats)
 
     def preprocess(images: jax.Array) -> jax.Array:
-        return images if is_cells(images) else backbone.preprocess(images)
+        return images if is_map(images) else backbone.preprocess(images)
 
-    def is_cells(inputs: jax.Array) -> bool:
-        return inputs.shape[-1] == backbone.channels
+    def is_map(inputs: jax.Array) -> bool:
+        return inputs.ndim == 4 and inputs.shape[3] == backbone.channels
 
     def apply(
         params: PyTree,
@@ -131,7 +119,7 @@ def on_features(backbone: Backbone) -> Backbone:
         train: bool,
         key: jax.Array | None = None,
     ) -> tuple[jax.Array, PyTree]:
-        if is_cells(inputs):
+        if is_map(inputs):
             return inputs, stats
         return backbone.apply(stats, stats, inputs, train=False)[0], stats
 

@@ -178,10 +178,6 @@ def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
     return jnp.concatenate([x[:, :before], rotated.astype(x.dtype)], axis=1)
 
 
-def _dtype(config: Config) -> Any:
-    return compute_dtype(config.dtype)
-
-
 def split_heads(config: Config, qkv: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """[B, N, 3 C] -> queries, keys and values, each [B, N, heads, C / heads]."""
     parts = qkv.reshape(*qkv.shape[:2], 3, config.heads, config.width // config.heads)
@@ -210,7 +206,8 @@ class Attention(nn.Module):
           x: the tokens, of which the first `count` are attended to.
           angles: [P, C / heads / 2] of the last P tokens.
         """
-        config, dense = self.config, partial(transformer_dense, dtype=_dtype(self.config))
+        config = self.config
+        dense = partial(transformer_dense, dtype=compute_dtype(config.dtype))
         qkv = dense(3 * config.width, bias=angles is None, name="qkv")(x)
         queries, keys, values = split_heads(config, qkv)
         if angles is not None:
@@ -233,7 +230,8 @@ class AttentionPooling(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """float [B, N, C] -> float [B, 1, C]."""
-        config, dense = self.config, partial(transformer_dense, dtype=_dtype(self.config))
+        config = self.config
+        dense = partial(transformer_dense, dtype=compute_dtype(config.dtype))
         start = normal_init(config.width**-0.5)
         query = self.param("latent", start, (1, 1, config.width), jnp.float32)
         tokens = jnp.concatenate([repeated(query, x), x], axis=1)
@@ -244,7 +242,7 @@ class AttentionPooling(nn.Module):
 
 def mlp(config: Config, x: jax.Array) -> jax.Array:
     """The MLP of a block as submodules of the calling one: float [B, N, C] -> float [B, N, C]."""
-    dense = partial(transformer_dense, dtype=_dtype(config))
+    dense = partial(transformer_dense, dtype=compute_dtype(config.dtype))
     if config.mlp == "swiglu":
         # Two thirds, as a multiple of 8.
         hidden = config.hidden or -(-(8 * config.width // 3) // 8) * 8
@@ -306,7 +304,8 @@ class VisionTransformer(nn.Module):
         require_size(fits, x, f"smaller than a patch; use at least {config.patch}x{config.patch}")
         # N(0, 1 / (3 fan in)), the variance of PyTorch's default for convolutions.
         start = normal_init((3 * config.patch**2 * x.shape[-1]) ** -0.5)
-        embed = partial(Conv, kernel_init=start, dtype=_dtype(config), name="patch_embed")
+        dtype = compute_dtype(config.dtype)
+        embed = partial(Conv, kernel_init=start, dtype=dtype, name="patch_embed")
         x = embed(config.width, config.patch, config.patch, use_bias=True)(x)
         cells = x.shape[1:3]
         x = x.reshape(x.shape[0], -1, config.width)

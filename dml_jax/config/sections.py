@@ -326,6 +326,9 @@ class Evaluation:
         require(self.test_variant in known, "test_variant", self.test_variant, rule)
         distinct = len(set(self.refine)) == len(self.refine)
         require(distinct, "refine", self.refine, "must not contain a name twice")
+        names = {path.rpartition(".")[2] for path in self.metrics}
+        rule = "must not contain two functions of one name, by which they are reported"
+        require(len(names) == len(self.metrics), "metrics", self.metrics, rule)
 
     @property
     def clustering(self) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def loss(function: F) -> F:
     @functools.wraps(function)
     def call(embeddings: Any, labels: Any = None, *arguments: Any, **keywords: Any) -> Array:
         x = _real("embeddings", embeddings)
-        if x.ndim != 2:
+        if x.ndim != 2 or 0 in x.shape:
             raise DataError(f"embeddings: have shape {list(x.shape)}; give [N, D], one row each")
         if "relation" in keywords:
             given = np.asarray(labels) if isinstance(labels, Sequence) else labels
@@ -179,6 +179,8 @@ def loss(function: F) -> F:
         keywords |= {name: _real(name, keywords[name]) for name in tables if name in keywords}
         _check_tables(x.shape, dict(zip(names, arguments, strict=False)) | keywords, tables)
         if keywords.get("candidates") is not None:
+            if not isinstance(keywords["candidates"], tuple):
+                raise DataError("candidates: have no pairs; give positive and negative [N, M], too")
             given = Candidates(*keywords["candidates"])
             keywords["candidates"] = _checked_candidates(given, x.shape)
             for name, relation in zip(("positive", "negative"), given[1:], strict=True):

@@ -343,6 +343,9 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     compared: Any = config.distance
     if "." in compared:
         compared = function("method.distance", compared)
+        if not hasattr(compared, "__qualname__"):  # such as a functools.partial
+            rule = "has no name to report; define it with def"
+            raise ConfigError(f"method.distance={config.distance!r}: {rule}")
     distance = {"cosine": None, "euclidean": distances}.get(compared, compared)
     relation = None if data.relation is None else pairs_of_classes(data.relation, config.losses)
     criterion = Criterion(config.options, data.classes, dim, distance, relation, config.prefixes)
@@ -378,7 +381,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
             return total, Aux(model_state, terms)
         rows = {"embeddings": jax.lax.stop_gradient(encoded), "labels": batch.labels}
         memory = cross_batch_memory.enqueue(model_state["memory"], rows)
-        past = cross_batch_memory.candidates(memory, batch.labels, relation, enqueued=True)
+        past = cross_batch_memory.candidates(memory, batch.labels, relation)
         found = apply_criterion(params, encoded, batch.labels, key_memory, past, method="values")
         used = model_state["seen"] >= config.memory_after
         term = jnp.where(used, weighted(found), 0)

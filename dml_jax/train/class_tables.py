@@ -64,30 +64,22 @@ def spread(build: Callable[[int], Method], classes: int, batch: Batch, mesh: Mes
 def unpadded(params: PyTree, class_axis: ClassAxis, classes: int) -> PyTree:
     """The parameters with tables of `classes` rows."""
 
-    def cut(leaf: jax.Array, axis: int) -> jax.Array:
-        return jax.lax.slice_in_dim(leaf, 0, classes, axis=axis)
+    def cut(path: Any, leaf: jax.Array) -> jax.Array:
+        axis = class_axis(path)
+        return leaf if axis is None else jax.lax.slice_in_dim(leaf, 0, classes, axis=axis)
 
-    return _resized(params, class_axis, cut)
+    return traverse_util.path_aware_map(cut, params)
 
 
 def padded(params: PyTree, class_axis: ClassAxis) -> PyTree:
     """The parameters with tables of a multiple of MULTIPLE rows."""
 
-    def pad(leaf: jax.Array, axis: int) -> jax.Array:
-        added = [(0, -size % MULTIPLE if i == axis else 0) for i, size in enumerate(leaf.shape)]
-        return jnp.pad(leaf, added)
+    def pad(path: Any, leaf: jax.Array) -> jax.Array:
+        axis, sizes = class_axis(path), enumerate(leaf.shape)
+        added = [(0, -size % MULTIPLE if i == axis else 0) for i, size in sizes]
+        return leaf if axis is None else jnp.pad(leaf, added)
 
-    return _resized(params, class_axis, pad)
-
-
-def _resized(
-    params: PyTree, class_axis: ClassAxis, resize: Callable[[jax.Array, int], jax.Array]
-) -> PyTree:
-    def one(path: Any, leaf: jax.Array) -> jax.Array:
-        axis = class_axis(path)
-        return leaf if axis is None else resize(leaf, axis)
-
-    return traverse_util.path_aware_map(one, params)
+    return traverse_util.path_aware_map(pad, params)
 
 
 def class_axes(method: Method, larger: Method, batch: Batch) -> Mapping[tuple[str, ...], int]:

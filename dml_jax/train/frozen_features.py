@@ -101,6 +101,8 @@ def views(
     """
     whole = replace(embedder.data, crop="none", image_size=0, resize=0, training_size=0)
     uncropped = embedder._replace(data=whole)
+    if device_mesh.is_main_process():  # before the long work, whose results it takes
+        stem.parent.mkdir(parents=True, exist_ok=True)
     found = []
     for view in range(count):
         file, before = stem.with_name(f"{stem.name}-{view}.npy"), view * len(split.labels)
@@ -112,7 +114,6 @@ def views(
         shown = partial(lambda before, done: on_progress(before + done), before)
         rows = (uncropped if view else embedder).embed_split(model, seen, shown).astype(dtype)
         if device_mesh.is_main_process():
-            file.parent.mkdir(parents=True, exist_ok=True)
             with files.atomic_write(file) as draft, draft.open("wb") as stream:
                 np.save(stream, rows)
         found.append(rows)

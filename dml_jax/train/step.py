@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding
 
@@ -41,7 +40,7 @@ def digest(variables: Any) -> str:
     found = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(variables):
         found.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())
-        found.update(np.ascontiguousarray(device_mesh.to_host(leaf)).data)
+        found.update(device_mesh.to_host(leaf).tobytes())
     return found.hexdigest()
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dml_jax.backbones import layers
-from dml_jax.methods import mpn
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.methods.mpn import figures
+from dml_jax.methods.mpn import method as mpn
 from tests import toys
 
 CLASSES = 4

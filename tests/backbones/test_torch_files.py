@@ -145,5 +145,6 @@ def test_truncated(save: Any, share: float) -> None:
 
 @pytest.mark.slow
 def test_files_without_weights(save: Any) -> None:
-    with pytest.raises(WeightsError, match=r"w\.pth: contains no state_dict"):
-        tensor_files.read(save({"epoch": 3}))
+    for content in ({"epoch": 3}, dict(enumerate(tensors().values()))):
+        with pytest.raises(WeightsError, match=r"w\.pth: contains no state_dict"):
+            tensor_files.read(save(content))

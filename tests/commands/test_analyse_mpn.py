@@ -11,7 +11,7 @@ from dml_jax import run as runs
 from dml_jax.commands import analyse
 from dml_jax.config import Config, Group, Train, resolve
 from dml_jax.console import Console
-from dml_jax.methods import mpn
+from dml_jax.methods.mpn import method as mpn
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records import workdir
 from tests.commands.analysed import figures, table, write

@@ -111,17 +111,22 @@ def rebuild(
     return trees
 
 
+def classifier_shapes(net: str) -> dict[str, tuple[int, ...]]:
+    """The tensors of a network's classifiers."""
+    module, config, _ = NETS[net]
+    channels = module.build(config).channels
+    names = module.CLASSIFIERS[: 2 if getattr(config, "distilled", False) else 1]
+    return {f"{name}.weight": (1000, channels) for name in names} | {
+        f"{name}.bias": (1000,) for name in names
+    }
+
+
 def classifiers(net: str, seed: int) -> dict[str, Any]:
     """Classifiers of a network, drawn by the rule of the files, float64."""
-    module, config, _ = NETS[net]
-    names = module.CLASSIFIERS[: 2 if getattr(config, "distilled", False) else 1]
-    channels = module.build(config).channels
+    drawn = {key: draw(seed, key, shape) for key, shape in classifier_shapes(net).items()}
+    names = dict.fromkeys(key.partition(".")[0] for key in drawn)
     return {
-        name: {
-            "kernel": draw(seed, f"{name}.weight", (1000, channels)).T,
-            "bias": draw(seed, f"{name}.bias", (1000,)),
-        }
-        for name in names
+        name: {"kernel": drawn[f"{name}.weight"].T, "bias": drawn[f"{name}.bias"]} for name in names
     }
 
 
@@ -196,6 +201,16 @@ def network_of(
     return lambda *inputs: jax.device_get(run(*inputs))
 
 
+def close(ours: Any, theirs: Any, atol: float, note: str = "") -> None:
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol, err_msg=note)
+
+
+def check_norms(ours: np.ndarray, theirs: np.ndarray, rtol: float, note: str) -> None:
+    """Of the rows of `ours` [B, n]."""
+    norms = np.linalg.norm(ours, axis=1)
+    np.testing.assert_allclose(norms, theirs, rtol=rtol, err_msg=note)
+
+
 def check_stages(
     z: dict[str, np.ndarray],
     meta: dict[str, Any],
@@ -206,49 +221,30 @@ def check_stages(
     for row, name in enumerate(meta["stage_names"]):
         ours, shape = outputs[name], z[f"{tag}.stage_shapes"][row]
         assert ours.shape == tuple(s for s in shape if s), name
-        stats = [ours.mean(), ours.std(), np.abs(ours).max(), np.sqrt((ours**2).sum())]
-        scale = np.abs(ours).max()
-        np.testing.assert_allclose(
-            stats[:3], z[f"{tag}.stage_stats"][row][:3], rtol=0, atol=rtol * scale, err_msg=name
-        )
-        np.testing.assert_allclose(
-            stats[3], z[f"{tag}.stage_stats"][row][3], rtol=rtol, err_msg=name
-        )
-        first, last = (
-            (ours[0, 0, :8], ours[0, -1, :8])
-            if ours.ndim == 3
-            else (ours[0, :8, 0, 0], ours[0, :8, -1, -1])
-        )
-        np.testing.assert_allclose(
-            first, z[f"{tag}.stage_first"][row], rtol=0, atol=rtol * scale, err_msg=name
-        )
-        np.testing.assert_allclose(
-            last, z[f"{tag}.stage_last"][row], rtol=0, atol=rtol * scale, err_msg=name
-        )
+        scale, stats = np.abs(ours).max(), z[f"{tag}.stage_stats"][row]
+        close([ours.mean(), ours.std(), scale], stats[:3], rtol * scale, name)
+        check_norms(ours.reshape(1, -1), stats[3:4], rtol, name)
+        places = [(0, 0), (0, -1)] if ours.ndim == 3 else [(0, ..., 0, 0), (0, ..., -1, -1)]
+        for place, key in zip(places, ("first", "last"), strict=True):
+            close(ours[place][:8], z[f"{tag}.stage_{key}"][row], rtol * scale, name)
 
 
 def check_features(z: dict[str, np.ndarray], tag: str, features: np.ndarray, rtol: float) -> None:
     """`features` [B, h, w, C]."""
     ours = nchw(features)
-    close = partial(np.testing.assert_allclose, rtol=0, atol=rtol * np.abs(ours).max())
+    atol = rtol * np.abs(ours).max()
     assert ours.shape == tuple(z[f"{tag}.feat_shape"])
-    close(ours[:, :8], z[f"{tag}.feat_slice"])
-    close(ours[:, -8:, -1, -1], z[f"{tag}.feat_last_channels"])
+    close(ours[:, :8], z[f"{tag}.feat_slice"], atol)
+    close(ours[:, -8:, -1, -1], z[f"{tag}.feat_last_channels"], atol)
     for name, pooled in (("avg_pool", ours.mean((2, 3))), ("max_pool", ours.max((2, 3)))):
-        close(pooled[:, :64], z[f"{tag}.{name}"], err_msg=name)
-        np.testing.assert_allclose(
-            np.linalg.norm(pooled, axis=1), z[f"{tag}.{name}_norm"], rtol=rtol, err_msg=name
-        )
+        close(pooled[:, :64], z[f"{tag}.{name}"], atol, name)
+        check_norms(pooled, z[f"{tag}.{name}_norm"], rtol, name)
 
 
 def check_vector(z: dict[str, np.ndarray], key: str, ours: np.ndarray, rtol: float) -> None:
     """The first 64 values of `ours` [B, n] and its norms."""
-    np.testing.assert_allclose(
-        ours[:, :64], z[key], rtol=0, atol=rtol * np.abs(ours).max(), err_msg=key
-    )
-    np.testing.assert_allclose(
-        np.linalg.norm(ours, axis=1), z[f"{key}_norm"], rtol=rtol, err_msg=key
-    )
+    close(ours[:, :64], z[key], rtol * np.abs(ours).max(), key)
+    check_norms(ours, z[f"{key}_norm"], rtol, key)
 
 
 def cases() -> list[Any]:
@@ -286,16 +282,9 @@ def test_forward(net: str, tag: str) -> None:
 
     features, tokens, outputs = network_of(net, size != tag)(params, stats, nhwc(x))
     check_features(z, tag, features, rtol)
-    known = {
-        "feat_shape",
-        "feat_slice",
-        "feat_last_channels",
-        "avg_pool",
-        "max_pool",
-        "avg_pool_norm",
-        "max_pool_norm",
-    }
-    known |= {"input_checksum", "stage_shapes", "stage_stats", "stage_first", "stage_last"}
+    known = {"feat_shape", "feat_slice", "feat_last_channels", "input_checksum"}
+    known |= {"avg_pool", "max_pool", "avg_pool_norm", "max_pool_norm"}
+    known |= {"stage_shapes", "stage_stats", "stage_first", "stage_last"}
     if f"{tag}.stage_shapes" in z:
         check_stages(z, meta, tag, outputs, rtol)
     if module is deit:
@@ -335,11 +324,7 @@ def test_published_sizes() -> None:
             if "running_mean" in key
         }
         if net not in ("mit_b1", "mit_b2"):
-            for head, tensors in classifiers(net, 0).items():
-                ours |= {
-                    f"{head}.weight": tensors["kernel"].T.shape,
-                    f"{head}.bias": tensors["bias"].shape,
-                }
+            ours |= classifier_shapes(net)
         lines = "\n".join(f"{key}:{','.join(map(str, ours[key]))}" for key in sorted(ours))
         assert len(ours) == meta["n_state_keys"], net
         assert zlib.crc32(lines.encode()) == meta["state_key_crc"], net
@@ -415,16 +400,10 @@ def test_hugging_face(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return nchw(mit.build(NETS[net][1]).apply(params, stats, x, train=False)[0])
 
     authors, theirs = (np.asarray(run(params, x, epsilon)) for epsilon in (mit.OUTER, 1e-5))
-    np.testing.assert_allclose(
-        authors[:, :8], z["nvlabs_feat_slice"], rtol=0, atol=rtol * np.abs(authors).max()
-    )
+    close(authors[:, :8], z["nvlabs_feat_slice"], rtol * np.abs(authors).max())
     assert theirs.shape == tuple(z["feat_shape"])
-    np.testing.assert_allclose(
-        theirs[:, :8], z["feat_slice"], rtol=0, atol=rtol * np.abs(theirs).max()
-    )
-    check_vector(
-        {k: z[k] for k in ("avg_pool", "avg_pool_norm")}, "avg_pool", theirs.mean((2, 3)), rtol
-    )
+    close(theirs[:, :8], z["feat_slice"], rtol * np.abs(theirs).max())
+    check_vector(z, "avg_pool", theirs.mean((2, 3)), rtol)
 
 
 @pytest.mark.usefixtures("x64")
@@ -449,23 +428,16 @@ def test_training(name: str) -> None:
     ours = nchw(features)
     assert ours.shape == tuple(z["feat_shape"])
     np.testing.assert_allclose(value, z["loss"], rtol=rtol)
-    np.testing.assert_allclose(ours[:, :8], z["feat_slice"], rtol=0, atol=rtol * np.abs(ours).max())
+    close(ours[:, :8], z["feat_slice"], rtol * np.abs(ours).max())
     check_vector(z, "avg_pool", ours.mean((2, 3)), rtol)
     logits = logits_of(classifiers("resnet50", meta["seed"]), [features.mean((1, 2))])
-    np.testing.assert_allclose(
-        logits[:, : z["logits"].shape[1]], z["logits"], rtol=0, atol=rtol * np.abs(logits).max()
-    )
+    close(logits[:, : z["logits"].shape[1]], z["logits"], rtol * np.abs(logits).max())
     running = {torch_name("resnet", path): leaf for path, leaf in flatten_dict(updated).items()}
     for row, bn in enumerate(meta["bn_names"]):
         for leaf, key in (("running_mean", "bn_mean"), ("running_var", "bn_var")):
-            ours = running[f"{bn}.{leaf}"]
-            atol = rtol * np.abs(ours).max()
-            np.testing.assert_allclose(
-                ours[:8], z[f"{key}_first8"][row], rtol=0, atol=atol, err_msg=f"{bn}.{leaf}"
-            )
-            np.testing.assert_allclose(
-                np.linalg.norm(ours), z[f"{key}_norm"][row], rtol=rtol, err_msg=f"{bn}.{leaf}"
-            )
+            ours, name = running[f"{bn}.{leaf}"], f"{bn}.{leaf}"
+            close(ours[:8], z[f"{key}_first8"][row], rtol * np.abs(ours).max(), name)
+            check_norms(ours[None], z[f"{key}_norm"][row], rtol, name)
     gradient = {
         torch_name("resnet", path): to_torch(path, leaf)
         for path, leaf in flatten_dict(grads).items()
@@ -473,11 +445,8 @@ def test_training(name: str) -> None:
     assert set(gradient) == set(meta["grad_names"])
     for row, key in enumerate(meta["grad_names"]):
         ours = gradient[key].ravel()
-        atol = rtol * np.abs(ours).max()
-        np.testing.assert_allclose(ours[:8], z["grad_first8"][row], rtol=0, atol=atol, err_msg=key)
-        np.testing.assert_allclose(
-            np.linalg.norm(ours), z["grad_norm"][row], rtol=rtol, err_msg=key
-        )
+        close(ours[:8], z["grad_first8"][row], rtol * np.abs(ours).max(), key)
+        check_norms(ours[None], z["grad_norm"][row], rtol, key)
 
 
 def nhwc(x: np.ndarray) -> np.ndarray:
@@ -586,6 +555,6 @@ def test_bn_inception_of_hist(name: str) -> None:
         (len(z["features"]), 3, side, side)
     )
     features = nchw(network_of("bninception")(params, stats, nhwc(x))[0])
-    close = partial(np.testing.assert_allclose, **meta["tolerance"]["float64"])
-    close(features, z["features"])
-    close(features.mean((2, 3)) + features.max((2, 3)), z["pooled"])
+    equal = partial(np.testing.assert_allclose, **meta["tolerance"]["float64"])
+    equal(features, z["features"])
+    equal(features.mean((2, 3)) + features.max((2, 3)), z["pooled"])

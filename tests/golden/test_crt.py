@@ -16,8 +16,8 @@ from dml_jax.config import Group, Train
 from dml_jax.evaluation import metrics
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
-from dml_jax.methods import crt
 from dml_jax.methods.contract import Batch, TrainingSet
+from dml_jax.methods.crt import method as crt
 from dml_jax.numerics import unit
 from dml_jax.train import optimizers, step
 from dml_jax.train.step import TrainState
@@ -35,12 +35,8 @@ def test_every_file_is_known() -> None:
 
 
 def ms_options(hyper: dict[str, float]) -> dict[str, float]:
-    return {
-        "alpha": hyper["alpha"],
-        "beta": hyper["beta"],
-        "base": hyper["lam"],
-        "epsilon": hyper["eps"],
-    }
+    names = {"alpha": "alpha", "beta": "beta", "base": "lam", "epsilon": "eps"}
+    return {ours: hyper[theirs] for ours, theirs in names.items()}
 
 
 def params_of(z: dict[str, np.ndarray], dtype: str, prefix: str = "") -> Any:
@@ -194,11 +190,8 @@ def test_multi_similarity(name: str, dtype: str) -> None:
             np.testing.assert_array_equal(kept_positive, z[f"{variant}.pos_mask"], err_msg=variant)
             np.testing.assert_array_equal(kept_negative, z[f"{variant}.neg_mask"], err_msg=variant)
         check(details["mined_keepdup"][0], z["pml.mined"], note="pml.mined")
-        check(
-            details["mined_keepdup"][0],
-            z["pml.mined_sum_over_batch"],
-            note="pml.mined_sum_over_batch",
-        )
+        summed = z["pml.mined_sum_over_batch"]
+        check(details["mined_keepdup"][0], summed, note="pml.mined_sum_over_batch")
         check(grads["mined_keepdup"], z["pml.mined_grad"], note="pml.mined_grad")
         check(details["unmined"][0], z["pml.unmined"], note="pml.unmined")
 
@@ -261,13 +254,9 @@ def test_trace(name: str, x64: None) -> None:
     state = TrainState(np.int32(0), params, {"backbone": {}}, jax.jit(optimizer.init)(params))
     update = jax.jit(step.build(method, optimizer))
 
-    gate = meta["tolerance"]["float64"]
-    logged = {
-        "multi_similarity1": "ms1",
-        "multi_similarity2": "ms2",
-        "diversity1": "div1",
-        "consistency": "con",
-    }
+    equal = functools.partial(np.testing.assert_allclose, **meta["tolerance"]["float64"])
+    logged = {"multi_similarity1": "ms1", "multi_similarity2": "ms2"}
+    logged |= {"diversity1": "div1", "consistency": "con"}
     if config.sharing == "separate":
         logged["diversity2"] = "div2"
     counted = ("positives1", "negatives1", "positives2", "negatives2")
@@ -277,25 +266,14 @@ def test_trace(name: str, x64: None) -> None:
             state, Batch(images, labels, np.arange(len(labels))), jax.random.key(0)
         )
         note = f"step {i + 1}"
-        np.testing.assert_allclose(terms["loss"], z["losses"][i], **gate, err_msg=note)
+        equal(terms["loss"], z["losses"][i], err_msg=note)
         for ours, theirs in logged.items():
-            np.testing.assert_allclose(
-                terms[ours], z[f"losses_{theirs}"][i], **gate, err_msg=f"{note} {ours}"
-            )
-        np.testing.assert_array_equal(
-            [terms[key] for key in counted], z["mined_counts"][i], err_msg=note
-        )
+            equal(terms[ours], z[f"losses_{theirs}"][i], err_msg=f"{note} {ours}")
+        counts = [terms[key] for key in counted]
+        np.testing.assert_array_equal(counts, z["mined_counts"][i], err_msg=note)
         if i == 0:
-            jax.tree.map(
-                lambda a, b: np.testing.assert_allclose(a, b, **gate),
-                state.params,
-                trace_params(z, "step1"),
-            )
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, **gate),
-        state.params,
-        trace_params(z, "final"),
-    )
+            jax.tree.map(equal, state.params, trace_params(z, "step1"))
+    jax.tree.map(equal, state.params, trace_params(z, "final"))
 
     @jax.jit
     def evaluated(params: Any, model_state: Any, images: jax.Array) -> Any:
@@ -304,6 +282,6 @@ def test_trace(name: str, x64: None) -> None:
         )
 
     (f1, f2), embeddings = evaluated(state.params, state.model_state, images)
-    np.testing.assert_allclose(f1, z["eval_f1"], **gate)
-    np.testing.assert_allclose(f2, z["eval_f2"], **gate)
-    np.testing.assert_allclose(embeddings, z["eval_embedding"], **gate)
+    equal(f1, z["eval_f1"])
+    equal(f2, z["eval_f2"])
+    equal(embeddings, z["eval_embedding"])

@@ -332,14 +332,9 @@ def spectrum(values: np.ndarray, mode: int) -> Any:
 
 # Fields of the metrics files that this package does not compute, and why.
 NOT_COMPARED = {
-    "mAP_lim_ascoded": "for up to 1,023 rows the authors' code treats a missing neighbour, index "
-    "-1, as the "
-    "last "
-    "row",
-    "uniformity_t2_oracle": "uniformity (Wang & Isola) is in neither of the authors' "
-    "repositories, "
-    "nor "
-    "here",
+    "mAP_lim_ascoded": "for up to 1,023 rows the authors' code takes index -1, a missing "
+    "neighbour, for the last row",
+    "uniformity_t2_oracle": "(Wang & Isola) is in neither of the authors' repositories, nor here",
     "dists_intra": "only the ratio of the two is reported",
     "dists_inter": "only the ratio of the two is reported",
 }

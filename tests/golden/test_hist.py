@@ -11,8 +11,8 @@ import pytest
 
 from dml_jax.backbones import layers
 from dml_jax.config import Group, Train
-from dml_jax.methods import hist
 from dml_jax.methods.contract import Batch, TrainingSet
+from dml_jax.methods.hist import method as hist
 from dml_jax.train import optimizers, step
 from dml_jax.train.step import TrainState
 from tests.golden import fixtures

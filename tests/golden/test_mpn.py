@@ -14,8 +14,8 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.layers import Dense
 from dml_jax.config import Group, Train
 from dml_jax.evaluation import refinement_batches
-from dml_jax.methods import mpn
 from dml_jax.methods.contract import Batch, TrainingSet
+from dml_jax.methods.mpn import method as mpn
 from dml_jax.numerics import unit
 from dml_jax.train import optimizers, step
 from dml_jax.train.step import TrainState

@@ -233,12 +233,6 @@ def test_labels_that_are_no_classes(name: str) -> None:
         jax.jit(called(name))(X, LABELS.astype(np.float32))
 
 
-def test_text_of_pandas() -> None:
-    text = np.array(list("cccddfffpppm"), object)
-    found, expected = jax.jit(lambda: [losses.sup_con(X, labels) for labels in (text, LABELS)])()
-    assert float(found) == pytest.approx(float(expected), rel=1e-6)
-
-
 def test_tables_that_do_not_fit_each_other() -> None:
     for kernel, bias in ((np.ones((5, 6)), np.ones(4)), (np.ones((5, 4)), np.ones(6))):
         with pytest.raises(

@@ -14,7 +14,6 @@ from tests.losses.test_public import CALLS, LABELS
 
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 MORE: dict[str, Loss] = {
-    "contrastive, default margins": losses.contrastive,
     "contrastive, memory": lambda x, y: losses.contrastive(
         x, y, candidates=losses.Candidates(x[::-1], *memory(y))
     ),

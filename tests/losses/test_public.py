@@ -303,7 +303,8 @@ def test_n_pair_with_the_length_itself(x64: None) -> None:
 
 
 def test_pairs_with_a_memory(x64: None) -> None:
-    """Contrastive loss against a memory whose first row is not filled."""
+    """Contrastive loss against a memory whose first row is not filled, and whose last rows are
+    those of the batch."""
     past, of = RNG.normal(size=(7, 5)), np.array([cross_batch_memory.EMPTY, 0, 1, 2, 2, 5, 4])
     memory = {"embeddings": past, "labels": of}
 
@@ -315,11 +316,13 @@ def test_pairs_with_a_memory(x64: None) -> None:
 
     ours, hard = both(X, LABELS)
     d = np.linalg.norm(unit(X)[:, None] - unit(past)[None], axis=-1)[:, 1:]
-    same = LABELS[:, None] == of[None, 1:]
-    push = np.maximum(1 - d, 0)[~same]
+    others = ~np.eye(12, 7, -5, dtype=bool)[:, 1:]
+    same = (LABELS[:, None] == of[None, 1:]) & others
+    far = (LABELS[:, None] != of[None, 1:]) & others
+    push = np.maximum(1 - d, 0)[far]
     np.testing.assert_allclose(ours, d[same].mean() + push[push > 0].mean(), rtol=1e-12)
     hinges = [
-        max(d[i][same[i]].max() ** 2 - d[i][~same[i]].min() ** 2 + 0.2, 0)
+        max(d[i][same[i]].max() ** 2 - d[i][far[i]].min() ** 2 + 0.2, 0)
         for i in range(12)
         if same[i].any()
     ]
@@ -405,6 +408,7 @@ def test_shapes_that_do_not_fit(name: str) -> None:
         ),
         ((x[:, None], labels), r"embeddings: have shape \[12, 1, 5\]; give \[N, D\]"),
         ((x[0], labels), r"embeddings: have shape \[5\]; give \[N, D\]"),
+        ((x[:0], labels[:0]), r"embeddings: have shape \[0, 5\]; give \[N, D\]"),
     ):
         for call in (CALLS[name][0], jax.jit(CALLS[name][0])):
             with pytest.raises(DataError, match=message):
@@ -434,10 +438,14 @@ def test_candidates_that_do_not_fit() -> None:
     ):
         with pytest.raises(DataError, match=message):
             losses.sup_con(x, labels, candidates=losses.Candidates(among, mask, mask))
+    with pytest.raises(DataError, match="candidates: have no pairs; give positive and negative"):
+        losses.sup_con(x, labels, candidates=x)
 
 
 @pytest.mark.parametrize("name", sorted(set(CALLS) - set(OF_CLASSES)))
 def test_text_as_labels(name: str, x64: None) -> None:
+    """In a list, and in an array of objects, as pandas has it."""
     text = list("cccddfffpppm")  # the classes of LABELS
     call, expected = CALLS[name]
-    np.testing.assert_allclose(jax.jit(lambda x: call(x, text))(X), expected(), rtol=1e-9)
+    found = jax.jit(lambda x: [call(x, labels) for labels in (text, np.array(text, object))])(X)
+    np.testing.assert_allclose(found, expected(), rtol=1e-9)

@@ -17,9 +17,9 @@ from dml_jax.methods.baseline import LOSSES, PAIR_LOSSES
 from tests.losses.test_public import BETA, KEY, LABELS, NEGATIVE, POSITIVE, ROWS, D, S, X, floats
 from tests.losses.test_relations import FAR, NEAR, SHARED, WEIGHTS
 
-ALL = [(a, p, n) for a in ROWS for p in ROWS for n in ROWS if POSITIVE[a, p] and NEGATIVE[a, n]]
 DRAWN = np.random.default_rng(8).integers(1, 5, (12, 12))
 FARS = np.where(FAR, DRAWN + DRAWN.T, 0.0)  # weights of negatives
+ALL_TRIPLETS: Any = "triplet", {"mining": "all", "swap": True}
 MANHATTAN = np.abs(X[:, None] - X[None]).sum(axis=2)  # of embeddings as they are
 
 
@@ -36,21 +36,8 @@ def call(name: str, **options: Any) -> Callable[..., Any]:
     return lambda x, y=LABELS, **given: LOSSES[name](x, y, *map(floats, tables), **options, **given)
 
 
-def test_the_default_triplet_loss_of_pytorch_metric_learning(x64: None) -> None:
-    """TripletMarginLoss(): the mean over the triplets within the margin, of plain distances; with
-    swap=True, the negative's distance to the positive if that is smaller."""
-    hinges = np.array([D[a, p] - D[a, n] + 0.05 for a, p, n in ALL])
-    swapped = np.array([D[a, p] - min(D[a, n], D[p, n]) + 0.05 for a, p, n in ALL])
-    triplet = partial(losses.triplet, mining="all", squared=False, margin=0.05)
-    active = partial(triplet, divisor="active")
-    found = jax.jit(lambda x: (active(x, LABELS), active(x, LABELS, swap=True), triplet(x, LABELS)))
-    expected = [
-        hinges[hinges > 0].mean(),
-        swapped[swapped > 0].mean(),
-        np.maximum(hinges, 0).mean(),
-    ]
-    assert 0 < (hinges > 0).sum() < (swapped > 0).sum() < len(hinges)
-    np.testing.assert_allclose(found(X), expected, rtol=1e-12)
+def test_mined_triplets_with_the_nearer_side(x64: None) -> None:
+    """With swap=True, the negative's distance to the positive counts if that is smaller."""
     mined = partial(losses.triplet, mining="easy_positive", squared=False, margin=0.05)
     each = np.asarray(jax.jit(partial(mined, swap=True, reduce=None))(X, LABELS))
     mine = jax.jit(partial(mining.mine, "easy_positive", None, dim=5))
@@ -161,22 +148,8 @@ def test_a_lower_cut_off_of_distance_weighted_mining(x64: None) -> None:
     np.testing.assert_allclose(found, likely, atol=0.04)
 
 
-@pytest.mark.parametrize("name", ["sup_con", "nt_xent"])
-def test_a_distance_in_place_of_cosines(name: str, x64: None) -> None:
-    """As in pytorch-metric-learning, the similarity is minus the distance."""
-    found: list[float] = []
-    for i in np.flatnonzero(POSITIVE.any(axis=1)):
-        s, others = np.exp(-MANHATTAN[i] / 0.5), i != ROWS
-        if name == "sup_con":
-            found.append(-np.log(s / s[others].sum())[POSITIVE[i]].mean())
-        else:
-            found += list(np.log1p(s[NEGATIVE[i]].sum() / s[POSITIVE[i]]))
-    expected = jax.jit(call(name, temperature=0.5, distance=manhattan))(X)
-    assert float(expected) == pytest.approx(np.mean(found), rel=1e-12)
-
-
-@pytest.mark.parametrize("name", PAIR_LOSSES)
-def test_every_loss_takes_a_distance(name: str, x64: None) -> None:
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in PAIR_LOSSES), ALL_TRIPLETS])
+def test_every_loss_takes_a_distance(name: str, options: dict[str, Any], x64: None) -> None:
     """That of unit rows gives the same as the own one; of similarities, up to their base."""
 
     def negative_cosine(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -191,17 +164,18 @@ def test_every_loss_takes_a_distance(name: str, x64: None) -> None:
     distance = euclidean if name in distances else negative_cosine
     if name == "n_pair":
         distance = lambda a, b: -a @ b.T  # noqa: E731 of any length
-    ours, given = jax.jit(lambda x: (call(name)(x), call(name, distance=distance)(x)))(X)
+    own = partial(call, name, **options)
+    ours, given = jax.jit(lambda x: (own()(x), own(distance=distance)(x)))(X)
     np.testing.assert_allclose(given, ours, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", PAIR_LOSSES)
 def test_unreduced_values(name: str, x64: None) -> None:
-    """Their mean is the loss: of anchors, or of pairs."""
+    """Their mean is the loss: of anchors, or of pairs. The weight of the lengths is no part."""
     options: dict[str, Any] = {"l2": 0.0} if name == "n_pair" else {}
     each, active, mean = jax.jit(
         lambda x: (
-            call(name, reduce=None, **options)(x),
+            call(name, reduce=None)(x),
             call(name, divisor="active", **options)(x),
             call(name, **options)(x),
         )

@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -65,17 +64,6 @@ def test_weights_of_pairs(name: str, expected: Any, options: dict[str, Any], x64
         assert np.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize("squared", [True, False])
-def test_all_triplets(squared: bool, x64: None) -> None:
-    d = D**2 if squared else D
-    hinges = [d[a, p] - d[a, n] + 0.2 for a in range(12) for p in range(12) for n in range(12)
-              if NEAR[a, p] and FAR[a, n]]  # fmt: skip
-    triplet = partial(losses.triplet, positive=NEAR, negative=FAR, mining="all", squared=squared)
-    found, smooth = jax.jit(lambda x: (triplet(x), triplet(x, smooth=True)))(X)
-    np.testing.assert_allclose(found, np.mean(np.maximum(hinges, 0)), rtol=1e-12)
-    np.testing.assert_allclose(smooth, np.mean(np.log1p(np.exp(hinges))), rtol=1e-12)
-
-
 def test_easy_and_semi_hard_positives() -> None:
     d = D.astype(np.float32)
     easy = jax.jit(partial(mining.mine, "easy_positive", None, dim=5))(d, POSITIVE, NEGATIVE)
@@ -108,29 +96,6 @@ def test_an_upper_cut_off_of_the_distance() -> None:
         chosen = d[np.arange(12), drawn.negatives][np.asarray(drawn.valid)]
         assert chosen.max() <= limit
     assert not mine(KEY, d, POSITIVE, NEGATIVE, farthest=1e-3).valid.any()
-
-
-def test_a_distance_of_ones_own(x64: None) -> None:
-    def manhattan(a: jax.Array, b: jax.Array) -> jax.Array:
-        return jnp.abs(a[:, None] - b[None]).sum(axis=2)
-
-    d = np.abs(X[:, None] - X[None]).sum(axis=2)  # of embeddings as they are
-    hinges = [d[a, p] - d[a, n] + 0.2 for a in range(12) for p in range(12) for n in range(12)
-              if POSITIVE[a, p] and NEGATIVE[a, n]]  # fmt: skip
-    triplet = partial(losses.triplet, squared=False, distance=manhattan)
-    contrastive = partial(losses.contrastive, negative_margin=9.0, distance=manhattan)
-    found, hard, pairs = jax.jit(
-        lambda x, y: (triplet(x, y, mining="all"), triplet(x, y, mining="hard"), contrastive(x, y))
-    )(X, LABELS)
-    np.testing.assert_allclose(found, np.mean(np.maximum(hinges, 0)), rtol=1e-12)
-    expected = [
-        max(d[i][POSITIVE[i]].max() - d[i][NEGATIVE[i]].min() + 0.2, 0)
-        for i in range(12)
-        if POSITIVE[i].any()
-    ]
-    np.testing.assert_allclose(hard, np.mean(expected), rtol=1e-12)
-    push = np.maximum(9 - d, 0)[NEGATIVE]
-    np.testing.assert_allclose(pairs, d[POSITIVE].mean() + push[push > 0].mean(), rtol=1e-12)
 
 
 @pytest.mark.parametrize(

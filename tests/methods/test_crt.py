@@ -13,8 +13,8 @@ from scipy import special
 from dml_jax.backbones import functional
 from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError
-from dml_jax.methods import crt
 from dml_jax.methods.contract import TrainingSet
+from dml_jax.methods.crt import method as crt
 from dml_jax.train import step
 from tests import toys
 

@@ -45,48 +45,14 @@ from tests.tiny_model import identity
 from tests.train import experiments
 
 HOSTILE_JSON: tuple[Any, ...] = (
-    *(
-        None,
-        True,
-        0,
-        -1,
-        1,
-        3,
-        10**20,
-        -(2**63),
-        1e308,
-        0.5,
-        float("nan"),
-        float("inf"),
-        "",
-        "x",
-        "1",
-        "../../x",
-    ),
-    *(
-        "/etc/passwd",
-        "~nobody-here/x",
-        "nul\0x",
-        "\ud800",
-        "\x1b[2J",
-        "x" * 5000,
-        [],
-        {},
-        [[]],
-        [0, -1],
-        [1e9, 1e9],
-    ),
-    *([10**20], ["a", 1], {"a": None}, {"name": "baseline"}, {"": {"": {}}}),
-)
+    None, True, 0, -1, 1, 3, 10**20, -(2**63), 1e308, 0.5, float("nan"), float("inf"),
+    "", "x", "1", "../../x", "/etc/passwd", "~nobody-here/x", "nul\0x", "\ud800", "\x1b[2J",
+    "x" * 5000, [], {}, [[]], [0, -1], [1e9, 1e9], [10**20], ["a", 1], {"a": None},
+    {"name": "baseline"}, {"": {"": {}}},
+)  # fmt: skip
 BROKEN_JSON = (
-    b"",
-    b"[" * 5000,
-    b'{"a":' * 5000,
-    b"\xff\xfe",
-    b"null",
-    b"9" * 5000,
-    b"\xef\xbb\xbf{}",
-)
+    b"", b"[" * 5000, b'{"a":' * 5000, b"\xff\xfe", b"null", b"9" * 5000, b"\xef\xbb\xbf{}"
+)  # fmt: skip
 
 
 @st.composite
@@ -137,62 +103,16 @@ def _lines(directory: Path) -> list[str]:
 
 
 TEXTS = (
-    "",
-    "0",
-    "-1",
-    "1",
-    "3",
-    "2147483648",
-    "1e39",
-    "1e-50",
-    "nan",
-    "-inf",
-    "1e400",
-    "0x10",
-    "1_000",
-    "٣",
-    "true",
-    "99999999999999999999",
-    "9" * 5000,
-    "()",
-    "(1,)",
-    "[1,2]",
-    "1,",
-    "a,b",
-    "(1,2",
-    "{}",
-    "(" * 300,
-    "[" * 5000,
-    "__import__('os').system('touch x')",
-    "'a'",
-    "b'x'",
-    "1+1",
-    "x" * 3000,
-    "../../x",
-    "~nobody/x",
-    "~",
-    "1;2",
-    "\x1b[2J",
-    "\udcff",
-    "line\nbreak",
-    "balanced",
-    "shuffled",
-    "cosine",
-    "folder",
-    "(0.1,0.2)",
-    "/dev/zero",
-)
+    "", "0", "-1", "1", "3", "2147483648", "1e39", "1e-50", "nan", "-inf", "1e400", "0x10",
+    "1_000", "٣", "true", "99999999999999999999", "9" * 5000, "()", "(1,)", "[1,2]", "1,", "a,b",
+    "(1,2", "{}", "(" * 300, "[" * 5000, "__import__('os').system('touch x')", "'a'", "b'x'",
+    "1+1", "x" * 3000, "../../x", "~nobody/x", "~", "1;2", "\x1b[2J", "\udcff",
+    "line\nbreak", "balanced", "shuffled", "cosine", "folder", "(0.1,0.2)", "/dev/zero",
+)  # fmt: skip
 NO_KEYS = (
-    "",
-    ".",
-    "train",
-    "method..tau",
-    "__class__",
-    "data.__init__",
-    "train.groups.x",
-    "no.such",
+    "", ".", "train", "method..tau", "__class__", "data.__init__", "train.groups.x", "no.such",
     "a" * 999,
-)
+)  # fmt: skip
 
 
 @functools.cache

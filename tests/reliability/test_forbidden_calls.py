@@ -12,16 +12,8 @@ FOLDERS = ("dml_jax", "launch", "benchmarks", "configs")
 NAMES = {"eval", "exec", "compile", "__import__"}
 MODULES = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 ATTRIBUTES = {
-    *(
-        "os.system",
-        "os.popen",
-        "yaml.load",
-        "yaml.unsafe_load",
-        "yaml.full_load",
-        "torch.load",
-        "tempfile.mktemp",
-    ),
-    *("subprocess.getoutput", "subprocess.getstatusoutput", "pty.spawn"),
+    *("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput", "pty.spawn"),
+    *("yaml.load", "yaml.unsafe_load", "yaml.full_load", "torch.load", "tempfile.mktemp"),
     *("csv.writer", "csv.DictWriter"),  # would write formulas, which spreadsheets run
 }
 METHODS = {"extractall", "exec_module"}  # of any object

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dml_jax import run
-from dml_jax.backbones.functional import pooled_cells
+from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.functional import on_features, pooled_cells
 from dml_jax.backbones.layers import global_pool
 from dml_jax.config import Group, resolve
 from dml_jax.console import Console
@@ -22,6 +24,7 @@ from dml_jax.methods import baseline, heads
 from dml_jax.train import experiment as experiments
 from dml_jax.train import frozen_features, loop, warm_start
 from dml_jax.train.distributed.stop_signals import Stop
+from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.step import TrainState
 from tests.train.experiments import values
@@ -68,6 +71,23 @@ def test_two_cells_pool_like_the_map(kind: Any) -> None:
     expected = {"avg": mean, "max": largest, "avg+max": mean + largest}[kind]
     found = jax.jit(lambda maps: global_pool(pooled_cells(maps), kind))(maps)
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_tokens_are_no_features() -> None:
+    """Not even as many as the network has channels."""
+
+    def apply(params: Any, stats: Any, tokens: jax.Array, *, train: bool, key: Any = None) -> Any:
+        return stats["table"][tokens][:, None], stats
+
+    tokens, table = jnp.array([[1, 0, 2], [2, 2, 0]]), jnp.arange(9.0).reshape(3, 3)
+    network = Backbone(lambda *_: ({"table": table}, {}), apply, 3, preprocess=lambda x: x)
+    made = on_features(network)
+    _, stats = made.init(jax.random.key(0), (3,))
+    maps, _ = made.apply({}, stats, made.preprocess(tokens), train=False)
+    np.testing.assert_array_equal(maps, table[tokens][:, None])
+    np.testing.assert_array_equal(
+        made.apply({}, stats, made.preprocess(maps), train=False)[0], maps
+    )
 
 
 def test_same_as_a_frozen_backbone(tmp_path: Path) -> None:
@@ -137,6 +157,16 @@ def test_features_are_kept_and_follow_the_weights(
     monkeypatch.setattr(warm_start, "initial_state", larger)
     with_features(experiment, tmp_path / "run")
     assert len(list((tmp_path / "features").iterdir())) == 4
+
+
+def test_a_directory_that_cannot_be_made_is_said_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Embedder, "embed_split", lambda *_: pytest.fail("computed"))
+    (tmp_path / "file").touch()
+    made = build(feature_views=1, features=str(tmp_path / "file"))
+    with pytest.raises(FileExistsError):
+        with_features(made, tmp_path)
 
 
 @pytest.mark.parametrize(("views", "expected"), [(1, (2, 2, 4)), (2, (3, 6, 9))])

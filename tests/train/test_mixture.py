@@ -27,6 +27,7 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train import mixture, model, warm_start
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
+from dml_jax.train.embedding import Embedder
 from dml_jax.train.mixture import Gain
 from tests.hub import Hub
 from tests.train.experiments import values
@@ -121,6 +122,9 @@ def test_the_mixture_is_one_network(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     jax.tree.map(check, kept, first, last)
     kernels = (found["embedding"]["kernel"] for found in (first, last))
     assert np.abs(np.subtract(*map(np.asarray, kernels))).max() > 1e-4
+    rng = np.random.default_rng(0)
+    embed_split = lambda *given: rng.normal(size=(len(given[2].labels), 4))  # noqa: E731
+    monkeypatch.setattr(Embedder, "embed_split", embed_split)  # what is chosen is given below
     for name, expected in (("before training", first), ("trained", last)):
         monkeypatch.setattr(mixture, "best", lambda gains, name=name: name)
         with Stop() as stop:
@@ -185,6 +189,14 @@ def test_every_choice_in_onnx(chosen: tuple[Path, np.ndarray, np.ndarray]) -> No
     export.execute([f"--model={directory}", "--to=onnx", f"--output={out}"])
     session = runtime.InferenceSession(out / "model.onnx")
     np.testing.assert_allclose(session.run(None, {"images": images})[0], rows, rtol=0, atol=1e-4)
+
+
+def test_the_mean_of_weights_with_shares() -> None:
+    """A quarter of the second model; its counters are those of the second model alone."""
+    first, last = ({"w": np.array([w, 4.0]), "seen": np.int32(n)} for w, n in ((0.0, 2), (2.0, 7)))
+    found = jax.jit(mixture.mixed)(first, last, 0.25)
+    np.testing.assert_allclose(found["w"], [0.5, 4.0])
+    assert found["seen"] == 7
 
 
 def test_gain_of_classes() -> None:

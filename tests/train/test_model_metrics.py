@@ -244,9 +244,13 @@ def workdir_lines(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_invalid_variants() -> None:
+def test_invalid_options() -> None:
     with pytest.raises(ConfigError, match="must not use the name 'best'"):
         Evaluation(test_variants={"best": {}})
+    with pytest.raises(
+        ConfigError, match=r"metrics=.*: must not contain two functions of one name"
+    ):
+        Evaluation(metrics=("mine.hit", "theirs.hit"))
     config = small(steps=4)
     config = replace(config, evaluation=replace(config.evaluation, test_variants={"a": {"x": 1}}))
     with pytest.raises(ConfigError, match="method baseline allows variants of no option"):

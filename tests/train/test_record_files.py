@@ -22,7 +22,7 @@ from dml_jax.errors import CheckpointError, DataError
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.records import logs, model_files, workdir
 from dml_jax.train.records.logs import JsonLines
-from dml_jax.train.step import TrainState
+from dml_jax.train.step import TrainState, digest
 from tests.train.experiments import small
 from tests.train.test_loop import StopAt
 
@@ -149,6 +149,11 @@ def test_readings(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "64 images/s  500 ms a step  waiting for data 20%  memory 3.0 GiB"
     assert logs.describe(line) == text
     assert clock.read(30).keys() == line.keys() - {"step_seconds"}
+
+
+def test_the_digest_of_numbers_of_any_type() -> None:
+    kinds = (jnp.float32, jnp.bfloat16, jnp.int8, bool)
+    assert len({digest({"w": jnp.ones((), kind)}) for kind in kinds}) == len(kinds)
 
 
 RUN = {"config": asdict(small(steps=5)), "data_hash": "x"}

@@ -93,25 +93,12 @@ def test_a_second_run_is_refused_and_does_not_disturb_the_first(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *(
-            ("config", []),
-            ("config", None),
-            ("data_hash", 5),
-            ("classes", "9"),
-            ("classes", 0),
-            ("classes", 10**20),
-        ),
-        *(
-            ("images", -1),
-            ("shape", []),
-            ("shape", [8]),
-            ("shape", [8, "8"]),
-            ("shape", [0, 8]),
-            ("shape", [8, 8, 8]),
-            ("shape", ["int32", "8"]),
-            ("shape", ["object", 8]),
-            ("shape", ["int31", 8]),
-        ),
+        *(("config", value) for value in ([], None)),
+        ("data_hash", 5),
+        *(("classes", value) for value in ("9", 0, 10**20)),
+        ("images", -1),
+        *(("shape", value) for value in ([], [8], [8, "8"], [0, 8], [8, 8, 8])),
+        *(("shape", value) for value in (["int32", "8"], ["object", 8], ["int31", 8])),
     ],
 )
 def test_wrong_entries_of_config_json_are_named(key: str, value: object, tmp_path: Path) -> None:

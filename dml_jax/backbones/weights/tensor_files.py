@@ -85,7 +85,8 @@ def _torch(path: Path) -> StateDict:
             raise WeightsError(problem) from None
     for inner in (found, *(found.get(name) for name in CONTAINERS if isinstance(found, dict))):
         items = inner.items() if isinstance(inner, dict) else ()
-        if arrays := {name: array(x) for name, x in items if isinstance(x, torch.Tensor)}:
+        tensors = {name: x for name, x in items if isinstance(x, torch.Tensor)}
+        if arrays := {name: array(x) for name, x in tensors.items() if isinstance(name, str)}:
             return arrays
     where = f"neither at the top level nor under {', '.join(CONTAINERS)}"
     raise WeightsError(f"contains no state_dict, {where}")

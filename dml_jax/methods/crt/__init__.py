@@ -6,22 +6,6 @@
 The docstring of `method` has the equations and the expected results.
 """
 
-from dml_jax.methods.crt.method import (
-    BRANCHES,
-    GROUPS,
-    Branches,
-    Config,
-    MultiSimilarity,
-    build,
-    coded_residuals,
-    diversity,
-    loss,
-    own_prototypes,
-    prototype_statistics,
-)
+from dml_jax.methods.crt.method import GROUPS, Config, build
 
-__all__ = [
-    "BRANCHES", "GROUPS", "Branches", "Config", "MultiSimilarity", "build", "coded_residuals",
-    "diversity", "loss", "own_prototypes",
-    "prototype_statistics",
-]  # fmt: skip
+__all__ = ["GROUPS", "Config", "build"]

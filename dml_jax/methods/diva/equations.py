@@ -33,6 +33,7 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.layers import Dense
 from dml_jax.losses import mining, pair_losses
 from dml_jax.losses.mining import Triplets
+from dml_jax.losses.pairwise import inner_products
 from dml_jax.methods.contract import PyTree
 from dml_jax.methods.diva.options import (
     TASKS,
@@ -133,7 +134,7 @@ def dance(
     """
     queries = at_least_float32(queries)
     positive = jnp.sum(queries * at_least_float32(keys), axis=1) / temperature
-    negative = jnp.matmul(queries, at_least_float32(queue).T, precision=lax.Precision.HIGHEST)
+    negative = inner_products(queries, at_least_float32(queue))
     if config.dance != "off":
         negative = negative * dance_weights(negative, queries.shape[1], config)
     log_negatives = jax.nn.logsumexp(negative / temperature, axis=1)

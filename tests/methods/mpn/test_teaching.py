@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.methods import mpn
+from dml_jax.methods.mpn import method as mpn
 from tests import toys
 from tests.methods.test_teaching import CLASSES, DATA, check_logits, teach
 
