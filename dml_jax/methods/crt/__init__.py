@@ -6,6 +6,22 @@
 The docstring of `method` has the equations and the expected results.
 """
 
-from dml_jax.methods.crt.method import GROUPS, Config, build
+from dml_jax.methods.crt.method import (
+    BRANCHES,
+    GROUPS,
+    Branches,
+    Config,
+    MultiSimilarity,
+    build,
+    coded_residuals,
+    diversity,
+    loss,
+    own_prototypes,
+    prototype_statistics,
+)
 
-__all__ = ["GROUPS", "Config", "build"]
+__all__ = [
+    "BRANCHES", "GROUPS", "Branches", "Config", "MultiSimilarity", "build", "coded_residuals",
+    "diversity", "loss", "own_prototypes",
+    "prototype_statistics",
+]  # fmt: skip

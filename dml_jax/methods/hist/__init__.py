@@ -6,6 +6,36 @@
 The docstring of `method` has the equations and the expected results.
 """
 
-from dml_jax.methods.hist.method import GROUPS, Config, build
+from dml_jax.methods.hist.method import (
+    GROUPS,
+    Config,
+    Distributions,
+    Embedding,
+    HypergraphNetwork,
+    build,
+    classify,
+    distances,
+    distribution_loss,
+    incidence,
+    loss,
+    propagation,
+    replaced,
+    tuplet_statistics,
+)
 
-__all__ = ["GROUPS", "Config", "build"]
+__all__ = [
+    "GROUPS",
+    "Config",
+    "Distributions",
+    "Embedding",
+    "HypergraphNetwork",
+    "build",
+    "classify",
+    "distances",
+    "distribution_loss",
+    "incidence",
+    "loss",
+    "propagation",
+    "replaced",
+    "tuplet_statistics",
+]

@@ -7,6 +7,38 @@
 The docstring of `method` has the equations and the expected results.
 """
 
-from dml_jax.methods.mpn.method import GROUPS, Config, build
+from dml_jax.methods.mpn.method import (
+    GROUPS,
+    AttentionStatistics,
+    Config,
+    Equations,
+    MessagePassingLayer,
+    MessagePassingNetwork,
+    attention,
+    attention_statistics,
+    batch_attention,
+    build,
+    loss,
+    normalised,
+    readout,
+    refine,
+    replaced,
+)
 
-__all__ = ["GROUPS", "Config", "build"]
+__all__ = [
+    "GROUPS",
+    "AttentionStatistics",
+    "Config",
+    "Equations",
+    "MessagePassingLayer",
+    "MessagePassingNetwork",
+    "attention",
+    "attention_statistics",
+    "batch_attention",
+    "build",
+    "loss",
+    "normalised",
+    "readout",
+    "refine",
+    "replaced",
+]
