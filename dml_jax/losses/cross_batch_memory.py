@@ -36,15 +36,18 @@ def candidates(
     memory: dict[str, Array],
     labels: Array,
     relation: Callable[..., Any] | None = None,
+    *,
+    enqueued: bool = False,
 ) -> Candidates:
-    """The memory, whose last rows are a batch with labels [N], as candidates for that batch.
+    """The memory as candidates for a batch with labels [N]; unfilled rows are in no pair.
 
-    Unfilled rows are in no pair, and no row is paired with its own copy. `relation` maps labels [N]
-    and [M] to positive and negative pairs [N, M]; None compares labels.
+    `relation` maps labels [N] and [M] to positive and negative pairs [N, M]; None compares labels.
+    If the batch is already `enqueued`, as the last rows, no row is paired with its own copy.
     """
-    count, size = len(labels), len(memory["labels"])
-    own_copy = jnp.eye(count, size, size - count, dtype=bool)
-    used = (memory["labels"] != EMPTY)[None, :] & ~own_copy
+    used = (memory["labels"] != EMPTY)[None, :]
+    if enqueued:
+        count, size = len(labels), len(memory["labels"])
+        used &= ~jnp.eye(count, size, size - count, dtype=bool)
     same = labels[:, None] == memory["labels"][None, :]
     pairs = relation(labels, jnp.maximum(memory["labels"], 0)) if relation else (same, ~same)
     return Candidates(memory["embeddings"], *(jnp.where(used, pair, False) for pair in pairs))

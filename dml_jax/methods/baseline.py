@@ -381,7 +381,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
             return total, Aux(model_state, terms)
         rows = {"embeddings": jax.lax.stop_gradient(encoded), "labels": batch.labels}
         memory = cross_batch_memory.enqueue(model_state["memory"], rows)
-        past = cross_batch_memory.candidates(memory, batch.labels, relation)
+        past = cross_batch_memory.candidates(memory, batch.labels, relation, enqueued=True)
         found = apply_criterion(params, encoded, batch.labels, key_memory, past, method="values")
         used = model_state["seen"] >= config.memory_after
         term = jnp.where(used, weighted(found), 0)

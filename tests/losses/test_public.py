@@ -302,21 +302,22 @@ def test_n_pair_with_the_length_itself(x64: None) -> None:
     assert float(ours) == pytest.approx(n_pair(power=1), rel=1e-9)
 
 
-def test_pairs_with_a_memory(x64: None) -> None:
-    """Contrastive loss against a memory whose first row is not filled, and whose last rows are
+@pytest.mark.parametrize("enqueued", [False, True])
+def test_pairs_with_a_memory(enqueued: bool, x64: None) -> None:
+    """Contrastive loss against a memory whose first row is not filled, and whose last rows may be
     those of the batch."""
     past, of = RNG.normal(size=(7, 5)), np.array([cross_batch_memory.EMPTY, 0, 1, 2, 2, 5, 4])
     memory = {"embeddings": past, "labels": of}
 
     @jax.jit
     def both(x: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-        candidates = cross_batch_memory.candidates(memory, labels)
+        candidates = cross_batch_memory.candidates(memory, labels, enqueued=enqueued)
         contrastive = losses.contrastive(x, labels, candidates=candidates)
         return contrastive, losses.triplet(x, labels, candidates=candidates, mining="hard")
 
     ours, hard = both(X, LABELS)
     d = np.linalg.norm(unit(X)[:, None] - unit(past)[None], axis=-1)[:, 1:]
-    others = ~np.eye(12, 7, -5, dtype=bool)[:, 1:]
+    others = ~np.eye(12, 7, -5, dtype=bool)[:, 1:] | (not enqueued)
     same = (LABELS[:, None] == of[None, 1:]) & others
     far = (LABELS[:, None] != of[None, 1:]) & others
     push = np.maximum(1 - d, 0)[far]
