@@ -118,13 +118,6 @@ def test_a_folder_without_labels_that_changes(photos: None, execute: Execute) ->
     assert {name: row["cluster"] for name, row in table().items()} == before
 
 
-def test_a_name_that_is_no_utf_8(photos: None, execute: Execute) -> None:
-    Path(MISPLACED).rename("photos/elm/caf\udce9.png")
-    assert execute(catalogue, "--model=w", "--quiet", "photos")[::2] == (0, "")
-    row = table()[r"photos/elm/caf\udce9.png"]
-    assert (row["class"], row["neighbours_say"]) == ("elm", "'=oak")
-
-
 def test_equal_images_are_one_cluster() -> None:
     rows = np.full((5, 4), 0.5, np.float32)
     np.testing.assert_array_equal(_clusters(rows), np.zeros(5))

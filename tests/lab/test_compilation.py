@@ -100,7 +100,7 @@ NETWORKS: dict[str, tuple[Any, int]] = {
     "resnet": (resnet.Config(depths=(1, 1, 1, 1)), 17),
     "bn_inception": (bn_inception.Config(), 69),
     "efficientnet_lite": (efficientnet_lite.Config(depths=(1,) * 7), 22),
-    "vit": (replace(vit.PUBLISHED["dinov2_vits14"], depth=1), 1),
+    "vit": (replace(vit.PUBLISHED["dinov2_vits14"], depth=1), 0),  # patches are products
 }
 
 
@@ -123,13 +123,12 @@ def test_forms_for_cpus_leave_no_trace(name: str) -> None:
     for platform in ("cuda", "tpu"):
         text = traced.lower(lowering_platforms=(platform,)).as_text()
         convolutions = lines(text, "convolution")
-        assert len(convolutions) == 3 * count - 1
+        assert len(convolutions) == max(3 * count - 1, 0)
         for line in convolutions:
             operands = re.search(r": \(tensor<[x\d]*(\w+)>, tensor<[x\d]*(\w+)>\)", line)
             assert operands.groups() == ("bf16", "bf16")
-        assert (
-            text.count("optimization_barrier") == text.count("LayoutConstraint") == count
-        )  # of the kernels' gradients
+        if count:  # of the kernels' gradients
+            assert text.count("optimization_barrier") == text.count("LayoutConstraint") == count
         over_images = [
             line for line in lines(text, "reduce(") if "add across dimensions = [0" in line
         ]
