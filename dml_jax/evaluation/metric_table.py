@@ -4,6 +4,7 @@ Adding a metric takes one entry in `METRICS` and its computation in `protocol.ev
 tables and the HTML report show every listed metric that the results hold.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -79,11 +80,12 @@ def cell(results: Mapping[str, Any], entry: MetricEntry, *, digits: int = 1) -> 
     `digits` are the decimal places of percentages unless the results state them; others have four.
     """
     digits = results.get("digits", digits)
-    if results.get(entry.name) is None:
+    value = results.get(entry.name)
+    if value is None or math.isnan(value):
         return "–"
 
     def number(value: float) -> str:
         return f"{100 * value:.{digits}f}" if entry.percent else f"{value:.4f}"
 
     error = results.get(f"{entry.name}_stderr")
-    return number(results[entry.name]) + (f" ± {number(error)}" if error is not None else "")
+    return number(value) + (f" ± {number(error)}" if error is not None else "")

@@ -92,7 +92,7 @@ class Checkpoints:
         for directory in (self.directory / kind for kind in KEPT):
             complete = workdir.complete_checkpoints(directory)
             for path in set(directory.glob("*")).difference(complete):
-                if path.name.isdigit():
+                if path.name.isdecimal():
                     epath.Path(path).rmtree()
             epath.Path(directory).mkdir(parents=True, exist_ok=True)
 

@@ -1,5 +1,7 @@
 """Order, headings and number formats of the reported metrics."""
 
+import math
+
 from dml_jax.evaluation import metric_table
 
 RESULTS = {
@@ -18,3 +20,5 @@ def test_cells() -> None:
     assert metric_table.cell(RESULTS, nmi, digits=2) == "70.00"
     assert metric_table.cell(RESULTS, density) == "0.1235"
     assert metric_table.cell({}, nmi) == metric_table.cell({"nmi": None}, nmi) == "–"
+    undefined = {"recall@2": math.nan, "recall@2_stderr": math.nan}  # of no query
+    assert metric_table.cell(undefined, recall) == "–"

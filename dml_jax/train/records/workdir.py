@@ -124,8 +124,9 @@ def check_same_facts(
 
 def complete_checkpoints(directory: Path) -> list[Path]:
     """The complete checkpoints in a directory, by step."""
-    found = (path.parent for path in directory.glob(f"*/{manifest.NAME}"))
-    return sorted((path for path in found if path.name.isdigit()), key=lambda path: int(path.name))
+    places = (path.parent for path in directory.glob(f"*/{manifest.NAME}"))
+    numbered = (path for path in places if path.name.isdecimal())
+    return sorted(numbered, key=lambda path: int(path.name))
 
 
 def _check_same_config(
