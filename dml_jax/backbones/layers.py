@@ -274,14 +274,14 @@ def attention_weights(
     Args:
       queries, keys: float [..., N, heads, d], [..., M, heads, d].
       off_by_one: adds 1 to the denominator of the softmax.
-      count: weights of keys after so many are 0; None for none.
+      count: keys after so many get no weight; None: all take part.
 
     Returns:
       [..., heads, N, M]; rows sum to 1, or to less with `off_by_one`.
     """
     wide = jnp.promote_types(queries.dtype, jnp.float32)
     scores = scale * product("...nhd,...mhd->...hnm", queries, keys, preferred_element_type=wide)
-    if count is not None:
+    if count is not None and count < keys.shape[-3]:
         scores = jnp.where(jnp.arange(keys.shape[-3]) < count, scores, -jnp.inf)
     if not off_by_one:
         return jax.nn.softmax(scores, axis=-1)
