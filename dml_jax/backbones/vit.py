@@ -328,10 +328,9 @@ class VisionTransformer(nn.Module):
             x = jnp.concatenate([x[:, : len(prefix)], registers, x[:, len(prefix) :]], axis=1)
         # Rows of products in bfloat16 are aligned to eight: otherwise XLA copies every operand.
         count = x.shape[1]
-        padding = -count % 8 if x.dtype == jnp.bfloat16 else 0
-        x = jnp.pad(x, ((0, 0), (0, padding), (0, 0)))
-        if angles is not None:
-            angles = jnp.pad(angles, ((0, padding), (0, 0)))
+        if x.dtype == jnp.bfloat16:
+            x = jnp.pad(x, ((0, 0), (0, -count % 8), (0, 0)))
+            angles = None if angles is None else jnp.pad(angles, ((0, -count % 8), (0, 0)))
         block = nn.remat(Block, static_argnums=2) if config.remat else Block
         for index in range(config.depth):
             rate = config.drop_path * index / max(config.depth - 1, 1)
