@@ -90,7 +90,7 @@ def analyse(request: Request) -> None:
                 subject, title, suffix = SUBJECTS[name], SUBJECTS[name].title, ""
                 several = request.compare and findings.side_by_side(runs, subject, split)
                 if subject.by_split and split != "test" and not request.apart:
-                    # Those of the test stay.
+                    # The findings about the test split stay.
                     title, suffix = f"{title}: {split} images", f"-{split}"
                 made = several or subject.findings(run, split)
                 findings.write(directory, name, title, run.step, made, suffix=suffix, to=to)

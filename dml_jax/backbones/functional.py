@@ -29,7 +29,7 @@ def init(module: nn.Module, key: jax.Array, *inputs: Any) -> tuple[PyTree, PyTre
         return module.init(key, *jax.tree.map(array, inputs))
 
     traced, shapes = jax.make_jaxpr(variables, return_shape=True)(key)
-    # Without the forward pass; some modules do not use the key.
+    # Without the forward pass. The key stays an argument (`instantiate`), even if it is not used.
     initialisers, _ = partial_eval.dce_jaxpr(traced.jaxpr, True, instantiate=True)
     leaves = jax.core.eval_jaxpr(initialisers, traced.consts, key)
     tree = jax.tree.unflatten(jax.tree.structure(shapes), leaves)

@@ -174,8 +174,8 @@ _with_rounded_bias.defvjp(lambda x, bias: (_with_bias(x, bias), bias), _with_bia
 def _of_patches(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """A convolution [B, H, W, C] -> [B, H // k, W // k, C'] whose stride is the kernel's size k.
 
-    As one product of patches, because XLA gives cuDNN the gradients as convolutions with a result
-    that is filled up with zeros: 49 x 49 instead of 7 x 7 cells for k = 8.
+    It is one product of patches, because the gradients of a convolution would reach cuDNN as
+    convolutions with a padded gradient of mostly zeros: 49 x 49 instead of 7 x 7 cells for k = 8.
     """
     size, (count, height, width, channels) = len(kernel), x.shape
     rows, columns = height // size, width // size

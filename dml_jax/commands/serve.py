@@ -36,7 +36,7 @@ def execute(arguments: list[str]) -> None:
     limit = cli.decision(options)
     index = expand_path("--index", options.index) if options.index else None
     problem = (
-        "--reject, --min_probability and --threshold: need --index; without, no class is named"
+        "--reject, --min_probability and --threshold: need --index; without it, no class is named"
     )
     cli.require(index or not any(value is not None for value in limit.values()), problem)
     cli.check_installed("serve", "uvicorn", cli.SERVER_PACKAGES)

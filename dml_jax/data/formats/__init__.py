@@ -92,11 +92,9 @@ def class_folders(
 def _recognised(path: Path, name: str, options: Options) -> Sequence[Entry]:
     """The images of a directory or a table, which messages call `name`; prints doubts."""
     with tempfile.TemporaryDirectory(prefix="dml_jax-") as scratch:
-        options, found = (
-            options._replace(scratch=Path(scratch)),
-            list_files([path], Path(scratch), print),
-        )
-        kind, page = recognise.recognised(found, options, name)
+        found = list_files([path], Path(scratch), print)
+        within = options._replace(scratch=Path(scratch))
+        kind, page = recognise.recognised(found, within, name)
     if any(entry.file.size >= 0 for entry in page.entries):
         remedy = f"dml-jax prepare --name={kind} --source={shlex.quote(name)} --output=… does that"
         raise DataError(f"{name}: its images are in {kind} files, to be prepared first; {remedy}")
