@@ -178,11 +178,11 @@ def described(
 def _options(section: str, options: Any, left_out: set[str]) -> dict[str, Any]:
     """The options of a section that may change embeddings, without paths."""
     values = {key: value for key, value in asdict(options).items() if key not in left_out}
-    kind, flat = type(options), flatten(values)
+    kind: Any = type(options)
     unused = (Mark.PATH, Effect.NONE)
     return {
         f"{section}.{key}": value
-        for key, value in flat.items()
+        for key, value in flatten(values).items()
         if not any(mark in unused for mark in declared(kind, key))
     }
 

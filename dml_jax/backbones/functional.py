@@ -11,6 +11,7 @@ from flax import traverse_util
 from jax.interpreters import partial_eval
 
 from dml_jax.backbones.contract import Backbone, Config, ImageShape, PyTree, preprocess
+from dml_jax.backbones.convolution import plain
 from dml_jax.backbones.weights import converted
 from dml_jax.numerics import at_least_float32
 
@@ -28,7 +29,8 @@ def init(module: nn.Module, key: jax.Array, *inputs: Any) -> tuple[PyTree, PyTre
     def variables(key: jax.Array) -> PyTree:
         return module.init(key, *jax.tree.map(array, inputs))
 
-    traced, shapes = jax.make_jaxpr(variables, return_shape=True)(key)
+    with plain():  # the forms for each platform would take half of the time
+        traced, shapes = jax.make_jaxpr(variables, return_shape=True)(key)
     # Without the forward pass. The key stays an argument (`instantiate`), even if it is not used.
     initialisers, _ = partial_eval.dce_jaxpr(traced.jaxpr, True, instantiate=True)
     leaves = jax.core.eval_jaxpr(initialisers, traced.consts, key)

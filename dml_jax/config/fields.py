@@ -164,14 +164,15 @@ def flatten(values: Values, prefix: str = "") -> dict[str, Any]:
     """Nested values -> dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping | ConfigDict):
+        if isinstance(value, (dict, ConfigDict, Mapping)):
             flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
     return flat
 
 
-def declared(kind: Any, key: str) -> list[Any]:
+@cache
+def declared(kind: Any, key: str) -> tuple[Any, ...]:
     """What annotations state about a dotted key below a section's type, outer sections first.
 
     Keys that the type does not have add nothing.
@@ -187,7 +188,7 @@ def declared(kind: Any, key: str) -> list[Any]:
             break
         found += _stated(_hints(kind)[part])
         kind = _bare(_hints(kind)[part])
-    return found
+    return tuple(found)
 
 
 def effect(kind: Any, key: str) -> Effect | None:

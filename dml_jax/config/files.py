@@ -4,7 +4,7 @@ import ast
 import json
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -136,8 +136,8 @@ def load_config(
     _keep_rates(values, batch_size)
     _check_frozen_network(values, overrides)
     if not same_experiment(values, overrides):
-        with values.ignore_type():
-            values.paper = {}
+        values.pop("paper", None)
+        values.paper = {}
     modules.import_code(values, overrides if stored and not trust_code else None)
     return values
 
@@ -265,8 +265,10 @@ def apply_override(values: ConfigDict, key: str, value: Any) -> None:
         if part not in known and not (part is last and is_section):
             raise ConfigError(f"{key}: there is no such key; {suggest(key, flatten(values))}")
         holder, section = section, section.get(part)
-    with holder.ignore_type():
-        holder[last] = _parsed(key, value, section) if isinstance(value, str) else _plain(value)
+    new = _parsed(key, value, section) if isinstance(value, str) else _plain(value)
+    same = type(new) is type(section)  # ignoring types takes long in large sections
+    with nullcontext() if same else holder.ignore_type():
+        holder[last] = new
 
 
 def _plain(value: Any) -> Any:

@@ -84,7 +84,7 @@ def settled(config: Config) -> Config:
 
 def _validated(values: Values) -> Config:
     flat = flatten(values)
-    kind = _with_types(*(_options(name, values) for name in ("backbone", "method")))
+    kind: Any = _with_types(*(_options(name, values) for name in ("backbone", "method")))
     for key, value in flat.items():
         is_path = key == PRETRAINED or Mark.PATH in rules.declared(kind, key)
         in_bucket = key == "data.path" and str(value).startswith(BUCKETS)
@@ -119,7 +119,7 @@ def _known_types(values: Values) -> type[Config]:
 
 def same_experiment(values: Values, keys: Iterable[str]) -> bool:
     """Whether the published numbers also hold for other values at these keys."""
-    kind = _known_types(values)
+    kind: Any = _known_types(values)
     same = Mark.SAME_EXPERIMENT
     return all(key == PRETRAINED or same in rules.declared(kind, key) for key in keys)
 
