@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import traverse_util
@@ -78,9 +77,9 @@ def test_networks_of_other_libraries(library: str, model: Any, published: str, s
 
 
 def written(directory: Path, architecture: dict[str, Any]) -> str:
-    params, _ = vit.build(SMALL).init(jax.random.key(0), (16, 16))
+    params, _ = jax.eval_shape(lambda: vit.build(SMALL).init(jax.random.key(0), (16, 16)))
     arrays = {
-        f"backbone/params/{k}": np.asarray(v)
+        f"backbone/params/{k}": np.zeros(v.shape, v.dtype)
         for k, v in traverse_util.flatten_dict(params, sep="/").items()
     }
     converted.write(directory, arrays, {"architecture": architecture})
@@ -113,12 +112,17 @@ def test_weights_for_other_heads_and_pixels(tmp_path: Path) -> None:
 def test_padding_changes_no_token(positions: str) -> None:
     """Tokens up to a multiple of eight, as in bfloat16, are attended to by no other."""
     config = vit.Config(width=16, heads=2, positions=positions)
-    block, x = vit.Block(config, 0.0), jax.random.normal(jax.random.key(0), (2, 5, 16))
-    angles = jax.random.normal(jax.random.key(1), (4, 4)) if positions == "rotary" else None
-    padded = None if angles is None else jnp.pad(angles, ((0, 3), (0, 0)))
-    params = jax.tree.map(lambda leaf: leaf + 0.5, block.init(jax.random.key(2), x, 5, angles))
-    expected = block.apply(params, x, 5, angles)
-    longer = jnp.concatenate([x, jnp.ones((2, 3, 16))], axis=1)
-    np.testing.assert_allclose(
-        block.apply(params, longer, 5, padded)[:, :5], expected, rtol=1e-5, atol=1e-5
-    )
+    block, rng = vit.Block(config, 0.0), np.random.default_rng(0)
+    x = rng.normal(size=(2, 5, 16)).astype(np.float32)
+    angles = rng.normal(size=(4, 4)).astype(np.float32) if positions == "rotary" else None
+    padded = None if angles is None else np.pad(angles, ((0, 3), (0, 0)))
+    shapes = jax.eval_shape(lambda: block.init(jax.random.key(2), x, 5, angles))
+    params = jax.tree.map(lambda leaf: 0.3 * rng.normal(size=leaf.shape) + 0.5, shapes)
+    longer = np.concatenate([x, np.ones((2, 3, 16), np.float32)], axis=1)
+
+    @jax.jit
+    def both(params: Any) -> tuple[jax.Array, jax.Array]:
+        return block.apply(params, x, 5, angles), block.apply(params, longer, 5, padded)[:, :5]
+
+    expected, found = both(params)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

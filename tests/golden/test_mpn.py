@@ -2,6 +2,7 @@
 neighbours, training runs."""
 
 import re
+from functools import partial
 from typing import Any
 
 import jax
@@ -283,20 +284,25 @@ def test_radam(name: str, dtype: str, x64: None) -> None:
     schedule = optimizers.rate_factor(train, start=0, stop=meta["steps"], milestones=milestones)
     group = Group(meta["lr"], meta["weight_decay"])
     for i in range(2):
-        has_grad = jnp.asarray(z[f"p{i}_has_grad"], bool)
-        own = jnp.flatnonzero(
-            has_grad
-        )  # the schedule counts the steps of the run, not the updates of this parameter
+        has_grad = z[f"p{i}_has_grad"].astype(bool)
+        # The schedule counts the steps of the run, not the updates of this parameter.
+        own = np.flatnonzero(has_grad)
         rule = optimizers._group_optimizer(
-            train, group, lambda count, own=own: schedule(own[count]), 0
+            train, group, lambda count, own=own: schedule(jnp.asarray(own)[count]), 0
         )
-        rule = optax.transforms.conditionally_mask(rule, lambda t, has_grad=has_grad: has_grad[t])
-        params = jnp.asarray(z[f"p{i}_init"])
-        state, trajectory = rule.init(params), []
-        update = jax.jit(rule.update)
+        rule = optax.transforms.conditionally_mask(
+            rule, lambda t, has_grad=has_grad: jnp.asarray(has_grad)[t]
+        )
+
+        def updated(rule: Any, gradient: Any, state: Any, params: Any) -> Any:
+            updates, state = rule.update(gradient, state, params)
+            return optax.apply_updates(params, updates), state
+
+        update = jax.jit(partial(updated, rule))
+        params = z[f"p{i}_init"]
+        state, trajectory = jax.jit(rule.init)(params), []
         for gradient, present in zip(z[f"p{i}_grads"], has_grad, strict=True):
-            updates, state = update(jnp.asarray(gradient) * present, state, params)
-            params = optax.apply_updates(params, updates)
+            params, state = update(gradient * present, state, params)
             trajectory.append(params)
         assert params.dtype == dtype
         np.testing.assert_allclose(trajectory, z[f"p{i}_trajectory"], **tolerance)
