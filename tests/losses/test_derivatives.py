@@ -23,7 +23,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "circle": {"gamma": 4.0},
     "multi_similarity": {"beta": 10.0},
 }
-FAST = ("contrastive", "triplet", "recall_at_k", "proxy_anchor")
+FAST = ("contrastive", "triplet", "recall_at_k")
 BIG = {"arcface": {"scale": 8.0}, "subcenter_arcface": {"scale": 8.0}, "cosface": {"scale": 8.0}}
 
 
@@ -93,7 +93,7 @@ def test_a_sum_of_a_number_of_terms_that_depends_on_the_data(x64: None) -> None:
     x, y = RNG.normal(size=(2, 3))
     for count in (0, 3):
         ours = jax.jit(jax.hessian(total, (1, 2)))(np.int32(count), x, y)
-        expected = jax.hessian(plain, (1, 2))(count, x, y)
+        expected = jax.jit(jax.hessian(plain, (1, 2)), static_argnums=0)(count, x, y)
         np.testing.assert_allclose(jax.tree.leaves(ours), jax.tree.leaves(expected), atol=1e-12)
     counts, rows = np.array([0, 2, 3]), RNG.normal(size=(3, 3))
     batched = jax.jit(jax.grad(lambda x: jax.vmap(total, (0, 0, None))(counts, x, y).sum()))(rows)

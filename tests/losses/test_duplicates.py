@@ -47,7 +47,14 @@ def with_duplicates(seed: int = 9) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize("name", LOSSES)
+# The others have the rows and distances of one of these.
+FAST = ("normalized_softmax", "proxy_anchor", "soft_triple", "proxy_nca", "triplet", "margin")
+FAST += ("lifted_structure", "n_pair", "multi_similarity", "smooth_ap", *MORE)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in LOSSES]
+)
 def test_float32_agrees_with_float64(name: str, x64: None) -> None:
     found = []
     for dtype in (jnp.float32, jnp.float64):

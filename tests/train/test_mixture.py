@@ -147,7 +147,12 @@ def unchosen(
     return directory, np.stack([test.read(i, None) for i in range(9)])
 
 
-@pytest.fixture(params=[mixture.PUBLISHED, *mixture.SHARES])
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=[] if name in (mixture.PUBLISHED, "halfway") else pytest.mark.slow)
+        for name in (mixture.PUBLISHED, *mixture.SHARES)
+    ]
+)
 def chosen(
     request: pytest.FixtureRequest,
     unchosen: tuple[Path, np.ndarray],
