@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.backbones import resnet
@@ -16,7 +15,7 @@ from tests.backbones import state_dicts
 
 TINY = resnet.Config(depths=(1, 1), widths=(4, 6))
 CHANNELS = 24
-BATCH = Batch(jnp.zeros((2, 4, 32, 32, 3), jnp.uint8), jnp.array([0, 0, 1, 1]), jnp.arange(4))
+BATCH: Any = Batch(np.zeros((2, 4, 32, 32, 3), np.uint8), np.array([0, 0, 1, 1]), np.arange(4))
 
 
 def status(*arguments: str) -> int:
@@ -53,4 +52,6 @@ def linear(rng: np.random.Generator, name: str, outputs: int, inputs: int) -> st
 
 def load_checkpoint(method: Any, *files: Path) -> tuple[Any, Any, list[str]]:
     assert status(f"--weights={','.join(map(str, files))}", "--output=out") == 0
-    return converted.load_method("out", *method.init(jax.random.key(0), BATCH))
+    shapes = jax.eval_shape(method.init, jax.random.key(0), BATCH)
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    return converted.load_method("out", *zeros)

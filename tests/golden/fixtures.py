@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ def names(family: str, pattern: str = "*") -> list[str]:
     return sorted(path.stem for path in (ROOT / family).glob(f"{pattern}.npz"))
 
 
+@cache
 def load(family: str, name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Arrays and `meta` of one file."""
+    """Arrays and `meta` of one file; read-only, as tests share them."""
     with np.load(ROOT / family / f"{name}.npz") as file:
         arrays = {key: file[key] for key in file.files}
     return arrays, json.loads(str(arrays.pop("meta")))
