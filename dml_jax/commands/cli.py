@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from dml_jax.class_names import normalised
 from dml_jax.errors import ConfigError, exit_code_of, message_of, printable, suggest
 from dml_jax.errors import choices as choices
 from dml_jax.errors import refuse as refuse
@@ -207,6 +208,14 @@ def numbers(
         raise argparse.ArgumentTypeError(f"{text}: must be {rule}")
 
     return parse
+
+
+def two_classes(text: str) -> tuple[str, str]:
+    """The names of two classes in an argument."""
+    if text.count(":") != 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be two names of classes, e.g. wren:robin")
+    first, _, second = text.partition(":")
+    return normalised(first), normalised(second)
 
 
 def check_installed(option: str, module: str, packages: str) -> None:
