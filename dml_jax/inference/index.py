@@ -23,6 +23,7 @@ from dml_jax.errors import DataError, suggest
 from dml_jax.evaluation import open_set, promises
 from dml_jax.evaluation.open_set import KNOWN, STRANGER, Classifier, Measured, Photographs
 from dml_jax.evaluation.promises import ALWAYS, Choice, Point, Promise
+from dml_jax.evaluation.unit_rows import first_bad_row
 from dml_jax.files import atomic_write, reading, reason
 from dml_jax.identity import Identity
 from dml_jax.inference.answers import Answer
@@ -176,7 +177,7 @@ class Index:
         names = [name for name, images in classes.items() for _ in images]
         taken = [s for name in classes for s in sessions[name]] if sessions else [""] * len(files)
         rows = self._comparable(self.model.embed(files))
-        if bad := open_set.first_bad_row(rows):
+        if bad := first_bad_row(rows):
             name = file_name(files[bad[0]]) or f"image {bad[0]}"
             raise DataError(f"{name}: its embedding {bad[1]}; leave it out")
         return rows, names, taken
@@ -473,7 +474,7 @@ class Index:
             what = f"images: {images.dtype} {shape}"
             raise DataError(f"{what}; give embeddings, floats [N, D], or a list of images")
         rows = self._comparable(images.astype(np.float32, copy=False))
-        if bad := open_set.first_bad_row(rows):
+        if bad := first_bad_row(rows):
             what = f"images: row {bad[0]} of {shape} {bad[1]}"
             raise DataError(f"{what}; give finite rows of unit length")
         return rows
@@ -596,7 +597,7 @@ def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
     if len(dict(named)) < len(named):
         yield "images: the same file is in several classes"
     for name in wanted.keys() & {"embeddings", "other_rows"}:
-        if bad := open_set.first_bad_row(arrays[name]):
+        if bad := first_bad_row(arrays[name]):
             yield (
                 f"{name}: row {bad[0]} of {list(arrays[name].shape)} {bad[1]}; rows must be finite "
                 "and of unit length"
