@@ -136,7 +136,8 @@ def load_config(
     _keep_rates(values, batch_size)
     _check_frozen_network(values, overrides)
     if not same_experiment(values, overrides):
-        values.pop("paper", None)
+        if "paper" in values:
+            del values["paper"]
         values.paper = {}
     modules.import_code(values, overrides if stored and not trust_code else None)
     return values
