@@ -275,12 +275,14 @@ def variables(name: str) -> Any:
     return jax.eval_shape(lambda: module.build(config).init(jax.random.key(0), (64, 64)))
 
 
-@pytest.mark.parametrize(("train", "frozen"), UPDATES)
 @pytest.mark.parametrize(
-    "name",
+    ("name", "train", "frozen"),
     [
-        *("basic", "bottleneck", "efficientnet_lite"),
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("bn_inception", "googlenet")),
+        pytest.param(
+            name, *case, marks=pytest.mark.slow if name not in SMALL and case != UPDATES[0] else []
+        )
+        for name in ("basic", "bottleneck", "efficientnet_lite", "bn_inception", "googlenet")
+        for case in UPDATES
     ],
 )
 def test_when_statistics_are_updated(name: str, train: bool, frozen: bool) -> None:
