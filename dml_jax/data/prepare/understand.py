@@ -138,8 +138,9 @@ def _doubts(recipe: Recipe, page: Page, names: Mapping[str, str], options: Optio
         listed = _listed(pairs, len(page.near))
         found.append(f"near-equal names of classes: {listed}; rename those that are the same")
     if 0 < page.undecided < len(page.entries):
-        images = f"{counted(page.undecided, 'image')} of {len(page.entries):,} have no split"
-        found.append(f"{images}; {100 * options.test_share:g} % of their classes are for test")
+        share = f"{100 * options.test_share:g} % of their classes are for test"
+        number = counted(page.undecided, "image")
+        found.append(f"{number} of {len(page.entries):,} have no split; {share}")
     if missing := page.missing():
         share = f"{100 * len(missing) / len(page.entries):.3g} % of the listed images"
         found.append(f"{share} ({len(missing):,}) are missing, e.g. {missing[0]}")
