@@ -16,7 +16,7 @@ from dml_jax.data.read_ahead import ordered_map
 from dml_jax.drawing import SIDE, Mark, Picture, Strips, thumbnail
 from dml_jax.errors import counted, printable
 from dml_jax.evaluation import neighbors
-from dml_jax.evaluation.open_set import unit_rows
+from dml_jax.evaluation.unit_rows import unit_rows
 from dml_jax.files import reading, write_csv
 
 DIMENSIONS, DISTANCE = 50, 0.6  # principal components; largest mean distance of merged clusters

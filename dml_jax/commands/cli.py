@@ -14,11 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from dml_jax.class_names import normalised
 from dml_jax.errors import ConfigError, exit_code_of, message_of, printable, suggest
 from dml_jax.errors import choices as choices
 from dml_jax.errors import refuse as refuse
 from dml_jax.errors import require as require
-from dml_jax.files import expand_path
+from dml_jax.files import below_a_file, expand_path
 
 T = TypeVar("T")
 SPLIT_NAMES = "test", "train", "validation"
@@ -186,6 +187,14 @@ def file_to_write(option: str, path: str) -> Path:
     return file
 
 
+def directory(option: str, path: str) -> Path:
+    """The directory that an option names, which need not exist."""
+    found = expand_path(option, path)
+    usable = not (found.is_file() or below_a_file(found))
+    require(usable, f"{option}={path}: is a file or below one; give a directory")
+    return found
+
+
 def numbers(
     kind: Callable[[str], T], rule: str, valid: Callable[[T], bool] = lambda number: True
 ) -> Callable[[str], tuple[T, ...]]:
@@ -199,6 +208,14 @@ def numbers(
         raise argparse.ArgumentTypeError(f"{text}: must be {rule}")
 
     return parse
+
+
+def two_classes(text: str) -> tuple[str, str]:
+    """The names of two classes in an argument."""
+    if text.count(":") != 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be two names of classes, e.g. wren:robin")
+    first, _, second = text.partition(":")
+    return normalised(first), normalised(second)
 
 
 def check_installed(option: str, module: str, packages: str) -> None:

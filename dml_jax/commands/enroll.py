@@ -27,19 +27,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import Counter
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dml_jax.class_names import normalised
 from dml_jax.commands import cli, jax_setup
 from dml_jax.errors import printable
 from dml_jax.files import write_rows
-
-if TYPE_CHECKING:
-    from dml_jax.data.files import Record
-    from dml_jax.inference.index import Answer, Index
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -54,11 +47,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     several = partial(add, metavar="CLASS", action="append", type=normalised, default=[])
     several("--remove", help="class to remove; repeatable")
     several("--restore", help="removed class; repeatable")
-    text = "delete the embeddings of all removed classes for good"
-    add("--purge", action="store_true", help=text)
-    several("--rename", metavar="OLD:NEW", type=str, help="new name; repeatable")
+    add("--purge", action="store_true", help="delete the embeddings of removed classes for good")
+    several("--rename", metavar="OLD:NEW", type=cli.two_classes, help="new name; repeatable")
     text = "give the images of class A to class B; repeatable"
-    several("--merge", metavar="A:B", type=str, help=text)
+    several("--merge", metavar="A:B", type=cli.two_classes, help=text)
     text = "print the enrolled classes and their numbers of images"
     add("--list", action="store_true", help=text)
     text = "class folders of other classes, to tell strangers from enrolled classes"
@@ -76,12 +68,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     cli.require(not (changes and (options.list or options.classify)), problem)
     problem = "--list: reads no images; leave DIRECTORY|IMAGE and --classify out"
     cli.require(not (options.list and (options.paths or options.classify)), problem)
-    cli.refuse(
-        f"--{option}={pair}: must be {form}, e.g. --{option}=wren:robin"
-        for option, form in (("rename", "OLD:NEW"), ("merge", "A:B"))
-        for pair in getattr(options, option)
-        if pair.count(":") != 1
-    )
     cli.require(
         options.paths or (not options.classify and (changes or options.list)),
         "DIRECTORY|IMAGE: missing; give directories of class folders or, with --classify, images",
@@ -99,7 +85,7 @@ def execute(arguments: list[str]) -> None:
     cli.require(adds or path.is_file(), problem)
     from dml_jax.data import formats, sessions
     from dml_jax.evaluation import promises
-    from dml_jax.inference import enrollment, inputs
+    from dml_jax.inference import answers, enrollment, inputs
     from dml_jax.inference.index import Index
 
     warn = partial(print, file=sys.stderr)
@@ -109,62 +95,25 @@ def execute(arguments: list[str]) -> None:
     others = read([options.calibrate]) if options.calibrate else {}
     labelled = read([options.check]) if options.check else {}
     model = jax_setup.load(options)
-    taken: dict[Path | Record, str] = {}
-    for folders in (classes, others, labelled):
-        taken |= sessions.by_file(folders, options.session)
-    if options.session == sessions.DATE and taken and not any(taken.values()):
-        warn(
-            f"warning: --session=date: none of {len(taken):,} images has an EXIF date, so sessions "
-            "are unknown; give folder or a regular expression of the file names instead"
-        )
+    taken = sessions.by_file((classes, others, labelled), options.session, warn)
     on_bad = warn if options.skip_bad else None
     if options.list:
-        index = Index.load(model, path)
-        counts = Counter(index.labels.tolist())
-        for label, name in enumerate(index.classes):
-            print(f"{counts[label]}\t{printable(name)}")
+        for name, count in Index.load(model, path).counts().items():
+            print(f"{count}\t{printable(name)}")
     elif options.classify:
         index = Index.load(model, path)
         files = enrollment.usable(model, {"": files}, on_bad)[""] if on_bad else files
-        answers = index.classify(files, top=options.top, **limit)
-        _show(index, files, answers, options)
+        found = index.classify(files, top=options.top, **limit)
+        if options.format == "json":
+            images = answers.as_json(files, found, index.images)
+            shown = {"model": options.model, "index": options.index, "images": images}
+            print(json.dumps(shown, indent=1))
+        else:
+            write_rows(sys.stdout, answers.as_rows(files, found, index.images))
     else:
-        renamed, merged = (
-            [
-                (normalised(old), normalised(new))
-                for old, _, new in (p.partition(":") for p in pairs)
-            ]
-            for pairs in (options.rename, options.merge)
-        )
-        changed = options.remove, options.restore, renamed, merged, options.purge
+        changed = options.remove, options.restore, options.rename, options.merge, options.purge
         changes = enrollment.Changes(*changed, classes, others, taken)
         choice = promises.choice(**limit)
         index = enrollment.update(model, path, changes, choice=choice, on_bad=on_bad)
         if labelled:
-            labelled = enrollment.usable(model, labelled, on_bad) if on_bad else labelled
-            print(enrollment.comparison(index, labelled, options.check, choice))
-
-
-def _show(
-    index: Index, files: list[str], answers: list[Answer], options: argparse.Namespace
-) -> None:
-    """Prints the answers as CSV or JSON."""
-    both = list(zip(files, answers, strict=True))
-    if options.format == "json":
-        images = [
-            {"image": printable(file)}
-            | found.as_json()
-            | {"nearest": printable(index.images[found.nearest])}
-            for file, found in both
-        ]
-        about = {"model": options.model, "index": options.index}
-        print(json.dumps(about | {"images": images}, indent=1))
-        return
-    count = min(options.top, len(index.classes))
-    columns = [f"{name}_{i}" for i in range(1, count + 1) for name in ("class", "probability")]
-    rows = [["image", "answer", *columns, "margin", "nearest"]]
-    for file, found in both:
-        pairs = [text for name, p in found.classes for text in (printable(name), f"{p:.4f}")]
-        cells = printable(file), printable(found.name), *pairs, f"{found.margin:.4f}"
-        rows.append([*cells, printable(index.images[found.nearest])])
-    write_rows(sys.stdout, rows)
+            print(enrollment.comparison(index, labelled, options.check, choice, on_bad))

@@ -19,7 +19,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from dml_jax import buckets, files
+from dml_jax import files
 from dml_jax.commands import cli
 from dml_jax.errors import refuse, require
 
@@ -79,16 +79,16 @@ def execute(arguments: list[str]) -> None:
         unused = valid or getattr(options, name) == flags.get_default(name)
         require(unused, f"--{name}: is only valid with --{' or --'.join(kinds)}")
     options.root = files.expand_path("--root", options.root) if options.root else None
-    output = files.expand_path("--output", options.output) if options.output else None
-    usable = output is None or not (output.is_file() or files.below_a_file(output))
-    require(usable, f"--output={output}: is a file or below one; give a directory")
-    options.output = output
+    options.output = cli.directory("--output", options.output) if options.output else None
     options.columns = options.columns.split(",") if options.columns else ()
     if options.claims:
         run_claims(options, overrides)
     elif options.runs:
         refuse(f"--config.{key}: --runs has no configuration; remove it" for key in overrides)
-        compare_runs(options)
+        from dml_jax.lab import studies
+
+        names = ("metric", "output", "columns", "storage")
+        studies.compare_runs(options.runs, **{name: getattr(options, name) for name in names})
     else:
         run_study(options, overrides)
 
@@ -99,25 +99,15 @@ def run_study(options: Namespace, overrides: dict[str, str]) -> None:
     name, study = plan.load(options.study) if options.study else plan.comparison(options.compare)
     root, paper = options.root or Path("runs/studies") / name, options.protocol == "paper"
     seeds = tuple(dict.fromkeys(options.seeds or study.seeds))
-    settings, jobs = plan.Settings(root, seeds, (0,), overrides, paper), options.jobs
-    if study.search is None:
-        given = (key for key in ("trials", "storage") if getattr(options, key) is not None)
-        refuse(f"--{key}: {name} is not a search; leave it out" for key in given)
-        further: Any = {"only_list": options.list, "columns": options.columns}
-        studies.run_study(name, study, settings, jobs=jobs, **further)
-        return
-    remedy = "on several machines, give the same command with a --root each and one --storage"
-    require(not options.list, f"--list: the trials of a search depend on each other; {remedy}")
-    require(not options.columns, "--columns: a search has one table with all columns; leave it out")
-    count, storage = options.trials, options.storage or ""
-    studies.run_search(name, study, settings, jobs=jobs, trials=count, storage=storage)
+    settings = plan.Settings(root, seeds, (0,), overrides, paper)
+    further: Any = {key: getattr(options, key) for key in ("jobs", "trials", "storage", "columns")}
+    studies.run(name, study, settings, only_list=options.list, **further)
 
 
 def run_claims(options: Namespace, overrides: dict[str, str]) -> None:
     from dml_jax.lab import claims, plan, studies, verdicts
 
-    given, known = options.claims, claims.papers()
-    papers = known if given == "all" else (given,)
+    papers = claims.papers() if options.claims == "all" else (options.claims,)
     names = options.claim.split(",") if options.claim else ()
     remedy = "give the data on which the claims are tested, e.g. --on=cars or --on=photos:lite0"
     require(options.on, f"--on: missing; {remedy}")
@@ -128,16 +118,3 @@ def run_claims(options: Namespace, overrides: dict[str, str]) -> None:
     settings = plan.Settings(root, tuple(dict.fromkeys(seeds)), splits, overrides)
     further: Any = {"names": names, "output": options.output or root, "jobs": options.jobs}
     studies.run_claims(papers, target, settings, only_list=options.list, **further)
-
-
-def compare_runs(options: Namespace) -> None:
-    from dml_jax.lab import studies
-
-    directories = [
-        buckets.read_copy("--runs", run) if files.is_url(run) else files.expand_path("--runs", run)
-        for run in options.runs
-    ]
-    missing = (directory for directory in directories if not directory.is_dir())
-    refuse(f"--runs {directory}: there is no such directory" for directory in missing)
-    further = {"metric": options.metric or "", "storage": options.storage or ""}
-    studies.compare_runs(directories, output=options.output, columns=options.columns, **further)

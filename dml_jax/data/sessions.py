@@ -7,7 +7,7 @@ that a regular expression matches, e.g. "^(train|val|test)_".
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -69,15 +69,26 @@ def _matches(pattern: str, names: Sequence[str]) -> list[str]:
 
 
 def by_file(
-    classes: Mapping[str, Sequence[Path | Record]], session: str
+    groups: Iterable[Mapping[str, Sequence[Path | Record]]],
+    session: str,
+    warn: Callable[[str], object],
 ) -> dict[Path | Record, str]:
-    """The session of each image, given the images of each class; "" without an EXIF date."""
-    images = [image for found in classes.values() for image in found]
-    files = [image for image in images if isinstance(image, Path)]
-    names = [str(file) for file in files]
-    found = _dates(names, files) if session == DATE or not files else find(session, names, files)
-    taken = {image: image.session for image in images if isinstance(image, Record)}
-    return taken | dict(zip(files, found, strict=True))
+    """The session of each image, given groups of images by class; "" without an EXIF date."""
+    taken: dict[Path | Record, str] = {}
+    for classes in groups:
+        images = [image for found in classes.values() for image in found]
+        files = [image for image in images if isinstance(image, Path)]
+        names = [str(file) for file in files]
+        dated = session == DATE or not files
+        found = _dates(names, files) if dated else find(session, names, files)
+        taken |= {image: image.session for image in images if isinstance(image, Record)}
+        taken |= zip(files, found, strict=True)
+    if session == DATE and taken and not any(taken.values()):
+        warn(
+            f"warning: --session=date: none of {len(taken):,} images has an EXIF date, so sessions "
+            "are unknown; give folder or a regular expression of the file names instead"
+        )
+    return taken
 
 
 def added(split: Split, session: str) -> Split:

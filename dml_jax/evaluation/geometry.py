@@ -5,7 +5,7 @@ import numpy as np
 from dml_jax.errors import DataError
 from dml_jax.evaluation import validation
 from dml_jax.evaluation._engine.tiles import normalize
-from dml_jax.evaluation.open_set import unit_rows
+from dml_jax.evaluation.unit_rows import unit_rows
 from dml_jax.evaluation.validation import ArrayLike
 
 PAIR_BLOCK = 512  # rows compared at once

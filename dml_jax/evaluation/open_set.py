@@ -29,31 +29,14 @@ import numpy as np
 from scipy import linalg, special
 from scipy.sparse import csgraph
 
+from dml_jax.evaluation.unit_rows import unit_rows
+
 SHRINKAGE, INVERSE_PENALTY, COSINE = 0.5, 1.0, 0.05
 LARGEST = 2_000_000  # images times classes for logistic regression: seconds
 FOLDS = 5  # parts of the classes of strangers, and of each class's sessions, that are left out
-LENGTH_TOLERANCE = 0.01  # unit rows may have been stored in half precision
 NEAR_COPY = 0.95  # cosine of two images that count as one session if their sessions are unknown
 IMAGES_PER_CLASS, IMAGES = 20, 5_000  # limits of the others; more images change little
 TEMPERATURES = np.geomspace(0.1, 10, 81)
-
-
-def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """Rows [N, D] divided by their lengths; zero rows stay zero."""
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(length > 0, length, 1)
-
-
-def first_bad_row(rows: np.ndarray) -> tuple[int, str] | None:
-    """Position and fault of the first of rows float [N, D] that is not finite or of unit length."""
-    with np.errstate(over="ignore"):
-        lengths = np.linalg.norm(rows, axis=1)
-    bad = ~(np.abs(lengths - 1) <= LENGTH_TOLERANCE)
-    if not bad.any():
-        return None
-    first = int(bad.argmax())
-    finite = np.isfinite(rows[first]).all()
-    return first, f"has length {lengths[first]:.3g}" if finite else "is not finite"
 
 
 class Photographs(NamedTuple):

@@ -19,6 +19,7 @@ from dml_jax.data.arrays import Shape, is_image
 from dml_jax.data.files import File, Record
 from dml_jax.data.read_ahead import check_finite
 from dml_jax.errors import CheckpointError, DataError
+from dml_jax.evaluation.unit_rows import first_bad_row
 from dml_jax.files import expand_path, is_url, read_json
 from dml_jax.identity import Identity, Versions
 from dml_jax.inference.inputs import Item
@@ -117,7 +118,7 @@ class EmbeddingModel(ABC):
                 "--mode=export"
             )
         rows = np.concatenate([split.embeddings for split in splits])
-        if bad := open_set.first_bad_row(rows):
+        if bad := first_bad_row(rows):
             what = f"row {bad[0]} of {list(rows.shape)} {bad[1]}"
             raise DataError(f"{directory}: {what}, so it gives no threshold")
         labels = np.concatenate([split.labels for split in splits if split.labels is not None])

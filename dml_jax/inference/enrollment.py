@@ -181,12 +181,20 @@ def _shared(index: Index, first: int) -> Iterator[str]:
         yield f"warning: and {counted(len(shared) - SHOWN, 'image')} more"
 
 
-def comparison(index: Index, classes: Folders, folder: str, choice: Choice = ALWAYS) -> str:
+def comparison(
+    index: Index,
+    classes: Folders,
+    folder: str,
+    choice: Choice = ALWAYS,
+    on_bad: Say | None = None,
+) -> str:
     """The shares on labelled images, and whether they are within the promised intervals.
 
     Args:
       classes: images of enrolled and of other classes; the latter count as strangers.
       folder: name of their directory in the report.
+      choice: which answers are "unknown".
+      on_bad: as for `update`.
 
     Raises:
       DataError: a class that is not enrolled has nearly the name of one that is.
@@ -199,7 +207,7 @@ def comparison(index: Index, classes: Folders, folder: str, choice: Choice = ALW
                 f"is enrolled; rename one, --rename={enrolled[0]!r}:{other[0]!r}"
             )
     point = index.promise.at(choice)
-    found = index.measure(classes, choice)
+    found = index.measure(usable(index.model, classes, on_bad) if on_bad else classes, choice)
     lines = []
     if found.overlapping:
         overlapping = counted(found.overlapping, "image")

@@ -19,12 +19,14 @@ from dml_jax import identity as identities
 from dml_jax.class_names import normalised
 from dml_jax.data.files import Record
 from dml_jax.data.prepare import archives
-from dml_jax.errors import DataError, printable, suggest
+from dml_jax.errors import DataError, suggest
 from dml_jax.evaluation import open_set, promises
 from dml_jax.evaluation.open_set import KNOWN, STRANGER, Classifier, Measured, Photographs
 from dml_jax.evaluation.promises import ALWAYS, Choice, Point, Promise
+from dml_jax.evaluation.unit_rows import first_bad_row
 from dml_jax.files import atomic_write, reading, reason
 from dml_jax.identity import Identity
+from dml_jax.inference.answers import Answer
 
 if TYPE_CHECKING:
     from dml_jax.inference.embedding_model import EmbeddingModel
@@ -75,25 +77,6 @@ class Enrolled(NamedTuple):
     sessions: list[str]
 
 
-class Answer(NamedTuple):
-    """The answer to an image."""
-
-    name: str  # the most probable class, or "unknown"
-    probability: float  # that the most probable class is right if the image's class is enrolled
-    classes: list[tuple[str, float]]  # the most probable classes, with these probabilities
-    margin: float  # log-odds of the most probable class against all others
-    nearest: int  # position in `Index.images` of the nearest image of the most probable class
-
-    def as_json(self) -> dict[str, Any]:
-        """The answer as `enroll --classify`, `serve` and `explore` give it in JSON."""
-        return {
-            "class": printable(self.name),  # JSON is UTF-8; names need not be
-            "probability": self.probability,
-            "classes": [{"class": printable(name), "probability": p} for name, p in self.classes],
-            "margin": self.margin,
-        }
-
-
 class Found(NamedTuple):
     """Shares of labelled images; NaN if there are none."""
 
@@ -113,6 +96,7 @@ class Index:
     """Embeddings of enrolled images and their classes.
 
     Attributes:
+      model: makes the embeddings.
       classes: names, in the order they were added.
       embeddings: float32 [N, D].
       labels: int64 [N], positions in `classes`.
@@ -127,7 +111,7 @@ class Index:
                 "the model has another distance than the cosine (method.distance), by which "
                 "enrolled images are compared; give a model without"
             )
-        self._model = model
+        self.model = model
         self.classes: list[str] = []
         self.embeddings = np.zeros((0, 0), np.float32)
         self.labels = np.zeros(0, np.int64)
@@ -144,6 +128,10 @@ class Index:
         self._fitted: tuple[Classifier, Measured] | None = None
         self._promise: Promise | None = None
         self._limits = dict[Choice, float]()
+
+    def counts(self) -> dict[str, int]:
+        """The number of enrolled images of each class."""
+        return dict(zip(self.classes, np.bincount(self.labels).tolist(), strict=True))
 
     def add(
         self,
@@ -188,8 +176,8 @@ class Index:
         files = [image for images in classes.values() for image in images]
         names = [name for name, images in classes.items() for _ in images]
         taken = [s for name in classes for s in sessions[name]] if sessions else [""] * len(files)
-        rows = self._comparable(self._model.embed(files))
-        if bad := open_set.first_bad_row(rows):
+        rows = self._comparable(self.model.embed(files))
+        if bad := first_bad_row(rows):
             name = file_name(files[bad[0]]) or f"image {bad[0]}"
             raise DataError(f"{name}: its embedding {bad[1]}; leave it out")
         return rows, names, taken
@@ -308,7 +296,7 @@ class Index:
     def read_others(self) -> tuple[Photographs, list[str]]:
         """Images of other classes and the names of these, which may be enrolled by now."""
         if self._others is None:
-            self._others = self._model.unseen()
+            self._others = self.model.unseen()
         return self._others
 
     def overlap(self) -> list[str]:
@@ -319,7 +307,7 @@ class Index:
         if not names:
             return []
         self._comparable(photographs.rows)
-        same = (photographs.rows @ self.embeddings.T).max(axis=1) > SAME_IMAGE
+        same = _among(photographs.rows, self.embeddings)
         found = []
         for label, name in enumerate(names):
             of_class = photographs.labels == label
@@ -346,7 +334,7 @@ class Index:
         others = len(np.unique(self.background().labels))
         if others >= promises.FEWEST:
             return [], False
-        trained = set(self._model.training_classes()) & set(self.classes)
+        trained = set(self.model.training_classes()) & set(self.classes)
         unseen = [name for name in self.classes if name not in trained]
         if others + len(unseen) >= promises.FEWEST or not trained:
             return unseen, False
@@ -395,9 +383,9 @@ class Index:
         """Classifies labelled images (as for `add`) of enrolled and of other classes."""
         self.limit(choice)  # refuses before images are embedded
         rows, names, _ = self._embedded(classes)
-        held = [self.embeddings, self._others[0].rows] if self._others else [self.embeddings]
-        held = [part for part in held if len(part)]
-        new = (rows @ np.concatenate(held).T).max(axis=1) <= SAME_IMAGE
+        new = ~_among(rows, self.embeddings)
+        if self._others and len(self._others[0].rows):
+            new &= ~_among(rows, self._others[0].rows)
         if not new.any():
             raise DataError("the index holds all of these images; give photographs taken later")
         answers, truth = self._answer(rows[new], 3, choice), np.array(names)[new]
@@ -480,13 +468,13 @@ class Index:
     def _rows(self, images: Images) -> np.ndarray:
         """Embeddings float32 [N, D] of images, or an array of embeddings after checks."""
         if not (isinstance(images, np.ndarray) and images.ndim == 2):
-            return self._comparable(self._model.embed(images))
+            return self._comparable(self.model.embed(images))
         shape = list(images.shape)
         if images.dtype.kind != "f" or not len(images):
             what = f"images: {images.dtype} {shape}"
             raise DataError(f"{what}; give embeddings, floats [N, D], or a list of images")
         rows = self._comparable(images.astype(np.float32, copy=False))
-        if bad := open_set.first_bad_row(rows):
+        if bad := first_bad_row(rows):
             what = f"images: row {bad[0]} of {shape} {bad[1]}"
             raise DataError(f"{what}; give finite rows of unit length")
         return rows
@@ -507,7 +495,7 @@ class Index:
             "sessions": np.array([name for part in parts for name in part.sessions], np.str_),
             "removed_classes": np.array(list(self.removed), np.str_),
             "removed_counts": np.array(counts, np.int64),
-            "identity": np.array(json.dumps(self._model.identity.as_json())),
+            "identity": np.array(json.dumps(self.model.identity.as_json())),
         }
         if self.images:
             for part in self.fitted():
@@ -543,6 +531,16 @@ class Index:
             classifier = Classifier(*(arrays[name] for name in Classifier._fields))
             index._fitted = classifier, Measured(*(arrays[name] for name in Measured._fields))
         return index
+
+
+def _among(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """Whether each row is that of an image whose embedding is held."""
+    step = max(1, BLOCK_ELEMENTS // max(1, len(held)))
+    found = np.zeros(len(rows), np.bool_)
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        found[part] = (rows[part] @ held.T > SAME_IMAGE).any(axis=1)
+    return found
 
 
 def _check_name(name: str) -> None:
@@ -599,7 +597,7 @@ def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
     if len(dict(named)) < len(named):
         yield "images: the same file is in several classes"
     for name in wanted.keys() & {"embeddings", "other_rows"}:
-        if bad := open_set.first_bad_row(arrays[name]):
+        if bad := first_bad_row(arrays[name]):
             yield (
                 f"{name}: row {bad[0]} of {list(arrays[name].shape)} {bad[1]}; rows must be finite "
                 "and of unit length"

@@ -28,7 +28,8 @@ from dml_jax.console import Console
 from dml_jax.data import arrays, formats, relations
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, UserError, require
-from dml_jax.evaluation import metric_table, open_set, user_distances
+from dml_jax.evaluation import metric_table, user_distances
+from dml_jax.evaluation.unit_rows import unit_rows
 from dml_jax.export import programs
 from dml_jax.identity import Versions
 from dml_jax.inference import graphs
@@ -307,7 +308,7 @@ def of_metric(plugin: Plugin) -> None:
 
 
 def of_refinement(plugin: Plugin) -> None:
-    unit = open_set.unit_rows(rows())
+    unit = unit_rows(rows())
     remedy = "return the refined queries [Q, D]; gallery is None if they search each other"
     with plugin.check("queries", remedy):
         for gallery in (None, unit[::-1].copy()):

@@ -37,7 +37,7 @@ from dml_jax.data.arrays import Shape
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DivergedError, UserError
 from dml_jax.evaluation import geometry
-from dml_jax.evaluation.open_set import unit_rows
+from dml_jax.evaluation.unit_rows import unit_rows
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import experiment as experiments
 from dml_jax.train import frozen_features, model_metrics, step

@@ -154,7 +154,8 @@ def traffic(text: str) -> float:
             elif found.operation not in NO_TRAFFIC:
                 operands = re.findall(r"%([\w.-]+)", found.rest.partition(")")[0])
                 read = {i: _in_memory(types.get(name, "")) for i, name in enumerate(operands)}
-                read |= _read_by(_called("calls", found, parts), found)
+                sliced = _read_by(_called("calls", found, parts), found)
+                read |= {i: part for i, part in sliced.items() if read.get(i, part)}
                 result = found.result
                 if found.operation == "copy-start":  # (result, operand, …)
                     result = result.lstrip("(").partition("}, ")[0] + "}"

@@ -5,17 +5,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dml_jax import files
+from dml_jax import buckets, files
 from dml_jax.analysis import text_tables
 from dml_jax.console import Console
 from dml_jax.errors import UserError, refuse, require
 from dml_jax.lab import claims, outcomes, plan, runner, search, tables, verdicts
 from dml_jax.lab.claims import Target
-from dml_jax.lab.definition import Study
+from dml_jax.lab.definition import Search, Study
 from dml_jax.lab.plan import Settings, Trial
 
 
-def run_study(
+def run(
     name: str,
     study: Study,
     settings: Settings,
@@ -23,11 +23,40 @@ def run_study(
     jobs: int = 1,
     only_list: bool = False,
     columns: Sequence[str] = (),
+    trials: int | None = None,
+    storage: str | None = None,
 ) -> None:
-    """Trains the missing trials of a study and publishes its table (`tables.publish`).
+    """Trains the missing trials of a study or search and publishes its table.
 
-    Raises UserError if a trial failed. `only_list` prints the commands of the trials instead.
+    Raises UserError if a trial failed.
+
+    Args:
+      jobs: number of trials at a time.
+      only_list: prints the commands of the trials instead; not for a search.
+      columns: headings of the table, by default all; not for a search.
+      trials: of a search, instead of the study's number.
+      storage: URL of optuna's storage of a search, by default a file below the root.
     """
+    if study.search is None:
+        given = (key for key, v in (("trials", trials), ("storage", storage)) if v is not None)
+        refuse(f"--{key}: {name} is not a search; leave it out" for key in given)
+        _run_study(name, study, settings, jobs, only_list, columns)
+        return
+    remedy = "on several machines, give the same command with a --root each and one --storage"
+    require(not only_list, f"--list: the trials of a search depend on each other; {remedy}")
+    require(not columns, "--columns: a search has one table with all columns; leave it out")
+    wanted = study.search if trials is None else replace(study.search, trials=trials)
+    _run_search(name, study, wanted, settings, jobs, storage or "")
+
+
+def _run_study(
+    name: str,
+    study: Study,
+    settings: Settings,
+    jobs: int,
+    only_list: bool,
+    columns: Sequence[str],
+) -> None:
     root = settings.root
     runner.slots(jobs)  # raises for an impossible number before anything is written
     trials = plan.trials(study, settings)
@@ -45,21 +74,9 @@ def run_study(
         raise UserError(f"{count}; {logs}; the same command runs them again")
 
 
-def run_search(
-    name: str,
-    study: Study,
-    settings: Settings,
-    *,
-    jobs: int = 1,
-    trials: int | None = None,
-    storage: str = "",
+def _run_search(
+    name: str, study: Study, wanted: Search, settings: Settings, jobs: int, storage: str
 ) -> None:
-    """Trains the missing trials of a search and publishes its table (`search.publish`).
-
-    `trials` replaces the study's number of trials, `storage` is the URL of optuna's storage.
-    """
-    assert study.search is not None
-    wanted = study.search if trials is None else replace(study.search, trials=trials)
     given = ",".join(map(str, settings.seeds))
     message = "a search trains every trial with one seed; give one"
     require(len(settings.seeds) == 1, f"--seeds={given}: {message}")
@@ -148,17 +165,24 @@ def train(root: Path, trials: Sequence[Trial], jobs: int) -> None:
 
 
 def compare_runs(
-    directories: Sequence[Path],
+    runs: Sequence[str],
     *,
-    metric: str = "",
+    metric: str | None = None,
     output: Path | None = None,
     columns: Sequence[str] = (),
-    storage: str = "",
+    storage: str | None = None,
 ) -> None:
-    """Publishes the table of the study or search in a directory, or of any finished runs.
+    """Publishes the table of the study or search in a directory, or of any finished runs, which may
+    be in buckets.
 
     It is written to `output`, by default into the directory of the study or search.
     """
+    directories = [
+        buckets.read_copy("--runs", run) if files.is_url(run) else files.expand_path("--runs", run)
+        for run in runs
+    ]
+    missing = (directory for directory in directories if not directory.is_dir())
+    refuse(f"--runs {directory}: there is no such directory" for directory in missing)
     first = directories[0]
     facts = plan.read_facts(first) if len(directories) == 1 else None
     if facts and "search" in facts:

@@ -35,7 +35,7 @@ from dml_jax.data import arrays, decode
 from dml_jax.data.files import stamp
 from dml_jax.data.pipeline import usable_cores
 from dml_jax.errors import ConfigError, DataError, UserError, printable, require
-from dml_jax.evaluation import open_set
+from dml_jax.evaluation.unit_rows import first_bad_row
 from dml_jax.inference.index import UNKNOWN, Index
 
 if TYPE_CHECKING:
@@ -391,7 +391,7 @@ class EnrolledClasses:
         """Answers with "class", "probability", "classes", the most probable ones, and "margin"; or
         with an error for an image whose embedding cannot be compared."""
         self._reload()
-        bad = [open_set.first_bad_row(row[None]) for row in rows]
+        bad = [first_bad_row(row[None]) for row in rows]
         good = np.array([problem is None for problem in bad])
         answers = iter(self._classified(rows[good]) if good.any() else ())
         text = "image: the model's embedding {}; send another image"

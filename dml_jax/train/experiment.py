@@ -66,6 +66,11 @@ class Experiment(NamedTuple):
         return jax.random.key(self.config.seed)
 
     @property
+    def class_names(self) -> list[str]:
+        """Names of the training classes."""
+        return [str(name) for name in self.splits["train"].classes]
+
+    @property
     def data_hash(self) -> str:
         """SHA-256 of the data, see `split.digest`."""
         return splitting.digest(self.splits)
@@ -136,17 +141,15 @@ class Experiment(NamedTuple):
     def model(self, state: TrainState, variant: str = "") -> TrainedModel:
         """The trained model of an `inference_state`, with one of `evaluation.test_variants`."""
         method = self.method._replace(embed=self.test_variants.get(variant, self.method.embed))
-        classes = [str(name) for name in self.splits["train"].classes]
         variables, at = (state.params, state.model_state), int(state.step)
         return TrainedModel(
-            self.config, method, *variables, at, self.shape, classes, variant=variant
+            self.config, method, *variables, at, self.shape, self.class_names, variant=variant
         )
 
     def provenance(self) -> dict[str, Any]:
         """The contents of `config.json`."""
-        split, shape = self.splits["train"], self.shape
-        images = len(split.labels)
-        return workdir.provenance(self.config, self.data_hash, split.classes, images, shape)
+        images, names = len(self.splits["train"].labels), self.class_names
+        return workdir.provenance(self.config, self.data_hash, names, images, self.shape)
 
 
 def build(

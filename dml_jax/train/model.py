@@ -16,6 +16,7 @@ from dml_jax.config import Config, Data, Evaluation, Train, plugin_module
 from dml_jax.config.fields import Effect, effect, validate, with_precision
 from dml_jax.data.arrays import Shape
 from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.evaluation import user_distances
 from dml_jax.identity import Identity, Versions
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_classes, zeros
 from dml_jax.train import embedding, optimizers, step
@@ -62,7 +63,7 @@ class TrainedModel(NamedTuple):
 
     def _stated(self) -> Identity:
         """The identity without rows."""
-        config, distance = self.config, self.method.distance
+        config = self.config
         if self.variant:
             config = with_test_variant(config, self.variant)
         description = identity.described(
@@ -73,7 +74,7 @@ class TrainedModel(NamedTuple):
             self.versions,
             precision=config.train.precision,
             x64=bool(jax.config.read("jax_enable_x64")),
-            distance=distance if isinstance(distance, str) else distance.__name__,
+            distance=user_distances.name_of(self.method.distance),
             step=self.step,
         )
         return Identity(description, step.digest((self.params, self.model_state)))

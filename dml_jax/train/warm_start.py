@@ -16,7 +16,7 @@ from flax import traverse_util
 from dml_jax.backbones.weights import converted
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.methods.contract import Batch, PyTree, no_classes
+from dml_jax.methods.contract import Batch, PyTree, TrainingSet, no_classes
 from dml_jax.train import class_tables, model, parameter_groups, step
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
@@ -42,7 +42,7 @@ def initial_state(experiment: Experiment, console: Console | None = None) -> Tra
     base, updates = parameter_groups.split(state.params)
     local = class_tables.unpadded(base, hooks.class_axis, classes), state.model_state
     if (source / "config.json").exists():
-        params, model_state, kept = _from_run(source, *local, hooks.history, console)
+        params, model_state, kept = _from_run(source, *local, experiment, console)
     else:
         params, model_state, kept = converted.load_method(str(source), *local)
     params = parameter_groups.join(class_tables.padded(params, hooks.class_axis), updates)
@@ -89,9 +89,12 @@ def _host() -> jax.Device | None:
 
 
 def _from_run(
-    source: Path, params: PyTree, model_state: PyTree, history: tuple[str, ...], console: Console
+    source: Path, params: PyTree, model_state: PyTree, experiment: Experiment, console: Console
 ) -> tuple[PyTree, PyTree, list[str]]:
-    """(params, model_state, kept paths), with the variables of the same path and shape in a run."""
+    """(params, model_state, kept paths), with the variables of the same path and shape in a run.
+
+    What a run has learnt of its classes, such as proxies, is only used for the same classes.
+    """
     try:
         checkpoint = "reported" if model_files.steps(source / model_files.MODEL) else "latest"
         other = model.load(source, checkpoint, console.print)
@@ -100,7 +103,13 @@ def _from_run(
     axis = other.method.hooks.class_axis
     their_params = class_tables.unpadded(other.params, axis, len(other.classes))
     theirs = traverse_util.flatten_dict({"params": their_params, "state": other.model_state})
-    kept = []
+    if list(other.classes) != experiment.class_names:
+        count, batch = len(other.classes), experiment.example_batch()
+        larger = model.build_method(other.config, TrainingSet(count + 1, 1))
+        same = model.build_method(other.config, TrainingSet(count, 1))
+        for path in class_tables.class_axes(same, larger, batch):
+            del theirs["params", *path]
+    kept, history = [], experiment.method.hooks.history
 
     def choose(path: Any, here: jax.Array) -> jax.Array:
         name, (collection, entry, *rest) = "/".join(path), path

@@ -110,6 +110,7 @@ def test_traffic_of_a_tpu_leaves_out_what_stays_on_the_chip() -> None:
       %p = ((f32[8]{0:T(8)}), f32[4]{0:T(4)S(1)}, s32[]{:S(2)}) slice-start(%a), slice={[0:4]}
       %q = f32[4]{0:T(4)S(1)} slice-done(%p)
       %n = f32[8]{0:T(8)S(1)} negate(%d)
+      %m = f32[4]{0:T(4)S(1)} slice(%n), slice={[0:4]}
       %c = (f32[8]{0:T(8)}, f32[8]{0:T(8)S(1)}, u32[]{:S(2)}) copy-start(%n)
       ROOT %r = f32[8]{0:T(8)} copy-done(%c)
     }

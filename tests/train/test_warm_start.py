@@ -103,6 +103,17 @@ def test_tables_are_compared_without_padding(tmp_path: Path) -> None:
     assert_equal(found.params["loss"], warm_start.initial_state(other).params["loss"])
 
 
+def test_proxies_of_other_classes_are_not_taken_over(tmp_path: Path) -> None:
+    """Even if there are as many."""
+    params, experiment = saved(build(PROXIES), tmp_path / "run"), build(PROXIES)
+    train = experiment.splits["train"]
+    renamed = train._replace(classes=[f"other {name}" for name in train.classes])
+    other = experiment._replace(splits=experiment.splits | {"train": renamed})
+    found = started(other, tmp_path / "run")
+    assert_equal(found.params["embedding"], params["embedding"])
+    assert_equal(found.params["loss"], warm_start.initial_state(other).params["loss"])
+
+
 def test_low_rank_updates_are_merged(tmp_path: Path) -> None:
     """A run that starts from another's, or from converted weights, has its own updates."""
     params = saved(build(PROXIES, rank=2), tmp_path / "run")
