@@ -174,7 +174,7 @@ class StatedRow:
 
 
 @dataclass
-class Facts:
+class StudyFile:
     """The contents of `study.json`: of a search, or of a study with its trials."""
 
     study: str
@@ -190,7 +190,7 @@ class Facts:
 def read_facts(root: Path) -> dict[str, Any] | None:
     """The contents of `study.json`, which marks the directory of a study; None without it."""
     path = root / "study.json"
-    return files.read_json(path, Facts, "give another --root") if path.exists() else None
+    return files.read_json(path, StudyFile, "give another --root") if path.exists() else None
 
 
 def stated_trials(root: Path, facts: Mapping[str, Any]) -> list[Trial]:
