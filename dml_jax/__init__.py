@@ -24,7 +24,7 @@ __all__ = ["evaluation", "load", "losses", "methods"]
 
 def load(
     model: str | Path,
-    checkpoint: str = "reported",
+    checkpoint: str | int = "reported",
     *,
     trust_code: bool = False,
     flip: bool = False,
@@ -63,7 +63,8 @@ def load(
     from dml_jax.inference import graphs
 
     versions = Versions(flip, tuple(map(float, scales)))
-    found: Any = graphs.load(model, checkpoint, runtime, trust_code=trust_code, versions=versions)
+    step = str(checkpoint)
+    found: Any = graphs.load(model, step, runtime, trust_code=trust_code, versions=versions)
     return found  # a `GraphModel` has all attributes of a `Model`
 
 

@@ -262,10 +262,14 @@ def write_rows(file: TextIO, rows: Iterable[Iterable[Any]]) -> None:
     csv.writer(file, lineterminator="\n").writerows(map(inert, row) for row in rows)
 
 
+def finite(value: Any) -> Any:
+    """A value for JSON, which has no NaN and no infinity: they become None."""
+    return json.loads(json.dumps(value), parse_constant=lambda name: None)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Writes a JSON file completely or not at all; replaces NaN and infinity by null."""
-    finite = json.loads(json.dumps(value), parse_constant=lambda name: None)
-    text = json.dumps(finite, indent=2)
+    text = json.dumps(finite(value), indent=2)
     if is_url(path):  # an object appears completely
         path.write_text(text + "\n")
         return

@@ -17,16 +17,16 @@ def at_least_float32(x: jax.Array) -> jax.Array:
 
 
 def root(x: jax.Array) -> jax.Array:
-    """sqrt(max(x, 0)) with gradient 0 where x <= 0."""
-    positive = x > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
+    """sqrt(max(x, 0)) with gradient 0 where x <= 0; NaN stays NaN."""
+    low = x <= 0
+    return jnp.where(low, 0, jnp.sqrt(jnp.where(low, 1, x)))
 
 
 def unit(x: jax.Array) -> jax.Array:
     """x / max(|x|, 1e-12) along the last axis, in at least float32; 0 stays 0, with gradient 0."""
     x = at_least_float32(x)
     length = root(jnp.sum(x * x, axis=-1, keepdims=True))
-    return jnp.where(length > 0, x / jnp.maximum(length, 1e-12), 0)
+    return jnp.where(length == 0, 0, x / jnp.maximum(length, 1e-12))
 
 
 def log_sum_exp(values: jax.Array, where: jax.Array, axis: int) -> jax.Array:

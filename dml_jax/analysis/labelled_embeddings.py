@@ -126,6 +126,8 @@ def evaluate_images(
     results = evaluate(embeddings, settings, Evaluation(ks=KS))
     if not groups:
         results["near_copies"] = protocol.near_copies(rows["test"], rows.get("gallery"))
+    if seen := set(model.training_classes()) & set(splits["test"].classes):
+        results["training_classes"] = len(seen)
     return results
 
 
@@ -462,5 +464,11 @@ def print_results(results: Mapping[str, Any], output: Path | None = None) -> Non
     title = f"{', '.join(sizes)}; metrics in %"
     console, shown = Console(), [printable(note) for note in notes]
     text_tables.print_table(Table(title, shown, columns), console.rich)
+    if seen := results.get("training_classes"):
+        few = f"{seen:,} of {counted(results['classes'], 'class')}"
+        console.warn(
+            f"the names of {few} are those of classes that the model was trained on, so the "
+            "figures do not hold for unseen classes"
+        )
     if results.get("near_copies", 0) > protocol.MANY_COPIES:
         console.warn(open_set.of_near_copies(results["near_copies"], "--session"))

@@ -60,7 +60,7 @@ def _finding(entries: Sequence[Entry], recipe: Recipe) -> Recipe:
 def page(path: Path, options: Options, source: str) -> list[str]:
     """The lines that tell how a folder, table or archive is understood."""
     with tempfile.TemporaryDirectory(prefix="dml_jax-") as scratch:
-        options = options._replace(scratch=Path(scratch))
+        options = options._replace(scratch=Path(scratch), images=False)
         files = list_files([path], Path(scratch), lambda line: None, "SOURCE")
         name, found = recognised(files, options, source)
         problem = ""
@@ -78,7 +78,8 @@ def _facts(name: str, page: Page, options: Options) -> list[str]:
     recipe, classes = _recipes()[name], page.classes()
     what = f"the layout of its owners ({recipe.home})" if recipe.home else "your own data"
     divided = f"none given, so {100 * options.test_share:g} % of the classes are for test"
-    lines = [f"read as: {name}, {what}", f"splits: {divided if page.divided else 'given'}"]
+    given = page.undecided < len(page.entries)
+    lines = [f"read as: {name}, {what}", f"splits: {'given' if given else divided}"]
     for split, names in classes.items():
         images = Counter(entry.class_name for entry in page.entries if entry.split == split)
         ends = repr(names[0]) + (f" to {names[-1]!r}" if names[1:] else "")

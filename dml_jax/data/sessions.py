@@ -97,6 +97,26 @@ def added(split: Split, session: str) -> Split:
     return split._replace(metadata={**split.metadata, COLUMN: found}) if any(found) else split
 
 
+def check(splits: Mapping[str, Split], session: str) -> None:
+    """Raises DataError if no image of "test" has one of its class in another session.
+
+    Args:
+      splits: "test" and, if there is one, "gallery", with their sessions.
+    """
+    pairs = [
+        list(zip(split.labels.tolist(), names, strict=True))
+        for split, names in zip(splits.values(), groups(splits).values(), strict=True)
+    ]
+    searched: dict[int, set[str]] = {}
+    for label, name in pairs[-1]:
+        searched.setdefault(label, set()).add(name)
+    if not any(searched.get(label, set()) - {name} for label, name in pairs[0]):
+        raise DataError(
+            f"data.session={session}: no test image has another of its class in another session, "
+            "so nothing can be measured; give another session, or leave it out"
+        )
+
+
 def groups(splits: Mapping[str, Split]) -> dict[str, list[str]]:
     """The arguments `groups` and `gallery_groups` of `metrics.retrieval`; empty if none is known.
 

@@ -31,7 +31,8 @@ def load(path: str | Path, *, name: str = "file") -> np.ndarray:
     Pickled Python objects are never loaded.
     """
     path = Path(path).expanduser()
-    with reading(path, option=name), np.errstate(over="raise"):
+    remedy = "write one array of numbers or strings with numpy.save (text: array.astype(str))"
+    with reading(path, remedy, option=name), np.errstate(over="raise"):
         return np.lib.format.open_memmap(path, "r")
 
 

@@ -197,7 +197,7 @@ class EmbeddingModel(ABC):
         """
         single = isinstance(images, str | Path | bytes | pillow.Image)
         one = is_image(self.shape) and isinstance(images, np.ndarray) and images.ndim in (2, 3)
-        if single or one or len(images) == 0:
+        if single or one or not hasattr(images, "__getitem__") or len(images) == 0:
             raise DataError("images: give a list of one or more images")
         if len(images) == 1:  # threads would take longer than a small network
             rows = self.embed_pixels(self.read(images[0], "image 0")[None])

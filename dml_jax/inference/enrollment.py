@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from dml_jax.class_names import near_equal
 from dml_jax.data.files import Record
 from dml_jax.errors import DataError, counted, printable
 from dml_jax.evaluation import open_set, protocol
-from dml_jax.evaluation.promises import ALWAYS, Choice
+from dml_jax.evaluation.promises import ALWAYS, Choice, Point
 from dml_jax.files import locked
 from dml_jax.inference.embedding_model import EmbeddingModel
 from dml_jax.inference.index import EMPTY, Index, file_name
@@ -91,7 +92,8 @@ def update(
       say: gets the lines of a report, which ends with what to expect of the index.
       on_bad: gets the reasons why images are left out; without it, they are errors.
     """
-    with locked(path):
+    changed = any(value for name, value in vars(changes).items() if name != "sessions")
+    with locked(path) if changed else nullcontext():
         index = Index.load(model, path) if path.exists() else Index(model)
         for name in changes.remove:
             index.remove(name)
@@ -275,7 +277,14 @@ def report(index: Index, choice: Choice = ALWAYS) -> str:
         f"{strangers} as strangers:"
     )
     lines.append(f"  {'':23}" + "".join(f"{title:>22}" for title in SHARES.values()))
-    lines += [_row(index, each) for each in dict.fromkeys([*CHOICES, choice])]
+    failed: dict[Choice, str] = {}
+    for each in dict.fromkeys([*CHOICES, choice]):
+        try:
+            lines.append(_row(each, index.promise.at(each)))
+        except DataError as error:
+            failed[each] = str(error).partition(": ")[2]
+    if failed:
+        lines.append(f"  {', '.join(map(str, failed))}: {next(iter(failed.values()))}")
     if bins := index.promise.reliability():
         lines.append("probabilities, calibrated on these images of enrolled classes:")
         lines += [
@@ -290,12 +299,8 @@ def report(index: Index, choice: Choice = ALWAYS) -> str:
     return "\n".join(lines)
 
 
-def _row(index: Index, choice: Choice) -> str:
-    """What to expect with a choice, or why it cannot be measured."""
-    try:
-        point = index.promise.at(choice)
-    except DataError as error:
-        return f"  {choice!s:23}  {str(error).partition(': ')[2]}"
+def _row(choice: Choice, point: Point) -> str:
+    """What to expect with a choice."""
     shares = "".join(f"{_interval(getattr(point, name)):>22}" for name in SHARES)
     few = choice.kind == "reject" and point.strangers[0] > choice.value
     return f"  {choice!s:23}{shares}{'  too few classes of strangers' if few else ''}"

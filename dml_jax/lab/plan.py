@@ -164,10 +164,33 @@ def single(
     return Trial(directory.name, directory.name, seed, directory, config, length=length)
 
 
+@dataclass
+class StatedRow:
+    """A row in `study.json`, with published metrics by source."""
+
+    name: str
+    reported: dict[str, Any]
+    refined: dict[str, Any]
+
+
+@dataclass
+class StudyFile:
+    """The contents of `study.json`: of a search, or of a study with its trials."""
+
+    study: str
+    title: str
+    source: str
+    metric: str
+    paper: bool
+    rows: list[StatedRow]
+    search: dict[str, Any] | None = None
+    trials: list[dict[str, Any]] | None = None
+
+
 def read_facts(root: Path) -> dict[str, Any] | None:
     """The contents of `study.json`, which marks the directory of a study; None without it."""
     path = root / "study.json"
-    return files.read_json(path, dict[str, Any], "give another --root") if path.exists() else None
+    return files.read_json(path, StudyFile, "give another --root") if path.exists() else None
 
 
 def stated_trials(root: Path, facts: Mapping[str, Any]) -> list[Trial]:

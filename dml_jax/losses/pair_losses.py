@@ -16,7 +16,7 @@ from dml_jax.config.fields import NonNegative
 from dml_jax.losses import mining as miners
 from dml_jax.losses import pairwise
 from dml_jax.losses.mining import LOWER, Mining, TripletMining, Triplets
-from dml_jax.losses.pairwise import ROUNDING, Distance, Divisor, Mean, Pairs, reduced
+from dml_jax.losses.pairwise import ROUNDING, Distance, Divisor, Mean, Pairs, is_active, reduced
 from dml_jax.losses.signature import Boundaries, pair_loss
 from dml_jax.numerics import at_least_float32, log_sum_exp, root
 
@@ -69,7 +69,7 @@ def triplet(
     triplets = _mine(pairs, mining, key, nearest, farthest)
     near, far = _squared_sides(pairs.anchors, pairs.others, triplets, pairs.distance, swap)
     hinges = _hinges(near, far, margin, squared, smooth)
-    counted = triplets.valid & (hinges > ROUNDING) if divisor == "active" else triplets.valid
+    counted = triplets.valid & is_active(hinges) if divisor == "active" else triplets.valid
     return Mean(hinges, counted, _triplet_weights(pairs, triplets))
 
 
@@ -91,7 +91,7 @@ def _all_triplets(
         hinges = d[:, None] - aside + margin
         hinges = jax.nn.softplus(hinges) if smooth else jax.nn.relu(hinges)
         counted = (near > 0)[:, None] & (far > 0)[None]
-        counted = counted & (hinges > ROUNDING) if divisor == "active" else counted
+        counted = counted & is_active(hinges) if divisor == "active" else counted
         if near.dtype == far.dtype == bool:
             return jnp.sum(hinges, where=counted), jnp.sum(counted, dtype=hinges.dtype)
         weights = jnp.where(counted, near[:, None] * far[None], 0)
@@ -230,7 +230,7 @@ def _margin_terms(
     penalty = jnp.sum(w * boundary, where=triplets.valid) if nu else jnp.zeros_like(d_ap[0])
     match divisor:
         case "pairs":
-            counted = triplets.valid[:, None] & ~(hinges <= ROUNDING)  # NaN counts
+            counted = triplets.valid[:, None] & is_active(hinges)
             number = jnp.sum(counted, axis=1, dtype=hinges.dtype)
             active = jnp.sum(w * number)
             penalty = jnp.where(active != 0, penalty / jnp.where(active != 0, active, 1), 0)

@@ -211,6 +211,11 @@ Divisor = Literal["all", "active"]
 ROUNDING = 1e-6  # error of float32 distances; a smaller value does not count as active
 
 
+def is_active(values: Array) -> Array:
+    """Which values are above ROUNDING, or NaN: a mean without it would hide that."""
+    return ~(values <= ROUNDING)
+
+
 def reduced(
     terms: Terms,
     weights: Array | None,
@@ -232,7 +237,7 @@ def reduced(
         if reduce is None:
             total += jnp.where(counted, values, 0)
             continue
-        counted = counted & (values > ROUNDING) if divisor == "active" else counted
+        counted = counted & is_active(values) if divisor == "active" else counted
         shared = weights if given is None else pair_weights(given, weights)
         total += weighted_mean(values, counted, shared)
     return total

@@ -92,7 +92,8 @@ def multi_similarity_terms(
         s = jax.lax.stop_gradient(similarity)
         hardest_negative = jnp.max(s, axis=1, keepdims=True, initial=-jnp.inf, where=n)
         hardest_positive = jnp.min(s, axis=1, keepdims=True, initial=jnp.inf, where=p)
-        p, n = p & (s - epsilon < hardest_negative), n & (s + epsilon > hardest_positive)
+        # NaN stays.
+        p, n = p & ~(s - epsilon >= hardest_negative), n & ~(s + epsilon <= hardest_positive)
     s = at_least_float32(similarity) - base  # Eq. 16
     pull = log1p_sum_exp(-alpha * s + pairwise.log_weights(positive), p, axis=1)
     push = log1p_sum_exp(beta * s + pairwise.log_weights(negative), n, axis=1)

@@ -4,12 +4,15 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 
+from dml_jax.analysis import labelled_embeddings
 from dml_jax.commands import evaluate
+from dml_jax.data.split import Split, unread
 from dml_jax.evaluation import metrics, reranking
 from tests.commands.conftest import Execute, Fails
 
@@ -33,6 +36,21 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Arrays:
     for name, array in arrays.items():
         np.save(f"{name}.npy", array)
     return arrays
+
+
+def test_classes_of_the_training_are_told(data: Arrays, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that is evaluated on the folder that it was trained on."""
+    split = Split(data["y"], [""] * 60, unread, [f"class {i}" for i in range(6)])
+    for trained, told in ((["class 1", "class 5", "other"], True), (["other"], False)):
+        model: Any = SimpleNamespace(
+            embed_split=lambda split: data["x"], training_classes=lambda names=trained: names
+        )
+        settings = labelled_embeddings.Settings(ks=(1,), metric="cosine", clustering=False)
+        results = labelled_embeddings.evaluate_images(model, {"test": split}, settings)
+        assert results.get("training_classes") == (2 if told else None)
+        labelled_embeddings.print_results(results | {"seconds": 0.0})
+        said = " ".join("".join(capsys.readouterr()).split())
+        assert ("the names of 2 of 6 classes are those of classes that the model" in said) == told
 
 
 @pytest.fixture

@@ -722,3 +722,19 @@ def test_another_draw_of_the_classes() -> None:
             np.testing.assert_array_equal(split.read(i, None), other.read(j, None))
     with pytest.raises(ConfigError, match=r"class_split=1: the data set has the split gallery"):
         redrawn({**usual, "gallery": usual["test"]}, 1)
+
+
+def test_another_draw_is_of_the_data_set_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Images for a trained model are the test split of their own data set, or the same."""
+    layouts.photos(tmp_path / "photos", [f"class {i}" for i in range(12)])
+    own = tmp_path / "own"
+    prepare("folder", [tmp_path / "photos"], own)
+    usual = load("folder", own)["test"].classes
+    drawn = Data(name="folder", path=str(own), class_split=1)
+    elsewhere = dataclasses.replace(drawn, path=str(tmp_path / "other"))
+    assert formats.load_labelled(own, elsewhere)["test"].classes == usual
+    assert "own: is not the data set of the run, whose data.class_split" in capsys.readouterr().out
+    assert formats.load_labelled(own, drawn)["test"].classes != usual
+    assert capsys.readouterr().out == ""

@@ -133,6 +133,15 @@ def test_labelled_images_in_parquet_files_are_prepared_first(
     assert list(Path().iterdir()) == []
 
 
+def test_images_are_copied_only_if_they_are_needed(tmp_path: Path) -> None:
+    pq.write_table(table(range(8)), tmp_path / "a.parquet")
+    files = {"a.parquet": File(tmp_path / "a.parquet")}
+    listed = parquet.find(files, Options(scratch=tmp_path, images=False))
+    assert (tmp_path / "images-0").stat().st_size == 0
+    assert listed == parquet.find(files, Options(scratch=tmp_path))
+    assert (tmp_path / "images-0").stat().st_size == sum(entry.file.size for entry in listed)
+
+
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [

@@ -132,7 +132,7 @@ def test_uncertain_splits_are_refused(folders: Sequence[str], message: str) -> N
     for labelled in (False, True):
         with pytest.raises(DataError, match=message):
             read(at(*folders), labelled=labelled)
-    assert read(at(*folders), splits="none").divided
+    assert read(at(*folders), splits="none").undecided
 
 
 def test_named_splits() -> None:
@@ -276,9 +276,11 @@ def test_splits_of_tables(tmp_path: Path) -> None:
         read(rows("a", "a", "b", "b"), recipe=csv.RECIPE)
     assert read(rows("a", "a", "b", "b"), recipe=csv.RECIPE, splits="a:b").classes() == TWO
     for splits in ("none", "classes"):
-        assert read(
-            rows("train", "train", "test", "test"), recipe=csv.RECIPE, splits=splits
-        ).divided
+        found = read(rows("train", "train", "test", "test"), recipe=csv.RECIPE, splits=splits)
+        assert found.undecided == len(images)
+    assert read(rows("train", "train", "", ""), recipe=csv.RECIPE).doubts == [
+        "4 images of 8 have no split; 50 % of their classes are for test"
+    ]
 
 
 @pytest.mark.parametrize("validation", ["valid", "dev", "val"])
@@ -293,7 +295,7 @@ def test_splits_of_parquet_files(tmp_path: Path, validation: str) -> None:
     (tmp_path / "test-00000-of-00001.parquet").rename(tmp_path / "rest.parquet")
     files = {path.name: File(path) for path in tmp_path.glob("*.parquet")}
     page = read(files, recipe=parquet.RECIPE, scratch=tmp_path / "scratch")
-    assert page.divided
+    assert page.undecided
     assert [
         line
         for line in page.doubts
@@ -415,6 +417,10 @@ def test_training_in_place_with_a_session_for_each_folder(
     days = formats.load(Data(name="folder", path=str(tmp_path / "photos")))
     assert (len(days["train"].classes), len(days["test"].classes)) == (4, 4)
     assert "8 classes, e.g. 'ash/friday', are folders in 4 folders" in days["test"].note
+    for number, name in enumerate(("ash", "elm", "oak", "yew")):  # one day of each class
+        layouts.photos(tmp_path / "short" / name, (f"day {number}",), seed=100 * number)
+    with pytest.raises(DataError, match=r"session=folder: no test image has another of its class"):
+        formats.load(Data(name="folder", path=str(tmp_path / "short"), session="folder"))
 
 
 def test_links_and_twins_are_read(tmp_path: Path) -> None:

@@ -255,10 +255,12 @@ def test_files(tmp_path):
     np.testing.assert_array_equal(loaded, X)
     np.save(tmp_path / "objects.npy", X.astype(object), allow_pickle=True)
     np.save(tmp_path / "empty.npy", X[:0])
+    np.savez(tmp_path / "x.npz", X)
     for path, message in (
         (tmp_path / "none.npy", "is missing"),
         (tmp_path, "cannot be read"),
-        (tmp_path / "objects.npy", ".*Python objects in dtype"),
+        (tmp_path / "objects.npy", r".*Python objects in dtype.*write .* array\.astype\(str\)"),
+        (tmp_path / "x.npz", r".*; write one array of numbers or strings with numpy\.save"),
         (write(tmp_path / "short.npy", whole.read_bytes()[:-8]), "is truncated or damaged"),
     ):
         with pytest.raises(DataError, match=f"file={path}: {message}"):

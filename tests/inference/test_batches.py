@@ -103,6 +103,7 @@ def test_images_of_every_kind(tmp_path: Path) -> None:
         ([Path("none.png")], "none.png: missing"),
         ("x.png", "images: give a list of one or more images"),
         ([], "images: give a list of one or more"),
+        (iter(["x.png"]), "images: give a list of one or more"),
     ],
 )  # fmt: skip
 def test_images_that_cannot_be_used_are_named(images: Any, message: str) -> None:

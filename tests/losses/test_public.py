@@ -297,6 +297,14 @@ def test_unknown_labels(name: str, label: int, x64: None) -> None:
     assert np.isnan(compiled(name)(X, np.where(LABELS == 2, label, LABELS)))
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_a_row_of_nan_is_not_hidden(name: str) -> None:
+    """As a zero row, or as a value that does not count, it would let a training run on."""
+    x = X.astype(np.float32)
+    x[2] = np.nan
+    assert np.isnan(compiled(name)(x, LABELS))
+
+
 def test_n_pair_with_the_length_itself(x64: None) -> None:
     ours = jax.jit(partial(losses.n_pair, l2=0.01, squared=False))(X, LABELS, key=KEY)
     assert float(ours) == pytest.approx(n_pair(power=1), rel=1e-9)

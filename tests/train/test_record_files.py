@@ -57,6 +57,12 @@ def test_another_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
     assert (tmp_path / "metrics.jsonl").read_text() == text
 
 
+def test_metrics_that_do_not_exist_are_null(tmp_path: Path) -> None:
+    """JSON has no NaN."""
+    lines(tmp_path, "").write({"step": 1, "test/map@r": float("nan")})
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "test/map@r": null}\n'
+
+
 def test_a_full_disk_names_the_file() -> None:
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
         JsonLines(Path("/dev/full")).write({"step": 1})

@@ -48,6 +48,8 @@ def load(data: Data) -> dict[str, Split]:
         found = redrawn(found, data.class_split)
     if data.split == "all":
         found["train"] = together(list(found.values()))
+    if data.session:
+        sessions.check(with_gallery(found), data.session)
     return found
 
 
@@ -93,7 +95,7 @@ def _recognised(path: Path, name: str, options: Options) -> Sequence[Entry]:
     """The images of a directory or a table, which messages call `name`; prints doubts."""
     with tempfile.TemporaryDirectory(prefix="dml_jax-") as scratch:
         found = list_files([path], Path(scratch), print)
-        within = options._replace(scratch=Path(scratch))
+        within = options._replace(scratch=Path(scratch), images=False)
         kind, page = recognise.recognised(found, within, name)
     if any(entry.file.size >= 0 for entry in page.entries):
         remedy = f"dml-jax prepare --name={kind} --source={shlex.quote(name)} --output=… does that"
@@ -118,6 +120,9 @@ def load_labelled(
     of a folder of classes. The column "session" holds known sessions, see `data.sessions`.
     """
     if path.is_dir() and (prepared := prepared_data.read_marker(path)):
+        if data.class_split and Path(data.path).expanduser().resolve() != path.resolve():
+            print(f"{path}: is not the data set of the run, whose data.class_split is left out")
+            data = replace(data, class_split=0)
         data = replace(data, name=prepared["name"], path=str(path), session=session)
         return with_gallery(load(data))
     classes = class_folders([str(path)], session, splits)

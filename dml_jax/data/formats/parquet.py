@@ -14,6 +14,7 @@ and with --splits=classes, the classes are split.
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -173,7 +174,10 @@ def _entries(
             archives.check_unpacked(file.tell() + len(content), size)
             packed = File(Path(file.name), file.tell(), len(content))
             with name_file(packed.path):
-                file.write(content)
+                if options.images:
+                    file.write(content)
+                else:
+                    file.seek(len(content), os.SEEK_CUR)  # `file` stays empty
             metadata = {"path": path} | values if path else values
             yield Entry(f"{name}/{number}", packed, str(label), row_split, metadata)
 

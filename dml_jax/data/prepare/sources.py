@@ -46,6 +46,7 @@ class Options(NamedTuple):
     # See `data.sessions`; with "folder", a folder in a class folder is not a class.
     session: str = ""
     scratch: Path = Path()  # folder for unfinished work, where recipes may write files
+    images: bool = True  # whether the contents of the images are needed, too
 
     def named(self) -> dict[str, str]:
         """The names in `splits` -> split; raises ConfigError for another value."""

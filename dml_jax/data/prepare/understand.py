@@ -24,7 +24,7 @@ class Page(NamedTuple):
     doubts: Sequence[str]  # sentences
     survey: Survey
     near: Sequence[Sequence[str]]  # groups of near-equal names of classes
-    divided: bool  # whether the source gives no splits, so that `Options.test_share` decides
+    undecided: int  # images without a given split, for which `Options.test_share` decides
 
     def classes(self) -> dict[str, list[str]]:
         """The sorted names of the classes of each split that has images."""
@@ -56,11 +56,12 @@ def understand(
     entries = [entry._replace(class_name=names[entry.class_name]) for entry in entries]
     if options.splits in ("classes", "none"):
         entries = [entry._replace(split="") for entry in entries]
-    open_classes = {entry.class_name for entry in entries if not entry.split}
+    undecided = [entry.class_name for entry in entries if not entry.split]
+    open_classes = set(undecided)
     tested = test_classes(open_classes, options.test_share)
     drawn = {name: "test" if name in tested else "train" for name in open_classes}
     entries = [e if e.split else e._replace(split=drawn[e.class_name]) for e in entries]
-    page = Page(entries, (), found, near_equal(names.values()), divided=bool(open_classes))
+    page = Page(entries, (), found, near_equal(names.values()), len(undecided))
     missing = page.missing()
     if entries and len(missing) == len(entries):
         images = [path for path in found.files if is_image(path)]
@@ -136,6 +137,10 @@ def _doubts(recipe: Recipe, page: Page, names: Mapping[str, str], options: Optio
         pairs = [" and ".join(map(repr, group)) for group in page.near[:3]]
         listed = _listed(pairs, len(page.near))
         found.append(f"near-equal names of classes: {listed}; rename those that are the same")
+    if 0 < page.undecided < len(page.entries):
+        share = f"{100 * options.test_share:g} % of their classes are for test"
+        number = counted(page.undecided, "image")
+        found.append(f"{number} of {len(page.entries):,} have no split; {share}")
     if missing := page.missing():
         share = f"{100 * len(missing) / len(page.entries):.3g} % of the listed images"
         found.append(f"{share} ({len(missing):,}) are missing, e.g. {missing[0]}")

@@ -21,7 +21,7 @@ from dml_jax import manifest
 from dml_jax.config import Config, flatten
 from dml_jax.data.pipeline import BatchReader
 from dml_jax.errors import CheckpointError
-from dml_jax.files import atomic_write, name_file, reading
+from dml_jax.files import atomic_write, finite, name_file, reading
 
 Show = Callable[[dict[str, Any]], None]
 
@@ -47,10 +47,13 @@ class JsonLines:
         return {"before": before.hexdigest(), "through": self._through.hexdigest()}
 
     def write(self, line: dict[str, Any]) -> None:
-        """Appends a line and flushes it to disk, so that no checkpoint is ever ahead of the log."""
+        """Appends a line and flushes it to disk, so that no checkpoint is ever ahead of the log.
+
+        Metrics that do not exist, NaN, become null.
+        """
         if not self.active:
             return
-        text = json.dumps(line) + "\n"
+        text = json.dumps(finite(line)) + "\n"
         with name_file(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(text)
             file.flush()
