@@ -26,10 +26,14 @@ def dynamic_sum(term: Callable[..., Array], count: Array, *arguments: Array) -> 
     return total
 
 
-_sum = Primitive("dynamic_sum")
+class _Sum(Primitive):
+    def is_high(self, *_: Any, **__: Any) -> bool:
+        """JAX 0.12 would ask for a rule that lowers the terms, which tracing `_loop` does."""
+        return False
+
+
+_sum = _Sum("dynamic_sum")
 _sum.multiple_results = True
-# JAX 0.12 would ask for a rule that rewrites the terms; `_loop` is traced, which does the same.
-_sum.is_high = lambda *_, **__: False
 
 
 def _bind(terms: Callable[..., Sequence[Array]], count: Any, arguments: Sequence[Any]) -> Any:
