@@ -13,6 +13,7 @@ import dml_jax
 from dml_jax.commands import analyse, cli, enroll, evaluate, explore, export
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import metrics
+from dml_jax.export import programs
 from dml_jax.inference.index import Index
 from tests.commands.conftest import Fails
 from tests.data import layouts
@@ -140,6 +141,7 @@ def test_invalid_input(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cli, "check_installed", lambda *_: None)
+    monkeypatch.setattr(programs, "NEWER_JAX", (99,))
     assert message in fails(command, "--model=weights", *arguments)
 
 
