@@ -29,7 +29,7 @@ def init(module: nn.Module, key: jax.Array, *inputs: Any) -> tuple[PyTree, PyTre
     def variables(key: jax.Array) -> PyTree:
         return module.init(key, *jax.tree.map(array, inputs))
 
-    with plain():  # the forms for each platform would take half of the time
+    with plain():  # tracing the forms for other platforms would take half of the time
         traced, shapes = jax.make_jaxpr(variables, return_shape=True)(key)
     # Without the forward pass. The key stays an argument (`instantiate`), even if it is not used.
     initialisers, _ = partial_eval.dce_jaxpr(traced.jaxpr, True, instantiate=True)

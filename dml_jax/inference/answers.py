@@ -37,7 +37,10 @@ def as_json(files: Sequence[str], answers: Sequence[Answer], enrolled: Sequence[
 def as_rows(
     files: Sequence[str], answers: Sequence[Answer], enrolled: Sequence[str]
 ) -> list[list[str]]:
-    """The same as rows of a table, after their heading; all answers have as many classes."""
+    """The answers to files as rows of a table, the first its heading; see `as_json`.
+
+    All answers have the same number of classes, and there is at least one.
+    """
     count = len(answers[0].classes)
     columns = [f"{name}_{i}" for i in range(1, count + 1) for name in ("class", "probability")]
     rows = [["image", "answer", *columns, "margin", "nearest"]]

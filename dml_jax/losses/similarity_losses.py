@@ -92,7 +92,7 @@ def multi_similarity_terms(
         s = jax.lax.stop_gradient(similarity)
         hardest_negative = jnp.max(s, axis=1, keepdims=True, initial=-jnp.inf, where=n)
         hardest_positive = jnp.min(s, axis=1, keepdims=True, initial=jnp.inf, where=p)
-        # NaN stays.
+        # Negated, so that pairs whose similarity is NaN stay and make the loss NaN.
         p, n = p & ~(s - epsilon >= hardest_negative), n & ~(s + epsilon <= hardest_positive)
     s = at_least_float32(similarity) - base  # Eq. 16
     pull = log1p_sum_exp(-alpha * s + pairwise.log_weights(positive), p, axis=1)

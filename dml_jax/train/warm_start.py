@@ -108,7 +108,7 @@ def _from_run(
         larger = model.build_method(other.config, TrainingSet(count + 1, 1))
         same = model.build_method(other.config, TrainingSet(count, 1))
         for path in class_tables.class_axes(same, larger, batch):
-            del theirs["params", *path]
+            theirs.pop(("params", *path), None)  # updates of low rank have been merged
     kept, history = [], experiment.method.hooks.history
 
     def choose(path: Any, here: jax.Array) -> jax.Array:

@@ -26,14 +26,21 @@ MEMORY = baseline.make_config(loss="triplet", embedding_dim=4, memory=16)
 PROXIES = baseline.make_config(loss="proxy_anchor", embedding_dim=4)
 
 
-def build(method: Any, *, validation_share: float = 0.0, rank: int = 0, **train: Any) -> Experiment:
+def build(
+    method: Any,
+    *,
+    validation_share: float = 0.0,
+    rank: int = 0,
+    group: str = "embedding",
+    **train: Any,
+) -> Experiment:
     given = values(steps=3, **train)
     given["method"] = asdict(method)
     given["train"]["groups"] = {
         name: asdict(Group(1e-3)) for name in plugin_module("method", method.name).GROUPS
     }
     if rank:
-        given["train"]["groups"]["embedding"]["rank"] = rank
+        given["train"]["groups"][group]["rank"] = rank
     if train.get("feature_views"):
         given["train"]["groups"]["backbone"]["freeze"] = True
     given["data"]["validation_share"] = validation_share
@@ -103,9 +110,11 @@ def test_tables_are_compared_without_padding(tmp_path: Path) -> None:
     assert_equal(found.params["loss"], warm_start.initial_state(other).params["loss"])
 
 
-def test_proxies_of_other_classes_are_not_taken_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rank", [0, 2])
+def test_proxies_of_other_classes_are_not_taken_over(rank: int, tmp_path: Path) -> None:
     """Even if there are as many."""
-    params, experiment = saved(build(PROXIES), tmp_path / "run"), build(PROXIES)
+    params = saved(build(PROXIES, rank=rank, group="loss"), tmp_path / "run")
+    experiment = build(PROXIES)
     train = experiment.splits["train"]
     renamed = train._replace(classes=[f"other {name}" for name in train.classes])
     other = experiment._replace(splits=experiment.splits | {"train": renamed})

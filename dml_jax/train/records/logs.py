@@ -49,7 +49,7 @@ class JsonLines:
     def write(self, line: dict[str, Any]) -> None:
         """Appends a line and flushes it to disk, so that no checkpoint is ever ahead of the log.
 
-        Metrics that do not exist, NaN, become null.
+        Metrics that are not defined (NaN) become null.
         """
         if not self.active:
             return
