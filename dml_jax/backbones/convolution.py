@@ -72,11 +72,15 @@ def convolve(
         rows, columns = lax.padtype_to_pads(inputs.shape[1:3], kernel.shape[:2], strides, padding)
         padding = (int(rows[0]), int(rows[1])), (int(columns[0]), int(columns[1]))
 
-    def general(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
-        dimensions = ("NHWC", "HWIO", "NHWC")
-        return lax.conv_general_dilated(
-            lhs, rhs, strides, padding, dimension_numbers=dimensions, feature_group_count=groups
-        )
+    general = partial(
+        lax.conv_general_dilated,
+        window_strides=strides,
+        padding=padding,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=groups,
+        # Gradients are traced where `jax.default_matmul_precision` does not reach.
+        precision=jax.default_matmul_precision.value,
+    )
 
     per_channel = groups == inputs.shape[-1] == kernel.shape[-1]
     shiftable = per_channel and max(strides) <= min(kernel.shape[:2])
@@ -88,28 +92,8 @@ def convolve(
     elif kernel.shape[:2] == (1, 1) and not any(map(any, padding)):
         on_cpu = partial(_pointwise, strides)
     default: Convolution = partial(_rounded, general, devices_of(inputs))
-    if kernel.dtype == inputs.dtype:
-        default = lambda x, k: general(x, _stored(k))  # noqa: E731
     narrow = lambda x, k: on_cpu(x, k.astype(x.dtype))  # noqa: E731
     return lax.platform_dependent(inputs, kernel, cpu=narrow, default=default)
-
-
-@jax.custom_vjp
-def _stored(kernel: jax.Array) -> jax.Array:
-    """The kernel, with its gradient in the layout of the kernel.
-
-    Without it, XLA would copy kernel and moments into cuDNN's layout, update them, and copy back.
-    """
-    return kernel
-
-
-def _as_stored(gradient: jax.Array) -> jax.Array:
-    # If the transpose were fused with the update, XLA could not overwrite the kernel in place.
-    layout = Layout(tuple(range(gradient.ndim)))
-    return lax.optimization_barrier(with_layout_constraint(gradient, layout))
-
-
-_stored.defvjp(lambda kernel: (kernel, None), lambda _, gradient: (_as_stored(gradient),))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -127,25 +111,40 @@ def _rounded_backward(
 ) -> Saved:
     x, kernel = saved
     narrow = kernel.astype(x.dtype)
-    (x_gradient,) = jax.linear_transpose(lambda x: general(x, narrow), x)(grad)
 
     def local(x: jax.Array, narrow: jax.Array, grad: jax.Array) -> jax.Array:
-        """The gradient from a device's part of the batch."""
+        """The kernel's gradient from a device's part of the batch."""
         (gradient,) = jax.linear_transpose(lambda narrow: general(x, narrow), narrow)(grad)
-        return _as_stored(gradient.astype(kernel.dtype))
+        # In the kernel's layout: otherwise XLA would copy kernel and moments into cuDNN's, update
+        # them, and copy back. Were the transpose fused with the update, XLA could not overwrite the
+        # kernel in place.
+        layout = Layout(tuple(range(gradient.ndim)))
+        stored = with_layout_constraint(gradient.astype(kernel.dtype), layout)
+        return lax.optimization_barrier(stored)
+
+    def summed(axis: str, x: jax.Array, narrow: jax.Array, grad: jax.Array) -> Saved:
+        gradient = local(x, narrow, grad)
+        if narrow.shape[:2] == (1, 1):
+            # XLA would fuse the rounding for the gradient of x with the update, so that all layers
+            # below would wait for the sum over the devices. Larger kernels are transposed for it,
+            # which is not fused.
+            gradient, narrow = lax.optimization_barrier((gradient, narrow))
+        return lax.psum(gradient, axis), narrow
 
     if mesh is None:
-        return x_gradient, local(x, narrow, grad)
-    axis, everywhere = mesh.axis_names[0], PartitionSpec()
-    rows = PartitionSpec(axis)
-    summed = jax.shard_map(
-        lambda *parts: lax.psum(local(*parts), axis),
-        mesh=mesh,
-        in_specs=(rows, everywhere, rows),
-        out_specs=everywhere,
-        check_vma=False,  # otherwise JAX would sum the gradient of the replicated kernel itself
-    )
-    return x_gradient, summed(x, narrow, grad)
+        gradient = local(x, narrow, grad)
+    else:
+        axis, everywhere = mesh.axis_names[0], PartitionSpec()
+        rows = PartitionSpec(axis)
+        gradient, narrow = jax.shard_map(
+            partial(summed, axis),
+            mesh=mesh,
+            in_specs=(rows, everywhere, rows),
+            out_specs=everywhere,
+            check_vma=False,  # otherwise JAX would sum the gradient of the replicated kernel itself
+        )(x, narrow, grad)
+    (x_gradient,) = jax.linear_transpose(lambda x: general(x, narrow), x)(grad)
+    return x_gradient, gradient
 
 
 _rounded.defvjp(lambda *arguments: (_rounded(*arguments), arguments[2:]), _rounded_backward)

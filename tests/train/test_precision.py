@@ -76,16 +76,17 @@ def test_one_option_sets_backbone_and_heads() -> None:
     assert [x.dtype for x in after] == [x.dtype for x in jax.tree.leaves(state)]
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4])
-def test_kernel_gradients_are_summed_over_devices_in_float32(devices: int) -> None:
+@pytest.mark.parametrize(("devices", "size"), [(1, 3), (2, 3), (4, 3), (4, 1)])
+def test_kernel_gradients_are_summed_over_devices_in_float32(devices: int, size: int) -> None:
     """The form for accelerators, run on CPUs: each device's part is rounded to bfloat16, as cuDNN
     gives it, their sum is not. NumPy has the sum of the parts; the values do not depend on the
     devices."""
-    rng = np.random.default_rng(0)
+    rng, side = np.random.default_rng(0), 3 + size
     x, grad = (
-        rng.standard_normal(shape).astype(jnp.bfloat16) for shape in ((8, 6, 6, 3), (8, 4, 4, 5))
+        rng.standard_normal(shape).astype(jnp.bfloat16)
+        for shape in ((8, side, side, 3), (8, 4, 4, 5))
     )
-    kernel = rng.standard_normal((3, 3, 3, 5)).astype(np.float32)
+    kernel = rng.standard_normal((size, size, 3, 5)).astype(np.float32)
     mesh = Mesh(np.array(jax.devices()[:devices]), ("data",), axis_types=(AxisType.Auto,))
     rows = NamedSharding(mesh, PartitionSpec("data"))
 
@@ -104,8 +105,8 @@ def test_kernel_gradients_are_summed_over_devices_in_float32(devices: int) -> No
     wide_x, wide_grad = x.astype(np.float64), grad.astype(np.float64)
     expected = np.zeros(kernel.shape)
     for part in np.split(np.arange(8), devices):
-        for i in range(3):
-            for j in range(3):
+        for i in range(size):
+            for j in range(size):
                 whole = np.einsum(
                     "nhwc,nhwd->cd", wide_x[part, i : i + 4, j : j + 4], wide_grad[part]
                 )
@@ -113,3 +114,12 @@ def test_kernel_gradients_are_summed_over_devices_in_float32(devices: int) -> No
     np.testing.assert_allclose(of_kernel, expected, rtol=0, atol=0.02 * np.abs(expected).max())
     texts = gradients.lower(*arguments).compile().as_text()
     assert devices == 1 or {row["type"] for row in hlo.collectives(texts)} == {"f32"}
+    if size == 1:  # the layers below must not wait for the sum
+        (program,) = jax.make_jaxpr(gradients)(*arguments).eqns
+        equations = program.params["jaxpr"].eqns
+        (at,) = (i for i, each in enumerate(equations) if each.primitive.name == "shard_map")
+        rounded, returned = equations[at].invars[1], equations[at].outvars[1]
+        assert not any(rounded in each.invars for each in equations[at + 1 :])
+        assert any(returned in each.invars for each in equations[at + 1 :])
+        inner = equations[at].params["jaxpr"].eqns
+        assert [each.primitive.name for each in inner][-2:] == ["optimization_barrier", "psum"]
