@@ -34,7 +34,7 @@ def parser() -> cli.Parser:
     add("--output", metavar="DIRECTORY", help=text)
     text = "shorter side of larger images"
     add("--short_side", type=int, default=0, metavar="PIXELS", help=text)
-    text = "share of classes to split (0.5)"
+    text = "share of the classes for the test, if no split is given (default: 0.5)"
     add("--test_share", type=float, default=0.5, metavar="FRACTION", help=text)
     cli.add_layout(flags, sessions=("folder",))
     text = "only check a prepared data set against its SHA-256"
