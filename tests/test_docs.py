@@ -72,6 +72,8 @@ def test_the_site_documents_commands_options_and_functions(site: Path) -> None:
     assert all(f'<h2 id="{name}">' in commands for name in COMMANDS)
     assert "--min_probability" in commands
     keys = (
+        "seed",
+        "init_from",
         "train.groups.NAME.learning_rate",
         "method.memory",
         "backbone.pixels.mean",

@@ -9,9 +9,10 @@ The first analyses a run on its own data, the second any model on labelled image
 subfolder per class, or the test split of a prepared data set. Without --what, everything that
 applies to the run. For curves over the training, train with --config.train.keep_every=N. Writes
 analysis/*.png and *.csv into the work directory and adds them to report.html, which has the first
-three from the start. With --data, --compare or --output, figures and report.html are written to --output
-(default: analysis). --compare shows several models side by side: runs (with --data, any models),
-the first run before its training ("untrained"), and after message passing ("refined", of a batch).
+three from the start. With --data, --compare or --output, figures and report.html are written to
+--output (default: analysis). --compare shows several models side by side: runs (with --data, any
+models), the first run before its training ("untrained"), and after message passing ("refined", of a
+batch).
 
   retrieval     retrieved images
   classes       Recall@1 by class

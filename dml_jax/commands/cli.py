@@ -96,8 +96,9 @@ def of_methods(part: str) -> list[Path]:
 def add_layout(flags: Parser, sessions: Sequence[str] = ()) -> None:
     """Adds the options for what folders and names mean; `sessions` are the only valid ones."""
     text = (
-        "which folders are splits; auto: those with usual names of splits; classes: ignore these and "
-        "divide the classes; none: all folders are classes; or three names, e.g. train:valid:test"
+        "which folders are splits; auto: those with usual names of splits; classes: ignore these "
+        "and divide the classes; none: all folders are classes; or three names, e.g. "
+        "train:valid:test"
     )
     flags.add_argument("--splits", default="auto", metavar="auto|classes|none|A:B:C", help=text)
     text = (

@@ -655,7 +655,7 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
         (("--classify", "--top=0", new), "--top=0: must be 1 or more"),
         (("--classify", "--reject=0.001", new), "too few strangers; give --calibrate=DIRECTORY"),
         (("--remove=bleu",), "bleu: is not enrolled; did you mean blue?"),
-        (("--restore=plum",), "plum: is not a removed class; there is none"),
+        (("--restore=plum",), "plum: is not a removed class; no class has been"),
         (("--classify", "--reject=1", new), "reject=1: must be above 0 and below 1"),
         (("--classify", "--reject=.1", "--threshold=.5", new), "--threshold: not allowed with"),
     ):
