@@ -63,7 +63,7 @@ def execute(arguments: list[str]) -> None:
     if options.download and options.name:
         options.output = options.output or f"data/{options.name}"
     for key in ("name", *(() if options.download else ("source",)), "output"):
-        example = "--name=folder --source=photos/ --output=data/photos"
+        example = "--name=folder --source=photos/ --output=data/photos, or --name=cub --download"
         cli.require(getattr(options, key), f"--{key}: missing; e.g. {example}")
     share, side = options.test_share, options.short_side
     cli.require(0 < share < 1, f"--test_share={share}: must be between 0 and 1, e.g. 0.5")
