@@ -1,6 +1,6 @@
 """CRT on Omniglot: the same experiment as `omniglot_hist.py` except for the method.
 
-    python -m dml_jax.main --config=configs/omniglot_crt.py
+python -m dml_jax.main --config=configs/omniglot_crt.py
 """
 
 from configs.recipes.small import on_omniglot

@@ -1,6 +1,6 @@
 """MPN on Omniglot: the same experiment as `omniglot_hist.py` except for the method.
 
-    python -m dml_jax.main --config=configs/omniglot_mpn.py
+python -m dml_jax.main --config=configs/omniglot_mpn.py
 """
 
 from configs.recipes.small import on_omniglot

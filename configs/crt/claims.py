@@ -1,6 +1,6 @@
 """Claims of CRT (Kan et al., NeurIPS 2022).
 
-    dml-jax study --claims=crt --on=photos:lite0
+dml-jax study --claims=crt --on=photos:lite0
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Claims of DiVA (Milbich, Roth et al., ECCV 2020).
 
-    dml-jax study --claims=diva --on=photos:lite0
+dml-jax study --claims=diva --on=photos:lite0
 """
 
 from typing import Any

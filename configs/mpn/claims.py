@@ -1,6 +1,6 @@
 """Claims of MPN (Seidenschwarz et al., ICML 2021).
 
-    dml-jax study --claims=mpn --on=photos:lite0
+dml-jax study --claims=mpn --on=photos:lite0
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Claims of the reproduction of MPN ([Re] Learning Intra-Batch Connections, MLRC).
 
-    dml-jax study --claims=re_mpn --on=photos:lite0
+dml-jax study --claims=re_mpn --on=photos:lite0
 """
 
 from typing import Any

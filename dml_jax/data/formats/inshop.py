@@ -1,6 +1,6 @@
 """In-Shop Clothes Retrieval (DeepFashion), with separate query and gallery images.
 
-    dml-jax prepare --name=inshop --source=inshop --source=inshop/Img/img.zip --output=data/inshop
+dml-jax prepare --name=inshop --source=inshop --source=inshop/Img/img.zip --output=data/inshop
 """
 
 from dml_jax.data.files import Entry, Files, read_rows
