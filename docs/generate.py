@@ -27,7 +27,7 @@ from configs import papers as stated_papers
 from configs import published
 from configs.papers import Paper, Place
 from dml_jax.__main__ import COMMANDS, main
-from dml_jax.config import choices, plugin_module
+from dml_jax.config import Config, choices, plugin_module
 from dml_jax.config import files as config_files
 from dml_jax.config.sections import Data, Evaluation, Group, Train
 from dml_jax.config.show import meanings, type_name
@@ -307,6 +307,7 @@ def rows_of(section: Any, prefix: str = "") -> Iterator[list[str]]:
 def options() -> str:
     """Every option of a configuration."""
     sections: dict[str, Iterator[list[str]]] = {
+        "experiment": (row for row in rows_of(Config) if row[0] in ("`seed`", "`init_from`")),
         "data": rows_of(Data, "data."),
         "train": rows_of(Train, "train."),
         "train.groups": rows_of(Group, "train.groups.NAME."),

@@ -72,6 +72,8 @@ def test_the_site_documents_commands_options_and_functions(site: Path) -> None:
     assert all(f'<h2 id="{name}">' in commands for name in COMMANDS)
     assert "--min_probability" in commands
     keys = (
+        "seed",
+        "init_from",
         "train.groups.NAME.learning_rate",
         "method.memory",
         "backbone.pixels.mean",
@@ -477,14 +479,31 @@ def run_every_command(tmp_path: Path) -> None:
     assert ran >= 10
 
 
-LINKING = [*PAGES, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs/notebooks").glob("*.ipynb"))]
+READ = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "benchmarks/RESULTS.md"]
+LINKING = [*READ, *sorted((ROOT / "docs/notebooks").glob("*.ipynb"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", title).lower()) for title in headings}
 
 
 @pytest.mark.parametrize("page", LINKING, ids=lambda page: page.name)
-def test_every_link_leads_to_a_file(page: Path) -> None:
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     """Also when the pages are read as files, without the site."""
-    targets = [
-        target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text())
-    ]
-    files = [target for target in targets if target and not target.startswith("http")]
-    assert [file for file in files if not ((page.parent / file).exists() or deleted(file))] == []
+    for target in re.findall(r"\]\(((?!http)[^)\s]+)\)", page.read_text()):
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.exists() or deleted(name), target
+        if anchor and file.suffix == ".md" and "<!-- generated: " not in file.read_text():
+            assert anchor in anchors(file), target
+
+
+@pytest.mark.parametrize("page", READ, ids=lambda page: page.name)
+def test_every_path_of_the_repository_exists(page: Path) -> None:
+    """Those of a paper still to be added are called PAPER or x."""
+    folders = "dml_jax|configs|tests|benchmarks|launch|docs"
+    found = re.findall(rf"(?<![\w/.-])(?:{folders})/[\w/.*-]*[\w*]", page.read_text())
+    paths = [path for path in found if not re.search(r"PAPER|[/_]x\b", path)]
+    assert [p for p in paths if not (any(ROOT.glob(p)) or deleted(p))] == []

@@ -78,7 +78,7 @@ def in_process(
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        ([CONFIG, "--config.seed=abc"], "seed=abc: must be int"),
+        ([CONFIG, "--config.seed=abc"], "seed=abc: must be a whole number"),
         (
             [CONFIG, "--config.evaluation.refine=ward,birch"],
             "method baseline has no test-time refinement",

@@ -117,6 +117,8 @@ def test_a_file_that_does_not_exist_suggests_the_nearest() -> None:
         config_files.find_file("--config", "car_vit")
     with pytest.raises(ConfigError, match=r"did you mean configs/studies/folder_methods\.py\?"):
         config_files.find_file("--study", "configs/studies/folder_metohds.py")
+    with pytest.raises(ConfigError, match="one of the package: cars_baseline,"):  # no helper module
+        config_files.find_file("--config", "zebra")
     with pytest.raises(ConfigError, match=r"=elsewhere/cars_vit\.py: there is no such file"):
         config_files.find_file("--config", "elsewhere/cars_vit.py")
 

@@ -1,16 +1,15 @@
 """Shared by the configurations of DiVA: the networks and the authors' protocol.
 
 The settings follow the authors' commands (github.com/Confusezius/ECCV2020_DiVA_MultiFeature_DML).
-Where code and
-paper differ, the code is followed: 350 epochs (150 on Stanford Online Products) instead of 150,
-weight decay 4e-4 instead of 5e-4, temperature 0.01 instead of 0.1, crops of at least 8 % of the
-area instead of 224 pixels of 256, crops of 227 instead of 224 pixels with BN-Inception, and alpha
-as the docstrings of the files say. The variants `printed` and `bn_inception-printed` follow the
-text in all of this and in the equations: shared triplets of three classes, beta fixed at 1.2,
-negatives alone in DaNCE's denominator and its weights min(lambda, 1/q). The text does not give
-lambda; with the default 1 the weights at 128 dimensions lie in [0.706, 1], almost plain NCE
-(`diva:equations-cub` varies it). The variant `triplet` replaces the margin loss of the ranking
-tasks with the triplet loss and keeps the other settings, since no others are published.
+Where code and paper differ, the code is followed: 350 epochs (150 on Stanford Online Products)
+instead of 150, weight decay 4e-4 instead of 5e-4, temperature 0.01 instead of 0.1, crops of at
+least 8 % of the area instead of 224 pixels of 256, crops of 227 instead of 224 pixels with
+BN-Inception, and alpha as the docstrings of the files say. The variants `printed` and
+`bn_inception-printed` follow the text in all of this and in the equations: shared triplets of three
+classes, beta fixed at 1.2, negatives alone in DaNCE's denominator and its weights min(lambda, 1/q).
+The text does not give lambda; with the default 1 the weights at 128 dimensions lie in [0.706, 1],
+almost plain NCE (`diva:equations-cub` varies it). The variant `triplet` replaces the margin loss of
+the ranking tasks with the triplet loss and keeps the other settings, since no others are published.
 
 After every epoch, the authors evaluate several weightings of the embeddings and keep the best on
 the test set, although the paper does not say so; `--protocol=paper` does the same. Under the clean

@@ -2,10 +2,9 @@
 Loss.
 
 The settings come from the authors' configuration files, unrounded (github.com/dvl-tum/intra_batch).
-The code contains
-details that the paper does not mention: max pooling, random erasing, a standard deviation of 0.299
-instead of 0.229 for red, and two updates of the running batch statistics per step (activations are
-recomputed in the backward pass).
+The code contains details that the paper does not mention: max pooling, random erasing, a standard
+deviation of 0.299 instead of 0.229 for red, and two updates of the running batch statistics per
+step (activations are recomputed in the backward pass).
 
 Paper and code disagree on test images: the paper resizes them to 256 x 256; its code resizes the
 shorter side to 256, which is done here. For the `large` images, the paper gives only the size, 256

@@ -15,7 +15,7 @@ images of 224 pixels.
 Where possible, all losses use the same rates and lengths: 1e-4 for the network and 3e-4 for the
 embedding layer with AdamW, weight decay 1e-4 and a cosine schedule; batch normalisation is frozen.
 For what was tried, and for results on photographs of fruit and vegetables, see
-docs/guides/photos.md.
+docs/topics/photographs.md.
 """
 
 from dataclasses import replace

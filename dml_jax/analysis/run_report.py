@@ -65,7 +65,8 @@ def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, A
     """Name and metrics of each row of the table: controls, this run, its variants, the paper."""
     variant = f", variant {results['test_variant']}" if "test_variant" in results else ""
     model = results["choice"]["kept"] if "choice" in results else results["model"]
-    ours = f"{config.method.name}, {model} (step {results['step']}){variant}"
+    at = "" if "choice" in results else f" (step {results['step']})"  # not all candidates are of it
+    ours = f"{config.method.name}, {model}{at}{variant}"
     found = [*results.get("controls", {}).items(), (ours, results)]
     for name, numbers in results.get("test_variants", {}).items():
         if name != results["test_variant"]:

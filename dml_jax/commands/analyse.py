@@ -3,15 +3,16 @@
     dml-jax analyse --model=runs/digits_hist [--what=tsne,classes] [--split=test]
     dml-jax analyse --model=lite0 --data=photos/ [--output=analysis]
     dml-jax analyse --model=runs/A --compare=runs/B,untrained [--what=spectra,tsne]
-    [--output=analysis]
+                    [--output=analysis]
 
 The first analyses a run on its own data, the second any model on labelled images: a folder with one
 subfolder per class, or the test split of a prepared data set. Without --what, everything that
 applies to the run. For curves over the training, train with --config.train.keep_every=N. Writes
-analysis/*.png and *.csv into the work directory and renews report.html, which has the first three
-from the start. With --data, --compare or --output, figures and report.html are written to --output
-(default: analysis). --compare shows several models side by side: runs (with --data, any models),
-the first run before its training ("untrained"), and after message passing ("refined", of a batch).
+analysis/*.png and *.csv into the work directory and adds them to report.html, which has the first
+three from the start. With --data, --compare or --output, figures and report.html are written to
+--output (default: analysis). --compare shows several models side by side: runs (with --data, any
+models), the first run before its training ("untrained"), and after message passing ("refined", of a
+batch).
 
   retrieval     retrieved images
   classes       Recall@1 by class
@@ -46,7 +47,7 @@ def parser() -> cli.Parser:
         ("data", "DIRECTORY", "labelled images: class folders or a prepared data set"),
         ("output", "DIRECTORY", "write here instead of into the run (default: analysis)"),
         ("what", "NAME,NAME", "analyses (default: all that apply)"),
-        ("classes", "NAME,NAME|N", "classes that maps show, by name, or the number of drawn ones"),
+        ("classes", "NAME,NAME|N", "classes that maps show: names, or how many to draw at random"),
     ):
         flags.add_argument(f"--{name}", metavar=metavar, help=text)
     text = "default: test; batch: in training"

@@ -27,7 +27,7 @@ SERVER_PACKAGES = "starlette uvicorn python-multipart"
 TRUST_CODE = (
     "import the modules of other packages that a run's configuration names, which runs their code"
 )
-MODELS = "the work directory of a run, a directory of converted weights, or lite0"
+MODELS = "the work directory of a run, hf://user/name, a directory of converted weights, or lite0"
 
 
 class Parser(argparse.ArgumentParser):
@@ -96,13 +96,14 @@ def of_methods(part: str) -> list[Path]:
 def add_layout(flags: Parser, sessions: Sequence[str] = ()) -> None:
     """Adds the options for what folders and names mean; `sessions` are the only valid ones."""
     text = (
-        "folders that are splits; auto: those named like some, classes: these are ignored, none: "
-        "they are classes, or the names of three, e.g. train:valid:test"
+        "which folders are splits; auto: those with usual names of splits; classes: ignore these "
+        "and divide the classes; none: all folders are classes; or three names, e.g. "
+        "train:valid:test"
     )
     flags.add_argument("--splits", default="auto", metavar="auto|classes|none|A:B:C", help=text)
     text = (
-        "photographs taken together, which are left out together: by EXIF date, folder in the "
-        "class, name or column"
+        "which photographs were taken together and are left out together: those of one EXIF date, "
+        "folder in the class, match of a regular expression in the name, or value of a column"
     )
     how: dict[str, Any] = {"metavar": "date|folder|REGEX|COLUMN", "help": text}
     if sessions:
@@ -161,7 +162,7 @@ def add_decision(flags: argparse.ArgumentParser) -> None:
     text = "most probable classes in an answer (default: 3)"
     flags.add_argument("--top", type=int, default=3, help=text)
     limit = flags.add_mutually_exclusive_group()
-    text = 'answer "unknown" so that this share of images of other classes gets a name, e.g. 0.05'
+    text = 'answer "unknown" so that at most this share of images of other classes gets a name'
     limit.add_argument("--reject", type=float, help=text)
     text = "probability below which the answer is unknown"
     limit.add_argument("--min_probability", type=float, help=text)

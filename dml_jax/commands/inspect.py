@@ -10,8 +10,10 @@ guessed, and the command that reads the images like this. No image is opened.
 
 from __future__ import annotations
 
+import shlex
+
 from dml_jax.commands import cli
-from dml_jax.errors import printable
+from dml_jax.errors import counted, printable
 from dml_jax.files import expand_path
 
 
@@ -25,10 +27,20 @@ def parser() -> cli.Parser:
 def execute(arguments: list[str]) -> None:
     """Reads the command line and prints the page of a source."""
     options = parser().read_plain(arguments)
-    from dml_jax.data import recognise
+    from dml_jax.data import prepared_data, recognise
     from dml_jax.data.prepare.sources import Options
 
     how = Options(splits=options.splits, session=options.session)
     how.named()  # before reading anything
-    for line in recognise.page(expand_path("SOURCE", options.source), how, options.source):
+    path = expand_path("SOURCE", options.source)
+    if marker := prepared_data.read_marker(path):
+        name, where = marker["name"], shlex.quote(options.source)
+        lines = [f"read as: {name}, a prepared data set"]
+        for split, sizes in marker["splits"].items():
+            images, classes = counted(sizes["images"], "image"), counted(sizes["classes"], "class")
+            lines.append(f"{split}: {images} of {classes}")
+        lines.append(f"use it: --config.data.name={name} --config.data.path={where}")
+    else:
+        lines = recognise.page(path, how, options.source)
+    for line in lines:
         print(printable(line))

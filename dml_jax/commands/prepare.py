@@ -34,7 +34,7 @@ def parser() -> cli.Parser:
     add("--output", metavar="DIRECTORY", help=text)
     text = "shorter side of larger images"
     add("--short_side", type=int, default=0, metavar="PIXELS", help=text)
-    text = "share of classes to split (0.5)"
+    text = "share of the classes for the test, if no split is given (default: 0.5)"
     add("--test_share", type=float, default=0.5, metavar="FRACTION", help=text)
     cli.add_layout(flags, sessions=("folder",))
     text = "only check a prepared data set against its SHA-256"
@@ -63,7 +63,7 @@ def execute(arguments: list[str]) -> None:
     if options.download and options.name:
         options.output = options.output or f"data/{options.name}"
     for key in ("name", *(() if options.download else ("source",)), "output"):
-        example = "--name=folder --source=photos/ --output=data/photos"
+        example = "--name=folder --source=photos/ --output=data/photos, or --name=cub --download"
         cli.require(getattr(options, key), f"--{key}: missing; e.g. {example}")
     share, side = options.test_share, options.short_side
     cli.require(0 < share < 1, f"--test_share={share}: must be between 0 and 1, e.g. 0.5")

@@ -8,7 +8,7 @@ an index of `dml-jax enroll` instead "class", the "probability" that the best cl
 "classes", the --top best with probabilities, and "margin". With --reject, --min_probability or
 --threshold, "class" may be "unknown". `POST /?embedding=1` adds the embedding. An index that was
 replaced is read again. `GET /health` answers {"status": "ok"}, and `GET /statistics` the numbers of
-answers by class and the rate of "unknown" beside the promised one. Errors have a status of 400 or
+answers by class and the rate of "unknown" beside the expected one. Errors have a status of 400 or
 more.
 """
 

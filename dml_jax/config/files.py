@@ -22,6 +22,7 @@ from dml_jax.files import expand_path, read_json
 PROTOCOLS = ("clean", "paper")
 # The authors' protocol for a file that does not state one as PAPER_PROTOCOL.
 AUTHORS = {"train.select": "test", "evaluation.protocol": "paper"}
+WANTED = {bool: "true or false", int: "a whole number", float: "a number"}
 PRECISION = {"train.precision": "float32"}  # all authors': their GPUs had nothing less
 
 
@@ -45,7 +46,7 @@ def known_files(option: str) -> dict[str, Path]:
         return papers | searches | {file.stem: file for file in root.glob("studies/*.py")}
     if option == "--claims":
         return {file.parent.name: file for file in sorted(root.glob("*/claims.py"))}
-    return {file.stem: file for file in root.glob("*.py")}
+    return {file.stem: file for file in root.glob("*_*.py")}  # DATA_METHOD.py; others are imported
 
 
 def find_file(option: str, path: str) -> Path:
@@ -291,7 +292,7 @@ def _parsed(key: str, text: str, old: Any) -> Any:
             value = words if named else ast.literal_eval(text)
             return tuple(value) if isinstance(value, tuple | list) else (value,)
     except (KeyError, ValueError, SyntaxError, TypeError):
-        wanted = "true or false" if isinstance(old, bool) else f"{type(old).__name__}, e.g. {old!r}"
+        wanted = WANTED.get(type(old), "a list, separated by commas")
         raise ConfigError(f"{key}={text}: must be {wanted}") from None
     known = ", ".join(sorted(old or {}))
     raise ConfigError(f"{key}: is a section; set the keys in it one by one: {known}")

@@ -198,7 +198,8 @@ class Train:
     groups: dict[str, Group]
     steps: NonNegativeInt = 0  # length in steps
     epochs: NonNegativeInt = 0  # or length in epochs, counted as in the method's paper
-    warmup_epochs: NonNegativeInt = 0  # before these epochs, at the full learning rate
+    # Epochs before the others, at the full learning rate; groups may be frozen in them.
+    warmup_epochs: NonNegativeInt = 0
     # Steps in which all learning rates rise linearly from zero.
     linear_warmup: NonNegativeInt = 0
     # Trains on features of the frozen backbone, computed once for this many views of each training
@@ -311,7 +312,7 @@ class Evaluation:
     )
     # The variant that is reported and selects models; "best": the one with the highest Recall@1.
     test_variant: Annotated[str, TEST_VARIANTS, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = BEST
-    # Also evaluates raw pixels and the untrained network; for small images.
+    # Also evaluates raw pixels, a colour histogram and the network before its training.
     controls: Annotated[bool, Mark.SAME_EXPERIMENT] = False
     # Measures at the end whether the mechanism of the method is at work, if the method says how.
     diagnose: Annotated[bool, Mark.SAME_EXPERIMENT] = False

@@ -70,12 +70,14 @@ def type_name(annotation: Any) -> str:
     rules = getattr(annotation, "__metadata__", ())
     for rule in rules:
         if isinstance(rule, AfterValidator) and isinstance(rule.func, Named):
-            return " | ".join((*rule.func.names, IMPORT_PATH))
+            return " | ".join((*(name or "empty" for name in rule.func.names), IMPORT_PATH))
     if rules:
         bounds = [_bound(rule) for rule in rules if rule not in (Lt(LIMIT), Le(LARGEST))]
         return " ".join(filter(None, (type_name(args[0]), *bounds)))
     if str(annotation).startswith("typing.Literal"):
         return " | ".join(map(str, args))
+    if typing.get_origin(annotation) is dict:
+        return f"{args[0].__name__} -> {type_name(args[1])}"
     if args and args[-1] is Ellipsis:
         return f"{type_name(args[0])}, …"
     if args:

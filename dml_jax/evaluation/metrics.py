@@ -90,10 +90,10 @@ def retrieval(
       Python numbers. "recall@K", "macro_recall@1" (the mean over the classes of their queries'
       Recall@1; only with one class per query) and "mrr" (mean reciprocal rank of the nearest
       relevant row), where a query without a relevant row is a miss unless `lone_queries="omit"`;
-      "r_precision", "map@r", "map" and "precision@K", means over the queries that have a relevant
-      row, NaN if none has; the standard error of each as "..._stderr"; and "lone_queries", the
-      number of queries without a relevant row. Rows that a query leaves out are neither ranked nor
-      relevant; a query that leaves out all its relevant rows has none.
+      "r_precision", "map@r" and all others, means over the queries that have a relevant row, NaN if
+      none has; the standard error of each as "..._stderr"; and "lone_queries", the number of
+      queries without a relevant row. Rows that a query leaves out are neither ranked nor relevant;
+      a query that leaves out all its relevant rows has none.
     """
     validation.metric(metric, "cosine", "euclidean")
     validation.choice("exclusion", exclusion, ("index", "position"))

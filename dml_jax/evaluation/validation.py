@@ -227,7 +227,7 @@ def classes(
     values: Labels | Classes | None, rows: int, *, name: str, of: str
 ) -> np.ndarray | Classes:
     """One class per row (see `labels`), or several: N lists, or bool (or 0 and 1) [N, C > 1]; an
-    entry that is no list is the only class of its row.
+    entry that is not a list is the only class of its row.
 
     `name` and `of` stand for the labels and the rows in error messages.
     """

@@ -188,7 +188,7 @@ def comparison(
     choice: Choice = ALWAYS,
     on_bad: Say | None = None,
 ) -> str:
-    """The shares on labelled images, and whether they are within the promised intervals.
+    """The shares on labelled images, and whether they are within the expected intervals.
 
     Args:
       classes: images of enrolled and of other classes; the latter count as strangers.
@@ -217,15 +217,15 @@ def comparison(
         f"{counted(found.other_images, 'image')} of others; {choice}, in %:"
     )
     for name, title in SHARES.items():
-        measured, promised = getattr(found, name), getattr(point, name)
-        share, low, high = promised
+        measured, expected = getattr(found, name), getattr(point, name)
+        share, low, high = expected
         verdict = f"  {'within' if low <= measured <= high else 'outside'} the interval"
         lines.append(
-            f"  {title:18}  measured {_percent(measured):>5}  promised {_interval(promised)}"
+            f"  {title:18}  measured {_percent(measured):>5}  expected {_interval(expected)}"
             f"{'' if math.isnan(measured + share) else verdict}"
         )
-    expected, observed = _percent(found.expected), _percent(found.observed)
-    lines.append(f"  mean probability {expected}, best class right {observed}")
+    mean, observed = _percent(found.expected), _percent(found.observed)
+    lines.append(f"  mean probability {mean}, most probable class right {observed}")
     return "\n".join(lines)
 
 

@@ -271,7 +271,7 @@ class Index:
         """Enrolls a removed class again, unless one of its images has been enrolled since."""
         if name not in self.removed:
             known = ", ".join(self.removed)
-            remedy = f"removed: {known}" if known else "there is none; enroll its images again"
+            remedy = f"removed: {known}" if known else "no class has been; enroll its images again"
             raise DataError(f"{name}: is not a removed class; {remedy}")
         if again := sorted(set(self.removed[name].images) & set(self.images) - {""}):
             raise DataError(

@@ -4,8 +4,8 @@ files of `parts`.
 Rows are numbered with 64 bits, in the order of the files' names and without unusable images. A
 block of queries reads the gallery block by block, so a process holds one block of each, however
 many rows there are. Candidates of different blocks are compared by squared distances that are
-computed in float64 and rounded to float32, as `neighbors.search` does
-where rounding could decide: the neighbours are the same.
+computed in float64 and rounded to float32, as `neighbors.search` does where rounding could decide:
+the neighbours are the same.
 """
 
 import hashlib

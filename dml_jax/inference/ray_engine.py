@@ -181,7 +181,7 @@ def connect(address: str | None) -> Iterator[Any]:
             options |= {"num_cpus": usable_cores(), "object_store_memory": 100 * 2**20}
             options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         ray.init(address or "local", namespace="dml_jax", **options)
-    except Exception as error:  # a time-out of its processes is no class of its own
+    except Exception as error:  # a time-out of its processes has no class of its own
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ConfigError(f"--address={address or 'local'}: cannot be used ({reason})") from None
     try:

@@ -3,7 +3,7 @@
 A claim names two rows of a study, placebos, and a condition (`definition.Claim`). All of them are
 trained with the same seeds and splits of the classes, on a data set by a recipe (`Target`); rows
 with the same configuration are trained once, even if they belong to different studies. If the
-configuration states choices, each row that is no placebo first chooses on held-out training
+configuration states choices, each row that is not a placebo first chooses on held-out training
 classes, and placebos take the choice of the row that they imitate. `lab.verdicts` decides.
 """
 

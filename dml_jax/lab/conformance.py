@@ -521,7 +521,7 @@ def check_training(plugin: Plugin, directory: Path) -> None:
             key for key in retrieval if not np.isclose(results[key], again[key], equal_nan=True)
         ]
         require(not wrong, f"evaluated again, {', '.join(wrong)} differ")
-        shown = [f"Recall@1 {results['recall@1']:.4g}"]
+        shown = [f"Recall@1 {results['recall@1']:.1%}"]
         for key in results:
             if key.startswith(metric_table.USER) and not key.endswith("_stderr"):
                 shown.append(f"{key.removeprefix(metric_table.USER)} {results[key]:.4g}")
@@ -531,7 +531,7 @@ def check_training(plugin: Plugin, directory: Path) -> None:
             outcome.result, outcome.text = "skipped", "it has no test-time refinement"
         for name, metrics in results.get("refined", {}).items():
             require("problem" not in metrics, f"{name}: {metrics.get('problem')}")
-            outcome.text = f"Recall@1 after {name} {metrics['recall@1']:.4g}"
+            outcome.text = f"Recall@1 after {name} {metrics['recall@1']:.1%}"
     with plugin.check("load", "embed must depend on parameters and image only") as outcome:
         model: Any = graphs.load(whole, "reported", None, trust_code=True, versions=Versions())
         split = formats.load(model.config.data)["test"]

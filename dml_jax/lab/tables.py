@@ -13,7 +13,7 @@ from dml_jax import drawing, files
 from dml_jax.analysis import text_tables
 from dml_jax.analysis.text_tables import Table
 from dml_jax.config import flatten
-from dml_jax.errors import CheckpointError, printable, require
+from dml_jax.errors import CheckpointError, counted, printable, require
 from dml_jax.evaluation import metric_table
 from dml_jax.evaluation.metric_table import MetricEntry
 from dml_jax.lab import outcomes, plan, runner
@@ -63,7 +63,7 @@ def of_runs(directories: Sequence[Path], metric: str) -> Summary:
     # A run given twice, e.g. by overlapping patterns, must not count as two seeds.
     once = {directory.resolve(): directory for directory in directories}
     runs = outcomes.name_rows([outcomes.read_run(directory) for directory in once.values()])
-    return Summary(f"{len(runs)} runs", "", metric, runs)
+    return Summary(counted(len(runs), "run"), "", metric, runs)
 
 
 def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:

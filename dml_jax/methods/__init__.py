@@ -3,8 +3,8 @@
     from dml_jax.backbones import resnet
     from dml_jax.methods import TrainingSet, hist
 
-    method = hist.build(hist.Config(tau=32), resnet.build(resnet.Config()), TrainingSet(classes=98,
-    images=8_054))
+    data = TrainingSet(classes=98, images=8_054)
+    method = hist.build(hist.Config(tau=32), resnet.build(resnet.Config()), data)
 
 A configuration chooses a method by the name of its module: `config.method.name`.
 """

@@ -2,7 +2,7 @@
 
 A method's package with a module `figures` declares there:
 
-FIGURES    the figures by name: dict[str, Figure]
+    FIGURES    the figures by name: dict[str, Figure]
 
 The docstring of that module has one indented line per figure, its name and content, which `dml-jax
 analyse --help` shows. Pure functions compute the numbers, others draw them with `dml_jax.drawing`.

@@ -357,17 +357,17 @@ class EnrolledClasses:
         self._counts: Counter[str] = Counter()
 
     def statistics(self) -> Answer:
-        """The numbers of answers by class, and the observed and the promised rate of "unknown"."""
+        """The numbers of answers by class, and the observed and the expected rate of "unknown"."""
         total, unknown = self._counts.total(), self._counts[UNKNOWN]
         point = self._index.expect(**self._limit)
         counts = self._counts.most_common()
-        promised = [None if np.isnan(share) else share for share in point.unknown]
+        expected = [None if np.isnan(share) else share for share in point.unknown]
         return {
             "answers": total,
             "classes": {printable(name): n for name, n in counts if name != UNKNOWN},
             "unknown": unknown,
             "unknown_rate": unknown / total if total else None,
-            "promised_unknown_rate": promised,  # if there are no strangers among the images
+            "expected_unknown_rate": expected,  # if there are no strangers among the images
             "index": {"images": len(self._index.images), "classes": len(self._index.classes)},
         }
 

@@ -216,7 +216,8 @@ class Checkpoints:
             )
         found = self.restore("best" if checkpoint == "best" else "latest", number)
         if found is None:
-            raise CheckpointError(f"--checkpoint={checkpoint}: there is none in {self.directory}")
+            missing = f"no checkpoint in {self.directory}"
+            raise CheckpointError(f"--checkpoint={checkpoint}: {missing}; train first")
         return inference_state(found[0])
 
     def drop_newer(self, kind: str, step: int) -> None:

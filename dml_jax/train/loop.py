@@ -300,7 +300,7 @@ def evaluate_and_record(
     out.metrics.write(line | seen | values)
     # Processes may rank near ties differently.
     recall = process_group.decided_by_first(lambda: float(results["recall@1"]))
-    shown = f"Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}"
+    shown = f"Recall@1 {recall:.1%}  MAP@R {results['map@r']:.1%}"
     which = f"  ({variant})" if variant else ""
     out.console.print(f"step {int(state.step)}: {name} {shown}{which}")
     if not experiment.config.train.selects_steps or recall <= progress.best:

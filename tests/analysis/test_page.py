@@ -244,7 +244,7 @@ def test_the_gain_is_stated_over_published_weights() -> None:
     assert "How the model was chosen" in page
     for cell in ("75.0%", "26.0%", "+5.5 ± 1.2", "5 classes"):
         assert cell in page
-    assert "halfway (step 300)" in page
+    assert f"<td>{config.method.name}, halfway</td>" in page
     assert "<tr class=ours><td>halfway</td>" in page
 
 

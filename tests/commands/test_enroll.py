@@ -616,8 +616,8 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
         code, text = run(f"--check={asked}", "--reject=0.3")
     assert (code, "left out: 1 image of" in text) == (0, True)
     assert "1 image of enrolled classes, 1 image of others; --reject=0.3, in %:" in text
-    assert re.search(r"right +measured 100\.0  promised .* the interval\n", text)
-    assert re.search(r"unknown +measured +0\.0  promised", text)
+    assert re.search(r"right +measured 100\.0  expected .* the interval\n", text)
+    assert re.search(r"unknown +measured +0\.0  expected", text)
     assert file.read_bytes() == before
     assert "the index holds all of these images" in run(f"--check={later}")[1]
     assert "merged blue:lime; now 6 images of 1 class" in run("--merge=blue:lime")[1]
@@ -655,7 +655,7 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
         (("--classify", "--top=0", new), "--top=0: must be 1 or more"),
         (("--classify", "--reject=0.001", new), "too few strangers; give --calibrate=DIRECTORY"),
         (("--remove=bleu",), "bleu: is not enrolled; did you mean blue?"),
-        (("--restore=plum",), "plum: is not a removed class; there is none"),
+        (("--restore=plum",), "plum: is not a removed class; no class has been"),
         (("--classify", "--reject=1", new), "reject=1: must be above 0 and below 1"),
         (("--classify", "--reject=.1", "--threshold=.5", new), "--threshold: not allowed with"),
     ):

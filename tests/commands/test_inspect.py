@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dml_jax.commands import inspect
+from dml_jax.commands import inspect, prepare
 from tests.commands.conftest import Execute, Fails
 from tests.data import layouts
 
@@ -38,6 +38,17 @@ def test_a_folder_of_classes(page: Execute) -> None:
         "doubt: skipped 1 file other than images (.cr2: 1)",
         "prepare it: dml-jax prepare --name=folder --source=photos --output=data/photos",
         "or use it in place: --config.data.name=folder --config.data.path=photos",
+    ]
+
+
+def test_a_prepared_data_set(page: Execute, execute: Execute) -> None:
+    layouts.photos(Path("photos"), ("ash", "elm", "oak", "yew"))
+    assert execute(prepare, "--name=folder", "--source=photos", "--output=data", "--quiet")[0] == 0
+    assert page("data") == [
+        "read as: folder, a prepared data set",
+        "train: 6 images of 2 classes",
+        "test: 6 images of 2 classes",
+        "use it: --config.data.name=folder --config.data.path=data",
     ]
 
 

@@ -524,7 +524,7 @@ def test_classes_of_an_index(tmp_path: Path) -> None:
     assert (status, counts["answers"], counts["classes"]) == (200, 6, {"red": 2, "green": 2})
     assert (counts["unknown"], counts["unknown_rate"]) == (2, 1 / 3)
     assert counts["index"] == {"images": 2, "classes": 2}
-    assert len(counts["promised_unknown_rate"]) == 3
+    assert len(counts["expected_unknown_rate"]) == 3
     with serving(model) as port:
         assert ask(port, None, path="statistics")[0] == 404
 

@@ -407,7 +407,9 @@ def test_a_finished_schedule_is_not_compiled_again(
     """As after a kill during the final evaluation: the last checkpoint is there, the results are
     not."""
     train(experiment, tmp_path)
-    capsys.readouterr()
+    lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    recall = next(line["test/recall@1"] for line in lines if "test/recall@1" in line)
+    assert f"test Recall@1 {100 * recall:.1f}%  MAP@R " in capsys.readouterr().out
     monkeypatch.setattr(
         Experiment, "jitted_step", lambda *_: pytest.fail("the training step was built")
     )

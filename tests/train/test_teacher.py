@@ -135,7 +135,7 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
     shutil.rmtree(without / "checkpoints")
     cases: list[tuple[Config, type[UserError], str]] = [
         (pupil(tmp_path / "empty"), CheckpointError, "is not a work directory"),
-        (pupil(without), CheckpointError, "there is none in"),
+        (pupil(without), CheckpointError, "no checkpoint in"),
         (
             pupil(copied_run(tmp_path / "other", source, data_hash="0")),
             CheckpointError,

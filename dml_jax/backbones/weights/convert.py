@@ -2,11 +2,11 @@
 
 A backbone module declares for `dml-jax convert`:
 
-PUBLISHED        the published networks by name: dict[str, Config]
-LAYOUTS          the names that libraries and authors give its tensors: list[Layout]
-CLASSIFIERS      torch names of the ImageNet classifiers, which are not part of the backbone
-torch_module     path of a module in `params` -> its torch name, in the layout without rules
-UNSEEN           optional: options that change its features but not the shapes of its weights
+    PUBLISHED        the published networks by name: dict[str, Config]
+    LAYOUTS          the names that libraries and authors give its tensors: list[Layout]
+    CLASSIFIERS      torch names of the ImageNet classifiers, which are not part of the backbone
+    torch_module     path of a module in `params` -> its torch name, in the layout without rules
+    UNSEEN           optional: options that change its features but not the shapes of its weights
 
 A method's module `checkpoints` may define a CHECKPOINT: Checkpoint.
 """

@@ -67,8 +67,8 @@ def read_config(workdir: Path) -> dict[str, Any]:
     if not path.exists():
         raise CheckpointError(
             f"{workdir}: is not a work directory (no config.json) and holds no converted weights "
-            "(no weights.json); give lite0, the weights of an installed package, or convert "
-            "published ones with `dml-jax convert`"
+            "(no weights.json); give that of a run, published weights converted by `dml-jax "
+            "convert`, or lite0"
         )
     manifest.part(workdir, path.name, CheckpointError, REMEDY)
     remedy = "restore it from a copy, or give another --workdir"
