@@ -171,9 +171,11 @@ def tuplet_statistics(h: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """How the memberships H [N, N] of `incidence` treat the other classes of the batch.
 
     Returns their mean, and the mean of KL(a sample's memberships, divided by their sum || uniform),
-    in nats; 0 if all classes are equally near.
+    in nats; 0 if all classes are equally near. A batch of one class has neither.
     """
     columns = np.unique(labels, return_index=True)[1]
+    if len(columns) == 1:
+        return {}
     classes, memberships = labels[columns], np.asarray(h, np.float64)[:, columns]
     others = memberships[labels[:, None] != classes].reshape(len(labels), -1)
     shares = others / others.sum(axis=1, keepdims=True)
