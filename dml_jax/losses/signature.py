@@ -39,7 +39,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from dml_jax.config.fields import LARGEST, LIMIT, NonNegative, PositiveInt, section
+from dml_jax.config.fields import LARGEST, LIMIT, Needs, NonNegative, PositiveInt, section
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.losses.pairwise import (
     PAIR_WEIGHTS,
@@ -140,6 +140,15 @@ def options(function: Callable[..., Any]) -> Any:
     made: Any = section(type(function.__name__, tuple(bases), members))
     made.__wrapped__ = function  # whose source has the comments
     return made
+
+
+def chosen(loss: str, **needed: Any) -> Needs:
+    """The rule that an option of a loss has no effect unless another one has this value."""
+    ((option, value),) = needed.items()
+    return Needs(
+        f"method.{loss}.{option}={value!r}",
+        lambda c: getattr(getattr(c.method, loss, None), option, value) == value,
+    )
 
 
 def classifier(logits: Callable[..., Array]) -> Callable[[F], F]:
