@@ -43,6 +43,8 @@ WITHOUT_EFFECT = [  # see `cases.Facts`
     "digits_baseline:multi_similarity method.multi_similarity.mining=false "
     "method.multi_similarity.epsilon=0.2",
     "digits_baseline:proxy_anchor train.precision=bfloat16 backbone.dtype=float32",
+    "digits_baseline method.embedding_dim=0 method.init=he",
+    "digits_baseline method.embedding_dim=0 method.bias=false",
     "digits_baseline method.memory=64",
     "digits_baseline method.init=whitened",
     "digits_baseline:triplet method.memory_after=5",

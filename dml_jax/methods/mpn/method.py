@@ -77,6 +77,7 @@ GROUPS = ("backbone", "embedding", "auxiliary", "mpn")  # parameter groups
 PASSING = Needs(
     "message passing (method.losses='both' or 'mpn')", lambda c: c.method.losses != "auxiliary"
 )
+SEVERAL = Needs("method.layers of 2 or more", lambda c: c.method.layers > 1)
 RECIPROCAL = Needs(
     "'reciprocal' in evaluation.refine", lambda c: "reciprocal" in c.evaluation.refine
 )
@@ -92,7 +93,7 @@ class Config:
     layers: Annotated[PositiveInt, PASSING] = 1  # L, message passing layers
     heads: Annotated[PositiveInt, PASSING] = 2  # M, attention heads
     # Classify the concatenated outputs of all layers instead of the last layer's.
-    concatenate: Annotated[bool, PASSING] = False
+    concatenate: Annotated[bool, PASSING, SEVERAL] = False
     embedding_dim: PositiveInt = 512  # d
     # What a node receives: "attention" (eq. 3), or a placebo with as many parameters: the mean of
     # all messages ("uniform"), what another node should receive ("permuted"), or only its own
