@@ -26,11 +26,12 @@ def gallery_of(run: AnalysedModel, split: str) -> str:
 
 
 def search(run: AnalysedModel, split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cosine distances and gallery rows of the nearest other images, [N, count] each."""
+    """Distances, as the model's embeddings are compared, and gallery rows of the nearest other
+    images, [N, count] each."""
     gallery = gallery_of(run, split)
     rows, others = run.embeddings(split), run.embeddings(gallery)
-    count = min(count, len(others) - (gallery == split))
-    return neighbors.search(rows, others, count, exclude_self=gallery == split)
+    count, metric = min(count, len(others) - (gallery == split)), run.model.method.distance
+    return neighbors.search(rows, others, count, metric=metric, exclude_self=gallery == split)
 
 
 def sample_queries(wrong: np.ndarray) -> np.ndarray:
@@ -45,7 +46,8 @@ def findings(run: AnalysedModel, split: str) -> list[Finding]:
     """Sampled queries with their nearest images."""
     name = gallery_of(run, split)
     queries, gallery = run.split(split), run.split(name)
-    options: dict[str, Any] = {"ks": (1,), "per_query": True}
+    distance = run.model.method.distance
+    options: dict[str, Any] = {"ks": (1,), "per_query": True, "metric": distance}
     if name != split:
         options |= {"gallery": run.embeddings(name), "gallery_labels": gallery.labels}
     found = metrics.retrieval(run.embeddings(split), queries.labels, **options)
@@ -63,9 +65,11 @@ def findings(run: AnalysedModel, split: str) -> list[Finding]:
     def strip(query: int) -> list[Picture]:
         near = zip(indices[query], distances[query], correct[query], strict=True)
         return [picture(queries, query, "query")] + [
-            picture(gallery, int(i), "right" if hit else "wrong", f"{1 - distance:.3f}")
-            for i, distance, hit in near
+            picture(gallery, int(i), "right" if hit else "wrong", note(far)) for i, far, hit in near
         ]
+
+    def note(far: float) -> str:
+        return f"{1 - far:.3f}" if distance == "cosine" else f"{far:.3g}"
 
     shown = sample_queries(~correct[:, 0]).tolist()
     first = [f"first of its class at rank {r:,}" if r > 1 else "" for r in rank[shown].tolist()]
@@ -75,9 +79,9 @@ def findings(run: AnalysedModel, split: str) -> list[Finding]:
             "retrieval",
             f"Sampled queries of the split '{split}' and their nearest images, nearest first. ✓, "
             "solid blue frame: the class of the query; ✗, dashed orange frame: another class; the "
-            "number is the cosine. Half of the queries are sampled from those whose nearest image "
-            "shows another class, so failures are over-represented. All queries are in the CSV "
-            "file.",
+            f"number is the {'cosine' if distance == 'cosine' else 'distance'}. Half of the "
+            "queries are sampled from those whose nearest image shows another class, so failures "
+            "are over-represented. All queries are in the CSV file.",
             partial(drawing.plot_pictures, rows=strips),
             COLUMNS,
             [row(query) for query in range(len(queries.labels))],
