@@ -23,6 +23,7 @@ class Run(AnalysedModel):
       first: grey level of the first image; the others follow.
       ids: names of the images; default: their numbers.
       distance: of the method.
+      sessions: of the images.
     """
 
     def __init__(
@@ -35,14 +36,18 @@ class Run(AnalysedModel):
         first: int = 0,
         ids: Sequence[str] = (),
         distance: str = "cosine",
+        sessions: Sequence[str] = (),
     ):
         lengths = np.linalg.norm(rows, axis=1, keepdims=True) if distance == "cosine" else 1
         self.rows = (rows / lengths).astype(np.float32)
-        self.model: Any = SimpleNamespace(method=SimpleNamespace(distance=distance, hooks=Hooks()))
+        config = SimpleNamespace(data=SimpleNamespace(session="session" if sessions else ""))
+        method = SimpleNamespace(distance=distance, hooks=Hooks())
+        self.model: Any = SimpleNamespace(method=method, config=config)
         self.labels, self.console = np.asarray(labels, np.int64), Console(quiet=True)
         read = lambda i, rng: np.full((5, 4, 3), (first + i) % 256, np.uint8)  # noqa: E731
         ids = ids or [str(i) for i in range(len(rows))]
-        self.splits = {"test": Split(self.labels, ids, read, names)}
+        metadata = {"session": sessions} if sessions else {}
+        self.splits = {"test": Split(self.labels, ids, read, names, metadata=metadata)}
         self.known = {"test": self.rows}
         if gallery:
             self.splits["gallery"], self.known["gallery"] = gallery.splits["test"], gallery.rows

@@ -59,6 +59,36 @@ def test_the_nearest_images_are_shown(separate: bool, distance: str) -> None:
     }
 
 
+@pytest.mark.parametrize("separate", [False, True])
+def test_photographs_of_one_session_are_not_retrieved(separate: bool) -> None:
+    """Nor do classes of one session count."""
+    rng, names = np.random.default_rng(0), ["a", "b", "c"]
+    labels, taken = np.arange(30) % 3, np.arange(30) // 6
+    taken[labels == 2] = 9
+    rows = rng.normal(size=(30, 4)) + 4 * rng.normal(size=(10, 3, 4))[taken, labels]
+    days = [f"day {day}" for day in taken]
+    other = rng.permutation(30)
+    gallery = (
+        Run(rows[other] + 0.1, labels[other], names, sessions=[days[i] for i in other])
+        if separate
+        else None
+    )
+    run = Run(rows, labels, names, gallery, sessions=days)
+    others = gallery or run
+    far, found = -run.rows @ others.rows.T, np.array(others.splits["test"].metadata["session"])
+    same_class = labels[:, None] == others.labels
+    far[same_class & (np.array(days)[:, None] == found)] = 8
+    if not separate:
+        np.fill_diagonal(far, 9)
+    _, indices = retrieval.search(run, "test", 5)
+    np.testing.assert_array_equal(indices, np.argsort(far, axis=1)[:, :5])
+    hits = others.labels[far.argmin(axis=1)] == labels
+    (classes,) = retrieval.class_findings(run, "test")
+    assert {row[0]: row[1:] for row in classes.rows} == {
+        name: (pytest.approx(hits[labels == c].mean()), 10) for c, name in enumerate("ab")
+    }
+
+
 def test_a_map_states_the_explained_variance() -> None:
     rng = np.random.default_rng(0)
     run = Run(rng.normal(size=(40, 5)) * [4, 2, 1, 1, 1], np.arange(40) % 9, list("abcdefghi"))
