@@ -57,14 +57,16 @@ def search(run: AnalysedModel, split: str, count: int) -> tuple[np.ndarray, np.n
         )
         omitted = int(np.unique(other, axis=1, return_counts=True)[1].max())
     most = min(count + omitted, len(others) - (gallery == split))
-    found = neighbors.search(
+    distances, indices = neighbors.search(
         rows, others, most, metric=run.model.method.distance, exclude_self=gallery == split
     )
     if across:
-        same = (own[:, :, None] == other[:, found[1]]).all(axis=0)
+        same = (own[:, :, None] == other[:, indices]).all(axis=0)
         order = np.argsort(same, axis=1, kind="stable")
-        found = tuple(np.take_along_axis(part, order, axis=1) for part in found)
-    return found[0][:, :count], found[1][:, :count]
+        distances, indices = (
+            np.take_along_axis(part, order, axis=1) for part in (distances, indices)
+        )
+    return distances[:, :count], indices[:, :count]
 
 
 def sample_queries(wrong: np.ndarray) -> np.ndarray:

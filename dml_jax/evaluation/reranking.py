@@ -96,7 +96,7 @@ def _encode(
     if count <= k1:
         raise DataError(f"re-ranking: compares the {k1} nearest of {count} rows; give more")
     # Long and short rows leave the range of float32 unless they are normalised before.
-    points = rows.astype(np.float64 if rows.dtype == np.float64 else np.float32)
+    points: np.ndarray = rows.astype(np.float64 if rows.dtype == np.float64 else np.float32)
     if not callable(metric):
         normalize(points)
     points = points.astype(np.float32, copy=False)
