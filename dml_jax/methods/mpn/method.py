@@ -279,8 +279,8 @@ class AttentionStatistics(NamedTuple):
 
     divergence: np.ndarray  # KL(weights || uniform), in nats; at most log N
     same_class: np.ndarray  # weight on nodes of the same class, the node itself included
-    # N times the mean weight on another node of the same class minus that on one of another class;
-    # 0 if weights are uniform.
+    # N times the mean weight on another node of the same class minus that on one of another class,
+    # of the nodes that have both; 0 if weights are uniform, or no node has.
     preference: np.ndarray
 
 
@@ -304,11 +304,10 @@ def attention_statistics(rows: np.ndarray, labels: np.ndarray) -> AttentionStati
     same = labels[:, None] == labels[None, :]
     logs = np.log(np.where(rows > 0, rows * rows.shape[-1], 1))
     divergence, own_class = (np.sum(rows * part, axis=-1).mean(axis=-1) for part in (logs, same))
-    own, other = (
-        np.sum(rows * part, axis=-1) / np.maximum(part.sum(axis=-1), 1)
-        for part in (same & ~np.eye(len(labels), dtype=bool), ~same)
-    )
-    preference = len(labels) * (own - other).mean(axis=-1)
+    kinds = same & ~np.eye(len(labels), dtype=bool), ~same
+    own, other = (np.sum(rows * part, axis=-1) / np.maximum(part.sum(axis=-1), 1) for part in kinds)
+    both = kinds[0].any(axis=-1) & kinds[1].any(axis=-1)
+    preference = len(labels) * (own - other) @ both / max(both.sum(), 1)
     return AttentionStatistics(divergence, own_class, preference)
 
 
