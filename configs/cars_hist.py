@@ -36,9 +36,7 @@ PAPER_PROTOCOL = {
     "evaluation.kmeans_iterations": 300,
 }
 BN_INCEPTION = {
-    "backbone": bn_inception.Config(
-        pretrained="weights/bn_inception", freeze_bn=True, bn_momentum=0.9
-    ),
+    "backbone": bn_inception.Config(pretrained="weights/bn_inception", freeze_bn=True),
     "train.groups": {
         "backbone": Group(learning_rate=1e-4, weight_decay=5e-5, warmup="freeze"),
         "embedding": Group(learning_rate=1e-4, weight_decay=5e-5),

@@ -5,12 +5,11 @@ Published for the authors' protocol: R@1 71.6 (best run), 71.4 ± 0.2 (mean of r
 hours on a V100, 1.1 with BN-Inception (the reproduction).
 """
 
-from dataclasses import replace
-
 from configs.hist import recipe
+from dml_jax.backbones import bn_inception
 
 BN_INCEPTION = {
-    "backbone": replace(recipe.BN_INCEPTION, freeze_bn=True),
+    "backbone": bn_inception.Config(pretrained="weights/bn_inception", freeze_bn=True),
     "train.groups": recipe.groups(1e-4, 1e-4, distributions=5e-2, hgnn=5e-4),
     "train.optimizer": "adamw",
     "train.epochs": 30,

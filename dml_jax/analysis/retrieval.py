@@ -8,6 +8,7 @@ import numpy as np
 from dml_jax import drawing
 from dml_jax.analysis import html
 from dml_jax.analysis.analysed_model import AnalysedModel
+from dml_jax.data import sessions
 from dml_jax.drawing import Picture
 from dml_jax.evaluation import metrics, neighbors
 from dml_jax.methods.figures import Finding, picture
@@ -25,12 +26,47 @@ def gallery_of(run: AnalysedModel, split: str) -> str:
     return "gallery" if split == "test" and "gallery" in run.splits else split
 
 
+def ranked(run: AnalysedModel, split: str) -> dict[str, Any]:
+    """`metrics.retrieval` with values per query, by the distance and sessions of the results."""
+    gallery, distance = gallery_of(run, split), run.model.method.distance
+    options: dict[str, Any] = {"ks": (1,), "per_query": True, "metric": distance}
+    if gallery != split:
+        options |= {"gallery": run.embeddings(gallery), "gallery_labels": run.split(gallery).labels}
+    options |= _sessions(run, split)
+    return metrics.retrieval(run.embeddings(split), run.split(split).labels, **options)
+
+
+def _sessions(run: AnalysedModel, split: str) -> dict[str, Any]:
+    """`groups` and `gallery_groups` of the queries and the gallery; empty without sessions."""
+    names = dict.fromkeys((split, gallery_of(run, split)))
+    parts = {name: run.split(name) for name in names}
+    return dict(sessions.groups(parts)) if run.config.data.session else {}
+
+
 def search(run: AnalysedModel, split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cosine distances and gallery rows of the nearest other images, [N, count] each."""
-    gallery = gallery_of(run, split)
-    rows, others = run.embeddings(split), run.embeddings(gallery)
-    count = min(count, len(others) - (gallery == split))
-    return neighbors.search(rows, others, count, exclude_self=gallery == split)
+    """Distances and gallery rows of the nearest other images, [N, count] each; those of the query's
+    class and session come last."""
+    gallery, across = gallery_of(run, split), _sessions(run, split)
+    rows, others, omitted = run.embeddings(split), run.embeddings(gallery), 0
+    if across:
+        sides = across["groups"], across.get("gallery_groups", across["groups"])
+        numbered = np.unique(np.concatenate(sides), return_inverse=True)[1]
+        own, other = (
+            np.stack([run.split(name).labels, part])
+            for name, part in ((split, numbered[: len(rows)]), (gallery, numbered[-len(others) :]))
+        )
+        omitted = int(np.unique(other, axis=1, return_counts=True)[1].max())
+    most = min(count + omitted, len(others) - (gallery == split))
+    distances, indices = neighbors.search(
+        rows, others, most, metric=run.model.method.distance, exclude_self=gallery == split
+    )
+    if across:
+        same = (own[:, :, None] == other[:, indices]).all(axis=0)
+        order = np.argsort(same, axis=1, kind="stable")
+        distances, indices = (
+            np.take_along_axis(part, order, axis=1) for part in (distances, indices)
+        )
+    return distances[:, :count], indices[:, :count]
 
 
 def sample_queries(wrong: np.ndarray) -> np.ndarray:
@@ -45,10 +81,7 @@ def findings(run: AnalysedModel, split: str) -> list[Finding]:
     """Sampled queries with their nearest images."""
     name = gallery_of(run, split)
     queries, gallery = run.split(split), run.split(name)
-    options: dict[str, Any] = {"ks": (1,), "per_query": True}
-    if name != split:
-        options |= {"gallery": run.embeddings(name), "gallery_labels": gallery.labels}
-    found = metrics.retrieval(run.embeddings(split), queries.labels, **options)
+    found, cosine = ranked(run, split), run.model.method.distance == "cosine"
     distances, indices = search(run, split, NEIGHBORS)
     correct = gallery.labels[indices] == queries.labels[:, None]
     rank, precision = found["rank"], found["map@r_per_query"]
@@ -63,9 +96,11 @@ def findings(run: AnalysedModel, split: str) -> list[Finding]:
     def strip(query: int) -> list[Picture]:
         near = zip(indices[query], distances[query], correct[query], strict=True)
         return [picture(queries, query, "query")] + [
-            picture(gallery, int(i), "right" if hit else "wrong", f"{1 - distance:.3f}")
-            for i, distance, hit in near
+            picture(gallery, int(i), "right" if hit else "wrong", note(far)) for i, far, hit in near
         ]
+
+    def note(far: float) -> str:
+        return f"{1 - far:.3f}" if cosine else f"{far:.3g}"
 
     shown = sample_queries(~correct[:, 0]).tolist()
     first = [f"first of its class at rank {r:,}" if r > 1 else "" for r in rank[shown].tolist()]
@@ -75,9 +110,9 @@ def findings(run: AnalysedModel, split: str) -> list[Finding]:
             "retrieval",
             f"Sampled queries of the split '{split}' and their nearest images, nearest first. ✓, "
             "solid blue frame: the class of the query; ✗, dashed orange frame: another class; the "
-            "number is the cosine. Half of the queries are sampled from those whose nearest image "
-            "shows another class, so failures are over-represented. All queries are in the CSV "
-            "file.",
+            f"number is the {'cosine' if cosine else 'distance'}. Half of the "
+            "queries are sampled from those whose nearest image shows another class, so failures "
+            "are over-represented. All queries are in the CSV file.",
             partial(drawing.plot_pictures, rows=strips),
             COLUMNS,
             [row(query) for query in range(len(queries.labels))],
@@ -87,20 +122,20 @@ def findings(run: AnalysedModel, split: str) -> list[Finding]:
 
 
 def recall_by_class(
-    labels: np.ndarray, nearest: np.ndarray
+    labels: np.ndarray, hits: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Classes int [C], increasing, their Recall@1 float [C] and numbers of queries int [C], from
-    the labels of the queries and of their `nearest` neighbours, int [N] each."""
+    the labels of the queries int [N] and whether their nearest neighbour is right, bool [N]."""
     classes, members, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    hits = np.bincount(members, weights=nearest == labels, minlength=len(classes))
-    return classes, hits / counts, counts
+    return classes, np.bincount(members, weights=hits, minlength=len(classes)) / counts, counts
 
 
 def class_findings(run: AnalysedModel, split: str) -> list[Finding]:
     """Recall@1 by class."""
-    data, gallery = run.split(split), run.split(gallery_of(run, split))
-    nearest = gallery.labels[search(run, split, 1)[1][:, 0]]
-    classes, recall, counts = recall_by_class(data.labels, nearest)
+    data, found = run.split(split), ranked(run, split)
+    # Across sessions, as in the results, a query without another session of its class is left out.
+    counted = np.isfinite(found["map@r_per_query"]) | (not run.config.data.session)
+    classes, recall, counts = recall_by_class(data.labels[counted], found["rank"][counted] == 1)
     order = np.argsort(recall, kind="stable")
     rows = [(data.classes[classes[i]], float(recall[i]), int(counts[i])) for i in order]
     draw = partial(draw_recall, recall=recall[order])

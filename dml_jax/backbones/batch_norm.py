@@ -14,7 +14,7 @@ from jax.sharding import Mesh, PartitionSpec
 from dml_jax.backbones.contract import Config
 from dml_jax.backbones.convolution import devices_of, is_plain
 from dml_jax.backbones.layers import Conv
-from dml_jax.config.fields import Doubt, Probability, section
+from dml_jax.config.fields import Doubt, Needs, Probability, section
 from dml_jax.numerics import at_least_float32
 
 
@@ -178,6 +178,17 @@ def _never_set(c: Any) -> str:
     return f"{problem}; set it to false, or give backbone.pretrained or init_from"
 
 
+def _is_updated(c: Any) -> bool:
+    group = c.train.groups.get("backbone")
+    return not (c.backbone.freeze_bn or (group and (group.freeze or group.rank)))
+
+
+UPDATED = Needs(
+    "running statistics that are updated: backbone.freeze_bn=false, and the whole backbone trained",
+    _is_updated,
+)
+
+
 @section
 class ConvolutionalConfig(Config):
     """Options that all networks with batch normalisation have."""
@@ -185,7 +196,7 @@ class ConvolutionalConfig(Config):
     # Uses the running statistics in training as well, and never updates them.
     freeze_bn: Annotated[bool, Doubt(_never_set)] = False
     # Weight of the new batch in the running statistics, as in PyTorch; some papers use 0.9.
-    bn_momentum: Probability = 0.1
+    bn_momentum: Annotated[Probability, UPDATED] = 0.1
 
 
 def batch_norm(

@@ -17,7 +17,7 @@ import flax.linen as nn
 import jax
 from annotated_types import Len
 
-from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
+from dml_jax.backbones.batch_norm import UPDATED, ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import Backbone, Pixels
 from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import Conv, compute_dtype
@@ -42,7 +42,7 @@ class Config(ConvolutionalConfig):
     # "lite0" for the installed package, a directory of converted weights, or "none".
     pretrained: str = "none"
     # Weight of the new batch in the running statistics (PyTorch's convention).
-    bn_momentum: Probability = 0.01
+    bn_momentum: Annotated[Probability, UPDATED] = 0.01
     pixels: Pixels = GOOGLE
 
 

@@ -17,7 +17,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 from dml_jax.backbones.convolution import Padding, Pair, convolve, is_plain, shifts
 from dml_jax.config.fields import Fraction, Needs
-from dml_jax.config.modules import backbone_is_frozen
+from dml_jax.config.sections import backbone_is_frozen
 from dml_jax.errors import ConfigError
 from dml_jax.numerics import at_least_float32, product
 

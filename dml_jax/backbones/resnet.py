@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import flax.linen as nn
 import jax
 
-from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
+from dml_jax.backbones.batch_norm import UPDATED, ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import Conv, MaxPool, compute_dtype
@@ -35,7 +35,7 @@ class Config(ConvolutionalConfig):
     # small: 3x3, stride 1, no max pooling, for tiny images.
     stem: Literal["imagenet", "small"] = "imagenet"
     # Updates of the stages' running statistics per step; 2 with checkpointing in PyTorch.
-    stage_bn_updates: PositiveInt = 1
+    stage_bn_updates: Annotated[PositiveInt, UPDATED] = 1
 
     def __post_init__(self) -> None:
         rule = f"must have as many entries as depths={self.depths}"

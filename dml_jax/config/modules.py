@@ -74,13 +74,6 @@ def parts(kind: str, part: str) -> dict[str, ModuleType]:
     return found
 
 
-def backbone_is_frozen(config: Any) -> bool:
-    """Whether no part of the backbone is trained."""
-    groups = config.train.groups.items()
-    parts = [group for name, group in groups if name.split("/")[0] == "backbone"]
-    return bool(parts) and all(group.freeze for group in parts)
-
-
 def _import(kind: str, name: str) -> ModuleType | None:
     """The module of that name, unless it is missing or one of the package's helpers."""
     path = f"dml_jax.{MODULES[kind]}.{name}"

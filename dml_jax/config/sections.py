@@ -67,13 +67,23 @@ WITH_MILESTONES = Needs(
     lambda c: c.train.schedule != "step" or c.train.period or c.train.milestones,
 )
 SCALED = Needs("train.scale_rates='linear' or 'sqrt'", lambda c: c.train.scale_rates != "none")
-WITH_BLOCKS = Needs("a vision transformer as the backbone", lambda c: hasattr(c.backbone, "layer"))
+WITH_BLOCKS = Needs(
+    "a vision transformer as the backbone, which is trained",
+    lambda c: hasattr(c.backbone, "layer") and not backbone_is_frozen(c),
+)
 SELECTED = Needs("train.select='validation' or 'test'", lambda c: c.train.selects_steps)
 FIXED_COUNT = ("kmeans", "ward", "spectral", "birch")  # find a given number of clusters
 DENSITY_BASED = ("dbscan", "optics")  # determine that number, and label outliers as noise
 # How batches for test-time refinement are made: from neighbours, or from clusters.
 BATCHES = ("reciprocal", "neighbors", *FIXED_COUNT, *DENSITY_BASED)
 Refine = Annotated[str, AfterValidator(Named(BATCHES))]
+
+
+def backbone_is_frozen(config: Any) -> bool:
+    """Whether no part of the backbone is trained."""
+    groups = config.train.groups.items()
+    parts = [group for name, group in groups if name.split("/")[0] == "backbone"]
+    return bool(parts) and all(group.freeze for group in parts)
 
 
 @section

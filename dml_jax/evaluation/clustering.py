@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
+from dml_jax.errors import DataError
 from dml_jax.evaluation import validation
 from dml_jax.evaluation.validation import ArrayLike
 
@@ -25,8 +26,10 @@ class ContingencyTable(NamedTuple):
 
 def contingency_table(labels: ArrayLike, assignments: ArrayLike) -> ContingencyTable:
     """Counts the rows that each class shares with each cluster."""
-    classes = validation.labels(labels, len(np.atleast_1d(labels)))
+    classes = validation.labels(labels, len(np.atleast_1d(labels)), of="assignments")
     clusters = validation.labels(assignments, len(classes), name="assignments", of="labels")
+    if not len(classes):
+        raise DataError("labels: there are none; a clustering has at least one row")
     _, classes, class_sizes = np.unique(classes, return_inverse=True, return_counts=True)
     _, clusters, cluster_sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     cells, counts = np.unique(classes * len(cluster_sizes) + clusters, return_counts=True)

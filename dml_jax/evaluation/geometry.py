@@ -5,7 +5,6 @@ import numpy as np
 from dml_jax.errors import DataError
 from dml_jax.evaluation import validation
 from dml_jax.evaluation._engine.tiles import normalize
-from dml_jax.evaluation.unit_rows import unit_rows
 from dml_jax.evaluation.validation import ArrayLike
 
 PAIR_BLOCK = 512  # rows compared at once
@@ -30,7 +29,8 @@ def density(embeddings: ArrayLike, labels: ArrayLike) -> float:
     unit_squares = np.zeros(len(sizes))
     for part in validation.slices(*points.shape):
         block = np.asarray(points[part], np.float64)
-        directions = unit_rows(block)
+        directions = block.copy()
+        normalize(directions)
         np.add.at(sums, members[part], block)
         np.add.at(unit_sums, members[part], directions)
         np.add.at(unit_squares, members[part], np.sum(directions**2, axis=1))
@@ -38,7 +38,8 @@ def density(embeddings: ArrayLike, labels: ArrayLike) -> float:
     several = sizes >= 2
     cosines = (np.sum(unit_sums**2, axis=1) - unit_squares)[several]
     intra = float(np.mean(1 - cosines / (sizes * (sizes - 1.0))[several]))
-    centers = unit_rows(sums / sizes[:, None])
+    centers = sums / sizes[:, None]
+    normalize(centers)
     pairs = len(sizes) * (len(sizes) - 1.0)
     inter = 1 - float(np.sum(np.sum(centers, axis=0) ** 2) - np.sum(centers**2)) / pairs
     return intra / max(inter, 1e-8)

@@ -58,7 +58,7 @@ def fit(
     """
     checked = validation.embeddings(points, name="points")
     k = validation.whole("k", k, 1, len(checked))
-    validation.whole("seed", seed, 0)
+    validation.whole("seed", seed, 0, 2**32 - 1)  # JAX would cut larger ones
     validation.whole("restarts", restarts, 1)
     validation.whole("max_iterations", max_iterations, 0)
     start: str | np.ndarray

@@ -205,7 +205,7 @@ def of_ranked_lists(
     """
     lists = np.asarray(indices)
     validation.choice("lone_queries", lone_queries, get_args(Lone))
-    if lists.ndim != 2 or lists.dtype.kind not in "iu":
+    if lists.ndim != 2 or lists.dtype.kind not in "iu" or not len(lists):
         raise DataError(
             f"indices: hold {lists.dtype} of shape {list(lists.shape)}; give integers [Q, L]"
         )
@@ -226,6 +226,13 @@ def of_ranked_lists(
         raise DataError(
             f"indices: lists have {lists.shape[1]} rows, but these K and class sizes need {needed}"
         )
+    if exclude_self and (own := lists == np.arange(len(lists))[:, None]).any():
+        query = own.any(axis=1).argmax()
+        raise DataError(f"indices: list {query} holds its own query; leave every query out")
+    for part in validation.slices(*lists.shape):
+        ranked = np.sort(lists[part], axis=1)
+        if (twice := (ranked[:, 1:] == ranked[:, :-1]).any(axis=1)).any():
+            raise DataError(f"indices: list {part.start + twice.argmax()} holds a row twice")
     return of_blocks_of_lists([lists], queries, gallery, relevant, ks, lone_queries)
 
 

@@ -37,11 +37,12 @@ def compare(first: ArrayLike, second: ArrayLike, classes: ArrayLike | None = Non
     `classes` [Q], integers or strings, are the units that differ independently; by default each
     query is one.
     """
-    differences = np.asarray(second, np.float64) - np.asarray(first, np.float64)
-    units = np.arange(len(differences)) if classes is None else np.asarray(classes)
-    if differences.ndim != 1 or units.shape != differences.shape:
-        shapes = f"{list(differences.shape)} values and {list(units.shape)} classes"
+    one, other = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    units = np.arange(one.size) if classes is None else np.asarray(classes)
+    if one.ndim != 1 or one.shape != other.shape or one.shape != units.shape:
+        shapes = f"{list(one.shape)} and {list(other.shape)} values, {list(units.shape)} classes"
         raise DataError(f"first, second, classes: {shapes}; give one of each per query")
+    differences = other - one
     known = ~np.isnan(differences)
     differences, units = differences[known], np.unique(units[known], return_inverse=True)[1]
     queries, count = len(differences), len(np.unique(units))

@@ -92,12 +92,14 @@ def _encode(
     rows: np.ndarray, k1: int, k2: int, metric: Metric
 ) -> tuple[np.ndarray, np.ndarray, sparse.csr_array]:
     """Rows [N, D] as float32 (unit length for a cosine), the largest distance of each, and V."""
-    points = rows.astype(np.float32)
-    count = len(points)
+    count = len(rows)
     if count <= k1:
         raise DataError(f"re-ranking: compares the {k1} nearest of {count} rows; give more")
+    # Long and short rows leave the range of float32 unless they are normalised before.
+    points: np.ndarray = rows.astype(np.float64 if rows.dtype == np.float64 else np.float32)
     if not callable(metric):
         normalize(points)
+    points = points.astype(np.float32, copy=False)
     _, others = neighbors.search(points, points, k1, metric=metric, exclude_self=True)
     nearest = np.concatenate([np.arange(count, dtype=np.int32)[:, None], others], axis=1)
     if callable(metric):

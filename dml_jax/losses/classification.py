@@ -35,7 +35,8 @@ def cross_entropy(logits: Array, labels: Array, *, smoothing: float = 0.0) -> Ar
 
 def linear_logits(embeddings: Array, kernel: Array, bias: Array, **_: Any) -> Array:
     """Embeddings [B, D], kernel [D, C], bias [C] -> logits [B, C]."""
-    return product("nd,dc->nc", embeddings, kernel) + bias[None]
+    x, w = at_least_float32(embeddings), at_least_float32(kernel)
+    return product("nd,dc->nc", x, w) + bias[None]
 
 
 @classifier(linear_logits)

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 from jax.custom_derivatives import SymbolicZero
 
+from dml_jax.errors import DataError
 from dml_jax.losses.dynamic_sum import dynamic_sum
 from dml_jax.numerics import at_least_float32, product, root, unit
 
@@ -189,12 +190,19 @@ class Pairs(NamedTuple):
 
     def distances(self) -> Array:
         """`distance` or the Euclidean one of the rows, [N, M]."""
-        return (self.distance or distances)(self.anchors, self.others)
+        if self.distance is None:
+            return distances(self.anchors, self.others)
+        found = self.distance(self.anchors, self.others)
+        shape = len(self.anchors), len(self.others)
+        if jnp.shape(found) != shape:
+            given = f"returns {list(jnp.shape(found))} for {shape[0]} and {shape[1]} rows"
+            raise DataError(f"distance: {given}; give [N, M]")
+        return found
 
     def similarities(self) -> Array:
         """Inner products of the rows, or -`distance`, [N, M]."""
         if self.distance is not None:
-            return -self.distance(self.anchors, self.others)
+            return -self.distances()
         return inner_products(self.anchors, self.others)
 
 
@@ -252,7 +260,8 @@ def pairs_of(weights: Any) -> tuple[Any, Any]:
     """
     known = isinstance(weights, np.ndarray)
     where = np.where if known else jnp.where
-    positive = where(weights > 0, weights, 0)
+    # Negative weights, which mean nothing, are kept for the check of the loss if they are known.
+    positive = where(np.isnan(weights) if known else ~(weights > 0), 0, weights)
     return (positive > 0 if known and np.isin(positive, (0, 1)).all() else positive), weights == 0
 
 
@@ -298,6 +307,6 @@ def per_anchor(
     that count, weighted by their numbers of pairs if it is a mean over pairs. Parts that depend on
     no anchor, such as regularisers, are in every element. `tables` are learned parameters.
     """
-    one_each = jnp.eye(len(labels), dtype=at_least_float32(embeddings).dtype)
+    one_each = jnp.eye(len(embeddings))
     of_one = partial(loss, embeddings, labels, *tables, **options)
     return jax.vmap(lambda weights: of_one(weights=weights))(one_each)

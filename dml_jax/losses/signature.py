@@ -39,7 +39,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from dml_jax.config.fields import LARGEST, LIMIT, NonNegative, PositiveInt, section
+from dml_jax.config.fields import LARGEST, LIMIT, Needs, NonNegative, PositiveInt, section
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.losses.pairwise import (
     PAIR_WEIGHTS,
@@ -142,6 +142,15 @@ def options(function: Callable[..., Any]) -> Any:
     return made
 
 
+def chosen(loss: str, **needed: Any) -> Needs:
+    """The rule that an option of a loss has no effect unless another one has this value."""
+    ((option, value),) = needed.items()
+    return Needs(
+        f"method.{loss}.{option}={value!r}",
+        lambda c: getattr(getattr(c.method, loss, None), option, value) == value,
+    )
+
+
 def classifier(logits: Callable[..., Array]) -> Callable[[F], F]:
     """Declares a classifier: (embeddings [N, D], learned arrays, **options) -> scores [N, C]."""
 
@@ -172,7 +181,9 @@ def loss(function: F) -> F:
             keywords |= dict(zip(("positive", "negative"), pairs, strict=True))
         if "positive" in keywords or "negative" in keywords:
             keywords["candidates"] = related(x, keywords)
-            labels = np.zeros(len(x), np.int32) if labels is None else labels
+            learns = (*arguments, *(keywords[name] for name in tables if name in keywords))
+            if labels is None and all(np.shape(table)[:1] == (1,) for table in learns):
+                labels = np.zeros(len(x), np.int32)
         labels = _numbered(labels, x.shape, tables)
         names = list(tables)[: len(arguments)]
         arguments = (*map(_real, names, arguments), *arguments[len(names) :])
@@ -189,9 +200,11 @@ def loss(function: F) -> F:
                     raise DataError(f"{name}: holds {found}; {rule}")
         if keywords.get("weights") is not None:
             keywords["weights"] = _weights("weights", keywords["weights"], x.shape[:1])
-        distance = keywords.get("distance")
+        distance, key = keywords.get("distance"), keywords.get("key")
         if not (distance is None or callable(distance)):
             raise ConfigError(f"distance={distance!r}: give a function of two blocks of rows")
+        if not (key is None or isinstance(key, Array | np.ndarray)):
+            raise ConfigError(f"key={key!r}: give a random key, jax.random.key(...)")
         if (reduce := keywords.get("reduce")) not in ("mean", None):
             raise ConfigError(f"reduce={reduce!r}: must be 'mean', or None for unreduced values")
         _check_options(call, keywords)

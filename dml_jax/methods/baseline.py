@@ -105,6 +105,10 @@ PAIRS = Needs(
     lambda c: c.method.compares_pairs,
 )
 REMEMBERED = Needs("method.memory", lambda c: c.method.memory)
+LINEAR = Needs(
+    "a linear layer (method.embedding_dim, or method.init='whitened')",
+    lambda c: c.method.embedding_dim or c.method.init == "whitened",
+)
 WHOLE = Needs(
     "method.embedding_dim=0, bias=true, layer_norm=false and pooling='avg', if it is 'whitened'",
     lambda c: (
@@ -140,8 +144,9 @@ class Config:
     layer_norm: bool = False
     # Initial linear layer: as torch.nn.Linear; N(0, 2 / D) and bias 0; or the one that makes the
     # covariance within the training classes spherical, with the class means as proxies.
-    init: Annotated[heads.Init, WHOLE] = "linear"
-    bias: bool = True  # whether the linear layer has a bias; Zhai & Wu's has none
+    init: Annotated[heads.Init, WHOLE, LINEAR] = "linear"
+    # Whether the linear layer has a bias; Zhai & Wu's has none.
+    bias: Annotated[bool, LINEAR] = True
     # Number of embeddings of this and past batches that pair losses also compare with.
     memory: Annotated[NonNegativeInt, PAIRS] = 0
     # Steps before embeddings are stored and compared; 1,000 in its paper.

@@ -184,6 +184,11 @@ def build(
             "use the baseline with a loss on pairs, or evaluate the finished run by it (dml-jax "
             "evaluate --relation)"
         )
+    if relation is not None and config.evaluation.protocol == "paper":
+        raise ConfigError(
+            "evaluation.protocol='paper': drops the nearest image as one of the query's class, "
+            f"which data.relation={data.relation!r} does not have; set it to clean"
+        )
     sampler = samplers.build(data, splits["train"].labels, config.seed, relation)
     warmup = sampler.first_step(train.warmup_epochs)
     steps = sampler.first_step(train.warmup_epochs + train.epochs) + train.steps

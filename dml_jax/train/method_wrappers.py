@@ -21,7 +21,7 @@ from dml_jax import numerics
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.functional import on_features
 from dml_jax.config import Config, plugin_module
-from dml_jax.config.modules import backbone_is_frozen
+from dml_jax.config.sections import backbone_is_frozen
 from dml_jax.data import augment
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Method, PyTree, TrainingSet, map_functions, zeros

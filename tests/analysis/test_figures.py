@@ -2,7 +2,6 @@
 show."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from dml_jax import drawing
 from dml_jax.analysis import curves, embedding_maps, findings, retrieval
 from dml_jax.analysis.run_report import SUBJECTS
-from dml_jax.methods import Hooks
 from tests.analysis.runs import Run
 
 
@@ -23,26 +21,27 @@ def test_one_dimension_and_names_that_look_like_formulas(tmp_path: Path) -> None
     assert (tmp_path / "map.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
 @pytest.mark.parametrize("separate", [False, True])
-def test_the_nearest_images_are_shown(separate: bool) -> None:
+def test_the_nearest_images_are_shown(separate: bool, distance: str) -> None:
     """They come from the gallery, or from the other queries if there is none."""
-    rng = np.random.default_rng(0)
-    gallery = (
-        Run(rng.normal(size=(20, 4)), np.arange(20) % 3, ["a", "b", "c"], first=100)
-        if separate
-        else None
-    )
-    run = Run(rng.normal(size=(60, 4)), np.arange(60) % 3, ["a", "b", "c"], gallery)
+    rng, names = np.random.default_rng(0), ["a", "b", "c"]
+    other = rng.normal(size=(20, 4)), np.arange(20) % 3, names
+    gallery = Run(*other, first=100, distance=distance) if separate else None
+    run = Run(rng.normal(size=(60, 4)), np.arange(60) % 3, names, gallery, distance=distance)
     found = {finding.name: finding for finding in retrieval.findings(run, "test")}
     strips = found["retrieval"].pictures
     assert len(strips) == retrieval.QUERIES
-    labels = (gallery or run).labels
+    labels, others = (gallery or run).labels, (gallery or run).rows
+    notes = run.rows @ others.T
+    far = -notes
+    if distance == "euclidean":
+        notes = far = np.linalg.norm(run.rows[:, None] - others[None], axis=2)
+    if not separate:
+        far = far + 99 * np.eye(60)
     for _, pictures in strips:
         query, *near = (int(picture.pixels[0, 0, 0]) for picture in pictures)
-        cosines = (gallery or run).rows @ run.rows[query]
-        if not separate:
-            cosines[query] = -2
-        expected = np.argsort(-cosines)[: retrieval.NEIGHBORS]
+        expected = np.argsort(far[query])[: retrieval.NEIGHBORS]
         assert near == (expected + 100 * separate).tolist()
         hits = labels[expected] == run.labels[query]
         assert [picture.mark for picture in pictures] == ["query"] + [
@@ -51,8 +50,43 @@ def test_the_nearest_images_are_shown(separate: bool) -> None:
         assert [picture.image for picture in pictures[1:]] == [str(i) for i in expected]
         assert [picture.name for picture in pictures[1:]] == ["abc"[labels[i]] for i in expected]
         assert [float(picture.note) for picture in pictures[1:]] == pytest.approx(
-            cosines[expected], abs=6e-4
+            notes[query, expected], abs=6e-4 if distance == "cosine" else 6e-3
         )
+    (classes,) = retrieval.class_findings(run, "test")
+    hits = labels[far.argmin(axis=1)] == run.labels
+    assert {row[0]: row[1] for row in classes.rows} == {
+        name: pytest.approx(hits[run.labels == c].mean()) for c, name in enumerate(names)
+    }
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_photographs_of_one_session_are_not_retrieved(separate: bool) -> None:
+    """Nor do classes of one session count."""
+    rng, names = np.random.default_rng(0), ["a", "b", "c"]
+    labels, taken = np.arange(30) % 3, np.arange(30) // 6
+    taken[labels == 2] = 9
+    rows = rng.normal(size=(30, 4)) + 4 * rng.normal(size=(10, 3, 4))[taken, labels]
+    days = [f"day {day}" for day in taken]
+    other = rng.permutation(30)
+    gallery = (
+        Run(rows[other] + 0.1, labels[other], names, sessions=[days[i] for i in other])
+        if separate
+        else None
+    )
+    run = Run(rows, labels, names, gallery, sessions=days)
+    others = gallery or run
+    far, found = -run.rows @ others.rows.T, np.array(others.splits["test"].metadata["session"])
+    same_class = labels[:, None] == others.labels
+    far[same_class & (np.array(days)[:, None] == found)] = 8
+    if not separate:
+        np.fill_diagonal(far, 9)
+    _, indices = retrieval.search(run, "test", 5)
+    np.testing.assert_array_equal(indices, np.argsort(far, axis=1)[:, :5])
+    hits = others.labels[far.argmin(axis=1)] == labels
+    (classes,) = retrieval.class_findings(run, "test")
+    assert {row[0]: row[1:] for row in classes.rows} == {
+        name: (pytest.approx(hits[labels == c].mean()), 10) for c, name in enumerate("ab")
+    }
 
 
 def test_a_map_states_the_explained_variance() -> None:
@@ -98,9 +132,6 @@ def test_models_in_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         drawing,
         "save",
         lambda figure, path: (drawn.update({path.stem: figure}), save(figure, path)),
-    )
-    monkeypatch.setattr(
-        Run, "model", SimpleNamespace(method=SimpleNamespace(hooks=Hooks())), raising=False
     )
     rows = rng.normal(size=(40, 5))
     runs = {

@@ -112,6 +112,13 @@ def test_attention_statistics() -> None:
     np.testing.assert_allclose(found.same_class[1], (2 * 2 / 5 + 3 * 3 / 5) / 5)
 
 
+def test_preference_of_nodes_that_have_both_kinds() -> None:
+    """Uniform weights prefer nothing, also in batches with lone images or a single class."""
+    for labels in ([0, 0, 1, 2, 3], [0, 0, 0, 0, 0], [0, 1, 2, 3, 4]):
+        found = mpn.attention_statistics(np.full((1, 2, 5, 5), 0.2), np.array(labels))
+        np.testing.assert_allclose(found.preference, 0, atol=1e-12)
+
+
 def test_influence_by_kind() -> None:
     norms = np.array([[9.0, 3.0, 1.0, 2.0], [1.0, 2.0, 5.0, 4.0]])
     found = figures.mean_by_kind(norms, np.array([0, 2]), np.array([0, 0, 1, 1]))

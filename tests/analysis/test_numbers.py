@@ -22,7 +22,7 @@ def units(seed: int, count: int, width: int = 6) -> np.ndarray:
 def test_recall_by_class() -> None:
     labels = np.array([0, 0, 0, 2, 2, 5, 5, 5, 5])
     nearest = np.array([0, 2, 2, 0, 2, 5, 2, 7, 5])
-    found = retrieval.recall_by_class(labels, nearest)
+    found = retrieval.recall_by_class(labels, nearest == labels)
     assert [part.tolist() for part in found] == [[0, 2, 5], [1 / 3, 1 / 2, 2 / 4], [3, 2, 4]]
 
 

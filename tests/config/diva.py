@@ -37,6 +37,7 @@ FACTS = Facts(
         f"{ALONE} method.rho=7,",
         f"{ALONE} method.psi_dim=7",
         "cub_diva method.base=triplet method.beta=1",
+        "cub_diva method.equations=paper method.dance=fixed",
     ],
     free=[("cub_diva", "last", {"ensemble"}), ("cub_diva", "test", set())],
     unused=lambda method: {"beta"} if method.base == "triplet" else set(),

@@ -41,7 +41,11 @@ FACTS = Facts(
         ("cub_hist:bn_inception", *REPRODUCTION, {"recall@1": "68.7", "nmi": "70.3"}),
         (f"hist:sizes-cars/{LARGE}", *REPRODUCTION, {"recall@1": "89.97"}),
     ],
-    without_effect=["cub_hist data.images_per_class=2"],
+    without_effect=[
+        "cub_hist data.images_per_class=2",
+        "cub_hist method.hidden_layers=0 method.hidden_dim=8",
+        "cub_hist method.tuplets=none method.alpha=0.5",
+    ],
     free=[("cub_hist", "last", set())],
     nmi_average="geometric",
     k_means=("k-means++", 10, 300),  # by scikit-learn

@@ -40,6 +40,7 @@ FACTS = Facts(
         f"{ALONE} method.layers=3",
         f"{ALONE} method.heads=8",
         f"{ALONE} method.concatenate=true",
+        "cub_mpn method.concatenate=true",
         f"{ALONE} method.dropout=0.5",
     ],
     free=[("cub_mpn", "last", FREE), ("cub_mpn", "test", FREE)],

@@ -66,6 +66,16 @@ def test_a_method_that_compares_classes_only() -> None:
         experiments.build(resolve(given))
 
 
+def test_the_papers_protocol_needs_equal_classes() -> None:
+    """It would fail at the first evaluation."""
+    values = graded.get_config().to_dict()
+    values["evaluation"]["protocol"] = "paper"
+    import_code(values)
+    message = f"evaluation.protocol='paper': drops the nearest image .* data.relation='{PATH}'"
+    with pytest.raises(ConfigError, match=message):
+        experiments.build(resolve(values))
+
+
 def test_it_reaches_sampler_loss_memory_and_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     """The guide's experiment: a step of it, and its metrics."""
     values = graded.get_config().to_dict()

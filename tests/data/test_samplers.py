@@ -156,6 +156,15 @@ def test_an_epoch_without_steps() -> None:
         samplers.base.from_epochs(lambda epoch: np.arange(4), batch_size=4, steps=0)
 
 
+@pytest.mark.parametrize("number", [-1, 0.5, None])
+@pytest.mark.parametrize("name", NAMES)
+def test_steps_and_epochs_before_the_first(name: str, number: Any) -> None:
+    sampler = build(name, 12, 3)
+    for function in sampler:
+        with pytest.raises(DataError, match=f"sampler: {number} is no step or epoch; steps and"):
+            function(number)
+
+
 def test_one_class() -> None:
     with pytest.raises(DataError, match="one class of 20 images"):
         build("balanced", 4, 2, labels=np.zeros(20, int))

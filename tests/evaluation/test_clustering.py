@@ -21,6 +21,12 @@ def test_single_groups_and_singletons():
     assert np.isnan(metrics.f1_pairs(many, many))
 
 
+@pytest.mark.parametrize("name", ["nmi", "nmi_stderr", "ami", "f1_pairs"])
+def test_no_rows(name):
+    with pytest.raises(DataError, match="labels: there are none"):
+        getattr(metrics, name)(np.zeros(0, int), np.zeros(0, int))
+
+
 @pytest.mark.parametrize("average", ["arithmetic", "geometric"])
 def test_error_of_nmi_from_the_influence_of_every_row(average):
     """The derivative of the NMI with respect to the weight of each row; the two entropies differ by

@@ -26,6 +26,17 @@ def test_density_needs_two_classes_and_a_pair():
     assert np.isnan(metrics.density(rows(1, 5), np.zeros(5, int)))
 
 
+@pytest.mark.parametrize("scale", [1e-170, 1e-30, 1e30, 1e170])
+def test_density_of_rows_of_any_length(scale):
+    """Their squares leave the range of float64."""
+    x, y = rows(4), np.arange(90) % 9
+    unit, sums = units(x), [x[y == c].mean(axis=0) for c in range(9)]
+    inside = [(10 - np.sum(unit[y == c] @ unit[y == c].T) / 10) / 9 for c in range(9)]
+    centers = units(np.array(sums))
+    between = (9 - np.sum(centers @ centers.T) / 9) / 8
+    assert metrics.density(scale * x, y) == pytest.approx(np.mean(inside) / between, rel=1e-9)
+
+
 @pytest.mark.parametrize("shape", [(90, 10), (6, 10)])
 def test_spectrum(shape, monkeypatch):
     points = rows(2, *shape)

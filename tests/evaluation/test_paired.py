@@ -55,7 +55,9 @@ def test_all_metrics_of_two_models():
 
 
 def test_what_cannot_be_compared():
-    with pytest.raises(DataError, match=r"\[3\] values and \[2\] classes; give one of each"):
-        paired.compare(np.zeros(3), np.ones(3), np.zeros(2))
+    for others, classes in ((3, 2), (1, 3), (2, 3)):
+        shapes = rf"\[3\] and \[{others}\] values, \[{classes}\] classes; give one of each"
+        with pytest.raises(DataError, match=shapes):
+            paired.compare(np.zeros(3), np.ones(others), np.zeros(classes))
     with pytest.raises(DataError, match="1 have values of both models; a test needs two"):
         paired.compare(np.zeros(3), np.ones(3), np.zeros(3))

@@ -94,6 +94,14 @@ def test_weight_one_gives_the_original_ranking_and_duplicates_are_handled():
     assert not (indices == np.arange(30)[:, None]).any()
 
 
+@pytest.mark.parametrize("scale", [1e-60, 1e60])
+def test_rows_that_leave_the_range_of_float32(scale):
+    x = points(30, 5)[0].astype(np.float64)
+    options = {"k1": 5, "k2": 2, "exclude_self": True}
+    distances, indices = reranking.search(scale * x, scale * x, 9, **options)
+    check(dense(x, None, 5, 2, reranking.WEIGHT) + 9 * np.eye(30), distances, indices)
+
+
 def test_invalid_arguments():
     x, _ = points(20, 4)
     with pytest.raises(DataError, match="re-ranking: compares the 20 nearest of 20 rows"):

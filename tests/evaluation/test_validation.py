@@ -112,7 +112,7 @@ def test_arguments_that_belong_together(options, message):
         metrics.retrieval(X, Y, **({"ks": (1,)} | options))
 
 
-LISTS = np.argsort(-(X @ X.T), axis=1)[:, :4]
+LISTS = (np.arange(12)[:, None] + np.arange(1, 5)) % 12  # without the query
 
 
 RETRIEVAL, EVALUATE = partial(metrics.retrieval, X, Y), partial(protocol.evaluate, X, Y)
@@ -153,7 +153,8 @@ def test_words_that_are_unknown(call, options, known):
         (KMEANS, {"k": 13}, r"k=13: must be a whole number in 1\.\.12"),
         (KMEANS, {"k": 2, "restarts": 0}, "restarts=0: must be a whole number of at least 1"),
         (KMEANS, {"k": 2, "max_iterations": -1}, "max_iterations=-1: must be"),
-        (KMEANS, {"k": 2, "seed": 1.5}, r"seed=1\.5: must be a whole number of at least 0"),
+        (KMEANS, {"k": 2, "seed": 1.5}, r"seed=1\.5: must be a whole number in 0\.\.4294967295"),
+        (KMEANS, {"k": 2, "seed": 2**32}, r"seed=4294967296: must be"),
         (KMEANS, {"k": 2, "init": X[:3]}, r"init: has shape \[3, 4\]; give centres \[2, 4\]"),
         (partial(neighbors.search, X, X), {"k": 2.5}, r"k=2\.5: must be a whole number"),
         (RERANK, {"k1": 0}, "k1=0: must be a whole number of at least 1"),
@@ -170,9 +171,15 @@ def test_lists_that_do_not_fit():
     for lists, message in (
         (LISTS - 20, r"indices: are in -\d+\.\.-\d+, but the gallery has 12 rows"),
         (LISTS.astype(float), "indices: hold float64"),
+        (LISTS[:0], r"indices: hold int64 of shape \[0, 4\]"),
+        ((LISTS + 11) % 12, "indices: list 0 holds its own query; leave every query out"),
+        (np.where(np.eye(12, 4, -5), 6, LISTS), "indices: list 6 holds its own query"),
+        (LISTS[:, [0, 1, 2, 1]], "indices: list 0 holds a row twice"),
     ):
         with pytest.raises(DataError, match=message):
-            metrics.of_ranked_lists(lists, Y)
+            metrics.of_ranked_lists(lists, Y, ks=1)
+    for ranked in (LISTS, (LISTS + 11) % 12):  # a gallery has no queries
+        metrics.of_ranked_lists(ranked, Y, Y, ks=1)
 
 
 UP = [2**53 + i for i in range(9)]  # float64 holds every second integer beyond 2**53
@@ -233,7 +240,7 @@ def test_a_gallery_that_holds_the_queries_in_another_order():
 
 
 def test_a_number_is_the_only_k():
-    lists = np.argsort(-(X @ X.T), axis=1)
+    lists = np.argsort(-(X @ X.T) + 99 * np.eye(12), axis=1)[:, :11]
     for call in (
         partial(metrics.retrieval, X),
         partial(protocol.evaluate, X),

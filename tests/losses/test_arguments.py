@@ -85,6 +85,7 @@ def test_options_of_other_types_and_traced_ones() -> None:
             lambda: losses.triplet(X, LABELS),
             "key=None: mining='semi_hard' draws at random; give key=",
         ),
+        (lambda: losses.triplet(X, LABELS, key=0), r"key=0: give a random key, jax\.random\.key"),
         (
             lambda: losses.triplet(X, LABELS, distance="euclidean", mining="hard"),
             "distance='euclidean': give a func",

@@ -5,7 +5,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from dml_jax import losses
 from dml_jax.losses import classification as c
 
 
@@ -34,3 +36,14 @@ def test_subcenter_arcface_of_pytorch_metric_learning(x64: None) -> None:
             np.testing.assert_allclose(value, z[f"{i}_value"], rtol=1e-10)
             np.testing.assert_allclose(of_x, z[f"{i}_grad_x"], rtol=1e-7, atol=1e-9)
             np.testing.assert_allclose(of_centers, z[f"{i}_grad_centers"], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "uint8"])
+def test_logits_of_narrow_types_are_not_narrow(dtype: str) -> None:
+    """Products of them would overflow."""
+    x, kernel = (np.arange(12).reshape(3, 4) * 20 % 251, np.arange(12).reshape(4, 3) * 30 % 247)
+    logits = x @ kernel + np.arange(3)
+    labels, logits = np.array([2, 0, 1]), logits / 1.0 - logits.max(axis=1, keepdims=True)
+    expected = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(3), labels]
+    found = losses.softmax(x.astype(dtype), labels, kernel.astype(dtype), np.arange(3.0))
+    assert float(found) == pytest.approx(expected.mean(), rel=1e-6)

@@ -119,3 +119,32 @@ def test_an_upper_cut_off_of_the_distance() -> None:
 def test_relations_that_do_not_fit(given: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         losses.recall_at_k(X, **given)
+
+
+def test_relations_with_negative_weights() -> None:
+    def signs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.where(a[:, None] == b[None], 1.0, -1.0)
+
+    with pytest.raises(DataError, match=r"positive: hold -1\.0 in row 0; give finite numbers >= 0"):
+        losses.contrastive(X, LABELS, relation=signs)
+
+
+def test_a_boundary_of_each_class_needs_labels() -> None:
+    masks = {"positive": POSITIVE, "negative": NEGATIVE}
+    with pytest.raises(DataError, match=r"labels: have shape \[\] for .*; give \[12\]"):
+        losses.margin(X, None, np.ones(6), mining="hard", **masks)
+
+
+@pytest.mark.parametrize("name", PAIR_LOSSES)
+def test_a_distance_of_another_shape(name: str) -> None:
+    options = {"mining": "hard"} if name in ("triplet", "margin") else {}
+    options |= {"key": KEY} if name == "n_pair" else {}
+    table = (np.ones(6),) if name == "margin" else ()
+
+    def of_each(a: jax.Array, b: jax.Array) -> jax.Array:
+        return abs(a - b).sum(axis=1)
+
+    with pytest.raises(
+        DataError, match=r"distance: returns \[12\] for 12 and 12 rows; give \[N, M"
+    ):
+        LOSSES[name](X, LABELS, *table, distance=of_each, **options)

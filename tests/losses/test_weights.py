@@ -145,6 +145,8 @@ def test_the_loss_of_each_anchor(x64: None) -> None:
         expected[i] = np.log(np.exp(np.delete(s, i)).sum()) - s[POSITIVE[i]].mean()
     found = jax.jit(partial(losses.per_anchor, losses.sup_con))(x, labels)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    found = losses.per_anchor(losses.sup_con, X.tolist(), LABELS.tolist())
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_only_the_ratios_of_weights_matter(x64: None) -> None:

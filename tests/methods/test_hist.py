@@ -55,6 +55,10 @@ def test_statistics() -> None:
     assert found["tuplet_membership"] == pytest.approx(np.mean(memberships))
 
 
+def test_a_batch_of_one_class_has_no_statistics() -> None:
+    assert hist.tuplet_statistics(np.ones((3, 3)), np.full(3, 5)) == {}
+
+
 def test_a_step() -> None:
     """With the same parameters, finite losses that all differ, and a diagnosis of HIST itself."""
     losses, batch = {}, toys.batch(1)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from inspect import signature
 from math import ceil, gcd
+from operator import index
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -39,7 +40,27 @@ class Sampler(NamedTuple):
 def from_batches(batch: Callable[[int], np.ndarray], steps: int) -> Sampler:
     """A sampler of independent batches, `batch`: step -> int [B]; an epoch has `steps` steps."""
     _check_steps(steps)
-    return Sampler(batch, first_step=lambda epoch: epoch * steps, epoch=lambda step: step // steps)
+    return _from_zero(batch, lambda epoch: epoch * steps, lambda step: step // steps)
+
+
+def _from_zero(*functions: Callable[[int], Any]) -> Sampler:
+    """A sampler whose functions raise DataError for numbers that are no steps or epochs."""
+
+    def checking(function: Callable[[int], Any]) -> Callable[[int], Any]:
+        @wraps(function)
+        def call(number: int) -> Any:
+            try:
+                at = index(number)
+            except TypeError:
+                at = -1
+            if at < 0:
+                rule = "steps and epochs are whole numbers from 0 on"
+                raise DataError(f"sampler: {number!r} is no step or epoch; {rule}")
+            return function(at)
+
+        return call
+
+    return Sampler(*map(checking, functions))
 
 
 def from_epochs(order: Callable[[int], np.ndarray], batch_size: int, steps: int) -> Sampler:
@@ -77,10 +98,10 @@ def from_varying_epochs(
         epoch, position = locate(step)
         return orders(epoch)[position * batch_size : (position + 1) * batch_size]
 
-    return Sampler(
+    return _from_zero(
         batch,
-        first_step=lambda epoch: sum(lengths(e) for e in range(epoch)),
-        epoch=lambda step: locate(step)[0],
+        lambda epoch: sum(lengths(e) for e in range(epoch)),
+        lambda step: locate(step)[0],
     )
 
 

@@ -50,6 +50,9 @@ DANCE = _needs(
     "the task selfsimilarity with method.selfsimilarity='contrast'",
     lambda c: self_supervised_task(c) == "contrast",
 )
+NORMALISED = _needs(
+    "method.equations='authors'", lambda c: c.equations == "authors" or c.dance == "off"
+)
 PRINTED_DANCE = _needs(
     "method.equations='paper' and DaNCE with method.dance other than 'off'",
     lambda c: c.equations == "paper" and c.dance != "off" and self_supervised_task(c) == "contrast",
@@ -84,7 +87,7 @@ class Config:
     selfsimilarity: Annotated[SelfSupervision, _task("selfsimilarity")] = "contrast"
     # Weights of DaNCE: normalised over the queries, as in the code first published ("original");
     # over the queue, as in its later correction ("fixed"); all 1, which is plain NCE ("off").
-    dance: Annotated[Literal["original", "fixed", "off"], DANCE] = "original"
+    dance: Annotated[Literal["original", "fixed", "off"], DANCE, NORMALISED] = "original"
     # Upper bound of 1/q with equations="paper", which does not give it.
     dance_lambda: Annotated[Positive, PRINTED_DANCE] = 1.0
     temperature: Annotated[Positive, DANCE] = 0.01  # tau of DaNCE; 0.1 in the paper

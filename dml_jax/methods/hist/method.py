@@ -20,7 +20,7 @@ also tuned it to 72.3, 90.2, 81.0).
 """
 
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -41,7 +41,14 @@ from dml_jax.backbones.layers import (
     normal_init,
     uniform_fan_in,
 )
-from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, PositiveInt, section
+from dml_jax.config.fields import (
+    Needs,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveInt,
+    section,
+)
 from dml_jax.losses.pairwise import inner_products
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, TrainingSet
@@ -51,6 +58,12 @@ Distance = Literal["mahalanobis", "euclidean", "cosine", "manhattan"]
 Tuplets = Literal["semantic", "random", "permuted", "none"]
 GROUPS = ("backbone", "embedding", "distributions", "hgnn")  # parameter groups
 
+HIDDEN = Needs("method.hidden_layers", lambda c: c.method.hidden_layers)
+MEMBERS = Needs(
+    "method.tuplets='semantic' or 'permuted'",
+    lambda c: c.method.tuplets in ("semantic", "permuted"),
+)
+
 
 @section
 class Config:
@@ -58,11 +71,12 @@ class Config:
 
     name: str = "hist"
     embedding_dim: PositiveInt = 512  # D
-    hidden_dim: PositiveInt = 512  # width of the hypergraph network
+    # Width of the hypergraph network.
+    hidden_dim: Annotated[PositiveInt, HIDDEN] = 512
     hidden_layers: NonNegativeInt = 1  # before the output layer; the reproduction's "L" minus one
     tau: Positive = 32.0  # scale of the distances in the distribution loss
     # Decay of membership with distance; if negative, other classes weigh more than a sample's own.
-    alpha: float = 0.9
+    alpha: Annotated[float, MEMBERS] = 0.9
     lambda_s: NonNegative = 1.0  # weight of the hypergraph network's cross-entropy
     # The hyperedges: "semantic" (H above), or a placebo with as many parameters: memberships drawn
     # from U(0, 1) in every step ("random"), those of another sample ("permuted"), or hyperedges of
@@ -171,9 +185,11 @@ def tuplet_statistics(h: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """How the memberships H [N, N] of `incidence` treat the other classes of the batch.
 
     Returns their mean, and the mean of KL(a sample's memberships, divided by their sum || uniform),
-    in nats; 0 if all classes are equally near.
+    in nats; 0 if all classes are equally near. A batch of one class has neither.
     """
     columns = np.unique(labels, return_index=True)[1]
+    if len(columns) == 1:
+        return {}
     classes, memberships = labels[columns], np.asarray(h, np.float64)[:, columns]
     others = memberships[labels[:, None] != classes].reshape(len(labels), -1)
     shares = others / others.sum(axis=1, keepdims=True)

@@ -77,6 +77,7 @@ GROUPS = ("backbone", "embedding", "auxiliary", "mpn")  # parameter groups
 PASSING = Needs(
     "message passing (method.losses='both' or 'mpn')", lambda c: c.method.losses != "auxiliary"
 )
+SEVERAL = Needs("method.layers of 2 or more", lambda c: c.method.layers > 1)
 RECIPROCAL = Needs(
     "'reciprocal' in evaluation.refine", lambda c: "reciprocal" in c.evaluation.refine
 )
@@ -92,7 +93,7 @@ class Config:
     layers: Annotated[PositiveInt, PASSING] = 1  # L, message passing layers
     heads: Annotated[PositiveInt, PASSING] = 2  # M, attention heads
     # Classify the concatenated outputs of all layers instead of the last layer's.
-    concatenate: Annotated[bool, PASSING] = False
+    concatenate: Annotated[bool, PASSING, SEVERAL] = False
     embedding_dim: PositiveInt = 512  # d
     # What a node receives: "attention" (eq. 3), or a placebo with as many parameters: the mean of
     # all messages ("uniform"), what another node should receive ("permuted"), or only its own
@@ -278,8 +279,8 @@ class AttentionStatistics(NamedTuple):
 
     divergence: np.ndarray  # KL(weights || uniform), in nats; at most log N
     same_class: np.ndarray  # weight on nodes of the same class, the node itself included
-    # N times the mean weight on another node of the same class minus that on one of another class;
-    # 0 if weights are uniform.
+    # N times the mean weight on another node of the same class minus that on one of another class,
+    # of the nodes that have both; 0 if weights are uniform, or no node has.
     preference: np.ndarray
 
 
@@ -303,11 +304,10 @@ def attention_statistics(rows: np.ndarray, labels: np.ndarray) -> AttentionStati
     same = labels[:, None] == labels[None, :]
     logs = np.log(np.where(rows > 0, rows * rows.shape[-1], 1))
     divergence, own_class = (np.sum(rows * part, axis=-1).mean(axis=-1) for part in (logs, same))
-    own, other = (
-        np.sum(rows * part, axis=-1) / np.maximum(part.sum(axis=-1), 1)
-        for part in (same & ~np.eye(len(labels), dtype=bool), ~same)
-    )
-    preference = len(labels) * (own - other).mean(axis=-1)
+    kinds = same & ~np.eye(len(labels), dtype=bool), ~same
+    own, other = (np.sum(rows * part, axis=-1) / np.maximum(part.sum(axis=-1), 1) for part in kinds)
+    both = kinds[0].any(axis=-1) & kinds[1].any(axis=-1)
+    preference = len(labels) * (own - other) @ both / max(both.sum(), 1)
     return AttentionStatistics(divergence, own_class, preference)
 
 
