@@ -22,6 +22,7 @@ from dml_jax.config import Data
 from dml_jax.data import decode, transforms
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation.open_set import Photographs
+from dml_jax.inference.embedding_model import EmbeddingModel
 from dml_jax.inference.index import Index
 from dml_jax.serving import http_service
 from dml_jax.serving.http_service import BODY, LOCAL_NAMES, EnrolledClasses, Service, server
@@ -40,7 +41,7 @@ def batches_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
 class Colours:
     """A stand-in for a model, whose embedding is the normalised mean colour."""
 
-    shape = (16, 16)
+    shape, listed = (16, 16), EmbeddingModel.listed
     identity, method_distance = identity(0), False
 
     def __init__(self) -> None:
