@@ -55,13 +55,21 @@ def measure(trace: ProfileData, steps: int, text: str) -> Measured:
     devices: list[dict[str, list[Span]]] = []
     for plane in trace.planes:
         found = defaultdict[str, list[Span]](list)
-        for line in plane.lines:
-            for event in line.events:
-                span = event.start_ns, event.start_ns + event.duration_ns
-                if event.name in (f"PjitFunction({NAME})", loop.WAITING):
-                    host[event.name].append(span)
-                elif kind := kinds.get(_operation(plane.name, line.name, event)):
-                    found[kind].append(span)
+        events = [(line.name, event) for line in plane.lines for event in line.events]
+        # On a CPU, the event of an operation may only hand it to the threads. Another one, with the
+        # same number, follows when they are done.
+        done = {
+            dict(event.stats)["_c"]: event.start_ns
+            for _, event in events
+            if event.name.startswith("end: ")
+        }
+        for line, event in events:
+            first, last = event.start_ns, event.start_ns + event.duration_ns
+            if event.name in (f"PjitFunction({NAME})", loop.WAITING):
+                host[event.name].append((first, last))
+            elif kind := kinds.get(_operation(plane.name, line, event)):
+                last = max(last, done.get(dict(event.stats).get("_p"), last))
+                found[kind].append((first, last))
         if found:
             devices.append(found)
 

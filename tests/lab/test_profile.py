@@ -25,14 +25,25 @@ ENTRY %main (a: f32[8]) -> f32[8] {
 NAMES = ["PjitFunction(update)", loop.WAITING, "kernel", "hlo_op", "hlo_module", "other"]
 NAMES += ["conv.1", "sum.1", "loop.1", "inner.2", "jit_update", "jit_other"]
 TPU = "%conv.1 = (f32[8]{0}, u8[0]{0}) custom-call(%a, %a)"
-NAMES += [TPU]
+NAMES += [TPU, "end: conv.1", "_p", "_c"]
 
 
-def event(name: str, first: int, last: int, operation: str = "", module: str = "jit_update") -> str:
+def event(
+    name: str,
+    first: int,
+    last: int,
+    operation: str = "",
+    module: str = "jit_update",
+    **numbers: int,
+) -> str:
     stats = {"hlo_op": operation, "hlo_module": module} if operation else {}
     shown = " ".join(
         f"stats {{ metadata_id: {NAMES.index(key) + 1} str_value: '{value}' }}"
         for key, value in stats.items()
+    )
+    shown += " ".join(
+        f"stats {{ metadata_id: {NAMES.index(key) + 1} uint64_value: {value} }}"
+        for key, value in numbers.items()
     )
     times = f"offset_ps: {first * 10**6} duration_ps: {(last - first) * 10**6}"
     return f"events {{ metadata_id: {NAMES.index(name) + 1} {times} {shown} }}"
@@ -103,6 +114,19 @@ def test_operations_of_a_tpu() -> None:
     planes = plane("/host:CPU", {"python": host}) + plane("/device:TPU:0", shown)
     found = profile.measure(ProfileData.from_text_proto(planes), 1, HLO)
     assert found.kinds == {"convolution": (1, pytest.approx(20e-6))}
+
+
+def test_operations_that_threads_of_a_cpu_finish() -> None:
+    """Two convolutions, started for 2 us each; the first ends after 30 us, the second after 12."""
+    threads = {
+        "first": [event("conv.1", 10, 12, "conv.1", _p=7), event("end: conv.1", 62, 63, _c=8)],
+        "second": [event("conv.1", 50, 52, "conv.1", _p=8), event("end: conv.1", 40, 41, _c=7)],
+    }
+    host = {"python": [event("PjitFunction(update)", 0, 5), event(loop.WAITING, 5, 6)]}
+    planes = plane("/host:CPU", host | threads)
+    found = profile.measure(ProfileData.from_text_proto(planes), 1, HLO)
+    assert found.kinds == {"convolution": (2, pytest.approx(42e-6))}
+    assert found.busy == pytest.approx(42e-6)
 
 
 def test_a_trace_of_this_machine(tmp_path: Path) -> None:
