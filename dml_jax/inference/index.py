@@ -178,8 +178,9 @@ class Index:
     ) -> tuple[np.ndarray, list[str], list[str]]:
         """Embeddings float32 [N, D], classes, and sessions of images."""
         classes = self._listed(classes)
-        for name, images in classes.items() if sessions else ():
-            if (count := len(sessions.get(name, ()))) != len(images):
+        for name, images in classes.items():
+            count = len(sessions.get(name, ())) if sessions else len(images)
+            if count != len(images):
                 what = f"sessions of {name}: {count}"
                 raise DataError(f"{what}, but {len(images)} images; give one for each")
         files = [image for images in classes.values() for image in images]

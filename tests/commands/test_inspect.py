@@ -93,6 +93,17 @@ def test_a_table_that_is_not_read_is_named_first(page: Execute) -> None:
     assert lines[1] == "read as: folder, your own data"
 
 
+def test_a_catalogue_is_no_table(page: Execute) -> None:
+    layouts.photos(Path("x"), ("elm", "oak"))
+    (Path("x") / "catalogue.csv").write_text("image,cluster\nelm/0.jpg,1\n")
+    assert page("x")[0].startswith("not read as csv: catalogue.csv: has the columns image, cluster")
+    (Path("x") / "catalogue.html").write_text("")
+    lines = page("x")
+    assert lines[0] == "read as: folder, your own data"
+    what = "doubt: left out, because dml_jax has written them: catalogue.csv (a catalogue)"
+    assert what in lines
+
+
 def test_images_that_training_refuses(page: Execute) -> None:
     """Links to nowhere, and images alone in their class, as `prepare` lists them."""
     layouts.photos(Path("x"), ("ash", "elm", "oak", "yew"))
