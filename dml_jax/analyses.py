@@ -63,10 +63,10 @@ def analyse(request: Request) -> None:
     reasons = {name: reason_against(name, request) for name in chosen}
     if wanted is not None:
         refuse(f"--what={name}: {reason}" for name, reason in reasons.items() if reason)
-    output = files.expand_path("--output", request.output or "analysis")
-    unusable = (output.exists() and not output.is_dir()) or files.below_a_file(output)
-    usable = not request.apart or not (unusable or (output / "config.json").exists())
-    require(usable, f"--output={output}: is a file or holds a run; give another directory")
+    usable_path = files.directory if request.apart else files.expand_path
+    output = usable_path("--output", request.output or "analysis")
+    apart = not (request.apart and (output / "config.json").exists())
+    require(apart, f"--output={output}: holds a run; give another directory")
     runs = open_models(request, output)
     run = next(iter(runs.values()))
     for each in runs.values():

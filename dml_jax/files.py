@@ -16,10 +16,11 @@ from typing import Any, TextIO
 
 import pydantic
 
-from dml_jax.errors import PASSING, UNWRITABLE, ConfigError, DataError, UserError
+from dml_jax.errors import PASSING, UNWRITABLE, ConfigError, DataError, UserError, require
 
 BUCKETS = ("gs://", "s3://")  # URLs of data sets and shards of images
 NO_URL = "is a URL; give a path, e.g. one where the bucket is mounted (gcsfuse, mount-s3)"
+OBSTRUCTED = "is a file, below one, or a broken link"
 
 
 def is_url(path: str | Path) -> bool:
@@ -40,8 +41,17 @@ def expand_path(option: str, path: str | Path) -> Path:
     return expanded
 
 
-def below_a_file(path: Path) -> bool:
-    return not next(parent for parent in path.absolute().parents if parent.exists()).is_dir()
+def obstructed(path: Path) -> bool:
+    """Whether no directory can be at a path: it or a parent is a file or a broken link."""
+    places = (path.absolute(), *path.absolute().parents)
+    return not next(place for place in places if place.exists() or place.is_symlink()).is_dir()
+
+
+def directory(option: str, path: str | Path) -> Path:
+    """The directory that an option names, which need not exist."""
+    found = expand_path(option, path)
+    require(not obstructed(found), f"{option}={path}: {OBSTRUCTED}; give a directory")
+    return found
 
 
 def cache_dir() -> Path:

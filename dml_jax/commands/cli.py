@@ -19,7 +19,7 @@ from dml_jax.errors import ConfigError, exit_code_of, message_of, printable, sug
 from dml_jax.errors import choices as choices
 from dml_jax.errors import refuse as refuse
 from dml_jax.errors import require as require
-from dml_jax.files import below_a_file, expand_path
+from dml_jax.files import expand_path
 
 T = TypeVar("T")
 SPLIT_NAMES = "test", "train", "validation"
@@ -186,14 +186,6 @@ def file_to_write(option: str, path: str) -> Path:
     usable = file.parent.is_dir() and not file.is_dir()
     require(usable, f"{option}={path}: must be a file in an existing directory")
     return file
-
-
-def directory(option: str, path: str) -> Path:
-    """The directory that an option names, which need not exist."""
-    found = expand_path(option, path)
-    usable = not (found.is_file() or below_a_file(found))
-    require(usable, f"{option}={path}: is a file or below one; give a directory")
-    return found
 
 
 def numbers(

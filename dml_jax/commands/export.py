@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import argparse
 
+from dml_jax import files
 from dml_jax.commands import cli
 from dml_jax.errors import printable
-from dml_jax.files import BUCKETS, expand_path
+from dml_jax.files import BUCKETS
 
 FORMS = ("onnx", "parquet")
 
@@ -67,7 +68,7 @@ def execute(arguments: list[str]) -> None:
     problem = f"--output: missing; give a directory for the files of {options.model}"
     cli.require(options.output or writable, problem)
     model_export.export_model(
-        directory, forms, expand_path("--output", options.output or directory),
+        directory, forms, files.directory("--output", options.output or directory),
         checkpoint=options.checkpoint, trust_code=options.trust_code,
         push=options.push, private=options.private,
     )  # fmt: skip
@@ -96,7 +97,7 @@ def export_index(options: argparse.Namespace) -> None:
     cli.require(given and not (options.model or options.push), f"{problem} option")
     cli.check_installed("--to=faiss", "faiss", "faiss-cpu")
     embeddings = large_search.table(options.embeddings, "--embeddings")
-    file = expand_path("--output", options.output) / "index.faiss"
+    file = files.directory("--output", options.output) / "index.faiss"
     file.parent.mkdir(parents=True, exist_ok=True)
     rows, recall = large_search.faiss(embeddings, file)
     queries = min(large_search.SAMPLE, rows)

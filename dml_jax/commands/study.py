@@ -79,7 +79,7 @@ def execute(arguments: list[str]) -> None:
         unused = valid or getattr(options, name) == flags.get_default(name)
         require(unused, f"--{name}: is only valid with --{' or --'.join(kinds)}")
     options.root = files.expand_path("--root", options.root) if options.root else None
-    options.output = cli.directory("--output", options.output) if options.output else None
+    options.output = files.directory("--output", options.output) if options.output else None
     options.columns = options.columns.split(",") if options.columns else ()
     if options.claims:
         run_claims(options, overrides)

@@ -56,6 +56,10 @@ with contextlib.suppress(AttributeError, OSError):
 PPM = re.compile(rb"P6\n(\d{1,6}) (\d{1,6})\n255\n")  # header of an uncompressed image
 
 
+class TooManyPixels(DataError):
+    """An image has more than `LIMIT` pixels."""
+
+
 class Room(AbstractContextManager["Room"]):
     """The memory for decoding and using an image; threads wait in their order until it is free."""
 
@@ -161,7 +165,7 @@ def _usable() -> Iterator[None]:
     except Exception as error:
         why = f"damaged: {str(error) or type(error).__name__}"
         if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-            why = f"more than {LIMIT} pixels"
+            raise TooManyPixels(f"more than {LIMIT} pixels") from error
         elif isinstance(error, Image.UnidentifiedImageError):
             why = f"not an image ({', '.join(FORMATS)})"
         elif isinstance(error, DataError):

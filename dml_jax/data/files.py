@@ -19,8 +19,11 @@ IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".pnm", ".avif", ".heic", ".heif"),
 )
-# Created by file managers; hidden files are ignored as well.
-IGNORED_NAMES = ("thumbs.db", "desktop.ini", "__macosx")
+# Created by file managers, network drives and file systems; hidden files are ignored as well.
+IGNORED_NAMES = (
+    *("thumbs.db", "desktop.ini", "__macosx", "@eadir", "lost+found"),
+    *("#recycle", "@recycle", "$recycle.bin", "system volume information"),
+)
 MAX_BYTES = 2**28  # size limit of a single file
 
 Scalar = str | int | float | bool | None  # a value of metadata
@@ -96,7 +99,7 @@ def is_image(path: str) -> bool:
 
 
 def is_ignored(path: str) -> bool:
-    """Whether a part of a path is hidden or was created by a file manager."""
+    """Whether a part of a path is hidden or one of `IGNORED_NAMES`."""
     return any(name.startswith(".") or name in IGNORED_NAMES for name in path.lower().split("/"))
 
 
@@ -115,8 +118,9 @@ def file_at(files: Files, path: str) -> File:
 
 
 def is_missing(file: File) -> bool:
-    """Whether `file_at` did not find it."""
-    return str(file.path).startswith(f"{os.devnull}/")
+    """Whether `file_at` did not find it, or it is a broken link."""
+    absent = str(file.path).startswith(f"{os.devnull}/")
+    return absent or (file.path.is_symlink() and not os.path.exists(file.path))
 
 
 def read_rows(files: Files, path: str) -> list[list[str]]:

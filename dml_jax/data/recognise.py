@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from dml_jax.config import plugin_module
-from dml_jax.data.files import Entry, Files
+from dml_jax.data.files import Entry, Files, is_missing
 from dml_jax.data.prepare import duplicates
 from dml_jax.data.prepare.sources import Options, Recipe, list_files, survey
 from dml_jax.data.prepare.understand import Page, understand
@@ -68,10 +68,25 @@ def page(path: Path, options: Options, source: str) -> list[str]:
             recipe = _finding(found.entries, _recipes()[name])
             entries = understand(recipe, files, options, source).entries
             duplicates.check_number_of_classes(entries, source)
+            _check_usable(entries)
         except DataError as error:
             problem = str(error).removeprefix(f"{source}: ")
-    doubts = [f"doubt: {line}" for line in found.doubts]
-    return [*_facts(name, found, options), *doubts, *_advice(name, path, found, options, problem)]
+    refused = [line for line in found.doubts if line.startswith(REFUSED)]
+    doubts = [f"doubt: {line}" for line in found.doubts if line not in refused]
+    facts, advice = _facts(name, found, options), _advice(name, path, found, options, problem)
+    return [*refused, *facts, *doubts, *advice]
+
+
+def _check_usable(entries: Sequence[Entry]) -> None:
+    """Raises DataError if images are missing, or have no other of their class to be compared
+    with."""
+    missing = {i: "missing" for i, entry in enumerate(entries) if is_missing(entry.file)}
+    reasons = missing | duplicates.find_unmatched(entries, {*range(len(entries))} - {*missing})
+    for i, reason in sorted(reasons.items())[:1]:
+        raise DataError(
+            f"{len(reasons):,} of {counted(len(entries), 'image')} cannot be used, the first is "
+            f"{entries[i].id}: {reason}; --skip_bad leaves them out"
+        )
 
 
 def _facts(name: str, page: Page, options: Options) -> list[str]:
@@ -104,6 +119,7 @@ def _advice(name: str, path: Path, page: Page, options: Options, problem: str) -
     given += f" --session={shlex.quote(options.session)}" if options.session else ""
     images = Counter(entry.split for entry in page.entries)
     complete = all(images[split] == count for split, (count, _) in (recipe.counts or {}).items())
+    given += " --skip_bad" if "--skip_bad" in problem else ""
     subset = "" if complete else " --subset"
     source = shlex.quote(str(path))
     output = shlex.quote(f"data/{path.absolute().name.split('.')[0]}")

@@ -15,10 +15,11 @@ from dml_jax.data.files import Scalar
 from dml_jax.errors import DataError
 from dml_jax.evaluation.metric_table import PER_QUERY
 from dml_jax.files import (
+    OBSTRUCTED,
     as_text,
     atomic_directory,
     atomic_write,
-    below_a_file,
+    obstructed,
     read_json,
     reading,
     restore_directory,
@@ -35,10 +36,10 @@ COLUMNS = ("embedding", "id", "label")  # of Parquet; metadata have other names
 def check_replaceable(directory: Path, exported: Collection[str] = WRITTEN) -> None:
     """Raises `DataError` unless `directory` is new or holds only exported files, so that they may
     be replaced."""
-    remedy, taken = "give another directory", directory.exists() or directory.is_symlink()
-    if below_a_file(directory) or (taken and not directory.is_dir()):
-        raise DataError(f"{directory}: is a file, below one, or a broken link; {remedy}")
-    there = {entry.name for entry in directory.iterdir()} if taken else set()
+    remedy = "give another directory"
+    if obstructed(directory):
+        raise DataError(f"{directory}: {OBSTRUCTED}; {remedy}")
+    there = {entry.name for entry in directory.iterdir()} if directory.exists() else set()
     drafts = {name for name in there if name.startswith(".") and name.endswith(".tmp")}
     if foreign := sorted(there - drafts - {*exported}):
         what = f"contains {foreign[0]}, which is not an exported file"

@@ -180,9 +180,19 @@ class EmbeddingModel(ABC):
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
-            what = f"{pixels.dtype} {list(pixels.shape)}"
-            raise DataError(f"{name}: is {what}; must be uint8 [height, width(, 3)]")
+            kind = type(image).__name__ if pixels.dtype == object else pixels.dtype
+            remedy = "must be a path, the content of a file, or uint8 [height, width(, 3)]"
+            raise DataError(f"{name}: is {kind} {list(pixels.shape)}; {remedy}")
         return transforms.for_network(self.data, self.shape, pixels, name)
+
+    def listed(self, images: "Images", name: str = "images") -> "Sequence[Image]":
+        """The images in their order; DataError, which calls them `name`, unless there are some."""
+        single = isinstance(images, str | Path | bytes | pillow.Image | Mapping)
+        one = is_image(self.shape) and isinstance(images, np.ndarray) and images.ndim in (2, 3)
+        if single or one or not hasattr(images, "__getitem__") or len(images) == 0:
+            raise DataError(f"{name}: give a list of one or more images")
+        # The positions of others need not be their order, e.g. of a column of pandas.
+        return images if isinstance(images, Sequence) else list(images)
 
     def embed(self, images: "Images") -> np.ndarray:
         """Embeds images: float32 [N, D], rows of unit length.
@@ -195,10 +205,7 @@ class EmbeddingModel(ABC):
           DataError: an image cannot be used, or its embedding is not finite; the message names its
             path or position.
         """
-        single = isinstance(images, str | Path | bytes | pillow.Image)
-        one = is_image(self.shape) and isinstance(images, np.ndarray) and images.ndim in (2, 3)
-        if single or one or not hasattr(images, "__getitem__") or len(images) == 0:
-            raise DataError("images: give a list of one or more images")
+        images = self.listed(images)
         if len(images) == 1:  # threads would take longer than a small network
             rows = self.embed_pixels(self.read(images[0], "image 0")[None])
             check_finite(rows, [name_of(images[0], "image 0")])

@@ -144,6 +144,7 @@ class Index:
           classes: images by class. Equal images of several classes are enrolled, see `shared`.
           sessions: of the images; by default they are unknown.
         """
+        classes = self._listed(classes)
         files = self.check_names(classes)
         rows, names, taken = self._embedded(classes, sessions)
         self._append(names, Enrolled(rows, files, taken))
@@ -167,12 +168,21 @@ class Index:
                 files.append(file)
         return files
 
+    def _listed(self, classes: Mapping[str, Sequence[Image]]) -> dict[str, Sequence[Image]]:
+        return {name: self.model.listed(images, f"{name}") for name, images in classes.items()}
+
     def _embedded(
         self,
         classes: Mapping[str, Sequence[Image]],
         sessions: Mapping[str, Sequence[str]] | None = None,
     ) -> tuple[np.ndarray, list[str], list[str]]:
         """Embeddings float32 [N, D], classes, and sessions of images."""
+        classes = self._listed(classes)
+        for name, images in classes.items():
+            count = len(sessions.get(name, ())) if sessions else len(images)
+            if count != len(images):
+                what = f"sessions of {name}: {count}"
+                raise DataError(f"{what}, but {len(images)} images; give one for each")
         files = [image for images in classes.values() for image in images]
         names = [name for name, images in classes.items() for _ in images]
         taken = [s for name in classes for s in sessions[name]] if sessions else [""] * len(files)
@@ -467,6 +477,8 @@ class Index:
 
     def _rows(self, images: Images) -> np.ndarray:
         """Embeddings float32 [N, D] of images, or an array of embeddings after checks."""
+        if getattr(images, "ndim", 0) == 2:
+            images = np.asarray(images)  # also of JAX
         if not (isinstance(images, np.ndarray) and images.ndim == 2):
             return self._comparable(self.model.embed(images))
         shape = list(images.shape)
@@ -544,9 +556,9 @@ def _among(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
 
 
 def _check_name(name: str) -> None:
-    if normalised(name) != name or name in ("", UNKNOWN):
+    if not isinstance(name, str) or normalised(name) != name or name in ("", UNKNOWN):
         raise DataError(
-            f"{name!r}: cannot be a class name; give a name without surrounding spaces, in "
+            f"{name!r}: cannot be a class name; give a text without surrounding spaces, in "
             f"Unicode's composed form (NFC), other than {UNKNOWN!r}"
         )
 

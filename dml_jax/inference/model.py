@@ -42,8 +42,9 @@ class Model(EmbeddingModel):
         self.directory = locate(model)
         trained = models.load(self.directory, checkpoint, trust_code=trust_code)
         versions = Versions(flip, tuple(map(float, scales)))
-        if min(versions.scales, default=0) <= 0:
-            raise ConfigError(f"scales={versions.scales}: give one or more numbers above 0")
+        if not versions.scales or not all(0 < scale < 10 for scale in versions.scales):
+            problem = "give one or more numbers above 0 and below 10"
+            raise ConfigError(f"scales={versions.scales}: {problem}")
         if versions.scales != (1.0,) and not OF_ANY_SIZE.holds(trained.config):
             raise ConfigError(f"scales={versions.scales}: need {OF_ANY_SIZE.what}")
         embed = embedding.averaged(trained.method.embed, *versions)

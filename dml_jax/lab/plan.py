@@ -223,21 +223,19 @@ def begin(
     Returns its contents. UserError if the directory or a trial's belongs to something else.
     """
     root, before = settings.root, read_facts(settings.root)
-    facts: dict[str, Any] = {"study": name, "paper": settings.paper}
-    facts |= {key: getattr(study, key) for key in ("title", "source", "metric")}
-    facts["rows"] = [
-        {"name": row.name, "reported": dict(row.reported), "refined": dict(row.refined)}
-        for row in study.rows
-    ]
+    rows = [StatedRow(row.name, dict(row.reported), dict(row.refined)) for row in study.rows]
+    known = name, study.title, study.source, study.metric, settings.paper, rows
     if study.search is None:
         stated = ("name", "row", "seed", "split", "length", "needs")
-        facts["trials"] = [
+        trials = [
             {key: getattr(trial, key) for key in stated}
             | {"members": [path.name for path in trial.members]}
             for trial in made
         ]
+        facts = asdict(StudyFile(*known, trials=trials))
     else:
-        facts["search"] = {"overrides": dict(settings.overrides), "seed": settings.seeds[0]}
+        search = {"overrides": dict(settings.overrides), "seed": settings.seeds[0]}
+        facts = asdict(StudyFile(*known, search=search))
     if before is None:
         foreign = root.exists() and (not root.is_dir() or any(root.iterdir()))
     else:

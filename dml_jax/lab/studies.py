@@ -185,7 +185,7 @@ def compare_runs(
     refuse(f"--runs {directory}: there is no such directory" for directory in missing)
     first = directories[0]
     facts = plan.read_facts(first) if len(directories) == 1 else None
-    if facts and "search" in facts:
+    if facts and facts.get("search"):
         given = (name for name, value in (("metric", metric), ("columns", columns)) if value)
         refuse(f"--{name}: {first} holds a search; leave it out" for name in given)
         search.publish(facts, storage or storage_in(first), output or first, Console().rich)

@@ -92,14 +92,17 @@ class Service:
 
     def _reader(self, file: bytes) -> ThreadPoolExecutor:
         """The threads that decode an image, by its header; refuses one of too many pixels."""
-        with suppress(DataError):  # decoding raises it again, with a name
+        too_large = f"image: {{}}; send one of at most {PIXELS:,} pixels"
+        try:
             width, height, memory = decode.header(file)
-            if width * height > PIXELS:
-                size = f"{width}x{height} pixels"
-                raise HTTPException(413, f"image: {size}; send one of at most {PIXELS:,} pixels")
-            if memory > LARGE or file.count(b"\xff\xda") > SCANS:
-                return self._large
-        return self._readers
+        except decode.TooManyPixels as error:
+            raise HTTPException(413, too_large.format(error)) from None
+        except DataError:  # decoding raises it again, with a name
+            return self._readers
+        if width * height > PIXELS:
+            raise HTTPException(413, too_large.format(f"{width}x{height} pixels"))
+        slow = memory > LARGE or file.count(b"\xff\xda") > SCANS
+        return self._large if slow else self._readers
 
     async def run(self) -> None:
         """Computes batches until cancelled."""

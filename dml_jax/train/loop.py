@@ -97,6 +97,9 @@ def make_steps(
         progress = evaluate_and_record(experiment, out, tested, state, line, progress, stop)
     if start == total:
         return state
+    if profile and profile.last <= start:
+        steps = f"steps {profile.first} to {profile.last}"
+        out.console.warn(f"no trace of {steps}: training continues after step {start}")
     update = experiment.jitted_step(state)
     leaves, structure = jax.tree.flatten(state)
     rate_factor = jax.jit(experiment.schedule)

@@ -222,7 +222,7 @@ def test_invalid_arguments(tiny: state_dicts.StateDict, fails: Fails) -> None:
     assert "none of the known networks" in fails(convert, "--weights=other.safetensors")
     Path("there").mkdir()
     assert "already exists" in fails(convert, "--weights=w.safetensors", "--output=there")
-    assert "a parent of this path is a file" in fails(
+    assert "is a file, below one, or a broken link; choose" in fails(
         convert, "--weights=nowhere.pth", "--output=w.safetensors/y"
     )
     assert "one file with a backbone" in fails(convert, "--weights=w.safetensors,other.safetensors")

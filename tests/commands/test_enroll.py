@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -23,6 +24,7 @@ from dml_jax.files import locked, write_json
 from dml_jax.identity import Versions
 from dml_jax.inference import enrollment
 from dml_jax.inference import index as indexes
+from dml_jax.inference.embedding_model import EmbeddingModel
 from dml_jax.inference.index import Index
 from tests import tiny_model
 from tests.data import pictures
@@ -40,6 +42,7 @@ class Colours:
     """A stand-in for a model, whose embedding is the normalised mean colour minus grey."""
 
     identity, method_distance, runtime = identity(0), False, "jax"
+    shape, listed = (8, 8), EmbeddingModel.listed
 
     def unseen(self):
         """Twenty classes of ten images in all directions."""
@@ -90,6 +93,8 @@ def test_enroll_classify_add(photos, tmp_path, monkeypatch):
     asked = [photos["green"][2], photos["red"][2], photos["blue"][0]]
     assert names(index.classify(asked, reject=0.1)) == ["green", "red", "unknown"]
     assert names(index.classify(asked))[2] in ("red", "green")
+    on_device = jax.device_put(Colours().embed(asked))
+    assert names(index.classify(on_device, reject=0.1)) == ["green", "red", "unknown"]
     index.add({"blue": [np.asarray(Image.open(photos["blue"][1]))], "red": photos["red"][2:]})
     assert names(index.classify(asked, reject=0.3)) == ["green", "red", "blue"]
     assert (index.classes, index.labels.tolist()) == (["red", "green", "blue"], [0, 0, 1, 1, 2, 0])
@@ -246,10 +251,20 @@ def test_failed_enrolment_changes_nothing(photos, tmp_path):
         ({"green": photos["red"][:1]}, "is already enrolled as red"),
         ({"green": photos["green"], "lime": photos["green"]}, "is already enrolled as green"),
         ({"green": [*photos["green"], tmp_path / "no.png"]}, "no.png: not an image"),
+        ({0: photos["green"]}, "0: cannot be a class name; give a text"),
+        ({"green": []}, "green: give a list of one or more images"),
+        ({"green": photos["green"][0]}, "green: give a list of one or more images"),
+        ({"green": iter(photos["green"]), "blue": photos["blue"]}, "green: give a list of"),
+        ({"green": np.zeros((8, 8, 3), np.uint8)}, "green: give a list of one or more images"),
     ):
         with pytest.raises(DataError, match=message):
             index.add(classes)
         assert (index.classes, len(index.images), index.embeddings.shape) == (["red"], 3, (3, 4))
+    for change in (index.add, index.calibrate):
+        for taken in ({"green": ["a"]}, {"blue": ["a"] * 3}):
+            with pytest.raises(DataError, match=r"sessions of green: [01], but 3 images; give one"):
+                change({"green": photos["green"]}, taken)
+    assert (index.classes, len(index.images), len(index.sessions)) == (["red"], 3, 3)
     with pytest.raises(DataError, match="the index is empty"):
         Index(Colours()).classify(photos["red"])
 

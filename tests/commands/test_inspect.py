@@ -87,8 +87,51 @@ def test_a_table(page: Execute) -> None:
     lines = page("x")
     assert lines[:2] == ["read as: csv, your own data", "splits: given"]
     assert "missing: 4 of 16 images" in lines
+    assert lines[-2:] == [
+        "error in training: 4 of 16 images cannot be used, the first is images/elm/3.jpg: missing; "
+        "--skip_bad leaves them out",
+        "prepare it: dml-jax prepare --name=csv --source=x --skip_bad --output=data/x",
+    ]
     assert "doubt: 25 % of the listed images (4) are missing, e.g. images/elm/3.jpg" in lines
-    assert page("x/t.csv")[:-1] == lines[:-2]
+    assert page("x/t.csv")[:-1] == lines[:-1]
+
+
+def test_a_table_that_is_not_read_is_named_first(page: Execute) -> None:
+    layouts.photos(Path("x"), ("elm", "oak"))
+    (Path("x") / "t.csv").write_text("path,label\nelm/0.jpg,elm\nelm/1.jpg\n")
+    lines = page("x/t.csv")
+    assert lines[0].startswith("not read as csv: t.csv, line 3: ")
+    assert lines[1] == "read as: folder, your own data"
+
+
+def test_a_catalogue_is_no_table(page: Execute) -> None:
+    layouts.photos(Path("x"), ("elm", "oak"))
+    (Path("x") / "catalogue.csv").write_text("image,cluster\nelm/0.jpg,1\n")
+    assert page("x")[0].startswith("not read as csv: catalogue.csv: has the columns image, cluster")
+    (Path("x") / "catalogue.html").write_text("")
+    lines = page("x")
+    assert lines[0] == "read as: folder, your own data"
+    what = "doubt: left out, because dml_jax has written them: catalogue.csv (a catalogue)"
+    assert what in lines
+
+
+def test_images_that_training_refuses(page: Execute) -> None:
+    """Links to nowhere, and images alone in their class, as `prepare` lists them."""
+    layouts.photos(Path("x"), ("ash", "elm", "oak", "yew"))
+    layouts.photos(Path("x"), ("alone",), each=1)
+    Path("x", "elm", "9.jpg").symlink_to("nowhere.jpg")
+    lines = page("x")
+    assert "missing: 1 of 14 images" in lines
+    problem = "2 of 14 images cannot be used, the first is alone/0.jpg: the only image of its class"
+    assert lines[-2] == f"error in training: {problem} 'alone'; --skip_bad leaves them out"
+    assert lines[-1].startswith("prepare it: ")
+    assert " --skip_bad " in lines[-1]
+
+
+def test_folders_of_file_systems_are_no_classes(page: Execute) -> None:
+    layouts.photos(Path("x"), ("elm", "oak", "lost+found", "#recycle"))
+    layouts.photos(Path("x", "elm"), ("@eaDir",))
+    assert "in all: 6 images of 2 classes" in page("x")
 
 
 def test_too_few_classes_to_train(page: Execute) -> None:

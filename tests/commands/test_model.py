@@ -151,6 +151,7 @@ def test_invalid_input(
         ({"runtime": "tensorflow"}, "runtime='tensorflow': must be one of jax, onnxruntime"),
         ({"scales": ()}, r"scales=\(\): give one or more numbers above 0"),
         ({"scales": (1, 0)}, r"scales=\(1.0, 0.0\): give one or more numbers above 0"),
+        ({"scales": (float("nan"),)}, r"scales=\(nan,\): give one or more numbers above 0"),
     ],
 )
 def test_load_refuses_unknown_values(options: dict[str, Any], message: str, photos: Path) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +92,37 @@ def test_images_of_every_kind(tmp_path: Path) -> None:
     np.testing.assert_allclose(model.embed([grey]), model.expected([as_rgb]), atol=1e-6)
 
 
+class Shuffled:
+    """Like a shuffled column of a table of pandas: indexed by label, iterated in its order."""
+
+    def __init__(self, rows: list[np.ndarray]):
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, label: int) -> np.ndarray:
+        return self._rows[::-1][label]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return iter(self._rows)
+
+
+def test_images_are_embedded_in_the_order_of_their_container() -> None:
+    images = list(crops(5))
+    shuffled: Any = Shuffled(images)
+    np.testing.assert_allclose(Tiny().embed(shuffled), Tiny().expected(images), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (["ok", np.zeros((4, 4, 3), np.float32)], r"image 1: is float32 \[4, 4, 3\]; must be "
-                                                  r"uint8 \[height, w"),
+        (["ok", np.zeros((4, 4, 3), np.float32)], r"image 1: is float32 \[4, 4, 3\]; must be a "
+                                                  r"path, the content of a file"),
         (["ok"] * 5 + [np.zeros((4, 4, 4), np.uint8)], r"image 5: is uint8 \[4, 4, 4\]; must be"),
         (np.zeros((8, 8, 3), np.uint8), "images: give a list of one or more images"),
-        (["ok", None], "image 1: is object \\[\\]; must be uint8"),
+        (["ok", None], "image 1: is NoneType \\[\\]; must be a path, the content of "),
+        ({"a": "x.png"}, "images: give a list of one or more images"),
         (["ok", b"no"], "image 1: not an image"),
         ([Path("none.png")], "none.png: missing"),
         ("x.png", "images: give a list of one or more images"),

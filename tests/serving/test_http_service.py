@@ -22,6 +22,7 @@ from dml_jax.config import Data
 from dml_jax.data import decode, transforms
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation.open_set import Photographs
+from dml_jax.inference.embedding_model import EmbeddingModel
 from dml_jax.inference.index import Index
 from dml_jax.serving import http_service
 from dml_jax.serving.http_service import BODY, LOCAL_NAMES, EnrolledClasses, Service, server
@@ -40,7 +41,7 @@ def batches_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
 class Colours:
     """A stand-in for a model, whose embedding is the normalised mean colour."""
 
-    shape = (16, 16)
+    shape, listed = (16, 16), EmbeddingModel.listed
     identity, method_distance = identity(0), False
 
     def __init__(self) -> None:
@@ -347,7 +348,9 @@ def test_too_many_pixels_are_refused_by_their_header(monkeypatch: pytest.MonkeyP
     with serving(model) as port:
         assert ask(port, picture())[0] == 200
         monkeypatch.setattr(decode, "_decode", lambda *given: pytest.fail("decoded"))
-        for sent in (picture((20, 21)), *form("file", picture((21, 20)))[:1]):
+        # Pillow warns of the first and refuses the second.
+        bombs = b"P6\n12000 9000\n255\n", b"P6\n20000 19000\n255\n"
+        for sent in (picture((20, 21)), *form("file", picture((21, 20)))[:1], *bombs):
             headers = form("", b"")[1] if sent.startswith(b"--x") else {}
             status, answer = ask(port, sent, headers)
             assert (status, "pixels; send one of at most 400 pixels" in answer["error"]) == (

@@ -29,6 +29,18 @@ def written(directory: Path, config: Config = CONFIG) -> Path:
     return directory / "config.json"
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "results.json", "report.html", "metrics.jsonl"])
+def test_files_of_others_are_not_replaced(name: str, tmp_path: Path) -> None:
+    """E.g. of exported embeddings, which are of no use without their manifest."""
+    (tmp_path / name).write_text("mine")
+    problem = f"holds {name}, but no run; give another --workdir"
+    with pytest.raises(CheckpointError, match=problem):
+        workdir.check_same_run(tmp_path, {"config": asdict(CONFIG)})
+    written(tmp_path)
+    (tmp_path / name).unlink()
+    workdir.check_same_run(tmp_path, {"config": asdict(CONFIG)})
+
+
 @pytest.mark.parametrize(
     ("options", "refused"),
     [

@@ -24,11 +24,12 @@ import safetensors.numpy
 from annotated_types import Ge, Gt, Le
 from pydantic import StrictFloat, StrictInt
 
+from dml_jax import files
 from dml_jax._version import __version__
 from dml_jax.config.fields import flatten
 from dml_jax.config.modules import plugin_module
 from dml_jax.errors import WeightsError
-from dml_jax.files import atomic_directory, below_a_file, cache_dir, read_json, reading, sha256
+from dml_jax.files import atomic_directory, cache_dir, read_json, reading, sha256
 
 FORMAT = 5  # version of conversions and of the probe; part of the names of cached conversions
 WEIGHTS, METADATA = "weights.safetensors", "weights.json"
@@ -50,8 +51,8 @@ class Metadata:
 
 def check_output(directory: Path) -> None:
     """WeightsError unless `write` can create the directory."""
-    if directory.exists() or below_a_file(directory):
-        what = "already exists" if directory.exists() else "a parent of this path is a file"
+    if directory.exists() or files.obstructed(directory):
+        what = "already exists" if directory.exists() else files.OBSTRUCTED
         raise WeightsError(f"--output={directory}: {what}; choose another directory")
 
 

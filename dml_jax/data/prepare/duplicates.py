@@ -125,10 +125,10 @@ def find_invalid(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -> d
         elif any("\ud800" <= letter <= "\udfff" for letter in name):  # stand for undecodable bytes
             reasons[i] = "its name is not UTF-8"
         names.add(name)
-    return reasons | _find_unmatched(entries, set(facts) - set(reasons))
+    return reasons | find_unmatched(entries, set(facts) - set(reasons))
 
 
-def _find_unmatched(entries: Sequence[Entry], usable: set[int]) -> dict[int, str]:
+def find_unmatched(entries: Sequence[Entry], usable: set[int]) -> dict[int, str]:
     """Images without another image of their class to be retrieved: index -> reason."""
     counts = Counter((entries[i].split, entries[i].class_name) for i in usable)
     gallery = any(split == "gallery" for split, _ in counts)

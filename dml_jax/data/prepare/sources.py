@@ -102,7 +102,7 @@ class Survey(NamedTuple):
     """The files of a source without what this package has written."""
 
     files: Files
-    outputs: Mapping[str, str]  # folders that are left out -> what they are
+    outputs: Mapping[str, str]  # folders and files that are left out -> what they are
     skipped: Mapping[str, int]  # suffix ("" for none) -> number of files that are not images
 
     def doubts(self) -> list[str]:
@@ -123,7 +123,7 @@ class Survey(NamedTuple):
 
 
 def survey(found: Iterable[tuple[str, File]]) -> Survey:
-    """Leaves out directories that this package has written, and counts files other than images."""
+    """Leaves out what this package has written, and counts files other than images."""
     files = dict(sorted(found))
     outputs: dict[str, str] = {}
 
@@ -132,6 +132,8 @@ def survey(found: Iterable[tuple[str, File]]) -> Survey:
 
     for path, file in files.items():
         folder, _, name = path.rpartition("/")
+        if name == "catalogue.csv" and f"{path[:-3]}html" in files:
+            outputs[path] = "a catalogue"
         if name in OUTPUTS and not written(folder):
             keys, what = OUTPUTS[name]
             with suppress(DataError, ValueError, TypeError, RecursionError):

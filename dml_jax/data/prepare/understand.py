@@ -64,7 +64,7 @@ def understand(
     page = Page(entries, (), found, near_equal(names.values()), len(undecided))
     missing = page.missing()
     if entries and len(missing) == len(entries):
-        images = [path for path in found.files if is_image(path)]
+        images = [p for p, file in found.files.items() if is_image(p) and not is_missing(file)]
         there = f"{counted(len(images), 'image')}, e.g. {images[0]}" if images else ""
         raise DataError(
             f"{source}: all {len(missing):,} listed images are missing, e.g. {missing[0]}; the "

@@ -39,6 +39,8 @@ WHAT = {
     "x64": f"JAX_ENABLE_X64, and so the precision, {CHANGED}; set it as it was",
 }
 
+# Files of others that a run would replace or delete.
+REPLACED = (manifest.NAME, "metrics.jsonl", "results.json", "report.html")
 # Files of a finished run besides its reported checkpoint.
 ARTEFACTS = ["config.json", identities.NAME, "metrics.jsonl", "timing.jsonl", "results.json"]
 ARTEFACTS += ["queries.npz", "report.html", "embeddings/**/*", "figures/*", "analysis/*"]
@@ -93,11 +95,16 @@ def check_same_run(workdir: Path, here: Mapping[str, Any], *, selecting: bool = 
 
     Options that change no bit of the model may differ, and a longer run may make the same steps
     first. The test-time variant may differ, too, unless models are still selected (`selecting`).
+    A directory without a run must not have files that one replaces.
     """
+    checkpoints = complete_checkpoints(buckets.origin(workdir / "checkpoints" / "latest"))
     if (workdir / "config.json").exists():
         check_same_facts(workdir, read_config(workdir), here, selecting=selecting)
-    latest = buckets.origin(workdir / "checkpoints" / "latest")
-    for checkpoint in reversed(complete_checkpoints(latest)):
+    elif taken := [name for name in REPLACED if not checkpoints and (workdir / name).exists()]:
+        raise CheckpointError(
+            f"--workdir={workdir}: holds {taken[0]}, but no run; give another --workdir"
+        )
+    for checkpoint in reversed(checkpoints):
         try:
             run = manifest.read(checkpoint, CheckpointError).get("run", {})
         except CheckpointError:  # restoring a checkpoint names the remedy
