@@ -479,7 +479,11 @@ def run_every_command(tmp_path: Path) -> None:
     assert ran >= 10
 
 
-READ = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "benchmarks/RESULTS.md"]
+READ = [
+    *PAGES,
+    ROOT / "CHANGELOG.md",
+    *map(ROOT.joinpath, ("benchmarks/RESULTS.md", "benchmarks/ACCELERATORS.md")),
+]
 LINKING = [*READ, *sorted((ROOT / "docs/notebooks").glob("*.ipynb"))]
 
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,10 @@ def command(trial: Any, seconds: float = 0.0) -> list[str]:
     """The arguments for a trial, in place of `runner.command`."""
     if trial.members:
         return ["tests.lab.script", str(trial.directory), *map(str, trial.members)]
+    trial.directory.mkdir(exist_ok=True)
+    sizes = {"classes": 5, "images": 9, "shape": [24, 24]}
+    facts = {"config": asdict(trial.config), "data_hash": ""} | sizes
+    (trial.directory / "config.json").write_text(json.dumps(facts))
     split = "validation" if trial.config.data.validation_share else "test"
     return [
         "tests.lab.script",
