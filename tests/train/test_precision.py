@@ -121,5 +121,6 @@ def test_kernel_gradients_are_summed_over_devices_in_float32(devices: int, size:
         rounded, returned = equations[at].invars[1], equations[at].outvars[1]
         assert not any(rounded in each.invars for each in equations[at + 1 :])
         assert any(returned in each.invars for each in equations[at + 1 :])
-        inner = equations[at].params["jaxpr"].eqns
-        assert [each.primitive.name for each in inner][-2:] == ["optimization_barrier", "psum"]
+        barrier, total = equations[at].params["jaxpr"].eqns[-2:]  # of gradient and kernel
+        assert (barrier.primitive.name, len(barrier.invars)) == ("optimization_barrier", 2)
+        assert (total.primitive.name, total.invars) == ("psum", barrier.outvars[:1])
