@@ -125,9 +125,9 @@ def _rounded_backward(
     def summed(axis: str, x: jax.Array, narrow: jax.Array, grad: jax.Array) -> Saved:
         gradient = local(x, narrow, grad)
         if narrow.shape[:2] == (1, 1):
-            # XLA would fuse the rounding for the gradient of x with the update, so that all layers
-            # below would wait for the sum over the devices. Larger kernels are transposed for it,
-            # which is not fused.
+            # Otherwise XLA would fuse the rounding for the gradient of x with the update, and all
+            # layers below would wait for the sum over the devices. Larger kernels are transposed
+            # for that gradient, which is not fused.
             gradient, narrow = lax.optimization_barrier((gradient, narrow))
         return lax.psum(gradient, axis), narrow
 

@@ -169,7 +169,7 @@ class Index:
         return files
 
     def _listed(self, classes: Mapping[str, Sequence[Image]]) -> dict[str, Sequence[Image]]:
-        return {name: self.model.listed(images, f"{name}") for name, images in classes.items()}
+        return {name: self.model.listed(images, str(name)) for name, images in classes.items()}
 
     def _embedded(
         self,
@@ -177,7 +177,6 @@ class Index:
         sessions: Mapping[str, Sequence[str]] | None = None,
     ) -> tuple[np.ndarray, list[str], list[str]]:
         """Embeddings float32 [N, D], classes, and sessions of images."""
-        classes = self._listed(classes)
         for name, images in classes.items():
             count = len(sessions.get(name, ())) if sessions else len(images)
             if count != len(images):
@@ -297,7 +296,7 @@ class Index:
     ) -> None:
         """Takes images (as for `add`) for those of other classes, instead of the unseen classes of
         the run."""
-        rows, names, taken = self._embedded(classes, sessions)
+        rows, names, taken = self._embedded(self._listed(classes), sessions)
         known, labels = np.unique(names, return_inverse=True)
         photographs = Photographs(rows, labels, np.array(taken, np.str_))
         self._others = photographs.where(open_set.choose(photographs)), known.tolist()
@@ -392,7 +391,7 @@ class Index:
     def measure(self, classes: Mapping[str, Sequence[Image]], choice: Choice = ALWAYS) -> Found:
         """Classifies labelled images (as for `add`) of enrolled and of other classes."""
         self.limit(choice)  # refuses before images are embedded
-        rows, names, _ = self._embedded(classes)
+        rows, names, _ = self._embedded(self._listed(classes))
         new = ~_among(rows, self.embeddings)
         if self._others and len(self._others[0].rows):
             new &= ~_among(rows, self._others[0].rows)

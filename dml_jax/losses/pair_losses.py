@@ -17,7 +17,7 @@ from dml_jax.losses import mining as miners
 from dml_jax.losses import pairwise
 from dml_jax.losses.mining import LOWER, Mining, TripletMining, Triplets
 from dml_jax.losses.pairwise import ROUNDING, Distance, Divisor, Mean, Pairs, is_active, reduced
-from dml_jax.losses.signature import Boundaries, chosen, pair_loss
+from dml_jax.losses.signature import Boundaries, only_with, pair_loss
 from dml_jax.numerics import at_least_float32, log_sum_exp, root
 
 
@@ -52,9 +52,9 @@ def triplet(
     # Compare with the distance of the negative to the anchor or the positive, whichever is smaller.
     swap: bool = False,
     # Negatives nearer than this are drawn by "distance_weighted" as if at this distance.
-    nearest: Annotated[NonNegative, chosen("triplet", mining="distance_weighted")] = LOWER,
+    nearest: Annotated[NonNegative, only_with("triplet", "mining", "distance_weighted")] = LOWER,
     # Negatives beyond are not drawn by "distance_weighted"; 0: no limit.
-    farthest: Annotated[NonNegative, chosen("triplet", mining="distance_weighted")] = 0.0,
+    farthest: Annotated[NonNegative, only_with("triplet", "mining", "distance_weighted")] = 0.0,
     divisor: Divisor = "all",  # the mean over all triplets, or over those of positive loss
     key: Array | None = None,
 ) -> Mean:
@@ -171,9 +171,9 @@ def margin(
     # How triplets are chosen; "random", "semi_hard" and "distance_weighted" need a key.
     mining: Mining = "distance_weighted",
     # Negatives nearer than this are drawn by "distance_weighted" as if at this distance.
-    nearest: Annotated[NonNegative, chosen("margin", mining="distance_weighted")] = LOWER,
+    nearest: Annotated[NonNegative, only_with("margin", "mining", "distance_weighted")] = LOWER,
     # Negatives beyond are not drawn by "distance_weighted"; 0: no limit.
-    farthest: Annotated[NonNegative, chosen("margin", mining="distance_weighted")] = 0.0,
+    farthest: Annotated[NonNegative, only_with("margin", "mining", "distance_weighted")] = 0.0,
     key: Array | None = None,
 ) -> tuple[Mean, Array]:
     """`margin_loss` of one mined triplet per anchor -> scalar.

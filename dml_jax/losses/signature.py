@@ -142,9 +142,8 @@ def options(function: Callable[..., Any]) -> Any:
     return made
 
 
-def chosen(loss: str, **needed: Any) -> Needs:
+def only_with(loss: str, option: str, value: Any) -> Needs:
     """The rule that an option of a loss has no effect unless another one has this value."""
-    ((option, value),) = needed.items()
     return Needs(
         f"method.{loss}.{option}={value!r}",
         lambda c: getattr(getattr(c.method, loss, None), option, value) == value,

@@ -42,7 +42,7 @@ from jax import Array
 from dml_jax.config.fields import NonNegative, Positive
 from dml_jax.losses import pairwise
 from dml_jax.losses.pairwise import Divisor, Mean, Pairs
-from dml_jax.losses.signature import chosen, pair_loss
+from dml_jax.losses.signature import only_with, pair_loss
 from dml_jax.numerics import at_least_float32, log1p_sum_exp, log_sum_exp
 
 COPY = 1e-5  # largest 1 - S of two embeddings that count as copies of one image
@@ -56,7 +56,7 @@ def multi_similarity(
     beta: Positive = 40.0,  # steepness for negative pairs; the paper: 50
     base: float = 0.5,  # lambda, the similarity from which pairs are weighted; the paper: 1
     # Margin of the mining.
-    epsilon: Annotated[NonNegative, chosen("multi_similarity", mining=True)] = 0.1,
+    epsilon: Annotated[NonNegative, only_with("multi_similarity", "mining", True)] = 0.1,
     mining: bool = True,  # False: every pair counts
     copies: Literal["drop", "keep"] = "drop",  # positive pairs of similarity 1
     divisor: Divisor = "all",  # mean over all anchors, or over those with a pair left

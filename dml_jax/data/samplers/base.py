@@ -44,7 +44,7 @@ def from_batches(batch: Callable[[int], np.ndarray], steps: int) -> Sampler:
 
 
 def _from_zero(*functions: Callable[[int], Any]) -> Sampler:
-    """A sampler whose functions raise DataError for numbers that are no steps or epochs."""
+    """A sampler whose functions raise DataError for numbers that are not steps or epochs."""
 
     def checking(function: Callable[[int], Any]) -> Callable[[int], Any]:
         @wraps(function)
