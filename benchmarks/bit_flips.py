@@ -1,5 +1,5 @@
 """What becomes of single bits that flip in files, see `faults.py`: in a finished run with its
-analyses and a kept model, in its graph in the cache (extra "onnx"), and in an index.
+analyses and several checkpoints, in its graph in the cache (extra "onnx"), and in an index.
 
 After each flip, all readers of the file's artefact run, unless none of them opens the file. The
 flip is noticed if one of them raises a `UserError` or deletes the graph. Flips that only `--verify`
@@ -153,7 +153,7 @@ def trials(folder: Path) -> dict[str, Trial]:
 
 
 def keeping() -> dict[str, Any]:
-    """The `train` section, with models kept for analyses."""
+    """The `train` section, with checkpoints for analyses."""
     train = experiments.values(steps=4, keep_every=2, log_every=2)["train"]
     return {"train": train}
 

@@ -8,19 +8,17 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax import manifest
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data import transforms
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split, take
-from dml_jax.errors import CheckpointError, UserError
+from dml_jax.errors import UserError
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.methods.contract import Batch
-from dml_jax.train.distributed import device_mesh
 from dml_jax.train.embedding import Embedder
-from dml_jax.train.model import TrainedModel
-from dml_jax.train.records import model_files, workdir
+from dml_jax.train.model import TrainedModel, load
+from dml_jax.train.records import workdir
 
 
 @dataclass(eq=False)
@@ -68,31 +66,20 @@ class AnalysedModel:
         transform, split = transforms.evaluation(self.config.data), self.split(name)
         return np.stack([transform(split.read(int(i), None)) for i in indices])
 
-    @cached_property
-    def kept_steps(self) -> list[int]:
-        """Steps of the models kept during training, up to this model's."""
-        return [step for step in model_files.steps(self._kept) if step <= self.step]
-
-    @property
-    def _kept(self) -> Path:
-        return self.directory / "checkpoints" / "kept"
-
     def models(self) -> Iterator[TrainedModel]:
-        """Yields the untrained model, if it can be restored, kept ones, and this one, by step."""
+        """Yields the untrained model, if it can be restored, those of earlier checkpoints, and this
+        one, by step."""
         try:
             assert self.before_training is not None
             yield self.before_training()
         except UserError as error:
             self.console.warn(f"the model before the first step cannot be restored: {error}")
-        run, class_axis = workdir.read_config(self.directory), self.model.method.hooks.class_axis
-        for step in self.kept_steps:
-            if step < self.step:
-                kept = self._kept.relative_to(self.directory) / f"{step}{model_files.SUFFIX}"
-                manifest.part(self.directory, kept.as_posix(), CheckpointError, workdir.REMEDY)
-                state = model_files.read(self._kept, step, self.model, run)
-                variables = state.params, state.model_state
-                params, model_state = device_mesh.place(device_mesh.make(), variables, class_axis)
-                yield self.model._replace(params=params, model_state=model_state, step=step)
+        for path in workdir.complete_checkpoints(self.directory / "checkpoints" / "latest"):
+            if int(path.name) < self.step:
+                # Its code, if any, has been trusted when this model was read.
+                found = load(self.directory, path.name, trust_code=True)
+                variables = {"params": found.params, "model_state": found.model_state}
+                yield self.model._replace(**variables, step=found.step)
         yield self.model
 
     def untrained(self) -> "AnalysedModel":

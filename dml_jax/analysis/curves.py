@@ -89,7 +89,7 @@ def draw_recall(
 
 
 def overfitting(run: AnalysedModel, split: str) -> list[Finding]:
-    """Recall@1 of the untrained, the kept and the final model, on training and on test classes."""
+    """Recall@1 of the untrained model and of checkpoints, on training and on test classes."""
     test = run.split("test")
     train = some_classes(run.split("train"), len(np.unique(test.labels)), len(test.labels))
     distance = run.model.method.distance
@@ -101,7 +101,7 @@ def overfitting(run: AnalysedModel, split: str) -> list[Finding]:
             embeddings = {key: embed(images) for key, images in parts.items()}
             found = model_metrics.metrics(run.config, distance, parts, embeddings, cluster=False)
             recall[name].append((model.step, found["recall@1"]))
-    few = "" if run.kept_steps else " Set train.keep_every to see the steps between."
+    few = "" if run.config.train.keep_every else " Set train.keep_every to see more steps."
     draw = partial(draw_recall, recall=recall)
     return [
         Finding(

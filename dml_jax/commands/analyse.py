@@ -17,7 +17,7 @@ batch).
   retrieval     retrieved images
   classes       Recall@1 by class
   components    map on the first principal components (*)
-  overfitting   Recall@1 of training and test classes over the kept models (*); not with --data
+  overfitting   Recall@1 of training and test classes over the checkpoints (*); not with --data
   spectra       singular values, density, effective rank, also of the parts of an embedding (*)
   tsne          map with thumbnails (*)
   FIGURES

@@ -245,7 +245,7 @@ class Train:
     evaluate_every: Annotated[NonNegativeInt, Effect.SELECTION] = 0
     # Steps between two checkpoints.
     checkpoint_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 200
-    # Steps between two models kept for `dml-jax analyse`; 0: none.
+    # Steps between two checkpoints that are not deleted, for analyses; 0: none.
     keep_every: Annotated[NonNegativeInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 0
     # Which model is reported: the last; of those evaluated, the best on the validation or the test
     # classes; or the best mixture of published and trained weights on the validation classes.

@@ -62,7 +62,6 @@ class FigureInput(Protocol):
 
     Attributes:
       node: position, in the training batch, of the image that is shown.
-      kept_steps: steps of the models kept during training.
       training_batch: images of one training batch by class, cropped as for evaluation.
     """
 
@@ -73,12 +72,10 @@ class FigureInput(Protocol):
     @property
     def model(self) -> Trained: ...
     @property
-    def kept_steps(self) -> list[int]: ...
-    @property
     def training_batch(self) -> Batch: ...
 
     def models(self) -> Iterator[Trained]:
-        """The untrained model, if it can be restored, the kept ones, and the analysed one."""
+        """The untrained model, if it can be restored, those of checkpoints, and this one."""
 
     def split(self, name: str) -> Split:
         """The split of this name; "batch" stands for the images of `training_batch`."""

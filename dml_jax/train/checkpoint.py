@@ -1,7 +1,8 @@
 """Checkpoints of the complete train state, verified before they are read.
 
-`<workdir>/checkpoints/latest` keeps the newest few and `…/best` the best few, in separate
-directories so that neither deletes the other's; `…/first` keeps the state before the first step if
+`<workdir>/checkpoints/latest` keeps the newest few, and those of every `train.keep_every` steps for
+analyses; `…/best` keeps the best few, in a separate directory so that neither deletes the other's;
+`…/first` keeps the state before the first step if
 the reported model may be mixed from it (`train.select="mixture"`). Orbax writes each into a
 temporary directory and renames it; a manifest, written last, marks it as complete and says which
 run it belongs to. A killed run leaves nothing that could be mistaken for a checkpoint, and damage
@@ -54,7 +55,8 @@ class Checkpoints:
 
     `template` gives the shapes, dtypes and shardings to restore. `warn` is called with each
     checkpoint that cannot be read; if None, that is an error. Without `writing`, no file is
-    touched, because a run may be writing them.
+    touched, because a run may be writing them. Those of `latest` whose step is a multiple of
+    `keep_every` are never deleted.
     """
 
     def __init__(
@@ -65,12 +67,14 @@ class Checkpoints:
         *,
         run: Mapping[str, Any],
         writing: bool = True,
+        keep_every: int = 0,
     ):
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax also raises the errors it logs
         _ignore_abandoned_transfers()
         self.directory = buckets.origin(directory)
         self.run = workdir.identity(run)
-        self.kept = directory.absolute() / "kept"  # models for analyses, see `model_files`
+        self._workdir = directory.absolute().parent
+        self._keep_every = keep_every
         self._template = template
         self._warn = warn
         self._writing = writing
@@ -132,7 +136,7 @@ class Checkpoints:
 
     def _begin(self, path: Path, items: ocp.args.Composite) -> None:
         with buckets.reaching(str(path)), name_file(path):
-            buckets.check_writer(self.kept)
+            buckets.check_writer(self._workdir)
             # Replaces one from before an interrupted evaluation; if killed now, the run continues
             # the one before it.
             self._checkpointer.save(path, items, force=True)
@@ -144,10 +148,15 @@ class Checkpoints:
         with buckets.reaching(str(path)), name_file(path):
             self._checkpointer.wait_until_finished()
             if jax.process_index() == 0:
-                buckets.push(self.kept)
+                buckets.push(self._workdir)
                 manifest.write(path, {"run": self.run})
                 for oldest in workdir.complete_checkpoints(path.parent)[: -KEPT[path.parent.name]]:
-                    _delete(oldest)
+                    if not self._is_permanent(oldest):
+                        _delete(oldest)
+
+    def _is_permanent(self, path: Path) -> bool:
+        every = self._keep_every
+        return path.parent.name == "latest" and every > 0 and int(path.name) % every == 0
 
     def wait(self) -> None:
         """Waits until the checkpoint that is being written is on disk."""

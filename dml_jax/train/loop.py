@@ -27,7 +27,7 @@ from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model_metrics import VariantsEmbedder
-from dml_jax.train.records import logs, model_files, workdir
+from dml_jax.train.records import logs, workdir
 from dml_jax.train.step import TrainState, inference_state
 from dml_jax.train.step import check_finite as check_state
 
@@ -79,7 +79,12 @@ def train(
     main = device_mesh.is_main_process()
     metrics = logs.JsonLines(directory / "metrics.jsonl", main, show)
     speed = logs.JsonLines(directory / "timing.jsonl", main)
-    stored = Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=facts)
+    keep_every = experiment.config.train.keep_every
+    stored = Checkpoints(
+        *(directory / "checkpoints", experiment.template, console.warn),
+        run=facts,
+        keep_every=keep_every,
+    )
     with closing(stored) as checkpoints:
         out = Records(checkpoints, metrics, speed, console)
         return make_steps(experiment, out, stop, profile)
@@ -158,16 +163,13 @@ def make_steps(
                 clock.restart(done)
 
             stopping = bool(stop.poll())
-            saving = done % config.checkpoint_every == 0 or done == total or stopping
-            keeping = config.keep_every > 0 and done % config.keep_every == 0
-            if not (logging or evaluating or saving or keeping):
+            saving = saving_due(experiment, done) or stopping
+            if not (logging or evaluating or saving):
                 continue
             values, state = check_finite(metrics, done), jax.tree.unflatten(structure, leaves)
-            if evaluating or saving or keeping:
+            if evaluating or saving:
                 stepped(0)
                 check_state(state)
-            if keeping:
-                model_files.write(out.checkpoints.kept, inference_state(state), out.checkpoints.run)
             rate = float(rate_factor(done - 1))
             line = {"step": done, **values, "learning_rate_factor": rate}
             if logging:
@@ -229,7 +231,6 @@ def resume_or_start(experiment: Experiment, out: Records) -> tuple[TrainState, P
     last, lines = (start, "through") if due and not progress.pending else (start - 1, "before")
     out.metrics.truncate(last, digests.get(lines))  # may refuse, so before anything is deleted
     out.checkpoints.drop_newer("best", start)
-    model_files.drop_newer(out.checkpoints.kept, start)
     out.timing.truncate(start)
     return state, progress
 
@@ -247,6 +248,11 @@ def check_finite(metrics: dict[str, jax.Array], step: int) -> dict[str, float]:
 
 def logging_due(experiment: Experiment, step: int) -> bool:
     return step % experiment.config.train.log_every == 0 or step == experiment.steps
+
+
+def saving_due(experiment: Experiment, step: int) -> bool:
+    periods = experiment.config.train.checkpoint_every, experiment.config.train.keep_every
+    return step == experiment.steps or any(every and step % every == 0 for every in periods)
 
 
 def evaluation_due(experiment: Experiment, step: int) -> bool:

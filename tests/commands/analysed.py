@@ -12,18 +12,15 @@ from dml_jax import files
 from dml_jax.config import Config
 from dml_jax.train import experiment as experiments
 from dml_jax.train import warm_start
-from dml_jax.train.records import model_files
 from tests.train.experiments import write_run
 
 
 def write(directory: Path, config: Config) -> Path:
-    """What a finished run leaves, with the untrained model in all places: the end, and steps 2 and
-    4."""
+    """What a finished run leaves, with the untrained model as its checkpoints of steps 2 and 4."""
     experiment = experiments.build(config)
     state = warm_start.initial_state(experiment)
-    store = write_run(directory, experiment, state._replace(step=jnp.asarray(4, jnp.int32)))
     for step in (2, 4):
-        model_files.write(store.kept, state._replace(step=jnp.asarray(step, jnp.int32)), store.run)
+        write_run(directory, experiment, state._replace(step=jnp.asarray(step, jnp.int32)))
     lines: list[dict[str, Any]] = [{"step": step, "loss": 1.0} for step in (2, 4)]
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     files.write_json(

@@ -26,16 +26,10 @@ RUN = [
     *TINY,
     "--config.train.steps=60",
     "--config.train.checkpoint_every=20",
-    "--config.train.keep_every=30",
     "--config.train.log_every=5",
     "--config.evaluation.controls=false",
 ]
-SAME = (
-    "metrics.jsonl",
-    "queries.npz",
-    "embeddings/test/embeddings.npy",
-    "checkpoints/kept/60.safetensors",
-)
+SAME = ("metrics.jsonl", "queries.npz", "embeddings/test/embeddings.npy")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@
   influence     MPN: images on whose pixels a prediction depends
 
 Attention: divergence from uniform, weight on the same class, and the weights of one node over the
-kept models (Fig. 2 of the reproduction, [Re] MPN), on one training batch in evaluation mode. With
+checkpoints (Fig. 2 of the reproduction, [Re] MPN), on one training batch in evaluation mode. With
 the authors' softmax, whose denominator has 1 added, rows sum to less than 1; here they are divided
 by their sum.
 
@@ -63,7 +63,7 @@ def attention_findings(run: FigureInput, split: str) -> list[Finding]:
     series = AttentionStatistics(*map(np.stack, zip(*found, strict=True)))  # [T, L, M]
     nodes = np.stack(node_rows, axis=1)  # [M, T, B]
     uniform = float((labels[:, None] == labels).mean())
-    few = "" if run.kept_steps else " Set train.keep_every to see its development."
+    few = "" if run.config.train.keep_every else " Set train.keep_every to see its development."
     return [
         Finding(
             "attention",

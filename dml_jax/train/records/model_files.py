@@ -1,8 +1,6 @@
-"""Models kept during training for analyses (`train.keep_every`), as
-`<workdir>/checkpoints/kept/<step>.safetensors`.
+"""The one model that a run on the hub has instead of checkpoints: `model/<step>.safetensors`.
 
-They hold nothing for resuming, so that a run can keep many. Their metadata have the identity of the
-run and the SHA-256 of the arrays.
+Its metadata have the identity of the run and the SHA-256 of the arrays.
 """
 
 import json
@@ -26,7 +24,7 @@ from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState, digest
 
 SUFFIX = ".safetensors"
-MODEL = "model"  # directory of the one model that a run on the hub has instead of checkpoints
+MODEL = "model"  # directory
 ABOUT = "dml_jax"  # the entry of the metadata
 
 
@@ -55,16 +53,8 @@ def steps(directory: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal() and len(name) < 10)  # fits int32
 
 
-def drop_newer(directory: Path, step: int) -> None:
-    """Deletes models after `step`: the resumed run writes them again."""
-    if device_mesh.is_main_process():
-        for newer in steps(directory):
-            if newer > step:
-                (directory / f"{newer}{SUFFIX}").unlink()
-
-
 def read(directory: Path, step: int, template: Variables, run: Mapping[str, Any]) -> TrainState:
-    """Reads a kept model in the shapes of a state or model, as a state without the optimizer's."""
+    """Reads a model in the shapes of a state or model, as a state without the optimizer's."""
     path = directory / f"{step}{SUFFIX}"
     with reading(path, "delete it", CheckpointError), safetensors.safe_open(path, "np") as file:
         about = TypeAdapter(_About).validate_json((file.metadata() or {}).get(ABOUT, "{}"))

@@ -44,7 +44,6 @@ REPLACED = (manifest.NAME, "metrics.jsonl", "results.json", "report.html")
 # Files of a finished run besides its reported checkpoint.
 ARTEFACTS = ["config.json", identities.NAME, "metrics.jsonl", "timing.jsonl", "results.json"]
 ARTEFACTS += ["queries.npz", "report.html", "embeddings/**/*", "figures/*", "analysis/*"]
-ARTEFACTS += ["checkpoints/kept/*"]
 
 Count = Annotated[StrictInt, Ge(1), Lt(2**31)]
 
