@@ -5,9 +5,6 @@
   onnx        model.onnx, for onnxruntime, TensorRT, OpenVINO, …; activations are float32 (extra
               "onnx"); also kept in the cache for --runtime=onnxruntime of embed, enroll and serve
   parquet     <split>.parquet from the run's embeddings: embedding, id, label, class_name, metadata
-  faiss       index.faiss, IVF-PQ, of Parquet files of any number of rows, instead of a model:
-              --to=faiss --embeddings=NAME.parquet --output=DIRECTORY; prints its recall (extra
-              "faiss")
 
 model.onnx takes "images", uint8 [batch, height, width, 3] in RGB, resized and cropped as for the
 evaluation; it includes the normalisation, and gives "embeddings", float32 [batch, D]. --push
@@ -17,11 +14,8 @@ uploads the model with a card of its results to the Hugging Face hub (extra "hub
 
 from __future__ import annotations
 
-import argparse
-
 from dml_jax import files
 from dml_jax.commands import cli
-from dml_jax.errors import printable
 from dml_jax.files import BUCKETS
 
 FORMS = ("onnx", "parquet")
@@ -29,10 +23,8 @@ FORMS = ("onnx", "parquet")
 
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
-    cli.add_model(flags, required=False)
-    flags.add_argument("--to", metavar="FORM,…", help="onnx, parquet; or faiss")
-    text = "Parquet files of dml-jax embed, for --to=faiss"
-    flags.add_argument("--embeddings", metavar="DIRECTORY", help=text)
+    cli.add_model(flags)
+    flags.add_argument("--to", metavar="FORM,…", help="onnx, parquet")
     flags.add_argument("--output", metavar="DIRECTORY", help="default: the directory of the model")
     text = "repository on the Hugging Face hub to upload to"
     flags.add_argument("--push", metavar="USER/NAME", default="", help=text)
@@ -44,10 +36,6 @@ def parser() -> cli.Parser:
 def execute(arguments: list[str]) -> None:
     """Reads the command line and writes the files."""
     options = parser().read_plain(arguments)
-    if options.to == "faiss" or options.embeddings:
-        export_index(options)
-        return
-    cli.require(options.model, f"--model: missing; give {cli.MODELS}")
     problem = "--to: missing; give some of onnx,parquet, or --push=user/name"
     cli.require(options.to or options.push, problem)
     forms = cli.choices("--to", options.to, FORMS) if options.to else ()
@@ -57,7 +45,7 @@ def execute(arguments: list[str]) -> None:
     problem = f"--checkpoint={options.checkpoint}: --to=parquet and --push need the reported one"
     cli.require(options.checkpoint == "reported" or not run_only, problem)
     if options.push:
-        cli.check_installed(f"--push={options.push}", "huggingface_hub", "huggingface_hub")
+        cli.check_installed(f"--push={options.push}", "huggingface_hub", '-e ".[hub]"')
     from dml_jax.inference import model_export
     from dml_jax.inference.embedding_model import is_run, locate
 
@@ -85,24 +73,4 @@ def check_converter(option: str) -> None:
         jax.__version_info__ < programs.NEWER_JAX,
         f"{option}: jax2onnx cannot convert programs of JAX {jax.__version__}; install an older "
         'one, on any Python, with pip install -e ".[onnx]"',
-    )
-
-
-def export_index(options: argparse.Namespace) -> None:
-    """Writes a faiss index of Parquet files and prints its recall."""
-    from dml_jax.inference import large_search
-
-    given = options.to == "faiss" and options.embeddings and options.output
-    problem = "--to=faiss: needs --embeddings=NAME.parquet and --output=DIRECTORY, and no other"
-    cli.require(given and not (options.model or options.push), f"{problem} option")
-    cli.check_installed("--to=faiss", "faiss", "faiss-cpu")
-    embeddings = large_search.table(options.embeddings, "--embeddings")
-    file = files.directory("--output", options.output) / "index.faiss"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    rows, recall = large_search.faiss(embeddings, file)
-    queries = min(large_search.SAMPLE, rows)
-    sample = f"of the {large_search.NEIGHBORS} nearest rows of {queries:,} queries"
-    print(
-        f"{printable(str(file))}: {rows:,} rows; {sample} it finds {recall:.1%} (nprobe "
-        f"{large_search.PROBES})"
     )

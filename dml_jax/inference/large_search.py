@@ -1,5 +1,5 @@
-"""Exact neighbours and faiss indexes of more embeddings than a machine holds, from the Parquet
-files of `parts`.
+"""Exact neighbours of more embeddings than a machine holds, from the Parquet files of `dml-jax
+embed`.
 
 Rows are numbered with 64 bits, in the order of the files' names and without unusable images. A
 block of queries reads the gallery block by block, so a process holds one block of each, however
@@ -23,17 +23,13 @@ from dml_jax import buckets
 from dml_jax.console import Console
 from dml_jax.errors import DataError
 from dml_jax.evaluation import neighbors
-from dml_jax.files import atomic_write, expand_path, is_url
+from dml_jax.files import expand_path, is_url
 from dml_jax.inference import embedding_shards, ray_engine
 
 QUERIES = 2**10, 2**16  # smallest and largest number of queries in a block
 BLOCKS = 64  # of queries, as far as these sizes allow
 GALLERY_BYTES = 2**26  # of a block of the gallery
 BATCH = 2**13  # rows that are decoded at a time
-SAMPLE, NEIGHBORS = 1_000, 10  # queries and neighbours of the recall of an approximate index
-LISTS = 2**16  # of an index at most
-PER_LIST, PROBES = 64, 32  # rows to fit each list to, and lists that a query reads
-CODEBOOK = 256  # codes of each part of a row
 REMEDY = "embed the images again"
 
 Rows = tuple[np.ndarray, np.ndarray]  # numbers int64 [N] and embeddings float32 [N, D]
@@ -189,45 +185,3 @@ def search(
                 yield embedding_shards.rows_of(
                     opened.read(["neighbors"])["neighbors"].combine_chunks()
                 )
-
-
-def faiss(embeddings: Table, file: Path) -> tuple[int, float]:
-    """Writes a faiss index (IVF-PQ by inner product) with row numbers as ids; returns its number of
-    rows and recall.
-
-    The recall is the share of the `NEIGHBORS` nearest rows of a sample that a search of `PROBES`
-    lists finds.
-    """
-    import faiss as library
-
-    total, width = sum(embeddings.rows), embeddings.dimensions
-    if total < CODEBOOK:
-        problem = f"{total} rows are too few to fit an index to"
-        raise DataError(f"{problem}; give at least {CODEBOOK}, or search exactly")
-    lists = int(np.clip(total // (4 * PER_LIST), 1, LISTS))
-    codes = max(codes for codes in range(1, max(2, width // 2 + 1)) if width % codes == 0)
-    index = library.index_factory(width, f"IVF{lists},PQ{codes}np", library.METRIC_INNER_PRODUCT)
-    index.train(_sample(embeddings, PER_LIST * max(lists, CODEBOOK))[1])
-    most = SAMPLE, GALLERY_BYTES // 4 // width
-    for _, rows in embeddings.blocks(most[1]):
-        index.add(rows)
-    with atomic_write(file) as draft:
-        library.write_index(index, str(draft))
-    sample = _sample(embeddings, SAMPLE)
-    library.extract_index_ivf(index).nprobe = PROBES
-    exact, _ = nearest(sample, embeddings.blocks(most[1]), NEIGHBORS, False, most)
-    _, found = index.search(sample[1], NEIGHBORS)
-    recalls = [np.isin(row, other).mean() for row, other in zip(exact, found, strict=True)]
-    return total, float(np.mean(recalls))
-
-
-def _sample(embeddings: Table, count: int) -> Rows:
-    """Random rows in their order; all if there are no more."""
-    total = sum(embeddings.rows)
-    chosen = np.sort(np.random.default_rng(0).choice(total, min(count, total), replace=False))
-    kept = []
-    for numbers, rows in embeddings.blocks(BATCH):
-        inside = chosen[slice(*np.searchsorted(chosen, (numbers[0], numbers[-1] + 1)))] - numbers[0]
-        kept.append((numbers[inside], rows[inside]))
-    numbers, rows = map(np.concatenate, zip(*kept, strict=True))
-    return numbers, rows

@@ -44,10 +44,6 @@ def export_model(
         raise DataError(
             f"{directory}: holds no embeddings; write them with --mode=export of dml_jax.main"
         )
-    if push:
-        pushed = load()
-        hub.results_of(directory, pushed)  # before anything is created
-        hub.create(push, private=private)
     output.mkdir(parents=True, exist_ok=True)
     written = []
     for split in splits:
@@ -63,6 +59,6 @@ def export_model(
         if trained.stored:  # the reported model, in its own precision
             graphs.keep(made, file)
     if push:
-        hub.push(push, directory, pushed, written)
+        hub.push(push, directory, load(), written, private=private)
         say(f"https://huggingface.co/{push}")
     return written

@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -145,12 +144,7 @@ def test_the_model_card(run: Path, account: Hub) -> None:
 
     push(run)
     _, head, body = account.repositories["me/digits"]["README.md"].decode().split("---\n", 2)
-    metadata: dict[str, Any] = yaml.safe_load(head)
-    assert metadata["library_name"] == "dml_jax"
-    (entry,) = metadata["model-index"]
-    assert entry["results"][0]["dataset"]["type"] == "digits"
-    metrics = {metric["type"]: metric["value"] for metric in entry["results"][0]["metrics"]}
-    assert metrics == {"recall@1": 0.512, "map@r": 0.25}
+    assert yaml.safe_load(head)["library_name"] == "dml_jax"
     assert RESULTS["protocol"] in body
     assert 'dml_jax.load("hf://me/digits")' in body
     assert "| 51.2 ± 1.0 | 25.0 |" in body
@@ -160,17 +154,15 @@ def test_who_may_not_push(
     run: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hub.reader = True
-    for token, status in (
-        ("", "401: Invalid username or password"),
-        ("hf_other", "403: You don't have the rights"),
+    for token, why in (
+        ("", "Invalid username or password"),
+        ("hf_other", "You don't have the rights"),
     ):
         monkeypatch.setenv("HF_TOKEN", token)
         assert cli.exit_code(lambda: push(run)) == 2
         wanted = (
-            rf"error: --push=me/digits: cannot be created \(HTTP {status}.*\); log in with "
-            r"`hf auth "
-            r"login` "
-            r".*\n"
+            rf"error: --push=me/digits: the request to the hub failed \({why}.*\); check the name, "
+            r"log in with `hf auth login` .*\n"
         )
         assert re.fullmatch(wanted, err := capsys.readouterr().err), err
     assert hub.repositories == {}
@@ -179,16 +171,11 @@ def test_who_may_not_push(
 def test_what_cannot_be_pulled(hub: Hub) -> None:
     hub.repositories |= {"other/kind": {"config.json": b"{}"}, "empty/one": {}}
     for address, message in {
-        "no/run": r": cannot be downloaded \(there is no such repository, branch or commit, or it "
-        r"is private\)",
+        "no/run": r": the request to the hub failed \(there is no such repository, .*\); check",
         "other/kind": r": is not a run of dml_jax; it must contain config\.json, identity\.json, "
         r"results\.json, model/",
         "empty/one": r": is not a run of dml_jax",
-        "other/kind@v7": r": cannot be downloaded \(there is no such repository, branch or "
-        r"commit, or "
-        r"it "
-        r"is "
-        r"private\)",
+        "other/kind@v7": r": the request to the hub failed \(Invalid rev id: v7\); check the",
     }.items():
         with pytest.raises(DataError, match=f"^hf://{address}{message}"):
             dml_jax.load(f"hf://{address}")
@@ -197,7 +184,7 @@ def test_what_cannot_be_pulled(hub: Hub) -> None:
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        ([], "--model: missing"),
+        ([], "the following arguments are required: --model"),
         (
             ["--model=x", "--to=parquet", "--checkpoint=8"],
             "--checkpoint=8: --to=parquet and --push need the",
@@ -213,7 +200,7 @@ def test_what_cannot_be_pulled(hub: Hub) -> None:
         ),
         (
             ["--model=x", "--push=a/b"],
-            "--push=a/b: huggingface_hub is not installed: pip install huggingface_hub",
+            '--push=a/b: huggingface_hub is not installed: pip install -e ".[hub]"',
         ),
     ],
 )

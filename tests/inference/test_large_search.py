@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dml_jax.commands import export
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.errors import DataError
 from dml_jax.evaluation import metrics, neighbors
 from dml_jax.inference import embedding_shards, large_search
 from dml_jax.inference.inputs import Item
@@ -119,40 +118,6 @@ def test_what_cannot_be_searched(tmp_path: Path) -> None:
     (tmp_path / "a" / "x.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match=r"x\.parquet: is truncated or damaged"):
         large_search.table(str(tmp_path / "a"), "--embeddings")
-
-
-def test_a_faiss_index_of_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its ids are row numbers, and the printed recall is the one of a search by hand."""
-    faiss = pytest.importorskip("faiss")
-    monkeypatch.setattr(large_search, "GALLERY_BYTES", 4 * 16 * 300)
-    points = np.random.default_rng(5).normal(size=(900, 16)).astype(np.float32)
-    points /= np.linalg.norm(points, axis=1, keepdims=True)
-    where = write(tmp_path / "a", points, 450)
-    export.execute(["--to=faiss", f"--embeddings={where}", f"--output={tmp_path / 'out'}"])
-    index = faiss.read_index(str(tmp_path / "out" / "index.faiss"))
-    index.nprobe = large_search.PROBES
-    assert (index.ntotal, index.pq.M) == (900, 8)
-    _, found = index.search(points, 10)
-    exact = np.argsort(-(points.astype(float) @ points.T), axis=1)[:, :10]
-    recall = np.mean(
-        [len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), exact.tolist(), strict=True)]
-    )
-    assert (
-        f"900 rows; of the 10 nearest rows of 900 queries it finds {recall:.1%}"
-        in capsys.readouterr().out
-    )
-    assert recall > 0.5
-    with pytest.raises(
-        ConfigError, match=r"^--to=faiss: needs --embeddings=NAME\.parquet and --output=DIRECTORY"
-    ):
-        export.execute(["--to=faiss", "--model=x"])
-    with pytest.raises(DataError, match="200 rows are too few"):
-        large_search.faiss(
-            large_search.table(write(tmp_path / "b", points[:200], 100), "--embeddings"),
-            tmp_path / "c",
-        )
 
 
 @pytest.mark.slow

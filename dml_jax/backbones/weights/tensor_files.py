@@ -14,7 +14,7 @@ import safetensors.numpy
 from dml_jax.backbones.weights import converted
 from dml_jax.errors import WeightsError
 from dml_jax.files import expand_path, reading, sha256
-from dml_jax.remote import hub_client
+from dml_jax.remote import hub
 
 StateDict = dict[str, np.ndarray]
 
@@ -161,11 +161,8 @@ def _fetch_from_hub(source: str) -> Path:
         raise WeightsError(f"{source}: must be hf://owner/repository or hf://owner/repository/file")
     names = (file,) if file else _HUB_FILES
     where = f"{owner}/{repository}"
-    elsewhere = (
-        ", or, on a machine with network access, download the file from "
-        f"https://huggingface.co/{where} and give its path"
-    )
-    with hub_client.asking(f"hf://{where}", WeightsError, elsewhere=elsewhere) as library:
+    elsewhere = f", or give the path of a file from https://huggingface.co/{where}"
+    with hub.asking(f"hf://{where}", WeightsError, elsewhere) as library:
         for name in names:
             with suppress(library.errors.RemoteEntryNotFoundError):
                 return Path(library.hf_hub_download(where, name))
