@@ -88,7 +88,6 @@ class Identity:
             image_size=facts["crop"],
             resize=facts["resize"],
             interpolation=facts["interpolation"],
-            decode_scaled=facts["decoded_side"] > 0,
             exif_rotation=facts["exif_rotation"],
         )
 
@@ -161,7 +160,6 @@ def described(
     options = _options("method", method, set()) if method is not None else {}
     facts = {
         "exif_rotation": data.exif_rotation,
-        "decoded_side": data.decoded_side,
         "resize": data.resize,
         "crop": data.image_size,
         "interpolation": data.interpolation,

@@ -168,7 +168,6 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "configs/folder_vit.py --config.train": "needs photographs",
     "--name=cub": "needs a network",
     "--name=cars": "needs Cars196",
-    "--name=parquet": "needs a Parquet data set; test_parquet.py has one",
     "--config.init_from=weights/": "needs published weights",
     "--config=configs/folder_baseline.py --config": "takes minutes; tests/train/test_mixture.py",
     "serve ": "serves until it is stopped; test_main.py does so",

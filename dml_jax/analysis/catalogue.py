@@ -13,7 +13,7 @@ from dml_jax.data import decode
 from dml_jax.data.files import File
 from dml_jax.data.prepare import duplicates
 from dml_jax.data.read_ahead import ordered_map
-from dml_jax.drawing import SIDE, Mark, Picture, Strips, thumbnail
+from dml_jax.drawing import Mark, Picture, Strips, thumbnail
 from dml_jax.errors import counted, printable
 from dml_jax.evaluation import neighbors
 from dml_jax.evaluation.unit_rows import unit_rows
@@ -58,7 +58,7 @@ def _near_copies(images: Sequence[str]) -> np.ndarray:
     from scipy.sparse import coo_array, csgraph
 
     def difference(name: str) -> np.ndarray:
-        with reading(name), decode.decoded(File(Path(name)).read(), SIDE) as pixels:
+        with reading(name), decode.decoded(File(Path(name)).read()) as pixels:
             return duplicates.difference_hash(pixels)
 
     hashes = np.stack(list(ordered_map(difference, images)))
@@ -146,7 +146,7 @@ def _strips(found: Catalogue, groups: Sequence[Group], *, compared: bool) -> Str
         name, label = found.images[i], found.labels[i]
         kind: Mark = "query" if i == first else "right" if label == found.labels[first] else "wrong"
         with reading(name):
-            pixels = thumbnail(decode.rgb(File(Path(name)).read(), SIDE))
+            pixels = thumbnail(decode.rgb(File(Path(name)).read()))
         return Picture(pixels, name, label or Path(name).name, kind if compared else "", "")
 
     return [

@@ -51,7 +51,7 @@ def execute(arguments: list[str]) -> None:
     output.mkdir(parents=True, exist_ok=True)
     target = output.resolve() / "embeddings.parquet", arrays
     how = {"skip_bad": True, "quiet": options.quiet}
-    _, exported = bulk_embedding.embed_units(engine, inputs.units(files, ()), *target, **how)
+    _, exported = bulk_embedding.embed_units(engine, inputs.units(files), *target, **how)
     if exported is None or len(exported.ids) < 2:
         held = "one image" if exported else "more than 4 GiB of embeddings"
         raise DataError(f"{folder}: holds {held}; give another folder")

@@ -3,10 +3,6 @@
     dml-jax embed --model=runs/folder_baseline photos/ [--output=embeddings] [--query=x.jpg]
     dml-jax embed --model=lite0 photos/    without training; also --model=weights/dinov2_vits14
 
-An IMAGE is also a Parquet file with a column `image`, a tar or zip archive of images such as a
-shard of WebDataset, or a directory of them without loose images; these may also be in a bucket,
-gs://… or s3://…
-
 Writes <output>.parquet, a directory of Parquet files with the columns id, embedding and error: an
 unusable image is a row with its error. The same command continues where it was killed; once it is
 complete, it embeds nothing.
@@ -40,8 +36,7 @@ NEIGHBORS = 8  # shown for a query
 
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
-    text = "images to embed, Parquet files or archives"
-    flags.add_argument("paths", nargs="+", metavar="IMAGE|DIRECTORY", help=text)
+    flags.add_argument("paths", nargs="+", metavar="IMAGE|DIRECTORY", help="images to embed")
     cli.add_model(flags, versions=True, runtime=True)
     text = "directory to write (default: embeddings)"
     flags.add_argument("--output", default="embeddings", help=text)
@@ -71,17 +66,15 @@ def execute(arguments: list[str]) -> None:
     else:
         output = expand_path("--output", options.output)
         directory = output.resolve().with_name(f"{output.resolve().name}.parquet")
-    warn = partial(print, file=sys.stderr)
-    files, shards = inputs.images_and_shards(options.paths, directory, warn)
+    files = inputs.image_files(options.paths, partial(print, file=sys.stderr))
     query = expand_path("--query", options.query) if options.query else None
     if query:
         problem = f"--query={options.query}: there is no such file; give one image"
         cli.require(query.is_file(), problem)
-        problem = "--query: needs image files, neither Parquet files nor archives, and no"
-        cli.require(local and not shards, f"{problem} --engine=ray")
+        cli.require(local, "--query: not with --engine=ray")
     if output:
         embedding_files.check_replaceable(output)
-    units = inputs.units(files, shards)
+    units = inputs.units(files)
     engine: AbstractContextManager[Engine]
     query_row = None
     if local:

@@ -1,9 +1,9 @@
 """Tells how images are understood before anything is done with them:
 
     dml-jax inspect photos/
-    dml-jax inspect photos.zip [--splits=train:valid:test]
+    dml-jax inspect photos/ [--splits=train:valid:test]
 
-SOURCE is also a .csv or .parquet file, or a folder of a data set. Prints splits, classes, missing
+SOURCE is also a .csv file, or the folder of a data set. Prints splits, classes, missing
 and skipped files, names of classes that are nearly equal and everything else that had to be
 guessed, and the command that reads the images like this. No image is opened.
 """
@@ -19,7 +19,7 @@ from dml_jax.files import expand_path
 
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
-    flags.add_argument("source", metavar="SOURCE", help="folder, archive, .csv or .parquet file")
+    flags.add_argument("source", metavar="SOURCE", help="folder or .csv file")
     cli.add_layout(flags, sessions=("folder",))
     return flags
 

@@ -26,9 +26,9 @@ SWITCHES = {
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     add = flags.add_argument
-    text = "cub, cars, sop, inshop, omniglot, folder, csv or parquet"
+    text = "cub, cars, sop, inshop, omniglot, folder or csv"
     add("--name", metavar="DATA_SET", help=text)
-    text = "archive, folder, .csv, .parquet"
+    text = "folder, .csv file or official archive"
     add("--source", metavar="PATH", action="append", default=[], help=text)
     text = "new data.path (default with --download: data/NAME)"
     add("--output", metavar="DIRECTORY", help=text)

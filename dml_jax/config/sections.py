@@ -119,9 +119,6 @@ class Data:
     # Used for all resizing.
     interpolation: Annotated[Literal["bilinear", "bicubic"], CROPPED] = "bilinear"
     resize_first: Annotated[bool, RANDOM_RESIZED] = False  # also before "random_resized"
-    # Shrinks large JPEG files while decoding, to a shorter side of at least `resize`: faster, but
-    # pixel values differ, also in evaluation, and crops of small parts of an image lose detail.
-    decode_scaled: Annotated[bool, CROPPED] = False
     # Rotates photographs by their EXIF orientation, unlike the loaders of the papers' authors.
     exif_rotation: Annotated[bool, FROM_FILES] = True
     # Fraction of the area that "random_resized" crops.
@@ -173,11 +170,6 @@ class Data:
     def tested(self) -> str:
         """Which classes the results at the end are of."""
         return "training classes" if self.split == "all" else "unseen classes"
-
-    @property
-    def decoded_side(self) -> int:
-        """The shorter side in pixels that decoding a JPEG file must leave; 0 for the full size."""
-        return self.resize if self.decode_scaled else 0
 
 
 @section

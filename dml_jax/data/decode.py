@@ -83,32 +83,30 @@ class Room(AbstractContextManager["Room"]):
         self._held = 0
 
 
-def rgb(data: bytes, min_side: int = 0, *, upright: bool = True) -> np.ndarray:
+def rgb(data: bytes, *, upright: bool = True) -> np.ndarray:
     """Decodes an image file to uint8 [H, W, 3]: the first frame, the highest 8 bits of a channel.
 
-    JPEG files are shrunk by 2 or more while being decoded if both sides keep `min_side` pixels,
-    which changes pixel values; 0 for the full size. With `upright`, the EXIF orientation is
-    applied. Raises DataError for a file that is not an image of one of the `FORMATS`, damaged, too
-    large, or of floats or 32-bit integers.
+    With `upright`, the EXIF orientation is applied. Raises DataError for a file that is not an
+    image of one of the `FORMATS`, damaged, too large, or of floats or 32-bit integers.
     """
-    with decoded(data, min_side, upright=upright) as pixels:
+    with decoded(data, upright=upright) as pixels:
         return pixels
 
 
 @contextlib.contextmanager
-def decoded(data: bytes, min_side: int = 0, *, upright: bool = True) -> Iterator[np.ndarray]:
+def decoded(data: bytes, *, upright: bool = True) -> Iterator[np.ndarray]:
     """Context with the pixels of `rgb`, where their memory counts; no other may be decoded."""
     with Room() as room:
-        yield _decode(data, min_side, upright, room)
+        yield _decode(data, upright, room)
 
 
-def _decode(data: bytes, min_side: int, upright: bool, room: Room) -> np.ndarray:
+def _decode(data: bytes, upright: bool, room: Room) -> np.ndarray:
     jpeg = data[:3] == b"\xff\xd8\xff"
     scans = jpeg and data.count(b"\xff\xda") > MAX_SCANS and _scans(data) > MAX_SCANS
     if scans or (data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > MAX_COMMENTS):
         problem = "more than 100 scans or comments, which would take very long"
         raise DataError(f"{problem}; save it again")
-    if jpeg and (pixels := _jpeg(data, min_side, upright, room)) is not None:
+    if jpeg and (pixels := _jpeg(data, upright, room)) is not None:
         return pixels
     if header := PPM.match(data):
         width, height = (int(word) for word in header.groups())
@@ -243,16 +241,14 @@ def is_rotated(data: bytes) -> bool:
     return False
 
 
-def _jpeg(data: bytes, min_side: int, upright: bool, room: Room) -> np.ndarray | None:
+def _jpeg(data: bytes, upright: bool, room: Room) -> np.ndarray | None:
     """Decodes a JPEG file with simplejpeg; None if Pillow must be used instead."""
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         if colours in CMYK or height * width > LIMIT:
             return None
         room.take(_memory(data, height * width, colours))
-        # Factors below 2 would be slower than the full size.
-        size = {"min_height": min_side, "min_width": min_side, "min_factor": 2} if min_side else {}
-        pixels = simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False, **size)
+        pixels = simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False)
         if upright and (b"Exif\0" in data or b"tiff:Orientation" in data):
             with _open(io.BytesIO(data)) as image:
                 orientation = image.getexif().get(ORIENTATION, 1)

@@ -58,7 +58,7 @@ def record_reader(directory: Path, split: str, data: Data) -> Read:
 
     def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
         with reading(f"{directory}, image {index} of {split}", REMEDY):
-            return decode.rgb(content(index), data.decoded_side, upright=data.exif_rotation)
+            return decode.rgb(content(index), upright=data.exif_rotation)
 
     return read
 
@@ -82,7 +82,7 @@ def file_reader(files: Sequence[str], data: Data) -> Read:
     def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
         with reading(files[index]):
             content = File(Path(files[index])).read()
-            return decode.rgb(content, data.decoded_side, upright=data.exif_rotation)
+            return decode.rgb(content, upright=data.exif_rotation)
 
     return read
 

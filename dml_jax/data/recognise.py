@@ -1,8 +1,7 @@
-"""Which data set a folder, a table or an archive is, and the page of `dml-jax inspect` about it."""
+"""Which data set a folder or a table is, and the page of `dml-jax inspect` about it."""
 
 import pkgutil
 import shlex
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -11,7 +10,7 @@ from pathlib import Path
 from dml_jax.config import plugin_module
 from dml_jax.data.files import Entry, Files, is_missing
 from dml_jax.data.prepare import duplicates
-from dml_jax.data.prepare.sources import Options, Recipe, list_files, survey
+from dml_jax.data.prepare.sources import Options, Recipe, list_files, packed_files, survey
 from dml_jax.data.prepare.understand import Page, understand
 from dml_jax.errors import DataError, counted
 
@@ -44,7 +43,7 @@ def recognised(files: Files, options: Options, source: str) -> tuple[str, Page]:
         page = understand(_finding(entries, recipe), files, options, source, labelled=True)
         return name, page._replace(doubts=[*reasons, *page.doubts])
     no_images = "no images: give a folder with one folder of images per class, or with a table"
-    raise DataError(f"{source}: {'; '.join(reasons) or no_images}")
+    raise DataError(f"{source}: {'; '.join(reasons or packed_files(files)) or no_images}")
 
 
 def refusal(page: Page) -> str:
@@ -58,19 +57,17 @@ def _finding(entries: Sequence[Entry], recipe: Recipe) -> Recipe:
 
 
 def page(path: Path, options: Options, source: str) -> list[str]:
-    """The lines that tell how a folder, table or archive is understood."""
-    with tempfile.TemporaryDirectory(prefix="dml_jax-") as scratch:
-        options = options._replace(scratch=Path(scratch), images=False)
-        files = list_files([path], Path(scratch), lambda line: None, "SOURCE")
-        name, found = recognised(files, options, source)
-        problem = ""
-        try:
-            recipe = _finding(found.entries, _recipes()[name])
-            entries = understand(recipe, files, options, source).entries
-            duplicates.check_number_of_classes(entries, source)
-            _check_usable(entries)
-        except DataError as error:
-            problem = str(error).removeprefix(f"{source}: ")
+    """The lines that tell how a folder or a table is understood."""
+    files = list_files([path], "SOURCE")
+    name, found = recognised(files, options, source)
+    problem = ""
+    try:
+        recipe = _finding(found.entries, _recipes()[name])
+        entries = understand(recipe, files, options, source).entries
+        duplicates.check_number_of_classes(entries, source)
+        _check_usable(entries)
+    except DataError as error:
+        problem = str(error).removeprefix(f"{source}: ")
     refused = [line for line in found.doubts if line.startswith(REFUSED)]
     doubts = [f"doubt: {line}" for line in found.doubts if line not in refused]
     facts, advice = _facts(name, found, options), _advice(name, path, found, options, problem)

@@ -74,7 +74,7 @@ def check_images_only(data: Data, shape: Shape) -> None:
 
 def of_file(data: Data, shape: Shape, content: bytes) -> np.ndarray:
     """The content of an image file as the network sees it, uint8 [H, W, 3]."""
-    with decode.decoded(content, data.decoded_side, upright=data.exif_rotation) as pixels:
+    with decode.decoded(content, upright=data.exif_rotation) as pixels:
         return fitted(data, shape, pixels)
 
 

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -241,7 +241,8 @@ def dimensions_of(part: parquet.ParquetFile) -> int:
 def opened_file(file: Path | str, remedy: str) -> Iterator[parquet.ParquetFile]:
     """A Parquet file, at a path or the URL of a bucket."""
     options = {"memory_map": True, "page_checksum_verification": True}
-    with reading(file, remedy), parquet.ParquetFile(inputs.source(file), **options) as opened:
+    opened_source = file if isinstance(file, Path) else buckets.open_file(file)
+    with reading(file, remedy), parquet.ParquetFile(opened_source, **options) as opened:
         yield opened
 
 
@@ -298,25 +299,17 @@ def _schema(dimensions: int) -> pa.Schema:
     return pa.schema(list(zip(COLUMNS, kinds, strict=True)))
 
 
-@contextmanager
-def writing(
-    path: Path, dimensions: int
-) -> Iterator[Callable[[list[Item], np.ndarray, list[str | None]], None]]:
-    """A function that appends images, float32 [_, D] and errors to a part."""
-    schema, unusable = _schema(dimensions), 0
-
-    def table(items: list[Item], rows: np.ndarray, reasons: list[str | None]) -> pa.Table:
-        nonlocal unusable
-        bad = np.array([reason is not None for reason in reasons], bool)
-        unusable += int(bad.sum())
-        rows = np.ascontiguousarray(np.where(bad[:, None], np.float32(0), rows))
-        flat = pa.array(rows.reshape(-1))
-        values = pa.FixedSizeListArray.from_arrays(flat, dimensions, mask=pa.array(bad))
-        names = [as_text(item.name) for item in items]
-        told = [[item.sha256 for item in items], [item.stamp for item in items]]
-        return pa.table([names, values, reasons, *told], schema=schema)
-
+def write_part(
+    path: Path, items: Sequence[Item], rows: np.ndarray, reasons: Sequence[str | None]
+) -> None:
+    """Writes images, float32 [_, D] and errors as a part."""
+    bad = np.array([reason is not None for reason in reasons], bool)
+    rows = np.ascontiguousarray(np.where(bad[:, None], np.float32(0), rows))
+    flat, mask = pa.array(rows.reshape(-1)), pa.array(bad)
+    values = pa.FixedSizeListArray.from_arrays(flat, rows.shape[1], mask=mask)
+    names = [as_text(item.name) for item in items]
+    told = [[item.sha256 for item in items], [item.stamp for item in items]]
+    schema = _schema(rows.shape[1]).with_metadata({UNUSABLE: str(bad.sum())})
+    table = pa.table([names, values, reasons, *told], schema=schema)
     options = {"use_dictionary": ["id", "error"], "write_page_checksum": True}
-    with parquet.ParquetWriter(path, schema, **options) as writer:
-        yield lambda items, rows, reasons: writer.write_table(table(items, rows, reasons))
-        writer.add_key_value_metadata({UNUSABLE: str(unusable)})
+    parquet.write_table(table, path, **options)

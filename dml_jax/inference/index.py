@@ -7,18 +7,22 @@ part. Without `promises.FEWEST` other classes, each enrolled class is left out i
 stranger too.
 """
 
+import io
 import json
+import math
+import os
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.lib import format as npy
 from PIL import Image as pillow
 
 from dml_jax import identity as identities
 from dml_jax.class_names import normalised
 from dml_jax.data.files import Record
-from dml_jax.data.prepare import archives
 from dml_jax.errors import DataError, suggest
 from dml_jax.evaluation import open_set, promises
 from dml_jax.evaluation.open_set import KNOWN, STRANGER, Classifier, Measured, Photographs
@@ -523,7 +527,7 @@ class Index:
         belongs to another model."""
         path = Path(path).expanduser()
         with reading(path, ENROLL_AGAIN), path.open("rb") as file:
-            arrays = archives.arrays(file)  # each has a checksum
+            arrays = _arrays(file)  # each has a checksum
             if problem := next(_problems(arrays), ""):
                 raise DataError(f"{problem}; {ENROLL_AGAIN}")
         remedy = f"give the model that it was created with, or {ENROLL_AGAIN}"
@@ -551,6 +555,25 @@ def _among(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         found[part] = (rows[part] @ held.T > SAME_IMAGE).any(axis=1)
+    return found
+
+
+def _arrays(file: IO[bytes]) -> dict[str, np.ndarray]:
+    """The arrays of an uncompressed .npz file; DataError if it declares more than its size."""
+    size, found = file.seek(0, os.SEEK_END), {}
+    with zipfile.ZipFile(file) as archive:
+        if sum(info.file_size for info in archive.infolist()) > size:
+            raise DataError("declares arrays that are larger than the file")
+        for info in archive.infolist():
+            content = io.BytesIO(archive.read(info))
+            old = npy.read_magic(content) == (1, 0)
+            read_header = npy.read_array_header_1_0 if old else npy.read_array_header_2_0
+            shape, _, dtype = read_header(content)
+            # NumPy would allocate the whole array.
+            if math.prod(shape) * dtype.itemsize > info.file_size - content.tell():
+                raise DataError(f"{info.filename}: is shorter than its shape {list(shape)}")
+            content.seek(0)
+            found[info.filename.removesuffix(".npy")] = npy.read_array(content, allow_pickle=False)
     return found
 
 

@@ -4,7 +4,6 @@ whose content has been embedded before."""
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,14 +14,13 @@ from dml_jax.data.files import stamp
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import DataError
 from dml_jax.files import as_text
-from dml_jax.inference import inputs
 from dml_jax.inference.embedding_shards import (
     EARLIER,
     EMBED_AGAIN,
     contents,
     opened_file,
     rows_of,
-    writing,
+    write_part,
 )
 from dml_jax.inference.inputs import Item, Unit
 
@@ -41,7 +39,7 @@ def embed(
 
     The embeddings of unchanged files come from the file that is replaced, or from `EARLIER`.
     """
-    begun, errors = deque[_Block](), deque[DataError]()
+    begun, errors = deque[_Part](), deque[DataError]()
 
     def groups() -> Iterator[list[Item]]:
         earlier: _Known | None = None
@@ -50,25 +48,20 @@ def embed(
             if not known and isinstance(file, Path):
                 earlier = earlier or _Known((file.parent / EARLIER).glob("*.parquet"))
                 known = earlier
-            for items, following in pairwise(chain(inputs.blocks(unit), [[]])):
-                places = known.find(items)
-                begun.append(_Block(file, items, places, last=not following))
-                if fresh := [i for i, place in zip(items, places, strict=True) if not place]:
-                    yield fresh
+            items = unit.items()
+            places = known.find(items)
+            begun.append(_Part(file, items, places))
+            if fresh := [i for i, place in zip(items, places, strict=True) if not place]:
+                yield fresh
 
-    blocks = _complete(begun, model.embed_each(groups(), errors.append, on_read))
-    for block, rows in blocks:
-        with buckets.written(block.file) as draft, writing(draft, rows.shape[1]) as write:
-            while True:
-                reasons = [
-                    str(errors.popleft()).removeprefix(f"{item.name}: ") if nan else None
-                    for item, nan in zip(block.items, np.isnan(rows[:, 0]), strict=True)
-                ]
-                write(block.items, rows, reasons)
-                if block.last:
-                    break
-                block, rows = next(blocks)
-        yield block.file
+    for part, rows in _complete(begun, model.embed_each(groups(), errors.append, on_read)):
+        reasons = [
+            str(errors.popleft()).removeprefix(f"{item.name}: ") if nan else None
+            for item, nan in zip(part.items, np.isnan(rows[:, 0]), strict=True)
+        ]
+        with buckets.written(part.file) as draft:
+            write_part(draft, part.items, rows, reasons)
+        yield part.file
 
 
 class _Place(NamedTuple):
@@ -79,30 +72,29 @@ class _Place(NamedTuple):
     sha256: str
 
 
-class _Block(NamedTuple):
-    """Images of a part, and the places of the embeddings that are known already."""
+class _Part(NamedTuple):
+    """The images of a part, and the places of the embeddings that are known already."""
 
     file: Path | str
     items: list[Item]
     places: list[_Place | None]
-    last: bool  # block of its file
 
 
 def _complete(
-    begun: deque[_Block], fresh: Iterator[np.ndarray]
-) -> Iterator[tuple[_Block, np.ndarray]]:
-    """The blocks with all of their rows, given the rows of those images that are not known yet."""
+    begun: deque[_Part], fresh: Iterator[np.ndarray]
+) -> Iterator[tuple[_Part, np.ndarray]]:
+    """The parts with all of their rows, given the rows of those images that are not known yet."""
     for rows in fresh:
         while all(begun[0].places):
-            yield (block := begun.popleft()), _rows_at(block.places)
-        block = begun.popleft()
-        new = np.array([place is None for place in block.places])
+            yield (part := begun.popleft()), _rows_at(part.places)
+        part = begun.popleft()
+        new = np.array([place is None for place in part.places])
         if not new.all():
             rows, embedded = np.empty((len(new), rows.shape[1]), np.float32), rows
-            rows[new], rows[~new] = embedded, _rows_at(block.places)
-        yield block, rows
+            rows[new], rows[~new] = embedded, _rows_at(part.places)
+        yield part, rows
     while begun:
-        yield (block := begun.popleft()), _rows_at(block.places)
+        yield (part := begun.popleft()), _rows_at(part.places)
 
 
 def _rows_at(places: Sequence[_Place | None]) -> np.ndarray:
@@ -135,16 +127,14 @@ class _Known:
         contents; None for the others."""
 
         def find(item: Item) -> _Place | None:
-            place = None
-            if isinstance(item.content, Path):
-                item.stamp = stamp(item.content)
-                place = self._places.get((as_text(item.name), item.stamp))
+            item.stamp = stamp(item.path)
+            place = self._places.get((as_text(item.name), item.stamp))
             if not place:
                 with suppress(DataError):  # raised again when the image is embedded
                     item.read()
                 place = self._places.get(item.sha256)
             if place:
-                item.sha256, item.content = place.sha256, b""  # frees memory
+                item.sha256 = place.sha256
             return place
 
         return list(ordered_map(find, items)) if self else [None] * len(items)

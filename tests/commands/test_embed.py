@@ -7,15 +7,11 @@ import os
 import re
 import shutil
 import sys
-import tarfile
-import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -23,7 +19,6 @@ from PIL import Image
 import dml_jax
 from dml_jax import console, files
 from dml_jax.commands import embed
-from dml_jax.data.prepare import archives
 from dml_jax.export import embedding_files
 from dml_jax.inference import bulk_embedding, inputs
 from tests.commands.conftest import Execute
@@ -35,6 +30,7 @@ COUNT = 20  # images, in three files of at most 8 rows
 # The last moment of `embed_killed_at`: before and after the plan, three files, the manifest of the
 # arrays, and their directory.
 LAST_MOMENT = 12
+NO_IMAGE = "not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, PPM)"
 
 
 @pytest.fixture
@@ -162,24 +158,6 @@ def test_changes_of_the_images(run: Execute, photos: Path, monkeypatch: pytest.M
     check_as_from_scratch(run)
 
 
-@pytest.mark.parametrize("folder", ["tables", "shards"])
-def test_changes_in_parquet_files_and_archives(
-    folder: str, run: Execute, photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inputs, "BLOCK", 5)
-    packed(photos)
-    assert run(folder)[0] == 0
-    (photos / "05.jpg").write_bytes((photos / "06.jpg").read_bytes())
-    pictures.write(photos / "20.jpg", 99)
-    for name in ("tables", "shards"):
-        shutil.rmtree(name)
-    packed(photos)
-    names = read_images(monkeypatch)
-    assert run(folder)[1].splitlines()[1] == ("images: 2 new, 2 changed, 38 kept")
-    assert [name.rpartition("/")[2] for name in names] == ["20.jpg", "20.jpg"]
-    check_as_from_scratch(lambda *arguments: run(*arguments, folder))
-
-
 def test_the_progress_has_the_rates(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
     texts: list[str] = []
     monkeypatch.setattr(
@@ -246,114 +224,22 @@ def test_two_commands_do_not_write_at_once(run: Execute) -> None:
         assert run()[2] == error
 
 
-NO_IMAGE = "not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, PPM)"
-
-
-def packed(photos: Path) -> None:
-    """Writes the photographs as two Parquet files, the first with two row groups, and as two shards
-    of WebDataset."""
-    files = sorted(photos.glob("*.jpg"))
-    for folder in ("tables", "shards"):
-        Path(folder).mkdir()
-    for number, some in enumerate((files[:12], files[12:])):
-        images = [{"bytes": file.read_bytes(), "path": None} for file in some]
-        table = pa.table(
-            {"image": images} | ({"id": [file.name for file in some]} if number else {})
-        )
-        pq.write_table(table, f"tables/{number}.parquet", row_group_size=9)
-        with tarfile.open(f"shards/{number}.tar", "w") as shard:
-            for file in some:
-                (file.parent / f"{file.stem}.json").write_text("{}")
-                shard.add(file.parent / f"{file.stem}.json", f"{file.stem}.json")
-                shard.add(file, file.name)
-
-
-@pytest.mark.parametrize("folder", ["tables", "shards"])
-def test_parquet_files_and_archives(
-    folder: str, run: Execute, photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their rows are those of the loose files; a unit is read in blocks, and an unusable image is a
-    row."""
-    monkeypatch.setattr(inputs, "BLOCK", 5)
-    (photos / "03.jpg").write_text("no")
-    packed(photos)
-    code, out, err = run("--skip_bad", "--output=packed", folder)
-    first = f"{folder}/0.{'parquet/3' if folder == 'tables' else 'tar/03.jpg'}"
-    assert (code, err.splitlines()[-1]) == (0, f"left out: {first}: {NO_IMAGE}")
-    assert (
-        out.splitlines()[-1] == f"{2 * COUNT - 2} embeddings with {DIM} dimensions: packed"
-    )  # and the loose ones
-    exported = embedding_files.read(Path("packed"))
-    loose, rest = exported.embeddings[: COUNT - 1], exported.embeddings[COUNT - 1 :]
-    np.testing.assert_allclose(rest, loose, atol=1e-6)
-    names = [f"{i:02d}.jpg" for i in range(COUNT) if i != 3]
-    if folder == "tables":
-        assert (
-            exported.ids[COUNT - 1 :]
-            == [f"tables/0.parquet/{i}" for i in range(12) if i != 3] + names[11:]
-        )
-    else:
-        assert exported.ids[COUNT - 1 :] == [
-            f"shards/{int(name[:2]) // 12}.tar/{name}" for name in names
-        ]
-    table = pq.read_table("packed.parquet")
-    assert table.schema.names == ["id", "embedding", "error", "sha256", "stamp"]
-    assert str(table.schema.field("embedding").type) == f"fixed_size_list<element: float>[{DIM}]"
-    assert len(table) == 2 * COUNT
-    bad = table.filter(pa.compute.is_null(table["embedding"]))
-    assert bad["id"].to_pylist() == ["photos/03.jpg", first]
-    assert all(error.startswith("not an image") for error in bad["error"].to_pylist())
-
-
-def test_unusable_parquet_files_and_archives(run: Execute, photos: Path) -> None:
-    packed(photos)
-    pq.write_table(pa.table({"picture": [b"no"]}), "other.parquet")
-    assert "error: other.parquet: has no column 'image'; it has picture" in run("other.parquet")[2]
-    Path("cut.tar").write_bytes(Path("shards/0.tar").read_bytes()[:5000])
-    assert "error: cut.tar: is truncated or damaged" in run("--output=a", "cut.tar")[2]
-    with tarfile.open("empty.tar", "w"):
-        pass
-    assert "error: empty.tar: holds no images; leave it out" in run("--output=b", "empty.tar")[2]
-    assert (
-        "error: --query: needs image files, neither Parquet"
-        in run("--query=photos/00.jpg", "shards")[2]
-    )
-
-
-def test_bombs(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Archives and Parquet files of a few kilobytes that unpack to megabytes end in one line."""
-    monkeypatch.setattr(archives, "ALLOWANCE", 2**20)
-    with zipfile.ZipFile("x.zip", "w", zipfile.ZIP_DEFLATED) as file:
-        for i in range(8):
-            file.writestr(f"{i}.png", bytes(2**20))
-    sparse = tarfile.TarInfo("a.png")
-    sparse.size = 2**24
-    with tarfile.open("x.tar.gz", "w:gz") as tar:
-        tar.addfile(sparse, io.BytesIO(bytes(2**24)))
-    repeated = pa.DictionaryArray.from_arrays(
-        pa.array(np.zeros(4096, np.int32)), pa.array([bytes(2**10)])
-    )
-    pq.write_table(pa.table({"image": repeated}), "x.parquet", store_schema=False)
-    pq.write_table(pa.table({"image": pa.array([None] * 2**16, pa.binary())}), "rows.parquet")
-    for name in ("x.zip", "x.tar.gz", "x.parquet", "rows.parquet"):
-        assert Path(name).stat().st_size < 20_000
-        code, _, err = run(f"--output={name}-out", name)
-        assert (code, err.count("\n")) == (2, 1), err
-        assert (
-            f"error: {name}: unpacks to more than 200 times its size; if it is yours, give" in err
-        )
-
-
-def test_contents_in_memory_are_limited_by_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inputs, "BLOCK_BYTES", 5000)
-    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
-        for i, size in enumerate((2000, 2000, 2000, 9000, 100, 100)):
-            file.writestr(f"{i}.png", os.urandom(size))
-    (unit,) = inputs.units([], [str(tmp_path / "x.zip")])
-    sizes = [[len(item.content) for item in block] for block in inputs.blocks(unit)]  # type: ignore[arg-type]
-    assert sizes == [[2000, 2000, 2000], [9000], [100, 100]]
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("x.zip", "x.zip is an archive; unpack it first: unzip x.zip"),
+        ("x 1.tar.gz", "x 1.tar.gz is an archive; unpack it first: tar xf 'x 1.tar.gz'"),
+        ("x.parquet", "x.parquet is a Parquet file; write its images to a folder first"),
+    ],
+)
+def test_files_that_hold_images_are_to_be_unpacked(run: Execute, name: str, remedy: str) -> None:
+    """Given by name, or in a folder without images."""
+    Path("packed").mkdir()
+    for file in (name, f"packed/{name}", f"packed/{name.replace('x', 'y')}"):
+        Path(file).write_bytes(b"")
+    assert f"error: {remedy}" in run(name)[2]
+    assert f"error: packed: {remedy.replace(' is', ' (and 1 more) is', 1)}" in run("packed")[2]
+    assert not Path("out.parquet").exists()
 
 
 def test_embeddings_that_are_too_large_for_an_array(

@@ -17,7 +17,6 @@ WITHOUT_EFFECT = [  # see `cases.Facts`
     *(case for facts in of_papers().values() for case in facts.without_effect),
     "digits_baseline:proxy_anchor data.path=photos/",
     "digits_baseline:proxy_anchor data.image_size=32",
-    "digits_baseline:proxy_anchor data.decode_scaled=true",
     "digits_baseline:proxy_anchor data.crop_scale=0.5,1.0",
     "folder_vit data.training_size=160",
     "folder_baseline:frozen data.jitter=0.3",

@@ -5,6 +5,8 @@ import dataclasses
 import io
 import os
 import re
+import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -140,9 +142,40 @@ def test_layouts_are_recognised(tmp_path: Path, case: str) -> None:
     anything."""
     sources = LAYOUTS[case][0](tmp_path)
     sources = sources if isinstance(sources, list) else [sources]
-    files = source_files.list_files(sources, tmp_path, lambda text: None)
+    folders = [
+        source_files.unpack(source, tmp_path / f"{i}") if source.is_file() else source
+        for i, source in enumerate(sources)
+    ]
+    files = source_files.list_files(folders)
     expected = [] if case in ("folder", "cars folders that are numbers") else [case.split()[0]]
     assert [name for name, recipe in OFFICIAL.items() if recipe.recognised(files)] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("x.tgz", b"hello"), ("x.zip", b"PK\x05\x06" + bytes(9)), ("x.tar", b"")]
+)
+def test_damaged_archives(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name}: is truncated or damaged .*; download or copy"):
+        prepare("cub", [tmp_path / name], tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+
+
+def test_archives_do_not_lead_elsewhere(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as zipped:
+        zipped.writestr("../elsewhere.txt", "no")
+    with tarfile.open(tmp_path / "x.tar", "w") as tarred:
+        tarred.addfile(tarfile.TarInfo("../elsewhere.txt"))
+    source_files.unpack(tmp_path / "x.zip", tmp_path / "unpacked")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["unpacked", "x.tar", "x.zip"]
+    with pytest.raises(DataError, match=r"x\.tar: is truncated or damaged \(.*outside the dest"):
+        source_files.unpack(tmp_path / "x.tar", tmp_path / "unpacked")
+
+
+def test_only_official_archives_are_unpacked(tmp_path: Path) -> None:
+    archive = layouts.cub(tmp_path)
+    with pytest.raises(DataError, match=r"gz is an archive; unpack it first: tar xf .*\.tar\.gz$"):
+        prepare("folder", [archive], tmp_path / "out")
 
 
 IMAGES = r"found 15 images, e\.g\. 001\.Black_footed_Albatross/Black_footed_Albatross_0000\.jpg"
@@ -516,7 +549,7 @@ def test_images_outside_of_class_folders(tmp_path: Path) -> None:
             prepare("folder", [tmp_path / "p"], tmp_path / "out", options=Options(splits=splits))
 
 
-@pytest.mark.parametrize("name", ["cub", "parquet"])
+@pytest.mark.parametrize("name", ["cub", "sop"])
 def test_unprepared_data_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(
         DataError, match=rf"no such directory; dml-jax prepare --name={name} .*nowhere"

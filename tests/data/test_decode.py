@@ -124,17 +124,6 @@ def test_pixels_of_unknown_range_are_rejected() -> None:
             decode.rgb(saved(Image.fromarray(values), "TIFF"))
 
 
-@pytest.mark.parametrize(("min_side", "factor"), [(0, 1), (60, 2), (61, 1), (30, 4)])
-def test_jpeg_files_are_shrunk_while_they_are_decoded(min_side: int, factor: int) -> None:
-    data = pictures.encoded(3, 120, 160)
-    with Image.open(io.BytesIO(data)) as image:
-        image.draft("RGB", (160 // factor, 120 // factor))
-        expected = np.asarray(image)
-    np.testing.assert_array_equal(decode.rgb(data, min_side), expected)
-    png = pictures.encoded(3, 120, 160, kind="PNG")
-    np.testing.assert_array_equal(decode.rgb(png, min_side), decode.rgb(png))
-
-
 def test_jpeg_files_of_very_many_scans_are_rejected() -> None:
     """Each goes over all pixels, however short it is; what looks like one in a comment or after the
     end is none."""

@@ -1,15 +1,10 @@
 """Files at URLs: those of the local file system, by the same code as in buckets; with `slow`, in an
 emulated bucket."""
 
-import io
-import shutil
-import tarfile
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from dml_jax.buckets import written
 from dml_jax.config import Data
@@ -74,23 +69,15 @@ def test_a_damaged_data_set_is_not_used(bucket: Path, tmp_path: Path) -> None:
         prepared_data.staged(url)
 
 
-def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
+def test_embeddings_in_a_bucket(
+    bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "ROWS", 6)
     images = [path.read_bytes() for path in sorted(bucket.rglob("*.png"))]
-    parquet.write_table(pa.table({"image": images}), bucket / "a #1.parquet", row_group_size=10)
-    with tarfile.open(bucket / "b.tar", "w") as archive:
-        for i, content in enumerate([*images[:5], b"no"]):
-            info = tarfile.TarInfo(f"{i}.png")
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    shutil.rmtree(bucket / "class1")
-    with pytest.raises(DataError, match=r"holds loose images, e\.g\. class0/0\.png"):
-        inputs.bucket_shards(bucket.as_uri(), "")
-    for folder in bucket.glob("class*"):
-        shutil.rmtree(folder)
+    (bucket / "z.png").write_bytes(b"no")
     model, where = Tiny(), f"{tmp_path.as_uri()}/out.parquet"
     (tmp_path / "out.parquet").mkdir()
-    units = inputs.units([], inputs.bucket_shards(bucket.as_uri(), where))
-    assert [unit.kind for unit in units] == ["parquet", "parquet", "archive"]
+    units = inputs.units(inputs.image_files([str(bucket)], print))
     planned = embedding_shards.plan(units, embedding_shards.source(model))
     with embedding_shards.opened(where, planned) as out:
         list(unit_embedding.embed(model, [(out.file(1), units[1])]))
@@ -99,11 +86,10 @@ def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
     again = embedding_shards.Shards(where, planned)
     assert again.missing() == []
     summary = again.summary(3)
-    assert (summary.images, summary.unusable) == (22, 1)
-    assert "b.tar/5.png: not an image" in summary.errors[0]
-    np.testing.assert_allclose(
-        np.concatenate(list(again.usable_rows())), model.embed([*images, *images[:5]]), atol=1e-6
-    )
+    assert (summary.images, summary.unusable) == (17, 1)
+    assert "z.png: not an image" in summary.errors[0]
+    rows = np.concatenate(list(again.usable_rows()))
+    np.testing.assert_allclose(rows, model.embed(images), atol=1e-6)
     with (
         pytest.raises(DataError, match="was written for another version or option"),
         embedding_shards.opened(where, planned | {"runtime": "other"}),
@@ -129,11 +115,7 @@ def test_buckets(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert formats.load(Data(name="folder", path=f"{there}/photos"))["test"].content == expected
         with pytest.raises(DataError, match="cannot be read"):
             prepared_data.staged(there.replace("bucket", "none") + "/photos")
-        with written(f"{there}/shards/a.parquet") as draft:
-            parquet.write_table(
-                pa.table({"image": list(images.values())}), draft, row_group_size=10
-            )
-        units, model = inputs.units([], inputs.bucket_shards(f"{there}/shards", "")), Tiny()
+        units, model = inputs.units(inputs.image_files([str(bucket)], print)), Tiny()
         with embedding_shards.opened(
             f"{there}/out.parquet", embedding_shards.plan(units, embedding_shards.source(model))
         ) as out:

@@ -97,7 +97,7 @@ def test_what_the_graph_lacks_is_loaded_with_the_same_options(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / graphs.GRAPH).write_bytes(b"")
-    facts = {"crop": 8, "resize": 9, "interpolation": "bicubic", "decoded_side": 0, "step": 3}
+    facts = {"crop": 8, "resize": 9, "interpolation": "bicubic", "step": 3}
     facts |= {"exif_rotation": True, "size": [8, 8], "flip": True, "scales": [1.0]}
     stated = Identity(facts | {"distance": "cosine"}, "v").with_rows(np.eye(3))
     model: Any = graphs.GraphModel(tmp_path, stated, tmp_path, trust_code=True)

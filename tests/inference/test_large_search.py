@@ -44,12 +44,12 @@ def write(directory: Path, points: np.ndarray, each: int = 70) -> str:
         bad[7 : 7 + 8 * (len(part) // 7) : 8] = True
         values = np.zeros((len(bad), points.shape[1]), np.float32)
         values[~bad] = part
-        with embedding_shards.writing(directory / f"{number:06d}.parquet", points.shape[1]) as add:
-            add(
-                [Item(f"{start + i}", b"") for i in range(len(bad))],
-                values,
-                ["damaged" if each else None for each in bad],
-            )
+        embedding_shards.write_part(
+            directory / f"{number:06d}.parquet",
+            [Item(f"{start + i}", Path()) for i in range(len(bad))],
+            values,
+            ["damaged" if each else None for each in bad],
+        )
     (directory / "_plan.json").write_text("{}")
     return str(directory)
 

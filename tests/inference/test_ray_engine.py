@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -25,7 +24,11 @@ from tests import test_published
 from tests.data import pictures
 from tests.test_main import ROOT, environment
 
-UNITS, EACH = 24, 40  # row groups, and images in each
+UNITS, EACH = 24, 40  # files of embeddings, and images in each
+PROGRAM = (
+    f"import sys\nfrom dml_jax.__main__ import main\nfrom dml_jax.inference import inputs\n"
+    f"inputs.ROWS = {EACH}\nsys.exit(main())"
+)
 
 
 def node(alive: bool = True, **resources: float) -> dict[str, Any]:
@@ -92,8 +95,8 @@ def cluster(folder: Path, path: str) -> Iterator[str]:
 
 def start(folder: Path, output: str, *arguments: str) -> subprocess.Popen[str]:
     command = [
-        "-m",
-        "dml_jax",
+        "-c",
+        PROGRAM,
         "embed",
         "--model=w",
         f"--output={output}",
@@ -127,13 +130,14 @@ def rows(output: Path) -> list[bytes]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model in `w` and a table with an unusable image in `t`."""
+    """A model in `w` and photographs in `t`, one of them unusable."""
     pytest.importorskip("ray")
     test_published.write(tmp_path / "w", test_published.resnet, test_published.RESNET)
     contents = [pictures.encoded(seed, 300, 400) for seed in range(40)]
-    table = {"image": [contents[i % 40] if i != 50 else b"no" for i in range(UNITS * EACH)]}
     (tmp_path / "t").mkdir()
-    pq.write_table(pa.table(table), tmp_path / "t" / "0.parquet", row_group_size=EACH)
+    for i in range(UNITS * EACH):
+        content = contents[i % 40] + b"%d" % i if i != 50 else b"no"  # no content is embedded twice
+        (tmp_path / "t" / f"{i:04d}.jpg").write_bytes(content)
     return tmp_path
 
 
@@ -155,13 +159,13 @@ def test_rows_equal_those_of_one_machine_although_an_actor_is_killed(folder: Pat
         assert process.returncode == 0
         assert out.endswith(f"{UNITS * EACH - 1} embeddings with 8 dimensions: killed\n")
         assert (
-            err == "left out: t/0.parquet/50: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, "
+            err == "left out: t/0050.jpg: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, "
             "PPM)\n"
         )
         again = start(folder, "killed", "--engine=ray", f"--address={address}").communicate(
             timeout=120
         )[0]
-        assert again.startswith("all images have been embedded already\n")
+        assert again.startswith("trying 1 unusable image again\n")
         wrong = start(folder, "killed", "--engine=ray", f"--address={address}", "--checkpoint=7")
         assert (wrong.communicate(timeout=120)[1].count("\n"), wrong.returncode) == (1, 2)
     one, other = (pq.read_table(folder / f"{name}.parquet") for name in ("local", "killed"))

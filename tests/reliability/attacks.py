@@ -6,10 +6,7 @@ import functools
 import io
 import json
 import operator
-import tarfile
 import tempfile
-import tracemalloc
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,12 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow
 import safetensors.numpy
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from PIL import Image
-from pyarrow import parquet as pyarrow_parquet
 
 from dml_jax import main
 from dml_jax.backbones.weights import tensor_files
@@ -30,12 +25,10 @@ from dml_jax.config import flatten, resolve
 from dml_jax.config.files import load_config
 from dml_jax.data import decode, files, prepared_data, transforms
 from dml_jax.data.formats import csv as csv_tables
-from dml_jax.data.formats import parquet
-from dml_jax.data.prepare import archives, sources, understand
+from dml_jax.data.prepare import sources, understand
 from dml_jax.errors import UserError
 from dml_jax.evaluation import validation
 from dml_jax.evaluation.open_set import Photographs
-from dml_jax.inference import inputs
 from dml_jax.inference.index import Enrolled, Index
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
@@ -228,58 +221,6 @@ def _read_table(directory: Path) -> None:
     prepared_data._scan(directory, page, "csv")
 
 
-def _parquet() -> bytes:
-    columns = {"image": [{"bytes": data, "path": name} for name, data in PICTURES.items()]}
-    columns |= {
-        "label": [i // 2 for i in range(8)],
-        "price": [None, *range(7)],
-        "shop": ["a", "b"] * 4,
-    }
-    names = {"label": {"_type": "ClassLabel", "names": ["a", "b", "c", "d"]}}
-    whole = pyarrow.table(columns).replace_schema_metadata(
-        {"huggingface": json.dumps({"info": {"features": names}})}
-    )
-    return _written(
-        lambda file: pyarrow_parquet.write_table(whole, file, compression="zstd", row_group_size=3)
-    )
-
-
-def _read_parquet(directory: Path) -> None:
-    entries = parquet.find(dict(files.walk(directory)), sources.Options(scratch=directory))
-    assert all(isinstance(entry.file.read(), bytes) for entry in entries)
-
-
-def _zip() -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in PICTURES.items():
-            archive.writestr(f"{name[0]}/{name}", content)
-    return file.getvalue()
-
-
-def _tar() -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        for name, content in PICTURES.items():
-            info = tarfile.TarInfo(f"{name[0]}/{name}")
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return file.getvalue()
-
-
-ARCHIVES = _damaged("x.zip", [_zip()]) | _damaged("x.tar", [_tar()])
-
-
-def _read_archive(directory: Path) -> None:
-    (archive,) = directory.iterdir()
-    try:
-        archives.unpack(archive, directory / "unpacked")
-    finally:
-        assert {path.name for path in directory.iterdir()} <= {archive.name, "unpacked"}, (
-            "wrote another file"
-        )
-
-
 def _images() -> list[bytes]:
     exif = Image.Exif()
     exif[decode.ORIENTATION] = 6
@@ -344,56 +285,6 @@ MODEL: Any = SimpleNamespace(
 )
 
 
-def _read_shard(directory: Path) -> None:
-    (name,) = directory.iterdir()
-    for unit in inputs.units([], [str(name)]):
-        assert sum(map(len, inputs.blocks(unit))) > 0
-
-
-@functools.cache
-def _bomb(name: str) -> bytes:
-    """A few kilobytes that unpack to more than `archives.ALLOWANCE`."""
-    zeros = bytes(archives.ALLOWANCE // 16)
-    match name:
-        case "x.zip":
-            file = io.BytesIO()
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-                for i in range(40):
-                    archive.writestr(f"{i}.png", zeros)
-            return file.getvalue()
-        case "x.tar.xz":
-            with tarfile.open(fileobj=(file := io.BytesIO()), mode="w:xz") as tar:
-                for i in range(40):
-                    info = tarfile.TarInfo(f"{i}.png")
-                    info.size = len(zeros)
-                    tar.addfile(info, io.BytesIO(zeros))
-            return file.getvalue()
-        case "i.npz":
-            return _written(
-                lambda file: np.savez_compressed(file, rows=np.zeros(archives.ALLOWANCE, np.uint8))
-            )
-    values = pyarrow.DictionaryArray.from_arrays(
-        np.zeros(100, np.int32), pyarrow.array([zeros[: 2**20]])
-    )
-    return _written(
-        lambda file: pyarrow_parquet.write_table(
-            pyarrow.table({"image": values}), file, store_schema=False
-        )
-    )
-
-
-def _read_bomb(directory: Path) -> None:
-    (file,) = directory.iterdir()
-    tracemalloc.start()
-    try:
-        Index.load(MODEL, file) if file.suffix == ".npz" else _read_shard(directory)
-        raise AssertionError("unpacked")
-    finally:
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < 3 * archives.ALLOWANCE
-
-
 DEVICES: dict[str, Callable[[Path], object]] = {
     "x.npy": validation.load,
     "labels.txt": validation.read_lines,
@@ -413,14 +304,6 @@ def _read_device(directory: Path) -> None:
 
 
 ATTACKS = {
-    "shard": Attack(ARCHIVES | _damaged("x.parquet", [_parquet()]), _read_shard),
-    "bomb": Attack(
-        st.sampled_from(("x.zip", "x.tar.xz", "x.parquet", "i.npz")).map(
-            lambda name: {name: _bomb(name)}
-        ),
-        _read_bomb,
-        share=1,
-    ),
     "device": Attack(
         st.sampled_from(tuple(DEVICES)).map(lambda name: {name: Path("/dev/zero")}),
         _read_device,
@@ -447,28 +330,6 @@ ATTACKS = {
         damaged(TABLE.encode()).map(lambda content: {**PICTURES, "t.csv": content}),
         _read_table,
         lambda d: ["prepare", "--name=csv", f"--source={d}", f"--output={d}/out", "--quiet"],
-    ),
-    "Parquet": Attack(
-        _damaged("t.parquet", [_parquet()]),
-        _read_parquet,
-        lambda d: [
-            "prepare",
-            "--name=parquet",
-            f"--source={d}/t.parquet",
-            f"--output={d}/out",
-            "--quiet",
-        ],
-    ),
-    "archive": Attack(
-        ARCHIVES,
-        _read_archive,
-        lambda d: [
-            "prepare",
-            "--name=folder",
-            f"--source={next(d.iterdir())}",
-            f"--output={d}/out",
-            "--quiet",
-        ],
     ),
     "image": Attack(
         _damaged("a/x.jpg", _images()).map(

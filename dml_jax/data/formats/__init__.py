@@ -13,8 +13,6 @@ Its test is a miniature of the original files in `tests/data/layouts.py` and an 
 of `tests/data/test_datasets.py`. The table in `docs/topics/data.md` gets a row.
 """
 
-import shlex
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -65,8 +63,6 @@ def class_folders(
     directory_of: dict[str, str] = {}
     for name in paths:
         path = expand_path("DIRECTORY", name)
-        if path.is_file() and path.suffix.lower() != ".csv":
-            raise DataError(f"{name}: is a file; unpack it")
         if not path.is_dir() and not path.is_file():
             remedy = "give a directory with one folder of images per class"
             raise DataError(f"{name}: there is no such directory; {remedy}")
@@ -93,13 +89,7 @@ def class_folders(
 
 def _recognised(path: Path, name: str, options: Options) -> Sequence[Entry]:
     """The images of a directory or a table, which messages call `name`; prints doubts."""
-    with tempfile.TemporaryDirectory(prefix="dml_jax-") as scratch:
-        found = list_files([path], Path(scratch), print)
-        within = options._replace(scratch=Path(scratch), images=False)
-        kind, page = recognise.recognised(found, within, name)
-    if any(entry.file.size >= 0 for entry in page.entries):
-        remedy = f"dml-jax prepare --name={kind} --source={shlex.quote(name)} --output=… does that"
-        raise DataError(f"{name}: its images are in {kind} files, to be prepared first; {remedy}")
+    _, page = recognise.recognised(list_files([path]), options, name)
     if options.splits == "auto" and (reason := recognise.refusal(page)):
         remedy = "or give --splits=none to take its folders for classes"
         raise DataError(f"{name}: {reason}; {remedy}")

@@ -30,7 +30,7 @@ def _read(
     split, row = ids[index].split("/")
     with reading(f"{directory}, {ids[index]}"):
         stored = _source(directory, split)[int(row)]["image"]
-        return decode.rgb(stored, data.decoded_side, upright=data.exif_rotation)
+        return decode.rgb(stored, upright=data.exif_rotation)
 
 
 def load(data: Data) -> dict[str, Split]:

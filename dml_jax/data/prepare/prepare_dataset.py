@@ -36,7 +36,7 @@ class Request(NamedTuple):
     """A preparation."""
 
     name: str
-    sources: tuple[Path, ...]  # archives, folders, .csv and .parquet files
+    sources: tuple[Path, ...]  # folders, .csv files and, of published data sets, archives
     output: Path
     options: Options = Options()
     short_side: int = 0  # see `encode`
@@ -124,8 +124,13 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
         _download(recipe, request.sources, console)
     scratch = draft / "scratch"  # unpacked and encoded images, deleted at the end
     scratch.mkdir()
-    files = sources.list_files(request.sources, scratch, console.print)
-    page = understand(recipe, files, request.options._replace(scratch=scratch), named)
+    given = []
+    for i, source in enumerate(request.sources):
+        if recipe.home and source.is_file() and sources.packing(source.name):
+            console.print(f"unpacking {source}")
+            source = sources.unpack(source, scratch / f"source-{i}")
+        given.append(source)
+    page = understand(recipe, sources.list_files(given), request.options, named)
     entries = list(page.entries)
     if not request.subset and (problem := duplicates.incomplete(recipe, entries)):
         doubts = recipe.doubts(page.survey.files, request.options)

@@ -3,6 +3,9 @@
 import json
 import posixpath
 import re
+import shlex
+import tarfile
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -10,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dml_jax import manifest
-from dml_jax.data.files import SPLITS, Entry, File, Files, is_ignored, is_image, walk
-from dml_jax.data.prepare import archives
+from dml_jax.data.files import SPLITS, Entry, File, Files, is_image, walk
 from dml_jax.errors import ConfigError, DataError, counted
+from dml_jax.files import reading
 from dml_jax.remote.downloads import Download
 
 SPLIT_NAMES = {  # words in the names of folders and files and in columns of tables -> split
@@ -25,6 +28,12 @@ SPLIT_NAMES = {  # words in the names of folders and files and in columns of tab
 }
 # Words that may accompany them.
 NEUTRAL = {"set", "split", "data", "dataset", "images", "image", "img", "imgs"}
+UNPACK = {  # suffix of an archive -> how to unpack it
+    ".zip": "unzip",
+    **dict.fromkeys((".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz"), "tar xf"),
+    **dict.fromkeys((".rar", ".7z"), "7z x"),
+}
+PARQUET = ".parquet"
 MARKER = "prepared.json"  # marks a prepared data set
 OUTPUTS = {  # files that mark what this package has written, with keys that they have -> what it is
     "config.json": ({"config", "data_hash"}, "a run"),
@@ -45,8 +54,6 @@ class Options(NamedTuple):
     splits: str = "auto"
     # See `data.sessions`; with "folder", a folder in a class folder is not a class.
     session: str = ""
-    scratch: Path = Path()  # folder for unfinished work, where recipes may write files
-    images: bool = True  # whether the contents of the images are needed, too
 
     def named(self) -> dict[str, str]:
         """The names in `splits` -> split; raises ConfigError for another value."""
@@ -86,7 +93,7 @@ class Recipe(NamedTuple):
     # (files, options) -> sentences for the user: how `find` reads them, what it had to guess.
     doubts: Callable[[Files, Options], list[str]] = lambda files, options: []
     # Suffixes of the files other than images that it reads.
-    reads: tuple[str, ...] = (".csv", ".json", ".mat", ".parquet", ".txt")
+    reads: tuple[str, ...] = (".csv", ".json", ".mat", ".txt")
     in_place: bool = False  # whether a folder can be used without preparation
     # split -> (images, classes) of the complete data set; None if they are not fixed.
     counts: Mapping[str, tuple[int, int]] | None = None
@@ -147,33 +154,53 @@ def survey(found: Iterable[tuple[str, File]]) -> Survey:
     return Survey(kept, outputs, skipped)
 
 
-def list_files(
-    sources: Sequence[Path],
-    scratch: Path,
-    announce: Callable[[str], None],
-    option: str = "--source",
-) -> Files:
-    """All files of the sources by their relative path; archives are unpacked to `scratch`."""
+def packed_files(files: Iterable[str]) -> list[str]:
+    """What to do with archives and Parquet files, whose images are not read: a sentence for each
+    kind."""
+    packed, found = [path for path in files if packing(path)], []
+    for kind in dict.fromkeys(map(packing, packed)):
+        paths = [path for path in packed if packing(path) == kind]
+        more = f" (and {len(paths) - 1} more)" if paths[1:] else ""
+        if kind == PARQUET:
+            remedy = "write its images to a folder first, as the guide on your own photographs does"
+            found.append(f"{paths[0]}{more} is a Parquet file; {remedy}")
+        else:
+            remedy = f"unpack it first: {UNPACK[kind]} {shlex.quote(paths[0])}"
+            found.append(f"{paths[0]}{more} is an archive; {remedy}")
+    return found
+
+
+def packing(path: str) -> str:
+    """The suffix of an archive or a Parquet file; "" for another file."""
+    endings = (*UNPACK, PARQUET)
+    return next((ending for ending in endings if path.lower().endswith(ending)), "")
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """Unpacks an archive, which must not lead out of the folder; DataError if it is damaged."""
+    with reading(archive, "download or copy it again"):
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as zipped:
+                zipped.extractall(folder)
+        else:
+            with tarfile.open(archive) as tarred:
+                tarred.extractall(folder, filter="data")
+    return folder
+
+
+def list_files(sources: Sequence[Path], option: str = "--source") -> Files:
+    """All files of the sources, which are folders and tables, by their relative path."""
     files: dict[str, File] = {}
-    for i, source in enumerate(sources):
-        name = source.name.lower()
+    for source in sources:
         if source.is_dir():
             found = dict(walk(source))
-        elif source.is_file() and name.endswith(archives.ENDINGS):
-            announce(f"unpacking {source}")
-            target = scratch / f"source-{i}"
-            members = archives.unpack(source, target)
-            found = {path: File(target, *place) for path, *place in members if not is_ignored(path)}
-        elif source.is_file() and name.endswith(".csv"):
+        elif source.is_file() and source.suffix.lower() == ".csv":
             others = (pair for pair in walk(source.parent) if not pair[0].lower().endswith(".csv"))
             found = {source.name: File(source), **dict(others)}
-        elif source.is_file() and name.endswith(".parquet"):
-            found = {source.name: File(source)}
         else:
-            raise DataError(
-                f"{option}={source}: must be an existing folder, .csv or .parquet file or archive "
-                f"({', '.join(archives.ENDINGS)})"
-            )
+            reasons = packed_files([str(source)] if source.is_file() else [])
+            what = reasons[0] if reasons else "must be an existing folder or .csv file"
+            raise DataError(f"{option}={source}: {what}")
         if shared := set(files) & set(found):
             raise DataError(
                 f"--source={source}: {min(shared)!r} is also in another source; give each file once"
