@@ -43,10 +43,7 @@ CORE = 307  # images/s that a core decodes and crops (benchmarks/input.py, origi
 
 class Case(NamedTuple):
     """A configuration, its precision and topology; batches are the papers' unless the devices do
-    not divide them.
-
-    "…@N" has N training classes, whose table is spread over the devices.
-    """
+    not divide them."""
 
     config: str
     precision: str
@@ -69,28 +66,22 @@ def _cases() -> Iterator[Case]:
     yield Case("cub_hist", "float32", "v5e:2x2")
     yield Case("cub_vit:proxy_anchor-vit_small", "float32", "v5e:2x2")
     yield Case("sop_hist", "bfloat16", "v5e:4x4")
-    for classes in (10**6, 10**7):
-        for topology in ("h100:1", "h100:8", "h100:4x8", "v5e:4x4"):
-            yield Case(f"sop_baseline:normalized_softmax@{classes}", "bfloat16", topology)
 
 
 def facts(case: Case, stored: dict[str, Any]) -> dict[str, Any]:
     """The facts of the training step, compiled unless its program is among the stored ones; "code"
     is the date and the hash of the commit."""
     topology = compilation.find_topology(case.topology)
-    name, _, classes = case.config.partition("@")
-    file, _, variant = name.partition(":")
+    file, _, variant = case.config.partition(":")
     path = f"configs/{file}.py" + (f":{variant}" if variant else "")
-    overrides = {"train.precision": case.precision} | (
-        {"train.shard_classes": "true"} if classes else {}
-    )
+    overrides = {"train.precision": case.precision}
     config = config_files.resolved(path, overrides)
     size, devices = config.data.batch_size, topology.mesh.size
     if size % devices:  # the next multiple that holds as many images of each class
         step = config.data.images_per_class * devices
         overrides["data.batch_size"] = str(-(-size // step) * step)
         config = config_files.resolved(path, overrides)
-    experiment = compilation.describe(config, topology, int(classes or 0))
+    experiment = compilation.describe(config, topology)
     lower = next(iter(compilation.programs_of(experiment)))[1]
     digest = hashlib.sha256(f"{case} {jax.__version__}\n{lower().as_text()}".encode()).hexdigest()
     if (known := stored.get(str(case), {})).get("program") == digest:

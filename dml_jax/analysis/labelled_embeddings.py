@@ -55,7 +55,6 @@ class Settings:
     protocol: Literal["clean", "paper"] | None = None
     lone_queries: Literal["miss", "omit"] | None = None
     clustering: bool = True
-    full_ranking: bool = False
     rerank: bool = False
     session: str = ""  # photographs taken together, which are left out together
     relation: str = ""  # import path of a function of two lists of class names, see `data.relation`
@@ -377,7 +376,6 @@ def evaluate(
             queries,
             labels,
             ks=ks,
-            full_ranking=settings.full_ranking or base.full_ranking,
             gallery=gallery,
             gallery_labels=embeddings.labels.get("gallery"),
             **groups,

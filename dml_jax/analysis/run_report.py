@@ -71,8 +71,6 @@ def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, A
     for name, numbers in results.get("test_variants", {}).items():
         if name != results["test_variant"]:
             found.append((f"variant {name}", numbers))
-    for width, numbers in results.get("prefixes", {}).items():
-        found.append((f"its first {width} dimensions", numbers))
     for kind, numbers in results.get("refined", {}).items():
         found.append((_refined_name(kind, numbers), numbers))
     for name, metrics in published(asdict(config)).items():

@@ -55,7 +55,7 @@ def execute(arguments: list[str]) -> None:
             sys.path.insert(0, "")
             modules.import_module(key, path, path.rpartition(".")[0])
             modules.function(key, path)
-    names = ("metric", "protocol", "lone_queries", "full_ranking", "rerank", "session", "relation")
+    names = ("metric", "protocol", "lone_queries", "rerank", "session", "relation")
     settings = Settings(
         tuple(dict.fromkeys(options.ks)),
         **{name: getattr(options, name) for name in (*names, "quiet")},

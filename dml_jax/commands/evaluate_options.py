@@ -8,7 +8,7 @@ from dml_jax.commands import cli
 
 NOT_BY_RAY = (
     *("model", "groups", "metric", "protocol", "relation"),
-    *("no_clustering", "rerank", "full_ranking"),
+    *("no_clustering", "rerank"),
 )
 NOT_GIVEN = (None, "", (), False, "cosine", "clean")
 FOR_IMAGES = {"splits": "auto", "flip": False, "scales": (1.0,), "checkpoint": "reported"}
@@ -23,7 +23,6 @@ FILES = {  # options that name a file
 SWITCHES = {
     "no_clustering": "skip k-means and NMI",
     "rerank": "add k-reciprocal re-ranking (Zhong et al., CVPR 2017)",
-    "full_ranking": "add MAP over the whole ranking and precision@K; slower",
     "verify": "runs: check their files and results",
     "quiet": "print the table only, no progress",
 }

@@ -213,8 +213,6 @@ class Train:
     chunks: PositiveInt = 1
     # The backbone and products in the heads; losses and the optimizer always use float32.
     precision: Literal["float32", "tensorfloat32", "bfloat16"] = "float32"
-    # Distributes tables of classes (proxies, classifiers) over the devices; same results.
-    shard_classes: bool = False
     optimizer: Optimizer = "adam"  # with PyTorch's conventions and defaults
     momentum: Annotated[Fraction, WITH_MOMENTUM] = 0.0  # used by sgd
     # Multiplies learning rates by data.batch_size / rates_for_batch, or by its square root.
@@ -284,8 +282,6 @@ class Evaluation:
     ks: Annotated[tuple[PositiveInt, ...], NonEmpty, Mark.SAME_EXPERIMENT] = (1, 2, 4, 8)
     # Whether a query without another image of its class is a miss in Recall@K and MRR, or omitted.
     lone_queries: Literal["miss", "omit"] = "miss"
-    # Also computes MAP over the whole ranking and precision@K; slower with large classes.
-    full_ranking: Annotated[bool, Mark.SAME_EXPERIMENT] = False
     batch_size: Annotated[PositiveInt, Mark.SAME_EXPERIMENT] = 256  # images embedded at once
     cluster: bool = True  # computes NMI with k-means at the end; slow with many thousand classes
     # Mean of the entropies in NMI; geometric in HIST's code.

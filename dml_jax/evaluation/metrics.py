@@ -44,7 +44,6 @@ def retrieval(
     groups: ArrayLike | None = None,
     gallery_groups: ArrayLike | None = None,
     lone_queries: Lone = "miss",
-    full_ranking: bool = False,
     functions: Mapping[str, RowFunction] | None = None,
     relation: validation.Relation | None = None,
     per_query: bool = False,
@@ -72,9 +71,6 @@ def retrieval(
       gallery_groups: [G], of the same kind as `groups`.
       lone_queries: whether a query without a relevant row, such as the only image of its class, is
         a miss in Recall@K and MRR, or left out of all metrics.
-      full_ranking: also return "map", the mean average precision over the whole ranking, and for
-        `ks` "precision@K" and "map@K", the mean average precision of the first K,
-        divided by min(R, K) for R relevant rows.
       functions: further metrics by name, functions from whether each row is relevant, nearest
         first, bool [G], to a number; their means over the queries that have a relevant row are
         returned as "user/NAME". Every query is then sorted.
@@ -132,9 +128,8 @@ def retrieval(
     drop_nearest &= exclude_self
     exclusions = exclude_self and not drop_nearest, drop_nearest
     further = tuple((functions or {}).values())
-    full_ks, graded_ks = ks if full_ranking else None, ks if relation else None
     of_rows = classes, gallery_classes, judge, common_groups
-    task = Task(*of_rows, *exclusions, full_ks, further, graded_ks)
+    task = Task(*of_rows, *exclusions, further, ks if relation else None)
     if callable(metric):
         blocks = user_distances.blocks(metric, points, gallery_points)
         results = _engine.rank_by_distance(task, blocks)
@@ -143,10 +138,9 @@ def retrieval(
         results = _engine.rank(task, points, others, metric=metric, dtype=dtype)
     classes_of_mean = classes if judge is None else None
     summarized: dict[str, Any] = summary(*results[:4], classes_of_mean, ks, lone_queries)
-    full = ["map", *(f"precision@{k}" for k in ks), *(f"map@{k}" for k in ks)]
-    names = [*(full if full_ranking else ()), *(f"{USER}{name}" for name in functions or ())]
+    names = [f"{USER}{name}" for name in functions or ()]
     names += ["ndcg", *(f"ndcg@{k}" for k in ks)] if relation else []
-    columns = np.concatenate([results.full, results.by_functions, results.graded], axis=1).T
+    columns = np.concatenate([results.by_functions, results.graded], axis=1).T
     found = dict(zip(names, columns, strict=True))
     for name, column in found.items():
         summarized |= _mean_with_error(name, column[results.relevant > 0])

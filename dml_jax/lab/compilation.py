@@ -153,11 +153,8 @@ def programs(
     return found
 
 
-def describe(config: Config, topology: Topology, classes: int = 0) -> Experiment:
-    """The experiment of a configuration on a topology, with random weights and blank images.
-
-    `classes`, if given: that many classes of two images each, instead of the training set's.
-    """
+def describe(config: Config, topology: Topology) -> Experiment:
+    """The experiment of a configuration on a topology, with random weights and blank images."""
     config = replace(config, backbone=replace(config.backbone, pretrained="none"), init_from="")
     if getattr(config.method, "teacher", ""):
         raise ConfigError("method.teacher: a step that needs a trained model cannot be compiled")
@@ -166,8 +163,6 @@ def describe(config: Config, topology: Topology, classes: int = 0) -> Experiment
         splits = formats.load(config.data)
     else:
         splits = {name: _blank_split(config, *sizes) for name, sizes in recipe.counts.items()}
-    if classes:
-        splits["train"] = _blank_split(config, 2 * classes, classes)
     return experiments.build(config, splits, topology.mesh)
 
 

@@ -440,7 +440,7 @@ def configuration(plugin: Plugin) -> Config:
         backbone,
         method,
         Train({name: Group(1e-3) for name in groups}, optimizer="sgd", **length),
-        evaluation=Evaluation(cluster=False, ks=(1, 2), full_ranking=True),
+        evaluation=Evaluation(cluster=False, ks=(1, 2)),
     )
     values = config_files.ConfigDict(asdict(config))
     overrides: dict[str, Any] = dict(plugin.overrides)

@@ -40,7 +40,6 @@ from dml_jax.config.fields import (
     Needs,
     NonNegative,
     NonNegativeInt,
-    PositiveInt,
     require,
     section,
     validate,
@@ -136,9 +135,6 @@ class Config:
     distance: Annotated[str, AfterValidator(Named(("cosine", "euclidean")))] = "cosine"
     # D; 0: the number of channels, without a linear layer unless it is whitened.
     embedding_dim: NonNegativeInt = 512
-    # Widths of prefixes that are also trained as embeddings (Matryoshka; Kusupati et al., NeurIPS
-    # 2022): the losses of these first columns are added, and they are evaluated as well.
-    prefixes: tuple[PositiveInt, ...] = ()
     pooling: Pooling = "avg"  # pooling of the feature map
     # Normalises the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++.
     layer_norm: bool = False
@@ -155,11 +151,6 @@ class Config:
     def __post_init__(self) -> None:
         rule = f"give one for each loss of loss={self.loss}"
         require(len(self.weights) in (0, len(self.losses)), "weights", self.weights, rule)
-        rule, limit = "must be increasing", self.embedding_dim  # 0: not known before `build`
-        rule += f" and below embedding_dim={limit}" if limit else ""
-        increasing = list(self.prefixes) == sorted(set(self.prefixes))
-        below = not limit or max(self.prefixes, default=0) < limit
-        require(increasing and below, "prefixes", self.prefixes, rule)
 
     @property
     def losses(self) -> tuple[str, ...]:
@@ -221,7 +212,6 @@ class Criterion(nn.Module):
     dim: int  # length D of the embeddings
     distance: Any = None  # function of two blocks of rows; None compares unit vectors
     relation: Any = None  # function of two lists of labels; None for equal labels
-    prefixes: tuple[int, ...] = ()  # numbers of first columns that are embeddings, too
 
     def setup(self) -> None:
         """The learned parameters of each loss, by argument."""
@@ -242,22 +232,6 @@ class Criterion(nn.Module):
         self, embeddings: Array, labels: Array, key: Array, candidates: Candidates | None = None
     ) -> dict[str, Array]:
         """Each loss of a batch, by its name: scalars; with candidates, the pair losses only."""
-        found = self._values(embeddings, labels, key, candidates, None)
-        for width in self.prefixes:
-            first = candidates and candidates._replace(embeddings=candidates.embeddings[:, :width])
-            more = self._values(embeddings[:, :width], labels, key, first, width)
-            found = {name: value + more[name] for name, value in found.items()}
-        return found
-
-    def _values(
-        self,
-        embeddings: Array,
-        labels: Array,
-        key: Array,
-        candidates: Candidates | None,
-        width: int | None,
-    ) -> dict[str, Array]:
-        """The losses of the first `width` columns."""
         found = {}
         for i, (name, options) in enumerate(self.options.items()):
             loss, others = find(name), candidates
@@ -269,20 +243,10 @@ class Criterion(nn.Module):
                 others = signature.related(embeddings, relations)
             mining_key = jax.random.fold_in(key, i) if i else key
             given = {"candidates": others, "key": mining_key, "distance": self.distance}
-            arguments = {**vars(options), **self._first_columns(name, width), **given}
+            arguments = {**vars(options), **self.learned[name], **given}
             taken = {word: value for word, value in arguments.items() if takes(loss, word)}
             found[name] = loss(embeddings, labels, **taken)
         return found
-
-    def _first_columns(self, loss: str, width: int | None) -> dict[str, Array]:
-        """The learned parameters of a loss for the first `width` columns of the embeddings."""
-        declared = signature.learned(find(loss))
-        return {
-            name: array[
-                tuple(slice(width if axis == "D" else None) for axis in declared[name].axes)
-            ]
-            for name, array in self.learned[loss].items()
-        }
 
 
 def parameters(names: Collection[str]) -> dict[str, tuple[str, str, Learned]]:
@@ -342,9 +306,6 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         config.embedding_dim, config.pooling, config.layer_norm, config.init, config.bias
     )
     dim = config.embedding_dim or backbone.channels
-    if max(config.prefixes, default=0) >= dim:
-        rule = f"must be below {dim}, the channels of the network (method.embedding_dim=0)"
-        raise ConfigError(f"method.prefixes={config.prefixes}: {rule}")
     compared: Any = config.distance
     if "." in compared:
         compared = function("method.distance", compared)
@@ -353,7 +314,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
             raise ConfigError(f"method.distance={config.distance!r}: {rule}")
     distance = {"cosine": None, "euclidean": distances}.get(compared, compared)
     relation = None if data.relation is None else pairs_of_classes(data.relation, config.losses)
-    criterion = Criterion(config.options, data.classes, dim, distance, relation, config.prefixes)
+    criterion = Criterion(config.options, data.classes, dim, distance, relation)
 
     def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)

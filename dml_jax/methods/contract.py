@@ -116,11 +116,6 @@ Teach = Callable[[PyTree, PyTree, PyTree], Teaching]
 Distance = Literal["cosine", "euclidean"] | Callable[[Array, Array], Array]
 
 
-def no_classes(path: tuple[str, ...]) -> int | None:
-    """The default `class_axis`: every parameter is on every device."""
-    return None
-
-
 class Refresh(NamedTuple):
     """A computation of a method on all training images, before the first step and every few epochs.
 
@@ -160,8 +155,6 @@ class Hooks(NamedTuple):
         column after the last.
       history: names of the entries of `model_state` left by past batches, such as a queue; a run
         that starts from the weights of another does not take them over.
-      class_axis: path of a parameter -> its axis of training classes, along which it is spread over
-        the devices; None for parameters that are on every device.
       teacher: work directory of the run whose model `loss` finds in `batch.teacher`. `loss` raises
         ConfigError, when it is traced, where that model does not fit.
     """
@@ -177,7 +170,6 @@ class Hooks(NamedTuple):
     whole_maps: bool = False
     parts: tuple[tuple[str, int, int], ...] = ()
     history: tuple[str, ...] = ()
-    class_axis: Callable[[tuple[str, ...]], int | None] = no_classes
     teacher: str = ""
 
 
@@ -217,10 +209,7 @@ def map_functions(wrap: Callable[[Any], Any], method: Method) -> Method:
     wrapped: Method = jax.tree.map(
         lambda leaf: wrap(leaf) if callable(leaf) else leaf, method, is_leaf=callable
     )
-    hooks = wrapped.hooks._replace(class_axis=method.hooks.class_axis)
-    return wrapped._replace(
-        init=method.init, group=method.group, distance=method.distance, hooks=hooks
-    )
+    return wrapped._replace(init=method.init, group=method.group, distance=method.distance)
 
 
 def teaching(method: Method) -> Callable[[PyTree, PyTree, Array], Teaching]:

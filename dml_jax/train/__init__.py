@@ -12,7 +12,6 @@
     warm_start          the state before the first step: from the seed or from trained weights
     teacher             the model of another run, to learn from
     frozen_features     features of a frozen backbone, computed once
-    class_tables        wraps a method: tables of classes spread over the devices
     parameter_groups    wraps a method: groups of parameters, frozen or of low rank
     model_metrics       metrics of splits during training, and the final results
     mixture             chooses the model to keep: published weights, trained ones, or between

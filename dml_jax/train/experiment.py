@@ -23,8 +23,8 @@ from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split, hold_out
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import refinement_batches
-from dml_jax.methods.contract import Batch, Embed, Method, TrainingSet, no_classes, zeros
-from dml_jax.train import class_tables, embedding, optimizers, step
+from dml_jax.methods.contract import Batch, Embed, Method, TrainingSet, zeros
+from dml_jax.train import embedding, optimizers, step
 from dml_jax.train.distributed import device_mesh, process_group
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.method_wrappers import build_method
@@ -119,9 +119,7 @@ class Experiment(NamedTuple):
         one: to take a state apart and put it together takes longer than to start the program.
         """
         everywhere: Any = device_mesh.replicated(self.mesh)
-        layout, structure = everywhere, jax.tree.structure(like)
-        if self.method.hooks.class_axis is not no_classes:
-            layout = [leaf.sharding for leaf in jax.tree.leaves(self.template())]
+        structure = jax.tree.structure(like)
         built = step.build(self.method, self.optimizer, self.augment)
 
         def update(leaves: list[jax.Array], batch: Batch, key: jax.Array) -> Any:
@@ -130,9 +128,7 @@ class Experiment(NamedTuple):
             return jax.tree.leaves(state), metrics
 
         options = device_mesh.compiler_options(self.mesh)
-        return jax.jit(
-            update, donate_argnums=0, out_shardings=(layout, everywhere), compiler_options=options
-        )
+        return jax.jit(update, donate_argnums=0, out_shardings=everywhere, compiler_options=options)
 
     def embedder(self, function: Embed) -> Embedder:
         """A function of images such as `Method.embed`, compiled for the splits of the run."""
@@ -198,7 +194,7 @@ def build(
     schedule = optimizers.rate_factor(train, start=warmup, stop=steps, milestones=milestones)
     schedule = optimizers.scaled(schedule, train, data.batch_size)
     images = training_set(splits["train"])._replace(relation=relation)
-    method = build_method(config, images, mesh)
+    method = build_method(config, images)
     if train.select == "mixture" and method.hooks.published is None:
         raise ConfigError(
             "train.select='mixture': needs an embedding that published weights can have; set "
@@ -215,7 +211,7 @@ def build(
         remedy = 'name a network for these arrays (see "Any arrays" in docs/guides/own_parts.md)'
         raise ConfigError(f"backbone.name={config.backbone.name!r}: {problem}; {remedy}")
     test_variants = {
-        name: build_method(with_test_variant(config, name), images, mesh).embed
+        name: build_method(with_test_variant(config, name), images).embed
         for name in config.evaluation.test_variants
     }
     experiment = Experiment(
@@ -253,11 +249,6 @@ def _check_batch_size(config: Config, devices: int) -> None:
         raise ConfigError(
             f"data.batch_size={size}: must be a multiple of the {devices} devices{chunks}; the "
             f"nearest that fits is {near}"
-        )
-    if config.train.shard_classes and class_tables.MULTIPLE % devices:
-        raise ConfigError(
-            f"train.shard_classes=true: the number of devices (={devices}) must divide "
-            f"{class_tables.MULTIPLE}; set it to false, or use fewer devices"
         )
     if parts > 1 and getattr(config.backbone, "freeze_bn", None) is False:
         raise ConfigError(

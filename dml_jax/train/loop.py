@@ -351,8 +351,7 @@ def refresh_state(
         save_unless_held(out, state, progress)
         raise
     key = jax.random.fold_in(jax.random.fold_in(experiment.key, 2**31 - 2), int(state.step))
-    local = jax.tree.map(device_mesh.to_host, (state.params, state.model_state))
+    local = jax.tree.map(np.asarray, (state.params, state.model_state))
     updated = refresh.update(*local, found, key)
-    class_axis = experiment.method.hooks.class_axis
-    params, model_state = device_mesh.place(experiment.mesh, updated, class_axis)
+    params, model_state = device_mesh.place(experiment.mesh, updated)
     return state._replace(params=params, model_state=model_state)

@@ -6,16 +6,14 @@
 3. By path (`train.groups`): before everything that asks for the group of a parameter.
 4. Freezing (`train.groups.NAME.freeze`): inside low rank, so that it sees the network's paths only.
 5. Low rank (`train.groups.NAME.rank`): everything inside gets the sums of matrices and updates.
-6. Spread tables (`train.shard_classes`): outside all of these, which see only the rows of classes.
-7. Precision (`train.precision`): outside everything that computes.
-8. Chunks (`train.chunks`): outermost, so that a chunk is encoded exactly like a whole batch.
+6. Precision (`train.precision`): outside everything that computes.
+7. Chunks (`train.chunks`): outermost, so that a chunk is encoded exactly like a whole batch.
 """
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
 
 from dml_jax import numerics
 from dml_jax.backbones.contract import Backbone
@@ -24,11 +22,8 @@ from dml_jax.config import Config, plugin_module
 from dml_jax.config.sections import backbone_is_frozen
 from dml_jax.data import augment
 from dml_jax.errors import ConfigError
-from dml_jax.methods.contract import Method, PyTree, TrainingSet, map_functions, zeros
-from dml_jax.train import class_tables, parameter_groups
-from dml_jax.train.distributed import device_mesh
-
-SIDE = 224  # pixels of example images of any size: only the shapes of class tables depend on them
+from dml_jax.methods.contract import Method, PyTree, TrainingSet, map_functions
+from dml_jax.train import parameter_groups
 
 
 def _check_frozen(config: Config, method: Method) -> None:
@@ -44,11 +39,8 @@ def _check_frozen(config: Config, method: Method) -> None:
             )
 
 
-def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) -> Method:
-    """The method of a configuration with everything that wraps it.
-
-    Tables of classes are spread over the devices of `mesh`, by default over all.
-    """
+def build_method(config: Config, data: TrainingSet) -> Method:
+    """The method of a configuration with everything that wraps it."""
     backbone = plugin_module("backbone", config.backbone.name).build(config.backbone)
     if not isinstance(backbone, Backbone):
         raise ConfigError(
@@ -60,25 +52,17 @@ def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) ->
         backbone = on_features(backbone)
     untrained = {name for name, group in groups.items() if group.freeze or group.rank}
 
-    def build_for(classes: int) -> Method:
-        def build_on(backbone: Backbone) -> Method:
-            erased = with_erasing(backbone, config.data.erasing)
-            built = methods.build(config.method, erased, data._replace(classes=classes))
-            return parameter_groups.by_path(built, groups)
+    def build_on(backbone: Backbone) -> Method:
+        erased = with_erasing(backbone, config.data.erasing)
+        return parameter_groups.by_path(methods.build(config.method, erased, data), groups)
 
-        method = build_on(backbone)
-        if config.train.feature_views:
-            _check_frozen(config, method)
-        if method.group(("backbone",)) in untrained:
-            random = not backbone_is_frozen(config)
-            method = build_on(parameter_groups.as_evaluated(backbone, random=random))
-        return parameter_groups.updating(parameter_groups.freezing(method, groups), groups)
-
-    method = build_for(data.classes)
-    if config.train.shard_classes:
-        side = config.data.image_size or SIDE
-        batch = zeros(config.data.batch_size, (side, side), method.hooks.views)
-        method = class_tables.spread(build_for, data.classes, batch, mesh or device_mesh.make())
+    method = build_on(backbone)
+    if config.train.feature_views:
+        _check_frozen(config, method)
+    if method.group(("backbone",)) in untrained:
+        random = not backbone_is_frozen(config)
+        method = build_on(parameter_groups.as_evaluated(backbone, random=random))
+    method = parameter_groups.updating(parameter_groups.freezing(method, groups), groups)
     return chunked(computed_in(method, config.train.precision), config.train.chunks)
 
 

@@ -18,7 +18,7 @@ from dml_jax.data.arrays import Shape
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.evaluation import user_distances
 from dml_jax.identity import Identity, Versions
-from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_classes, zeros
+from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, zeros
 from dml_jax.train import embedding, optimizers, step
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.embedding import Embedder
@@ -143,8 +143,7 @@ def load(
     train, shape = config.train, tuple(facts["shape"])
     method = build_method(config, TrainingSet(facts["classes"], facts["images"]))
     optimizer = optimizers.build(train, method, lambda step: 1.0, warmup_steps=train.warmup_epochs)
-    everywhere = method._replace(hooks=method.hooks._replace(class_axis=no_classes))
-    template = step.state_shapes(config, everywhere, optimizer, shape, device_mesh.make())
+    template = step.state_shapes(config, method, optimizer, shape, device_mesh.make())
     unfinished, single = "", directory / model_files.MODEL
     if steps := model_files.steps(single):
         if checkpoint not in ("reported", str(steps[-1])):

@@ -109,7 +109,6 @@ def metrics(
         metric=distance,
         clustering=options.clustering,
         lone_queries="omit" if across else options.lone_queries,  # classes with one session
-        full_ranking=options.full_ranking,
         functions={
             name.rpartition(".")[2]: function("evaluation.metrics", name)
             for name in options.metrics
@@ -161,9 +160,6 @@ def final(
         }
         results |= {"test_variant": variant, "test_variants": each}
     results["protocol"] = protocol_of(experiment, "test")
-    if prefixes := getattr(config.method, "prefixes", ()):
-        first = {n: {key: rows[:, :n] for key, rows in embeddings.items()} for n in prefixes}
-        results["prefixes"] = {str(n): _metrics(experiment, rows) for n, rows in first.items()}
     if config.data.session:
         results["protocol"] = f"across sessions: {results['protocol']}"
     elif config.data.name == "folder":

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from dml_jax.config import Config
 from dml_jax.data.arrays import Shape
@@ -35,12 +36,11 @@ def inference_state(state: TrainState) -> TrainState:
 
 
 def digest(variables: Any) -> str:
-    """SHA-256 of the paths, dtypes, shapes and values of all arrays of a tree; all processes must
-    ask for arrays that are spread over them."""
+    """SHA-256 of the paths, dtypes, shapes and values of all arrays of a tree."""
     found = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(variables):
         found.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())
-        found.update(device_mesh.to_host(leaf).tobytes())
+        found.update(np.asarray(leaf).tobytes())
     return found.hexdigest()
 
 
@@ -134,9 +134,9 @@ def state_shapes(
         shapes = _initial.eval_shape(method, optimizer, key, batch)
     else:  # JAX would cache the weights that are read, too
         shapes = jax.eval_shape(partial(initial, method, optimizer), key, batch)
-    shardings = device_mesh.shardings(mesh, shapes, method.hooks.class_axis)
+    everywhere = device_mesh.replicated(mesh)
 
-    def sharded(leaf: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+    def placed(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere)
 
-    return jax.tree.map(sharded, shapes, shardings)
+    return jax.tree.map(placed, shapes)

@@ -1,12 +1,11 @@
 """The state before the first step: drawn from the seed, or from another run or published weights.
 
 Values are drawn on the host by one small program for each shape; one program for the network takes
-longer to compile than all others. Only with a table of classes that is spread over the devices, and
-may not fit into one, each device computes what it holds.
+longer to compile than all others.
 """
 
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,13 @@ from flax import traverse_util
 from dml_jax.backbones.weights import converted
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.methods.contract import Batch, PyTree, TrainingSet, no_classes
-from dml_jax.train import class_tables, model, parameter_groups, step
+from dml_jax.methods.contract import Batch, PyTree, TrainingSet
+from dml_jax.train import model, parameter_groups, step
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
+from dml_jax.train.model import TrainedModel
 from dml_jax.train.records import model_files
 from dml_jax.train.step import TrainState
-
-UNOPTIMIZED = {"xla_backend_optimization_level": 0}  # for a program that runs once
 
 
 def initial_state(experiment: Experiment, console: Console | None = None) -> TrainState:
@@ -38,47 +36,25 @@ def initial_state(experiment: Experiment, console: Console | None = None) -> Tra
             f"init_from={source}: there is no such directory; give a work directory or "
             "converted weights"
         )
-    hooks, classes = experiment.method.hooks, len(experiment.splits["train"].classes)
     base, updates = parameter_groups.split(state.params)
-    local = class_tables.unpadded(base, hooks.class_axis, classes), state.model_state
+    local = base, state.model_state
     if (source / "config.json").exists():
         params, model_state, kept = _from_run(source, *local, experiment, console)
     else:
         params, model_state, kept = converted.load_method(str(source), *local)
-    params = parameter_groups.join(class_tables.padded(params, hooks.class_axis), updates)
+    params = parameter_groups.join(params, updates)
     groups = ", ".join(sorted({name.split("/")[1] for name in kept}))
     console.print(f"starting from {source}" + (f"; newly initialised: {groups}" if groups else ""))
-    params, model_state = device_mesh.place(
-        experiment.mesh, (params, model_state), hooks.class_axis
-    )
+    params, model_state = device_mesh.place(experiment.mesh, (params, model_state))
     return state._replace(params=params, model_state=model_state)
 
 
 def _from_seed(experiment: Experiment) -> TrainState:
     batch, arguments = experiment.example_batch(), (experiment.method, experiment.optimizer)
-    if experiment.method.hooks.class_axis is no_classes:
-        with jax.default_device(_host()):
-            key = jax.random.fold_in(experiment.key, 2**31 - 1)
-            drawn = step.initial(*arguments, key, batch)
-        return TrainState(*device_mesh.place(experiment.mesh, drawn))
-    layout = jax.tree.map(lambda leaf: leaf.sharding, experiment.template())
-    key = device_mesh.place(experiment.mesh, jax.random.fold_in(experiment.key, 2**31 - 1))
-    compiled = partial(jax.jit, out_shardings=layout, compiler_options=UNOPTIMIZED)
-    if experiment.config.backbone.pretrained == "none":
-        state: TrainState = compiled(step.initial, static_argnums=(0, 1))(*arguments, key, batch)
-        return state
-    # Weights that are read while the program is traced would be constants in it; as arguments they
-    # cost nothing.
-    program, shapes = jax.make_jaxpr(partial(step.initial, *arguments), return_shape=True)(
-        key, batch
-    )
-
-    def run(weights: list[Any], key: jax.Array, batch: Batch) -> TrainState:
-        leaves = jax.core.eval_jaxpr(program.jaxpr, weights, *jax.tree.leaves((key, batch)))
-        return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
-
-    state = compiled(run)(program.consts, key, batch)
-    return state
+    with jax.default_device(_host()):
+        key = jax.random.fold_in(experiment.key, 2**31 - 1)
+        drawn = step.initial(*arguments, key, batch)
+    return TrainState(*device_mesh.place(experiment.mesh, drawn))
 
 
 def _host() -> jax.Device | None:
@@ -100,14 +76,9 @@ def _from_run(
         other = model.load(source, checkpoint, console.print)
     except CheckpointError as error:
         raise CheckpointError(f"init_from={source}: {error}") from error
-    axis = other.method.hooks.class_axis
-    their_params = class_tables.unpadded(other.params, axis, len(other.classes))
-    theirs = traverse_util.flatten_dict({"params": their_params, "state": other.model_state})
+    theirs = traverse_util.flatten_dict({"params": other.params, "state": other.model_state})
     if list(other.classes) != experiment.class_names:
-        count, batch = len(other.classes), experiment.example_batch()
-        larger = model.build_method(other.config, TrainingSet(count + 1, 1))
-        same = model.build_method(other.config, TrainingSet(count, 1))
-        for path in class_tables.class_axes(same, larger, batch):
+        for path in _class_tables(other, experiment.example_batch()):
             theirs.pop(("params", *path), None)  # updates of low rank have been merged
     kept, history = [], experiment.method.hooks.history
 
@@ -129,3 +100,16 @@ def _from_run(
 
     both = traverse_util.path_aware_map(choose, {"params": params, "state": model_state})
     return both["params"], both["state"], kept
+
+
+def _class_tables(trained: TrainedModel, batch: Batch) -> Iterator[tuple[str, ...]]:
+    """The paths of the parameters that are larger if there is one more training class."""
+
+    def shapes(classes: int) -> dict[Any, Any]:
+        method = model.build_method(trained.config, TrainingSet(classes, 1))
+        params, _ = jax.eval_shape(method.init, jax.random.key(0), batch)
+        return {path: leaf.shape for path, leaf in traverse_util.flatten_dict(params).items()}
+
+    count = len(trained.classes)
+    larger = shapes(count + 1)
+    return (path for path, shape in shapes(count).items() if shape != larger[path])

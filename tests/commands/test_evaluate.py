@@ -99,8 +99,8 @@ def test_names_in_text_files_and_all_metrics(evaluated: Evaluated, data: Arrays)
     names = [f"Früchte/{'abcdef'[label]}" for label in data["y"]]
     Path("names.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
     np.save("names.npy", names)
-    options = ("--full_ranking", "--no_clustering", "--ks=1,5")
-    expected = metrics.retrieval(data["x"], data["y"], ks=(1, 5), full_ranking=True)
+    options = ("--no_clustering", "--ks=1,5")
+    expected = metrics.retrieval(data["x"], data["y"], ks=(1, 5))
     found = []
     for file in ("y.npy", "names.txt", "names.npy"):
         result, out = evaluated(PAIR[0], f"--labels={file}", *options)
@@ -109,7 +109,7 @@ def test_names_in_text_files_and_all_metrics(evaluated: Evaluated, data: Arrays)
         found.append(
             {key: value for key, value in result.items() if key not in ("labels", "seconds")}
         )
-        for text in ("MRR", "MAP", "P@5", f"{100 * expected['map']:.2f}"):
+        for text in ("MRR", "MAP@R", "R@5", f"{100 * expected['map@r']:.2f}"):
             assert text in out
     assert found[0] == found[1] == found[2]
     result, out = evaluated(*PAIR)

@@ -38,7 +38,6 @@ def config(**changes: Any) -> Config:
     values["train"] |= {"steps": 4, "checkpoint_every": 2, "log_every": 1}
     values["data"] |= {"batch_size": 16, "threads": 1}
     values["backbone"]["width"] = 8
-    values["method"]["prefixes"] = (8,)
     for key, value in changes.items():
         values["data"][key] = value
     return resolve(values)
@@ -107,9 +106,6 @@ def test_training_stopped_resumed_evaluated_loaded_and_exported(
     np.testing.assert_array_equal(*rows)
     results = json.loads((whole / "results.json").read_text())
     assert results["recall@1"] == runs.evaluate(config(), whole, "reported", QUIET)["recall@1"]
-    assert "its first 8 dimensions" in (whole / "report.html").read_text()
-    first = metrics.retrieval(rows[0][:, :8], sentences.load(None)["test"].labels)
-    assert results["prefixes"]["8"]["map@r"] == pytest.approx(first["map@r"])
     assert json.loads((whole / "config.json").read_text())["shape"] == ["int32", 12]
 
     model = dml_jax.load(whole)
@@ -138,7 +134,6 @@ def test_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "execute", trained)
     file = tmp_path / "mine.py"
     short = {"train.steps": 4, "data.batch_size": 16, "data.threads": 1, "backbone.width": 8}
-    short["method.prefixes"] = (8,)  # the program of `config`
     row = f"Row('small', {str(Path(text.__file__))!r}, {short})"
     imports = "from dml_jax.lab.definition import *\n"
     file.write_text(f"{imports}def get_study():\n    return Study('T', rows=({row},), seeds=(0,))")

@@ -32,24 +32,14 @@ def retrieval(distances, relevant, ks, *, omitted=None, position=False, labels=N
         first.append(1 + int(np.argmax(hits)) if hits.any() else 0)
         total = int(relevant[i][order].sum()) - position
         if not total:
-            values.append([np.nan] * (3 + 2 * len(ks)))
+            values.append([np.nan] * 2)
             continue
         precisions = hits * np.cumsum(hits) / np.arange(1, len(hits) + 1)
-        values.append(
-            [hits[:total].mean(), precisions[:total].sum() / total, precisions.sum() / hits.sum()]
-            + [hits[:k].sum() / k for k in ks]
-            + [precisions[:k].sum() / min(k, hits.sum()) for k in ks]
-        )
+        values.append([hits[:total].mean(), precisions[:total].sum() / total])
     first, values = np.array(first), np.array(values).T
     means = {f"recall@{k}": float(((first > 0) & (first <= k)).mean()) for k in ks}
     means["mrr"] = float(np.where(first > 0, 1 / np.maximum(first, 1), 0).mean())
-    names = [
-        "r_precision",
-        "map@r",
-        "map",
-        *(f"precision@{k}" for k in ks),
-        *(f"map@{k}" for k in ks),
-    ]
+    names = ["r_precision", "map@r"]
     lone = np.isnan(values[0])
     means |= {
         name: float(each[~lone].mean()) if not lone.all() else np.nan

@@ -43,18 +43,15 @@ def test_all_metrics_of_a_split():
 def test_every_metric_has_an_entry_in_the_table():
     """Otherwise it would be missing from the console tables and the report."""
     points, labels = sample()
-    found = protocol.evaluate(points, labels, ks=(4, 1), full_ranking=True)
+    found = protocol.evaluate(points, labels, ks=(4, 1))
     found |= dict.fromkeys(geometry := ["density", "spectral_decay"], 0.5)
     names = [entry.name for entry in metric_table.columns(found)]
     assert {key for key in found if not key.endswith("_stderr")} == {*names, "lone_queries"}
-    recalls, full = (
-        ["recall@1", "recall@4", "macro_recall@1", "mrr"],
-        ["map", "map@1", "map@4", "precision@1", "precision@4"],
-    )
-    assert names == [*recalls, "map@r", "r_precision", *full, "nmi", *geometry]
+    recalls = ["recall@1", "recall@4", "macro_recall@1", "mrr"]
+    assert names == [*recalls, "map@r", "r_precision", "nmi", *geometry]
     assert [key for key in found if key in names] == names
-    # Two K of Recall@K, MAP@K and precision@K; nDCG, of which a table has two, needs grades.
-    assert len(names) == len(metric_table.METRICS) + 3 - 2
+    # Two K of Recall@K; nDCG, of which a table has two, needs grades.
+    assert len(names) == len(metric_table.METRICS) + 1 - 2
 
 
 def test_the_paper_protocol_counts_a_duplicate_as_the_query_itself():

@@ -33,7 +33,7 @@ def test_groups_leave_out_rows_of_the_same_class_and_group(monkeypatch, sort_abo
     cameras = np.array(["a", "b", "c"])[rng.integers(0, 3, 300)]
     cameras[labels < 4] = "a"  # these queries leave out every row of their class
     queries = slice(0, 100) if separate else slice(None)
-    options = {"ks": KS, "metric": "euclidean", "full_ranking": True, "per_query": True}
+    options = {"ks": KS, "metric": "euclidean", "per_query": True}
     if separate:
         options |= {"gallery": points, "gallery_labels": labels, "gallery_groups": cameras}
     found = metrics.retrieval(points[queries], labels[queries], groups=cameras[queries], **options)
@@ -54,9 +54,7 @@ def test_groups_leave_out_rows_of_the_same_class_and_group(monkeypatch, sort_abo
 def test_close_rows_are_ranked_in_float64():
     points, labels = brute.narrow_cone()
     groups = np.arange(168) // 21 % 4
-    found = metrics.retrieval(
-        points, labels, ks=KS, groups=groups, full_ranking=True, per_query=True
-    )
+    found = metrics.retrieval(points, labels, ks=KS, groups=groups, per_query=True)
     same = labels[:, None] == labels
     omitted = same & (groups[:, None] == groups)
     brute.check(
@@ -78,7 +76,7 @@ def test_groups_of_queries_that_begin_the_gallery():
         "exclude_self": True,
     }
     moved = (groups[:100] + np.arange(100) % 2) % 3
-    options = {"metric": "euclidean", "full_ranking": True, "per_query": True}
+    options = {"metric": "euclidean", "per_query": True}
     found = metrics.retrieval(points[:100], labels[:100], ks=KS, groups=moved, **gallery, **options)
     same = labels[:100, None] == labels
     omitted = (same & (moved[:, None] == groups)) | np.eye(100, 300, dtype=bool)
@@ -95,7 +93,7 @@ def test_several_classes_per_row(separate):
     hot[:, 8] = False  # a class without rows; some rows have no class
     hot[0] = False
     queries = slice(0, 100) if separate else slice(None)
-    options = {"ks": KS, "metric": "euclidean", "full_ranking": True, "per_query": True}
+    options = {"ks": KS, "metric": "euclidean", "per_query": True}
     gallery = {"gallery": points, "gallery_labels": hot, "exclude_self": True} if separate else {}
     found = metrics.retrieval(points[queries], hot[queries], **gallery, **options)
     common = hot[queries].astype(int) @ hot.T.astype(int) > 0
@@ -197,7 +195,7 @@ def test_grades_of_a_relation(separate):
 
     labels = rng.integers(0, 10, 300)
     queries = slice(0, 100) if separate else slice(None)
-    options = {"ks": KS, "metric": "euclidean", "full_ranking": True, "per_query": True}
+    options = {"ks": KS, "metric": "euclidean", "per_query": True}
     if separate:
         options |= {"gallery": points, "gallery_labels": names[labels], "exclude_self": True}
     found = metrics.retrieval(points[queries], names[labels[queries]], relation=relation, **options)

@@ -28,7 +28,7 @@ def sample(seed, sizes, width=16, spread=1.5, shuffled=True, copies=0):
     return points, labels
 
 
-ALL = {"full_ranking": True, "per_query": True}
+ALL = {"per_query": True}
 
 
 def distances_with_ties(queries, gallery, metric):
@@ -227,7 +227,7 @@ def test_separate_gallery_with_names_as_labels():
     points, labels = sample(1, [3, 4, 5, 20, 60])
     queries, gallery = slice(0, 30), slice(30, None)
     names = np.array(["ant", "bee", "cat", "dog", "eel"])[labels]
-    options = {"ks": KS, "gallery": points[gallery], "full_ranking": True}
+    options = {"ks": KS, "gallery": points[gallery]}
     found = metrics.retrieval(
         points[queries], names[queries].tolist(), gallery_labels=names[gallery], **options
     )

@@ -69,15 +69,11 @@ def test_reranking_by_a_function_that_is_the_cosine(own, monkeypatch):
 def test_metrics_of_knuser_distances_do_not_depend_on_the_way():
     """Functions of the ranking sort every query; the other metrics stay as they are."""
     points, labels = sample(2, [1, 2, 8, 40])
-    plain = metrics.retrieval(points, labels, ks=KS, full_ranking=True)
-    found = metrics.retrieval(
-        points, labels, ks=KS, full_ranking=True, functions={"one": lambda hits: 1.0}
-    )
+    plain = metrics.retrieval(points, labels, ks=KS)
+    found = metrics.retrieval(points, labels, ks=KS, functions={"one": lambda hits: 1.0})
     assert {key: found[key] for key in plain} == pytest.approx(plain, rel=1e-12)
     assert found["user/one"] == 1
-    by_function = metrics.retrieval(
-        points, labels, ks=KS, metric=one_minus_cosine, full_ranking=True
-    )
+    by_function = metrics.retrieval(points, labels, ks=KS, metric=one_minus_cosine)
     assert by_function == pytest.approx(plain, rel=1e-12)
 
 

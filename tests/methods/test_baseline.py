@@ -190,46 +190,6 @@ def test_a_relation_in_place_of_equal_labels() -> None:
     assert float(terms["memory"]) == pytest.approx(float(past), rel=1e-5)
 
 
-def test_prefixes_are_embeddings_too() -> None:
-    """The loss is the sum of those of the first two, the first four and all columns, also of the
-    proxies and the memory."""
-    config = baseline.make_config(
-        "contrastive+proxy_nca", embedding_dim=5, memory=SIZE, prefixes=(2, 4)
-    )
-    method, state, update = built(config, rate=0.0)
-    encode = jax.jit(partial(method.encode, train=False))
-    x, _ = encode(state.params, state.model_state, batch().images)
-    labels, proxies = batch().labels, state.params["loss"]["proxy_nca_proxies"]
-    same = labels[:, None] == labels[None]
-    masks = same & ~np.eye(SIZE, dtype=bool), ~same
-
-    @jax.jit
-    def expected(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        pairs, classes = [], []
-        for width in (2, 4, 5):
-            rows = x[:, :width]
-            past = losses.Candidates(rows, *masks)
-            pairs.append(losses.contrastive(rows, labels, candidates=past))
-            classes.append(losses.proxy_nca(rows, labels, proxies[:, :width]))
-        return sum(pairs), sum(classes)  # type: ignore[return-value]
-
-    _, terms = update(state, batch(), jax.random.key(1))
-    pairs, classes = expected(x)
-    assert float(terms["loss_contrastive"]) == pytest.approx(float(pairs), rel=1e-5)
-    assert float(terms["memory"]) == pytest.approx(float(pairs), rel=1e-5)
-    assert float(terms["loss_proxy_nca"]) == pytest.approx(float(classes), rel=1e-5)
-    for prefixes in ((4, 2), (2, 5)):
-        with pytest.raises(ConfigError, match="increasing and below embedding_dim=5"):
-            baseline.make_config("contrastive", embedding_dim=5, prefixes=prefixes)
-    channels = partial(baseline.make_config, "contrastive", embedding_dim=0)
-    with pytest.raises(ConfigError, match=r"^method\.prefixes=\(4, 2\): must be increasing$"):
-        channels(prefixes=(4, 2))
-    assert baseline.build(channels(prefixes=(6,)), toys.linear(7), DATA)
-    message = r"^method\.prefixes=\(7,\): must be below 7, the channels of the network \(.*=0\)$"
-    with pytest.raises(ConfigError, match=message):
-        baseline.build(channels(prefixes=(7,)), toys.linear(7), DATA)
-
-
 def test_weights_are_refused_by_losses_that_take_none() -> None:
     graded = DATA._replace(relation=np.full((SIZE, SIZE), 0.5))
     message = (

@@ -50,11 +50,7 @@ def build(
 def saved(experiment: Experiment, directory: Path) -> PyTree:
     """Random variables as the only checkpoint of a run; returns the parameters."""
     state = drawn(experiment.template())._replace(step=np.int32(3))
-    write_run(
-        directory,
-        experiment,
-        device_mesh.place(experiment.mesh, state, experiment.method.hooks.class_axis),
-    )
+    write_run(directory, experiment, device_mesh.place(experiment.mesh, state))
     return state.params
 
 
@@ -85,29 +81,6 @@ def test_what_past_batches_have_left_is_not_taken_over(tmp_path: Path) -> None:
     assert_equal(state.params, params)
     assert (state.model_state["memory"]["labels"] == -1).all()
     assert int(state.model_state["seen"]) == 0
-
-
-def test_tables_are_compared_without_padding(tmp_path: Path) -> None:
-    """Padded, the tables of any two runs with few classes have one shape."""
-    params = saved(build(PROXIES, shard_classes=True), tmp_path / "run")
-    classes = len(build(PROXIES).splits["train"].classes)
-    same = started(build(PROXIES), tmp_path / "run")
-    np.testing.assert_array_equal(
-        same.params["loss"]["proxies"], params["loss"]["proxies"][:classes]
-    )
-    spread = started(build(PROXIES, shard_classes=True), tmp_path / "run")
-    np.testing.assert_array_equal(
-        spread.params["loss"]["proxies"][:classes], params["loss"]["proxies"][:classes]
-    )
-    assert not np.asarray(spread.params["loss"]["proxies"][classes:]).any()
-    tensors = {"method/params/loss/proxies": params["loss"]["proxies"][:classes]}
-    converted.write(tmp_path / "weights", tensors, {"architecture": {}})
-    loaded = started(build(PROXIES, shard_classes=True), tmp_path / "weights")
-    assert_equal(loaded.params["loss"], spread.params["loss"])
-    other = build(PROXIES, validation_share=0.2, shard_classes=True)
-    found = started(other, tmp_path / "run")
-    assert_equal(found.params["embedding"], params["embedding"])
-    assert_equal(found.params["loss"], warm_start.initial_state(other).params["loss"])
 
 
 @pytest.mark.parametrize("rank", [0, 2])

@@ -33,7 +33,6 @@ class Task(NamedTuple):
     groups: tuple[np.ndarray, np.ndarray] | None
     exclude_self: bool  # query i leaves out gallery row i, which is of its class
     drop_nearest: bool  # each query leaves out its nearest row, as if it were of its class
-    full_ks: tuple[int, ...] | None  # K of `full_ranking`; None if it is not wanted
     functions: tuple[RowFunction, ...]  # metrics that the user adds
     graded_ks: tuple[int, ...] | None = None  # K of nDCG@K; None if there are no grades
 
@@ -55,7 +54,6 @@ class QueryResults(NamedTuple):
     average_precision: np.ndarray  # float64 [Q], average precision at R
     relevant: np.ndarray  # int64 [Q], R, the number of relevant rows
     nearest: np.ndarray  # float64 [Q], score of the nearest relevant row
-    full: np.ndarray  # float64 [Q, 1 + 2 len(full_ks)], see `full_ranking`; [Q, 0] if not wanted
     by_functions: np.ndarray  # float64 [Q, F], the values of the functions
     graded: np.ndarray  # float64 [Q, 1 + len(graded_ks)], see `ndcg`; [Q, 0] without grades
 
@@ -65,10 +63,8 @@ class QueryResults(NamedTuple):
         queries = len(task.labels)
         first_rank, relevant = np.zeros(queries, np.int32), np.zeros(queries, np.int64)
         precision, average, nearest = np.full((3, queries), np.nan)
-        columns = 0 if task.full_ks is None else 1 + 2 * len(task.full_ks)
         grades = 0 if task.graded_ks is None else 1 + len(task.graded_ks)
-        widths = columns, len(task.functions), grades
-        further = (np.full((queries, width), np.nan) for width in widths)
+        further = (np.full((queries, width), np.nan) for width in (len(task.functions), grades))
         return cls(first_rank, precision, average, relevant, nearest, *further)
 
     def put(self, task: Task, queries: np.ndarray, ranks: np.ndarray, relevant: np.ndarray) -> None:
@@ -79,8 +75,6 @@ class QueryResults(NamedTuple):
         self.relevant[queries] = relevant
         found = metrics_from_ranks(ranks, relevant)
         self.first_rank[queries], self.r_precision[queries], self.average_precision[queries] = found
-        if task.full_ks is not None:
-            self.full[queries] = full_ranking(ranks, task.full_ks)
 
 
 def metrics_from_ranks(
@@ -99,24 +93,6 @@ def metrics_from_ranks(
     precision_at_rank = np.arange(1, ranks.shape[1] + 1)[None, :] / ranks
     average = np.einsum("qr,qr->q", within, precision_at_rank) / divisor
     return np.where(first < UNUSED, first, 0), within.sum(axis=1) / divisor, average
-
-
-def full_ranking(ranks: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
-    """Average precision, precision at each K, AP of each first K: float64 [Q, 1 + 2 len(ks)].
-
-    Average precision = mean over the relevant rows, the i-th at rank r_i, of i / r_i; precision at
-    K = #{r_i <= K} / K; average precision of the first K = sum over r_i <= K of i / r_i, divided by
-    the number of relevant rows, at most K. NaN for queries without a relevant row; `ranks` as for
-    `metrics_from_ranks`.
-    """
-    ranks = np.sort(np.where(ranks > 0, ranks, UNUSED), axis=1)
-    used = ranks < UNUSED
-    count = np.where(used.any(axis=1), used.sum(axis=1), np.nan)
-    at_rank = np.arange(1, ranks.shape[1] + 1)[None, :] / ranks
-    average = np.einsum("qr,qr->q", used, at_rank) / count
-    precisions = [np.where(used.any(axis=1), (ranks <= k).sum(axis=1) / k, np.nan) for k in ks]
-    first = [np.einsum("qr,qr->q", ranks <= k, at_rank) / np.minimum(count, k) for k in ks]
-    return np.stack([average, *precisions, *first], axis=1)
 
 
 def ndcg(gains: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:

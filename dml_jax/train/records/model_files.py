@@ -18,7 +18,6 @@ from pydantic import TypeAdapter
 from dml_jax.errors import CheckpointError
 from dml_jax.files import atomic_write, reading
 from dml_jax.train import parameter_groups
-from dml_jax.train.distributed import device_mesh
 from dml_jax.train.embedding import Variables
 from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState, digest
@@ -35,11 +34,9 @@ class _About:
 
 
 def write(directory: Path, state: Variables, run: Mapping[str, Any]) -> None:
-    """Writes `<directory>/<step>.safetensors`; all processes must call, the first writes."""
+    """Writes `<directory>/<step>.safetensors`."""
     leaves = traverse_util.flatten_dict({"0": state.params, "1": state.model_state}, sep="/")
-    arrays = {name: device_mesh.to_host(leaf) for name, leaf in leaves.items() if leaf.size}
-    if not device_mesh.is_main_process():
-        return
+    arrays = {name: np.asarray(leaf) for name, leaf in leaves.items() if leaf.size}
     directory.mkdir(parents=True, exist_ok=True)
     with atomic_write(directory / f"{int(state.step)}{SUFFIX}") as draft:
         about = {"run": workdir.identity(run), "sha256": digest(arrays)}
