@@ -12,6 +12,7 @@ import dml_jax
 
 ANALYSE = "dml-jax analyse --model=runs/NAME --what="
 COMPARE = "dml-jax analyse --model=runs/NAME --compare={} --what={}"
+FIGURES = "python -m benchmarks.papers.{} runs/NAME"
 CAPTURE = "Illustrations of the method, without numbers."
 
 

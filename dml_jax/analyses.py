@@ -42,8 +42,6 @@ class Request:
     output: str | None = None
     what: str | None = None
     split: str = "test"
-    batch: int = 0
-    node: int = 0
     classes: str | None = None
     checkpoint: str = "reported"
     trust_code: bool = False
@@ -71,13 +69,7 @@ def analyse(request: Request) -> None:
     run = next(iter(runs.values()))
     for each in runs.values():
         each.classes = chosen_classes(request, each)
-    names = []
-    for name in (name for name, reason in reasons.items() if not reason):
-        if reason := SUBJECTS[name].reason_not_to(run):
-            require(wanted is None, f"--what={name}: {reason}")
-            run.console.print(f"left out: {name} ({reason})")
-        else:
-            names.append(name)
+    names = [name for name, reason in reasons.items() if not reason]
     directory, to = (output, STANDARD_DIRECTORY) if request.apart else (run.directory, DIRECTORY)
     if request.apart:
         output.mkdir(parents=True, exist_ok=True)
@@ -129,8 +121,6 @@ def reason_against(name: str, request: Request) -> str:
         return "needs a trained run on its own data, not --data"
     if request.compare and not subject.compared:
         return f"not with --compare, only {', '.join(several)}"
-    if request.split == "batch" and not subject.compared:
-        return "not with --split=batch, which is too few images"
     if request.split != "test" and not subject.by_split:
         return "is not made by split; leave --split out"
     if request.classes and not subject.is_map:
@@ -150,19 +140,8 @@ def open_models(request: Request, output: Path) -> dict[str, AnalysedModel]:
             run = on_labelled_images(model, request, output)
         elif first and model == "untrained":
             run = first.untrained()
-        elif first and model == "refined":
-            message = "message passing needs a batch; add --split=batch"
-            require(request.split == "batch", f"--compare=refined: {message}")
-            refines, method = first.model.method.hooks.refine, first.config.method.name
-            require(refines, f"--compare=refined: method {method} has no test-time refinement")
-            run = first.refined()
         else:
             run = trained_run(model, request)
-            if first and request.split == "batch":
-                same = list(run.split("train").ids) == list(first.split("train").ids)
-                message = f"{model} was trained on other images than {request.model}"
-                require(same, f"--split=batch: {message}")
-                run.batch_rows = first.batch_rows
         runs[name if names.count(name) == 1 else model] = run
     return runs
 
@@ -181,15 +160,10 @@ def trained_run(model: str, request: Request) -> AnalysedModel:
     config, directory = run_config(model, request.overrides, trust_code=request.trust_code)
     console = Console(quiet=request.quiet)
     experiment, state = trained_runs.restore(config, directory, request.checkpoint, console)
-    splits = (*experiment.splits, "batch")
-    known = " or ".join(splits)
+    splits, known = experiment.splits, " or ".join(experiment.splits)
     require(request.split in splits, f"--split={request.split}: the run has none; give {known}")
-    numbers = (request.batch, experiment.steps), (request.node, config.data.batch_size)
-    for key, (value, count) in zip(("batch", "node"), numbers, strict=True):
-        require(0 <= value < count, f"--{key}={value}: must be in 0 to {count - 1}")
     trained = experiment.model(state, reading_in_results(config, directory))
-    place: Any = {"batch": request.batch, "node": request.node}
-    return trained_runs.evaluated(experiment, trained, directory, console, **place)
+    return trained_runs.evaluated(experiment, trained, directory, console)
 
 
 def run_config(

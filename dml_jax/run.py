@@ -279,16 +279,14 @@ def evaluated(
     directory: Path,
     console: Console,
     embeddings: Mapping[str, np.ndarray] = MappingProxyType({}),
-    **options: Any,
 ) -> AnalysedModel:
     """A model with the data of its run, for analyses."""
 
     def before_training() -> TrainedModel:
         return experiment.model(inference_state(warm_start.initial_state(experiment)))
 
-    options |= {"sampler": experiment.sampler, "before_training": before_training}
     known = dict(embeddings)
-    return AnalysedModel(directory, model, experiment.splits, console, known, **options)
+    return AnalysedModel(directory, model, experiment.splits, console, known, before_training)
 
 
 def write_embeddings(

@@ -1,5 +1,6 @@
 """The pages of the papers: complete, and of commands that exist."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -44,7 +45,9 @@ def test_the_commands_of_a_page_exist(name: str) -> None:
     for command in (command for place in PAPERS[name].places for command in place.commands):
         words = [word for word in command.split() if word != "--protocol=paper"]
         option = words[-1]
-        if words[1] == "analyse":
+        if words[0] == "python" and words[2].startswith("benchmarks.papers."):
+            assert importlib.util.find_spec(words[2])
+        elif words[1] == "analyse":
             options, _ = analyse.parser().read(words[2:])
             request = analyses.Request(**vars(options))
             assert not any(

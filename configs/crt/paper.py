@@ -1,6 +1,6 @@
 """Tables and figures of CRT (Kan et al., NeurIPS 2022)."""
 
-from configs.papers import ANALYSE, CAPTURE, DATA, Paper, Place, runs, studies
+from configs.papers import CAPTURE, DATA, FIGURES, Paper, Place, runs, studies
 
 PAPER = Paper(
     "CRT: Coded Residual Transform",
@@ -38,7 +38,7 @@ PAPER = Paper(
         Place(
             "Figure 2",
             "maps of the correlation with the prototypes",
-            (ANALYSE + "heat_maps",),
+            (FIGURES.format("crt"),),
             "The authors' images are not known.",
         ),
     ),

@@ -1,6 +1,17 @@
 """Tables and figures of MPN (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021)."""
 
-from configs.papers import ANALYSE, CAPTURE, COMPARE, DATA, Paper, Place, installed, runs, studies
+from configs.papers import (
+    ANALYSE,
+    CAPTURE,
+    COMPARE,
+    DATA,
+    FIGURES,
+    Paper,
+    Place,
+    installed,
+    runs,
+    studies,
+)
 
 PAPER = Paper(
     "MPN: Learning Intra-Batch Connections",
@@ -110,16 +121,12 @@ PAPER = Paper(
             "Figures 7, 14",
             "embeddings of a batch, without and with message passing",
             (
-                COMPARE.format("runs/OTHER", "tsne --split=batch"),
-                COMPARE.format("refined", "tsne --split=batch"),
-                ANALYSE + "influence",
+                FIGURES.format("mpn") + " --what batch --compare=runs/OTHER",
+                FIGURES.format("mpn") + " --what influence",
             ),
             "The first command: two runs with `--config.train.epochs=1`, of which OTHER is "
-            "without the network "
-            "(`--config.method.losses=auxiliary`). The second: one run, without and with message "
-            "passing. The third "
-            "is a statement of the text about Figure 7: on which images of the batch a prediction "
-            "depends, before "
+            "without the network (`--config.method.losses=auxiliary`). The second is a statement "
+            "of the text about Figure 7: on which images of the batch a prediction depends, before "
             "and after training.",
         ),
         Place(

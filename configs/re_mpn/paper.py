@@ -1,6 +1,6 @@
 """Tables and figures of the reproduction of MPN ([Re] Learning Intra-Batch Connections, MLRC)."""
 
-from configs.papers import ANALYSE, DATA, Paper, Place, studies
+from configs.papers import DATA, FIGURES, Paper, Place, studies
 
 AUTHORS_WEIGHTS = (
     "The authors' weights: `dml-jax convert --weights=BACKBONE.pth,NETWORK.pth "
@@ -45,13 +45,13 @@ PAPER = Paper(
         Place(
             "Figure 1",
             "divergence of the attention from uniform, by head",
-            (ANALYSE + "attention",),
+            (FIGURES.format("mpn") + " --what attention",),
             "For a run of `cub_mpn` with `--config.train.keep_every=100`.",
         ),
         Place(
             "Figure 2",
             "attention of one node over the training",
-            (ANALYSE + "attention --batch=0 --node=10",),
+            (FIGURES.format("mpn") + " --what attention --batch=0 --node=10",),
             "For the same run; one panel per head.",
         ),
     ),

@@ -8,8 +8,8 @@ import numpy as np
 
 from dml_jax import drawing
 from dml_jax.analysis.analysed_model import AnalysedModel
+from dml_jax.analysis.findings import Finding, Panel
 from dml_jax.data.split import some_classes, with_gallery
-from dml_jax.methods.figures import Finding, Panel
 from dml_jax.train import model_metrics
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import numpy as np
 
 from dml_jax import drawing
 from dml_jax.analysis.analysed_model import AnalysedModel
+from dml_jax.analysis.findings import Finding, Panel
 from dml_jax.data.split import Split
 from dml_jax.evaluation.unit_rows import unit_rows
-from dml_jax.methods.figures import Finding, Panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,22 +6,46 @@ section of the report. At the end of a run, the standard subjects are written to
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dml_jax import drawing, manifest
 from dml_jax.analysis import html
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.analysis.html import Section, text
+from dml_jax.drawing import Strips
 from dml_jax.errors import CheckpointError, printable
 from dml_jax.files import read_json, write_csv, write_json
-from dml_jax.methods.figures import Finding, Panel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 DIRECTORY, STANDARD_DIRECTORY = "analysis", "figures"
 COLUMNS = 3  # panels side by side in comparisons of models
+
+
+class Panel(NamedTuple):
+    """The part of a figure that comparisons of models show."""
+
+    draw: Callable[["Axes"], None]  # draws it in axes, over those of other models if overlaid
+    # All models in one panel, or one panel each, with the same axes or separate ones.
+    layout: Literal["overlaid", "same axes", "own axes"]
+
+
+class Finding(NamedTuple):
+    """A figure and its numbers."""
+
+    name: str  # stem of the file names
+    caption: str  # content of the figure and how to read it
+    plot: Callable[[Path], None]  # writes the figure as a PNG file
+    columns: Sequence[str]  # header of the CSV file
+    rows: Iterable[Sequence[Any]]  # rows of the CSV file, with one value per column
+    pictures: Strips = ()  # shown in the report instead of the figure
+    table: str = ""  # HTML, shown in the report below the figure
+    panel: Panel | None = None  # None if models are not compared by it
 
 
 class Subject(NamedTuple):
@@ -29,8 +53,6 @@ class Subject(NamedTuple):
 
     title: str  # heading in the report
     findings: Callable[[AnalysedModel, str], list[Finding]]  # computes the numbers for a split
-    # Why it does not apply to a run; empty if it does.
-    reason_not_to: Callable[[AnalysedModel], str] = lambda run: ""
     by_split: bool = True
     of_run: bool = False  # needs a trained run, not only embeddings of labelled images
     standard: bool = False  # in the report of every run

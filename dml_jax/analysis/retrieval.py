@@ -8,10 +8,11 @@ import numpy as np
 from dml_jax import drawing
 from dml_jax.analysis import html
 from dml_jax.analysis.analysed_model import AnalysedModel
+from dml_jax.analysis.findings import Finding
 from dml_jax.data import sessions
-from dml_jax.drawing import Picture
+from dml_jax.data.split import Split
+from dml_jax.drawing import Mark, Picture, thumbnail
 from dml_jax.evaluation import metrics, neighbors
-from dml_jax.methods.figures import Finding, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 QUERIES, NEIGHBORS = 10, 8  # rows and columns of the sample of queries
 COLUMNS: tuple[str, ...] = ("query", "class", "first_relevant_rank", "average_precision_at_r")
 COLUMNS += ("nearest", "its_class", "distance")
+
+
+def picture(split: Split, index: int, mark: Mark, note: str = "") -> Picture:
+    """The thumbnail of an image of a split."""
+    name = split.classes[split.labels[index]]
+    return Picture(thumbnail(split.read(index, None)), split.ids[index], name, mark, note)
 
 
 def gallery_of(run: AnalysedModel, split: str) -> str:

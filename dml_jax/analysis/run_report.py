@@ -16,7 +16,6 @@ from dml_jax.analysis.findings import STANDARD_DIRECTORY, Subject
 from dml_jax.analysis.html import Section, text
 from dml_jax.analysis.text_tables import Table
 from dml_jax.config import Config, flatten, published
-from dml_jax.config.modules import parts
 from dml_jax.errors import printable
 from dml_jax.evaluation import metric_table
 from dml_jax.train import model_metrics
@@ -24,7 +23,7 @@ from dml_jax.train.controls import PUBLISHED
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
 
-# All analyses by name, in the order of the report: for any model, then figures of single methods.
+# All analyses by name, in the order of the report.
 SUBJECTS = {
     "retrieval": Subject("Retrieved images", retrieval.findings, standard=True),
     "classes": Subject("Classes", retrieval.class_findings, standard=True),
@@ -46,11 +45,6 @@ SUBJECTS = {
     "tsne": Subject(
         "Map of the embeddings (t-SNE)", embedding_maps.by_tsne, compared=True, is_map=True
     ),
-    **{
-        name: Subject(*figure)._replace(of_run=True)
-        for module in parts("method", "figures").values()
-        for name, figure in module.FIGURES.items()
-    },
 }
 CONTROLS = {
     "raw pixels": "the images themselves, reduced to at most 32 x 32 pixels, without a network",

@@ -11,8 +11,7 @@ applies to the run. For curves over the training, train with --config.train.keep
 analysis/*.png and *.csv into the work directory and adds them to report.html, which has the first
 three from the start. With --data, --compare or --output, figures and report.html are written to
 --output (default: analysis). --compare shows several models side by side: runs (with --data, any
-models), the first run before its training ("untrained"), and after message passing ("refined", of a
-batch).
+models), and the first run before its training ("untrained").
 
   retrieval     retrieved images
   classes       Recall@1 by class
@@ -20,42 +19,25 @@ batch).
   overfitting   Recall@1 of training and test classes over the checkpoints (*); not with --data
   spectra       singular values, density, effective rank, also of the parts of an embedding (*)
   tsne          map with thumbnails (*)
-  FIGURES
 
 (*) with --compare
 """
 
-import ast
-
 from dml_jax.commands import cli
 
 
-def figures() -> str:
-    """The lines on figures in the docstrings of the methods' modules `figures`."""
-    texts = (
-        ast.get_docstring(ast.parse(path.read_bytes()), clean=False) or ""
-        for path in cli.of_methods("figures")
-    )
-    return "\n".join(line for text in texts for line in text.splitlines() if line.startswith("  "))
-
-
 def parser() -> cli.Parser:
-    flags = cli.Parser((__doc__ or "").replace("  FIGURES", figures()))
+    flags = cli.Parser(__doc__ or "")
     cli.add_model(flags)
     for name, metavar, text in (
-        ("compare", "MODEL,MODEL", "further models, untrained or refined"),
+        ("compare", "MODEL,MODEL", "further models, or untrained"),
         ("data", "DIRECTORY", "labelled images: class folders or a prepared data set"),
         ("output", "DIRECTORY", "write here instead of into the run (default: analysis)"),
         ("what", "NAME,NAME", "analyses (default: all that apply)"),
         ("classes", "NAME,NAME|N", "classes that maps show: names, or how many to draw at random"),
     ):
         flags.add_argument(f"--{name}", metavar=metavar, help=text)
-    text = "default: test; batch: in training"
-    flags.add_argument("--split", choices=(*cli.SPLIT_NAMES, "batch"), default="test", help=text)
-    text = "number of the training batch, default 0"
-    flags.add_argument("--batch", type=int, default=0, help=text)
-    text = "position in the batch, by class, of the image whose attention is shown, default 0"
-    flags.add_argument("--node", type=int, default=0, help=text)
+    flags.add_argument("--split", choices=cli.SPLIT_NAMES, default="test", help="default: test")
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     return flags
 

@@ -9,9 +9,9 @@ import pytest
 
 from dml_jax import manifest
 from dml_jax.analysis import embedding_maps, findings, html, retrieval, spectra
+from dml_jax.analysis.findings import Finding
 from dml_jax.errors import CheckpointError
 from dml_jax.evaluation import geometry
-from dml_jax.methods.figures import Finding
 
 
 def units(seed: int, count: int, width: int = 6) -> np.ndarray:

@@ -16,7 +16,6 @@ from dml_jax import run as runs
 from dml_jax.analysis.run_report import SUBJECTS
 from dml_jax.commands import analyse
 from dml_jax.config import Config, Group, Train, resolve
-from dml_jax.config.modules import parts
 from dml_jax.console import Console
 from dml_jax.methods import baseline
 from dml_jax.train.checkpoint import Checkpoints
@@ -27,11 +26,6 @@ from tests.commands.conftest import Fails
 from tests.train.experiments import values
 
 MADE = ("retrieval", "classes", "components", "overfitting", "spectra", "tsne")
-OF_METHODS = {
-    name: figure
-    for module in parts("method", "figures").values()
-    for name, figure in module.FIGURES.items()
-}
 
 
 def tiny() -> Config:
@@ -121,7 +115,7 @@ def test_models_side_by_side(run: Path, other: Path, tmp_path: Path) -> None:
         ),
         (
             ["--model={}", "--split=validation"],
-            "--split=validation: the run has none; give train or test or batch",
+            "--split=validation: the run has none; give train or test",
         ),
         (
             ["--model={}", "--split=train", "--what=overfitting"],
@@ -132,22 +126,9 @@ def test_models_side_by_side(run: Path, other: Path, tmp_path: Path) -> None:
             "--config.method.embedding_dim: belongs to the run; only data.path",
         ),
         (["--model={}", "--checkpoint=3"], "--checkpoint=3: not in"),
-        (["--model={}", "--node=16"], "--node=16: must be in 0 to 15"),
         (
             ["--model={}", "--compare=x", "--what=classes"],
             "--what=classes: not with --compare, only components",
-        ),
-        (
-            ["--model={}", "--compare=refined", "--what=tsne"],
-            "message passing needs a batch; add --split=batch",
-        ),
-        (
-            ["--model={}", "--compare=refined", "--split=batch"],
-            "method baseline has no test-time refinement",
-        ),
-        (
-            ["--model={}", "--split=batch", "--what=classes"],
-            "--what=classes: not with --split=batch",
         ),
         (
             ["--model={}", "--classes=3", "--what=classes"],
@@ -170,17 +151,9 @@ def test_one_command_at_a_time(run: Path, fails: Fails) -> None:
     assert f"{run / 'analysis'}: another command is writing there; wait for its end" in found
 
 
-@pytest.mark.parametrize("name", OF_METHODS)
-def test_figures_of_other_methods(name: str, run: Path, fails: Fails) -> None:
-    assert f"--what={name}: method baseline has no " in fails(
-        analyse, f"--model={run}", f"--what={name}"
-    )
-
-
 def test_help_lists_every_analysis() -> None:
-    """It is printed without importing the methods, whose figures it finds in their files."""
     listed = re.findall(r"^  (\w+)  +\S", analyse.parser().description or "", flags=re.MULTILINE)
-    assert sorted(listed) == sorted(SUBJECTS) == sorted((*MADE, *OF_METHODS))
+    assert sorted(listed) == sorted(SUBJECTS) == sorted(MADE)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
     method         equations, `Config` and `build`
     checkpoints    the authors' checkpoints, for `dml-jax convert`
-    figures        attention and influence, for `dml-jax analyse`
 
 The docstring of `method` has the equations and the expected results.
 """

@@ -1,7 +1,11 @@
-"""Attention during training, and the influence of the images of a batch on each other.
+"""Figures of MPN (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021) and of its reproduction, of a run:
 
-  attention     MPN: divergence from uniform, weight on the same class, one node's weights
-  influence     MPN: images on whose pixels a prediction depends
+    python -m benchmarks.papers.mpn runs/cars_mpn [--what attention influence batch]
+        [--compare=runs/OTHER]
+
+  attention     divergence from uniform, weight on the same class, one node's weights
+  influence     images on whose pixels a prediction depends
+  batch         map of a training batch, without and with message passing, and by another run
 
 Attention: divergence from uniform, weight on the same class, and the weights of one node over the
 checkpoints (Fig. 2 of the reproduction, [Re] MPN), on one training batch in evaluation mode. With
@@ -13,6 +17,8 @@ log-probability that the network assigns to the class of image i, with respect t
 image j. In evaluation mode only message passing connects the images.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,12 +27,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from benchmarks.papers import runs
 from dml_jax import drawing
+from dml_jax.analysis import findings
+from dml_jax.analysis.analysed_model import AnalysedModel
+from dml_jax.analysis.findings import Finding
+from dml_jax.analysis.retrieval import picture
+from dml_jax.analysis.run_report import SUBJECTS
 from dml_jax.backbones import functional
-from dml_jax.data.split import Split
+from dml_jax.data.samplers import Sampler
+from dml_jax.data.split import Split, take
 from dml_jax.drawing import Mark, Picture
-from dml_jax.methods.contract import Method, PyTree
-from dml_jax.methods.figures import Figure, FigureInput, Finding, picture
+from dml_jax.evaluation.refinement_batches import Groups
+from dml_jax.methods.contract import Batch, Method, PyTree
 from dml_jax.methods.mpn.method import (
     AttentionStatistics,
     Config,
@@ -39,27 +52,31 @@ from dml_jax.methods.mpn.method import (
 ANCHORS, NEIGHBORS = 6, 8  # rows and columns of the figure
 
 
-def reason_not_to(run: FigureInput) -> str:
-    """Why a run has no message passing network; empty if it has."""
-    method = run.config.method
-    if not isinstance(method, Config):
-        return f"method {method.name} has no message passing network"
-    without = method.losses == "auxiliary"
-    return "the run was trained without its network (method.losses=auxiliary)" if without else ""
+def batch_rows(run: AnalysedModel, sampler: Sampler, number: int) -> np.ndarray:
+    """The training images of a batch, by class: int [B]."""
+    rows = np.asarray(sampler.batch(number))
+    return rows[np.argsort(run.split("train").labels[rows], kind="stable")]
 
 
-def attention_findings(run: FigureInput, split: str) -> list[Finding]:
+def training_batch(run: AnalysedModel, rows: np.ndarray) -> Batch:
+    """A batch of training images, uint8 [1, B, H, W, 3] cropped as for evaluation."""
+    images = jnp.asarray(runs.images(run, "train", rows)[None])
+    labels = jnp.asarray(run.split("train").labels[rows], jnp.int32)
+    return Batch(images, labels, jnp.asarray(rows, jnp.int32))
+
+
+def attention(run: AnalysedModel, rows: np.ndarray, node: int) -> list[Finding]:
     """Statistics over training, and the weights of one node."""
-    method, batch = run.model.method, run.training_batch
+    method, batch = run.model.method, training_batch(run, rows)
     network = MessagePassingNetwork(run.config.method, len(run.split("train").classes))
     compute = jax.jit(partial(batch_attention, method.encode, network))
     labels, steps, found, node_rows = np.asarray(batch.labels), [], [], []
-    classes, node = run.split("train").classes, run.node
+    classes = run.split("train").classes
     for state in run.models():
-        rows = normalised(compute(state.params, state.model_state, batch.images))
+        weights = normalised(compute(state.params, state.model_state, batch.images))
         steps.append(state.step)
-        found.append(attention_statistics(rows, labels))
-        node_rows.append(rows[-1, :, node])  # last layer
+        found.append(attention_statistics(weights, labels))
+        node_rows.append(weights[-1, :, node])  # last layer
     series = AttentionStatistics(*map(np.stack, zip(*found, strict=True)))  # [T, L, M]
     nodes = np.stack(node_rows, axis=1)  # [M, T, B]
     uniform = float((labels[:, None] == labels).mean())
@@ -88,8 +105,8 @@ def attention_findings(run: FigureInput, split: str) -> list[Finding]:
             ("step", "head", "node", "class", "weight"),
             [
                 (step, head + 1, other, classes[labels[other]], float(weight))
-                for head, rows in enumerate(nodes)
-                for step, row in zip(steps, rows, strict=True)
+                for head, by_step in enumerate(nodes)
+                for step, row in zip(steps, by_step, strict=True)
                 for other, weight in enumerate(row)
             ],
         ),
@@ -185,9 +202,9 @@ def mean_by_kind(norms: np.ndarray, anchors: np.ndarray, labels: np.ndarray) -> 
     return {name: float(norms[kind].mean()) for name, kind in kinds.items() if kind.any()}
 
 
-def influence_findings(run: FigureInput, split: str) -> list[Finding]:
+def influence(run: AnalysedModel, rows: np.ndarray) -> list[Finding]:
     """The most influential neighbours of some images, before training and of the model."""
-    batch = run.training_batch
+    batch = training_batch(run, rows)
     labels = np.asarray(batch.labels)
     anchors = np.unique(labels, return_index=True)[1][:ANCHORS]  # one of each class
     network = MessagePassingNetwork(run.config.method, len(run.split("train").classes))
@@ -196,13 +213,13 @@ def influence_findings(run: FigureInput, split: str) -> list[Finding]:
     models = [("influence", "", run.model)]
     if int(untrained.step) == 0 < run.model.step:
         models.append(("influence_untrained", " before training", untrained))
-    pictures, classes, found = run.split("batch"), run.split("train").classes, []
+    pictures, classes, found = take(run.split("train"), rows), run.split("train").classes, []
     for name, which, model in models:
         inputs = batch.images, batch.labels, jnp.asarray(anchors)
         norms = np.asarray(compute(model.params, model.model_state, *inputs), np.float64)
         kinds = mean_by_kind(norms, anchors, labels).items()
         means = ", ".join(f"{kind} {mean:.2g}" for kind, mean in kinds)
-        strips = [strip(pictures, *row) for row in zip(anchors.tolist(), norms, strict=True)]
+        strips = [strip(pictures, *pair) for pair in zip(anchors.tolist(), norms, strict=True)]
         finding = Finding(
             name,
             "Images of a training batch (left) and the other images that influence their predicted "
@@ -233,14 +250,47 @@ def strip(batch: Split, anchor: int, influence: np.ndarray) -> list[Picture]:
     return shown
 
 
-FIGURES = {
-    "attention": Figure(
-        "Attention of the message passing network",
-        attention_findings,
-        reason_not_to,
-        by_split=False,
-    ),
-    "influence": Figure(
-        "Influence of the batch on a prediction", influence_findings, reason_not_to, by_split=False
-    ),
-}
+def maps(models: Sequence[AnalysedModel], rows: np.ndarray) -> list[Finding]:
+    """t-SNE of a batch by each model, and by the first after message passing."""
+    plain = {
+        each.directory.name: replace(each, splits={"batch": take(each.split("train"), rows)})
+        for each in models
+    }
+    first, model = next(iter(plain.values())), models[0].model
+    refine, embedded = model.method.hooks.refine, jnp.asarray(first.embeddings("batch"))
+    assert refine is not None
+    batch = Groups(np.arange(len(rows))[None], len(rows))
+    refined = np.asarray(refine(model.params, model.model_state, embedded, groups=batch))
+    shown = plain | {"refined": replace(first, known={"batch": refined})}
+    made = findings.side_by_side(shown, SUBJECTS["tsne"], "batch")
+    return [each._replace(name="batch") for each in made]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    flags = runs.parser(__doc__)
+    names = "attention", "influence", "batch"
+    flags.add_argument("--what", nargs="*", choices=names, default=names, help="default: all")
+    flags.add_argument("--batch", type=int, default=0, help="number of the training batch")
+    help_node = "position in the batch, by class, of the image whose attention is shown"
+    flags.add_argument("--node", type=int, default=0, help=help_node)
+    flags.add_argument("--compare", help="another run on the same data, for the map of the batch")
+    options = flags.parse_args(arguments)
+    experiment, run = runs.load(options.run, options)
+    method = run.config.method
+    if not isinstance(method, Config) or method.losses == "auxiliary":
+        flags.error(f"{options.run}: was trained without a message passing network")
+    rows = batch_rows(run, experiment.sampler, options.batch)
+    if not 0 <= options.node < len(rows):
+        flags.error(f"--node={options.node}: must be in 0 to {len(rows) - 1}")
+    others = [runs.load(options.compare, options)[1]] if options.compare else []
+    figures = {
+        "attention": ("Attention of the network", lambda: attention(run, rows, options.node)),
+        "influence": ("Influence of the batch on a prediction", lambda: influence(run, rows)),
+        "batch": ("Embeddings of a training batch", lambda: maps([run, *others], rows)),
+    }
+    chosen = {name: figures[name] for name in options.what}
+    runs.write(run, {name: (title, make()) for name, (title, make) in chosen.items()})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""Attention and influence of MPN against its own forward pass and finite differences."""
+"""Attention of MPN against its own forward pass, and its statistics against loops."""
 
 from functools import partial
 from typing import Any
@@ -10,7 +10,6 @@ import pytest
 
 from dml_jax.backbones import layers
 from dml_jax.methods.contract import TrainingSet
-from dml_jax.methods.mpn import figures
 from dml_jax.methods.mpn import method as mpn
 from tests import toys
 
@@ -51,38 +50,6 @@ def test_rows_are_those_of_the_forward_pass(
     assert (total < 0.99).all() if equations == "authors" else np.allclose(total, 1, atol=1e-5)
 
 
-def test_influence_is_the_gradient() -> None:
-    """Against central differences of the log-probability in every pixel."""
-    config = mpn.Config(embedding_dim=8, heads=2, temperature=0.5)
-    method = mpn.build(config, toys.backbone(), TrainingSet(CLASSES, 16))
-    batch = toys.batch(1, classes=CLASSES)
-    params, model_state = method.init(jax.random.key(0), batch)
-    # The classifier starts near zero; larger weights give larger gradients.
-    params["mpn"]["classifier"]["kernel"] = jax.random.normal(jax.random.key(1), (8, CLASSES))
-    network = mpn.MessagePassingNetwork(config, CLASSES)
-    anchors = jnp.asarray([2, 9])
-    compute = jax.jit(partial(figures.gradient_norms, method, network))
-    found = np.asarray(compute(params, model_state, batch.images, batch.labels, anchors))
-    assert found.shape == (2, 16)
-
-    @jax.jit
-    def log_probability(pixels: jax.Array) -> jax.Array:
-        encoded, _ = method.encode(params, model_state, pixels, train=False)
-        logits = method.hooks.teach(params, model_state, encoded).logits
-        return jax.nn.log_softmax(logits[9] / 0.5)[batch.labels[9]]
-
-    pixels = np.asarray(batch.images, np.float32)
-    for image in (9, 8, 0):
-        derivatives = []
-        for row, column, channel in np.ndindex(pixels.shape[2:]):
-            step = np.zeros_like(pixels)
-            step[0, image, row, column, channel] = 4.0
-            derivatives.append(
-                float(log_probability(pixels + step) - log_probability(pixels - step)) / 8
-            )
-        assert found[1, image] == pytest.approx(np.linalg.norm(derivatives), rel=0.02)
-
-
 def test_attention_statistics() -> None:
     """KL from uniform, weight on the same class and on the node itself; rows that sum to less than
     1 are normalised."""
@@ -117,10 +84,3 @@ def test_preference_of_nodes_that_have_both_kinds() -> None:
     for labels in ([0, 0, 1, 2, 3], [0, 0, 0, 0, 0], [0, 1, 2, 3, 4]):
         found = mpn.attention_statistics(np.full((1, 2, 5, 5), 0.2), np.array(labels))
         np.testing.assert_allclose(found.preference, 0, atol=1e-12)
-
-
-def test_influence_by_kind() -> None:
-    norms = np.array([[9.0, 3.0, 1.0, 2.0], [1.0, 2.0, 5.0, 4.0]])
-    found = figures.mean_by_kind(norms, np.array([0, 2]), np.array([0, 0, 1, 1]))
-    assert found == {"the image itself": 7.0, "same class": 3.5, "other classes": 1.5}
-    assert "same class" not in figures.mean_by_kind(norms, np.array([0, 2]), np.arange(4))

@@ -1,11 +1,12 @@
-"""Where in an image the prototypes respond.
+"""Figure 2 of CRT (Kan et al., NeurIPS 2022), of a run: where in an image its prototypes respond.
 
-  heat_maps     CRT: where prototypes respond
+    python -m benchmarks.papers.crt runs/cars_crt
 
 The response at position j to prototype k is softplus(<x_j, c_k>), the weight of the residual in
 equation 1.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,21 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from benchmarks.papers import runs
 from dml_jax import drawing
+from dml_jax.analysis.analysed_model import AnalysedModel
+from dml_jax.analysis.findings import Finding
 from dml_jax.config import plugin_module
 from dml_jax.methods.crt.method import Config, own_prototypes
-from dml_jax.methods.figures import Figure, FigureInput, Finding
 
 IMAGES, PROTOTYPES = 6, 7  # rows and columns of the figure
-
-
-def reason_not_to(run: FigureInput) -> str:
-    """Why a run has no prototypes; empty if it has."""
-    method = run.config.method
-    if not isinstance(method, Config):
-        return f"method {method.name} has no prototypes on the feature map"
-    without = method.transform == "average"
-    return "the run was trained without prototypes (method.transform=average)" if without else ""
 
 
 def correlations(prototypes: Array, maps: Array) -> Array:
@@ -43,12 +37,12 @@ def most_selective(weights: np.ndarray, count: int) -> np.ndarray:
     return np.sort(np.argsort(-deviation, kind="stable")[:count])
 
 
-def findings(run: FigureInput, split: str) -> list[Finding]:
+def heat_maps(run: AnalysedModel, split: str = "test") -> list[Finding]:
     """Heat maps of some prototypes over images of different classes."""
     data = run.split(split)
     first = np.unique(data.labels, return_index=True)[1]  # an image of each class
     chosen = first[np.unique(np.linspace(0, len(first) - 1, IMAGES).astype(int))]
-    images = run.images(split, chosen)
+    images = runs.images(run, split, chosen)
     backbone = plugin_module("backbone", run.config.backbone.name).build(run.config.backbone)
     params, stats = run.model.params, run.model.model_state["backbone"]
     maps, _ = jax.jit(partial(backbone.apply, train=False))(
@@ -107,4 +101,15 @@ def plot_maps(
     figure.savefig(path, dpi=110)
 
 
-FIGURES = {"heat_maps": Figure("Prototypes over the image", findings, reason_not_to)}
+def main(arguments: Sequence[str] | None = None) -> None:
+    flags = runs.parser(__doc__)
+    options = flags.parse_args(arguments)
+    _, run = runs.load(options.run, options)
+    method = run.config.method
+    if not isinstance(method, Config) or method.transform == "average":
+        flags.error(f"{options.run}: was trained without prototypes")
+    runs.write(run, {"heat_maps": ("Prototypes over the image", heat_maps(run))})
+
+
+if __name__ == "__main__":
+    main()

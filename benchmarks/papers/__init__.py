@@ -1,0 +1,1 @@
+"""Figures and ablations of single papers; each module is run by itself."""
