@@ -46,8 +46,8 @@ def load(
       scales: factors of the size of an image over which its embeddings are averaged; other than 1
         for convolutional networks only.
       runtime: the library that computes the embeddings. onnxruntime (extra "onnx") is faster on
-        CPUs and needs no JAX once the graph of the model is in the user's cache, where this option,
-        the first `dml-jax embed`, `enroll` or `catalogue` with the model or `dml-jax export
+        CPUs and needs no JAX, but the graph of the model in the user's cache, where the first
+        `dml-jax embed`, `enroll`, `catalogue` or `serve` with the model or `dml-jax export
         --to=onnx` puts it. None for onnxruntime if it has the graph and JAX has no accelerator,
         otherwise JAX.
 

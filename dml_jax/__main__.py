@@ -44,8 +44,6 @@ def execute() -> None:
         "dml_jax.main" if name == "train" else f"dml_jax.commands.{name}"
     )
     command.execute(sys.argv[1:])
-    if graphs := sys.modules.get("dml_jax.inference.graphs"):
-        graphs.make_missing()
 
 
 def main() -> int:

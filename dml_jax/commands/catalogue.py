@@ -32,7 +32,7 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.analysis import catalogue
     from dml_jax.data import formats
     from dml_jax.export import embedding_files
-    from dml_jax.inference import bulk_embedding, inputs
+    from dml_jax.inference import bulk_embedding, graphs, inputs
 
     output, folder = expand_path("--output", options.output), options.folder
     cli.require(expand_path("FOLDER", folder).is_dir(), f"{folder}: must be a directory of images")
@@ -47,7 +47,8 @@ def execute(arguments: list[str]) -> None:
             label_of = {path.resolve(): name for path, name in pairs if isinstance(path, Path)}
     except DataError as problem:
         warn(f"without labels: {printable(str(problem))}")
-    engine = bulk_embedding.local_engine(jax_setup.load(options))
+    model = jax_setup.load(options)
+    engine = bulk_embedding.local_engine(model)
     output.mkdir(parents=True, exist_ok=True)
     target = output.resolve() / "embeddings.parquet", arrays
     how = {"skip_bad": True, "quiet": options.quiet}
@@ -61,3 +62,4 @@ def execute(arguments: list[str]) -> None:
     found = catalogue.catalogue(images, exported.embeddings, labels)
     catalogue.write(found, output, f"{folder} by {options.model}")
     print(f"written: {output / 'catalogue.html'} and {output / 'catalogue.csv'}")
+    graphs.make(model)

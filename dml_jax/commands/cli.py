@@ -152,7 +152,7 @@ def add_model(
     if runtime:
         text = (
             "onnxruntime is faster on CPUs; default: onnxruntime if the graph of the model is in "
-            "the cache, else jax; embed, enroll and catalogue then have it made in the background"
+            "the cache, else jax; embed, enroll and catalogue then make it at their end"
         )
         flags.add_argument("--runtime", choices=("jax", "onnxruntime"), help=text)
 

@@ -12,8 +12,8 @@ also written to <output>: embeddings.npy (float32, rows of unit length), ids.jso
 --query lists the images nearest to another one.
 
 All devices and cores of the machine are used, on a CPU by onnxruntime if it is installed and the
-graph of the model is in the cache, where the first command or --runtime=onnxruntime puts it; with
---engine=ray, those of all machines of a Ray cluster, which must see the same files.
+graph of the model is in the cache, where the first command puts it at its end; with --engine=ray,
+those of all machines of a Ray cluster, which must see the same files.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def execute(arguments: list[str]) -> None:
     local = options.engine == "local"
     cli.require(local or not options.runtime, "--runtime: not with --engine=ray")
     from dml_jax.export import embedding_files
-    from dml_jax.inference import bulk_embedding, inputs
+    from dml_jax.inference import bulk_embedding, graphs, inputs
 
     output: Path | None = None
     directory: Path | str
@@ -104,3 +104,5 @@ def execute(arguments: list[str]) -> None:
         distances, indices = neighbors.search(query_row, exported.embeddings, count)
         for distance, row in zip(distances[0].tolist(), indices[0].tolist(), strict=True):
             print(f"cosine {1 - distance:.4f}  {printable(exported.ids[row])}")
+    if local:
+        graphs.make(model)

@@ -85,7 +85,7 @@ def execute(arguments: list[str]) -> None:
     cli.require(adds or path.is_file(), problem)
     from dml_jax.data import formats, sessions
     from dml_jax.evaluation import promises
-    from dml_jax.inference import answers, enrollment, inputs
+    from dml_jax.inference import answers, enrollment, graphs, inputs
     from dml_jax.inference.index import Index
 
     warn = partial(print, file=sys.stderr)
@@ -117,3 +117,4 @@ def execute(arguments: list[str]) -> None:
         index = enrollment.update(model, path, changes, choice=choice, on_bad=on_bad)
         if labelled:
             print(enrollment.comparison(index, labelled, options.check, choice, on_bad))
+    graphs.make(model)

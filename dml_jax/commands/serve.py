@@ -40,11 +40,15 @@ def execute(arguments: list[str]) -> None:
     )
     cli.require(index or not any(value is not None for value in limit.values()), problem)
     cli.check_installed("serve", "uvicorn", cli.SERVER_PACKAGES)
+    from dml_jax.inference import graphs
     from dml_jax.serving import http_service
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with http_service.listen(options.host, options.port) as listener:
         model = jax_setup.load(options)
+        if model.lacks_graph:
+            graphs.make(model)
+            model = jax_setup.load(options)
         how = limit, options.top
         classes = http_service.EnrolledClasses(model, index, *how) if index else None
         names = http_service.names_of(options.host) | {*options.host_name}

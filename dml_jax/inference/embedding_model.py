@@ -59,6 +59,7 @@ class EmbeddingModel(ABC):
     """A model that embeds images."""
 
     runtime: str  # the library that computes the embeddings: "jax" or "onnxruntime"
+    lacks_graph = False  # whether onnxruntime would compute them if `graphs.make` made its graph
     directory: Path  # of the run or of the converted weights
     data: Data  # the transform of images
     shape: Shape  # (H, W) in pixels of the images that the network sees, see `data.arrays`

@@ -1,25 +1,23 @@
 """Embedding by onnxruntime: on CPUs faster than JAX, and without importing it.
 
 The ONNX graph of a model is made once (extra "onnx") and kept in the user's cache below the digest
-of the model's identity: by `dml-jax export --to=onnx`, by `--runtime=onnxruntime`, or in the
-background when the first command that would have used it has ended. It is compared with JAX's
-embeddings when it is made, and with the rows of the probe before it is used.
+of the model's identity: by `dml-jax export --to=onnx`, at the end of the first command that would
+have used it, or before `dml-jax serve` listens. It is compared with JAX's embeddings when it is
+made, and with the rows of the probe before it is used.
 """
 
 import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 import numpy as np
 
@@ -28,7 +26,7 @@ from dml_jax import manifest
 from dml_jax.data.pipeline import usable_cores
 from dml_jax.data.read_ahead import CHUNK, read_each, stream
 from dml_jax.errors import ConfigError, DataError, UserError
-from dml_jax.files import atomic_directory, cache_dir, is_url
+from dml_jax.files import atomic_directory, cache_dir, is_url, reason
 from dml_jax.identity import Identity, Versions
 from dml_jax.inference.embedding_model import EmbeddingModel, is_run, locate
 
@@ -40,15 +38,7 @@ GRAPH = "model.onnx"
 ACCELERATORS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "libtpu")
 EXTRA = 'is not installed: pip install -e ".[onnx]"'
 PARTS = 4  # of a batch that each core embeds
-LONGEST = 3600  # seconds after which a process that has printed no error was killed
-MAKE = """import json, os, sys
-sys.path[:] = json.loads(sys.argv[3])
-os.nice(10)
-import dml_jax
-dml_jax.load(runtime="onnxruntime", **json.loads(sys.argv[1]))
-os.unlink(sys.argv[2])"""
 T = TypeVar("T")
-_missing: dict[Path, dict[str, Any]] = {}  # arguments of `dml_jax.load` by the graph's directory
 
 
 def entry(identity: Identity) -> Path:
@@ -56,13 +46,11 @@ def entry(identity: Identity) -> Path:
     return cache_dir() / "graphs" / identity.sha256[:32]
 
 
-def keep(identity: Identity, graph: Path) -> None:
-    """Keeps the ONNX graph of an embedding function, unless there is one."""
-    target = entry(identity)
-    if target.exists():
-        return
-    with atomic_directory(target) as draft:
-        shutil.copy(graph, draft / GRAPH)
+def keep(identity: Identity, write: Callable[[Path], object]) -> None:
+    """Keeps the ONNX graph of an embedding function that `write` writes, completely or not at
+    all."""
+    with atomic_directory(entry(identity)) as draft:
+        write(draft / GRAPH)
         identities.write(draft, identity)
         manifest.write(draft, {})
 
@@ -93,51 +81,39 @@ def load(
         return kept
     from dml_jax.inference.model import Model  # importing JAX takes a second
 
-    options = {"trust_code": trust_code, **versions._asdict()}
-    loaded = Model(directory or model, checkpoint, **options)
-    if runtime != "onnxruntime":
-        if identity and find("jax2onnx"):
-            _missing[entry(identity)] = {"model": str(loaded.directory.absolute()), **options}
-        return loaded
-    if find("jax2onnx") is None:
-        raise ConfigError(f"{option}: jax2onnx {EXTRA}")
+    loaded = Model(directory or model, checkpoint, trust_code=trust_code, **versions._asdict())
+    loaded.lacks_graph = bool(identity and find("jax2onnx"))
+    if runtime == "onnxruntime":
+        remedy = "make it with dml-jax export --to=onnx, or leave the option out once"
+        raise ConfigError(f"{option}: the cache has no ONNX graph of {model}; {remedy}")
+    return loaded
+
+
+def make(model: EmbeddingModel) -> None:
+    """Makes the graph that `load` looked for in vain, if any, and says so; tried once.
+
+    The reason of a failure is kept beside the graph's place.
+    """
+    if not model.lacks_graph:
+        return
     from dml_jax.export import programs
 
-    with tempfile.TemporaryDirectory() as folder:
-        file, function = Path(folder, GRAPH), programs.function_of(loaded.trained)
-        programs.write_onnx(file, function, loaded.shape, loaded.identity)
-        keep(loaded.identity, file)
-    identity = _stated(loaded.directory, versions)
-    if not identity or not (kept := _read(loaded.directory, identity, trust_code)):
-        raise ConfigError(f"{option}: {model} is not a finished run; give --runtime=jax")
-    return kept
-
-
-def make_missing() -> None:
-    """Starts a process of low priority for each graph that would have been used.
-
-    What it prints is kept beside the graph's place until it has succeeded. While that file exists,
-    there is no second attempt, unless it is old and without an error: then the process was killed.
-    """
-    for place, options in _missing.items():
-        log = place.with_suffix(".log")
+    place, loaded, began = entry(model.identity), cast("Model", model), time.perf_counter()
+    failure = place.with_suffix(".error")
+    if place.exists() or failure.exists():
+        return
+    sys.stdout.flush()
+    say = partial(print, file=sys.stderr, flush=True)
+    say("making the ONNX graph of the model, once, so that it embeds faster from now on", end="")
+    try:
+        function = programs.function_of(loaded.trained)
+        how = {"embed": function, "image_shape": loaded.shape, "identity": loaded.identity}
+        keep(loaded.identity, partial(programs.write_onnx, **how))
+        say(f": {time.perf_counter() - began:.0f} s, {place}")
+    except (DataError, OSError) as problem:
+        say(f": {reason(problem)}; delete {failure} to try again")
         with suppress(OSError):
-            if place.exists():  # another command has had it made meanwhile
-                continue
-            log.parent.mkdir(parents=True, exist_ok=True)
-            old = log.exists() and time.time() - log.stat().st_mtime > LONGEST
-            if old and "Traceback" not in log.read_text(errors="replace"):
-                log.unlink()
-            with log.open("xb") as file:
-                # With -P, no file beside the photographs is taken for a module.
-                command = [sys.executable, "-P", "-c", MAKE, json.dumps(options), str(log)]
-                subprocess.Popen(
-                    [*command, json.dumps(sys.path)],
-                    stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
-                )  # fmt: skip
-            what = "an ONNX graph of the model is made in the background, for faster commands"
-            if sys.stderr:  # None if it is closed; then `print` would write to stdout
-                print(f"{what}: {place}", file=sys.stderr)
+            failure.write_text(reason(problem))
 
 
 def _stated(directory: Path, versions: Versions) -> Identity | None:

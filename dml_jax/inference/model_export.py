@@ -1,5 +1,6 @@
 """Exports of a model for other programs and to the Hugging Face hub."""
 
+import shutil
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
@@ -57,7 +58,7 @@ def export_model(
         difference = programs.write_onnx(file, programs.function_of(trained), trained.shape, made)
         say(f"{printable(str(file))}: largest difference from the model {difference:.1e}")
         if trained.stored:  # the reported model, in its own precision
-            graphs.keep(made, file)
+            graphs.keep(made, partial(shutil.copy, file))
     if push:
         hub.push(push, directory, load(), written, private=private)
         say(f"https://huggingface.co/{push}")

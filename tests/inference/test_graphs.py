@@ -4,12 +4,11 @@ imported.
 Slow: importing the converter takes ten seconds or more.
 """
 
-import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +22,8 @@ import dml_jax
 from dml_jax import identity as identities
 from dml_jax import manifest
 from dml_jax.commands import cli, embed, export
-from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.export import embedding_files
+from dml_jax.errors import CheckpointError, ConfigError, DataError
+from dml_jax.export import embedding_files, programs
 from dml_jax.identity import Identity, Versions
 from dml_jax.inference import graphs
 from dml_jax.inference.embedding_model import locate
@@ -52,45 +51,57 @@ def test_the_runtime_must_be_installed(
     )
 
 
-def test_a_missing_graph_is_made_once_in_the_background(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_missing_graph_is_made_once(
+    fails: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For models that would have used it, in one process however often commands end meanwhile."""
-    find, started = graphs.importlib.util.find_spec, list[list[str]]()
+    """For models that would have used it, never by `load`; a failure is not repeated, an
+    interruption leaves nothing."""
+    find, written = graphs.importlib.util.find_spec, list[Path]()
     monkeypatch.setattr(
         graphs.importlib.util, "find_spec", lambda name: "onnx" in name or find(name)
     )
-    monkeypatch.setattr(graphs.subprocess, "Popen", lambda command, **_: started.append(command))
-    monkeypatch.setattr(graphs, "_missing", {})
     monkeypatch.setattr(graphs, "cache_dir", lambda: tmp_path)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    loaded = SimpleNamespace(directory=locate("lite0"))
-    monkeypatch.setattr("dml_jax.inference.model.Model", lambda *_, **__: loaded)
-    place = graphs.entry(graphs._stated(loaded.directory, Versions(flip=True)))
-    dml_jax.load("lite0", runtime="jax")
-    graphs.make_missing()
-    assert started == []
-    dml_jax.load("lite0", flip=True)
-    graphs.make_missing()
-    graphs.make_missing()
-    ((*_, options, log, _),) = started
-    Path(log).write_text("Traceback: cannot be converted")
-    os.utime(log, (0, 0))
-    graphs.make_missing()
-    assert len(started) == 1
-    Path(log).write_text("a warning")  # and then the process was killed
-    os.utime(log, (0, 0))
-    graphs.make_missing()
-    assert len(started) == 2
-    Path(log).unlink()
-    place.mkdir()
-    graphs.make_missing()
-    assert len(started) == 2
-    directory = str(loaded.directory.absolute())
-    expected = {"model": directory, "trust_code": False, "flip": True, "scales": [1.0]}
-    assert json.loads(options) == expected
-    assert log == f"{place}.log"
-    assert capsys.readouterr().err.count("is made in the background") == 2
+
+    def load(runtime: Any = None, **options: Any) -> Any:
+        directory = locate("lite0")
+        stated = graphs._stated(directory, Versions(**options))
+        loaded = SimpleNamespace(
+            directory=directory, identity=stated, shape=(8, 8), trained=None, lacks_graph=False
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr("dml_jax.inference.model.Model", lambda *_, **__: loaded)
+            return dml_jax.load("lite0", runtime=runtime, **options)
+
+    def write(path: Path, **_: Any) -> None:
+        written.append(path)
+        path.write_bytes(b"")
+        if len(written) == 1:
+            raise KeyboardInterrupt
+        if fails:
+            raise DataError("no operator\nfor this")
+
+    monkeypatch.setattr(programs, "write_onnx", write)
+    monkeypatch.setattr(programs, "function_of", lambda trained: None)
+    graphs.make(load("jax"))
+    model = load(flip=True)
+    assert written == []
+    with pytest.raises(ConfigError, match=r"^--runtime=onnxruntime: the cache has no ONNX"):
+        load("onnxruntime")
+    with pytest.raises(KeyboardInterrupt):
+        graphs.make(model)
+    place = graphs.entry(model.identity)
+    assert not [path for path in place.parent.iterdir() if path.suffix != ".lock"]
+    capsys.readouterr()
+    for _ in range(2):
+        graphs.make(model)
+    assert len(written) == 2
+    assert place.exists() != fails
+    end = rf"no operator; delete {place}\.error to try again" if fails else rf"\d+ s, {place}"
+    assert re.fullmatch(
+        rf"making the ONNX graph of the model, once, .*: {end}\n", capsys.readouterr().err
+    )
 
 
 def test_what_the_graph_lacks_is_loaded_with_the_same_options(
@@ -172,21 +183,33 @@ def test_the_first_answer_imports_no_jax() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_the_first_command_has_the_graph_made(
+def test_the_first_command_makes_the_graph(
     cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """At its end; `serve` before it prints its address."""
     weights = Path("dml_jax", "weights")
-    shutil.copytree(cached / weights, tmp_path / "cache" / weights)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    place = graphs.entry(dml_jax.load("lite0", runtime="jax").identity)
-    command = [sys.executable, "-m", "dml_jax", "embed", "--model=lite0", str(PHOTOS), "--quiet"]
     environment = os.environ | {"PYTHONPATH": str(Path(dml_jax.__file__).parents[1])}
-    subprocess.run(command, check=True, env=environment)
-    assert embedding_files.read(Path("embeddings")).manifest["plan"]["runtime"] == "jax"
-    while (log := place.with_suffix(".log")).exists():
-        assert not log.read_text()
-        time.sleep(0.1)
-    assert dml_jax.load("lite0").runtime == "onnxruntime"
+    command = [sys.executable, "-m", "dml_jax"]
+    for first in (["embed", str(PHOTOS), "--quiet"], ["serve", "--port=0"]):
+        shutil.rmtree("cache", ignore_errors=True)
+        shutil.copytree(cached / weights, tmp_path / "cache" / weights)
+        assert dml_jax.load("lite0").runtime == "jax"
+        if first[0] == "serve":
+            pytest.importorskip("uvicorn")
+        with subprocess.Popen(
+            [*command, *first, "--model=lite0"], env=environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as process:  # fmt: skip
+            if first[0] == "serve":
+                assert process.stdout
+                assert process.stdout.readline().startswith("http://")
+                process.terminate()
+            _, err = process.communicate()
+        assert err.count("making the ONNX graph") == 1
+        assert dml_jax.load("lite0").runtime == "onnxruntime"
+        if first[0] == "embed":
+            assert embedding_files.read(Path("embeddings")).manifest["plan"]["runtime"] == "jax"
 
 
 @pytest.mark.slow
