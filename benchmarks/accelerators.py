@@ -4,10 +4,9 @@ of a step's time.
     python -m benchmarks.accelerators [--only=cub_hist] [--output=benchmarks/ACCELERATORS.md]
 
 Needs the wheels of requirements-cuda.txt or requirements-tpu.txt; run it once in an environment
-with each. A program is
-compiled once: its facts are kept in a file beside the output, under a digest of its StableHLO, so
-the command continues where it was stopped. A step takes half a minute for an H100, up to ten
-minutes for a v5e.
+with each. A program is compiled once: its facts are kept in `.cache/accelerators.json`, under a
+digest of its StableHLO, so the command continues where it was stopped. A step takes half a minute
+for an H100, up to ten minutes for a v5e.
 """
 
 import argparse
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from benchmarks import hlo
 from dml_jax import files
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
@@ -81,22 +81,32 @@ def facts(case: Case, stored: dict[str, Any]) -> dict[str, Any]:
         step = config.data.images_per_class * devices
         overrides["data.batch_size"] = str(-(-size // step) * step)
         config = config_files.resolved(path, overrides)
-    experiment = compilation.describe(config, topology)
-    lower = next(iter(compilation.programs_of(experiment)))[1]
-    digest = hashlib.sha256(f"{case} {jax.__version__}\n{lower().as_text()}".encode()).hexdigest()
+    experiment = compilation.describe(config, topology.mesh)
+    traced = compilation.traced(experiment)
+    lowered = traced.lower()
+    digest = hashlib.sha256(f"{case} {jax.__version__}\n{lowered.as_text()}".encode()).hexdigest()
     if (known := stored.get(str(case), {})).get("program") == digest:
         return known
     started = time.monotonic()
-    found = compilation.compiled(lower, topology)
-    found |= compilation.bound(experiment, topology, found) if "traffic" in found else {}
-    seconds = round(time.monotonic() - started)
+    memory, text = compilation.memory(lowered, topology)
+    found: dict[str, Any] = {"memory": memory}
+    if text:
+        platform = "cuda" if case.topology.startswith("h100") else "tpu"
+        found |= {
+            "flops": hlo.flops(traced.jaxpr.jaxpr, platform),
+            **compilation.operations(text),
+            "traffic": hlo.traffic(text),
+            "copies": hlo.copies(text),
+        }
+        found |= {"launches": hlo.launches(text)} if platform == "cuda" else {}
+        found |= compilation.bound(experiment, topology, found)
     log = ["git", "log", "-1", "--format=%cs %h"]
     code = subprocess.run(log, capture_output=True, text=True, check=True).stdout.strip()
     return found | {
         "program": digest,
         "code": code,
         "batch": config.data.batch_size,
-        "seconds_to_compile": seconds,
+        "seconds_to_compile": round(time.monotonic() - started),
     }
 
 
@@ -104,21 +114,24 @@ def row(case: Case, found: dict[str, Any]) -> dict[str, str]:
     """A row of the table, by column."""
     begin = case._asdict() | {
         "batch": str(found["batch"]),
-        "memory, GiB": f"{found['memory']['needed'] / GIB:.2f}",
+        "memory, GiB": f"{found['memory'] / GIB:.2f}",
     }
     if "bound" not in found:
-        return begin | {"activations": "does not fit"}
+        return begin | {"GFLOP": "does not fit"}
     hosts, _, devices = case.topology.partition(":")[2].rpartition("x")
     of_host = found["images_per_second"] / (
         int(hosts or 1) * (int(devices) / 4 if "v5e" in case.topology else 1)
     )
-    sums = [c for c in found["collectives"] if c["operation"] == "all-reduce"]
+    sums = {
+        name.removeprefix("all-reduce "): each
+        for name, each in found["collectives"].items()
+        if name.startswith("all-reduce")
+    }
     shown = begin | {
-        "activations": f"{found['memory_by_kind']['activations'] / GIB:.2f}",
         "GFLOP": f"{found['flops'] / 1e9:,.0f}",
         "traffic, GiB": f"{found['traffic'] / GIB:.1f}",
-        "all-reduce, MiB": f"{sum(c['bytes'] for c in sums) / 2**20:.1f}",
-        "by type": ", ".join(f"{c['count']} {c['type']}" for c in sums if c["bytes"] > 2**20),
+        "all-reduce, MiB": f"{sum(c['bytes'] for c in sums.values()) / 2**20:.1f}",
+        "by type": ", ".join(f"{c['count']} {kind}" for kind, c in sums.items()),
         "copies, GiB": f"{found['copies']['bytes'] / GIB:.2f}",
     }
     if launches := found.get("launches"):
@@ -129,7 +142,7 @@ def row(case: Case, found: dict[str, Any]) -> dict[str, str]:
     return shown | {
         "at least, ms": f"{1000 * found['bound']['seconds']:.2f}",
         "by": found["bound"]["by"],
-        "utilisation": f"{found['utilisation']:.0%}",
+        "utilisation": f"{found['seconds']['compute'] / found['bound']['seconds']:.0%}",
         "images/s, at most": f"{found['images_per_second']:,.0f}",
         "of a host": f"{of_host:,.0f}",
         "its cores": str(math.ceil(of_host / CORE)),
@@ -163,7 +176,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("benchmarks/ACCELERATORS.md"))
     options = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
-    kept = options.output.with_suffix(".json")
+    kept = Path(".cache/accelerators.json")
+    kept.parent.mkdir(exist_ok=True)
     stored = json.loads(kept.read_text()) if kept.exists() else {}
     for case in cases():
         if options.only not in str(case):

@@ -22,9 +22,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import methods
+from benchmarks import hlo, methods
 
 ROUNDS = 5
+KINDS = {"h100": "h100", "v5 lite": "v5e"}  # in JAX's names
 NAMES = {"dml_jax": "dml_jax", "eager": "torch", "compiled": "torch.compile"}
 Run = Callable[[int], None]  # takes so many steps and waits for them
 
@@ -55,10 +56,7 @@ def ours(config: str, precision: str, batch: int) -> tuple[Run, dict[str, Any]]:
     name, _, variant = config.partition(":")
     overrides = {"train.precision": precision} | ({"data.batch_size": str(batch)} if batch else {})
     resolved = files.resolved(f"configs/{name}.py" + (f":{variant}" if variant else ""), overrides)
-    device = jax.devices()[0]
-    chip = compilation.find_chip(device.device_kind)
-    topology = compilation.Topology("", device.platform, device_mesh.make(), chip, {})  # type: ignore[arg-type]
-    experiment = compilation.describe(resolved, topology)
+    experiment = compilation.describe(resolved, device_mesh.make())
     shape = experiment.example_batch()
     size, views = shape.labels.shape[0], shape.images.shape[0]
     labels = (
@@ -72,18 +70,19 @@ def ours(config: str, precision: str, batch: int) -> tuple[Run, dict[str, Any]]:
         warm_start.initial_state(experiment),
     )
     leaves, key = jax.tree.leaves(state), experiment.key
-    lowered = experiment.jitted_step(state).lower(leaves, data, key)
+    traced = experiment.jitted_step(state).trace(leaves, data, key)
+    lowered = traced.lower()
     program = lowered.compile()
     about: dict[str, Any] = {"images": size * views}
-    if chip:
-        found = compilation.compiled(
-            lambda: lowered, topology
-        )  # from JAX's cache of compiled programs
-        found |= compilation.bound(experiment, topology, found)
-        about |= {
-            "bound_ms": 1000 * found["bound"]["seconds"],
-            "needed_gib": found["memory"]["needed"] / 2**30,
-        }
+    device = jax.devices()[0].device_kind.lower()
+    named = (kind for part, kind in KINDS.items() if part in device)
+    if chip := compilation.CHIPS.get(next(named, "")):
+        topology = compilation.Topology(device, experiment.mesh, {}, *chip)
+        needed, text = compilation.memory(lowered, topology)  # from the cache of compiled programs
+        counted = hlo.flops(traced.jaxpr.jaxpr, jax.default_backend().replace("gpu", "cuda"))
+        found = compilation.operations(text) | {"traffic": hlo.traffic(text), "flops": counted}
+        least = compilation.bound(experiment, topology, found)["bound"]["seconds"]
+        about |= {"bound_ms": 1000 * least, "needed_gib": needed / 2**30}
 
     def run(steps: int) -> None:
         nonlocal leaves

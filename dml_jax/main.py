@@ -13,7 +13,6 @@ import signal
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 from dml_jax import buckets, files
 from dml_jax.commands import cli, jax_setup
@@ -45,15 +44,15 @@ def parser() -> cli.Parser:
     add("--workdir", metavar="DIRECTORY", help=text)
     text = (
         "train (default: also evaluates, exports, reports); evaluate or export a checkpoint; "
-        "check: make one step; show: print the resolved configuration; compile: compile the "
-        "programs for --topology, on any machine"
+        "check: make one step; show: print the resolved configuration; compile: compile a "
+        "step for --topology, on any machine"
     )
     add("--mode", choices=MODES, default="train", help=text)
     text = "for --mode=compile: h100:1, h100:8, h100:2x8, v5e:2x2, v5e:4x4 …"
     add("--topology", metavar="CHIP:DEVICES", help=text)
     add("--checkpoint", help="to evaluate or export: reported (default), latest, best or a step")
     add("--output", metavar="FILE", help="results as JSON, with --mode=evaluate")
-    text = "trace these steps (WORKDIR/profile, for XProf or ui.perfetto.dev); say what limits them"
+    text = "write a trace of these steps to WORKDIR/profile, for XProf or ui.perfetto.dev"
     add("--profile", type=steps_to_trace, metavar="FIRST:LAST", help=text)
     add("--tensorboard", action="store_true", help="show the training in TensorBoard")
     add("--trust_code", action="store_true", help=cli.TRUST_CODE)
@@ -131,7 +130,7 @@ def work_directory(options: Namespace) -> Path | str:
 
 
 def compile_programs(config: Config, options: Namespace, directory: Path | str) -> None:
-    """Compiles for `--topology`; prints the programs' costs and writes them to `compile.json`."""
+    """Compiles for `--topology`; prints the step's costs and writes them to `compile.json`."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")  # this machine's accelerators are not used
@@ -140,23 +139,16 @@ def compile_programs(config: Config, options: Namespace, directory: Path | str) 
 
     console = Console(quiet=options.quiet)
     topology = compilation.find_topology(options.topology)
-    found = compilation.programs(config, topology, console.print)
+    console.print("compiling the training step")
+    found = compilation.costs(config, topology)
     name, size = topology.name, config.data.batch_size
     title = f"{config.name}, batch {size}, {config.train.precision}, on {name}"
-    console.rich.print(compilation.table(title, found, topology.chip))
+    console.rich.print(compilation.table(title, found))
     file = Path(directory) / "compile.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    facts = {"name": config.name, "topology": name, "batch_size": size, "programs": found}
+    facts = {"name": config.name, "topology": name, "batch_size": size, **found}
     files.write_json(file, facts)
     console.print(f"written: {file}")
-
-
-def trace(steps: tuple[int, int], console: Any) -> Any:
-    """A `Profile` of these steps that prints on the `Console` what limits them."""
-    from dml_jax.lab import profile
-    from dml_jax.train.loop import Profile
-
-    return Profile(*steps, lambda *traced: console.rich.print(profile.report(*traced)))
 
 
 def run_mode(options: Namespace, config: Config, where: Path | str, output: Path | None) -> None:
@@ -183,8 +175,8 @@ def run_mode(options: Namespace, config: Config, where: Path | str, output: Path
                 stop.stop_immediately()
             match mode:
                 case "train":
-                    profile = trace(options.profile, console) if options.profile else None
-                    run.train(config, directory, console, stop, options.tensorboard, profile)
+                    show = options.tensorboard
+                    run.train(config, directory, console, stop, show, options.profile)
                 case "evaluate":
                     run.evaluate(config, directory, checkpoint, console, output)
                 case "export":

@@ -65,13 +65,16 @@ def train(
     console: Console,
     stop: Stop,
     tensorboard: bool = False,
-    profile: loop.Profile | None = None,
+    profile: tuple[int, int] | None = None,
 ) -> None:
-    """Trains or resumes, evaluates the selected model, exports embeddings and writes the report."""
+    """Trains or resumes, evaluates the selected model, exports embeddings and writes the report.
+
+    `profile` are the first and the last step of a trace.
+    """
     workdir.check_same_run(directory, {"config": asdict(config)})
     experiment = experiments.build(config)
-    if profile and profile.last > experiment.steps:
-        steps = f"{profile.first}:{profile.last}"
+    if profile and profile[1] > experiment.steps:
+        steps = "{}:{}".format(*profile)
         raise ConfigError(f"--profile={steps}: the run has {experiment.steps} steps")
     main = device_mesh.is_main_process()
     with workdir.locked(directory) if main else nullcontext(), console:

@@ -1,12 +1,18 @@
 """The comparison of benchmarks with earlier ones; what is measured, mutated and interrupted."""
 
 import re
+from functools import partial
+from textwrap import dedent
 
+import jax
 import numpy as np
+import pytest
+from jax import lax
 
-from benchmarks import accelerators, authors, interruptions, mutation, timing, training_step
+from benchmarks import accelerators, authors, hlo, interruptions, mutation, timing, training_step
 from benchmarks import all as benchmarks
 from benchmarks.input import Costs
+from tests.lab.test_compilation import on_this_machine
 from tests.papers import deleted
 
 
@@ -46,3 +52,55 @@ def test_what_cores_read() -> None:
     assert np.allclose(
         [cost.by_workers(cores) for cores in (1, 2, 208)], [10000 / 11, 20000 / 11, 10000]
     )
+
+
+@pytest.mark.slow
+def test_facts_of_compiled_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: of a program, whose loop runs three times, and of a convolution in a loop; and a
+    row of the table, compiled for this machine."""
+    five = "\n".join(f"%n{i} = f32[8]{{0}} negate(%a)" for i in range(5))
+    text = f"""
+    %body (p: f32[8]) -> f32[8] {{
+      %p = f32[8]{{0}} parameter(0)
+      ROOT %q = f32[8]{{0}} copy(%p)
+    }}
+    %fused (x: f32[100], y: f32[8]) -> f32[] {{
+      %x = f32[100]{{0}} parameter(0)
+      %y = f32[8]{{0}} parameter(1)
+      %z = f32[8]{{0}} slice(%x), slice={{[0:8]}}
+      ROOT %u = f32[] reduce(%z, %y), dimensions={{0}}, to_apply=%add
+    }}
+    ENTRY %main (a: f32[8], b: f32[100]) -> f32[8] {{
+      %a = f32[8]{{0}} parameter(0)
+      %b = f32[100]{{0}} parameter(1)
+      {five}
+      %c = (f32[8]{{0}}, u8[0]{{0}}) custom-call(%a, %a), custom_call_target="__cudnn$convForward"
+      %d = (f32[8]{{0}}, s8[8]{{0}}) custom-call(%a, %a), custom_call_target="__cublas$lt$matmul"
+      %r = f32[] fusion(%b, %a), kind=kInput, calls=%fused
+      %s = f32[8]{{0}} all-reduce-start(%a), to_apply=%add
+      %t = f32[8]{{0}} all-reduce-done(%s)
+      ROOT %w = f32[8]{{0}} while(%t), condition=%cond, body=%body, backend_config={{"known_trip_count":{{"n":"3"}}}}
+    }}
+    """  # noqa: E501
+    kinds = {"elementwise": 5, "copy": 3, "convolution": 1, "product": 1, "reduction": 1}
+    assert hlo.launches(dedent(text)) == {
+        "kinds": kinds | {"collective": 1},
+        "graphs": 1,
+        "in graphs": 5,
+        "with convolutions": {"graphs": 1, "in graphs": 8},
+    }
+    assert hlo.traffic(dedent(text)) == 5 * 64 + 96 + 104 + 68 + 64 + 3 * 64
+    assert hlo.copies(dedent(text)) == {"count": 1, "bytes": 32}
+
+    def repeated(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        convolve = partial(lax.conv_general_dilated, window_strides=(1, 1), padding="SAME")
+        return lax.scan(lambda x, _: (convolve(x, kernel), None), x, length=7)[0]
+
+    jaxpr = jax.make_jaxpr(repeated)(np.ones((2, 3, 9, 9)), np.ones((3, 3, 5, 5))).jaxpr
+    assert hlo.flops(jaxpr, "cuda") == 7 * 2 * (2 * 3 * 9 * 9) * (3 * 5 * 5)
+
+    monkeypatch.setattr(accelerators.compilation, "find_topology", lambda _: on_this_machine(2))
+    case = accelerators.Case("digits_baseline", "float32", "v5e:2x2")
+    row = accelerators.row(case, accelerators.facts(case, {}))
+    assert (row["batch"], row["by"]) == ("64", "memory")
+    assert float(row["GFLOP"]) > 2

@@ -242,6 +242,7 @@ def test_run_from_start_to_finish(
     stopped = command(*arguments, "--profile=3:5", program=("-c", STOPPED))
     assert (stopped.returncode, "stopped by SIGTERM" in stopped.stdout) == (143, True), stopped
     assert list((run / "profile" / "host-0").rglob("*.xplane.pb"))
+    assert f"xprof --logdir={run / 'profile' / 'host-0'}" in stopped.stdout
     log = (run / "logs" / "host-0.log").read_text()
     assert "process 0 of 1 on " in log
     assert "training 20/60  loss " in log

@@ -31,8 +31,6 @@ from dml_jax.train.records import logs, workdir
 from dml_jax.train.step import TrainState, inference_state
 from dml_jax.train.step import check_finite as check_state
 
-WAITING = "waiting for data"  # in traces
-
 
 class Records(NamedTuple):
     """The records of a run."""
@@ -41,15 +39,6 @@ class Records(NamedTuple):
     metrics: logs.JsonLines
     timing: logs.JsonLines
     console: Console
-
-
-class Profile(NamedTuple):
-    """A trace of some steps."""
-
-    first: int
-    last: int
-    # Shows the trace, given its directory, the number of its steps, and the lowered step.
-    report: Callable[[Experiment, Path, int, jax.stages.Lowered], None]
 
 
 class Progress(NamedTuple):
@@ -68,13 +57,14 @@ def train(
     console: Console,
     stop: Stop,
     show: Callable[[dict[str, Any]], None] | None = None,
-    profile: Profile | None = None,
+    profile: tuple[int, int] | None = None,
 ) -> TrainState:
     """The state after training from the newest checkpoint, or the start, to the last step.
 
     `facts` are the contents of `config.json` in the work directory. `show` is called with each line
-    of metrics. On a signal, raises Interrupted once a checkpoint of the current step is on disk;
-    DivergedError if the loss or the state is not finite, and the newest checkpoint is earlier.
+    of metrics. The steps from the first to the last of `profile` are traced. On a signal, raises
+    Interrupted once a checkpoint of the current step is on disk; DivergedError if the loss or the
+    state is not finite, and the newest checkpoint is earlier.
     """
     main = device_mesh.is_main_process()
     metrics = logs.JsonLines(directory / "metrics.jsonl", main, show)
@@ -91,7 +81,7 @@ def train(
 
 
 def make_steps(
-    experiment: Experiment, out: Records, stop: Stop, profile: Profile | None
+    experiment: Experiment, out: Records, stop: Stop, profile: tuple[int, int] | None
 ) -> TrainState:
     """The loop of `train`."""
     config, total, method = experiment.config.train, experiment.steps, experiment.method
@@ -102,8 +92,9 @@ def make_steps(
         progress = evaluate_and_record(experiment, out, tested, state, line, progress, stop)
     if start == total:
         return state
-    if profile and profile.last <= start:
-        steps = f"steps {profile.first} to {profile.last}"
+    first, last = profile or (0, 0)
+    if profile and last <= start:
+        steps = f"steps {first} to {last}"
         out.console.warn(f"no trace of {steps}: training continues after step {start}")
     update = experiment.jitted_step(state)
     leaves, structure = jax.tree.flatten(state)
@@ -125,7 +116,7 @@ def make_steps(
     trace = directory / "profile" / workdir.process_name()
     with batches, process_group.watched(out.console.warn, minutes) as stepped:
         for done in range(start + 1, total + 1):
-            if profile and done == max(profile.first, start + 1) <= profile.last:
+            if done == max(first, start + 1) <= last:
                 jax.block_until_ready(leaves)
                 jax.profiler.start_trace(trace)
             if done - 1 in reloads and (best := out.checkpoints.restore("best")):
@@ -144,19 +135,19 @@ def make_steps(
                 state = jax.tree.unflatten(structure, leaves)
                 out.checkpoints.save("first", state, {}, background=True)
             logging, evaluating = logging_due(experiment, done), evaluation_due(experiment, done)
-            with jax.profiler.TraceAnnotation(WAITING):
+            with jax.profiler.TraceAnnotation("waiting for data"):
                 arrays = next(batches)
             batch = experiment.device_batch(*arrays)
             leaves, metrics = update(leaves, batch, key)
             stepped(done)
             check_finite(previous, done - 1)  # one step behind, so that devices never wait
             previous = metrics
-            if profile and done == profile.last:
+            if done == last:
                 jax.block_until_ready(metrics)
                 jax.profiler.stop_trace()
-                traced = done - max(profile.first, start + 1) + 1
-                profile.report(experiment, trace, traced, update.lower(leaves, batch, key))
-                clock.restart(done)  # writing and reading the trace takes a while
+                viewers = f"pip install xprof && xprof --logdir={trace}, or ui.perfetto.dev"
+                out.console.print(f"trace of steps {max(first, start + 1)} to {last}: {viewers}")
+                clock.restart(done)  # writing the trace takes a while
             if done == start + 1:
                 jax.block_until_ready(metrics)  # keeps the compilation out of the throughput
                 out.console.start_progress("training", total, done)

@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from dml_jax.backbones.batch_norm import BatchNorm, standardize
 from dml_jax.backbones.layers import Conv, MaxPool
-from dml_jax.lab import hlo
+from dml_jax.lab import compilation
 
 
 class Case(NamedTuple):
@@ -155,8 +155,9 @@ def test_batch_statistics(shape: tuple[int, ...], devices: int, mean: float) -> 
     arguments = jax.device_put((np.float32(grad), x), NamedSharding(mesh, PartitionSpec("data")))
     (result, found_mean, found_var), gradients = with_gradients(*arguments, scale, bias)
     text = with_gradients.lower(*arguments, scale, bias).compile().as_text()
-    exchanged = {row["operation"]: row["count"] for row in hlo.collectives(text)}
-    assert exchanged == ({"all-gather": 1, "all-reduce": 1} if devices > 1 else {})
+    sent = compilation.operations(text)["collectives"]
+    exchanged = {name: each["count"] for name, each in sent.items()}
+    assert exchanged == ({"all-gather f32": 1, "all-reduce f32": 1} if devices > 1 else {})
     rows = inputs[0].reshape(-1, 6)
     np.testing.assert_allclose(found_mean, rows.mean(0), rtol=1e-6, atol=1e-5)
     rounding = len(x) * 2.0**-20  # float32's, and log2(B) bits more

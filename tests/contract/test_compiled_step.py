@@ -1,6 +1,8 @@
 """What the devices exchange in a training step, and what they hold, by the text of the compiled
 program."""
 
+import math
+import re
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -11,7 +13,7 @@ import optax
 import pytest
 
 from dml_jax.data import augment
-from dml_jax.lab import hlo
+from dml_jax.lab import compilation
 from dml_jax.methods.contract import Batch
 from dml_jax.train import experiment, step
 from dml_jax.train.distributed import device_mesh
@@ -54,11 +56,11 @@ def exchanged(text: str) -> list[tuple[str, int, int]]:
     """(operation, elements, bytes) of the arrays that collectives result in; a combined one counts
     as several."""
     return [
-        (kind, size, int(hlo.SIZES[dtype] * size))
-        for instruction in hlo.instructions(text)
+        (kind, math.prod(map(int, filter(None, shape.split(",")))), compilation.size(array))
+        for _, result, operation, _ in compilation.INSTRUCTION.findall(text)
         # Only the end of an asynchronous pair has the result alone.
-        if (kind := instruction.operation.removesuffix("-done")) in hlo.COLLECTIVES
-        for dtype, size in hlo.arrays(instruction.result)
+        if (kind := operation.removesuffix("-done")) in compilation.COLLECTIVES
+        for array, shape in re.findall(r"(\w+\[([\d,]*)\])", result)
     ]
 
 

@@ -261,10 +261,9 @@ def test_traced_steps(
     monkeypatch.setattr(console, "warn", warned.append)
     for traced, stop in (((2, 3), StopAt(6)), ((5, 8), StopAt(4)), ((2, 3), StopAt(1))):
         assert warned == []
-        profile = loop.Profile(*traced, lambda *found: events.append(f"{found[2]}"))
         with pytest.raises(Interrupted):
-            loop.train(experiment, tmp_path, {}, console, stop, profile=profile)
-    assert "".join(events) == "s<ss>2sss<ss>2sss"
+            loop.train(experiment, tmp_path, {}, console, stop, profile=traced)
+    assert "".join(events) == "s<ss>sss<ss>sss"
     assert warned == ["no trace of steps 2 to 3: training continues after step 10"]
 
 

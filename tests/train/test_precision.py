@@ -12,9 +12,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from dml_jax.backbones import convolution
 from dml_jax.config import resolve
-from dml_jax.lab import hlo
+from dml_jax.lab import compilation
 from dml_jax.numerics import heads_in, product
 from dml_jax.train import experiment
+from dml_jax.train.distributed import device_mesh
 from tests.train.experiments import small
 
 
@@ -113,7 +114,7 @@ def test_kernel_gradients_are_summed_over_devices_in_float32(devices: int, size:
                 expected[i, j] += whole.astype(jnp.bfloat16).astype(np.float64)
     np.testing.assert_allclose(of_kernel, expected, rtol=0, atol=0.02 * np.abs(expected).max())
     texts = gradients.lower(*arguments).compile().as_text()
-    assert devices == 1 or {row["type"] for row in hlo.collectives(texts)} == {"f32"}
+    assert devices == 1 or {*compilation.operations(texts)["collectives"]} == {"all-reduce f32"}
     if size == 1:  # the layers below must not wait for the sum
         (program,) = jax.make_jaxpr(gradients)(*arguments).eqns
         equations = program.params["jaxpr"].eqns
@@ -124,3 +125,12 @@ def test_kernel_gradients_are_summed_over_devices_in_float32(devices: int, size:
         barrier, total = equations[at].params["jaxpr"].eqns[-2:]  # of gradient and kernel
         assert (barrier.primitive.name, len(barrier.invars)) == ("optimization_barrier", 2)
         assert (total.primitive.name, total.invars) == ("psum", barrier.outvars[:1])
+
+
+def test_matrix_products_on_a_cpu_are_those_of_xla() -> None:
+    matrix = jax.ShapeDtypeStruct((512, 512), jnp.float32)
+    options = device_mesh.compiler_options(device_mesh.make())
+    ours, default = (
+        jax.jit(jnp.dot, compiler_options=chosen).lower(matrix, matrix) for chosen in (options, {})
+    )
+    assert ["ynn" in lowered.compile().as_text() for lowered in (ours, default)] == [False, True]

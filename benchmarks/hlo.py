@@ -8,23 +8,16 @@ from collections.abc import Iterator
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
-import jax
 from jax.extend.core import jaxprs_in_params
 
-SIZES = {"pred": 1, "s4": 0.5, "u4": 0.5, "c64": 8, "c128": 16} | {
-    f"{kind}{bits}": bits / 8 for kind in ("s", "u", "f", "bf") for bits in (8, 16, 32, 64)
-}
-INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*)$")
-ARRAY = re.compile(r"\b(pred|bf16|[suf]\d+(?:e\dm\d\w*)?|c\d+)\[([\d,]*)\]")
-ON_CHIP = re.compile(r"\w+\[[\d,]*\]\{[^}]*S\([1-9]\d*\)[^}]*\}")
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+from dml_jax.lab.compilation import COLLECTIVES, INSTRUCTION, LIBRARY, ON_CHIP, size
+
 DONE = ("copy", "all-reduce", "all-gather", "collective-permute")
 NO_TRAFFIC = (
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "slice-start"),
     *(f"{name}-done" for name in DONE),
 )
 SLICES = ("slice", "slice-done", "dynamic-slice")
-LIBRARY_PRODUCTS = {"__cublas": "dot", "__cudnn$conv": "convolution", "__cudnn$fmha": "attention"}
 GRAPH = 5  # launches from which on XLA makes a CUDA graph of them
 
 
@@ -54,77 +47,16 @@ def instructions(text: str) -> Iterator[Instruction]:
     return chain.from_iterable(computations(text).values())
 
 
-def arrays(types: str) -> list[tuple[str, int]]:
-    """(data type, number of elements) of the arrays in a type, which may be a tuple."""
-    return [
-        (kind, math.prod(map(int, filter(None, shape.split(",")))))
-        for kind, shape in ARRAY.findall(types)
-    ]
-
-
-def size(types: str) -> int:
-    """Bytes of the arrays in a type."""
-    return int(sum(SIZES.get(kind, 1) * count for kind, count in arrays(types)))
-
-
 def _in_memory(types: str) -> int:
     """Bytes of the arrays in a type that are in a device's main memory: what a TPU keeps on the
     chip has S(1) in its layout."""
     return size(ON_CHIP.sub("", types))
 
 
-def collectives(text: str) -> list[dict[str, Any]]:
-    """Transfers between devices by operation and data type, with their count and the bytes of a
-    device's results."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for instruction in instructions(text):
-        operation = instruction.operation.removesuffix("-start")
-        if operation in COLLECTIVES:
-            results = arrays(instruction.result)
-            if instruction.operation == "all-gather-start":  # (operands, results)
-                results = results[len(results) // 2 :]
-            elif instruction.operation == "collective-permute-start":  # (operand, result, …)
-                results = results[1:2]
-            kinds = {kind for kind, count in results if count > 1}
-            for kind in kinds or {kind for kind, _ in results}:
-                new = {"operation": operation, "type": kind, "count": 0, "bytes": 0}
-                row = found.setdefault((operation, kind), new)
-                row["count"] += 1
-                elements = sum(count for other, count in results if other == kind)
-                row["bytes"] += int(SIZES.get(kind, 1) * elements)
-    return [found[key] for key in sorted(found)]
-
-
-def products(text: str) -> list[dict[str, Any]]:
-    """Products and convolutions by operation, data type of the operands and precision, with their
-    count.
-
-    The precision of an operation of cuDNN is not in the HLO; it follows from the type.
-    """
-    types, found = {}, []
-    for instruction in instructions(text):
-        types[instruction.name] = instruction.result
-        operation = instruction.operation
-        if operation == "custom-call":
-            operation = _library_product(instruction)
-        if operation in ("dot", "convolution", "attention"):
-            found.append((operation, instruction.rest))
-    counts = Counter[tuple[str, str, str]]()
-    for operation, rest in found:
-        names = re.findall(r"%([\w.-]+)", rest.partition(")")[0])[:2]
-        kinds = sorted({kind for name in names for kind, _ in arrays(types.get(name, ""))})
-        asked = re.search(r'operand_precision"?[=:][\[{]"?(\w+)', rest)
-        counts[operation, "×".join(kinds), asked[1].lower() if asked else "default"] += 1
-    return [
-        {"operation": operation, "type": kind, "precision": precision, "count": count}
-        for (operation, kind, precision), count in sorted(counts.items())
-    ]
-
-
 def _library_product(call: Instruction) -> str:
     """The product that a call of a library computes; "other" if it is none."""
     target = re.search(r'custom_call_target="([^"]*)"', call.rest)
-    kinds = (kind for name, kind in LIBRARY_PRODUCTS.items() if target and name in target[1])
+    kinds = (kind for name, kind in LIBRARY.items() if target and name in target[1])
     return next(kinds, "other")
 
 
@@ -197,14 +129,6 @@ def launches(text: str) -> dict[str, Any]:
     }
 
 
-def kinds(text: str) -> dict[str, str]:
-    """The kinds of a program's instructions, on any platform, by name; loops have none, because
-    they consist of others."""
-    parts, silent = computations(text), {*NO_TRAFFIC, "while", "conditional"}
-    every = (found for found in instructions(text) if found.operation not in silent)
-    return {found.name: _kind(found, parts) for found in every}
-
-
 def _kind(found: Instruction, parts: dict[str, list[Instruction]]) -> str:
     """Kind of a launch: product, convolution, attention, collective, reduction, copy, elementwise
     or other."""
@@ -247,17 +171,12 @@ def _read_by(computation: list[Instruction], caller: Instruction) -> dict[int, i
     return read
 
 
-def flops(function: Any, *arguments: Any, platform: str) -> float:
-    """FLOPs of the products and convolutions of a function of arrays or their shapes; XLA gives
-    none for some devices.
+def flops(jaxpr: Any, platform: str) -> float:
+    """FLOPs of the products and convolutions of a traced program; XLA gives none for GPUs.
 
     Loops count as often as they run where that is known, once elsewhere. Of branches, that of the
     platform counts, or the most expensive one.
     """
-    return _flops(jax.make_jaxpr(function)(*arguments).jaxpr, platform)
-
-
-def _flops(jaxpr: Any, platform: str) -> float:
     total = 0.0
     for equation in jaxpr.eqns:
         parameters = equation.params
@@ -273,7 +192,7 @@ def _flops(jaxpr: Any, platform: str) -> float:
                 inserted = math.prod(parameters["lhs_dilation"])
                 total += 2.0 * result * math.prod(kernel) / kernel[numbers.rhs_spec[0]] / inserted
             case "cond":
-                costs = [_flops(branch.jaxpr, platform) for branch in parameters["branches"]]
+                costs = [flops(branch.jaxpr, platform) for branch in parameters["branches"]]
                 platforms = parameters.get("branches_platforms") or ()
                 own = (
                     cost
@@ -288,5 +207,5 @@ def _flops(jaxpr: Any, platform: str) -> float:
                 elif name == "shard_map":  # shapes are of a device's part
                     times = parameters["mesh"].size
                 inner = jaxprs_in_params(parameters)
-                total += times * sum(_flops(each, platform) for each in inner)
+                total += times * sum(flops(each, platform) for each in inner)
     return total
