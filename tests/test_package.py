@@ -185,6 +185,7 @@ def test_messages_name_packages_that_can_be_installed_anywhere() -> None:
         re.match(r"[\w-]+", package)[0] for packages in extras.values() for package in packages
     }  # type: ignore[index]
     known |= {"kubernetes", "requests"}  # `train.cluster` is for environments that have them
+    known |= {"xprof"}  # shows the traces of `--profile`
     asked = {
         word
         for file in (ROOT / "dml_jax").rglob("*.py")
