@@ -8,10 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.custom_derivatives import SymbolicZero
 
 from dml_jax.errors import DataError
-from dml_jax.losses.dynamic_sum import dynamic_sum
 from dml_jax.numerics import at_least_float32, product, root, unit
 
 
@@ -45,103 +43,21 @@ def class_cosine(embeddings: Array, classes: Array) -> Array:
 
 
 def distances(a: Array, b: Array) -> Array:
-    """Euclidean distances [N, M] of the rows of a [N, D] and b [M, D]; gradient 0 of equal rows."""
+    """Roots of `squared_distances`, [N, M]; derivatives are 0 where the distance is."""
     return root(squared_distances(a, b))
 
 
-CLOSE = 1e-3  # fraction of |a|^2 + |b|^2 below which squared distances use differences of rows
-
-
 def squared_distances(a: Array, b: Array) -> Array:
-    """Squared Euclidean distances [N, M] between the rows of a [N, D] and b [M, D], 0 if equal.
+    """Squared Euclidean distances [N, M] between the rows of a [N, D] and b [M, D].
 
-    |a|^2 + |b|^2 - 2 <a, b> has an error of about 1e-7 (|a|^2 + |b|^2) in float32, and so has its
-    gradient. For close rows both are therefore computed from differences of rows, in a time that
-    grows with the largest number of rows close to any one; no array [N, M, D] is stored. Equal rows
-    have no derivative.
+    They are 0, and so are their derivatives, where |a - b|^2 <= 8 ε (|a|^2 + |b|^2), ε being the
+    type's relative precision: smaller values are rounding errors. In float32, distances of unit
+    rows below 0.0014 are therefore 0.
     """
     x, y = at_least_float32(a), at_least_float32(b)
-    # `_close_pairs` is constant in derivatives of any order.
-    return _squares(x, y, *_close_pairs(*jax.lax.stop_gradient((x, y))))
-
-
-@jax.custom_jvp
-def _squares(x: Array, y: Array, equal: Array, close: Array) -> Array:
-    """The squared distances, given `_close_pairs`."""
-    number = _numbered(close)
-
-    def recompute(i: Array, squares: Array) -> Array:
-        columns = _columns(number, i)
-        exact = jnp.sum((x - y[columns]) ** 2, axis=-1)
-        return squares.at[jnp.arange(len(x)), columns].set(exact, mode="drop", unique_indices=True)
-
-    squares = jnp.where(equal, 0, _inexact(x, y)[0])
-    return jax.lax.fori_loop(0, number[:, -1].max(), recompute, squares)
-
-
-def _inexact(x: Array, y: Array) -> tuple[Array, Array]:
-    """Squared distances that are wrong for close rows, and the sums of their squared lengths."""
     lengths = jnp.sum(x * x, axis=-1)[:, None] + jnp.sum(y * y, axis=-1)[None, :]
-    return lengths - 2 * inner_products(x, y), lengths
-
-
-def _close_pairs(x: Array, y: Array) -> tuple[Array, Array]:
-    """Whether rows are equal, and close but not equal, bool [N, M]."""
-    squares, lengths = _inexact(x, y)
-    small = squares < CLOSE * lengths
-    equal = small & (_hash_rows(x)[:, None] == _hash_rows(y)[None, :])
-    return equal, small & ~equal
-
-
-def _numbered(close: Array) -> Array:
-    """The number of each close pair in its row, from 1 on, int [N, M]."""
-    count = partial(jnp.cumsum, axis=1, dtype=jnp.int32)
-    none = partial(jnp.zeros_like, dtype=jnp.int32)
-    return jax.lax.cond(jnp.any(close), count, none, close)
-
-
-@partial(_squares.defjvp, symbolic_zeros=True)
-def _squares_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    x, y, equal, close = primals
-    exact, change = close | equal, jnp.zeros(close.shape, x.dtype)
-    if not isinstance(tangents[0], SymbolicZero):
-        change += _slopes(x, y, exact, close, tangents[0])
-    if not isinstance(tangents[1], SymbolicZero):
-        change += _slopes(y, x, exact.T, close.T, tangents[1]).T
-    return _squares(*primals), 2 * change
-
-
-def _slopes(x: Array, y: Array, exact: Array, close: Array, dx: Array) -> Array:
-    """<x_i - y_j, dx_i> of all pairs, [N, M]."""
-    far = jnp.sum(x * dx, axis=-1)[:, None] - inner_products(dx, y)
-    number = _numbered(close)
-    near = dynamic_sum(_derivatives, number[:, -1].max(), x, y, number, dx)
-    return jnp.where(exact, 0, far) + near
-
-
-def _derivatives(i: Array, x: Array, y: Array, number: Array, dx: Array) -> Array:
-    """<x_i - y_j, dx_i> of one close pair of each row, [N, M]."""
-    columns = _columns(number, i)
-    found = jnp.sum((x - y[columns]) * dx, axis=-1)
-    zeros, rows = jnp.zeros(number.shape, found.dtype), jnp.arange(len(x))
-    return zeros.at[rows, columns].set(found, mode="drop", unique_indices=True)
-
-
-def _columns(number: Array, i: Array) -> Array:
-    """The (i + 1)-th close column of each row, M if there are fewer, from their numbers [N, M]."""
-    search = jax.vmap(partial(jnp.searchsorted, method="scan_unrolled"), (0, None))
-    return search(number, i + 1)
-
-
-def _hash_rows(x: Array) -> Array:
-    """x [N, D] -> uint32 [N], equal for equal rows; integer sums do not depend on their order."""
-    x = jnp.where(x == 0, 0, x)  # -0.0 equals 0.0
-    bits = jax.lax.bitcast_convert_type(x, jnp.uint32).reshape(x.shape[0], -1)
-    columns = jnp.arange(1, bits.shape[1] + 1, dtype=jnp.uint32)
-    mixed = bits + columns[None, :] * jnp.uint32(0x9E3779B9)
-    for factor in (0x7FEB352D, 0x846CA68B):
-        mixed = (mixed ^ (mixed >> 16)) * jnp.uint32(factor)
-    return jnp.sum(mixed, axis=1, dtype=jnp.uint32)
+    squares = lengths - 2 * inner_products(x, y)
+    return jnp.where(squares <= 8 * jnp.finfo(squares.dtype).eps * lengths, 0, squares)
 
 
 def class_mask(labels: Array, classes: int) -> Array:

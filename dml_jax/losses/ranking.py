@@ -16,7 +16,8 @@ Its published results need batches of hundreds to thousands of images; its simil
 implemented. Unlike in both papers' code (Andrew-Brown1/Smooth_AP, yash0307/RecallatK_surrogate), a
 query is not among its own candidates.
 
-Time O(N M P), memory O(N M) for N queries, M candidates, at most P positives, gradients included.
+Sigmoids: N M P for N queries, M candidates and at most P positives; memory: O(N M), gradients
+included.
 """
 
 from typing import Annotated
@@ -27,9 +28,10 @@ from jax import Array
 
 from dml_jax.config.fields import NonEmpty, Positive, PositiveInt
 from dml_jax.errors import ConfigError
-from dml_jax.losses.dynamic_sum import dynamic_sum
 from dml_jax.losses.pairwise import Mean, Pairs
 from dml_jax.losses.signature import pair_loss
+
+BLOCK = 4  # candidates ranked at a time
 
 
 @pair_loss(weighted=False)
@@ -75,16 +77,24 @@ def recall_at_k(
 def soft_ranks(similarity: Array, wanted: Array, among: Array, temperature: float) -> Array:
     """R_i(j, among) of every candidate j in `wanted`, 0 elsewhere: float [N, M].
 
-    One candidate per query is ranked at a time, so that no N M^2 differences are stored.
+    BLOCK candidates per query are ranked at a time, also backwards, so that no N M^2 differences
+    are stored.
     """
-    number = jnp.cumsum(wanted, axis=1)
-    given = similarity, wanted, among, number, jnp.asarray(temperature, similarity.dtype)
-    return dynamic_sum(_rank_one, number[:, -1].max(), *given)
+    number = jnp.cumsum(wanted, axis=1)  # of each candidate to be ranked, from 1 on
 
+    def rank(turn: Array) -> Array:
+        """R_i of the candidate of each query with this number, 0 elsewhere, [N, M]."""
+        at = wanted & (number == turn)
+        ranked = jnp.sum(similarity, axis=1, keepdims=True, where=at)
+        steps = jax.nn.sigmoid((similarity - ranked) / temperature)
+        ahead = jnp.sum(steps, axis=1, keepdims=True, where=among & ~at)
+        return jnp.where(at, 1 + ahead, 0)
 
-def _rank_one(turn: Array, s: Array, wanted: Array, among: Array, number: Array, t: Array) -> Array:
-    """R_i(j, among) of the candidate j of each query that has its turn, 0 elsewhere."""
-    at = wanted & (number == turn + 1)
-    ranked = jnp.sum(s, axis=1, keepdims=True, where=at)
-    ahead = jnp.sum(jax.nn.sigmoid((s - ranked) / t), axis=1, keepdims=True, where=among & ~at)
-    return jnp.where(at, 1 + ahead, 0)
+    @jax.checkpoint
+    def add(ranks: Array, first: Array) -> tuple[Array, None]:
+        turns = first + jnp.arange(BLOCK)
+        more = lambda: ranks + jax.vmap(rank)(turns).sum(axis=0)  # noqa: E731
+        return jax.lax.cond(first > number[:, -1].max(), lambda: ranks, more), None
+
+    starts = jnp.arange(1, number.shape[1] + 1, BLOCK)
+    return jax.lax.scan(add, jnp.zeros_like(similarity), starts)[0]

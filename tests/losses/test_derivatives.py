@@ -1,14 +1,16 @@
 """Every loss is differentiable in both modes, twice, under `vmap` and `checkpoint`."""
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from dml_jax.losses import pairwise, signature
-from dml_jax.losses.dynamic_sum import dynamic_sum
 from dml_jax.methods.baseline import LOSSES, takes
 from tests.losses.test_arguments import table
 from tests.losses.test_public import KEY, LABELS, X
@@ -80,25 +82,28 @@ def test_both_modes_twice_vmap_and_checkpoint(name: str, x64: None) -> None:
             np.testing.assert_allclose(found[kind], second, rtol=2e-3, atol=1e-5, err_msg=kind)
 
 
-def test_a_sum_of_a_number_of_terms_that_depends_on_the_data(x64: None) -> None:
-    def term(i: Any, x: jax.Array, y: jax.Array) -> jax.Array:
-        return jnp.sin((i + 1.0) * x) * y**2
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in LOSSES]
+)
+def test_under_shard_map(name: str, x64: None) -> None:
+    """With its default checks, on eight devices: values, gradients and Hessian products."""
+    x, v = RNG.normal(size=(2, 16, 5))
+    labels, rows = np.arange(16) % 6, P("data")
+    mesh = Mesh(np.array(jax.devices()), ("data",))
 
-    def total(count: Any, x: Any, y: Any) -> jax.Array:
-        return dynamic_sum(term, count, x, y).sum()
+    def derivatives(x: Any, v: Any, loss: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+        product = jax.jvp(jax.grad(loss), (x,), (v,))[1]
+        return *jax.value_and_grad(loss)(x), product
 
-    def plain(count: int, x: Any, y: Any) -> jax.Array:
-        return sum((term(i, x, y).sum() for i in range(count)), jnp.zeros(()))
+    def local(x: jax.Array, v: jax.Array, labels: jax.Array) -> Any:
+        whole = partial(jax.lax.all_gather, axis_name="data", tiled=True)
+        of_batch = lambda x: of_rows(name, whole(labels))(whole(x))  # noqa: E731
+        return derivatives(x, v, lambda x: jax.lax.pmean(of_batch(x), "data"))
 
-    x, y = RNG.normal(size=(2, 3))
-    for count in (0, 3):
-        ours = jax.jit(jax.hessian(total, (1, 2)))(np.int32(count), x, y)
-        expected = jax.jit(jax.hessian(plain, (1, 2)), static_argnums=0)(count, x, y)
-        np.testing.assert_allclose(jax.tree.leaves(ours), jax.tree.leaves(expected), atol=1e-12)
-    counts, rows = np.array([0, 2, 3]), RNG.normal(size=(3, 3))
-    batched = jax.jit(jax.grad(lambda x: jax.vmap(total, (0, 0, None))(counts, x, y).sum()))(rows)
-    for count, row, found in zip(counts, rows, batched, strict=True):
-        np.testing.assert_allclose(found, jax.grad(plain, 1)(int(count), row, y), atol=1e-12)
+    on_all = jax.shard_map(local, mesh=mesh, in_specs=rows, out_specs=(P(), rows, rows))
+    expected = jax.jit(partial(derivatives, loss=of_rows(name, labels)))(x, v)
+    for found, wanted in zip(jax.jit(on_all)(x, v, labels), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
 
 
 def test_second_derivatives_of_close_rows(x64: None) -> None:

@@ -28,6 +28,6 @@ def test_gradient_of_each_rank(x64: None) -> None:
 def test_memory_grows_with_the_number_of_pairs() -> None:
     """No array of value and gradient has more than a few times N^2 elements; the naive form has
     N^3."""
-    x, labels = np.zeros((64, 8), np.float32), np.repeat(np.arange(16), 4)
+    x, labels = np.zeros((256, 8), np.float32), np.repeat(np.arange(64), 4)
     program = jax.jit(jax.grad(lambda x: losses.smooth_ap(x, labels))).lower(x).compile()
-    assert program.memory_analysis().temp_size_in_bytes < 64**3  # a quarter of N^3 float32
+    assert program.memory_analysis().temp_size_in_bytes < 256**3  # a quarter of N^3 float32
