@@ -191,11 +191,15 @@ UPDATED = Needs(
 
 @section
 class ConvolutionalConfig(Config):
-    """Options that all networks with batch normalisation have."""
+    """Options that all networks with batch normalisation have.
 
-    # Uses the running statistics in training as well, and never updates them.
+    Attributes:
+      freeze_bn: Normalises by the running statistics in training, too, and never updates them.
+      bn_momentum: Weight of the new batch in the running statistics, as in PyTorch; some papers use
+        0.9.
+    """
+
     freeze_bn: Annotated[bool, Doubt(_never_set)] = False
-    # Weight of the new batch in the running statistics, as in PyTorch; some papers use 0.9.
     bn_momentum: Annotated[Probability, UPDATED] = 0.1
 
 

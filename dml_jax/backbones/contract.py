@@ -14,11 +14,18 @@ ImageShape = tuple[int, ...]  # (height, width) in pixels; of other arrays, thei
 
 @section
 class Pixels:
-    """(x - mean) / std, where x are pixels rescaled to [0, top], with their channels in `order`."""
+    """(x - mean) / std, where x are pixels rescaled to [0, top], with their channels in `order`.
 
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # in `order`, in [0, top]
+    Attributes:
+      mean: Mean of each channel, in `order`, on the scale [0, top].
+      std: Standard deviation of each channel, in `order`, on the scale [0, top].
+      top: Value of the brightest pixel (255 in a file): 1 or 255.
+      order: Order of the channels.
+    """
+
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
-    top: Positive = 1.0  # value of the pixel 255: 1 or 255
+    top: Positive = 1.0
     order: Literal["rgb", "bgr"] = "rgb"
 
 
@@ -34,13 +41,21 @@ class Config:
     A network for images of one size has a true attribute `fixed_size`. One that consists of blocks
     has the method `layer`, (first name of a parameter's path) -> 0 for the embeddings, i + 1 for
     block i from 0, None for everything else; `train.layer_decay` needs it.
+
+    Attributes:
+      name: Module of dml_jax/backbones, or an import path.
+      pretrained: Directory of weights that `dml-jax convert` wrote, or "none" for random initial
+        weights.
+      pixels: How pixels are normalised.
+      remat: Computes the blocks again in the backward pass: less memory, more time.
+      dtype: Type of the activations; `train.precision` sets it for the heads as well.
     """
 
     name: str = ""
-    pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"
+    pretrained: str = "none"
     pixels: Pixels = Pixels()
-    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Dtype = "float32"  # activations; train.precision sets it for the heads as well
+    remat: bool = False
+    dtype: Dtype = "float32"
 
 
 class Backbone(NamedTuple):

@@ -22,10 +22,13 @@ from dml_jax.config.fields import section
 
 @section
 class Config(vit.Config):
-    """Options of a DeiT, a vision transformer with other weights; the defaults are DeiT-S."""
+    """Options of a DeiT, a vision transformer with other weights; the defaults are DeiT-S.
+
+    Attributes:
+      output: Feature map: the class token as a map of one cell, or the map of the patches.
+    """
 
     name: str = "deit"
-    # The class token as a map of one cell, or the map of the patches.
     output: Literal["class", "patches"] = "patches"
     pixels: Pixels = Pixels()
 

@@ -18,14 +18,18 @@ from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, section
 
 @section
 class Config(vit.Config):
-    """Options of a DINOv3, a vision transformer with other weights; the defaults are ViT-S/16."""
+    """Options of a DINOv3, a vision transformer with other weights; the defaults are ViT-S/16.
+
+    Attributes:
+      registers: Number of additional tokens that have no position and are not in the output.
+      positions: Learned embeddings of the positions, or rotations of queries and keys, which then
+        have no bias.
+    """
 
     name: str = "dinov3"
-    registers: NonNegativeInt = 4  # additional tokens without a position, not in the output
-    # Learned embeddings of the positions, or rotations of queries and keys, then without a bias.
+    registers: NonNegativeInt = 4
     positions: Literal["learned", "rotary"] = "rotary"
-    epsilon: Positive = 1e-5  # added to the variance by the norms
-    # Initial scale of each channel of the residual branches; 0: no scales.
+    epsilon: Positive = 1e-5
     layer_scale: NonNegative = 1e-5
     pixels: Pixels = Pixels()
 

@@ -30,18 +30,24 @@ GOOGLE = Pixels(mean=(127.0, 127.0, 127.0), std=(128.0, 128.0, 128.0), top=255.0
 
 @section
 class Config(ConvolutionalConfig):
-    """Options of an EfficientNet-Lite; the defaults are Lite0."""
+    """Options of an EfficientNet-Lite; the defaults are Lite0.
+
+    Attributes:
+      depths: Number of blocks of each stage.
+      widths: Channels of each stage.
+      stem: Channels of the first convolution.
+      channels: Channels of the last convolution, and of the feature map.
+      pretrained: "lite0" for the packaged weights, a directory of converted weights, or "none" for
+        random initial weights.
+      bn_momentum: Weight of the new batch in the running statistics, as in PyTorch.
+    """
 
     name: str = "efficientnet_lite"
-    # Blocks of each stage.
     depths: Annotated[tuple[PositiveInt, ...], Len(7, 7)] = (1, 2, 2, 3, 3, 4, 1)
-    # Channels of each stage.
     widths: Annotated[tuple[PositiveInt, ...], Len(7, 7)] = (16, 24, 40, 80, 112, 192, 320)
-    stem: PositiveInt = 32  # channels of the first convolution
-    channels: PositiveInt = 1280  # channels of the last convolution, and of the feature map
-    # "lite0" for the installed package, a directory of converted weights, or "none".
+    stem: PositiveInt = 32
+    channels: PositiveInt = 1280
     pretrained: str = "none"
-    # Weight of the new batch in the running statistics (PyTorch's convention).
     bn_momentum: Annotated[Probability, UPDATED] = 0.01
     pixels: Pixels = GOOGLE
 

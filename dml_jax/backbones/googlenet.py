@@ -24,10 +24,15 @@ from dml_jax.config.fields import section
 
 @section
 class Config(ConvolutionalConfig):
-    """Options of GoogLeNet with batch norm."""
+    """Options of GoogLeNet with batch norm.
+
+    Attributes:
+      transform_input: Maps images to [-1, 1] again, as when the published weights were trained;
+        some papers omit it.
+    """
 
     name: str = "googlenet"
-    transform_input: bool = True  # as in training of the published weights; omitted by some papers
+    transform_input: bool = True
 
 
 CHANNELS = 1024

@@ -37,13 +37,20 @@ Stages = tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt]
 
 @section
 class Config(contract.Config):
-    """Options of a Mix Transformer; the defaults are MiT-B1."""
+    """Options of a Mix Transformer; the defaults are MiT-B1.
+
+    Attributes:
+      depths: Number of blocks of each stage.
+      widths: Channels of each stage; multiples of `heads`.
+      heads: Attention heads per block of each stage.
+      drop_path: Rate of stochastic depth in the last block; it increases linearly from 0 in the
+        first.
+    """
 
     name: str = "mit"
-    depths: Stages = (2, 2, 2, 2)  # blocks of each stage
-    widths: Stages = (64, 128, 320, 512)  # channels of each stage
-    heads: Stages = (1, 2, 5, 8)  # attention heads per block
-    # Rate of stochastic depth in the last block; increases linearly from 0 in the first.
+    depths: Stages = (2, 2, 2, 2)
+    widths: Stages = (64, 128, 320, 512)
+    heads: Stages = (1, 2, 5, 8)
     drop_path: DropRate = 0.1
 
     def __post_init__(self) -> None:

@@ -24,17 +24,23 @@ from dml_jax.config.fields import NonEmpty, PositiveInt, require, section
 
 @section
 class Config(ConvolutionalConfig):
-    """Options of a residual network; the defaults are ResNet-50."""
+    """Options of a residual network; the defaults are ResNet-50.
+
+    Attributes:
+      block: Kind of the blocks: "basic" has two 3x3 convolutions; "bottleneck" has 1x1, 3x3 and
+        1x1.
+      depths: Number of blocks of each stage.
+      widths: Channels of each stage; bottlenecks output 4 times as many.
+      stem: First layers: "imagenet", or "small" (3x3, stride 1, no max pooling) for tiny images.
+      stage_bn_updates: Updates of the stages' running statistics per step; 2 reproduces PyTorch
+        with checkpointing.
+    """
 
     name: str = "resnet"
-    # basic: two 3x3 convolutions; bottleneck: 1x1, 3x3, 1x1.
     block: Literal["basic", "bottleneck"] = "bottleneck"
-    depths: Annotated[tuple[PositiveInt, ...], NonEmpty] = (3, 4, 6, 3)  # blocks of each stage
-    # Channels of each stage; bottlenecks output 4 times as many.
+    depths: Annotated[tuple[PositiveInt, ...], NonEmpty] = (3, 4, 6, 3)
     widths: tuple[PositiveInt, ...] = (64, 128, 256, 512)
-    # small: 3x3, stride 1, no max pooling, for tiny images.
     stem: Literal["imagenet", "small"] = "imagenet"
-    # Updates of the stages' running statistics per step; 2 with checkpointing in PyTorch.
     stage_bn_updates: Annotated[PositiveInt, UPDATED] = 1
 
     def __post_init__(self) -> None:

@@ -22,14 +22,20 @@ from dml_jax.config.fields import PositiveInt, section
 
 @section
 class Config(vit.Config):
-    """Options of a SigLIP image tower, a vision transformer; the defaults are ViT-B/16."""
+    """Options of a SigLIP image tower, a vision transformer; the defaults are ViT-B/16.
+
+    Attributes:
+      summary: How the image is summarised: by a class token, or by attention pooling of the
+        patches.
+      width: Number of channels.
+      heads: Attention heads per block.
+      mlp: Activation of the MLPs: "gelu_tanh" is the approximate GELU; "swiglu" is gated.
+    """
 
     name: str = "siglip"
-    # A class token, or attention pooling of the patches.
     summary: Literal["token", "attention"] = "attention"
-    width: PositiveInt = 768  # channels
-    heads: PositiveInt = 12  # attention heads per block
-    # gelu_tanh: approximate; swiglu: gated.
+    width: PositiveInt = 768
+    heads: PositiveInt = 12
     mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu_tanh"
 
 

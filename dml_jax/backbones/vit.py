@@ -53,33 +53,49 @@ HALF = Pixels(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 
 @section
 class Config(contract.Config):
-    """Options of a vision transformer; the defaults are ViT-S/16."""
+    """Options of a vision transformer; the defaults are ViT-S/16.
+
+    Attributes:
+      output: Feature map: the class token (or other summary) as a map of one cell, or the map of
+        the patches.
+      summary: How the image is summarised: by a class token, or by attention pooling of the patches
+        (SigLIP).
+      distilled: Whether the network has a distillation token (DeiT).
+      registers: Number of additional tokens that have no position and are not in the output
+        (DINOv2).
+      positions: Learned embeddings of the positions, or rotations of queries and keys, which then
+        have no bias (DINOv3).
+      depth: Number of blocks.
+      width: Number of channels.
+      heads: Attention heads per block.
+      patch: Side of a patch in pixels.
+      mlp: Activation of the MLPs: "gelu_tanh" is the approximate GELU; "swiglu" is gated, as in
+        DINOv2's ViT-g.
+      hidden: Channels inside the MLPs; 0: four times `width`, or two thirds of that if gated.
+      epsilon: Added to the variance by the layer norms.
+      layer_scale: Initial scale of each channel of the residual branches; 0: no scales.
+      interpolation: How pretrained positions are resized for other image sizes: as by timm and by
+        DINOv2 with registers ("antialiased"), by transformers ("bicubic"), or by the code of DINO
+        and of DINOv2 without registers ("offset").
+      drop_path: Rate of stochastic depth in the last block; it increases linearly from 0 in the
+        first.
+    """
 
     name: str = "vit"
-    # The summary of the image as a map of one cell, or the map of patches.
     output: Literal["class", "patches"] = "class"
-    # A class token, or attention pooling of the patches (SigLIP).
     summary: Literal["token", "attention"] = "token"
-    distilled: bool = False  # with a distillation token (DeiT)
-    # Additional tokens without a position, not in the output (DINOv2).
+    distilled: bool = False
     registers: NonNegativeInt = 0
-    # Learned embeddings of the positions, or (DINOv3) rotations of queries and keys without a bias.
     positions: Literal["learned", "rotary"] = "learned"
-    depth: PositiveInt = 12  # blocks
-    width: PositiveInt = 384  # channels
-    heads: PositiveInt = 6  # attention heads per block
-    patch: PositiveInt = 16  # side in pixels
-    # gelu_tanh: approximate; swiglu: gated, in DINOv2's ViT-g.
+    depth: PositiveInt = 12
+    width: PositiveInt = 384
+    heads: PositiveInt = 6
+    patch: PositiveInt = 16
     mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu"
-    # Channels inside the MLPs; 0: four times the width, or two thirds of that if gated.
     hidden: NonNegativeInt = 0
-    epsilon: Positive = 1e-6  # added to the variance by the norms
-    # Initial scale of each channel of the residual branches; 0: no scales.
+    epsilon: Positive = 1e-6
     layer_scale: NonNegative = 0.0
-    # How pretrained positions are resized for other image sizes: as timm and DINOv2 with registers,
-    # as transformers, or as the code of DINO and of DINOv2 without registers.
     interpolation: Interpolation = "antialiased"
-    # Rate of stochastic depth in the last block; increases linearly from 0 in the first.
     drop_path: DropRate = 0.0
     pixels: Pixels = HALF
 

@@ -2,7 +2,13 @@
 
     @section
     class Config:
-        tau: Positive = 32.0  # scale of the distances
+        '''Options of my method.
+
+        Attributes:
+          tau: Scale of the distances.
+        '''
+
+        tau: Positive = 32.0
 
 Rules across fields are checked in `__post_init__` with `require`.
 """

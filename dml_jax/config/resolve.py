@@ -26,19 +26,30 @@ Published = dict[str, dict[str, dict[str, float]]]
 
 @section
 class Config:
-    """One experiment; `backbone` and `method` are each the `Config` of the module called `name`."""
+    """One experiment; `backbone` and `method` are each the `Config` of the module called `name`.
 
-    name: str  # appears in tables and in the work directory
+    Attributes:
+      name: Name of the experiment in tables and of its work directory.
+      data: Which images are used, and how they become batches.
+      backbone: The network; its options are the `Config` of the module `backbone.name`.
+      method: The method; its options are the `Config` of the module `method.name`.
+      train: Length, optimizer and schedule of the training.
+      evaluation: How embeddings are evaluated.
+      paper: Published results, as fractions, by protocol of the run ("clean" or "paper"), source
+        and metric.
+      seed: Seed of the initial weights, the batches and the augmentation.
+      init_from: Work directory of a run, or directory of converted weights, from which training
+        starts; "" starts from the initial weights.
+    """
+
+    name: str
     data: Data
     backbone: Any
     method: Any
     train: Train
     evaluation: Annotated[Evaluation, Effect.NONE] = Evaluation()
-    # Published results, as fractions, by protocol of the run ("clean", "paper"), source and metric.
     paper: Annotated[Published, Effect.NONE] = field(default_factory=dict)
-    # For weights, batches and augmentation.
     seed: Annotated[int, Ge(0), Lt(LIMIT), Mark.SAME_EXPERIMENT] = 0
-    # Work directory or directory of converted weights to start from.
     init_from: Annotated[str, Mark.PATH] = ""
 
 

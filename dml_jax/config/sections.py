@@ -88,57 +88,78 @@ def backbone_is_frozen(config: Any) -> bool:
 
 @section
 class Data:
-    """Which images are used, and how they become batches."""
+    """Which images are used, and how they become batches.
+
+    Attributes:
+      name: Kind of the data set: a module of dml_jax/data/formats, or an import path.
+      path: Directory of a prepared data set or of a folder of images; empty for built-in data sets.
+      split: Which classes are trained on: "classes" keeps the test classes out; "all" trains on
+        every class, for deployment.
+      class_split: Seed with which the classes of both splits are divided at random into as many
+        training and test classes as before; 0 keeps the data set's own division. Use different
+        seeds to replicate an experiment.
+      session: How photographs taken together are recognised, which are never compared with each
+        other: "date" (from EXIF), "folder", the name of a column, or a regular expression that
+        matches file names. Empty: compare all.
+      relation: Import path of a function (names [N], names [M]) -> [N, M] of two lists of class
+        names that returns how related the classes are, for example by shared tags or in a
+        hierarchy. Empty: classes are equal or not.
+      sampler: How batches are drawn; see dml_jax/data/samplers.
+      batch_size: Images per step, over all devices.
+      images_per_class: Images of each class in a batch, and in batches of test-time refinement.
+      crop: How training images are cropped; for evaluation, the centre is cropped.
+      image_size: Side of the crop in pixels.
+      training_size: Side of the training crop in pixels if it differs from `image_size` (0: it does
+        not); for convolutional networks. Smaller crops are faster, and objects in a random part of
+        an image then appear as large as in evaluation.
+      resize: Length in pixels to which the shorter side is resized before the crops "random" and
+        "centre", and before the crop of the evaluation.
+      interpolation: Filter of all resizing.
+      resize_first: Resizes to `resize` before the crop "random_resized", too.
+      exif_rotation: Rotates photographs as their EXIF orientation says. The loaders of the papers'
+        authors do not.
+      crop_scale: Smallest and largest fraction of the image's area that "random_resized" crops.
+      crop_ratio: Smallest and largest width / height of the crop "random_resized".
+      flip: Probability that a training image is flipped horizontally.
+      jitter: Largest relative change of brightness, contrast and saturation.
+      greyscale: Probability that a training image is converted to greyscale.
+      erasing: Probability that a random box of a training image is erased after normalisation
+        (MPN).
+      validation_share: Fraction of the training classes that is held out for validation if the data
+        set has no validation split.
+      workers: Number of processes that read batches ahead; 0 uses only threads. -1: for photographs
+        on GPUs or TPUs, one less than the cores available to the process, at most 16 per device; no
+        processes if that is fewer than 4 per device, or if /dev/shm has less than 1 GiB.
+      threads: Number of threads that read batches ahead; 0: one per core available to the process,
+        at most 8, or one in each of the processes of `data.workers`.
+    """
 
     KEY: ClassVar = "data"
 
-    name: str = "digits"  # a module of dml_jax/data/formats
-    # A prepared data set or a folder of images; empty for built-in data sets.
+    name: str = "digits"
     path: Annotated[str, FROM_FILES, Mark.PATH, Effect.NONE, Mark.SAME_EXPERIMENT] = ""
-    # Which classes are used for training: "classes" holds out test classes; "all", for deployment.
     split: Annotated[Literal["classes", "all"], ALL] = "classes"
-    # Another draw of the training classes, as many as before, from those of both splits; 0: the
-    # data set's own. Replications of an experiment differ in it.
     class_split: Annotated[NonNegativeInt, HELD_OUT] = 0
-    # Photographs taken together, which are never compared: "date" (EXIF), "folder", a column, or a
-    # regular expression for file names.
     session: Annotated[str, FROM_FILES, CLEAN] = ""
-    # Import path of a function of two lists of class names, (names [N], names [M]) -> [N, M]: how
-    # related they are, such as by shared tags or in a hierarchy, in place of equal or not.
     relation: Annotated[str, AfterValidator(Named(("",)))] = ""
-    sampler: Sampler = "balanced"  # how batches are drawn, see dml_jax/data/samplers
-    batch_size: AtLeastTwo = 64  # images per step, over all devices
-    images_per_class: Annotated[PositiveInt, BY_CLASS] = 4  # in a batch, and in test-time batches
-    crop: Crop = "none"  # in training; evaluation crops the centre
-    image_size: Annotated[NonNegativeInt, CROPPED] = 0  # side of the crop in pixels
-    # Side of the crop in training if it differs, for convolutional networks: smaller crops are
-    # faster, and objects in a random part of an image appear as large as in the evaluation.
+    sampler: Sampler = "balanced"
+    batch_size: AtLeastTwo = 64
+    images_per_class: Annotated[PositiveInt, BY_CLASS] = 4
+    crop: Crop = "none"
+    image_size: Annotated[NonNegativeInt, CROPPED] = 0
     training_size: Annotated[NonNegativeInt, CROPPED, OF_ANY_SIZE, ON_IMAGES] = 0
-    # Shorter side in pixels before "random", "centre" and the crop of the evaluation.
     resize: Annotated[NonNegativeInt, CROPPED] = 0
-    # Used for all resizing.
     interpolation: Annotated[Literal["bilinear", "bicubic"], CROPPED] = "bilinear"
-    resize_first: Annotated[bool, RANDOM_RESIZED] = False  # also before "random_resized"
-    # Rotates photographs by their EXIF orientation, unlike the loaders of the papers' authors.
+    resize_first: Annotated[bool, RANDOM_RESIZED] = False
     exif_rotation: Annotated[bool, FROM_FILES] = True
-    # Fraction of the area that "random_resized" crops.
     crop_scale: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (0.08, 1.0)
-    # Width / height of that crop.
     crop_ratio: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (3 / 4, 4 / 3)
-    flip: Probability = 0.0  # probability of a horizontal flip in training
-    # Largest relative change of brightness, contrast and saturation.
+    flip: Probability = 0.0
     jitter: Annotated[float, Ge(0), Lt(1), ON_IMAGES] = 0.0
-    greyscale: Annotated[Probability, ON_IMAGES] = 0.0  # probability of conversion to greyscale
-    # Probability of erasing a random box, after normalisation (MPN).
+    greyscale: Annotated[Probability, ON_IMAGES] = 0.0
     erasing: Annotated[Probability, ON_IMAGES] = 0.0
-    # Fraction of the training classes that is held out if the data set has no validation split.
     validation_share: Fraction = 0.0
-    # Processes that read batches ahead; 0: only threads. -1: for photographs on GPUs or TPUs, one
-    # less than the cores that the process may use, at most 16 per device; 0 if these are fewer than
-    # 4 per device, or /dev/shm has less than 1 GiB.
     workers: Annotated[int, Ge(-1), Lt(LIMIT), Effect.NONE, Mark.SAME_EXPERIMENT] = -1
-    # Threads that read batches ahead; 0: one per core that the process may use, at most 8; in each
-    # process of data.workers, one.
     threads: Annotated[NonNegativeInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 0
 
     def __post_init__(self) -> None:
@@ -174,15 +195,23 @@ class Data:
 
 @section
 class Group:
-    """How one parameter group is trained."""
+    """How one parameter group is trained.
 
-    learning_rate: NonNegative  # before the schedule
-    weight_decay: NonNegative = 0.0  # decoupled in AdamW and RAdam, else added to the gradient
-    # Whether the group is trained in the warm-up epochs.
+    Attributes:
+      learning_rate: Learning rate before the schedule is applied.
+      weight_decay: Weight decay: decoupled in AdamW and RAdam, otherwise added to the gradient.
+      warmup: Whether the group is trained ("train") or kept unchanged ("freeze") in the warm-up
+        epochs.
+      freeze: Never trains the group. A frozen backbone also keeps its batch statistics, and
+        normalises by them.
+      rank: Trains updates of this rank to the group's matrices in place of the parameters
+        themselves (LoRA); 0 trains the parameters.
+    """
+
+    learning_rate: NonNegative
+    weight_decay: NonNegative = 0.0
     warmup: Annotated[Literal["train", "freeze"], LATE] = "train"
-    # Never trained; its batch statistics stay unchanged as well, and a backbone normalises by them.
     freeze: bool = False
-    # Trains updates of this rank of the group's matrices instead of its parameters (LoRA); 0: no.
     rank: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
@@ -192,55 +221,75 @@ class Group:
 
 @section
 class Train:
-    """Length, optimizer and schedule of the training."""
+    """Length, optimizer and schedule of the training.
+
+    Attributes:
+      groups: Learning rates and other options of the parameter groups, by their names in the
+        method; a path such as "backbone/layer1_*" takes precedence.
+      steps: Length in steps; 0 if it is given in epochs.
+      epochs: Length in epochs, counted as in the method's paper; 0 if it is given in steps.
+      warmup_epochs: Additional epochs at the start, at the full learning rate, in which groups may
+        be frozen.
+      linear_warmup: Number of steps in which all learning rates rise linearly from zero.
+      feature_views: Trains on features of the frozen backbone, computed once for this number of
+        views of each training image: the evaluation's crop, then random crops. 0 trains on images.
+      features: Directory where these features are stored; empty: `features` beside the work
+        directory.
+      chunks: Number of parts in which each batch is encoded, to save memory; the results are the
+        same.
+      precision: Precision of the backbone and of products in the heads; losses and the optimizer
+        always use float32.
+      optimizer: Optimizer, with PyTorch's conventions and defaults, or an import path.
+      momentum: Momentum of SGD.
+      scale_rates: Multiplies learning rates by data.batch_size / rates_for_batch ("linear"), or by
+        its square root ("sqrt").
+      rates_for_batch: Batch size for which the learning rates are given; 0: the batch size in the
+        configuration file.
+      schedule: Schedule of all learning rates.
+      period: With the schedule "step", the number of epochs, without warm-up, after which learning
+        rates are multiplied by `gamma` each time; 0: use `milestones`.
+      milestones: Epochs, without warm-up, after which learning rates are multiplied by `gamma`; in
+        place of `period`.
+      gamma: Factor of the learning rates after each period or milestone.
+      layer_decay: Learning rate of a block of a vision transformer divided by that of the next
+        block; 1 trains all blocks at the same rate.
+      log_every: Steps between two lines of metrics.jsonl.
+      evaluate_every: Steps between two evaluations; 0: after each epoch if the length is in epochs,
+        otherwise only at the end.
+      checkpoint_every: Steps between two checkpoints.
+      keep_every: Steps between two checkpoints that are not deleted, for analyses; 0: none.
+      select: Which model is reported: the last one; the best of those evaluated, on the
+        "validation" or the "test" classes; or the best "mixture" of published and trained weights
+        on the validation classes.
+      reload_best_epochs: Epochs, without warm-up, at whose start training returns to the best model
+        so far.
+    """
 
     KEY: ClassVar = "train"
 
-    # By names that the method defines, or by paths: "backbone/layer1_*" takes precedence.
     groups: dict[str, Group]
-    steps: NonNegativeInt = 0  # length in steps
-    epochs: NonNegativeInt = 0  # or length in epochs, counted as in the method's paper
-    # Epochs before the others, at the full learning rate; groups may be frozen in them.
+    steps: NonNegativeInt = 0
+    epochs: NonNegativeInt = 0
     warmup_epochs: NonNegativeInt = 0
-    # Steps in which all learning rates rise linearly from zero.
     linear_warmup: NonNegativeInt = 0
-    # Trains on features of the frozen backbone, computed once for this many views of each training
-    # image: the evaluation's crop, then random crops. 0: trains on images.
     feature_views: NonNegativeInt = 0
-    # Directory where these features are kept; empty: `features` beside the work directory.
     features: Annotated[str, ON_FEATURES, Mark.PATH, Effect.NONE, Mark.SAME_EXPERIMENT] = ""
-    # Parts in which a batch is encoded, for batches larger than the memory; same results.
     chunks: PositiveInt = 1
-    # The backbone and products in the heads; losses and the optimizer always use float32.
     precision: Literal["float32", "tensorfloat32", "bfloat16"] = "float32"
-    optimizer: Optimizer = "adam"  # with PyTorch's conventions and defaults
-    momentum: Annotated[Fraction, WITH_MOMENTUM] = 0.0  # used by sgd
-    # Multiplies learning rates by data.batch_size / rates_for_batch, or by its square root.
+    optimizer: Optimizer = "adam"
+    momentum: Annotated[Fraction, WITH_MOMENTUM] = 0.0
     scale_rates: Literal["none", "linear", "sqrt"] = "none"
-    # The batch size for which the learning rates are given; 0: the configuration file's.
     rates_for_batch: Annotated[NonNegativeInt, SCALED] = 0
-    # Applies to all learning rates.
     schedule: Annotated[Literal["constant", "cosine", "step"], WITH_MILESTONES] = "constant"
-    # "step" multiplies by gamma every time that this many epochs have passed, without warm-up.
     period: Annotated[NonNegativeInt, STEPPED] = 0
-    # Or the epochs after which it multiplies by gamma; warm-up not counted.
     milestones: Annotated[tuple[NonNegativeInt, ...], STEPPED] = ()
-    # Factor of the learning rates after a period or milestone.
     gamma: Annotated[float, Gt(0), Le(1), STEPPED] = 0.1
-    # Ratio of the rates of a vision transformer's block and the next.
     layer_decay: Annotated[float, Gt(0), Le(1), WITH_BLOCKS] = 1.0
-    # Steps between two lines of metrics.jsonl.
     log_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 20
-    # Steps between two evaluations; 0: after each epoch if the length is in epochs.
     evaluate_every: Annotated[NonNegativeInt, Effect.SELECTION] = 0
-    # Steps between two checkpoints.
     checkpoint_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 200
-    # Steps between two checkpoints that are not deleted, for analyses; 0: none.
     keep_every: Annotated[NonNegativeInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 0
-    # Which model is reported: the last; of those evaluated, the best on the validation or the test
-    # classes; or the best mixture of published and trained weights on the validation classes.
     select: Literal["last", "validation", "test", "mixture"] = "last"
-    # Epochs (without warm-up) that restart from the best model.
     reload_best_epochs: Annotated[tuple[NonNegativeInt, ...], SELECTED] = ()
 
     def __post_init__(self) -> None:
@@ -272,47 +321,59 @@ CLUSTERED = Needs("evaluation.cluster", lambda c: c.evaluation.cluster)
 
 @section
 class Evaluation:
-    """How embeddings are evaluated."""
+    """How embeddings are evaluated.
+
+    Attributes:
+      protocol: How the query is excluded from its neighbours: by its index ("clean"), or by
+        omitting the first neighbour as the papers' authors do ("paper").
+      ks: The values of K for Recall@K; must contain 1.
+      lone_queries: Whether a query without another image of its class counts as a "miss" in
+        Recall@K and MRR, or is left out ("omit").
+      batch_size: Images embedded at a time.
+      cluster: Computes NMI with k-means at the end; slow with many thousand classes.
+      nmi_average: Mean of the two entropies in NMI; HIST's code uses the geometric mean.
+      kmeans_init: How k-means starts. "auto": up to 1,000 classes k-means++, the best of 10 starts
+        of at most 300 iterations; with more classes random rows, one start of at most 20
+        iterations.
+      kmeans_restarts: Number of starts of k-means; 0: as many as "auto" uses.
+      kmeans_iterations: Largest number of iterations of each start; 0: as many as "auto" uses.
+      refine: Also evaluates test-time refinement, in batches that are made in these ways (MPN), or
+        by functions with these import paths.
+      metrics: Import paths of functions of a query's ranking; their means over the queries are
+        reported, too.
+      refine_clusters: Number of clusters for "kmeans", "ward", "spectral" and "birch".
+      refine_eps: Largest distance of neighbours for "dbscan" and "optics", between unit embeddings.
+      refine_min_samples: Neighbours that make a point a core point for "dbscan" and "optics".
+      test_variants: Variants of the model at test time, which are all evaluated: by name, the
+        options of the method that they change, for example DiVA's weights of the embeddings.
+      test_variant: The variant that is reported and selects models; "best" is the one with the
+        highest Recall@1.
+      controls: Also evaluates raw pixels, a colour histogram and the network before its training.
+      diagnose: Measures at the end whether the mechanism of the method has any effect, if the
+        method defines how.
+    """
 
     KEY: ClassVar = "evaluation"
 
-    # Excludes the query by its index, or the first neighbour (authors).
     protocol: Annotated[Literal["clean", "paper"], Effect.SELECTION] = "clean"
-    # The values of K for Recall@K.
     ks: Annotated[tuple[PositiveInt, ...], NonEmpty, Mark.SAME_EXPERIMENT] = (1, 2, 4, 8)
-    # Whether a query without another image of its class is a miss in Recall@K and MRR, or omitted.
     lone_queries: Literal["miss", "omit"] = "miss"
-    batch_size: Annotated[PositiveInt, Mark.SAME_EXPERIMENT] = 256  # images embedded at once
-    cluster: bool = True  # computes NMI with k-means at the end; slow with many thousand classes
-    # Mean of the entropies in NMI; geometric in HIST's code.
+    batch_size: Annotated[PositiveInt, Mark.SAME_EXPERIMENT] = 256
+    cluster: bool = True
     nmi_average: Annotated[Literal["arithmetic", "geometric"], CLUSTERED] = "arithmetic"
-    # How k-means starts. "auto": up to 1,000 classes k-means++, the best of 10 starts of at most
-    # 300 iterations; above, random rows, one start of at most 20 iterations.
     kmeans_init: Annotated[Literal["auto", "k-means++", "random"], CLUSTERED] = "auto"
-    # Starts of k-means; 0: as many as with "auto".
     kmeans_restarts: Annotated[NonNegativeInt, CLUSTERED] = 0
-    # Largest number of iterations of each start; 0: as with "auto".
     kmeans_iterations: Annotated[NonNegativeInt, CLUSTERED] = 0
-    # Also evaluates test-time refinement in these batches (MPN) or by these functions.
     refine: Annotated[tuple[Refine, ...], Mark.SAME_EXPERIMENT] = ()
-    # Functions of a query's ranking whose means are also reported.
     metrics: Annotated[tuple[ImportPath, ...], Mark.SAME_EXPERIMENT] = ()
-    # Number of clusters for "kmeans", "ward", "spectral" and "birch".
     refine_clusters: Annotated[AtLeastTwo, _refined(FIXED_COUNT), Mark.SAME_EXPERIMENT] = 900
-    # Largest distance of neighbours for "dbscan" and "optics", between unit embeddings.
     refine_eps: Annotated[Positive, _refined(DENSITY_BASED), Mark.SAME_EXPERIMENT] = 0.9
-    # Neighbours of a core point for the same two.
     refine_min_samples: Annotated[AtLeastTwo, _refined(DENSITY_BASED), Mark.SAME_EXPERIMENT] = 5
-    # Test-time variants of the model, all evaluated: by name, the options of the method that they
-    # change, such as DiVA's weights of the embeddings.
     test_variants: Annotated[TestVariants, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = field(
         default_factory=dict
     )
-    # The variant that is reported and selects models; "best": the one with the highest Recall@1.
     test_variant: Annotated[str, TEST_VARIANTS, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = BEST
-    # Also evaluates raw pixels, a colour histogram and the network before its training.
     controls: Annotated[bool, Mark.SAME_EXPERIMENT] = False
-    # Measures at the end whether the mechanism of the method is at work, if the method says how.
     diagnose: Annotated[bool, Mark.SAME_EXPERIMENT] = False
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 import typing
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -35,32 +36,13 @@ def options(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, str, 
 
 
 def meanings(kind: type) -> dict[str, str]:
-    """The meaning of each field: the comment behind it, or above it."""
+    """The meaning of each field, from the `Attributes` or `Args` of the docstrings of a section and
+    its bases."""
     found: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
-        if not dataclasses.is_dataclass(owner) or not inspect.getmodule(owner):
-            continue
-        names = {field.name for field in dataclasses.fields(owner)}
-        try:
-            source = inspect.getsource(owner.__dict__.get("__wrapped__", owner))  # a loss: function
-        except OSError:  # a class that was made at run time; its bases have the comments
-            continue
-        above: list[str] = []
-        name = ""
-        for line in source.splitlines():
-            code, sign, comment = (part.strip() for part in line.partition("# "))
-            if name and code.startswith(("def ", '"""')):  # the end of the fields
-                break
-            if sign and not code:
-                above.append(comment)
-                continue
-            if code.partition(":")[0] in names:
-                name = code.partition(":")[0]
-                if above:
-                    found[name] = " ".join(above)
-                above = []
-            if sign and name:
-                found[name] = comment
+        _, *texts = re.split(r"^(?:Attributes|Args):$", inspect.getdoc(owner) or "", flags=re.M)
+        entries = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", "".join(texts), flags=re.M)
+        found |= {name: " ".join(meaning.split()) for name, meaning in entries}
     return found
 
 

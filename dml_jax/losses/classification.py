@@ -47,10 +47,14 @@ def softmax(
     kernel: Kernel,
     bias: Bias,
     *,
-    smoothing: Fraction = 0.0,  # label smoothing
+    smoothing: Fraction = 0.0,
     weights: Array | None = None,
 ) -> Array:
-    """Mean cross-entropy of a linear classifier, softmax(x kernel + bias) -> scalar."""
+    """Mean cross-entropy of a linear classifier, softmax(x kernel + bias) -> scalar.
+
+    Args:
+      smoothing: Label smoothing, in [0, 1).
+    """
     losses = cross_entropy(linear_logits(embeddings, kernel, bias), labels, smoothing=smoothing)
     return weighted_mean(losses, weights=weights)
 
@@ -62,11 +66,16 @@ def normalized_softmax(
     labels: Array,
     proxies: Proxies,
     *,
-    temperature: Positive = 0.05,  # sigma, divides the cosines
-    smoothing: Fraction = 0.0,  # label smoothing; none in the paper
+    temperature: Positive = 0.05,
+    smoothing: Fraction = 0.0,
     weights: Array | None = None,
 ) -> Array:
-    """Mean over the samples of -log softmax(cos(x, p_1..C) / temperature)_y -> scalar."""
+    """Mean over the samples of -log softmax(cos(x, p_1..C) / temperature)_y -> scalar.
+
+    Args:
+      temperature: sigma, divides the cosines.
+      smoothing: Label smoothing, in [0, 1); none in the paper.
+    """
     logits = class_cosine(embeddings, proxies) / temperature
     return weighted_mean(cross_entropy(logits, labels, smoothing=smoothing), weights=weights)
 
@@ -95,11 +104,16 @@ def arcface(
     labels: Array,
     proxies: Proxies,
     *,
-    margin: NonNegative = 0.5,  # radians
-    scale: Positive = 64.0,  # multiplies the cosines
+    margin: NonNegative = 0.5,
+    scale: Positive = 64.0,
     weights: Array | None = None,
 ) -> Array:
-    """ArcFace, the softmax with an additive angular margin: mean over the samples -> scalar."""
+    """ArcFace, the softmax with an additive angular margin: mean over the samples -> scalar.
+
+    Args:
+      margin: Angle in radians, added to that with the proxy of the sample's class.
+      scale: Multiplies the cosines.
+    """
     logits = scale * angular_margin(class_cosine(embeddings, proxies), labels, margin=margin)
     return weighted_mean(cross_entropy(logits, labels), weights=weights)
 
@@ -111,11 +125,16 @@ def cosface(
     labels: Array,
     proxies: Proxies,
     *,
-    margin: NonNegative = 0.35,  # in cosine
-    scale: Positive = 64.0,  # multiplies the cosines
+    margin: NonNegative = 0.35,
+    scale: Positive = 64.0,
     weights: Array | None = None,
 ) -> Array:
-    """CosFace, the softmax with an additive cosine margin: mean over the samples -> scalar."""
+    """CosFace, the softmax with an additive cosine margin: mean over the samples -> scalar.
+
+    Args:
+      margin: Subtracted from the cosine with the proxy of the sample's class.
+      scale: Multiplies the cosines.
+    """
     cosines = class_cosine(embeddings, proxies)
     logits = scale * _with_target(cosines, labels, _at_labels(cosines, labels) - margin)
     return weighted_mean(cross_entropy(logits, labels), weights=weights)
@@ -128,11 +147,16 @@ def subcenter_arcface(
     labels: Array,
     proxies: Annotated[Array, Learned("CKD", options=Centers(centers=3))],
     *,
-    margin: NonNegative = 0.5,  # radians
-    scale: Positive = 64.0,  # multiplies the cosines
+    margin: NonNegative = 0.5,
+    scale: Positive = 64.0,
     weights: Array | None = None,
 ) -> Array:
-    """Sub-center ArcFace: `arcface` on the cosine to the nearest center of each class -> scalar."""
+    """Sub-center ArcFace: `arcface` on the cosine to the nearest center of each class -> scalar.
+
+    Args:
+      margin: Angle in radians, added to that with the nearest center of the sample's class.
+      scale: Multiplies the cosines.
+    """
     logits = scale * angular_margin(nearest_center(embeddings, proxies), labels, margin=margin)
     return weighted_mean(cross_entropy(logits, labels), weights=weights)
 

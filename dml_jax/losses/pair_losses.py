@@ -25,14 +25,18 @@ from dml_jax.numerics import at_least_float32, log_sum_exp, root
 def contrastive(
     pairs: Pairs,
     *,
-    positive_margin: NonNegative = 0.0,  # closer positive pairs have no loss
-    negative_margin: NonNegative = 1.0,  # more distant negative pairs have no loss
+    positive_margin: NonNegative = 0.0,
+    negative_margin: NonNegative = 1.0,
 ) -> tuple[Mean, Mean]:
     """Contrastive loss -> scalar.
 
     The mean of [d - positive_margin]+ over the positive pairs plus that of [negative_margin - d]+
     over the negative ones. As first published, both were squared (Hadsell, Chopra, LeCun, CVPR
     2006, Eq. 4).
+
+    Args:
+      positive_margin: Positive pairs closer than this have no loss.
+      negative_margin: Negative pairs more distant than this have no loss.
     """
     distances = pairs.compared().distances()
     pull, push = jax.nn.relu(distances - positive_margin), jax.nn.relu(negative_margin - distances)
@@ -44,24 +48,34 @@ def contrastive(
 def triplet(
     pairs: Pairs,
     *,
-    margin: NonNegative = 0.2,  # by which the positive must be closer
-    squared: bool = True,  # compare squared distances
-    # How triplets are chosen; "random", "semi_hard" and "distance_weighted" need a key.
+    margin: NonNegative = 0.2,
+    squared: bool = True,
     mining: TripletMining = "semi_hard",
-    smooth: bool = False,  # log(1 + exp(.)) in place of the hinge
-    # Compare with the distance of the negative to the anchor or the positive, whichever is smaller.
+    smooth: bool = False,
     swap: bool = False,
-    # Negatives nearer than this are drawn by "distance_weighted" as if at this distance.
     nearest: Annotated[NonNegative, only_with("triplet", "mining", "distance_weighted")] = LOWER,
-    # Negatives beyond are not drawn by "distance_weighted"; 0: no limit.
     farthest: Annotated[NonNegative, only_with("triplet", "mining", "distance_weighted")] = 0.0,
-    divisor: Divisor = "all",  # the mean over all triplets, or over those of positive loss
+    divisor: Divisor = "all",
     key: Array | None = None,
 ) -> Mean:
     """The mean of [d_ap - d_an + margin]+ over one mined triplet per anchor, or all -> scalar.
 
     With reduce=None, the values of the anchors [N]: that of the mined triplet, or the mean over all
     triplets of the anchor.
+
+    Args:
+      margin: Distance by which the positive must be closer than the negative.
+      squared: Compares squared distances.
+      mining: How triplets are chosen, see `mining.mine`, or "all"; "random", "semi_hard" and
+        "distance_weighted" need a key.
+      smooth: Uses log(1 + exp(.)) in place of the hinge.
+      swap: Compares with the distance of the negative to the anchor or to the positive, whichever
+        is smaller.
+      nearest: Negatives nearer than this are drawn by "distance_weighted" as if at this distance.
+      farthest: Largest distance of negatives drawn by "distance_weighted"; 0: no limit.
+      divisor: Takes the mean over "all" triplets, or over the "active" ones, those of positive
+        loss.
+      key: Random key, for mining that draws.
     """
     pairs = pairs.compared()
     if mining == "all":
@@ -163,16 +177,11 @@ def margin(
     pairs: Pairs,
     beta: Boundaries,
     *,
-    margin: NonNegative = 0.2,  # alpha, half the width of the gap around beta
-    nu: NonNegative = 0.0,  # weight of the boundaries
-    # Mean over all triplets or those of positive loss, or over the pairs of positive loss as in
-    # pytorch-metric-learning.
+    margin: NonNegative = 0.2,
+    nu: NonNegative = 0.0,
     divisor: Literal[Divisor, "pairs"] = "active",
-    # How triplets are chosen; "random", "semi_hard" and "distance_weighted" need a key.
     mining: Mining = "distance_weighted",
-    # Negatives nearer than this are drawn by "distance_weighted" as if at this distance.
     nearest: Annotated[NonNegative, only_with("margin", "mining", "distance_weighted")] = LOWER,
-    # Negatives beyond are not drawn by "distance_weighted"; 0: no limit.
     farthest: Annotated[NonNegative, only_with("margin", "mining", "distance_weighted")] = 0.0,
     key: Array | None = None,
 ) -> tuple[Mean, Array]:
@@ -180,6 +189,17 @@ def margin(
 
     With reduce=None, the values of the anchors [N]: the sum of both hinges or, with the divisor
     "pairs", the mean over the active ones.
+
+    Args:
+      margin: alpha, half the width of the gap around beta.
+      nu: Weight of the boundaries.
+      divisor: Takes the mean over "all" triplets, over the "active" ones, those of positive loss,
+        or over the "pairs" of positive loss as in pytorch-metric-learning.
+      mining: How triplets are chosen, see `mining.mine`; "random", "semi_hard" and
+        "distance_weighted" need a key.
+      nearest: Negatives nearer than this are drawn by "distance_weighted" as if at this distance.
+      farthest: Largest distance of negatives drawn by "distance_weighted"; 0: no limit.
+      key: Random key, for mining that draws.
     """
     pairs = pairs.compared()
     triplets = _mine(pairs, mining, key, nearest, farthest)
@@ -250,8 +270,8 @@ def _margin_terms(
 def lifted_structure(
     pairs: Pairs,
     *,
-    margin: NonNegative = 1.0,  # alpha
-    normalize: bool = True,  # unit embeddings; the paper uses them as they are
+    margin: NonNegative = 1.0,
+    normalize: bool = True,
 ) -> Mean:
     """Lifted structure loss (Song, Xiang, Jegelka, Savarese, CVPR 2016, Eq. 4) -> scalar.
 
@@ -260,6 +280,10 @@ def lifted_structure(
         J_ij = log(sum_k exp(margin - d_ik) + sum_l exp(margin - d_lj)) + d_ij
 
     with the negatives k of i and l of j.
+
+    Args:
+      margin: alpha.
+      normalize: Compares unit embeddings; the paper uses them as they are.
     """
     distances = (pairs.compared() if normalize else pairs).distances()
     exponents = margin - distances + pairwise.log_weights(pairs.negative)
@@ -273,9 +297,8 @@ def lifted_structure(
 def n_pair(
     pairs: Pairs,
     *,
-    # Weight of the mean squared length of the embeddings, which are not normalised.
     l2: NonNegative = 0.002,
-    squared: bool = True,  # false: of the mean length, as in Roth et al. (ICML 2020)
+    squared: bool = True,
     key: Array,
 ) -> tuple[Mean, Array]:
     """N-pair loss (Sohn, NeurIPS 2016), the mean of `n_pair_losses` over the anchors -> scalar.
@@ -283,6 +306,11 @@ def n_pair(
     Within a batch one random pair per class is compared with the positives of the other classes, as
     published. Among other candidates each anchor is compared with one random positive and all
     negatives, without the weight of the lengths.
+
+    Args:
+      l2: Weight of the mean squared length of the embeddings, which are not normalised.
+      squared: If false, `l2` is the weight of the mean length, as in Roth et al. (ICML 2020).
+      key: Random key.
     """
     x = pairs.anchors
     if not pairs.within:

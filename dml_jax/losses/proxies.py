@@ -26,7 +26,7 @@ def proxy_nca(
     labels: Array,
     proxies: Proxies,
     *,
-    scale: Positive = 3.0,  # length of embeddings and proxies
+    scale: Positive = 3.0,
     weights: Array | None = None,
 ) -> Array:
     """Proxy-NCA (Movshovitz-Attias et al., ICCV 2017, Eq. 4) -> scalar, not bounded below.
@@ -34,6 +34,9 @@ def proxy_nca(
     The mean over the samples of -log exp(-d(x, p_y)) / sum_{c != y} exp(-d(x, p_c)), where d is the
     squared Euclidean distance between vectors of length `scale`; the proxy of y is not in the
     denominator, so C must be at least 2.
+
+    Args:
+      scale: Length of embeddings and proxies.
     """
     cosines, same = _compared(embeddings, labels, proxies)
     distances = 2 * scale**2 * (1 - cosines)
@@ -47,12 +50,15 @@ def proxy_nca_pp(
     labels: Array,
     proxies: Proxies,
     *,
-    temperature: Positive = 1 / 9,  # divides the squared distances
+    temperature: Positive = 1 / 9,
     weights: Array | None = None,
 ) -> Array:
     """ProxyNCA++ (Teh, DeVries, Taylor, ECCV 2020) -> scalar.
 
     The mean of -log softmax(-d(x, p_1..C) / temperature)_y, d the squared distance of unit vectors.
+
+    Args:
+      temperature: Divides the squared distances.
     """
     losses = cross_entropy(2 * (class_cosine(embeddings, proxies) - 1) / temperature, labels)
     return weighted_mean(losses, weights=weights)
@@ -64,8 +70,8 @@ def proxy_anchor(
     labels: Array,
     proxies: Proxies,
     *,
-    margin: NonNegative = 0.1,  # delta, in cosine
-    alpha: Positive = 32.0,  # steepness
+    margin: NonNegative = 0.1,
+    alpha: Positive = 32.0,
     weights: Array | None = None,
 ) -> Array:
     """Proxy-Anchor loss (Kim, Kim, Cho, Kwak, CVPR 2020, Eq. 4) -> scalar; proxies are anchors.
@@ -74,6 +80,10 @@ def proxy_anchor(
         + mean over all classes c: log(1 + sum_{y != c} exp(alpha (cos(x, p_c) + margin)))
 
     `weights` multiply the exponentials: a sample of weight 2 counts as two samples.
+
+    Args:
+      margin: delta, in cosine.
+      alpha: Steepness.
     """
     cosines, same = _compared(embeddings, labels, proxies)
     near, far = -alpha * (cosines - margin), alpha * (cosines + margin)
@@ -93,15 +103,21 @@ def soft_triple(
     labels: Array,
     proxies: Annotated[Array, Learned("CKD", options=Centers(centers=10))],
     *,
-    scale: Positive = 20.0,  # lambda, multiplies the similarities
-    gamma: Positive = 0.1,  # temperature of the weights of a class's centers
-    margin: NonNegative = 0.01,  # delta, subtracted from the similarity to a sample's class
-    spread: NonNegative = 0.2,  # tau, weight of the regulariser `center_spread`
+    scale: Positive = 20.0,
+    gamma: Positive = 0.1,
+    margin: NonNegative = 0.01,
+    spread: NonNegative = 0.2,
     weights: Array | None = None,
 ) -> Array:
     """SoftTriple loss (Qian et al., ICCV 2019, Eq. 7, 8 and 10) -> scalar.
 
     The similarity to a class is the mean over its K centers, weighted by softmax_k(cos / gamma).
+
+    Args:
+      scale: lambda, multiplies the similarities.
+      gamma: Temperature of the weights of a class's centers.
+      margin: delta, subtracted from the similarity to a sample's own class.
+      spread: tau, weight of the regulariser `center_spread`.
     """
     classes, count, dim = proxies.shape
     # Classes along the last axis, where the softmax is fast.

@@ -38,9 +38,13 @@ BLOCK = 4  # candidates ranked at a time
 def smooth_ap(
     pairs: Pairs,
     *,
-    temperature: Positive = 0.01,  # t of the ranks, in cosine
+    temperature: Positive = 0.01,
 ) -> Mean:
-    """Smooth-AP: the mean over the queries that have positives -> scalar; 0 if there are none."""
+    """Smooth-AP: the mean over the queries that have positives -> scalar; 0 if there are none.
+
+    Args:
+      temperature: t of the ranks, in cosine.
+    """
     positive, similarity = pairs.positive, pairs.compared().similarities()
     among_positives = soft_ranks(similarity, positive, positive, temperature)
     among_all = soft_ranks(similarity, positive, positive | pairs.negative, temperature)
@@ -53,13 +57,17 @@ def smooth_ap(
 def recall_at_k(
     pairs: Pairs,
     *,
-    # The recalls at these k are averaged.
     ks: Annotated[tuple[PositiveInt, ...], NonEmpty] = (1, 2, 4, 8, 16),
-    # t_k in ranks, one for each k.
     k_temperatures: tuple[Positive, ...] = (1.0, 2.0, 4.0, 8.0, 16.0),
-    temperature: Positive = 0.01,  # t of the ranks, in cosine
+    temperature: Positive = 0.01,
 ) -> Mean:
-    """Recall@k surrogate: the mean over queries with positives -> scalar; 0 if there are none."""
+    """Recall@k surrogate: the mean over queries with positives -> scalar; 0 if there are none.
+
+    Args:
+      ks: The recalls at these k are averaged.
+      k_temperatures: t_k in ranks, one for each k.
+      temperature: t of the ranks, in cosine.
+    """
     if len(ks) != len(k_temperatures):
         given = f"k_temperatures={tuple(k_temperatures)}"
         raise ConfigError(f"recall_at_k: {given}: give one for each of ks={tuple(ks)}")

@@ -5,15 +5,20 @@
         labels: Array,
         proxies: Proxies,
         *,
-        scale: Positive = 16.0,  # multiplies the cosines
+        scale: Positive = 16.0,
         weights: Array | None = None,
     ) -> Array:
+        '''My loss -> scalar.
+
+        Args:
+          scale: Multiplies the cosines.
+        '''
 
 - Positional arguments after the labels are learned; their annotation is `Proxies`, `Kernel`, `Bias`
   or another `Annotated[Array, Learned(…)]`.
 - Keyword arguments with a default other than None are options, `method.my_loss.scale` in a
   configuration. Their type states the rules (see `dml_jax.config.fields`; without one, the type of
-  the default), their comment the meaning.
+  the default), the docstring the meaning.
 - Other keyword arguments are passed to a loss that has them: `candidates`, with which a loss on
   pairs compares the anchors, also in a memory; `key`, for random mining; `distance`, a function of
   two blocks of rows.
@@ -77,32 +82,48 @@ class Learned:
 @section
 class Drawn:
     """How proxies are drawn. Only their direction enters the loss; their length determines how fast
-    they turn at a given learning rate."""
+    they turn at a given learning rate.
 
-    # Initial proxies: "he" N(0, 2 / C), "eighth" N(0, 1 / 64), "dimensions" U(±1/sqrt(D)), "count"
-    # U(±1/sqrt(C K)); Proxy-Anchor, Proxy-NCA, ArcFace and SoftTriple are published with them.
+    Attributes:
+      init: Distribution of the initial proxies: "he" N(0, 2 / C), as published for Proxy-Anchor;
+        "eighth" N(0, 1 / 64), for Proxy-NCA; "dimensions" U(±1/sqrt(D)), for ArcFace; "count"
+        U(±1/sqrt(C K)), for SoftTriple.
+    """
+
     init: Literal["he", "eighth", "dimensions", "count"] = "he"
 
 
 @section
 class Centers(Drawn):
-    """How many proxies a class has."""
+    """How many proxies a class has.
 
-    centers: PositiveInt = 3  # number of proxies per class
+    Attributes:
+      centers: Number of proxies per class.
+    """
+
+    centers: PositiveInt = 3
 
 
 @section
 class Boundary:
-    """The margin loss's distance between near and far."""
+    """The margin loss's distance between near and far.
 
-    beta: NonNegative = 1.2  # initial boundary of every class
+    Attributes:
+      beta: Initial boundary of every class.
+    """
+
+    beta: NonNegative = 1.2
 
 
 @section
 class Averaged:
-    """How a loss on pairs is averaged."""
+    """How a loss on pairs is averaged.
 
-    # The mean over all anchors, pairs or triplets that can count, or over those of positive loss.
+    Attributes:
+      divisor: Takes the mean over "all" anchors, pairs or triplets that can count, or over the
+        "active" ones, those of positive loss.
+    """
+
     divisor: Divisor = "all"
 
 
@@ -135,11 +156,8 @@ def options(function: Callable[..., Any]) -> Any:
             bases.append(type(parameter.options))
             defaults |= asdict(parameter.options)
             kinds |= typing.get_type_hints(bases[-1], include_extras=True)
-    text = f"Options of `{function.__name__}`."
-    members = {"__doc__": text, "__annotations__": kinds, **defaults}
-    made: Any = section(type(function.__name__, tuple(bases), members))
-    made.__wrapped__ = function  # whose source has the comments
-    return made
+    members = {"__doc__": function.__doc__, "__annotations__": kinds, **defaults}
+    return section(type(function.__name__, tuple(bases), members))
 
 
 def only_with(loss: str, option: str, value: Any) -> Needs:

@@ -52,16 +52,25 @@ COPY = 1e-5  # largest 1 - S of two embeddings that count as copies of one image
 def multi_similarity(
     pairs: Pairs,
     *,
-    alpha: Positive = 2.0,  # steepness for positive pairs
-    beta: Positive = 40.0,  # steepness for negative pairs; the paper: 50
-    base: float = 0.5,  # lambda, the similarity from which pairs are weighted; the paper: 1
-    # Margin of the mining.
+    alpha: Positive = 2.0,
+    beta: Positive = 40.0,
+    base: float = 0.5,
     epsilon: Annotated[NonNegative, only_with("multi_similarity", "mining", True)] = 0.1,
-    mining: bool = True,  # False: every pair counts
-    copies: Literal["drop", "keep"] = "drop",  # positive pairs of similarity 1
-    divisor: Divisor = "all",  # mean over all anchors, or over those with a pair left
+    mining: bool = True,
+    copies: Literal["drop", "keep"] = "drop",
+    divisor: Divisor = "all",
 ) -> Mean:
-    """Multi-similarity loss of a batch -> scalar; 0 if no anchor has a pair."""
+    """Multi-similarity loss of a batch -> scalar; 0 if no anchor has a pair.
+
+    Args:
+      alpha: Steepness for positive pairs.
+      beta: Steepness for negative pairs; 50 in the paper.
+      base: lambda, the similarity from which pairs are weighted; 1 in the paper.
+      epsilon: Margin of the mining, in cosine.
+      mining: If false, every pair counts.
+      copies: Whether to "drop" or to "keep" positive pairs of similarity 1.
+      divisor: Takes the mean over "all" anchors, or over the "active" ones, those with a pair left.
+    """
     return multi_similarity_terms(
         pairs.compared().similarities(), pairs.positive, pairs.negative, alpha=alpha, beta=beta,
         base=base, epsilon=epsilon, mining=mining, copies=copies, divisor=divisor,
@@ -106,12 +115,16 @@ def multi_similarity_terms(
 def circle(
     pairs: Pairs,
     *,
-    margin: NonNegative = 0.4,  # m; 0.25 for face recognition
-    gamma: Positive = 80.0,  # scale; 256 for face recognition
+    margin: NonNegative = 0.4,
+    gamma: Positive = 80.0,
 ) -> Mean:
     """Circle loss: the mean over the anchors with positives and negatives -> scalar; 0 without any.
 
     The paper uses the defaults for fine-grained retrieval (CUB, Cars196, SOP).
+
+    Args:
+      margin: m; 0.25 for face recognition.
+      gamma: Scale; 256 for face recognition.
     """
     s, near, far = pairs.compared().similarities(), pairs.positive > 0, pairs.negative > 0
     alpha_n, alpha_p = jax.lax.stop_gradient((jax.nn.relu(s + margin), jax.nn.relu(1 + margin - s)))
@@ -125,9 +138,13 @@ def circle(
 def sup_con(
     pairs: Pairs,
     *,
-    temperature: Positive = 0.1,  # divides the similarities
+    temperature: Positive = 0.1,
 ) -> Mean:
-    """Supervised contrastive loss: the mean over anchors with positives -> scalar; 0 if none."""
+    """Supervised contrastive loss: the mean over anchors with positives -> scalar; 0 if none.
+
+    Args:
+      temperature: Divides the similarities.
+    """
     logits = pairs.compared().similarities() / temperature
     positive = pairs.positive
     normalizer = log_sum_exp(logits, (positive > 0) | (pairs.negative > 0), axis=1)
@@ -140,12 +157,15 @@ def sup_con(
 def nt_xent(
     pairs: Pairs,
     *,
-    temperature: Positive = 0.07,  # divides the similarities
+    temperature: Positive = 0.07,
 ) -> Mean:
     """NT-Xent (Sohn, 2016; Chen et al., ICML 2020), the mean over the positive pairs -> scalar.
 
     -log(exp(s_ap / t) / (exp(s_ap / t) + sum over negatives n of exp(s_an / t))), without the other
     positives of the anchor in the denominator; an anchor's weight counts for each of its pairs.
+
+    Args:
+      temperature: Divides the similarities.
     """
     logits = pairs.compared().similarities() / temperature
     shifted = logits + pairwise.log_weights(pairs.negative)

@@ -122,30 +122,39 @@ WHOLE = Needs(
 
 @section
 class Config:
-    """The options that all losses share; `config_type` adds the options of a loss."""
+    """The options that all losses share; `config_type` adds the options of a loss.
+
+    Attributes:
+      loss: Name of a loss, a sum such as "triplet+arcface", or the import path of a function. The
+        options of each loss are in a section of its name.
+      weights: Weights of the losses of a sum; empty: 1 each.
+      distance: How losses that take a distance, and evaluation, compare embeddings: "cosine"
+        compares unit vectors; all others compare embeddings as they are. An import path names a
+        function of two blocks of rows.
+      embedding_dim: Length D of the embeddings; 0: the number of channels, without a linear layer
+        unless `init` is "whitened".
+      pooling: Pooling of the feature map.
+      layer_norm: Normalises the pooled features, without scale and bias, as in Zhai & Wu and
+        ProxyNCA++.
+      init: Initial linear layer: "linear" as torch.nn.Linear; "he" N(0, 2 / D) with bias 0;
+        "whitened" makes the covariance within the training classes spherical and uses the class
+        means as proxies.
+      bias: Whether the linear layer has a bias; Zhai & Wu's has none.
+      memory: Number of embeddings of this and past batches with which pair losses also compare; 0:
+        this batch only.
+      memory_after: Number of steps before embeddings are stored and compared; 1,000 in the paper.
+    """
 
     name: str = "baseline"
-    # One of LOSSES, a sum such as "triplet+arcface", or the import path of a function; sections of
-    # these names.
     loss: Annotated[str, Mark.CODE] = "normalized_softmax"
-    weights: tuple[NonNegative, ...] = ()  # weights of the losses; by default 1 each
-    # How losses that take a distance, and evaluation, compare embeddings: "cosine" compares unit
-    # vectors, all others the embeddings unchanged. An import path names a function of two blocks of
-    # rows.
+    weights: tuple[NonNegative, ...] = ()
     distance: Annotated[str, AfterValidator(Named(("cosine", "euclidean")))] = "cosine"
-    # D; 0: the number of channels, without a linear layer unless it is whitened.
     embedding_dim: NonNegativeInt = 512
-    pooling: Pooling = "avg"  # pooling of the feature map
-    # Normalises the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++.
+    pooling: Pooling = "avg"
     layer_norm: bool = False
-    # Initial linear layer: as torch.nn.Linear; N(0, 2 / D) and bias 0; or the one that makes the
-    # covariance within the training classes spherical, with the class means as proxies.
     init: Annotated[heads.Init, WHOLE, LINEAR] = "linear"
-    # Whether the linear layer has a bias; Zhai & Wu's has none.
     bias: Annotated[bool, LINEAR] = True
-    # Number of embeddings of this and past batches that pair losses also compare with.
     memory: Annotated[NonNegativeInt, PAIRS] = 0
-    # Steps before embeddings are stored and compared; 1,000 in its paper.
     memory_after: Annotated[NonNegativeInt, REMEMBERED] = 0
 
     def __post_init__(self) -> None:

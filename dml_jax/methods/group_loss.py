@@ -52,16 +52,25 @@ def _all_anchors(c: Any) -> str:
 
 @section
 class Config:
-    """Options of the Group Loss; with the defaults of the authors' CUB run."""
+    """Options of the Group Loss; with the defaults of the authors' CUB run.
+
+    Attributes:
+      embedding_dim: Length of the embeddings, by a linear layer on the pooled features; 0: no
+        layer.
+      pooling: Pooling of the feature map.
+      anchors: Images of each class whose label is given; fewer than data.images_per_class.
+      iterations: Number t_end of iterations; 1 in the authors' code.
+      temperature: T, which divides the logits in the priors.
+      weight: Weight of the group loss; the cross-entropy has weight 1.
+    """
 
     name: str = "group_loss"
-    embedding_dim: NonNegativeInt = 0  # size of a linear layer on the pooled features; 0: none
-    pooling: Pooling = "avg"  # pooling of the feature map
-    # Images of each class with a given label; fewer than data.images_per_class.
+    embedding_dim: NonNegativeInt = 0
+    pooling: Pooling = "avg"
     anchors: Annotated[NonNegativeInt, Doubt(_all_anchors)] = 2
-    iterations: PositiveInt = 1  # t_end; 1 in the authors' code
-    temperature: Positive = 24.0  # T, divides the logits in the priors
-    weight: Positive = 1.0  # weight of the group loss; the cross-entropy has weight 1
+    iterations: PositiveInt = 1
+    temperature: Positive = 24.0
+    weight: Positive = 1.0
 
 
 FLOOR = 1e-30  # lower bound of the support, which is 0 if an embedding is constant

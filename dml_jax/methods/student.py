@@ -62,19 +62,29 @@ DISTILLED = Needs(
 
 @section
 class Config:
-    """Options of a student; with the defaults of the authors' CUB configuration."""
+    """Options of a student; with the defaults of the authors' CUB configuration.
+
+    Attributes:
+      teacher: Work directory of the teacher's run, on the same data.
+      kind: What the student learns from the teacher.
+      weight: Weight w of the teacher's term; 0.01 for "relational" in the authors' code.
+      soft_temperature: tau, which divides both logits of a distillation; 10 on the authors' other
+        data sets.
+      embedding_dim: Length D of the embeddings.
+      temperature: T, which divides the logits of the cross-entropy.
+      smoothing: Label smoothing epsilon.
+      pooling: Pooling of the feature map.
+    """
 
     name: str = "student"
-    teacher: Annotated[str, Mark.PATH] = ""  # work directory of the teacher's run, on the same data
-    kind: Kind = "distillation"  # what to learn from the teacher
-    # w, weight of the teacher's term; 0.01 for "relational" in the authors' code.
+    teacher: Annotated[str, Mark.PATH] = ""
+    kind: Kind = "distillation"
     weight: NonNegative = 1.0
-    # tau, divides both logits of a distillation; 10 on the authors' other data sets.
     soft_temperature: Annotated[Positive, DISTILLED] = 1.0
-    embedding_dim: PositiveInt = 512  # D
-    temperature: Positive = 0.2  # T, divides the logits of the cross-entropy
-    smoothing: Fraction = 0.1  # epsilon of the label smoothing
-    pooling: Pooling = "max"  # pooling of the feature map
+    embedding_dim: PositiveInt = 512
+    temperature: Positive = 0.2
+    smoothing: Fraction = 0.1
+    pooling: Pooling = "max"
 
     def __post_init__(self) -> None:
         rule = "must be the work directory of a trained run"

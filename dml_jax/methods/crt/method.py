@@ -55,28 +55,38 @@ CONSISTENT = Needs("method.lambda2", lambda c: c.method.lambda2 > 0)
 
 @section
 class Config:
-    """Options of CRT; with the defaults of CUB and Cars196. Pairs hold one value per branch."""
+    """Options of CRT; with the defaults of CUB and Cars196. Pairs hold one value per branch.
+
+    Attributes:
+      embedding_dims: Lengths d1 and d2 of the embeddings.
+      prototypes: Numbers K1 and K2 of prototypes.
+      hidden_dim: Width of the hidden layer of Gamma; the paper does not give it.
+      sharing: Whether branch 2 uses branch 1's prototypes and hidden layers, or has its own.
+      gamma: One Gamma for each prototype, or a "single" one for all (Table 7).
+      transform: What the branches embed: coded residuals ("residual"), or average-pooled features
+        ("average"; Table 6, "-CRT"). Two are placebos: each weight multiplies the difference to
+        another prototype ("shuffled"), or all prototypes are 0 and not trained, so that every Gamma
+        sees the pooled features ("wide_average").
+      lambda1: Weights of the multi-similarity loss; (1.0, 0.9) on SOP and In-Shop.
+      lambda2: Weight of the consistency loss.
+      w_div: Weight of the diversity of each set of prototypes.
+      consistency: Takes the mean or the sum over the N^2 entries of the consistency loss; the paper
+        prints the sum.
+      tested_branch: The branch whose embedding is used at test time.
+      multi_similarity: Options of the multi-similarity loss.
+    """
 
     name: str = "crt"
-    embedding_dims: tuple[PositiveInt, PositiveInt] = (128, 1024)  # d1, d2
-    prototypes: Annotated[tuple[PositiveInt, PositiveInt], CODED] = (64, 64)  # K1, K2
-    hidden_dim: Annotated[PositiveInt, CODED] = 512  # width of Gamma; not in the paper
-    # Whether branch 2 uses branch 1's prototypes and hidden layers.
+    embedding_dims: tuple[PositiveInt, PositiveInt] = (128, 1024)
+    prototypes: Annotated[tuple[PositiveInt, PositiveInt], CODED] = (64, 64)
+    hidden_dim: Annotated[PositiveInt, CODED] = 512
     sharing: Annotated[Literal["shared", "separate"], CODED] = "shared"
-    # single: one Gamma for all prototypes (Table 7).
     gamma: Annotated[Literal["per_prototype", "single"], CODED] = "per_prototype"
-    # average: average-pooled features (Table 6, "-CRT"). Two are placebos: each weight
-    # multiplies the difference to another prototype ("shuffled"), or all prototypes are 0 and not
-    # trained, so that every Gamma sees the pooled features ("wide_average").
     transform: Literal["residual", "average", "shuffled", "wide_average"] = "residual"
-    # Weights of the multi-similarity loss; (1.0, 0.9) on SOP and In-Shop.
     lambda1: tuple[NonNegative, NonNegative] = (1.0, 0.1)
-    lambda2: NonNegative = 0.9  # weight of the consistency loss
-    # Weight of the diversity of each prototype set.
+    lambda2: NonNegative = 0.9
     w_div: Annotated[NonNegative, WITH_PROTOTYPES] = 1.0
-    # Mean or sum over the N^2 entries; the paper prints the sum.
     consistency: Annotated[Literal["mean", "sum"], CONSISTENT] = "mean"
-    # Gives the test-time embedding.
     tested_branch: Annotated[Literal["branch1", "branch2"], Effect.EMBEDDING] = "branch1"
     multi_similarity: MultiSimilarity = MultiSimilarity()  # type: ignore[valid-type]
 

@@ -61,45 +61,64 @@ PRINTED_DANCE = _needs(
 
 @section
 class Config:
-    """Options of DiVA; with the defaults of the authors' CUB run with ResNet-50."""
+    """Options of DiVA; with the defaults of the authors' CUB run with ResNet-50.
+
+    Attributes:
+      tasks: Tasks that are trained.
+      learners: "diverse" is DiVA. "discriminative" trains every task with discriminative triplets:
+        the ensemble with which the paper compares DiVA. "permuted" is a placebo: the auxiliary
+        tasks learn from permuted labels, and the self-supervised one from the second views of other
+        images.
+      embedding_dim: Length D of the embedding of each task.
+      alpha_selfsimilarity: Weight of the self-similarity loss; the discriminative loss has weight
+        1.
+      alpha_shared: Weight of the loss on shared triplets.
+      alpha_intra: Weight of the intra-class loss.
+      ensemble: Weights of the embeddings at test time, in the order of `TASKS`; only their ratios
+        matter.
+      base: Loss on the triplets of all tasks.
+      margin: Margin of the loss on triplets.
+      beta: Initial boundary of the margin loss; boundaries are learned per class and task.
+      shared: Triplets of the shared task: discriminative triplets after a permutation of the labels
+        ("random"), or three different classes with a distance-weighted negative ("standard").
+      selfsimilarity: The self-similarity task: DaNCE ("contrast"), or one of the tasks in
+        `self_supervision`.
+      dance: Weights of DaNCE: normalised over the queries as in the code first published
+        ("original"), over the queue as in its later correction ("fixed"), or all 1, which is plain
+        NCE ("off").
+      dance_lambda: Upper bound of 1/q with equations="paper"; the paper does not give it.
+      temperature: Temperature tau of DaNCE; 0.1 in the paper.
+      queue_batches: Length of the queue in batches.
+      momentum: Momentum of the key network.
+      directions: Decorrelated pairs of tasks, "source-target", used if both have an embedding; psi
+        maps the source to the target.
+      rho: Weight of each direction, or one weight for all.
+      psi_dim: Width of the hidden layer of psi.
+      equations: Equations as in the "authors"' code, or as printed in the "paper".
+    """
 
     name: str = "diva"
-    tasks: Annotated[tuple[Task, ...], NonEmpty] = TASKS  # tasks to train
-    # "discriminative" trains every task with discriminative triplets: the ensemble to which the
-    # paper compares DiVA. "permuted" is a placebo: the auxiliary tasks learn from permuted labels,
-    # and the self-supervised one from the second views of other images.
+    tasks: Annotated[tuple[Task, ...], NonEmpty] = TASKS
     learners: Literal["diverse", "discriminative", "permuted"] = "diverse"
-    embedding_dim: PositiveInt = 128  # D of each task
-    # Weight of this loss; the discriminative loss has weight 1.
+    embedding_dim: PositiveInt = 128
     alpha_selfsimilarity: Annotated[NonNegative, _task("selfsimilarity")] = 0.3
-    alpha_shared: Annotated[NonNegative, _task("shared")] = 0.3  # weight of this loss
-    alpha_intra: Annotated[NonNegative, _task("intra")] = 0.3  # weight of this loss
-    # Test-time weights in the order of TASKS; only their ratios matter.
+    alpha_shared: Annotated[NonNegative, _task("shared")] = 0.3
+    alpha_intra: Annotated[NonNegative, _task("intra")] = 0.3
     ensemble: Annotated[Weights, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = (0.75, 1.25, 1.25, 1.25)
-    base: Annotated[Literal["margin", "triplet"], TRIPLETS] = "margin"  # loss of the triplets
-    margin: Annotated[NonNegative, TRIPLETS] = 0.2  # margin of that loss
-    # Initial boundary of the margin loss, which is learned per class and task.
+    base: Annotated[Literal["margin", "triplet"], TRIPLETS] = "margin"
+    margin: Annotated[NonNegative, TRIPLETS] = 0.2
     beta: Annotated[Positive, BOUNDARIES] = 1.2
-    # Shared triplets: discriminative triplets after permuting the labels; or three different
-    # classes with a distance-weighted negative ("standard").
     shared: Annotated[Literal["random", "standard"], _task("shared"), DIVERSE] = "random"
-    # The self-similarity task: DaNCE ("contrast") or one of the tasks in `self_supervision`.
     selfsimilarity: Annotated[SelfSupervision, _task("selfsimilarity")] = "contrast"
-    # Weights of DaNCE: normalised over the queries, as in the code first published ("original");
-    # over the queue, as in its later correction ("fixed"); all 1, which is plain NCE ("off").
     dance: Annotated[Literal["original", "fixed", "off"], DANCE, NORMALISED] = "original"
-    # Upper bound of 1/q with equations="paper", which does not give it.
     dance_lambda: Annotated[Positive, PRINTED_DANCE] = 1.0
-    temperature: Annotated[Positive, DANCE] = 0.01  # tau of DaNCE; 0.1 in the paper
-    queue_batches: Annotated[PositiveInt, DANCE] = 30  # length of the queue in batches
-    momentum: Annotated[Probability, DANCE] = 0.9  # momentum of the key network
-    # Decorrelated pairs, source-target, used if both tasks have an embedding; psi maps the source
-    # to the target.
+    temperature: Annotated[Positive, DANCE] = 0.01
+    queue_batches: Annotated[PositiveInt, DANCE] = 30
+    momentum: Annotated[Probability, DANCE] = 0.9
     directions: tuple[str, ...] = tuple(f"{task}-discriminative" for task in TASKS[1:])
-    # Weight of each direction, or one for all.
     rho: Annotated[tuple[NonNegative, ...], DECORRELATED] = (1500.0,)
-    psi_dim: Annotated[PositiveInt, DECORRELATED] = 512  # hidden width of psi
-    equations: Literal["authors", "paper"] = "authors"  # as in the authors' code, or as printed
+    psi_dim: Annotated[PositiveInt, DECORRELATED] = 512
+    equations: Literal["authors", "paper"] = "authors"
 
     def __post_init__(self) -> None:
         weighted = {task for task, weight in zip(TASKS, self.ensemble, strict=True) if weight > 0}

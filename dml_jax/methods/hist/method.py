@@ -67,25 +67,39 @@ MEMBERS = Needs(
 
 @section
 class Config:
-    """Options of HIST; defaults of the authors' Cars196 run except for `drop_underflow`."""
+    """Options of HIST; defaults of the authors' Cars196 run except for `drop_underflow`.
+
+    Attributes:
+      embedding_dim: Length D of the embeddings.
+      hidden_dim: Width of the hypergraph network.
+      hidden_layers: Layers of the hypergraph network before its output layer; the reproduction's
+        "L" minus one.
+      tau: Scale of the distances in the distribution loss.
+      alpha: Decay of membership with distance; if negative, other classes weigh more than a
+        sample's own.
+      lambda_s: Weight of the hypergraph network's cross-entropy.
+      tuplets: The hyperedges: "semantic" (H above), or a placebo with as many parameters:
+        memberships drawn from U(0, 1) in every step ("random"), those of another sample
+        ("permuted"), or hyperedges of one sample each ("none").
+      distance: Distance to the class distributions; all but the default are ablations, which leave
+        the variances untrained.
+      pooling: Pooling of the feature map.
+      layer_norm: Normalises the embeddings, without scale and bias.
+      drop_underflow: Leaves samples whose probability underflows to 0 out of L_D, as the authors'
+        code does.
+    """
 
     name: str = "hist"
-    embedding_dim: PositiveInt = 512  # D
-    # Width of the hypergraph network.
+    embedding_dim: PositiveInt = 512
     hidden_dim: Annotated[PositiveInt, HIDDEN] = 512
-    hidden_layers: NonNegativeInt = 1  # before the output layer; the reproduction's "L" minus one
-    tau: Positive = 32.0  # scale of the distances in the distribution loss
-    # Decay of membership with distance; if negative, other classes weigh more than a sample's own.
+    hidden_layers: NonNegativeInt = 1
+    tau: Positive = 32.0
     alpha: Annotated[float, MEMBERS] = 0.9
-    lambda_s: NonNegative = 1.0  # weight of the hypergraph network's cross-entropy
-    # The hyperedges: "semantic" (H above), or a placebo with as many parameters: memberships drawn
-    # from U(0, 1) in every step ("random"), those of another sample ("permuted"), or hyperedges of
-    # one sample each ("none").
+    lambda_s: NonNegative = 1.0
     tuplets: Tuplets = "semantic"
-    distance: Distance = "mahalanobis"  # the others are ablations and leave the variances untrained
-    pooling: Pooling = "avg+max"  # pooling of the feature map
-    layer_norm: bool = True  # normalise the embedding, without scale and bias
-    # Drop samples whose probability underflows to 0 from L_D, as the authors' code does.
+    distance: Distance = "mahalanobis"
+    pooling: Pooling = "avg+max"
+    layer_norm: bool = True
     drop_underflow: bool = False
 
 

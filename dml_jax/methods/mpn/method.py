@@ -85,30 +85,39 @@ RECIPROCAL = Needs(
 
 @section
 class Config:
-    """Options of MPN; with the defaults of the authors' CUB run."""
+    """Options of MPN; with the defaults of the authors' CUB run.
+
+    Attributes:
+      equations: "transformer": those of the authors, with a plain softmax; "paper": as printed.
+      layers: Number L of message passing layers.
+      heads: Number M of attention heads.
+      concatenate: Classifies the concatenated outputs of all layers in place of the last layer's.
+      embedding_dim: Length d of the embeddings.
+      messages: What a node receives: "attention" (eq. 3), or a placebo with as many parameters: the
+        mean of all messages ("uniform"), what another node should receive ("permuted"), or only its
+        own message ("none").
+      losses: Which losses are trained; "auxiliary" is the one without the message passing network.
+      temperature: T, which divides the logits of both losses.
+      smoothing: Label smoothing epsilon.
+      dropout: Dropout rate of attention weights, of messages, and twice in FF.
+      pooling: Pooling of the feature map.
+      k: Reciprocal neighbours for the batches at test time.
+      k_r: Images per batch at test time, with the query.
+    """
 
     name: str = "mpn"
-    # "transformer": the authors' with a plain softmax; "paper": as printed.
     equations: Annotated[Equations, PASSING] = "authors"
-    layers: Annotated[PositiveInt, PASSING] = 1  # L, message passing layers
-    heads: Annotated[PositiveInt, PASSING] = 2  # M, attention heads
-    # Classify the concatenated outputs of all layers instead of the last layer's.
+    layers: Annotated[PositiveInt, PASSING] = 1
+    heads: Annotated[PositiveInt, PASSING] = 2
     concatenate: Annotated[bool, PASSING, SEVERAL] = False
-    embedding_dim: PositiveInt = 512  # d
-    # What a node receives: "attention" (eq. 3), or a placebo with as many parameters: the mean of
-    # all messages ("uniform"), what another node should receive ("permuted"), or only its own
-    # message ("none").
+    embedding_dim: PositiveInt = 512
     messages: Annotated[Literal["attention", "uniform", "permuted", "none"], PASSING] = "attention"
-    # "auxiliary": without the message passing network.
     losses: Literal["both", "auxiliary", "mpn"] = "both"
-    temperature: Positive = 0.2  # T, divides the logits of both losses
-    smoothing: Fraction = 0.1  # epsilon of the label smoothing
-    # Rate for attention weights, messages, and twice in FF.
+    temperature: Positive = 0.2
+    smoothing: Fraction = 0.1
     dropout: Annotated[Fraction, PASSING] = 0.1
-    pooling: Pooling = "max"  # pooling of the feature map
-    # Reciprocal neighbours for the batches at test time.
+    pooling: Pooling = "max"
     k: Annotated[AtLeastTwo, RECIPROCAL, Effect.NONE] = 30
-    # Images per batch at test time, including the query.
     k_r: Annotated[AtLeastTwo, RECIPROCAL, Effect.NONE] = 7
 
     def __post_init__(self) -> None:
