@@ -105,8 +105,8 @@ def describe(config: Config, mesh: Mesh) -> Experiment:
     side = config.data.resize or config.data.image_size or 256
     pixels: Any = lambda index, rng: np.zeros((side, side, 3), np.uint8)  # noqa: E731
     splits = {
-        name: Split(np.arange(images) % classes, range(images), pixels, [*map(str, range(classes))])
-        for name, (images, classes) in recipe.counts.items()
+        name: Split(np.arange(n) % classes, [""] * n, pixels, [*map(str, range(classes))])
+        for name, (n, classes) in recipe.counts.items()
     }
     return experiments.build(config, splits, mesh)
 

@@ -16,14 +16,10 @@ were saved, and the oldest is deleted once a newer one is complete. If storage f
 
 import logging
 import os
-import sys
-import traceback
-import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -41,8 +37,6 @@ from dml_jax.train.step import TrainState, inference_state
 # More than one, to fall back on if one is corrupt, or if the best is newer than the latest.
 KEPT = {"latest": 3, "best": 2, "first": 1}
 CORRUPT = "the checkpoint is corrupt"
-# Coroutines of orbax.
-NEVER_STARTED = r"coroutine '(async_serialize_from_host|_read_array_index_and_device_put|Store\.)"
 ON_DISK = ("step", "params", "method", "optimizer")  # names of the fields of `TrainState`
 
 
@@ -70,7 +64,6 @@ class Checkpoints:
         keep_every: int = 0,
     ):
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax also raises the errors it logs
-        _ignore_abandoned_transfers()
         self.directory = buckets.origin(directory)
         self.run = workdir.identity(run)
         self._workdir = directory.absolute().parent
@@ -265,32 +258,3 @@ def _delete(path: Path) -> None:
     """Deletes a checkpoint, its manifest first, so that the rest is not taken for complete."""
     (path / manifest.NAME).unlink(missing_ok=True)
     epath.Path(path).rmtree()
-
-
-def _ignore_abandoned_transfers() -> None:
-    """Keeps Python from printing tracebacks and warnings after a failure that has been reported.
-
-    Orbax transfers all arrays at once and closes its event loop at the first failure. Those that
-    end later find it closed, in a callback from which nothing can be raised; others fail or are
-    discarded unseen, and some never start.
-    """
-    warnings.filterwarnings("ignore", NEVER_STARTED, RuntimeWarning)
-    logging.getLogger("asyncio").addFilter(_is_not_from_orbax)  # a function is added once
-    report = sys.unraisablehook
-
-    def without_abandoned_transfers(unraisable: "sys.UnraisableHookArgs") -> None:
-        closed = str(unraisable.exc_value) == "Event loop is closed"
-        if not closed and not _in_orbax(unraisable.exc_traceback):
-            report(unraisable)
-
-    if getattr(report, "__name__", "") != without_abandoned_transfers.__name__:
-        sys.unraisablehook = without_abandoned_transfers
-
-
-def _is_not_from_orbax(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and _in_orbax(record.exc_info[2]))
-
-
-def _in_orbax(trace: TracebackType | None) -> bool:
-    files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace))
-    return any("orbax" in Path(file).parts for file in files)
