@@ -15,7 +15,7 @@ import dml_jax
 from dml_jax.data import formats, sessions
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Photographs
-from dml_jax.evaluation.promises import ALWAYS, Choice, Promise
+from dml_jax.evaluation.promises import ALWAYS, Choice, expected
 
 RATES = 0.05, 0.1, 0.2, 0.3
 
@@ -46,9 +46,9 @@ def draw(taken: Photographs, asked: np.ndarray, seed: int, *, calibrate: bool) -
     right = best == position[known]
     others = open_set.margins(classifier.scores(taken.rows[strangers]), candidates)[1]
     limits = [np.quantile(others, 1 - rate) for rate in RATES]
-    promise, held = Promise(measured, count), 0
+    held = 0
     for choice in (ALWAYS, *(Choice("reject", rate) for rate in RATES)):
-        point = promise.at(choice)
+        point = expected(measured, choice)
         accepted = margins >= point.limit
         for share, (_, low, high) in (
             ((right & accepted).mean(), point.right),

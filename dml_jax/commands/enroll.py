@@ -5,10 +5,9 @@
     dml-jax enroll --model=lite0 --index=birds.npz --check=later/ [--session=date]
 
 The first creates the index from class folders, a CSV file or a prepared data set, or adds images
-that it does not hold yet, and fits its classifier; --remove=wren removes a class, --restore=wren
-enrolls it again, --purge deletes removed classes for good, --rename=wren:"house wren" renames one,
---merge=wren:robin gives the images of wren to robin; --list prints the number of images and the
-name of each class.
+that it does not hold yet, and fits its classifier; --remove=wren forgets a class,
+--rename=wren:"house wren" renames one, --merge=wren:robin gives the images of wren to robin; --list
+prints the number of images and the name of each class.
 
 The second prints a table (CSV with a header, or JSON): for each image the answer, the most probable
 classes, and the probability that each is right if the class of the image is enrolled. Probabilities
@@ -16,7 +15,7 @@ are calibrated on sessions that are left out (--session says which photographs w
 Every image gets a name unless you ask for "unknown", with one of --reject=0.05 (the share of images
 of other classes that may get a name), --min_probability=0.8 and --threshold (a margin).
 
-A table says what to expect of photographs to come with each of these, with 95 % intervals. The
+A line says what to expect of photographs to come with the chosen one, with 95 % intervals. The
 third command measures it on class folders of enrolled and of other classes. Images of other classes
 are those of the unseen classes of the run or of --calibrate=others/; without any, each enrolled
 class is left out in turn.
@@ -46,8 +45,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--format", choices=("csv", "json"), default="csv", help="of the answers")
     several = partial(add, metavar="CLASS", action="append", type=normalised, default=[])
     several("--remove", help="class to remove; repeatable")
-    several("--restore", help="removed class; repeatable")
-    add("--purge", action="store_true", help="delete the embeddings of removed classes for good")
     several("--rename", metavar="OLD:NEW", type=cli.two_classes, help="new name; repeatable")
     text = "give the images of class A to class B; repeatable"
     several("--merge", metavar="A:B", type=cli.two_classes, help=text)
@@ -62,7 +59,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options = flags.read_plain(arguments)
     problem = f"--index={options.index}: give a file that ends in .npz, e.g. --index=birds.npz"
     cli.require(options.index.endswith(".npz"), problem)
-    names = ("remove", "restore", "purge", "rename", "merge", "calibrate", "check")
+    names = ("remove", "rename", "merge", "calibrate", "check")
     changes = any(getattr(options, name) for name in names)
     problem = "--list and --classify: change and check nothing; leave the other options out"
     cli.require(not (changes and (options.list or options.classify)), problem)
@@ -111,7 +108,7 @@ def execute(arguments: list[str]) -> None:
         else:
             write_rows(sys.stdout, answers.as_rows(files, found, index.images))
     else:
-        changed = options.remove, options.restore, options.rename, options.merge, options.purge
+        changed = options.remove, options.rename, options.merge
         changes = enrollment.Changes(*changed, classes, others, taken)
         choice = promises.choice(**limit)
         index = enrollment.update(model, path, changes, choice=choice, on_bad=on_bad)

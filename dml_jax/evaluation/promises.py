@@ -11,8 +11,6 @@ from dml_jax.errors import DataError, counted
 from dml_jax.evaluation.open_set import IMAGES_PER_CLASS, Measured
 
 FEWEST = 5  # classes of strangers for a limit
-DRAWS = 500  # bootstrap samples
-BINS = (0.0, 0.5, 0.7, 0.9, 1.0)  # of probabilities, for their reliability
 
 Kind = Literal["always", "reject", "min_probability", "threshold"]
 
@@ -60,12 +58,7 @@ def choice(
     return found[0] if found else ALWAYS
 
 
-def limit_of(choice: Choice, measured: Measured) -> float:
-    """The least margin or probability of a choice; for "reject", see `rejecting`."""
-    return rejecting(measured, choice.value)[0] if choice.kind == "reject" else choice.value
-
-
-def rejecting(measured: Measured, rate: float) -> tuple[float, float, float]:
+def rejecting(measured: Measured, rate: float) -> tuple[float, float]:
     """The lowest margin that at most a share of the strangers of a new class is expected to reach.
 
     That share is estimated by leaving out one class of strangers after the other, and applying the
@@ -73,8 +66,7 @@ def rejecting(measured: Measured, rate: float) -> tuple[float, float, float]:
     reach the limit, and may exceed the rate at any limit; then the limit is above all strangers.
 
     Returns:
-      The margin, the share of all strangers that may reach it, and the share of those of a new
-      class that is expected to.
+      The margin, and the share of the strangers of a new class that is expected to reach it.
 
     Raises:
       DataError: there are fewer than `FEWEST` classes of strangers, or fewer images than one per
@@ -98,14 +90,14 @@ def rejecting(measured: Measured, rate: float) -> tuple[float, float, float]:
 
     passing = np.arange(int(rate * len(margins)) + 1) / len(margins)
     allowed = passing[bisect(passing, rate, 1, key=of_new_classes) - 1]
-    return _limit(margins, allowed), allowed, of_new_classes(allowed)
+    return _limit(margins, allowed), of_new_classes(allowed)
 
 
-def _limit(ascending: np.ndarray, rate: float, weights: np.ndarray | None = None) -> float:
-    """The lowest limit that at most a share of the strangers, with weights if given, reaches."""
-    weights = np.ones(len(ascending)) if weights is None else weights
-    passing = weights.sum() - np.cumsum(weights)  # at a limit just above each margin
-    highest_rejected = ascending[np.argmax(passing <= rate * weights.sum() + 1e-9)]
+def _limit(ascending: np.ndarray, rate: float) -> float:
+    """The lowest limit that at most a share of the strangers reaches."""
+    count = len(ascending)
+    passing = count - 1 - np.arange(count)  # at a limit just above each margin
+    highest_rejected = ascending[np.argmax(passing <= rate * count + 1e-9)]
     return float(np.nextafter(highest_rejected, np.float32(np.inf)))
 
 
@@ -124,89 +116,36 @@ class Point(NamedTuple):
     strangers: Share  # images of other classes that are accepted
 
 
-class Bin(NamedTuple):
-    """Images of enrolled classes by the probability of their best class."""
+def expected(measured: Measured, choice: Choice) -> Point:
+    """What to expect of photographs to come with a choice; raises DataError as `rejecting`."""
+    found, limit = choice.of(measured.strangers), choice.value
+    strangers = float((found >= limit).mean()) if len(found) else np.nan
+    if choice.kind == "reject":
+        limit, strangers = rejecting(measured, choice.value)
+    ranks, accepted = measured.known["rank"], choice.of(measured.known) >= limit
+    # Images of a class are alike: for as many images, intervals covered one draw of six.
+    classes, others = (len(np.unique(each["label"])) for each in measured[:2])
 
-    low: float
-    high: float
-    images: int
-    expected: float  # mean probability
-    observed: Share  # share of right answers
+    def share(of: np.ndarray) -> Share:
+        return wilson(float(of.mean()) if len(of) else np.nan, classes)
 
-
-class Promise:
-    """What to expect of photographs to come, with 95 % intervals.
-
-    For the intervals, classes of strangers are drawn again, with replacement. Each draw sets the
-    limit of "reject", and the classes that were not drawn measure how many strangers it accepts.
-    For the same limits, known classes and their sessions are drawn. Their number gives the variance
-    of the difference from a measurement on the `enrolled` classes.
-    """
-
-    def __init__(self, measured: Measured, enrolled: int):
-        self._measured, rng = measured, np.random.default_rng(0)
-        classes, self._class = np.unique(measured.strangers["label"], return_inverse=True)
-        drawn = rng.integers(max(1, len(classes)), size=(DRAWS, len(classes)))
-        self._times = np.stack([np.bincount(d, minlength=len(classes)) for d in drawn])
-        known = measured.known
-        pairs, pair = np.unique(known[["label", "session"]], return_inverse=True)
-        names, place, sessions = np.unique(pairs["label"], return_inverse=True, return_counts=True)
-        count = max(1, round(len(names) * enrolled / max(1, len(names) + enrolled)))
-        first = (np.cumsum(sessions) - sessions)[place]  # session of the class of each session
-        self._weights = np.zeros((DRAWS, len(known)))
-        for weights in self._weights if len(known) else ():
-            times = np.bincount(rng.integers(len(names), size=count), minlength=len(names))
-            again = np.bincount(first + rng.integers(sessions[place]), minlength=len(pairs))
-            weights[:] = (times[place] * again)[pair]
-
-    def at(self, choice: Choice) -> Point:
-        """What to expect with a choice; raises DataError as `rejecting`."""
-        measured, limit, times = self._measured, choice.value, self._times[:, self._class]
-        found, limits = choice.of(measured.strangers), np.full((DRAWS, 1), limit)
-        expected = float((found >= limit).mean()) if len(found) else np.nan
-        if choice.kind == "reject":
-            limit, passing, expected = rejecting(measured, choice.value)
-            order = np.argsort(found)
-            limits[:, 0] = [_limit(found[order], passing, each[order]) for each in times]
-            times = times == 0
-        ranks, known = measured.known["rank"], choice.of(measured.known)
-
-        def share(of: np.ndarray, accepted: bool = True) -> Share:
-            now, drawn = ((of & ((known >= each) == accepted)) for each in (limit, limits))
-            return _share(float(now.mean()) if len(now) else np.nan, drawn, self._weights)
-
-        return Point(
-            choice,
-            limit,
-            share(ranks == 0),
-            share(ranks < 3),
-            share(ranks > 0),
-            (0.0, 0.0, 0.0) if choice == ALWAYS else share(ranks >= 0, accepted=False),
-            (1.0, 1.0, 1.0) if choice == ALWAYS else _share(expected, found >= limits, times),
-        )
-
-    def reliability(self) -> list[Bin]:
-        """Expected and observed shares of right answers by probability."""
-        shares, right = self._measured.known["probability"], self._measured.known["rank"] == 0
-        position, found = np.searchsorted(BINS[1:-1], shares, side="right"), []
-        for i in np.unique(position).tolist():
-            of = position == i
-            drawn = np.broadcast_to(right[of], (DRAWS, of.sum()))
-            observed = _share(float(right[of].mean()), drawn, self._weights[:, of])
-            expected = float(shares[of].mean())
-            found.append(Bin(BINS[i], BINS[i + 1], int(of.sum()), expected, observed))
-        return found
+    return Point(
+        choice,
+        limit,
+        share(accepted & (ranks == 0)),
+        share(accepted & (ranks < 3)),
+        share(accepted & (ranks > 0)),
+        (0.0, 0.0, 0.0) if choice == ALWAYS else share(~accepted),
+        (1.0, 1.0, 1.0) if choice == ALWAYS else wilson(strangers, others),
+    )
 
 
-def _share(share: float, drawn: np.ndarray, weights: np.ndarray) -> Share:
-    """The share with an interval that covers 95 % of the draws, bool [DRAWS, N] with weights, and
-    Wilson's for as many images, since draws of equal images do not differ."""
-    if not (count := drawn.shape[1]):
+def wilson(share: float, count: int) -> Share:
+    """A share of `count` independent units with its 95 % interval (Wilson, "Probable inference, the
+    law of succession, and statistical inference", 1927)."""
+    if not count:
         return np.nan, np.nan, np.nan
-    total = weights.sum(axis=1)
-    rates = (drawn * weights).sum(axis=1)[total > 0] / total[total > 0]
-    ends = np.quantile(rates, (0.025, 0.975)) if len(rates) else (0.0, 1.0)
     z = 1.96**2 / count
     middle, half = share + z / 2, math.sqrt(z * (share * (1 - share) + z / 4))
-    low, high = min(ends[0], (middle - half) / (1 + z)), max(ends[1], (middle + half) / (1 + z))
-    return share, float(max(low, 0)), float(min(high, 1))
+    low, high = (middle - half) / (1 + z), (middle + half) / (1 + z)
+    return share, max(low, 0.0), min(high, 1.0)

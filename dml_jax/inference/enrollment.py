@@ -14,7 +14,7 @@ from dml_jax.class_names import near_equal
 from dml_jax.data.files import Record
 from dml_jax.errors import DataError, counted, printable
 from dml_jax.evaluation import open_set, protocol
-from dml_jax.evaluation.promises import ALWAYS, Choice, Point
+from dml_jax.evaluation.promises import ALWAYS, Choice
 from dml_jax.files import locked
 from dml_jax.inference.embedding_model import EmbeddingModel
 from dml_jax.inference.index import EMPTY, Index, file_name
@@ -28,11 +28,6 @@ SHARES = {
     "unknown": "unknown",
     "strangers": "strangers accepted",
 }
-CHOICES = (
-    ALWAYS,
-    *(Choice("reject", rate) for rate in (0.01, 0.05, 0.1, 0.2, 0.3)),
-    *(Choice("min_probability", share) for share in (0.5, 0.9)),
-)
 
 Folders = Mapping[str, Sequence[Any]]  # paths of images by class
 Images = dict[str, list[Any]]
@@ -44,10 +39,8 @@ class Changes:
     """Changes of an index, in the order in which they are made."""
 
     remove: Sequence[str] = ()
-    restore: Sequence[str] = ()
     rename: Sequence[tuple[str, str]] = ()  # old and new names
     merge: Sequence[tuple[str, str]] = ()  # classes, and those that get their images
-    purge: bool = False  # deletes all removed classes
     enroll: Folders = field(default_factory=dict)
     calibrate: Folders = field(default_factory=dict)  # other classes
     sessions: Mapping[Path | Record, str] = field(default_factory=dict)  # of each image
@@ -88,23 +81,18 @@ def update(
     file does not change.
 
     Args:
-      choice: of a row of the report.
+      choice: for which the report says what to expect.
       say: gets the lines of a report, which ends with what to expect of the index.
       on_bad: gets the reasons why images are left out; without it, they are errors.
     """
     changed = any(value for name, value in vars(changes).items() if name != "sessions")
     with locked(path) if changed else nullcontext():
         index = Index.load(model, path) if path.exists() else Index(model)
-        for name in changes.remove:
-            index.remove(name)
-        for name in changes.restore:
-            index.restore(name)
+        forgotten = sum(index.remove(name) for name in changes.remove)
         for old, new in changes.rename:
             index.rename(old, new)
         for name, into in changes.merge:
             index.merge(name, into)
-        purged = list(index.removed) if changes.purge else []
-        index.removed = {} if changes.purge else index.removed
         classes, others = _new_images(index, changes.enroll), changes.calibrate
         known = sum(map(len, changes.enroll.values())) - sum(map(len, classes.values()))
         index.check_names(classes)
@@ -133,10 +121,8 @@ def update(
             f"{what} {printable(', '.join(names))}"
             for what, names in (
                 ("removed", changes.remove),
-                ("restored", changes.restore),
                 ("renamed", renamed),
                 ("merged", merged),
-                ("purged", purged),
             )
             if names
         ]
@@ -151,6 +137,9 @@ def update(
             done.append(f"skipped {counted(known, 'enrolled image')}")
         now = f"{counted(len(index.images), 'image')} of {counted(len(index.classes), 'class')}"
         say(f"{path}: {'; '.join([*done, f'now {now}'])}")
+        if forgotten:
+            what = f"{counted(forgotten, 'image')} of removed classes forgotten"
+            say(f"{what}; enrolling their folder again brings them back")
         for line in _shared(index, before):
             say(line)
         say(expected)
@@ -206,7 +195,7 @@ def comparison(
                 f"{folder}: the class {other[0]!r} would count as a stranger, but {enrolled[0]!r} "
                 f"is enrolled; rename one, --rename={enrolled[0]!r}:{other[0]!r}"
             )
-    point = index.promise.at(choice)
+    point = index.at(choice)
     found = index.measure(usable(index.model, classes, on_bad) if on_bad else classes, choice)
     lines = []
     if found.overlapping:
@@ -230,7 +219,7 @@ def comparison(
 
 
 def report(index: Index, choice: Choice = ALWAYS) -> str:
-    """What to expect of an index with several choices, and the images that it was measured on."""
+    """What to expect of an index with a choice, and the images that it was measured on."""
     _, measured = index.fitted()
     enrolled, background = index.enrolled, index.background()
     playing, trained = index.playing()
@@ -272,38 +261,25 @@ def report(index: Index, choice: Choice = ALWAYS) -> str:
         f"{counted(len(labels), 'image')} of {_classes(labels)}"
         for labels in (measured.known["label"], measured.strangers["label"])
     )
+    try:
+        point = index.at(choice)
+    except DataError as problem:
+        shares = str(problem).partition(": ")[2]
+    else:
+        shares = ", ".join(
+            f"{title} {_interval(getattr(point, name))}" for name, title in SHARES.items()
+        )
+        if choice.kind == "reject" and point.strangers[0] > choice.value:
+            shares += " (too few classes of strangers)"
     lines.append(
         f"expected {across}, in % with 95 % intervals, from {tested} as if enrolled and "
-        f"{strangers} as strangers:"
+        f"{strangers} as strangers; {choice}: {shares}"
     )
-    lines.append(f"  {'':23}" + "".join(f"{title:>22}" for title in SHARES.values()))
-    failed: dict[Choice, str] = {}
-    for each in dict.fromkeys([*CHOICES, choice]):
-        try:
-            lines.append(_row(each, index.promise.at(each)))
-        except DataError as error:
-            failed[each] = str(error).partition(": ")[2]
-    if failed:
-        lines.append(f"  {', '.join(map(str, failed))}: {next(iter(failed.values()))}")
-    if bins := index.promise.reliability():
-        lines.append("probabilities, calibrated on these images of enrolled classes:")
-        lines += [
-            f"  {_percent(each.low)}-{_percent(each.high)}: {counted(each.images, 'image')}, "
-            f"expected {_percent(each.expected)}, right {_interval(each.observed)}"
-            for each in bins
-        ]
-        if bins[-1].expected < 1 and (measured.known["rank"] == 0).mean() < 0.5:
-            lines.append(f"warning: most answers would be wrong; {_causes(index)}")
-    else:
+    if not len(measured.known):
         lines.append("warning: probabilities are not calibrated: no class has several sessions")
+    elif measured.known["probability"].max() < 1 and (measured.known["rank"] == 0).mean() < 0.5:
+        lines.append(f"warning: most answers would be wrong; {_causes(index)}")
     return "\n".join(lines)
-
-
-def _row(choice: Choice, point: Point) -> str:
-    """What to expect with a choice."""
-    shares = "".join(f"{_interval(getattr(point, name)):>22}" for name in SHARES)
-    few = choice.kind == "reject" and point.strangers[0] > choice.value
-    return f"  {choice!s:23}{shares}{'  too few classes of strangers' if few else ''}"
 
 
 def _causes(index: Index) -> str:

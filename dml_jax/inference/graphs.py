@@ -107,8 +107,8 @@ def make(model: EmbeddingModel) -> None:
     say("making the ONNX graph of the model, once, so that it embeds faster from now on", end="")
     try:
         function = programs.function_of(loaded.trained)
-        how = {"embed": function, "image_shape": loaded.shape, "identity": loaded.identity}
-        keep(loaded.identity, partial(programs.write_onnx, **how))
+        stated = loaded.identity
+        keep(stated, lambda file: programs.write_onnx(file, function, loaded.shape, stated))
         say(f": {time.perf_counter() - began:.0f} s, {place}")
     except (DataError, OSError) as problem:
         say(f": {reason(problem)}; delete {failure} to try again")

@@ -26,7 +26,7 @@ from dml_jax.data.files import Record
 from dml_jax.errors import DataError, suggest
 from dml_jax.evaluation import open_set, promises
 from dml_jax.evaluation.open_set import KNOWN, STRANGER, Classifier, Measured, Photographs
-from dml_jax.evaluation.promises import ALWAYS, Choice, Point, Promise
+from dml_jax.evaluation.promises import ALWAYS, Choice, Point
 from dml_jax.evaluation.unit_rows import first_bad_row
 from dml_jax.files import atomic_write, reading, reason
 from dml_jax.identity import Identity
@@ -44,13 +44,11 @@ BLOCK_ELEMENTS = 1 << 22  # cosines in memory at once
 # numbers, and what the axes count.
 FIELDS: tuple[dict[str, tuple[str | np.dtype[Any], tuple[str, ...]]], ...] = (
     {
-        "embeddings": ("float32", ("enrolled and removed images", "dimensions")),
+        "embeddings": ("float32", ("enrolled images", "dimensions")),
         "labels": ("int64", ("enrolled images",)),
         "classes": ("str", ("classes",)),
-        "images": ("str", ("enrolled and removed images",)),
-        "sessions": ("str", ("enrolled and removed images",)),
-        "removed_classes": ("str", ("removed classes",)),
-        "removed_counts": ("int64", ("removed classes",)),
+        "images": ("str", ("enrolled images",)),
+        "sessions": ("str", ("enrolled images",)),
         "identity": ("str", ()),
     },
     {
@@ -71,14 +69,6 @@ FIELDS: tuple[dict[str, tuple[str | np.dtype[Any], tuple[str, ...]]], ...] = (
 )
 Image = str | Path | Record | bytes | pillow.Image | np.ndarray
 Images = Sequence[Image] | np.ndarray  # an array [N, H, W, 3] is a batch of images
-
-
-class Enrolled(NamedTuple):
-    """Embeddings float32 [N, D] of images, their names, and their sessions, "" if unknown."""
-
-    embeddings: np.ndarray
-    images: list[str]
-    sessions: list[str]
 
 
 class Found(NamedTuple):
@@ -106,7 +96,6 @@ class Index:
       labels: int64 [N], positions in `classes`.
       images: N file names, "" for images that were not given by path.
       sessions: N names of sessions (see `data.sessions`), "" if unknown.
-      removed: classes that `restore` enrolls again, by name.
     """
 
     def __init__(self, model: "EmbeddingModel"):
@@ -121,7 +110,6 @@ class Index:
         self.labels = np.zeros(0, np.int64)
         self.images: list[str] = []
         self.sessions: list[str] = []
-        self.removed: dict[str, Enrolled] = {}
         # Images for thresholds and the names of their classes, which may be enrolled; the unseen
         # classes of the run are read when they are needed.
         self._others: tuple[Photographs, list[str]] | None = None
@@ -130,8 +118,7 @@ class Index:
     def _forget(self) -> None:
         """Drops cached results that depend on the enrolled images."""
         self._fitted: tuple[Classifier, Measured] | None = None
-        self._promise: Promise | None = None
-        self._limits = dict[Choice, float]()
+        self._points = dict[Choice, Point]()
 
     def counts(self) -> dict[str, int]:
         """The number of enrolled images of each class."""
@@ -151,7 +138,13 @@ class Index:
         classes = self._listed(classes)
         files = self.check_names(classes)
         rows, names, taken = self._embedded(classes, sessions)
-        self._append(names, Enrolled(rows, files, taken))
+        self.classes += [name for name in dict.fromkeys(names) if name not in self.classes]
+        position = {name: i for i, name in enumerate(self.classes)}
+        labels = np.array([position[name] for name in names], np.int64)
+        self.labels = np.concatenate([self.labels, labels])
+        self.embeddings = np.concatenate([self.embeddings, rows]) if self.images else rows
+        self.images, self.sessions = [*self.images, *files], [*self.sessions, *taken]
+        self._forget()
 
     def check_names(self, classes: Mapping[str, Sequence[Image]]) -> list[str]:
         """The file names of images to enroll; DataError for the name of a class that cannot be one
@@ -225,47 +218,28 @@ class Index:
                     found.append({self.classes[self.labels[j]]: self.images[j] for j in images})
         return found
 
-    def _append(self, names: Sequence[str], new: Enrolled) -> None:
-        self.classes += [name for name in dict.fromkeys(names) if name not in self.classes]
-        position = {name: i for i, name in enumerate(self.classes)}
-        labels = np.array([position[name] for name in names], np.int64)
-        self.labels = np.concatenate([self.labels, labels])
-        rows = [self.embeddings, new.embeddings] if self.images else [new.embeddings]
-        self.embeddings = np.concatenate(rows)
-        self.images, self.sessions = [*self.images, *new.images], [*self.sessions, *new.sessions]
-        self._forget()
-
-    def remove(self, name: str) -> None:
-        """Moves a class and its images to `removed`, where they join those of an earlier class of
-        that name."""
+    def remove(self, name: str) -> int:
+        """Removes a class with its images; returns their number."""
         label = self._position(name)
-        keep = self.labels != label
+        rows = np.flatnonzero(self.labels != label)
+        forgotten = len(self.labels) - len(rows)
         self.classes.remove(name)
-        removed, earlier = self._rows_where(~keep), self.removed.get(name)
-        self.removed[name] = _joined(earlier, removed) if earlier else removed
-        self.embeddings, self.images, self.sessions = self._rows_where(keep)
-        self.labels = self.labels[keep] - (self.labels[keep] > label)
+        self.embeddings, labels = self.embeddings[rows], self.labels[rows]
+        self.labels = labels - (labels > label)
+        self.images, self.sessions = ([x[i] for i in rows] for x in (self.images, self.sessions))
         self._forget()
+        return forgotten
 
     def _position(self, name: str) -> int:
         if name not in self.classes:
             raise DataError(f"{name}: is not enrolled; {suggest(name, self.classes)}")
         return self.classes.index(name)
 
-    def _rows_where(self, chosen: np.ndarray) -> Enrolled:
-        rows = np.flatnonzero(chosen)
-        return Enrolled(
-            self.embeddings[rows], [self.images[i] for i in rows], [self.sessions[i] for i in rows]
-        )
-
     def rename(self, old: str, new: str) -> None:
         """Gives a class another name; its images stay."""
         label = self._position(old)
-        if new in self.classes or new in self.removed:
-            raise DataError(
-                f"{new}: is the name of another class, enrolled or removed; give another name or, "
-                "to join both classes, merge them"
-            )
+        if new in self.classes:
+            raise DataError(f"{new!r} is already a class name; choose another or merge the classes")
         _check_name(new)
         self.classes[label] = new
         self._forget()
@@ -279,19 +253,6 @@ class Index:
         self.labels = labels - (labels > label)
         self.classes.remove(name)
         self._forget()
-
-    def restore(self, name: str) -> None:
-        """Enrolls a removed class again, unless one of its images has been enrolled since."""
-        if name not in self.removed:
-            known = ", ".join(self.removed)
-            remedy = f"removed: {known}" if known else "no class has been; enroll its images again"
-            raise DataError(f"{name}: is not a removed class; {remedy}")
-        if again := sorted(set(self.removed[name].images) & set(self.images) - {""}):
-            raise DataError(
-                f"{again[0]}: has been enrolled since {name} was removed; remove that first"
-            )
-        restored = self.removed.pop(name)
-        self._append([name] * len(restored.images), restored)
 
     def calibrate(
         self,
@@ -376,25 +337,18 @@ class Index:
         min_probability: float | None = None,
         threshold: float | None = None,
     ) -> Point:
-        """What to expect of `classify` with these arguments; see `promises.Promise`."""
-        return self.promise.at(promises.choice(reject, min_probability, threshold))
+        """What to expect of `classify` with these arguments."""
+        return self.at(promises.choice(reject, min_probability, threshold))
 
-    @property
-    def promise(self) -> Promise:
-        """What to expect of photographs to come."""
-        if self._promise is None:
-            self._promise = Promise(self.fitted()[1], len(self.classes))
-        return self._promise
-
-    def limit(self, choice: Choice) -> float:
-        """The least margin or probability of a choice; DataError as for `promises.rejecting`."""
-        if choice not in self._limits:
-            self._limits[choice] = promises.limit_of(choice, self.fitted()[1])
-        return self._limits[choice]
+    def at(self, choice: Choice) -> Point:
+        """What to expect with a choice; DataError as for `promises.rejecting`."""
+        if choice not in self._points:
+            self._points[choice] = promises.expected(self.fitted()[1], choice)
+        return self._points[choice]
 
     def measure(self, classes: Mapping[str, Sequence[Image]], choice: Choice = ALWAYS) -> Found:
         """Classifies labelled images (as for `add`) of enrolled and of other classes."""
-        self.limit(choice)  # refuses before images are embedded
+        self.at(choice)  # refuses before images are embedded
         rows, names, _ = self._embedded(self._listed(classes))
         new = ~_among(rows, self.embeddings)
         if self._others and len(self._others[0].rows):
@@ -455,12 +409,12 @@ class Index:
         if top < 1:
             raise DataError(f"top={top}: must be 1 or more; e.g. 3")
         choice = promises.choice(reject, min_probability, threshold)
-        self.limit(choice)  # refuses before images are embedded
+        self.at(choice)  # refuses before images are embedded
         return self._answer(self._rows(images), top, choice)
 
     def _answer(self, rows: np.ndarray, top: int, choice: Choice) -> list[Answer]:
         classifier, measured = self.fitted()
-        limit, answers = self.limit(choice), list[Answer]()
+        limit, answers = self.at(choice).limit, list[Answer]()
         candidates = np.arange(len(classifier.weights)) < len(self.classes)
         step = max(1, BLOCK_ELEMENTS // len(self.embeddings))
         for start in range(0, len(rows), step):
@@ -498,18 +452,12 @@ class Index:
         """Writes a `.npz` file, completely or not at all, with the images of other classes and the
         classifier, which is fitted if necessary."""
         path = Path(path).expanduser()
-        parts = [Enrolled(self.embeddings, self.images, self.sessions), *self.removed.values()]
-        rows, counts = [self.embeddings], [len(part.images) for part in self.removed.values()]
-        arrays = {
-            "embeddings": np.concatenate(
-                [part.embeddings for part in parts if part.images] or rows
-            ),
+        arrays: dict[str, Any] = {
+            "embeddings": self.embeddings,
             "labels": self.labels,
             "classes": np.array(self.classes, np.str_),
-            "images": np.array([name for part in parts for name in part.images], np.str_),
-            "sessions": np.array([name for part in parts for name in part.sessions], np.str_),
-            "removed_classes": np.array(list(self.removed), np.str_),
-            "removed_counts": np.array(counts, np.int64),
+            "images": np.array(self.images, np.str_),
+            "sessions": np.array(self.sessions, np.str_),
             "identity": np.array(json.dumps(self.model.identity.as_json())),
         }
         if self.images:
@@ -534,11 +482,8 @@ class Index:
         _identity(arrays).check(model.identity, str(path), remedy, DataError)
         index = cls(model)
         index.labels, index.classes = arrays["labels"], arrays["classes"].tolist()
-        ends = np.cumsum([len(index.labels), *arrays["removed_counts"]])[:-1]
-        columns = [np.split(arrays[name], ends) for name in ("embeddings", "images", "sessions")]
-        parts = [Enrolled(r, i.tolist(), s.tolist()) for r, i, s in zip(*columns, strict=True)]
-        index.embeddings, index.images, index.sessions = parts[0]
-        index.removed = dict(zip(arrays["removed_classes"].tolist(), parts[1:], strict=True))
+        index.embeddings = arrays["embeddings"]
+        index.images, index.sessions = arrays["images"].tolist(), arrays["sessions"].tolist()
         if "other_rows" in arrays:
             others = Photographs(*(arrays[f"other_{name}"] for name in Photographs._fields))
             index._others = others, arrays["other_classes"].tolist()
@@ -604,19 +549,14 @@ def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
         if not right or not fits:
             shape = ", ".join(f"{axis} {sizes[axis]}" if axis in sizes else axis for axis in axes)
             yield f"{name}: is {array.dtype} {list(array.shape)}; must be {kind} [{shape}]"
-    counts = arrays["removed_counts"].tolist()
-    removed = sizes["enrolled and removed images"] - sizes["enrolled images"]
-    if min(counts, default=1) < 1 or sum(counts) != removed:
-        yield f"removed_counts: {counts} do not add up"
-    for name in ("classes", "removed_classes"):
-        names = arrays[name].tolist()
-        if len(set(names)) < len(names):
-            yield f"{name}: a name is there twice"
-        for each in names:
-            try:
-                _check_name(each)
-            except DataError as problem:
-                yield f"{name}: {problem}"
+    names = arrays["classes"].tolist()
+    if len(set(names)) < len(names):
+        yield "classes: a name is there twice"
+    for each in names:
+        try:
+            _check_name(each)
+        except DataError as problem:
+            yield f"classes: {problem}"
     try:
         _identity(arrays)
     except ValueError as problem:
@@ -654,18 +594,6 @@ def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
 def _identity(arrays: Mapping[str, np.ndarray]) -> Identity:
     """The identity of the embedding function; ValueError if it is damaged."""
     return identities.of_json(json.loads(str(arrays["identity"])))
-
-
-def _joined(before: Enrolled, new: Enrolled) -> Enrolled:
-    """The images of both; if two are equal and have the same name, only the new one."""
-    same_name = np.array(before.images)[:, None] == np.array(new.images)
-    twice = (before.embeddings @ new.embeddings.T > SAME_IMAGE) & same_name
-    kept = np.flatnonzero(~twice.any(axis=1)).tolist()
-    return Enrolled(
-        np.concatenate([before.embeddings[kept], new.embeddings]),
-        [before.images[i] for i in kept] + new.images,
-        [before.sessions[i] for i in kept] + new.sessions,
-    )
 
 
 def file_name(image: Image) -> str:

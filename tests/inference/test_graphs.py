@@ -74,7 +74,7 @@ def test_a_missing_graph_is_made_once(
             patch.setattr("dml_jax.inference.model.Model", lambda *_, **__: loaded)
             return dml_jax.load("lite0", runtime=runtime, **options)
 
-    def write(path: Path, **_: Any) -> None:
+    def write(path: Path, *_: Any) -> None:
         written.append(path)
         path.write_bytes(b"")
         if len(written) == 1:
