@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 from scipy.stats import ttest_ind_from_stats
 
+from benchmarks.claims import heads
 from dml_jax.config.files import resolved
 from dml_jax.console import Console
-from dml_jax.lab import head_bench, outcomes
+from dml_jax.lab import outcomes
 from tests.papers import deleted
 
 METRICS = ("recall@1", "map@r", "nmi")
@@ -134,7 +135,7 @@ _CASES = {
 CASES = {name: case for name, case in _CASES.items() if not deleted(case.config)}
 
 
-def trained(head: head_bench.Head, seed: int) -> dict[str, float]:
+def trained(head: heads.Head, seed: int) -> dict[str, float]:
     """Results in % of a seed by metric, and "seconds" of training."""
     found, _ = head.results(seed, Console(quiet=True))
     return {metric: 100 * found[metric] for metric in METRICS} | found["timing"]
@@ -178,7 +179,7 @@ def main() -> None:
         done = len(found.get("seconds", []))
         if done >= options.seeds:
             continue
-        _, head = head_bench.Bench().prepare(resolved(case.config, overrides))
+        _, head = heads.Bench().prepare(resolved(case.config, overrides))
         for seed in range(done, options.seeds):
             for key, value in trained(head, seed).items():
                 found.setdefault(key, []).append(value)

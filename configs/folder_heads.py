@@ -3,12 +3,12 @@ folders.
 
     python -m dml_jax.main --config=configs/folder_heads.py:hist --config.data.path=photos/
     python -m dml_jax.main --config=configs/folder_heads.py:hist-stages --config.data.path=photos/
-    dml-jax study --claims=mpn --on=photos:lite0_last --config.data.path=photos/
+    python -m benchmarks.claims mpn --on=photos:lite0_last --config.data.path=photos/
 
 Data and network are those of `folder_baseline.py`. All methods train for 200 steps on batches of 16
 classes (CRT: 8) with 4 images; only a linear layer, or CRT's prototypes and heads, and the
 parameters of the loss are trained. CRT needs whole feature maps, which are stored when claims are
-tested (`dml-jax study --claims=crt --on=photos:lite0`); the command above refuses it.
+tested (`python -m benchmarks.claims crt --on=photos:lite0`); the command above refuses it.
 
 The variants `METHOD-stages` also train blocks 11 to 15 and the last convolution, for 150 steps of
 32 images in random crops of 128 pixels; claims are tested on them with `--on=photos:lite0_stages`.

@@ -20,7 +20,7 @@ COMMANDS = {
     "enroll": "enroll new classes, classify images",
     "export": "export a model as ONNX, embeddings as Parquet",
     "serve": "serve a model over HTTP",
-    "study": "train grids, comparisons and searches; tables over runs",
+    "study": "train grids and comparisons; tables over runs",
     "check": "check a loss, method, sampler, … of your own",
     "analyse": "figures and numbers about a run",
     "explore": "browse the images of a run and their neighbours",

@@ -23,6 +23,9 @@ from markdown.extensions.toc import slugify
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from benchmarks.claims import ledger
+from benchmarks.claims import verdicts as decided
+from benchmarks.claims.ledger import Target
 from configs import papers as stated_papers
 from configs import published
 from configs.papers import Paper, Place
@@ -31,10 +34,7 @@ from dml_jax.config import Config, choices, plugin_module
 from dml_jax.config import files as config_files
 from dml_jax.config.sections import Data, Evaluation, Group, Train
 from dml_jax.config.show import meanings, type_name
-from dml_jax.lab import claims as ledger
 from dml_jax.lab import outcomes, plan
-from dml_jax.lab import verdicts as decided
-from dml_jax.lab.claims import Target
 from dml_jax.losses import signature
 from dml_jax.methods import baseline
 from tests.layers import LAYERS

@@ -63,7 +63,7 @@ atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 # Extras in DML_JAX_EXTRAS are installed: their tests must not be skipped. By extra: modules of
 # other names.
 _MODULES = {
-    "onnx": ("jax2onnx", "onnxruntime"), "search": ("optuna",), "heic": ("pillow_heif",),
+    "onnx": ("jax2onnx", "onnxruntime"), "heic": ("pillow_heif",),
     "tensorboard": ("tensorboardX",), "gcs": ("gcsfs", "gcp_storage_emulator"),
     "torch": ("torch", "timm", "transformers", "equimo", "equinox"), "docs": ("mkdocs", "pandas"),
 }  # fmt: skip

@@ -29,7 +29,7 @@ def tracked() -> list[str]:
 @pytest.mark.parametrize(
     ("path", "paper"),
     [
-        ("configs/cars_hist.py", "hist"), ("configs/re_mpn/claims.py", "mpn"), ("docs/papers/crt.md", "crt"),  # noqa: E501
+        ("configs/cars_hist.py", "hist"), ("benchmarks/claims/re_mpn/claims.py", "mpn"), ("docs/papers/crt.md", "crt"),  # noqa: E501
         ("tests/golden/data/diva/w_curve.npz", "diva"), ("tests/train/test_group_loss.py", "group_loss"),  # noqa: E501
         ("dml_jax/methods/student.py", "student"), ("tests/data/test_histograms.py", None), ("configs/base.py", None),  # noqa: E501
         ("dml_jax/losses/pair_losses.py", None),

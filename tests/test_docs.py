@@ -158,11 +158,9 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "configs/cars_": "needs Cars196",
     "sop_": "needs SOP",
     "omniglot_": "needs Omniglot",
-    "--claims=": "takes hours; tests/lab/test_claims.py",
     "studies/comparison": "needs such a study",
     "model=runs/shop": "needs a run of minutes; tests/commands/test_enroll.py",
     "check tests.plugins": "takes minutes; tests/commands/test_check.py",
-    "--on=cub": "needs CUB-200-2011",
     "embeddings.parquet": "needs such files; tests/inference/test_large_search.py",
     "configs/folder_vit.py\n": "needs photographs",
     "configs/folder_vit.py --config.train": "needs photographs",
@@ -253,7 +251,6 @@ def test_every_command_resolves(
     monkeypatch.setattr(
         "signal.signal", lambda *_: None
     )  # of servers, whose handler would stay in this process
-    monkeypatch.setattr("dml_jax.lab.claims.planned", reach)
     monkeypatch.setattr("dml_jax.inference.ray_engine.start", reach)
     monkeypatch.setattr("dml_jax.inference.large_search.table", reach)
     monkeypatch.setattr("dml_jax.inference.model.locate", reach)
@@ -458,7 +455,7 @@ def run_every_command(tmp_path: Path) -> None:
             f"--study={name}": ["--list"]
             for name in ("configs/studies/folder_methods.py", "tests/plugins/comparison.py")
         }
-        short |= {"--claims=all": ["--list"], "--config=tests/plugins/experiment.py": steps}
+        short |= {"--config=tests/plugins/experiment.py": steps}
         more = short.get(arguments[0], []) if arguments else []
         command = [
             sys.executable,

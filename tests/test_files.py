@@ -35,7 +35,6 @@ from dml_jax.errors import (
 )
 from dml_jax.evaluation import validation
 from dml_jax.inference.index import Index
-from dml_jax.lab import claims
 from dml_jax.train.records.logs import JsonLines
 
 
@@ -306,7 +305,6 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
         lambda: validation.read_lines(pipe, name="--labels"),
         lambda: files.read_json(pipe, dict),
         lambda: tensor_files.read(pipe),
-        lambda: claims.read(pipe),
         lambda: split_metadata.load(pipe),
         lambda: Index.load(SimpleNamespace(method_distance=False), pipe),  # type: ignore[arg-type]
         lambda: JsonLines(pipe).truncate(1),

@@ -160,7 +160,7 @@ def test_importing_the_package_imports_no_other() -> None:
 
 def test_studies_import_no_jax() -> None:
     """Each trial begins with them, in a process of its own."""
-    assert "jax" not in imported("import dml_jax.lab.claims, dml_jax.lab.search")
+    assert "jax" not in imported("import dml_jax.lab.studies")
 
 
 HELP = f"""

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.claims import ledger
 from configs import papers, published
 from dml_jax import analyses
 from dml_jax.commands import analyse
 from dml_jax.config import files as config_files
-from dml_jax.lab import claims as ledger
 from dml_jax.lab import plan
 from docs import generate
 
@@ -53,6 +53,9 @@ def test_the_commands_of_a_page_exist(name: str) -> None:
             assert not any(
                 analyses.reason_against(what, request) for what in request.what.split(",")
             )
+        elif words[2].startswith("benchmarks.papers."):
+            file = ROOT / f"{words[2].replace('.', '/')}.py"
+            assert f'"{option}"' in file.read_text()
         elif option.startswith("--study="):
             study = option.removeprefix("--study=")
             assert plan.load(study)

@@ -37,12 +37,10 @@ PAPER = Paper(
         Place(
             "Tables 5, 6",
             "search of the hyperparameters",
-            studies(
-                *(
-                    f"hist/search:{data}{backbone}"
-                    for backbone in ("", "-bn_inception")
-                    for data in ("cub", "cars", "sop")
-                )
+            tuple(
+                f"python -m benchmarks.papers.search_hist {data}{backbone} --protocol=paper"
+                for backbone in ("", "-bn_inception")
+                for data in ("cub", "cars", "sop")
             ),
             "The reproduction tried about 200 settings per backbone, 30 on SOP; `--trials` sets "
             "their number.",

@@ -23,8 +23,11 @@ PAPER = Paper(
         Place(
             "Table 1",
             "settings, and the range of the authors' search",
-            studies(*(f"re_mpn/search:{data}" for data in DATA)),
-            "The settings come from `*_mpn`, and the studies are the search. On CUB the authors' "
+            tuple(
+                f"python -m benchmarks.papers.search_re_mpn {data} --protocol=paper"
+                for data in DATA
+            ),
+            "The settings come from `*_mpn`, and the commands are the search. On CUB the authors' "
             "code draws a new "
             "number of classes per batch in every epoch; `cub_mpn:printed` always has 6 classes "
             "of 9 images. The "

@@ -35,17 +35,14 @@ def configs_root() -> Path:
 
 
 def known_files(option: str) -> dict[str, Path]:
-    """The package's files that an option can name: configurations, studies and searches, or claims.
+    """The package's files that an option can name: configurations, or studies.
 
     Those of one paper have the name of its folder.
     """
     root = configs_root() / "configs"
     if option == "--study":
-        searches = {f"{file.parent.name}/search": file for file in root.glob("*/search.py")}
         papers = {file.parent.name: file for file in root.glob("*/studies.py")}
-        return papers | searches | {file.stem: file for file in root.glob("studies/*.py")}
-    if option == "--claims":
-        return {file.parent.name: file for file in sorted(root.glob("*/claims.py"))}
+        return papers | {file.stem: file for file in root.glob("studies/*.py")}
     return {file.stem: file for file in root.glob("*_*.py")}  # DATA_METHOD.py; others are imported
 
 

@@ -2,20 +2,23 @@
 
 Studies, many runs that make one table:
 
-    definition   content of a study file: rows, seeds, a search, published numbers; and of a claim
+    definition   content of a study file: rows, seeds, published numbers
     plan         the trials of a study, each with its configuration and work directory
     runner       trains missing trials, each in another process
-    search       chooses the values of new trials (optuna)
     outcomes     reads finished runs; means, spreads, significance
     tables       tables over runs, and heat maps of grids
-    claims       the claims of papers: choices and trials that decide them, measurements
-    verdicts     statistics of the measurements
     studies      what `dml-jax study` does with them
 
 All but the last do not import JAX, because trials are other processes. The rest does:
 
     plugins      how a module or function is recognised as a plug-in
     conformance  the checks of a plug-in
+<<<<<<< HEAD
     head_bench   heads on stored feature maps of a frozen backbone, many in one process
     compilation  the training step compiled for absent devices: memory, least time
+=======
+    compilation  programs compiled for absent devices: memory, least time of a step
+    hlo          what a compiled program reads, computes and sends
+    profile      what limits a run, from a trace of its steps
+>>>>>>> c5ba6b45 (Claims and Optuna searches leave the package for benchmarks)
 """

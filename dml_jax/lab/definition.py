@@ -5,9 +5,9 @@ returns a `Study` of plain data, and the names `VARIANTS` that it accepts, the d
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 Metrics = Mapping[str, float]  # fractions, by key of `results.json`
 
@@ -39,88 +39,21 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Uniform:
-    """A range of numbers to search, both bounds included; whole numbers between whole bounds.
-
-    With `log`, the logarithm is uniform.
-    """
-
-    low: float
-    high: float
-    log: bool = False
-
-
-@dataclass(frozen=True)
-class Search:
-    """A search for the values of some options.
-
-    Attributes:
-      space: by parameter, the choices or a range.
-      overrides: the overrides of a trial from the values of its parameters; by default the
-        parameters are dotted keys.
-      sampler: "random" or "tpe" (tree-structured Parzen estimator).
-    """
-
-    config: str
-    space: Mapping[str, tuple[Any, ...] | Uniform]
-    overrides: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
-    trials: int = 30
-    sampler: Literal["random", "tpe"] = "tpe"
-
-
-@dataclass(frozen=True)
 class Study:
-    """The rows of one table, or a search.
+    """The rows of one table.
 
     Attributes:
       title: e.g. "Table 3: losses, on CUB-200-2011".
       source: origin of the published numbers and the claim, in one or two sentences.
       seeds: each row is trained with each of them.
-      metric: key of `results.json` by which rows and trials are compared.
+      metric: key of `results.json` by which rows are compared.
     """
 
     title: str
     source: str = ""
     rows: tuple[Row, ...] = ()
-    search: Search | None = None
     seeds: tuple[int, ...] = (0,)
     metric: str = "recall@1"
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A statement of a paper that the difference between two rows of a study decides.
-
-    Attributes:
-      name: unique in its paper.
-      says: the statement.
-      where: the section, table or figure where it stands.
-      study: "FILE:STUDY"; its variant for a data set is "FILE:STUDY-DATA".
-      rows: names of two rows; the effect is the second minus the first. "ROW + KIND" is a row after
-        test-time refinement.
-      expects: whether the effect is "higher" than `margin`, "lower" than minus `margin`, or
-        "equal", within `margin`.
-      margin: the smallest effect, or the margin of equivalence, in the unit of the metric;
-        fractions, not percent. With "higher", a negative one is that of non-inferiority.
-      metric: the metric of the statement, whatever the data set.
-      rows_on: other names of the rows, by data set or recipe.
-      placebos: rows that differ from the second one only in that the mechanism is destroyed; its
-        parameters are there, apart from those that have no use without the mechanism.
-      active: what the second row must measure on average for the mechanism to be at work, e.g.
-        ("attention_divergence", "above", 0.05).
-    """
-
-    name: str
-    says: str
-    where: str
-    study: str
-    rows: tuple[str, str]
-    expects: Literal["higher", "lower", "equal"] = "higher"
-    margin: float = 0.0
-    metric: str = "recall@1"
-    rows_on: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    placebos: tuple[str, ...] = ()
-    active: tuple[str, Literal["above", "below"], float] | None = None
 
 
 def grid(

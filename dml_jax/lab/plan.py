@@ -1,6 +1,5 @@
 """The trials of a study, each with a resolved configuration and a work directory."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dml_jax import files
-from dml_jax.config import Config, decisive
+from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.errors import CheckpointError, ConfigError, refuse, suggest
 from dml_jax.lab.definition import Row, Study
@@ -24,15 +23,9 @@ class Settings:
 
     root: Path  # directory of the study
     seeds: tuple[int, ...] = (0,)
-    splits: tuple[int, ...] = (0,)  # draws of the training classes, `data.class_split`
     # Text by dotted key, from `--config.KEY=VALUE`.
     overrides: Mapping[str, str] = field(default_factory=dict)
     paper: bool = False  # use the authors' protocol, which selects models on the test classes
-    # Overrides for the data set, beneath those of rows.
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    features: str = ""  # where features of frozen backbones are kept; empty: beside the root
-    # Overrides by row, chosen on held-out training classes; beneath the row's own, too.
-    chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,7 +42,6 @@ class Trial:
     weights: tuple[float, ...] = ()  # one per member
     # Steps and epochs, as in `results.json`; empty for an ensemble.
     length: dict[str, int] = field(default_factory=dict)
-    split: int = 0  # of the classes
 
 
 def load(path: str) -> tuple[str, Study]:
@@ -95,12 +87,7 @@ def trials(study: Study, settings: Settings) -> list[Trial]:
             raise ConfigError(
                 f"--config.{key}: the trials of a study differ in it; for seeds, give --seeds=0,1,2"
             )
-    made = [
-        _trial(row, seed, split, settings)
-        for seed in settings.seeds
-        for split in settings.splits
-        for row in study.rows
-    ]
+    made = [_trial(row, seed, settings) for seed in settings.seeds for row in study.rows]
     count = Counter(trial.name for trial in made)
     twice = (trial for trial in made if count[trial.name] > 1)
     refuse(f"row {t.row!r}: another one has the work directory {t.name}; rename it" for t in twice)
@@ -109,14 +96,7 @@ def trials(study: Study, settings: Settings) -> list[Trial]:
     except CycleError as error:
         cycle = " needs ".join(error.args[1][::-1])
         raise ConfigError(f"{cycle}: no trial can be the first; change the rows") from None
-    return sorted(made, key=lambda trial: (trial.seed, trial.split, order.index(trial.name)))
-
-
-def evaluated_as(trial: Trial) -> str:
-    """A text that is equal for trials that train and evaluate the same."""
-    values = asdict(trial.config)  # type: ignore[arg-type]
-    tested = {"path": values["data"]["path"], **{k: values[k] for k in ("method", "evaluation")}}
-    return json.dumps(decisive(values) | trial.length | {"name": ""} | tested, sort_keys=True)
+    return sorted(made, key=lambda trial: (trial.seed, order.index(trial.name)))
 
 
 def referred(row: Row) -> dict[str, str]:
@@ -125,43 +105,30 @@ def referred(row: Row) -> dict[str, str]:
     return {key: text[1:] for key, text in texts.items() if text[:1] == "@"}
 
 
-def _trial(row: Row, seed: int, split: int, settings: Settings) -> Trial:
+def _trial(row: Row, seed: int, settings: Settings) -> Trial:
+    """Features of frozen backbones are kept beside the root, for all studies with roots there."""
     others = referred(row)
     needed = [*row.members, *others.values()]
-    end = (f"-split{split}" if split else "") + f"-seed{seed}"
-    directories = {name: settings.root / (slug(name) + end) for name in (row.name, *needed)}
+    directories = {name: settings.root / f"{slug(name)}-seed{seed}" for name in (row.name, *needed)}
     directory = directories[row.name]
     needs = tuple(directories[name].name for name in needed)
     if row.members:
         members = tuple(directories[name] for name in row.members)
-        known = directory.name, row.name, seed, directory
-        return Trial(*known, None, needs, members, row.weights, split=split)
-    overrides = {**settings.defaults, **settings.chosen.get(row.name, {}), **row.overrides}
-    overrides |= {key: str(directories[name]) for key, name in others.items()}
+        return Trial(directory.name, row.name, seed, directory, None, needs, members, row.weights)
+    overrides = {**row.overrides, **{key: str(directories[name]) for key, name in others.items()}}
     overrides["seed"] = seed + int(row.overrides.get("seed", 0))
-    if split:
-        overrides["data.class_split"] = split
+    every, protocol = {**overrides, **settings.overrides}, "paper" if settings.paper else None
     try:
-        trial = single(directory, seed, row.config, overrides, settings)
-        return replace(trial, row=row.name, split=split, needs=needs)
+        config = config_files.resolved(
+            row.config, every, protocol=protocol, typed=settings.overrides
+        )
     except ConfigError as error:
         raise ConfigError(f"row {row.name!r} ({row.config}): {error}") from error
-
-
-def single(
-    directory: Path, seed: int, path: str, overrides: Mapping[str, Any], settings: Settings
-) -> Trial:
-    """The trial of a configuration file with overrides; the command line takes precedence.
-
-    Features of frozen backbones are kept beside the root, for all studies with roots there.
-    """
-    every, protocol = {**overrides, **settings.overrides}, "paper" if settings.paper else None
-    config = config_files.resolved(path, every, protocol=protocol, typed=settings.overrides)
     if config.train.feature_views and not config.train.features:
-        kept = settings.features or str(settings.root.absolute().parent / FEATURES)
+        kept = str(settings.root.absolute().parent / FEATURES)
         config = replace(config, train=replace(config.train, features=kept))
     length = {"steps": config.train.steps, "epochs": config.train.epochs}
-    return Trial(directory.name, directory.name, seed, directory, config, length=length)
+    return Trial(directory.name, row.name, seed, directory, config, needs, length=length)
 
 
 @dataclass
@@ -175,7 +142,7 @@ class StatedRow:
 
 @dataclass
 class StudyFile:
-    """The contents of `study.json`: of a search, or of a study with its trials."""
+    """The contents of `study.json`."""
 
     study: str
     title: str
@@ -183,8 +150,7 @@ class StudyFile:
     metric: str
     paper: bool
     rows: list[StatedRow]
-    search: dict[str, Any] | None = None
-    trials: list[dict[str, Any]] | None = None
+    trials: list[dict[str, Any]]
 
 
 def read_facts(root: Path) -> dict[str, Any] | None:
@@ -215,9 +181,7 @@ def check_same(trials: Iterable[Trial]) -> None:
                 raise CheckpointError(text) from None
 
 
-def begin(
-    name: str, study: Study, settings: Settings, made: Sequence[Trial] = ()
-) -> dict[str, Any]:
+def begin(name: str, study: Study, settings: Settings, made: Sequence[Trial]) -> dict[str, Any]:
     """Creates the directory of a study with `study.json`, from which tables are made.
 
     Returns its contents. UserError if the directory or a trial's belongs to something else.
@@ -225,25 +189,20 @@ def begin(
     root, before = settings.root, read_facts(settings.root)
     rows = [StatedRow(row.name, dict(row.reported), dict(row.refined)) for row in study.rows]
     known = name, study.title, study.source, study.metric, settings.paper, rows
-    if study.search is None:
-        stated = ("name", "row", "seed", "split", "length", "needs")
-        trials = [
-            {key: getattr(trial, key) for key in stated}
-            | {"members": [path.name for path in trial.members]}
-            for trial in made
-        ]
-        facts = asdict(StudyFile(*known, trials=trials))
-    else:
-        search = {"overrides": dict(settings.overrides), "seed": settings.seeds[0]}
-        facts = asdict(StudyFile(*known, search=search))
+    stated = ("name", "row", "seed", "length", "needs")
+    trials = [
+        {key: getattr(trial, key) for key in stated}
+        | {"members": [path.name for path in trial.members]}
+        for trial in made
+    ]
+    facts = asdict(StudyFile(*known, trials=trials))
     if before is None:
         foreign = root.exists() and (not root.is_dir() or any(root.iterdir()))
     else:
-        keys = ("study", "search", *(["paper"] if study.search else []))
-        foreign = any(before.get(key) != facts.get(key) for key in keys)
+        foreign = before["study"] != name
     if foreign:
-        what = "another study, this search with other options, or other files"
-        raise ConfigError(f"--root={root}: holds {what}; give another directory")
+        problem = "holds another study, or other files; give another directory"
+        raise ConfigError(f"--root={root}: {problem}")
     check_same(made)
     (root / "trials").mkdir(parents=True, exist_ok=True)
     files.write_json(root / "study.json", facts)

@@ -132,29 +132,6 @@ def stoppable() -> Iterator[threading.Event]:
         sys.exit(128 + received[0])
 
 
-def run_heads(root: Path, trials: Sequence[Trial]) -> None:
-    """Trains heads on stored maps, all in one process (`lab.head_bench`); see `run_all`."""
-    listed = []
-    names = {trial.directory: trial.name for trial in trials}
-    for trial in trials:
-        # An ensemble is evaluated with the configuration of its first member.
-        name = names[trial.members[0]] if trial.members else trial.name
-        config = file_of(root, name, "json")
-        if trial.config:
-            files.write_json(config, {"config": asdict(trial.config)})
-        members = [str(member) for member in trial.members]
-        facts = {"config": str(config), "directory": str(trial.directory), "members": members}
-        listed.append(facts | {"weights": trial.weights})
-    file, log = root / "trials" / "heads.json", root / "trials" / "heads.log"
-    files.write_json(file, {"trials": listed})
-    say(f"{len(trials)} heads on stored maps; see {log}")
-    with stoppable() as stop:
-        with slots(1)[0].start(["dml_jax.lab.head_bench", str(file)], log) as process:
-            code = wait_for(process, stop)
-        if code and not stop.is_set():
-            say(f"not all heads could be trained; see {log}")
-
-
 def wait_for(process: subprocess.Popen[bytes], stop: threading.Event) -> int:
     """The exit code of a process, which is terminated when `stop` is set."""
     while (code := process.poll()) is None:

@@ -144,7 +144,10 @@ def publish(
     if output is None:
         return
     text_tables.write_report(output, [made], summary.lead)
-    write_csv(output / "report.csv", lines(summary.runs))
+    found = lines(summary.runs)
+    columns = list(dict.fromkeys(key for line in found for key in line))
+    rows = ([line.get(column, "") for column in columns] for line in found)
+    files.write_csv(output / "report.csv", [columns, *rows])
     if grid := plot_grid(trained, summary.metric):
         grid.savefig(output / "grid.png", dpi=130)
     written = f"report: {output / 'report.md'}   also report.tex, report.csv"
@@ -175,13 +178,6 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
         line |= {key: value for key, value in found.items() if isinstance(value, int | float)}
         made.append(line | {"problem": printable(run.problem)})
     return made
-
-
-def write_csv(path: Path, found: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> None:
-    """Writes lines as a CSV file; its columns are by default the keys of all lines."""
-    columns = columns or list(dict.fromkeys(key for line in found for key in line))
-    rows = ([line.get(column, "") for column in columns] for line in found)
-    files.write_csv(path, [columns, *rows])
 
 
 def _explanations(rows: Mapping[str, Sequence[Run]], compared: str, published: bool) -> list[str]:

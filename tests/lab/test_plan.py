@@ -12,7 +12,7 @@ import pytest
 from dml_jax.config import files as config_files
 from dml_jax.config import published
 from dml_jax.errors import CheckpointError, ConfigError, DataError
-from dml_jax.lab import plan, search
+from dml_jax.lab import plan
 from dml_jax.lab.definition import Row, Study, grid
 from dml_jax.lab.plan import Settings
 
@@ -44,12 +44,6 @@ def test_study_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert loaded == f"{name.replace('/', '-')}-{variant}"
         assert found.title.endswith(variant.rpartition("-")[2])
         assert found.source
-        if found.search:
-            trial = search.make_trial(
-                found.search, settings(), "trial-0000", search.example(found.search)
-            )
-            assert trial.config.train.select == "validation"
-            continue
         assert len(plan.trials(found, settings())) == len(found.rows)
 
 
@@ -87,11 +81,6 @@ def test_overrides_and_seeds() -> None:
     assert (changed.method.proxy_anchor.alpha, changed.evaluation.ks) == (3.0, (1, 5))
     assert (changed.train.epochs, changed.train.steps) == (2, 0)
     assert {trial.config.method.embedding_dim for trial in made} == {7}
-    made = plan.trials(study(rows[0]), settings(seeds=(1, 2), splits=(0, 3)))
-    ends = ["seed1", "split3-seed1", "seed2", "split3-seed2"]
-    assert [trial.name for trial in made] == [f"plain-{end}" for end in ends]
-    assert [trial.directory.name for trial in made] == [trial.name for trial in made]
-    assert [trial.config.data.class_split for trial in made] == [0, 3, 0, 3]
 
 
 def test_overrides_of_what_distinguishes_the_rows() -> None:

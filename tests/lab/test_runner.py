@@ -226,21 +226,15 @@ def test_the_command(tmp_path: Path, in_process: None, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "one of the arguments --study --compare --claims --runs is required"),
-        (["--study=a.py", "--claims=a"], "--claims: not allowed with argument --study"),
+        ([], "one of the arguments --study --compare --runs is required"),
+        (["--study=a.py", "--compare=a"], "--compare: not allowed with argument --study"),
         (["--study=no.py"], r"--study=no\.py: there is no such file"),
         (["--study=folder_methods:frozen", "--seeds=a"], "--seeds: a: must be whole numbers"),
         (["--study=folder_methods:frozen", "--jobs=0"], "--jobs=0: must be one of 1 to"),
-        (
-            ["--study=folder_methods:frozen", "--trials=3"],
-            "--trials: folder_methods-frozen is not a",
-        ),
-        (["--study=a", "--splits=1"], "--splits: is only valid with --claims"),
-        (["--study=a", "--output=x"], "--output: is only valid with --runs or --claims"),
-        (["--claims=a", "--protocol=paper"], "--protocol: is only valid with --study or --comp"),
-        (["--runs", "a", "--seeds=1"], "--seeds: is only valid with --study or --compare or --cl"),
-        (["--compare", "a", "--trials=2"], "--trials: is only valid with --study$"),
-        (["--claims=all", "--output=README.md"], "--output=README.md: is a file"),
+        (["--study=a", "--output=x"], "--output: is only valid with --runs$"),
+        (["--runs", "a", "--protocol=paper"], "--protocol: is only valid with --study or --comp"),
+        (["--runs", "a", "--seeds=1"], "--seeds: is only valid with --study or --compare$"),
+        (["--runs", "a", "--output=README.md"], "--output=README.md: is a file"),
     ],
 )
 def test_invalid_command_lines(arguments: list[str], message: str) -> None:

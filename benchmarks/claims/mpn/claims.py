@@ -1,12 +1,12 @@
 """Claims of MPN (Seidenschwarz et al., ICML 2021).
 
-dml-jax study --claims=mpn --on=photos:lite0
+python -m benchmarks.claims mpn --on=photos:lite0
 """
 
 from typing import Any
 
+from benchmarks.claims.ledger import Claim
 from configs.papers import installed
-from dml_jax.lab.definition import Claim
 
 TITLE = "MPN"
 ACTIVE: Any = {"active": ("attention_divergence", "above", 0.05)}

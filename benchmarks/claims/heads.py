@@ -1,19 +1,14 @@
 """Heads on stored feature maps of a frozen backbone: many trials in one process, each in seconds.
 
-    python -m dml_jax.lab.head_bench TRIALS.json
-
-TRIALS.json lists trials, each by the file of its configuration and its work directory. Maps are
-computed once, in half precision: all images as in evaluation, and those that some trial trains on
-also as random crops. Where upper parts of the backbone are trained, such as its last stage, the
-maps are the outputs of the part below them. All else is as in any run. A finished trial leaves
-`config.json` and `results.json`, and an interrupted one starts again.
+Maps are computed once, in half precision: all images as in evaluation, and those that some trial
+trains on also as random crops. Where upper parts of the backbone are trained, such as its last
+stage, the maps are the outputs of the part below them. All else is as in any run. A finished trial
+leaves `config.json` and `results.json`, and an interrupted one starts again.
 """
 
-import json
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +24,6 @@ from dml_jax.analysis import labelled_embeddings
 from dml_jax.backbones.contract import Backbone, Pixels
 from dml_jax.backbones.functional import pooled_cells
 from dml_jax.config import Config, plugin_module
-from dml_jax.config import files as config_files
 from dml_jax.console import Console
 from dml_jax.data import arrays, relations, samplers
 from dml_jax.data import split as splitting
@@ -38,6 +32,8 @@ from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DivergedError, UserError
 from dml_jax.evaluation import geometry
 from dml_jax.evaluation.unit_rows import unit_rows
+from dml_jax.lab import runner
+from dml_jax.lab.plan import Trial
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import experiment as experiments
 from dml_jax.train import frozen_features, model_metrics, step
@@ -81,7 +77,7 @@ class Stored:
     channels: int
     network: Any  # configuration of the whole one
     part: str = ""
-    name: str = "dml_jax.lab.head_bench"
+    name: str = "benchmarks.claims.heads"
     pretrained: str = "none"
     pixels: Pixels = field(default_factory=Pixels)
 
@@ -341,15 +337,14 @@ class Bench:
             self.head, self.common = Head(config, self.inputs[key]), common
         return self.inputs[key], self.head
 
-    def run(self, trial: dict[str, Any]) -> str:
+    def run(self, trial: Trial, config: Config) -> str:
         """Trains a trial or evaluates an ensemble, writes its files, and says the result."""
-        config = config_files.resolved(trial["config"], {}, trust_code=True)
-        directory = Path(trial["directory"])
+        directory = trial.directory
         _, head = self.prepare(config)
-        if members := trial["members"]:
-            stored = (np.load(Path(member, "embeddings.npy")) for member in members)
+        if trial.members:
+            stored = (np.load(member / "embeddings.npy") for member in trial.members)
             parts = [unit_rows(part.astype(np.float32)) for part in stored]
-            rows = labelled_embeddings.combine(parts, trial["weights"] or [1.0] * len(parts))
+            rows = labelled_embeddings.combine(parts, trial.weights or [1.0] * len(parts))
             results = measured(head.experiment, rows, head.tested)
         else:
             results, rows = head.results(config.seed, self.console)
@@ -364,31 +359,23 @@ class Bench:
         return f"R@1 {100 * results['recall@1']:.1f}  MAP@R {100 * results['map@r']:.1f}"
 
 
-def main(path: Path) -> int:
-    """Trains the unfinished trials of a file; returns 1 if some fail."""
-    given = json.loads(path.read_text(encoding="utf-8"))
-    # Heads of other splits and of an interrupted command are compiled programs, too.
-    if not jax.config.values["jax_compilation_cache_dir"]:
-        jax.config.update("jax_compilation_cache_dir", str(files.cache_dir() / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    bench, code, count = Bench(), 0, len(given["trials"])
-    for number, trial in enumerate(given["trials"], start=1):
-        directory = Path(trial["directory"])
-        try:
-            if (directory / "results.json").exists():
-                if not trial["members"]:
-                    config = config_files.resolved(trial["config"], {}, trust_code=True)
-                    workdir.check_same_run(directory, {"config": asdict(config)})
+def train(trials: Sequence[Trial]) -> None:
+    """Trains the unfinished heads and evaluates ensembles of them, which come after their members.
+
+    Says which ones fail; the others may still decide their claims.
+    """
+    bench, configs = Bench(), {trial.directory: trial.config for trial in trials}
+    with runner.stoppable() as stop:
+        for number, trial in enumerate(trials, start=1):
+            # An ensemble is evaluated with the configuration of its first member.
+            config = trial.config or configs[trial.members[0]]
+            assert config
+            if (trial.directory / "results.json").exists():
                 continue
-            result = bench.run(trial)
-        except (UserError, FileNotFoundError) as error:  # the others may still decide their claims
-            result, code = f"failed: {error}", 1
-        name = f"{directory.parent.name}/{directory.name}"
-        print(f"{number} of {count}  {name}: {result}", flush=True)
-    return code
-
-
-if __name__ == "__main__":
-    from dml_jax.lab import head_bench  # the module that `Stored` names, once
-
-    sys.exit(head_bench.main(Path(sys.argv[1])))
+            if stop.is_set():
+                break
+            try:
+                result = bench.run(trial, config)
+            except (UserError, FileNotFoundError) as error:
+                result = f"failed: {error}"
+            runner.say(f"{number} of {len(trials)}  {trial.name}: {result}")

@@ -1,11 +1,11 @@
 """Claims of the reproduction of MPN ([Re] Learning Intra-Batch Connections, MLRC).
 
-dml-jax study --claims=re_mpn --on=photos:lite0
+python -m benchmarks.claims re_mpn --on=photos:lite0
 """
 
 from typing import Any
 
-from dml_jax.lab.definition import Claim
+from benchmarks.claims.ledger import Claim
 
 TITLE = "MPN: its reproduction"
 ACTIVE: Any = {"active": ("attention_divergence", "above", 0.05)}

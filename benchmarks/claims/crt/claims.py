@@ -1,11 +1,11 @@
 """Claims of CRT (Kan et al., NeurIPS 2022).
 
-dml-jax study --claims=crt --on=photos:lite0
+python -m benchmarks.claims crt --on=photos:lite0
 """
 
 from typing import Any
 
-from dml_jax.lab.definition import Claim
+from benchmarks.claims.ledger import Claim
 
 MECHANISM: Any = {
     "placebos": ("fixed prototypes", "shuffled residuals", "wide average pooling"),

@@ -1,34 +1,84 @@
 """The ledger of claims: statements of the papers as tests that can fail, and their measurements.
 
-A claim names two rows of a study, placebos, and a condition (`definition.Claim`). All of them are
+A claim names two rows of a study, placebos, and a condition (`Claim`). All of them are
 trained with the same seeds and splits of the classes, on a data set by a recipe (`Target`); rows
 with the same configuration are trained once, even if they belong to different studies. If the
 configuration states choices, each row that is not a placebo first chooses on held-out training
-classes, and placebos take the choice of the row that they imitate. `lab.verdicts` decides.
+classes, and placebos take the choice of the row that they imitate. `verdicts` decides.
 """
 
 import csv
 import json
+import runpy
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 import dml_jax
+from dml_jax import files
+from dml_jax.config import decisive
 from dml_jax.config import files as config_files
 from dml_jax.config.sections import BATCHES
 from dml_jax.errors import ConfigError, require, suggest
-from dml_jax.files import reading
 from dml_jax.lab import outcomes, plan
-from dml_jax.lab.definition import Claim, Row, Study
-from dml_jax.lab.plan import Settings, Trial
+from dml_jax.lab.definition import Row, Study
+from dml_jax.lab.plan import Trial
 
+HERE = Path(__file__).parent
 PERCENT = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "nmi", "overfitting")
 METRICS = (*PERCENT, "density", "spectral_decay")
+CHOICE = ("study", "row", "overrides", "recall@1", "chosen")
 KEYS = ("study", "row", "split", "seed")  # of a line
 END = ("seconds", "look", "data", "code", "machine")
 HELD_OUT = 0.3  # of the training classes, for choices
 Lines = list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a paper that the difference between two rows of a study decides.
+
+    Attributes:
+      name: unique in its paper.
+      says: the statement.
+      where: the section, table or figure where it stands.
+      study: "PAPER:STUDY"; its variant for a data set is "PAPER:STUDY-DATA".
+      rows: names of two rows; the effect is the second minus the first. "ROW + KIND" is a row after
+        test-time refinement.
+      expects: whether the effect is "higher" than `margin`, "lower" than minus `margin`, or
+        "equal", within `margin`.
+      margin: the smallest effect, or the margin of equivalence, in the unit of the metric;
+        fractions, not percent. With "higher", a negative one is that of non-inferiority.
+      metric: the metric of the statement, whatever the data set.
+      rows_on: other names of the rows, by data set or recipe.
+      placebos: rows that differ from the second one only in that the mechanism is destroyed; its
+        parameters are there, apart from those that have no use without the mechanism.
+      active: what the second row must measure on average for the mechanism to be at work, e.g.
+        ("attention_divergence", "above", 0.05).
+    """
+
+    name: str
+    says: str
+    where: str
+    study: str
+    rows: tuple[str, str]
+    expects: Literal["higher", "lower", "equal"] = "higher"
+    margin: float = 0.0
+    metric: str = "recall@1"
+    rows_on: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    placebos: tuple[str, ...] = ()
+    active: tuple[str, Literal["above", "below"], float] | None = None
+
+
+class Settings(NamedTuple):
+    """What all trials have in common."""
+
+    root: Path
+    seeds: tuple[int, ...]
+    splits: tuple[int, ...] = (0,)  # draws of the training classes, `data.class_split`
+    overrides: Mapping[str, str] = {}  # text by dotted key, from `--config.KEY=VALUE`
 
 
 class Target(NamedTuple):
@@ -66,14 +116,16 @@ class Target(NamedTuple):
 
 def papers() -> tuple[str, ...]:
     """The papers with claims."""
-    return tuple(config_files.known_files("--claims"))
+    return tuple(sorted(file.parent.name for file in HERE.glob("*/claims.py")))
 
 
 def load(paper: str) -> tuple[str, tuple[Claim, ...]]:
-    """The title and the claims of a paper, from `configs/PAPER/claims.py`, or of a user's file."""
-    module = config_files.run_file("--claims", paper)
-    with config_files.running(f"--claims={paper}"):
-        return module.TITLE, module.CLAIMS
+    """The title and the claims of a paper, from `PAPER/claims.py`, or of a file."""
+    file = HERE / paper / "claims.py" if paper in papers() else Path(paper)
+    remedy = f"give a Python file or one of {', '.join(papers())}"
+    require(file.is_file(), f"{paper}: there are no claims of this name; {remedy}")
+    stated = runpy.run_path(str(file))
+    return stated["TITLE"], stated["CLAIMS"]
 
 
 def selected(papers: Iterable[str], names: Collection[str]) -> dict[str, tuple[Claim, ...]]:
@@ -81,7 +133,7 @@ def selected(papers: Iterable[str], names: Collection[str]) -> dict[str, tuple[C
     stated = {paper: load(paper)[1] for paper in papers}
     known = [claim.name for found in stated.values() for claim in found]
     for name in names:
-        require(name in known, f"--claim={name}: {suggest(name, known)}")
+        require(name in known, f"--only={name}: {suggest(name, known)}")
     chosen = {
         paper: tuple(claim for claim in found if not names or claim.name in names)
         for paper, found in stated.items()
@@ -137,7 +189,7 @@ def imitated(stating: Iterable[str], target: Target) -> Imitated:
 
 # Trials by study, row (without the kind of refinement), split and seed; equal ones are one object.
 Owners = dict[tuple[str, str, int, int], Trial]
-Chosen = dict[str, dict[str, Mapping[str, Any]]]  # overrides by study and row
+Chosen = Mapping[str, Mapping[str, Any]]  # overrides by row
 
 
 def distinct(trials: Iterable[Trial]) -> list[Trial]:
@@ -173,29 +225,52 @@ def needed(claims: Iterable[Claim], target: Target) -> dict[str, Study]:
     return found
 
 
+def _made(
+    study: Study, target: Target, settings: Settings, folder: str, split: int, chosen: Chosen
+) -> list[Trial]:
+    """The trials of a study on a split of the classes, in a folder below the root."""
+    common = {**target.overrides, "evaluation.diagnose": True, "data.class_split": split}
+    rows = tuple(
+        replace(row, overrides={**common, **chosen.get(row.name, {}), **row.overrides})
+        for row in study.rows
+    )
+    options = plan.Settings(settings.root / folder, settings.seeds, settings.overrides)
+    return [
+        replace(
+            trial,
+            name=f"{folder}/{trial.name}",
+            needs=tuple(f"{folder}/{other}" for other in trial.needs),
+        )
+        for trial in plan.trials(replace(study, rows=rows), options)
+    ]
+
+
+def _evaluated_as(trial: Trial) -> str:
+    """A text that is equal for trials that train and evaluate the same."""
+    values = asdict(trial.config)  # type: ignore[arg-type]
+    tested = {"path": values["data"]["path"], **{k: values[k] for k in ("method", "evaluation")}}
+    return json.dumps(decisive(values) | trial.length | {"name": ""} | tested, sort_keys=True)
+
+
 def planned(
-    claims: Iterable[Claim], target: Target, settings: Settings, chosen: Chosen | None = None
+    claims: Iterable[Claim],
+    target: Target,
+    settings: Settings,
+    chosen: Mapping[str, Chosen] = MappingProxyType({}),
 ) -> Owners:
-    """The trials that decide claims; see `needed` for errors."""
+    """The trials that decide claims, with choices by study; see `needed` for errors."""
     owners: Owners = {}
     trained: dict[str, Trial] = {}
     for name, study in needed(claims, target).items():
-        folder = replace(
-            settings,
-            root=settings.root / plan.slug(name),
-            chosen=(chosen or {}).get(name, {}),
-            features=str(settings.root.absolute().parent / plan.FEATURES),
-        )
-        made = plan.trials(study, folder)
-        needed_by_others = {other for trial in made for other in trial.needs}
-        prefix = f"{folder.root.name}/"
-        for trial in made:
-            # Others read a trial in its directory, so another study's cannot replace it.
-            fixed = trial.config is None or trial.name in needed_by_others
-            same = f"{trial.seed} {trial.directory if fixed else plan.evaluated_as(trial)}"
-            needs = tuple(prefix + other for other in trial.needs)
-            trial = replace(trial, name=prefix + trial.name, needs=needs)
-            owners[name, trial.row, trial.split, trial.seed] = trained.setdefault(same, trial)
+        for split in settings.splits:
+            folder = f"{plan.slug(name)}-split{split}"
+            made = _made(study, target, settings, folder, split, chosen.get(name, {}))
+            needed_by_others = {other for trial in made for other in trial.needs}
+            for trial in made:
+                # Others read a trial in its directory, so another study's cannot replace it.
+                fixed = trial.config is None or trial.name in needed_by_others
+                same = f"{trial.seed} {trial.directory if fixed else _evaluated_as(trial)}"
+                owners[name, trial.row, split, trial.seed] = trained.setdefault(same, trial)
     order = {seed: number for number, seed in enumerate(settings.seeds)}
     return dict(sorted(owners.items(), key=lambda item: (order[item[0][3]], item[0][2])))
 
@@ -220,6 +295,7 @@ def choices(
     studies = {claim.study: study_of(claim, target) for claim in claims}
     trained: dict[str, Trial] = {}
     found = []
+    one_seed = settings._replace(seeds=settings.seeds[:1])
     for name, study in needed(claims, target).items():
         whole = studies[name]
         assert whole is not None
@@ -235,20 +311,11 @@ def choices(
                     "evaluation.refine": (),
                     "evaluation.cluster": False,
                 }
-                tried = replace(row, overrides={**row.overrides, **held_out})
-                folder = replace(
-                    settings,
-                    root=settings.root / "choices" / plan.slug(name),
-                    seeds=settings.seeds[:1],
-                    splits=settings.splits[:1],
-                    chosen={row.name: overrides},
-                    features=str(settings.root.absolute().parent / plan.FEATURES),
-                )
-                (made,) = plan.trials(Study("", rows=(tried,)), folder)
-                directory = made.directory.with_name(f"{made.directory.name}-{number}")
-                label = str(directory.relative_to(settings.root))
-                made = replace(made, directory=directory, name=label)
-                made = trained.setdefault(plan.evaluated_as(made), made)
+                tried = Study("", rows=(replace(row, overrides={**row.overrides, **held_out}),))
+                folder = f"choices-{plan.slug(name)}-{number}"
+                split, made_with = settings.splits[0], {row.name: overrides}
+                (made,) = _made(tried, target, one_seed, folder, split, made_with)
+                made = trained.setdefault(_evaluated_as(made), made)
                 found.append(Choice(name, row.name, overrides, made))
     return found
 
@@ -260,15 +327,17 @@ def _stated_choices(row: Row) -> Sequence[Mapping[str, Any]]:
     return stated
 
 
-def chosen(tried: Sequence[Choice], placebos: Imitated, metric: str = "recall@1") -> Chosen:
-    """The best finished choice of each row and its placebos, the first of equal ones."""
+def chosen(
+    tried: Sequence[Choice], placebos: Imitated, metric: str = "recall@1"
+) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """The best finished choice of each row and its placebos, by study; the first of equal ones."""
     best: dict[tuple[str, str], tuple[float, Mapping[str, Any]]] = {}
     for choice in tried:
         value = outcomes.read(choice.trial.directory).get(metric, -1.0)
         key = choice.study, choice.row
         if key not in best or value > best[key][0]:
             best[key] = value, choice.overrides
-    found: Chosen = {}
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for (study, row), (_, overrides) in best.items():
         found.setdefault(study, {})[row] = overrides
     for (study, name), row in placebos.items():
@@ -277,7 +346,7 @@ def chosen(tried: Sequence[Choice], placebos: Imitated, metric: str = "recall@1"
     return found
 
 
-def choice_lines(tried: Sequence[Choice], made: Chosen, before: Lines) -> Lines:
+def choice_lines(tried: Sequence[Choice], made: Mapping[str, Chosen], before: Lines) -> Lines:
     """A line for each finished choice; earlier ones stay, unless their rows chose again."""
     again = {(choice.study, choice.row) for choice in tried}
     found = [line for line in before if (line["study"], line["row"]) not in again]
@@ -348,11 +417,17 @@ def merged(old: Lines, new: Lines) -> Lines:
     return sorted(lines, key=lambda x: (x["study"], x["row"], int(x["split"]), int(x["seed"])))
 
 
+def write(path: Path, lines: Lines, columns: Sequence[str]) -> None:
+    """Writes lines to a CSV file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_csv(path, [columns, *([line.get(name, "") for name in columns] for line in lines)])
+
+
 def read(path: Path) -> Lines:
     """The measurements in a CSV file; empty if there is none."""
     if not path.exists():
         return []
-    with reading(path), path.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 

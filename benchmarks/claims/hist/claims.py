@@ -1,6 +1,6 @@
 """Claims about HIST, as its reproduction lists and tests them (Yuan et al., MLRC 2022).
 
-    dml-jax study --claims=hist --on=photos:lite0
+    python -m benchmarks.claims hist --on=photos:lite0
 
 Claims 1 and 2 of the authors hold "regardless" of the batch size and of the layers; the
 reproduction limits both.
@@ -8,7 +8,7 @@ reproduction limits both.
 
 from typing import Any
 
-from dml_jax.lab.definition import Claim
+from benchmarks.claims.ledger import Claim
 
 MECHANISM: Any = {
     "placebos": ("random tuplets", "permuted tuplets", "no hyperedges"),

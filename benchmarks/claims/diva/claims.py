@@ -1,11 +1,11 @@
 """Claims of DiVA (Milbich, Roth et al., ECCV 2020).
 
-dml-jax study --claims=diva --on=photos:lite0
+python -m benchmarks.claims diva --on=photos:lite0
 """
 
 from typing import Any
 
-from dml_jax.lab.definition import Claim
+from benchmarks.claims.ledger import Claim
 
 TITLE = "DiVA"
 ALL = "D + DaNCE + S + I"

@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.claims import ledger as claims
+from benchmarks.claims.ledger import PERCENT, Claim, Lines, Target
 from dml_jax.analysis.text_tables import Table
 from dml_jax.errors import ConfigError
-from dml_jax.lab import claims, outcomes
-from dml_jax.lab.claims import PERCENT, Lines, Target
-from dml_jax.lab.definition import Claim
+from dml_jax.lab import outcomes
 
 SEEDS = 8  # with fewer, and one split, no claim is decided
 SPLITS = 5  # with fewer, but more than one, neither
