@@ -51,8 +51,9 @@ def rows(*alphas: int) -> tuple[Row, ...]:
 
 def prepared(root: Path, *alphas: int) -> list[Trial]:
     study = Study("A study", rows=rows(*alphas))
-    plan.begin("name", study, Settings(root))
-    return plan.trials(study, Settings(root))
+    made = plan.trials(study, Settings(root))
+    plan.begin("name", study, Settings(root), made)
+    return made
 
 
 def starts(root: Path) -> list[str]:
