@@ -97,7 +97,7 @@ def self_supervision(data: str) -> Rows:
     config = base.config
 
     def instead(task: str, **more: Any) -> dict[str, Any]:
-        return base.tasks(D, DANCE, selfsimilarity=task, alpha_selfsimilarity=1.0, **more)
+        return base.tasks(D, task, name="benchmarks.papers.diva", alpha_selfsimilarity=1.0, **more)
 
     def classified(task: str) -> Row:  # without an embedding of its own
         options = {**instead(task, embedding_dim=base.dimensions), **EQUAL}

@@ -30,7 +30,6 @@ FACTS = Facts(
         f"{ALONE} method.alpha_intra=0.7",
         f"{ALONE} method.shared=standard",
         f"{ALONE} method.dance=off",
-        f"{ALONE} method.selfsimilarity=spread",
         f"{ALONE} method.temperature=0.5",
         f"{ALONE} method.queue_batches=7",
         f"{ALONE} method.momentum=0.5",

@@ -17,8 +17,6 @@ class Small(NamedTuple):
     Attributes:
       build: from a toy backbone, for DATA.
       in_float64: the same where 64 bits would draw other random numbers; None for `build`.
-      of_classes: columns of the embeddings that learn classes, where others tell single images
-        apart.
       frozen: (encoded at test time, encoded in training) -> what to train on with a frozen batch
         norm.
       slow, slow_chunks: all its tests, or that of chunks, run with the slow tests.
@@ -26,7 +24,6 @@ class Small(NamedTuple):
 
     build: Callable[[Backbone], Method]
     in_float64: Callable[[Backbone], Method] | None = None
-    of_classes: slice = slice(None)
     frozen: Callable[[Any, Any], Any] = lambda tested, trained: tested
     slow: bool = False
     slow_chunks: bool = True

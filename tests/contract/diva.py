@@ -1,7 +1,5 @@
-"""DiVA in the tests of the contract, also with the task of single images, which drives the images
-of a class apart."""
+"""DiVA in the tests of the contract."""
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -23,22 +21,12 @@ def drawn_in_float32(key: jax.Array, embeddings: Any, batch: Batch) -> dict[str,
         return equations.mine(key, narrow, batch.labels, CONFIG)
 
 
-def small(config: diva.Config, **options: Any) -> Small:
-    return Small(
-        lambda body: diva.build(config, body, DATA),
-        in_float64=lambda body: diva.build(config, body, DATA, miner=drawn_in_float32),
-        frozen=lambda tested, trained: tested._replace(keys=trained.keys),
-        **options,
-    )
-
-
 SMALL = {
-    "diva": small(CONFIG),
-    "diva, instances": small(
-        replace(CONFIG, selfsimilarity="instance"),
-        of_classes=slice(CONFIG.embedding_dim),
-        slow=True,
-    ),
+    "diva": Small(
+        lambda body: diva.build(CONFIG, body, DATA),
+        in_float64=lambda body: diva.build(CONFIG, body, DATA, miner=drawn_in_float32),
+        frozen=lambda tested, trained: tested._replace(keys=trained.keys),
+    )
 }
 LARGE = {
     "diva": Large(
@@ -50,10 +38,4 @@ LARGE = {
 }
 INTERRUPTED = {
     "diva": ("omniglot_diva", "method.embedding_dim=8", "method.psi_dim=8"),
-    "diva, images": (
-        "omniglot_diva",
-        "method.embedding_dim=8",
-        "method.psi_dim=8",
-        "method.selfsimilarity=instance",
-    ),
 }

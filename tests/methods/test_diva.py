@@ -17,7 +17,8 @@ from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch, TrainingSet
-from dml_jax.methods.diva import equations, self_supervision
+from dml_jax.methods.diva import equations
+from dml_jax.methods.diva.method import Encoded
 from dml_jax.train import step
 from dml_jax.train.step import TrainState
 from tests import toys
@@ -91,15 +92,6 @@ def test_subsets_of_tasks(tasks: tuple[str, ...]) -> None:
         ),
         ({"directions": ("shared",)}, "method.directions=('shared',): must be source-target"),
         ({"rho": (1.0, 2.0)}, "method.rho=(1.0, 2.0): must hold one number"),
-        (
-            {"tasks": ("selfsimilarity",), "selfsimilarity": "rotnet"},
-            "method.selfsimilarity='rotnet': has no embedding; add another task to "
-            "tasks=('selfsimilarity',)",
-        ),
-        (
-            {"learners": "discriminative", "selfsimilarity": "spread"},
-            "method.learners='discriminative': cannot be combined with selfsimilarity='spread'",
-        ),
     ],
 )
 def test_invalid_options(options: dict[str, Any], message: str) -> None:
@@ -230,7 +222,7 @@ def test_permuted_keys() -> None:
     method = diva.build(config, toys.backbone(), DATA)
     images = toys.batch(2, size=3, classes=3)
     embeddings = {"intra": jnp.asarray(q), "selfsimilarity": jnp.asarray(q)}
-    encoded = self_supervision.Encoded(jnp.asarray(q), embeddings, keys=jnp.asarray(k))
+    encoded = Encoded(jnp.asarray(q), embeddings, keys=jnp.asarray(k))
 
     @jax.jit
     def term(key: jax.Array) -> jax.Array:

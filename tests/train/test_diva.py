@@ -1,30 +1,25 @@
-"""DiVA in training: test-time variants, warm start, clusterings, frozen groups, many classes and
+"""DiVA in training: test-time variants, warm start, frozen groups, many classes and
 accelerators."""
 
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
 import numpy as np
 import pytest
 
-from dml_jax.config import Config, Group, resolve
+from dml_jax.config import Config, resolve
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.files import write_json
 from dml_jax.methods import diva
-from dml_jax.methods.diva import self_supervision
 from dml_jax.train import experiment as experiments
 from dml_jax.train import model, warm_start
-from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import workdir
 from tests import test_configs
 from tests.lab import test_compilation
 from tests.train import (
     test_parameter_groups,
-    test_training_set_refresh,
     test_warm_start,
 )
 from tests.train.experiments import values
@@ -132,29 +127,6 @@ def test_the_key_network_is_a_copy_of_the_network(tmp_path: Path) -> None:
     assert_equal(filled["key"]["backbone"], params["backbone"])
     assert_equal(filled["key"]["heads"], state.params["heads"])
     assert_equal(filled["key"]["stats"], state.model_state["backbone"])
-
-
-@pytest.fixture
-def clustered() -> Iterator[Experiment]:
-    """DeepCluster, see `test_training_set_refresh`."""
-    given: dict[str, Any] = values(**test_training_set_refresh.TRAIN)
-    given["data"] |= test_training_set_refresh.DATA
-    tasks = ("discriminative", "selfsimilarity")
-    given["method"] = asdict(
-        diva.Config(tasks=tasks, selfsimilarity="deepcluster", embedding_dim=3, directions=())
-    )
-    given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in (*diva.GROUPS, "classifier")}
-    with mock.patch.multiple(self_supervision, CLUSTERS=6, CLUSTER_EPOCHS=1):
-        yield experiments.build(resolve(given))
-
-
-@pytest.mark.slow
-def test_resume_is_exact(clustered: Experiment, tmp_path: Path) -> None:
-    seen = test_training_set_refresh.check_resume_is_exact(
-        clustered, tmp_path, 4, lambda params: params["classifier"]["kernel"]
-    )
-    assert all(len(np.unique(labels)) > 2 for labels in seen)
-    assert not np.array_equal(seen[0], seen[1])
 
 
 def test_features_of_a_backbone_that_is_trained_are_refused() -> None:

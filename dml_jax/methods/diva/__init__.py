@@ -9,15 +9,14 @@ features, trained by its own task:
     selfsimilarity   DaNCE: a second view against a queue of keys       single images
 
 A further loss term decorrelates the embeddings. At test time the weighted embeddings are
-concatenated and normalised. The paper's Figure 4 replaces DaNCE by other self-supervised tasks
-(`Config.selfsimilarity`, `dance="off"`) and compares with an ensemble of four discriminative tasks
-(`Config.learners`).
+concatenated and normalised. The paper's Figure 4 compares with plain NCE (`dance="off"`), with an
+ensemble of four discriminative tasks (`Config.learners`), and with other self-supervised tasks
+(`benchmarks/papers/diva.py`).
 
-    options            `Config`
-    equations          triplets and losses of the paper, in order of their numbers
-    self_supervision   the other self-supervised tasks of Figure 4
-    method             `build`
-    checkpoints        the authors' checkpoints, for `dml-jax convert`
+    options        `Config`
+    equations      triplets and losses of the paper, in order of their numbers
+    method         `build`
+    checkpoints    the authors' checkpoints, for `dml-jax convert`
 
 Expected R@1 with ResNet-50, 4 x 128-d: CUB 69.2, Cars196 87.6, SOP 79.6.
 """

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -12,26 +13,33 @@ from jax import Array, lax
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.errors import DataError
 from dml_jax.losses.cross_batch_memory import enqueue
 from dml_jax.losses.mining import Triplets
 from dml_jax.methods import heads
-from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Refresh, TrainingSet
-from dml_jax.methods.diva import equations, self_supervision
+from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, TrainingSet
+from dml_jax.methods.diva import equations
 from dml_jax.methods.diva.options import (
-    CLASSIFIERS,
     GROUPS,
     Config,
     embedding_tasks,
+    is_contrastive,
     ranking_tasks,
-    self_supervised_task,
     weighted_parts,
 )
-from dml_jax.methods.diva.self_supervision import Encoded
 from dml_jax.numerics import unit
 
 AVERAGED = ("backbone", "heads")  # subtrees of the parameters that the key network averages
 Miner = Callable[[Array, dict[str, Array], Batch], dict[str, Triplets]]
+
+
+class Encoded(NamedTuple):
+    """Outputs of `Method.encode`, one row per image."""
+
+    features: Array  # float [B, K], pooled features of the first views
+    embeddings: dict[str, Array]  # float [B, D] of unit length by task, of the first views
+    # DaNCE: float [B, D] of unit length, embeddings of the second views by the key network.
+    keys: Array | None = None
 
 
 class Heads(nn.Module):
@@ -70,7 +78,7 @@ def build(
     needed = 1 + bool(set(tasks) - {"intra"}) + across_classes
     data.check_classes(needed, f"method.tasks={config.tasks!r}")
     mine = miner or (lambda key, x, batch: equations.mine(key, x, batch.labels, config))
-    task = self_supervised_task(config)
+    contrastive = is_contrastive(config)
     layers = Heads(embedding_tasks(config), config.embedding_dim)
     average = heads.Embedding(0, "avg")
     pool = heads.encoder(backbone, average)
@@ -91,49 +99,23 @@ def build(
         return selfsimilarity(network["heads"], features)
 
     def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
-        height, width = batch.images.shape[2:4]
-        if task == "rotnet" and height != width:
-            needs = "rotation by quarter turns needs square images"
-            found = f"these are {width}x{height}; set data.crop"
-            raise ConfigError(f"method.selfsimilarity='rotnet': {needs}, but {found}")
         keys = jax.random.split(key, 4)
         params, model_state = heads.init(backbone, average, keys, batch)
         x = functional.struct(1, backbone.channels)
         params["heads"], _ = functional.init(layers, keys[1], x)
         params |= equations.loss_init(keys[2], config, data.classes)
-        if task == "contrast":
+        if contrastive:
             queue = jnp.zeros((config.queue_batches * len(batch.labels), config.embedding_dim))
             model_state |= {"key": key_network(params, model_state), "queue": queue}
-        sizes = backbone.channels, data.images
-        task_params, task_state = self_supervision.init(keys[3], config, *sizes)
-        return params | task_params, model_state | task_state
+        return params, model_state
 
     def encode(
         params: PyTree, model_state: PyTree, images: Array, *, train: bool, key: Array | None = None
     ) -> tuple[Encoded, PyTree]:
-        keys = (None, None, None) if key is None else jax.random.split(key, 3)
-        key_first, key_second, key_turns = keys
-        features, next_state = pool(params, model_state, images, train=train, key=key_first)
-        encoded = Encoded(features, functional.apply(layers, params["heads"], {}, features)[0])
-        if not train:
-            return encoded, next_state
-
-        def second_pass(images: Array) -> Array:
-            """Features of other images, which leave the batch statistics unchanged."""
-            return pool(params, model_state, images[None], train=True, key=key_second)[0]
-
-        match task:
-            case "contrast":
-                encoded = encoded._replace(keys=key_outputs(model_state["key"], images[1]))
-            case "spread":
-                second_views = selfsimilarity(params["heads"], second_pass(images[1]))
-                encoded = encoded._replace(second_views=second_views)
-            case "rotnet":
-                assert key_turns is not None, "training needs a key"
-                turns = self_supervision.random_turns(key_turns, images.shape[1])
-                rotated = second_pass(self_supervision.rotate(images[0], turns))
-                encoded = encoded._replace(rotated=rotated, turns=turns)
-        return encoded, next_state
+        features, next_state = pool(params, model_state, images, train=train, key=key)
+        embeddings, _ = functional.apply(layers, params["heads"], {}, features)
+        keys = key_outputs(model_state["key"], images[1]) if train and contrastive else None
+        return Encoded(features, embeddings, keys), next_state
 
     def loss(
         params: PyTree, model_state: PyTree, encoded: Encoded, batch: Batch, step: Array, key: Array
@@ -145,11 +127,6 @@ def build(
             keys = jax.random.permutation(key_views, keys)
         inputs = params, embeddings, batch.labels, triplets, keys, queue
         value, terms = equations.loss(*inputs, config)
-        if task is not None and task != "contrast":
-            state = params, model_state
-            term, model_state = self_supervision.loss(task, *state, encoded, batch.index)
-            terms["selfsimilarity"] = term
-            value = value + config.alpha_selfsimilarity * term
         return value, Aux(model_state, terms, carry=encoded.keys)
 
     def embed(params: PyTree, model_state: PyTree, images: Array) -> Array:
@@ -178,9 +155,6 @@ def build(
         problem = f"{filled} images cannot fill a queue of {len(queue)}"
         raise DataError(f"{problem}: lower method.queue_batches")
 
-    def pooled_features(params: PyTree, model_state: PyTree, images: Array) -> Array:
-        return pool(params, model_state, images[None], train=False)[0]
-
     def diagnose(
         params: PyTree, model_state: PyTree, images: Array, labels: np.ndarray
     ) -> dict[str, float]:
@@ -188,20 +162,16 @@ def build(
         return {"head_correlation": equations.head_correlation(encoded.embeddings)}
 
     several = "discriminative" in config.tasks and len(embedding_tasks(config)) > 1
-    groups = GROUPS + (("classifier",) if task in CLASSIFIERS else ())
-    update = partial(self_supervision.recluster, config=config)
-    recluster = Refresh(self_supervision.CLUSTER_EPOCHS, pooled_features, update)
     hooks = Hooks(
-        after=after if task == "contrast" else None,
-        fill=fill if task == "contrast" else None,
-        refresh=recluster if task == "deepcluster" else None,
+        after=after if contrastive else None,
+        fill=fill if contrastive else None,
         diagnose=diagnose if several else None,
         parts=weighted_parts(config),
-        views=2 if task in ("contrast", "spread") else 1,
-        history=("key", "queue", "memory", "clusters"),
+        views=2 if contrastive else 1,
+        history=("key", "queue"),
     )
 
     def group(path: tuple[str, ...]) -> str:
-        return path[0] if path[0] in groups else "embedding"
+        return path[0] if path[0] in GROUPS else "embedding"
 
-    return Method(init, encode, loss, embed, groups, group, hooks=hooks)
+    return Method(init, encode, loss, embed, GROUPS, group, hooks=hooks)

@@ -1,4 +1,4 @@
-"""Options of DiVA and of the self-supervised tasks of its Figure 4."""
+"""Options of DiVA."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
@@ -17,11 +17,8 @@ from dml_jax.config.fields import (
 )
 
 Task = Literal["discriminative", "selfsimilarity", "shared", "intra"]
-Figure4Task = Literal["instance", "spread", "rotnet", "deepcluster"]
-SelfSupervision = Literal["contrast", Figure4Task]
 TASKS: tuple[Task, ...] = ("discriminative", "selfsimilarity", "shared", "intra")
 Weights = tuple[NonNegative, NonNegative, NonNegative, NonNegative]
-CLASSIFIERS = ("rotnet", "deepcluster")  # classify the backbone's features and have no embedding
 GROUPS = ("backbone", "embedding", "beta", "psi")  # parameter groups
 
 
@@ -47,15 +44,15 @@ DECORRELATED = _needs(
     "two tasks that method.directions decorrelate", lambda c: decorrelation_weights(c)
 )
 DANCE = _needs(
-    "the task selfsimilarity with method.selfsimilarity='contrast'",
-    lambda c: self_supervised_task(c) == "contrast",
+    "the task selfsimilarity with method.learners other than 'discriminative'",
+    lambda c: is_contrastive(c),
 )
 NORMALISED = _needs(
     "method.equations='authors'", lambda c: c.equations == "authors" or c.dance == "off"
 )
 PRINTED_DANCE = _needs(
     "method.equations='paper' and DaNCE with method.dance other than 'off'",
-    lambda c: c.equations == "paper" and c.dance != "off" and self_supervised_task(c) == "contrast",
+    lambda c: c.equations == "paper" and c.dance != "off" and is_contrastive(c),
 )
 
 
@@ -81,8 +78,6 @@ class Config:
       beta: Initial boundary of the margin loss; boundaries are learned per class and task.
       shared: Triplets of the shared task: discriminative triplets after a permutation of the labels
         ("random"), or three different classes with a distance-weighted negative ("standard").
-      selfsimilarity: The self-similarity task: DaNCE ("contrast"), or one of the tasks in
-        `self_supervision`.
       dance: Weights of DaNCE: normalised over the queries as in the code first published
         ("original"), over the queue as in its later correction ("fixed"), or all 1, which is plain
         NCE ("off").
@@ -90,8 +85,8 @@ class Config:
       temperature: Temperature tau of DaNCE; 0.1 in the paper.
       queue_batches: Length of the queue in batches.
       momentum: Momentum of the key network.
-      directions: Decorrelated pairs of tasks, "source-target", used if both have an embedding; psi
-        maps the source to the target.
+      directions: Decorrelated pairs of tasks, "source-target", used if both are trained; psi maps
+        the source to the target.
       rho: Weight of each direction, or one weight for all.
       psi_dim: Width of the hidden layer of psi.
       equations: Equations as in the "authors"' code, or as printed in the "paper".
@@ -109,7 +104,6 @@ class Config:
     margin: Annotated[NonNegative, TRIPLETS] = 0.2
     beta: Annotated[Positive, BOUNDARIES] = 1.2
     shared: Annotated[Literal["random", "standard"], _task("shared"), DIVERSE] = "random"
-    selfsimilarity: Annotated[SelfSupervision, _task("selfsimilarity")] = "contrast"
     dance: Annotated[Literal["original", "fixed", "off"], DANCE, NORMALISED] = "original"
     dance_lambda: Annotated[Positive, PRINTED_DANCE] = 1.0
     temperature: Annotated[Positive, DANCE] = 0.01
@@ -123,10 +117,7 @@ class Config:
     def __post_init__(self) -> None:
         weighted = {task for task, weight in zip(TASKS, self.ensemble, strict=True) if weight > 0}
         pairs = {f"{a}-{b}" for a in TASKS for b in TASKS if a != b}
-        found = f"selfsimilarity={self.selfsimilarity!r}"
-        combined = f"cannot be combined with {found}; set the latter to 'contrast'"
-        lonely = f"has no embedding; add another task to tasks={self.tasks!r}"
-        tested = f"must have a positive weight for a task of tasks={self.tasks!r} with an embedding"
+        tested = f"must have a positive weight for a task of tasks={self.tasks!r}"
         source_target = f"must be source-target pairs of different tasks from {', '.join(TASKS)}"
         numbers = "must hold one number, or one per direction in directions"
         repeated = "must not repeat a name"
@@ -134,8 +125,6 @@ class Config:
         for field, holds, rule in (
             ("tasks", len(set(self.tasks)) == len(self.tasks), repeated),
             ("directions", len(directions) == len(self.directions), repeated),
-            ("learners", self.learners == "diverse" or self.selfsimilarity == "contrast", combined),
-            ("selfsimilarity", embedding_tasks(self), lonely),
             ("ensemble", weighted & set(embedding_tasks(self)), tested),
             ("directions", directions <= pairs, source_target),
             ("rho", len(self.rho) in (1, len(self.directions)), numbers),
@@ -144,9 +133,8 @@ class Config:
 
 
 def embedding_tasks(config: Config) -> tuple[Task, ...]:
-    """The tasks in `config.tasks` that have an embedding, in the order of TASKS."""
-    without = {"selfsimilarity"} if config.selfsimilarity in CLASSIFIERS else set()
-    return tuple(task for task in TASKS if task in set(config.tasks) - without)
+    """The tasks in `config.tasks`, in the order of TASKS."""
+    return tuple(task for task in TASKS if task in config.tasks)
 
 
 def weighted_parts(config: Config) -> tuple[tuple[str, int, int], ...]:
@@ -162,14 +150,13 @@ def ranking_tasks(config: Config) -> tuple[Task, ...]:
     return tuple(task for task in embedding_tasks(config) if task not in others)
 
 
-def self_supervised_task(config: Config) -> SelfSupervision | None:
-    """The self-supervised task; None if it is off or trained with triplets."""
-    trained = "selfsimilarity" in config.tasks and config.learners != "discriminative"
-    return config.selfsimilarity if trained else None
+def is_contrastive(config: Config) -> bool:
+    """Whether the self-similarity task is trained, with DaNCE instead of triplets."""
+    return "selfsimilarity" in config.tasks and config.learners != "discriminative"
 
 
 def decorrelation_weights(config: Config) -> dict[str, float]:
-    """rho of each direction between two tasks that have an embedding."""
+    """rho of each direction between two of the tasks."""
     rho = config.rho * len(config.directions) if len(config.rho) == 1 else config.rho
     pairs = zip(config.directions, rho, strict=True)
     return {d: r for d, r in pairs if set(d.split("-")) <= set(embedding_tasks(config))}

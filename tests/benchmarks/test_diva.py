@@ -1,9 +1,10 @@
-"""The self-supervised tasks of Figure 4: losses compared with NumPy, states, and what each adds to
-the method."""
+"""The self-supervised tasks of Figure 4: losses compared with NumPy, and tiny runs."""
 
-import dataclasses
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,13 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.papers import diva as tasks
+from dml_jax import run as runs
+from dml_jax.config import Group, Train, resolve
+from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import kmeans
 from dml_jax.methods import diva
 from dml_jax.methods.contract import TrainingSet
-from dml_jax.methods.diva import self_supervision
 from dml_jax.train import step
+from dml_jax.train.distributed.stop_signals import Stop
 from tests import toys
+from tests.train.experiments import values
 
 T = 0.1
 
@@ -42,10 +48,10 @@ def test_instance_discrimination() -> None:
     x, memory, index = units(0, 5, 4), units(1, 9, 4), np.array([3, 0, 8, 3, 5])
     logits = np.exp(x @ memory.T / T)
     expected = -np.log(logits[np.arange(5), index] / logits.sum(axis=1))
-    found = jax.jit(self_supervision.instance_discrimination)(x, memory, index, T)
+    found = jax.jit(tasks.instance_discrimination)(x, memory, index, T)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
     check_gradient(
-        lambda x: self_supervision.instance_discrimination(x, memory, jnp.asarray(index), T).mean(),
+        lambda x: tasks.instance_discrimination(x, memory, jnp.asarray(index), T).mean(),
         x,
     )
 
@@ -57,7 +63,7 @@ def test_the_memory_keeps_the_last_sample_of_an_image() -> None:
     for row, i in zip(x, index, strict=True):
         moved = 0.3 * memory[i] + 0.7 * row
         expected[i] = moved / np.linalg.norm(moved)
-    found = jax.jit(self_supervision.update_memory)(memory, x, index, 0.3)
+    found = jax.jit(tasks.update_memory)(memory, x, index, 0.3)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
@@ -78,9 +84,9 @@ def spread_by_hand(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
 @pytest.mark.usefixtures("x64")
 def test_spread() -> None:
     views = units(0, 10, 4)
-    found = jax.jit(self_supervision.spread)(views[:5], views[5:], T)
+    found = jax.jit(tasks.spread)(views[:5], views[5:], T)
     np.testing.assert_allclose(found, spread_by_hand(views, views), rtol=1e-10)
-    gradient = jax.jit(jax.grad(lambda x: self_supervision.spread(x[:5], x[5:], T).mean()))(views)
+    gradient = jax.jit(jax.grad(lambda x: tasks.spread(x[:5], x[5:], T).mean()))(views)
     direction, h = np.random.default_rng(9).normal(size=views.shape), 1e-5
     ahead, behind = (spread_by_hand(views + shift * direction, views).mean() for shift in (h, -h))
     np.testing.assert_allclose(np.sum(gradient * direction), (ahead - behind) / (2 * h), rtol=1e-6)
@@ -89,7 +95,7 @@ def test_spread() -> None:
 def test_rotate() -> None:
     images = np.random.default_rng(0).integers(0, 256, (5, 3, 3, 3)).astype(np.uint8)
     turns = np.array([2, 0, 3, 1, 1])
-    found = self_supervision.rotate(jnp.asarray(images), jnp.asarray(turns))
+    found = tasks.rotate(jnp.asarray(images), jnp.asarray(turns))
     np.testing.assert_array_equal(
         found, [np.rot90(x, k) for x, k in zip(images, turns, strict=True)]
     )
@@ -109,11 +115,11 @@ def test_degenerate_embeddings_stay_finite(dtype: Any) -> None:
         index = jnp.array([0, 0, 1, 2, 2, 2])
 
         def loss(x: jax.Array) -> jax.Array:
-            alone = self_supervision.instance_discrimination(x, memory, index, 0.01).mean()
-            return alone + self_supervision.spread(x[:3], x[3:], 0.01).mean()
+            alone = tasks.instance_discrimination(x, memory, index, 0.01).mean()
+            return alone + tasks.spread(x[:3], x[3:], 0.01).mean()
 
         memory = x.astype(jnp.float32)
-        return jax.value_and_grad(loss)(x), self_supervision.update_memory(memory, -x, index, 0.5)
+        return jax.value_and_grad(loss)(x), tasks.update_memory(memory, -x, index, 0.5)
 
     for name, x in cases.items():
         found = gradient(jnp.asarray(x, dtype))
@@ -129,20 +135,19 @@ def test_clusters_of_principal_components(monkeypatch: pytest.MonkeyPatch) -> No
     truth = np.arange(60) % 3
     features = (centres[truth] + rng.normal(size=(60, 7))).astype(np.float32)
     expected = np.linalg.svd(features - features.mean(axis=0), full_matrices=False)
-    points = self_supervision.principal_components(features, 2)
+    points = tasks.principal_components(features, 2)
     np.testing.assert_allclose(
         np.abs(points), np.abs(expected[0] * expected[1])[:, :2], rtol=1e-3, atol=1e-4
     )
 
-    monkeypatch.setattr(self_supervision, "CLUSTERS", 3)
-    config = diva.Config(selfsimilarity="deepcluster", embedding_dim=2)
+    monkeypatch.setattr(tasks, "CLUSTERS", 3)
+    config = tasks.Config(tasks=("discriminative", "deepcluster"), embedding_dim=2)
     before = (
         {"backbone": 1, "classifier": {"kernel": jnp.zeros((7, 3))}},
         {"clusters": jnp.zeros(60, jnp.int32)},
     )
     results = [
-        self_supervision.recluster(*before, features, jax.random.key(seed), config)
-        for seed in (0, 0, 1)
+        tasks.recluster(*before, features, jax.random.key(seed), config) for seed in (0, 0, 1)
     ]
     for params, state in results:
         assert state["clusters"].dtype == jnp.int32
@@ -151,64 +156,33 @@ def test_clusters_of_principal_components(monkeypatch: pytest.MonkeyPatch) -> No
     kernels = [np.asarray(params["classifier"]["kernel"]) for params, _ in results]
     np.testing.assert_array_equal(kernels[0], kernels[1])
     assert not np.array_equal(kernels[0], kernels[2])
-    drawn = self_supervision.normal_inverse_fan_in(jax.random.key(0), (50, 400))
+    drawn = tasks.normal_inverse_fan_in(jax.random.key(0), (50, 400))
     np.testing.assert_allclose([drawn.mean(), drawn.std()], [0, 1 / 50], atol=5e-4)
     assert kmeans.fit(points, 3, init="random").assignments.shape == (60,)
 
 
-SMALL = diva.Config(embedding_dim=6, psi_dim=5, queue_batches=2, rho=(3.0,), temperature=T)
-
-
-@pytest.fixture(autouse=True)
-def clusters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_supervision, "CLUSTERS", 4)
+def config(task: Any) -> tasks.Config:
+    return tasks.Config(tasks=("discriminative", task), embedding_dim=6)
 
 
 DATA = TrainingSet(classes=4, images=16)
-KINDS: dict[
-    str, tuple[dict[str, Any], set[str], set[str], int]
-] = {  # options; added parameters; added state; views
-    "instance": ({"selfsimilarity": "instance"}, set(), {"memory"}, 1),
-    "spread": ({"selfsimilarity": "spread"}, set(), set(), 2),
-    "rotnet": ({"selfsimilarity": "rotnet"}, {"classifier"}, set(), 1),
-    "deepcluster": ({"selfsimilarity": "deepcluster"}, {"classifier"}, {"clusters"}, 1),
-    "ensemble": ({"learners": "discriminative"}, set(), set(), 1),
-}
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_additions_to_the_method(name: str) -> None:
-    """Parameters, state, views, metrics and parameter groups."""
-    options, added, added_state, views = KINDS[name]
-    method = diva.build(dataclasses.replace(SMALL, **options), toys.backbone(), TrainingSet(4, 20))
-    batch = toys.batch(views)
-    params, model_state = jax.eval_shape(method.init, jax.random.key(0), batch)
-    assert set(params) == {"backbone", "heads", "beta", "psi"} | added
-    assert set(model_state) == {"backbone"} | added_state
-    assert method.hooks.views == views
-    assert method.hooks.fill is None
-    assert (method.hooks.refresh is not None) == (name == "deepcluster")
-    without = {"selfsimilarity"} if added else set()
-    assert set(params["heads"]) == set(diva.TASKS) - without
-    assert len(params["psi"]) == 3 - len(without)
-    assert set(params["beta"]) == set(diva.TASKS) - (
-        set() if name == "ensemble" else {"selfsimilarity"}
-    )
-    assert {method.group((key,)) for key in params} == {
-        "backbone",
-        "embedding",
-        "beta",
-        "psi",
-    } | added
-    assert set(method.groups) == {*diva.GROUPS} | added
-    _, aux = jax.eval_shape(
-        partial(step.loss, method), params, model_state, batch, 0, jax.random.key(1)
-    )
-    assert set(aux.metrics) == {*diva.TASKS, "decorrelation"}
-    shapes = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)  # noqa: E731
-    assert shapes(aux.model_state) == shapes(model_state)
-    embedded = jax.eval_shape(method.embed, params, model_state, batch.images[0])
-    assert embedded.shape == (16, 6 * (4 - len(without)))
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["instance", "spread", "rotnet", "deepcluster"])
+def test_a_tiny_run(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The term of the task is logged, and its head or classifier is trained."""
+    monkeypatch.setattr(tasks, "CLUSTERS", 4)
+    groups = (*diva.GROUPS, *(["classifier"] if task in tasks.CLASSIFIERS else []))
+    train = Train(groups={group: Group(1e-2) for group in groups}, steps=3, log_every=1)
+    given = {"name": "tiny", "method": asdict(config(task)), "train": asdict(train)}
+    made = resolve(values(steps=3) | given)
+    with Stop() as stop:
+        runs.train(made, tmp_path, Console(quiet=True), stop)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["selfsimilarity"] > 0 for line in lines)
+    dim = 6 if task in tasks.CLASSIFIERS else 12
+    assert np.load(tmp_path / "embeddings" / "test" / "embeddings.npy").shape[1] == dim
 
 
 def test_rotated_images_are_classified() -> None:
@@ -222,8 +196,7 @@ def test_rotated_images_are_classified() -> None:
             stats,
         ),
     )
-    config = dataclasses.replace(SMALL, tasks=("intra", "selfsimilarity"), selfsimilarity="rotnet")
-    method = diva.build(config, backbone, DATA)
+    method = tasks.build(config("rotnet"), backbone, DATA)
     batch = toys.batch(1)
     corner = (
         jnp.zeros_like(batch.images).at[:, :, 0, 0].set(255)
@@ -241,7 +214,7 @@ def test_rotated_images_are_classified() -> None:
 
 
 def test_requirements_on_the_data() -> None:
-    method = diva.build(dataclasses.replace(SMALL, selfsimilarity="rotnet"), toys.backbone(), DATA)
+    method = tasks.build(config("rotnet"), toys.backbone(), DATA)
     batch = toys.batch(1)
     with pytest.raises(
         ConfigError, match=r"needs square images, but these are 6x8; set data\.crop"
