@@ -40,6 +40,7 @@ from dml_jax.methods.diva.method import Heads
 from dml_jax.numerics import at_least_float32, unit
 
 SelfSupervised = Literal["instance", "spread", "rotnet", "deepcluster"]
+Tasks = tuple[Literal["discriminative"], SelfSupervised]
 CLASSIFIERS = ("rotnet", "deepcluster")  # classify the backbone's features and have no embedding
 TURNS = 4
 # The values of the authors' code.
@@ -59,9 +60,7 @@ class Config(diva.Config):
     """
 
     name: str = "benchmarks.papers.diva"
-    tasks: tuple[Literal["discriminative"], SelfSupervised] = (  # type: ignore[assignment]
-        *("discriminative", "instance"),
-    )
+    tasks: Tasks = ("discriminative", "instance")  # type: ignore[assignment]
     directions: tuple[str, ...] = ()
     alpha_selfsimilarity: NonNegative = 1.0
 
