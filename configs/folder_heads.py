@@ -1,8 +1,8 @@
 """Every method on EfficientNet-Lite0, frozen or with its last stages trained, for your own image
 folders.
 
-    python -m dml_jax.main --config=configs/folder_heads.py:hist --config.data.path=photos/
-    python -m dml_jax.main --config=configs/folder_heads.py:hist-stages --config.data.path=photos/
+    python -m dml_jax.main --config=folder_heads:proxy_anchor --config.data.path=photos/
+    python -m dml_jax.main --config=folder_heads:proxy_anchor-stages --config.data.path=photos/
     python -m benchmarks.claims mpn --on=photos:lite0_last --config.data.path=photos/
 
 Data and network are those of `folder_baseline.py`. All methods train for 200 steps on batches of 16

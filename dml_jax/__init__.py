@@ -2,7 +2,7 @@
 
     import dml_jax
 
-    model = dml_jax.load("runs/cars_hist")
+    model = dml_jax.load("runs/folder_baseline")
     embeddings = model.embed(["a.jpg", "b.jpg"])  # float32 [2, D]
 
 `dml_jax.losses`, `dml_jax.methods` and `dml_jax.evaluation` are for use in your own programs.

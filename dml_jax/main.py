@@ -1,6 +1,6 @@
 """Trains, evaluates and exports one experiment:
 
-    python -m dml_jax.main --config=configs/digits_hist.py [--config.method.tau=16 …]
+    python -m dml_jax.main --config=configs/digits_baseline.py [--config.train.steps=600 …]
 
 Running the same command again continues an interrupted run. `--mode=show` explains every key. Exit
 codes: 0 success; 2 an error that the user has to fix, explained in one line; 75 a process was lost
@@ -91,7 +91,7 @@ def check_options(options: Namespace) -> None:
     """Raises ConfigError if an option is missing, unknown or invalid with the others."""
     mode, coordinator, silence = options.mode, options.coordinator, options.silence
     process, processes = options.process, options.processes
-    problem = "--config: missing; give a file, e.g. --config=configs/digits_hist.py"
+    problem = "--config: missing; give a file, e.g. --config=configs/digits_baseline.py"
     cli.require(options.config, problem)
     for name, modes in VALID_WITH.items():
         valid = mode in modes or not getattr(options, name)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains HIST on handwritten digits, evaluates on unseen digits, exports NumPy arrays, writes the report.
+# Trains a network on handwritten digits, evaluates on unseen digits, exports NumPy arrays, writes the report.
 # Usage: bash launch/demo.sh [--accelerator=cpu|cuda|tpu] [options of python -m dml_jax.main]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -11,4 +11,4 @@ case "${1:-}" in
   --accelerator=*) echo "error: $1: must be cpu, cuda or tpu" >&2; exit 2 ;;
 esac
 prepare "$requirements"
-exec .venv/bin/python -m dml_jax.main --config=configs/digits_hist.py "$@"
+exec .venv/bin/python -m dml_jax.main --config=configs/digits_baseline.py "$@"

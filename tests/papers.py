@@ -26,13 +26,6 @@ def absent(paper: str) -> bool:
     return not ((methods / f"{paper}.py").exists() or (methods / paper / "__init__.py").exists())
 
 
-def deleted(mention: str) -> bool:
-    """Whether a path, a link or a command names a file, study or run of a paper that has been
-    deleted."""
-    names = (paper_of(word) for word in re.split(r"[\s=:#,-]+", mention))
-    return any(absent(paper) for paper in names if paper)
-
-
 def modules(folder: Path) -> list[ModuleType]:
     """The modules of papers in a folder of the project: what they add to the tests of all
     methods."""

@@ -13,7 +13,6 @@ from benchmarks import accelerators, authors, hlo, interruptions, mutation, timi
 from benchmarks import all as benchmarks
 from benchmarks.input import Costs
 from tests.lab.test_compilation import on_this_machine
-from tests.papers import deleted
 
 
 def measured(**ratios: float) -> dict[str, dict[str, object]]:
@@ -33,7 +32,7 @@ def test_mutated_modules_and_their_tests_exist() -> None:
     for module, tests in mutation.TESTS.items():
         assert (mutation.ROOT / "dml_jax" / f"{module}.py").exists(), module
         for name in tests:
-            assert (mutation.ROOT / "tests" / f"{name}.py").exists() or deleted(name), name
+            assert (mutation.ROOT / "tests" / f"{name}.py").exists(), name
 
 
 def test_measured_and_interrupted_configurations_exist() -> None:

@@ -29,7 +29,7 @@ from dml_jax.export import programs
 from tests import hub, tiny_model
 from tests.backbones import state_dicts
 from tests.data import pictures
-from tests.papers import deleted, modules
+from tests.papers import absent, modules, paper_of
 
 ROOT = Path(__file__).parents[1]
 SHOWN = modules(ROOT / "tests" / "documents")  # what the pages show of the papers that are there
@@ -194,6 +194,13 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return re.findall(r"^```([\w{}.]*)[^\n]*\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 
 
+def deleted(mention: str) -> bool:
+    """Whether a path, a link or a command names a file, study or run of a paper that has been
+    deleted."""
+    names = (paper_of(word) for word in re.split(r"[\s=:#,-]+", mention))
+    return any(absent(paper) for paper in names if paper)
+
+
 def shown_commands(page: Path) -> list[tuple[str, list[str]]]:
     """The commands on a page, in blocks and in the text, with their arguments."""
     text = re.sub(r"\\\n\s*", "", page.read_text(encoding="utf-8"))
@@ -342,7 +349,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         capture_output=True,
         timeout=600,
     )
-    (directory / "runs" / "digits_hist").symlink_to("folder_baseline")
+    (directory / "runs" / "digits_baseline").symlink_to("folder_baseline")
     return directory
 
 
@@ -374,7 +381,7 @@ def test_snippets_with_other_packages(
     if package == "pandas":
         *_, last = ast.parse(code).body
         value = eval(ast.unparse(last), given)
-        lines = map(json.loads, Path("runs/digits_hist/metrics.jsonl").read_text().splitlines())
+        lines = map(json.loads, Path("runs/digits_baseline/metrics.jsonl").read_text().splitlines())
         np.testing.assert_allclose(
             value.lines[0].get_xydata(), [(each["step"], each["loss"]) for each in lines]
         )

@@ -1,6 +1,6 @@
 """Analyses a model: figures with the numbers behind them, gathered in a report:
 
-    dml-jax analyse --model=runs/digits_hist [--what=tsne,classes] [--split=test]
+    dml-jax analyse --model=runs/digits_baseline [--what=tsne,classes] [--split=test]
     dml-jax analyse --model=lite0 --data=photos/ [--output=analysis]
     dml-jax analyse --model=runs/A --compare=runs/B,untrained [--what=spectra,tsne]
                     [--output=analysis]

@@ -1,6 +1,6 @@
 """Trains the missing runs of a study, and prints its table:
 
-    dml-jax study --study=hist:layers-cars [--seeds=0,1,2] [--jobs=2] [--config.KEY=VALUE …]
+    dml-jax study --study=folder_methods [--seeds=0,1,2] [--jobs=2] [--config.KEY=VALUE …]
     dml-jax study --compare configs/a.py [configs/b.py:variant …] --seeds=0,1,2
     dml-jax study --runs runs/a-0 runs/a-1 runs/b-0 [--metric=map@r] [--output=DIRECTORY]
 

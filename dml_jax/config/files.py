@@ -47,7 +47,7 @@ def known_files(option: str) -> dict[str, Path]:
 
 
 def find_file(option: str, path: str) -> Path:
-    """A user's file, or one of the package, such as "configs/cars_hist.py" or "cars_hist"."""
+    """A user's file, or one of the package, "configs/cars_baseline.py" or "cars_baseline"."""
     file = expand_path(option, path)
     if file.is_file():
         return file

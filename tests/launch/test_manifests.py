@@ -21,7 +21,6 @@ from dml_jax.commands import embed
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.train.distributed import process_group
-from tests.papers import deleted
 from tests.test_main import ROOT
 
 LAUNCH = ROOT / "launch"
@@ -107,12 +106,10 @@ def test_jobsets(file: Path) -> None:
         limits[name] for name in ("nvidia.com/gpu", "google.com/tpu") if name in limits
     )
     file, _, variant = options.config.rpartition(":")
-    assert variant == f"devices{devices}"
-    if not deleted(file):
-        assert (
-            config_files.resolved(str(ROOT / options.config), {}).name
-            == f"{Path(file).stem}-{variant}"
-        )
+    assert variant.endswith(f"-devices{devices}")
+    resolved = config_files.resolved(str(ROOT / options.config), {})
+    assert resolved.name == f"{Path(file).stem}-{variant}"
+    assert resolved.data.batch_size % devices == 0
     assert requests.keys() == {"cpu", "memory"}
     if "nvidia.com/gpu" in limits:  # one process per GPU, all of which see the pod's cores
         assert per_pod == limits["nvidia.com/gpu"]
@@ -312,7 +309,7 @@ def test_dockerfile() -> None:
         assert f"!{source}\n" in ignored
     (command,) = (json.loads(text) for word, text in lines if word == "CMD")
     config = main.parser().read(command[3:])[0].config
-    assert (ROOT / config).is_file() or deleted(config)
+    assert (ROOT / config).is_file()
 
 
 def slurm(monkeypatch: pytest.MonkeyPatch, tasks: int, nodes: int, local: int, **more: str) -> None:
