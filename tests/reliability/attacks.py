@@ -29,7 +29,7 @@ from dml_jax.data.prepare import sources, understand
 from dml_jax.errors import UserError
 from dml_jax.evaluation import validation
 from dml_jax.evaluation.open_set import Photographs
-from dml_jax.inference.index import Enrolled, Index
+from dml_jax.inference.index import Index
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
 from tests.data import pictures
@@ -268,9 +268,9 @@ def _read_arrays(directory: Path) -> None:
 
 def _index() -> bytes:
     index = Index(MODEL)
-    index._append(
-        ["a", "b", "b"], Enrolled(np.eye(3, dtype=np.float32), ["x", "y", ""], ["", "1", ""])
-    )
+    index.classes, index.labels = ["a", "b"], np.array([0, 1, 1])
+    index.embeddings = np.eye(3, dtype=np.float32)
+    index.images, index.sessions = ["x", "y", ""], ["", "1", ""]
     with tempfile.TemporaryDirectory() as folder:
         index.save(Path(folder, "i.npz"))
         return Path(folder, "i.npz").read_bytes()
