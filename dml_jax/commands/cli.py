@@ -23,7 +23,7 @@ from dml_jax.files import expand_path
 
 T = TypeVar("T")
 SPLIT_NAMES = "test", "train", "validation"
-SERVER_PACKAGES = "starlette uvicorn python-multipart"
+SERVER_PACKAGES = "starlette uvicorn httptools python-multipart"
 TRUST_CODE = (
     "import the modules of other packages that a run's configuration names, which runs their code"
 )

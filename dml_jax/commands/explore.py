@@ -1,5 +1,4 @@
-"""Browses images by their neighbours in a browser (`pip install starlette uvicorn
-python-multipart`):
+"""Browses images by their neighbours in a browser (extra "serve"):
 
     dml-jax explore --model=runs/birds [--split=test] [--port=8001]
     dml-jax explore --model=lite0 --data=photos/ [--index=birds.npz]
@@ -41,7 +40,7 @@ def execute(arguments: list[str]) -> None:
     if not options.data:
         trust_code = options.trust_code
         config, _ = analyses.run_config(options.model, overrides, trust_code=trust_code)
-    cli.check_installed("explore", "uvicorn", cli.SERVER_PACKAGES)
+    cli.check_installed("explore", "httptools", cli.SERVER_PACKAGES)
     from dml_jax.data import formats
     from dml_jax.data.split import hold_out
     from dml_jax.serving import explorer, http_service

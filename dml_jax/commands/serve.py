@@ -1,4 +1,5 @@
-"""Serves a model over HTTP (`pip install starlette uvicorn python-multipart`):
+"""Serves a model over HTTP (`pip install starlette uvicorn httptools
+python-multipart`):
 
     dml-jax serve --model=runs/birds [--index=birds.npz] [--host=0.0.0.0] [--port=8000]
     curl -F file=@photo.jpg http://localhost:8000/  # or: curl --data-binary @photo.jpg ...
@@ -39,7 +40,7 @@ def execute(arguments: list[str]) -> None:
         "--reject, --min_probability and --threshold: need --index; without it, no class is named"
     )
     cli.require(index or not any(value is not None for value in limit.values()), problem)
-    cli.check_installed("serve", "uvicorn", cli.SERVER_PACKAGES)
+    cli.check_installed("serve", "httptools", cli.SERVER_PACKAGES)
     from dml_jax.inference import graphs
     from dml_jax.serving import http_service
 

@@ -1,8 +1,8 @@
 """HTTP service of `dml-jax serve` and `dml-jax explore`: answers images in batches.
 
-uvicorn and Starlette limit connections, sizes and host names; `_Protocol` closes the connections of
-clients that keep the server waiting. Images of more than `PIXELS` are refused before decoding,
-whose memory `decode.Room` limits. Encryption and authentication are left to a reverse proxy.
+uvicorn and Starlette limit connections, sizes and host names. Images of more than `PIXELS` are
+refused before decoding, whose memory `decode.Room` limits. Slow clients, encryption and
+authentication are left to a reverse proxy.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import h11
 import numpy as np
 import python_multipart  # noqa: F401  Starlette imports it only when a form arrives
 import uvicorn
@@ -29,7 +28,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dml_jax.data import arrays, decode
 from dml_jax.data.files import stamp
@@ -41,19 +39,13 @@ from dml_jax.inference.index import UNKNOWN, Index
 if TYPE_CHECKING:
     from dml_jax.inference.embedding_model import EmbeddingModel
 
-SECONDS = 30.0  # from the headers of a request to its answer
+SECONDS = 30  # to answer the requests of open connections after SIGTERM
 BODY = 32 << 20  # bytes
-BODIES = 1 << 27  # bytes of all requests in memory
 PIXELS = 25_000_000  # per image, somewhat more than most cameras have
 # Images that need more bytes to decode, or JPEG files with more scans, are decoded one at a time.
 LARGE, SCANS = decode.MEMORY // 4, 20
 CONNECTIONS, BACKLOG = 128, 2048  # accepted, and waiting to be accepted
-# Seconds for a client to send a request or take an answer; bytes to send per further second.
-PATIENCE, RATE = 10.0, 1 << 14
 BATCH = 16  # images per call of the network, a power of two
-TOO_MANY = "too many requests at a time; try again later"
-BUSY = JSONResponse({"error": TOO_MANY}, 503, {"Retry-After": "1", "Connection": "close"})
-TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 Answer = dict[str, Any]
@@ -110,10 +102,6 @@ class Service:
             batch = [await self._waiting.get()]
             while len(batch) < BATCH and not self._waiting.empty():
                 batch.append(self._waiting.get_nowait())
-            # Drops requests that have timed out.
-            batch = [(image, future) for image, future in batch if not future.done()]
-            if not batch:
-                continue
             images, results = [image for image, _ in batch], list[Any]()
             try:
                 results = await asyncio.to_thread(self._compute, images)
@@ -130,19 +118,15 @@ class Service:
     async def post(self, request: Request) -> Response:
         """Answers a request that contains an image."""
         try:
-            async with asyncio.timeout(SECONDS):
-                loop = asyncio.get_running_loop()
-                file = await _content(request)
-                reader = await loop.run_in_executor(self._readers, self._reader, file)
-                image = await loop.run_in_executor(reader, self._model.read, file)
-                future: asyncio.Future[Answered] = loop.create_future()
-                self._waiting.put_nowait((image, future))
-                row, answer = await future
-        except TimeoutError:
-            problem = f"no answer within {SECONDS:g} seconds; try again later"
-            raise HTTPException(503, problem) from None
+            file = await _content(request)
         except ClientDisconnect:
             return Response()  # nobody receives it
+        loop = asyncio.get_running_loop()
+        reader = await loop.run_in_executor(self._readers, self._reader, file)
+        image = await loop.run_in_executor(reader, self._model.read, file)
+        future: asyncio.Future[Answered] = loop.create_future()
+        self._waiting.put_nowait((image, future))
+        row, answer = await future
         if not np.isfinite(row).all():
             problem = "image: the model's embedding is not finite; send another image"
             raise HTTPException(400, problem)
@@ -164,10 +148,10 @@ async def _content(request: Request) -> bytes:
 
 
 class _Bodies:
-    """The application, with a limit on the bytes of all unanswered requests."""
+    """The application, with a limit on the bytes of a request."""
 
     def __init__(self, app: ASGIApp):
-        self._app, self._held = app, 0
+        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         received = 0
@@ -175,63 +159,13 @@ class _Bodies:
         async def counted() -> Message:
             nonlocal received
             message = await receive()
-            size = len(message.get("body", b""))
-            received, self._held = received + size, self._held + size
-            if self._held > BODIES:
-                raise HTTPException(503, TOO_MANY, {"Retry-After": "1"})
+            received += len(message.get("body", b""))
+            if received > BODY:
+                problem = f"the request is too large; send at most {BODY >> 20} MiB"
+                raise HTTPException(413, problem, {"Connection": "close"})
             return message
 
-        try:
-            await self._app(scope, counted, send)
-        finally:
-            self._held -= received
-
-
-class _Protocol(H11Protocol):
-    """uvicorn's protocol, with deadlines for clients to send headers and bodies and take answers.
-
-    Beyond `CONNECTIONS`, a new client replaces the one that has kept the server waiting for
-    longest, so that clients that send slowly or not at all block nobody.
-    """
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._began = self._heard = self.loop.time()
-        self._received = 0
-        if len(self.connections) > CONNECTIONS:
-            others = [c for c in self.connections if isinstance(c, _Protocol) and c is not self]
-            if waiting := [other for other in others if other._keeps_waiting()]:
-                min(waiting, key=lambda other: other._heard)._end()
-            else:
-                self.app = BUSY
-
-    def data_received(self, data: bytes) -> None:
-        self._heard = self.loop.time()
-        self._received += len(data)
-        super().data_received(data)
-
-    def on_response_complete(self) -> None:
-        self._began, self._received = self.loop.time(), 0
-        super().on_response_complete()
-
-    def _keeps_waiting(self) -> bool:
-        unfinished = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
-        return unfinished or self.transport.get_write_buffer_size() > 0
-
-    def check(self) -> None:
-        """Closes the connection if its client is late."""
-        now = self.loop.time()
-        if not self._keeps_waiting():
-            self._began, self._received = now, 0
-        elif now - self._began > PATIENCE + self._received / RATE:
-            self._end()
-
-    def _end(self) -> None:
-        self.connections.discard(self)  # now, so that it does not count towards their limit
-        unanswered = self._received and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
-        if unanswered and not self.transport.is_closing():
-            self.transport.write(TIMED_OUT)
-        self.transport.abort()  # without waiting until the client has taken everything
+        await self._app(scope, counted, send)
 
 
 async def _health(request: Request) -> Response:
@@ -260,17 +194,9 @@ def server(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        tasks = asyncio.create_task(service.run()), asyncio.create_task(watch())
+        task = asyncio.create_task(service.run())
         yield
-        for task in tasks:
-            task.cancel()
-
-    async def watch() -> None:
-        while True:
-            await asyncio.sleep(PATIENCE / 10)
-            for connection in list(running.server_state.connections):
-                if isinstance(connection, _Protocol):
-                    connection.check()
+        task.cancel()
 
     async def statistics(request: Request) -> Response:
         return JSONResponse(await asyncio.to_thread(service.statistics))
@@ -285,24 +211,22 @@ def server(
         middleware=[trusted, Middleware(_Bodies)],
         exception_handlers=dict.fromkeys(explained, _explain),
         lifespan=lifespan,
-        max_body_size=BODY,
     )
     # It would warn about every malformed form.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     config = uvicorn.Config(
         app,
-        http=_Protocol,
+        http="httptools",
         ws="none",
         lifespan="on",
         log_level="error",
         access_log=False,
         proxy_headers=False,
-        h11_max_incomplete_event_size=1 << 14,
+        limit_concurrency=CONNECTIONS,
         timeout_keep_alive=5,
-        timeout_graceful_shutdown=int(SECONDS),
+        timeout_graceful_shutdown=SECONDS,
     )
-    running = uvicorn.Server(config)
-    return running
+    return uvicorn.Server(config)
 
 
 def serve(
