@@ -3,9 +3,10 @@
 Files at URLs are read and written by the file systems of Arrow, `pyarrow.fs.FileSystem.from_uri`,
 e.g. gs://anonymous@bucket/photos for a public bucket.
 
-For a run in Google Cloud Storage, Orbax writes the checkpoints to the bucket directly. All other
-files are in a local directory: they are copied from the bucket when a command starts, and changes
-are copied to it before a checkpoint counts as complete and at the end, so a killed run continues.
+For a run in Google Cloud Storage, Orbax writes the checkpoints to the bucket. Other files are
+written locally and uploaded whole, because objects cannot be appended to: the logs before a
+checkpoint counts as complete, so that a killed run continues, and everything at the end. Whoever
+starts last is the one that writes.
 """
 
 import atexit
@@ -16,7 +17,6 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
@@ -24,11 +24,12 @@ from urllib.parse import quote
 from dml_jax.errors import CheckpointError, DataError, PeerError, UserError
 from dml_jax.files import atomic_write, is_url, reason
 
-WRITER = ".writer"  # in the bucket: the object that names the process that may write
+ORIGIN = ".bucket"  # in a local directory: its URL
+WRITER = ".writer"  # the process that writes, and in the bucket the one that may
 RETRIES = 12  # per request, after 1, 2, 4, 8, 16, 32, 32, … seconds, four minutes together
 SECONDS = 60  # without an answer; Arrow would try for a quarter of an hour
 URL_SIGNS = ":/?#[]@!$&'()*+,;=%"
-IN_BUCKET = ("checkpoints/latest/", "checkpoints/best/", WRITER)  # not copied
+NOT_LOCAL = ("checkpoints/", WRITER)
 
 
 def check_url(option: str, url: str) -> str:
@@ -55,160 +56,84 @@ def _client() -> Any:
     return fsspec.filesystem("gcs")
 
 
-@dataclass
-class _Copy:
-    """The local files of a run."""
-
-    directory: Path
-    url: str
-    writer: str = ""  # name of this process, if it may write
-    there: dict[str, int] = field(default_factory=dict)  # in the bucket: name -> last change
-
-    @property
-    def root(self) -> str:
-        return self.url.removeprefix("gs://")
-
-    def paths(self, names: list[str]) -> tuple[list[str], list[str]]:
-        """The local paths of files, and those in the bucket."""
-        here, there = self.directory, self.root
-        return [str(here / name) for name in names], [f"{there}/{name}" for name in names]
-
-
-_copies: list[_Copy] = []  # made by this process
-
-
-def _copy_of(path: Path) -> _Copy | None:
-    return next((copy for copy in _copies if path.absolute().is_relative_to(copy.directory)), None)
-
-
-def is_copy(path: Path) -> bool:
-    """Whether a path is among the local files of a run in a bucket."""
-    return _copy_of(path) is not None
-
-
 @contextmanager
-def working_copy(
-    option: str, url: str | Path, *, writing: bool, active: bool = True
-) -> Iterator[Path]:
-    """The local copy of a run in a bucket, removed at the end; a local path is returned unchanged.
+def local_files(option: str, run: str | Path) -> Iterator[Path]:
+    """The directory of a run: itself or, for a run in a bucket, a temporary one with its files.
 
-    If the run is to be written, this process takes it over from any other that writes it; `active`
-    is False on all processes of a run but the first.
+    Only the checkpoints remain in the bucket, see `origin`; `upload` writes the others there.
     """
-    if not is_url(url):
-        yield Path(url)
+    if not is_url(run):
+        yield Path(run)
         return
-    with (
-        tempfile.TemporaryDirectory(prefix="dml_jax-") as parent,
-        reaching(f"{option}={check_url(option, str(url))}"),
-    ):
-        copy = _Copy(Path(parent, str(url).rstrip("/").rpartition("/")[2]), str(url).rstrip("/"))
-        copy.directory.mkdir()
-        if writing and active:
-            _take_over(option, copy)
-        _copies.append(copy)
+    url = check_url(option, str(run))
+    with tempfile.TemporaryDirectory(prefix="dml_jax-") as parent, reaching(f"{option}={url}"):
+        directory, root = Path(parent, url.rpartition("/")[2]), url.removeprefix("gs://")
+        directory.mkdir()
+        (directory / ORIGIN).write_text(url)
+        for path in _client().find(root):
+            name = path.removeprefix(f"{root}/")
+            if not name.startswith(NOT_LOCAL) and name[-1:] != "/":
+                _client().get_file(path, str(directory / name))
         try:
-            pull(copy.directory)
-            yield copy.directory
-            if writing:
-                push(copy.directory)
-        except BaseException as error:
-            if writing and copy.there:  # files of a run that has begun, such as its log
-                with suppress(Exception):
-                    push(copy.directory)
-            if isinstance(error, UserError):
-                raise type(error)(str(error).replace(str(copy.directory), copy.url)) from error
-            raise
-        finally:
-            _copies.remove(copy)
-            with suppress(Exception):
-                if copy.writer and _writer(copy) == copy.writer:
-                    _client().rm_file(f"{copy.root}/{WRITER}")
+            yield directory
+        except UserError as error:
+            raise type(error)(str(error).replace(str(directory), url)) from error
 
 
 def read_copy(option: str, url: str) -> Path:
     """A local directory for reading a run, removed when the process ends."""
     until_exit = ExitStack()
     atexit.register(until_exit.close)
-    return until_exit.enter_context(working_copy(option, url, writing=False))
+    return until_exit.enter_context(local_files(option, url))
 
 
 def origin(path: Path) -> Path:
-    """The path in the bucket of a path in a local copy; any other path is returned unchanged."""
-    copy = _copy_of(path)
-    if copy is None:
-        return path.absolute()
-    from etils import epath
+    """The path in the bucket of a path in `local_files`; the absolute path of any other."""
+    path = path.absolute()
+    for directory in (path, *path.parents):
+        if (directory / ORIGIN).exists():
+            from etils import epath
 
-    _client()  # before orbax
-    return cast(Path, epath.Path(copy.url) / path.absolute().relative_to(copy.directory))
-
-
-def pull(directory: Path) -> None:
-    """Downloads the files of a run that its local copy lacks; ignores other directories."""
-    if copy := _copy_of(directory):
-        names = [path.removeprefix(f"{copy.root}/") for path in _client().find(copy.root)]
-        local = [n for n in names if n[-1:] != "/" and not any(part in n for part in IN_BUCKET)]
-        missing = [name for name in local if not (copy.directory / name).exists()]
-        for name in missing:
-            (copy.directory / name).parent.mkdir(parents=True, exist_ok=True)
-        if missing:
-            _client().get(*reversed(copy.paths(missing)))
-        copy.there |= {name: (copy.directory / name).stat().st_mtime_ns for name in missing}
+            _client()  # before orbax
+            url = epath.Path((directory / ORIGIN).read_text())
+            return cast(Path, url / path.relative_to(directory))
+    return path
 
 
-def push(directory: Path) -> None:
-    """Uploads changed files of a local copy; does nothing with other directories.
+def upload(directory: Path, *patterns: str) -> None:
+    """Writes files of a run in a bucket, each as a whole; the manifest, its seal, comes last.
 
-    The manifest, which marks a finished run, is the last. CheckpointError if the run is taken over.
+    CheckpointError if another process has taken over the run.
     """
-    if copy := _copy_of(directory):
+    if (directory / ORIGIN).exists():
         check_writer(directory)
-        here = {
-            path.relative_to(copy.directory).as_posix(): path.stat().st_mtime_ns
-            for path in sorted(copy.directory.rglob("*"))
-            if path.is_file() and not path.name.startswith(".")
-        }
-        changed = [name for name, time in here.items() if copy.there.get(name) != time]
-        for last in (False, True):
-            if names := [name for name in changed if (name == "manifest.json") == last]:
-                _client().put(*copy.paths(names))
-        for name in copy.there.keys() - here.keys():
-            _client().rm_file(f"{copy.root}/{name}")
-        copy.there = here
+        found = {path for pattern in patterns for path in directory.glob(pattern)}
+        files = [path for path in found if path.is_file() and not path.name.startswith(".")]
+        files.sort(key=lambda path: (path.name == "manifest.json", -len(path.parts)))
+        for path in files:
+            origin(path).write_bytes(path.read_bytes())
+
+
+def take_over(directory: Path) -> None:
+    """Makes this process the writer of a run in a bucket: one that wrote it before writes no more.
+
+    CheckpointError if another does the same at the same time.
+    """
+    if (directory / ORIGIN).exists():
+        here, there = directory / WRITER, str(origin(directory / WRITER)).removeprefix("gs://")
+        here.write_text(f"process {os.getpid()} on {socket.gethostname()} ({uuid.uuid4().hex[:8]})")
+        with suppress(FileNotFoundError):
+            _client().rm_file(there)
+        with suppress(FileExistsError):  # created by another, or by us and the answer was lost
+            _client().pipe_file(there, here.read_bytes(), mode="create")  # ifGenerationMatch=0
+        check_writer(directory)
 
 
 def check_writer(directory: Path) -> None:
     """Raises CheckpointError if another process has taken over the run that this one writes."""
-    if (copy := _copy_of(directory)) and copy.writer and (other := _writer(copy)) != copy.writer:
-        other = other or "a process that has ended"
-        raise CheckpointError(f"{copy.url}: {other} has taken over this run, so this process ends")
-
-
-def _writer(copy: _Copy) -> str:
-    """The process that may write; empty if there is none."""
-    try:
-        return str(_client().cat_file(f"{copy.root}/{WRITER}").decode())
-    except FileNotFoundError:
-        return ""
-
-
-def _take_over(option: str, copy: _Copy) -> None:
-    """Replaces the writer; if several processes do it at once, the last one writes, others end."""
-    if earlier := _writer(copy):
-        print(f"{copy.url}: taking over from {earlier}", flush=True)
-        with suppress(FileNotFoundError):  # it has just ended
-            _client().rm_file(f"{copy.root}/{WRITER}")
-    writer = f"process {os.getpid()} on {socket.gethostname()} ({uuid.uuid4().hex[:8]})"
-    try:
-        # With ifGenerationMatch=0.
-        _client().pipe_file(f"{copy.root}/{WRITER}", writer.encode(), mode="create")
-    except FileExistsError:
-        other = _writer(copy)
-        if other != writer:  # and not a repetition, because the first answer was lost
-            problem = f"{option}={copy.url}: {other} has just started this run"
-            raise CheckpointError(problem) from None
-    copy.writer = writer
+    here = directory / WRITER
+    if here.exists() and (other := origin(here).read_text()) != here.read_text():
+        raise CheckpointError(f"{directory}: {other} has taken over this run, so this process ends")
 
 
 @contextmanager

@@ -164,12 +164,11 @@ def run_mode(options: Namespace, config: Config, where: Path | str, output: Path
     silence = options.silence or process_group.SILENCE
     if options.coordinator:
         process_group.connect(options.coordinator, options.processes, options.process, silence)
-    main, writing = device_mesh.is_main_process(), mode in ("train", "export")
-    console = Console(quiet=options.quiet, active=main)
-    copy = buckets.working_copy("--workdir", where, writing=writing, active=main)
+    console = Console(quiet=options.quiet, active=device_mesh.is_main_process())
+    local = buckets.local_files("--workdir", where)
     together, checkpoint = process_group.end_together(silence), options.checkpoint or "reported"
     try:
-        with together, copy as directory, Stop() as stop, run.memory(config):
+        with together, local as directory, Stop() as stop, run.memory(config):
             console.named = {str(directory): str(where)}
             if mode != "train":
                 stop.stop_immediately()

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dml_jax import files, identity, manifest
+from dml_jax import buckets, files, identity, manifest
 from dml_jax.analysis import run_report, spectra
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.backbones.weights import converted
@@ -94,7 +94,8 @@ def train(
                 embedding_files.check_replaceable(directory / "embeddings" / name)
             # Again, because another run may have used the directory before it was locked.
             workdir.check_same_run(directory, run)
-            (directory / manifest.NAME).unlink(missing_ok=True)  # describes a shorter run
+            for file in {directory / manifest.NAME, buckets.origin(directory / manifest.NAME)}:
+                file.unlink(missing_ok=True)  # describes a shorter run
             files.write_json(directory / "config.json", run)
         log = directory / "logs" / workdir.process_name()
         console.log_to(log.with_name(f"{log.name}.log"))
@@ -137,6 +138,7 @@ def train(
             files.write_json(directory / "results.json", results)
             kind = "latest" if config.train.select == "last" else "best"
             workdir.finish(directory, f"{kind}/{int(state.step)}")
+        buckets.upload(directory, "**/*")
         if show:
             numbers = {name: value for name, value in results.items() if isinstance(value, float)}
             final = {f"final/{name}": value for name, value in numbers.items()}
@@ -191,8 +193,9 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     finished = not workdir.unfinished(directory, model.step, reported=checkpoint == "reported")
     with files.locked(directory / "embeddings"), workdir.updated(directory, "embeddings/"):
         write_embeddings(experiment, directory, embeddings, made, finished=finished)
-        written = directory / "embeddings"
-        console.print(f"embeddings of {', '.join(embeddings)} at step {model.step}: {written}")
+    buckets.upload(directory, "embeddings/**/*", manifest.NAME)
+    written = directory / "embeddings"
+    console.print(f"embeddings of {', '.join(embeddings)} at step {model.step}: {written}")
 
 
 def check(config: Config, console: Console) -> None:

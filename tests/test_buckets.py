@@ -4,6 +4,7 @@ write."""
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,78 +33,91 @@ def empty(client: Any) -> None:
 
 def test_a_run_is_kept_in_a_bucket(client: Any) -> None:
     client.pipe_file("bucket/runs/one-more/x", b"of another run")
-    with buckets.working_copy("--workdir", URL, writing=True) as copy:
-        assert not list(copy.iterdir())
-        (copy / "metrics.jsonl").write_text("1\n")
-        (copy / "figures").mkdir()
-        (copy / "figures" / "a.png").write_bytes(b"picture")
-        buckets.push(copy / "figures")
-        (copy / "figures" / "a.png").unlink()
-        (copy / "metrics.jsonl").write_text("1\n2\n")
-    assert client.find("bucket/runs/one") == ["bucket/runs/one/metrics.jsonl"]
-    assert not copy.exists()
-    assert (buckets.read_copy("--model", f"{URL}/") / "metrics.jsonl").read_text() == "1\n2\n"
+    client.pipe_file("bucket/runs/one/checkpoints/latest/2/state", b"by orbax")
+    with buckets.local_files("--workdir", URL) as local:
+        assert [path.name for path in local.iterdir()] == [buckets.ORIGIN]
+        assert buckets.origin(local / "checkpoints/latest/2/state").read_text() == "by orbax"
+        (local / "metrics.jsonl").write_text("1\n")
+        buckets.upload(local, "*.jsonl")
+        assert client.cat_file("bucket/runs/one/metrics.jsonl") == b"1\n"
+        with (local / "metrics.jsonl").open("a") as log:
+            log.write("2\n")
+        for name in ("manifest.json", "results.json", "z/manifest.json", "z/figure.png", ".draft"):
+            (local / name).parent.mkdir(exist_ok=True)
+            (local / name).write_text("now")
+        buckets.upload(local, "**/*")
+    assert not local.exists()
+    times = {path: client.info(path)["updated"] for path in client.find("bucket/runs/one")}
+    names = sorted(path.removeprefix("bucket/runs/one/") for path in times)
+    assert names == [
+        "checkpoints/latest/2/state",
+        "manifest.json",
+        "metrics.jsonl",
+        "results.json",
+        "z/figure.png",
+        "z/manifest.json",
+    ]
+    assert sorted(times, key=lambda path: times[path])[-2:] == [
+        "bucket/runs/one/z/manifest.json",
+        "bucket/runs/one/manifest.json",
+    ]
+    copy = buckets.read_copy("--model", f"{URL}/")
+    assert (copy / "metrics.jsonl").read_text() == "1\n2\n"
+    assert (copy / "z" / "figure.png").read_text() == "now"
 
 
-def test_a_command_that_fails_before_training_leaves_nothing(client: Any) -> None:
+def test_an_error_names_the_file_in_the_bucket(client: Any) -> None:
     def fail() -> None:
-        with buckets.working_copy("--workdir", URL, writing=True) as copy:
-            (copy / "config.json").touch()
-            raise CheckpointError(f"{copy / 'config.json'}: wrong")
+        with buckets.local_files("--workdir", URL) as local:
+            (local / "config.json").touch()
+            raise CheckpointError(f"{local / 'config.json'}: wrong")
 
     with pytest.raises(CheckpointError, match=rf"^{URL}/config.json: wrong"):
         fail()
     assert client.find("bucket/runs") == []
 
 
-def test_a_process_that_another_has_replaced_writes_nothing_more(
-    client: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_that_another_has_replaced_writes_nothing_more(client: Any) -> None:
     """E.g. because the first did not answer for a while; after it was killed, the second goes on at
     once."""
 
     def overtaken() -> None:
-        with buckets.working_copy("--workdir", URL, writing=True) as first:
+        with buckets.local_files("--workdir", URL) as first:
+            buckets.take_over(first)
             (first / "a").write_text("first")
-            with buckets.working_copy("--workdir", URL, writing=True) as second:
+            buckets.upload(first, "a")
+            with buckets.local_files("--workdir", URL) as second:
                 (second / "a").write_text("second")
-                with buckets.working_copy(
-                    "--workdir", URL, writing=True, active=False
-                ):  # of the same run
-                    pass
-                buckets.push(second)
-            with buckets.working_copy("--workdir", URL, writing=True):
-                buckets.push(first)
+                buckets.take_over(second)
+                buckets.upload(second, "a")
+            buckets.upload(first, "a")
 
-    with pytest.raises(
-        CheckpointError, match=rf"{URL}: process \d+ on .* has taken over this run, so this"
-    ):
+    message = rf"{URL}: process {os.getpid()} on .* has taken over this run, so this process ends"
+    with pytest.raises(CheckpointError, match=message):
         overtaken()
-    assert f"{URL}: taking over from process {os.getpid()} on " in capsys.readouterr().out
     assert client.cat_file("bucket/runs/one/a") == b"second"
-    assert client.find("bucket/runs/one") == ["bucket/runs/one/a"]
 
 
 def test_of_two_that_start_at_once_one_writes(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = threading.Barrier(2)
-    writer = buckets._writer
+    both, outcomes = threading.Barrier(2), list[str]()
+    remove = type(client).rm_file
 
-    def late(copy: Any) -> str:
-        found = writer(copy)
-        if not found:
-            both.wait()
-        return found
-
-    monkeypatch.setattr(buckets, "_writer", late)
-    outcomes: list[str] = []
+    def removed_by_both(system: Any, path: str) -> None:
+        with suppress(FileNotFoundError):
+            remove(system, path)
+        both.wait()
 
     def start() -> None:
         try:
-            buckets._take_over("--workdir", buckets._Copy(Path("unused"), URL))
-            outcomes.append("")
+            with buckets.local_files("--workdir", URL) as local:
+                buckets.take_over(local)
+                both.wait()
+                outcomes.append("")
         except CheckpointError as error:
             outcomes.append(str(error))
+            both.wait()
 
+    monkeypatch.setattr(type(client), "rm_file", removed_by_both)
     threads = [threading.Thread(target=start) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -111,8 +125,8 @@ def test_of_two_that_start_at_once_one_writes(client: Any, monkeypatch: pytest.M
         thread.join()
     winner, loser = sorted(outcomes)
     assert not winner
-    assert loser.startswith(f"--workdir={URL}: process {os.getpid()} on ")
-    assert loser.endswith(" has just started this run")
+    assert loser.startswith(f"{URL}: process {os.getpid()} on ")
+    assert "has taken over this run" in loser
 
 
 def test_an_object_that_is_lost_during_a_run() -> None:
@@ -133,7 +147,7 @@ def test_a_bucket_that_fails(status: int, message: str, kind: type[Exception], c
 
     with (
         pytest.raises(kind, match=rf"--workdir={URL}: {message}"),
-        buckets.working_copy("--workdir", URL, writing=False),
+        buckets.local_files("--workdir", URL),
     ):
         validate_response(status, b"{}", "bucket/runs/one/x")
 
@@ -152,14 +166,14 @@ def test_a_bucket_that_fails(status: int, message: str, kind: type[Exception], c
 def test_buckets_that_cannot_be_used(url: str, message: str) -> None:
     with (
         pytest.raises(CheckpointError, match=message),
-        buckets.working_copy("--workdir", url, writing=True) as copy,
+        buckets.local_files("--workdir", url) as local,
     ):
-        raise AssertionError(copy)
+        raise AssertionError(local)
 
 
 def test_a_directory_is_its_own(tmp_path: Path) -> None:
-    with buckets.working_copy("--workdir", tmp_path, writing=True) as copy:
-        assert copy == buckets.origin(copy) == tmp_path
-        buckets.push(copy)
-        buckets.pull(copy)
+    with buckets.local_files("--workdir", tmp_path) as local:
+        assert local == buckets.origin(local) == tmp_path
+        buckets.take_over(local)
+        buckets.upload(local, "*")
     assert not list(tmp_path.iterdir())

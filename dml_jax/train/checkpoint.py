@@ -141,7 +141,7 @@ class Checkpoints:
         with buckets.reaching(str(path)), name_file(path):
             self._checkpointer.wait_until_finished()
             if jax.process_index() == 0:
-                buckets.push(self._workdir)
+                buckets.upload(self._workdir, "*.json*", "logs/*")
                 manifest.write(path, {"run": self.run})
                 for oldest in workdir.complete_checkpoints(path.parent)[: -KEPT[path.parent.name]]:
                     if not self._is_permanent(oldest):

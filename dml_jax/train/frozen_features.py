@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax import buckets, files, identity
+from dml_jax import files, identity
 from dml_jax.backbones.functional import pooled_cells
 from dml_jax.config import Config, Data, plugin_module
 from dml_jax.console import Console
@@ -60,9 +60,7 @@ def with_features(
         console.update_progress(done, "of the frozen backbone")
         stop.raise_if_stopped()
 
-    # A bucket keeps the files of one run.
-    beside = directory if buckets.is_copy(directory) else directory.absolute().parent
-    kept = Path(config.train.features or beside / DIRECTORY)
+    kept = Path(config.train.features or directory.absolute().parent / DIRECTORY)
     found = cells(experiment, state, "train", kept, shown)
     return experiment._replace(features=found, augment=lambda images, key: images)
 

@@ -1,5 +1,5 @@
-"""Whole runs in an emulator of Google Cloud Storage: killed and resumed, with a lost upload, and by
-two processes."""
+"""Whole runs in an emulator of Google Cloud Storage: killed, resumed in spite of a lost upload and
+made longer, and by two processes."""
 
 import json
 import os
@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from dml_jax import buckets
 from tests import emulator
 from tests.e2e.test_process_group import free_port
 from tests.test_main import CONFIG, ROOT, TINY, environment
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.slow
 RUN = [
     CONFIG,
     *TINY,
-    "--config.train.steps=60",
+    "--config.train.schedule=constant",  # which a longer run continues
     "--config.train.checkpoint_every=20",
     "--config.train.log_every=5",
     "--config.evaluation.controls=false",
@@ -38,9 +37,9 @@ def client() -> Iterator[Any]:
         yield connected
 
 
-def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+def start(*arguments: str, steps: int = 60, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "dml_jax.main", *RUN, *arguments],
+        [sys.executable, "-m", "dml_jax.main", *RUN, f"--config.train.steps={steps}", *arguments],
         cwd=ROOT,
         env=environment() | variables,
         stdout=subprocess.PIPE,
@@ -55,22 +54,21 @@ def finished(process: subprocess.Popen[str]) -> str:
     return printed
 
 
-def wait_for(client: Any, path: str) -> None:
-    for _ in range(6000):
-        if client.exists(path):
-            return
+def kill_after(client: Any, path: str, process: subprocess.Popen[str]) -> None:
+    """Kills a process once an object is in the bucket."""
+    while not client.exists(path):
+        assert process.poll() is None, process.communicate()[0]
         time.sleep(0.1)
-    raise AssertionError(path)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
 
 
-def test_a_killed_run_continues_bit_for_bit_also_after_a_lost_upload(
+def test_a_run_killed_resumed_and_made_longer_is_that_of_a_local_disk_bit_for_bit(
     client: Any, tmp_path: Path
 ) -> None:
-    finished(start(f"--workdir={tmp_path}"))
+    finished(start(f"--workdir={tmp_path}", steps=90))
     first = start("--workdir=gs://bucket/killed")
-    wait_for(client, "bucket/killed/checkpoints/latest/40/manifest.json")
-    os.kill(first.pid, signal.SIGKILL)
-    first.communicate()
+    kill_after(client, "bucket/killed/checkpoints/latest/40/manifest.json", first)
     lost = next(
         p
         for p in client.find("bucket/killed/checkpoints/latest/40/state")
@@ -78,13 +76,21 @@ def test_a_killed_run_continues_bit_for_bit_also_after_a_lost_upload(
     )
     client.rm_file(lost)
     printed = finished(start("--workdir=gs://bucket/killed"))
-    assert f"taking over from process {first.pid} on " in printed
     assert "is missing; the checkpoint is corrupt; falling back" in printed
     assert "resuming from step 20" in printed
-    for name in SAME:
-        assert client.cat_file(f"bucket/killed/{name}") == (tmp_path / name).read_bytes(), name
+    finished_at = client.info("bucket/killed/results.json")["updated"]
     assert "already finished" in finished(start("--workdir=gs://bucket/killed"))
     assert "step 60" in finished(start("--workdir=gs://bucket/killed", "--mode=evaluate"))
+    assert client.info("bucket/killed/results.json")["updated"] == finished_at
+
+    longer = start("--workdir=gs://bucket/killed", steps=90)
+    kill_after(client, "bucket/killed/checkpoints/latest/80/manifest.json", longer)
+    assert not client.exists("bucket/killed/manifest.json")  # of the shorter run
+    finished(start("--workdir=gs://bucket/killed", steps=90))
+    for name in SAME:
+        assert client.cat_file(f"bucket/killed/{name}") == (tmp_path / name).read_bytes(), name
+    assert "already finished" in finished(start("--workdir=gs://bucket/killed", steps=90))
+    assert not client.exists("bucket/killed/starts.json")
 
 
 def test_two_processes(client: Any) -> None:
@@ -95,5 +101,4 @@ def test_two_processes(client: Any) -> None:
     lines = client.cat_file("bucket/two/metrics.jsonl").decode().splitlines()
     assert [json.loads(line)["step"] for line in lines][-1] == 60
     names = {path.removeprefix("bucket/two/") for path in client.find("bucket/two")}
-    assert {"results.json", "report.html", "logs/host-0.log", "logs/host-1.log"} <= names
-    assert buckets.WRITER not in names
+    assert {"results.json", "report.html", "logs/host-0.log"} <= names

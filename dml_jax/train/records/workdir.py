@@ -184,6 +184,7 @@ def locked(workdir: Path) -> Iterator[None]:
         try:
             workdir.mkdir(parents=True, exist_ok=True)
             held.enter_context(files.locked(workdir / "config.json", wait=False))
+            buckets.take_over(workdir)
         except UserError:
             raise CheckpointError(f"--workdir={workdir}: another run is using it") from None
         except FileNotFoundError:  # in a file system that has no new directories
@@ -207,10 +208,9 @@ def _counted_start(workdir: Path) -> Iterator[None]:
     Raises CheckpointError if there are STARTS of them already, so that a launcher that repeats the
     command gives up.
     """
-    path, step = workdir / "starts.json", 0
-    for name in ("head/checkpoints/latest", "checkpoints/latest"):
-        if complete := complete_checkpoints(buckets.origin(workdir / name)):
-            step += int(complete[-1].name)
+    path = buckets.origin(workdir / "starts.json")
+    complete = complete_checkpoints(buckets.origin(workdir / "checkpoints" / "latest"))
+    step = int(complete[-1].name) if complete else 0
     before = read_json(path, dict[str, int], "delete it", CheckpointError) if path.exists() else {}
     count = before.get("count", 0) if before.get("step") == step else 0
     if count >= STARTS:
@@ -220,7 +220,6 @@ def _counted_start(workdir: Path) -> Iterator[None]:
             f"{workdir / 'logs'} for the reason"
         )
     write_json(path, {"step": step, "count": count + 1})
-    buckets.push(workdir)
     try:
         yield
     except (UserError, Interrupted):  # nothing that a launcher repeats in vain
