@@ -65,7 +65,6 @@ def test_thresholds_from_classes_that_are_not_enrolled(
     enroll.execute([*command, "--calibrate=others", str(photos)])
     said = capsys.readouterr().out
     assert re.search(r"always a name: right .* unknown 0\.0, strangers accepted 100\.0\n", said)
-    assert said.count("too few strangers") == 1
     Path("i.npz").unlink()
     layouts.photos(Path("more"), [f"class {i}" for i in range(6)], each=6)
     (photos / "ash").rename("more/ash")
