@@ -1,4 +1,4 @@
-"""Norms with finite gradients, and matrix products at full precision."""
+"""Norms with finite gradients, matrix products at full precision, and arrays of other libraries."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -8,7 +8,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+
+from dml_jax.errors import DataError
+
+
+def as_numpy(name: str, values: Any) -> np.ndarray:
+    """The argument of a caller as a NumPy array; DataError if NumPy cannot convert it."""
+    try:
+        return np.asarray(values)
+    except (RuntimeError, TypeError, ValueError) as error:  # tensors with gradients, ragged lists
+        reason = str(error).partition("\n")[0].rstrip(".")
+        remedy = "give an array of NumPy or JAX; of torch, x.detach().float().numpy()"
+        raise DataError(f"{name}: cannot be converted to an array ({reason}); {remedy}") from None
 
 
 def at_least_float32(x: jax.Array) -> jax.Array:

@@ -32,8 +32,9 @@ from configs.papers import Paper, Place
 from dml_jax.__main__ import COMMANDS, main
 from dml_jax.config import Config, choices, plugin_module
 from dml_jax.config import files as config_files
+from dml_jax.config.fields import meanings
 from dml_jax.config.sections import Data, Evaluation, Group, Train
-from dml_jax.config.show import meanings, type_name
+from dml_jax.config.show import type_name
 from dml_jax.lab import outcomes, plan
 from dml_jax.losses import signature
 from dml_jax.methods import baseline

@@ -16,7 +16,9 @@ Rules across fields are checked in `__post_init__` with `require`.
 import dataclasses
 import enum
 import functools
+import inspect
 import json
+import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -175,6 +177,19 @@ def flatten(values: Values, prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
     return flat
+
+
+def meanings(kind: type) -> dict[str, str]:
+    """The meaning of each option of a section, from the docstrings of it and of its bases."""
+    texts = (described(inspect.getdoc(owner) or "") for owner in reversed(kind.__mro__))
+    return {name: meaning for text in texts for name, meaning in text.items()}
+
+
+def described(text: str) -> dict[str, str]:
+    """The entries of `Attributes` or `Args` in a docstring."""
+    _, *parts = re.split(r"^(?:Attributes|Args):$", text, flags=re.M)
+    entries = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", "".join(parts), flags=re.M)
+    return {name: " ".join(meaning.split()) for name, meaning in entries}
 
 
 @cache

@@ -1,8 +1,6 @@
 """Output of `--mode=show`: all options of a resolved experiment, with their types and meanings."""
 
 import dataclasses
-import inspect
-import re
 import typing
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -12,7 +10,7 @@ from pydantic import AfterValidator
 from rich.console import Console
 
 from dml_jax.config import Config
-from dml_jax.config.fields import IMPORT_PATH, LARGEST, LIMIT, Named
+from dml_jax.config.fields import IMPORT_PATH, LARGEST, LIMIT, Named, meanings
 
 CHANGED = "*"  # marks values that differ from the default
 
@@ -33,17 +31,6 @@ def options(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, str, 
             if field.default_factory is not dataclasses.MISSING:
                 default = field.default_factory()
             yield key, value, default, type_name(hints[field.name]), texts.get(field.name, "")
-
-
-def meanings(kind: type) -> dict[str, str]:
-    """The meaning of each field, from the `Attributes` or `Args` of the docstrings of a section and
-    its bases."""
-    found: dict[str, str] = {}
-    for owner in reversed(kind.__mro__):
-        _, *texts = re.split(r"^(?:Attributes|Args):$", inspect.getdoc(owner) or "", flags=re.M)
-        entries = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", "".join(texts), flags=re.M)
-        found |= {name: " ".join(meaning.split()) for name, meaning in entries}
-    return found
 
 
 def type_name(annotation: Any) -> str:

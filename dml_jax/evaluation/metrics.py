@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from dml_jax.errors import DataError
+from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import _engine, user_distances, validation
 from dml_jax.evaluation._engine import RowFunction, Task
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
@@ -94,6 +94,8 @@ def retrieval(
     validation.metric(metric, "cosine", "euclidean")
     validation.choice("exclusion", exclusion, ("index", "position"))
     validation.choice("lone_queries", lone_queries, get_args(Lone))
+    if functions is not None and not isinstance(functions, Mapping):
+        raise ConfigError(f"functions={functions!r}: must be a dict of functions by their names")
     alone = gallery is None  # the queries are their own gallery
     grouped = not alone and groups is not None
     for name, given, needed, without in (

@@ -14,6 +14,7 @@ from scipy import sparse
 from dml_jax.class_names import normalised
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import reading
+from dml_jax.numerics import as_numpy
 
 ArrayLike = jax.Array | np.ndarray
 Labels: TypeAlias = jax.Array | np.ndarray | Sequence
@@ -57,7 +58,7 @@ def embeddings(values: ArrayLike, *, name: str = "embeddings") -> np.ndarray:
 
     The result is a NumPy array; one that is given, also memory-mapped, is not copied.
     """
-    array = np.asarray(values)
+    array = as_numpy(name, values)
     if not (is_real(array.dtype) or array.dtype == bool) or array.ndim != 2 or 0 in array.shape:
         raise DataError(
             f"{name}: holds {array.dtype} of shape {list(array.shape)}; give real numbers [N, D]"
@@ -105,7 +106,7 @@ def labels(
 
     `name` and `of` stand for the labels and the rows in error messages.
     """
-    array = np.asarray(values)
+    array = as_numpy(name, values)
     listed = array.dtype == np.float64 and isinstance(values, Sequence)
     if listed and all(isinstance(value, int) for value in values):
         # NumPy turns a list into float64 if one of its numbers exceeds int64.

@@ -5,6 +5,8 @@ softmax, Zhai & Wu (BMVC 2019); ArcFace, Deng et al. (CVPR 2019); CosFace, Wang 
 sub-center ArcFace, Deng et al. (ECCV 2020).
 """
 
+from __future__ import annotations
+
 from typing import Annotated, Any
 
 import jax
@@ -70,10 +72,12 @@ def normalized_softmax(
     smoothing: Fraction = 0.0,
     weights: Array | None = None,
 ) -> Array:
-    """Mean over the samples of -log softmax(cos(x, p_1..C) / temperature)_y -> scalar.
+    """Normalised softmax (Zhai & Wu, BMVC 2019) -> scalar.
+
+    The mean over the samples of -log softmax(cos(x, p_1..C) / temperature)_y.
 
     Args:
-      temperature: sigma, divides the cosines.
+      temperature: sigma, divides the cosines; greater than 0.
       smoothing: Label smoothing, in [0, 1); none in the paper.
     """
     logits = class_cosine(embeddings, proxies) / temperature
@@ -108,11 +112,13 @@ def arcface(
     scale: Positive = 64.0,
     weights: Array | None = None,
 ) -> Array:
-    """ArcFace, the softmax with an additive angular margin: mean over the samples -> scalar.
+    """ArcFace (Deng et al., CVPR 2019, Eq. 3) -> scalar.
+
+    The softmax with an additive angular margin: mean over the samples.
 
     Args:
-      margin: Angle in radians, added to that with the proxy of the sample's class.
-      scale: Multiplies the cosines.
+      margin: Angle in radians, added to that with the proxy of the sample's class; at least 0.
+      scale: Multiplies the cosines; greater than 0.
     """
     logits = scale * angular_margin(class_cosine(embeddings, proxies), labels, margin=margin)
     return weighted_mean(cross_entropy(logits, labels), weights=weights)
@@ -129,11 +135,13 @@ def cosface(
     scale: Positive = 64.0,
     weights: Array | None = None,
 ) -> Array:
-    """CosFace, the softmax with an additive cosine margin: mean over the samples -> scalar.
+    """CosFace (Wang et al., CVPR 2018) -> scalar.
+
+    The softmax with an additive cosine margin: mean over the samples.
 
     Args:
-      margin: Subtracted from the cosine with the proxy of the sample's class.
-      scale: Multiplies the cosines.
+      margin: Subtracted from the cosine with the proxy of the sample's class; at least 0.
+      scale: Multiplies the cosines; greater than 0.
     """
     cosines = class_cosine(embeddings, proxies)
     logits = scale * _with_target(cosines, labels, _at_labels(cosines, labels) - margin)
@@ -151,11 +159,14 @@ def subcenter_arcface(
     scale: Positive = 64.0,
     weights: Array | None = None,
 ) -> Array:
-    """Sub-center ArcFace: `arcface` on the cosine to the nearest center of each class -> scalar.
+    """Sub-center ArcFace (Deng et al., ECCV 2020) -> scalar.
+
+    `arcface` on the cosine to the nearest center of each class.
 
     Args:
-      margin: Angle in radians, added to that with the nearest center of the sample's class.
-      scale: Multiplies the cosines.
+      margin: Angle in radians, added to that with the nearest center of the sample's class; at
+        least 0.
+      scale: Multiplies the cosines; greater than 0.
     """
     logits = scale * angular_margin(nearest_center(embeddings, proxies), labels, margin=margin)
     return weighted_mean(cross_entropy(logits, labels), weights=weights)

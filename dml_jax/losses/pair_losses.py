@@ -6,6 +6,8 @@ with the suffix `_loss` or `_losses` takes pairs or triplets as given. If pairs 
 triplet has the product of the weights of its two pairs.
 """
 
+from __future__ import annotations
+
 from typing import Annotated, Literal, assert_never
 
 import jax
@@ -16,18 +18,39 @@ from dml_jax.config.fields import NonNegative
 from dml_jax.losses import mining as miners
 from dml_jax.losses import pairwise
 from dml_jax.losses.mining import LOWER, Mining, TripletMining, Triplets
-from dml_jax.losses.pairwise import ROUNDING, Distance, Divisor, Mean, Pairs, is_active, reduced
-from dml_jax.losses.signature import Boundaries, only_with, pair_loss
+from dml_jax.losses.pairwise import (
+    ROUNDING,
+    Distance,
+    Divisor,
+    Mean,
+    Pairs,
+    Reduce,
+    Relation,
+    WeightedCandidates,
+    is_active,
+    reduced,
+)
+from dml_jax.losses.signature import Boundaries, loss, only_with
 from dml_jax.numerics import at_least_float32, log_sum_exp, root
 
 
-@pair_loss(divisor="active")
+@loss
 def contrastive(
-    pairs: Pairs,
+    embeddings: Array,
+    labels: Array | None = None,
     *,
     positive_margin: NonNegative = 0.0,
     negative_margin: NonNegative = 1.0,
-) -> tuple[Mean, Mean]:
+    divisor: Divisor = "active",
+    candidates: WeightedCandidates = None,
+    candidate_labels: Array | None = None,
+    positive: Array | None = None,
+    negative: Array | None = None,
+    relation: Relation | None = None,
+    weights: Array | None = None,
+    distance: Distance | None = None,
+    reduce: Reduce = "mean",
+) -> Array:
     """Contrastive loss -> scalar.
 
     The mean of [d - positive_margin]+ over the positive pairs plus that of [negative_margin - d]+
@@ -35,18 +58,21 @@ def contrastive(
     2006, Eq. 4).
 
     Args:
-      positive_margin: Positive pairs closer than this have no loss.
-      negative_margin: Negative pairs more distant than this have no loss.
+      positive_margin: Positive pairs closer than this have no loss; at least 0.
+      negative_margin: Negative pairs more distant than this have no loss; at least 0.
     """
+    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
     distances = pairs.compared().distances()
     pull, push = jax.nn.relu(distances - positive_margin), jax.nn.relu(negative_margin - distances)
     near, far = pairs.positive, pairs.negative
-    return Mean(pull, near > 0, near), Mean(push, far > 0, far)
+    terms = Mean(pull, near > 0, near), Mean(push, far > 0, far)
+    return reduced(terms, weights, divisor, reduce)
 
 
-@pair_loss()
+@loss
 def triplet(
-    pairs: Pairs,
+    embeddings: Array,
+    labels: Array | None = None,
     *,
     margin: NonNegative = 0.2,
     squared: bool = True,
@@ -57,34 +83,47 @@ def triplet(
     farthest: Annotated[NonNegative, only_with("triplet", "mining", "distance_weighted")] = 0.0,
     divisor: Divisor = "all",
     key: Array | None = None,
-) -> Mean:
-    """The mean of [d_ap - d_an + margin]+ over one mined triplet per anchor, or all -> scalar.
+    candidates: WeightedCandidates = None,
+    candidate_labels: Array | None = None,
+    positive: Array | None = None,
+    negative: Array | None = None,
+    relation: Relation | None = None,
+    weights: Array | None = None,
+    distance: Distance | None = None,
+    reduce: Reduce = "mean",
+) -> Array:
+    """Triplet loss (Schroff, Kalenichenko, Philbin, CVPR 2015) -> scalar.
+
+    The mean of [d_ap - d_an + margin]+ over one mined triplet per anchor, or over all triplets.
 
     With reduce=None, the values of the anchors [N]: that of the mined triplet, or the mean over all
     triplets of the anchor.
 
     Args:
-      margin: Distance by which the positive must be closer than the negative.
+      margin: Distance by which the positive must be closer than the negative; at least 0.
       squared: Compares squared distances.
       mining: How triplets are chosen, see `mining.mine`, or "all"; "random", "semi_hard" and
         "distance_weighted" need a key.
       smooth: Uses log(1 + exp(.)) in place of the hinge.
       swap: Compares with the distance of the negative to the anchor or to the positive, whichever
         is smaller.
-      nearest: Negatives nearer than this are drawn by "distance_weighted" as if at this distance.
-      farthest: Largest distance of negatives drawn by "distance_weighted"; 0: no limit.
+      nearest: Negatives nearer than this are drawn by "distance_weighted" as if at this distance;
+        at least 0.
+      farthest: Largest distance of negatives drawn by "distance_weighted"; 0: no limit. At least 0.
       divisor: Takes the mean over "all" triplets, or over the "active" ones, those of positive
         loss.
       key: Random key, for mining that draws.
     """
-    pairs = pairs.compared()
+    pairs = Pairs.of(embeddings, labels, candidates, weights, distance).compared()
     if mining == "all":
-        return _all_triplets(pairs, margin, squared, smooth, swap, divisor)
+        each = _all_triplets(pairs, margin, squared, smooth, swap, divisor)
+        return reduced(each, weights, reduce=reduce)
     triplets = _mine(pairs, mining, key, nearest, farthest)
     near, far = _squared_sides(pairs.anchors, pairs.others, triplets, pairs.distance, swap)
     hinges = _hinges(near, far, margin, squared, smooth)
     counted = triplets.valid & is_active(hinges) if divisor == "active" else triplets.valid
-    return Mean(hinges, counted, _triplet_weights(pairs, triplets))
+    each = Mean(hinges, counted, _triplet_weights(pairs, triplets))
+    return reduced(each, weights, reduce=reduce)
 
 
 def _all_triplets(
@@ -172,9 +211,10 @@ def triplet_loss(
     return pairwise.weighted_mean(_hinges(*sides, margin, squared, smooth), triplets.valid)
 
 
-@pair_loss()
+@loss
 def margin(
-    pairs: Pairs,
+    embeddings: Array,
+    labels: Array | None,
     beta: Boundaries,
     *,
     margin: NonNegative = 0.2,
@@ -184,26 +224,36 @@ def margin(
     nearest: Annotated[NonNegative, only_with("margin", "mining", "distance_weighted")] = LOWER,
     farthest: Annotated[NonNegative, only_with("margin", "mining", "distance_weighted")] = 0.0,
     key: Array | None = None,
-) -> tuple[Mean, Array]:
-    """`margin_loss` of one mined triplet per anchor -> scalar.
+    candidates: WeightedCandidates = None,
+    candidate_labels: Array | None = None,
+    positive: Array | None = None,
+    negative: Array | None = None,
+    relation: Relation | None = None,
+    weights: Array | None = None,
+    distance: Distance | None = None,
+    reduce: Reduce = "mean",
+) -> Array:
+    """Margin loss (Wu et al., ICCV 2017): `margin_loss` of one mined triplet per anchor -> scalar.
 
     With reduce=None, the values of the anchors [N]: the sum of both hinges or, with the divisor
     "pairs", the mean over the active ones.
 
     Args:
-      margin: alpha, half the width of the gap around beta.
-      nu: Weight of the boundaries.
+      margin: alpha, half the width of the gap around beta; at least 0.
+      nu: Weight of the boundaries; at least 0.
       divisor: Takes the mean over "all" triplets, over the "active" ones, those of positive loss,
         or over the "pairs" of positive loss as in pytorch-metric-learning.
       mining: How triplets are chosen, see `mining.mine`; "random", "semi_hard" and
         "distance_weighted" need a key.
-      nearest: Negatives nearer than this are drawn by "distance_weighted" as if at this distance.
-      farthest: Largest distance of negatives drawn by "distance_weighted"; 0: no limit.
+      nearest: Negatives nearer than this are drawn by "distance_weighted" as if at this distance;
+        at least 0.
+      farthest: Largest distance of negatives drawn by "distance_weighted"; 0: no limit. At least 0.
       key: Random key, for mining that draws.
     """
-    pairs = pairs.compared()
+    pairs = Pairs.of(embeddings, labels, candidates, weights, distance).compared()
     triplets = _mine(pairs, mining, key, nearest, farthest)
-    return _margin_terms(pairs, triplets, beta, margin, nu, divisor)
+    terms = _margin_terms(pairs, triplets, beta, margin, nu, divisor)
+    return reduced(terms, weights, reduce=reduce)
 
 
 def margin_loss(
@@ -228,8 +278,7 @@ def margin_loss(
     """
     x = at_least_float32(embeddings)
     pairs = Pairs(x, x, *pairwise.masks(labels), labels, None, None, True)
-    found: Array = reduced(_margin_terms(pairs, triplets, beta, margin, nu, divisor), None)
-    return found
+    return reduced(_margin_terms(pairs, triplets, beta, margin, nu, divisor), None)
 
 
 def _margin_terms(
@@ -266,13 +315,23 @@ def _margin_terms(
             assert_never(divisor)
 
 
-@pair_loss()
+@loss
 def lifted_structure(
-    pairs: Pairs,
+    embeddings: Array,
+    labels: Array | None = None,
     *,
     margin: NonNegative = 1.0,
     normalize: bool = True,
-) -> Mean:
+    divisor: Divisor = "all",
+    candidates: WeightedCandidates = None,
+    candidate_labels: Array | None = None,
+    positive: Array | None = None,
+    negative: Array | None = None,
+    relation: Relation | None = None,
+    weights: Array | None = None,
+    distance: Distance | None = None,
+    reduce: Reduce = "mean",
+) -> Array:
     """Lifted structure loss (Song, Xiang, Jegelka, Savarese, CVPR 2016, Eq. 4) -> scalar.
 
     The mean of [J_ij]+^2 / 2 over the positive pairs, 0 for a pair without any negative:
@@ -282,25 +341,37 @@ def lifted_structure(
     with the negatives k of i and l of j.
 
     Args:
-      margin: alpha.
+      margin: alpha; at least 0.
       normalize: Compares unit embeddings; the paper uses them as they are.
     """
+    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
     distances = (pairs.compared() if normalize else pairs).distances()
     exponents = margin - distances + pairwise.log_weights(pairs.negative)
     rows = log_sum_exp(exponents, pairs.negative > 0, axis=1)
     columns = log_sum_exp(exponents, pairs.negative > 0, axis=0)
     j = jnp.logaddexp(rows[:, None], columns[None, :]) + distances
-    return Mean(jax.nn.relu(j) ** 2 / 2, pairs.positive > 0, pairs.positive)
+    each = Mean(jax.nn.relu(j) ** 2 / 2, pairs.positive > 0, pairs.positive)
+    return reduced(each, weights, divisor, reduce)
 
 
-@pair_loss()
+@loss
 def n_pair(
-    pairs: Pairs,
+    embeddings: Array,
+    labels: Array | None = None,
     *,
     l2: NonNegative = 0.002,
     squared: bool = True,
     key: Array,
-) -> tuple[Mean, Array]:
+    divisor: Divisor = "all",
+    candidates: WeightedCandidates = None,
+    candidate_labels: Array | None = None,
+    positive: Array | None = None,
+    negative: Array | None = None,
+    relation: Relation | None = None,
+    weights: Array | None = None,
+    distance: Distance | None = None,
+    reduce: Reduce = "mean",
+) -> Array:
     """N-pair loss (Sohn, NeurIPS 2016), the mean of `n_pair_losses` over the anchors -> scalar.
 
     Within a batch one random pair per class is compared with the positives of the other classes, as
@@ -308,23 +379,25 @@ def n_pair(
     negatives, without the weight of the lengths.
 
     Args:
-      l2: Weight of the mean squared length of the embeddings, which are not normalised.
+      l2: Weight of the mean squared length of the embeddings, which are not normalised; at least 0.
       squared: If false, `l2` is the weight of the mean length, as in Roth et al. (ICML 2020).
       key: Random key.
     """
+    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
     x = pairs.anchors
     if not pairs.within:
         positives, valid = miners.draw_uniform(key, pairs.positive > 0)
         losses = n_pair_losses(pairs.similarities(), positives, pairs.negative)
         drawn = jnp.take_along_axis(pairs.positive, positives[:, None], axis=1)[:, 0]
-        return Mean(losses, valid, drawn), jnp.zeros_like(losses[0])
+        return reduced(Mean(losses, valid, drawn), weights, divisor, reduce)
     positives, valid = miners.class_pairs(key, pairs.labels)
     negative = valid[None, :] & ~pairwise.same_class(pairs.labels)
     similarity = pairs._replace(others=x[positives]).similarities()
     losses = n_pair_losses(similarity, jnp.arange(len(x)), negative)
     lengths = jnp.sum(x**2, axis=1)
     lengths = lengths if squared else root(lengths)
-    return Mean(losses, valid), l2 * pairwise.weighted_mean(lengths, weights=pairs.weights)
+    terms = Mean(losses, valid), l2 * pairwise.weighted_mean(lengths, weights=weights)
+    return reduced(terms, weights, divisor, reduce)
 
 
 def n_pair_losses(similarity: Array, positives: Array, negative: Array) -> Array:

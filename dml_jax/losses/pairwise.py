@@ -23,7 +23,8 @@ class Candidates(NamedTuple):
 
 
 PAIR_WEIGHTS = "weights of pairs"
-WeightedCandidates = Annotated[Candidates | None, PAIR_WEIGHTS]  # annotation of a loss's argument
+# Annotation of a loss's argument `candidates`.
+WeightedCandidates = Annotated[Candidates | Array | None, PAIR_WEIGHTS]
 
 
 def inner_products(a: Array, b: Array) -> Array:
@@ -96,6 +97,18 @@ class Pairs(NamedTuple):
     distance: Distance | None  # of embeddings as they are, in place of that of unit vectors
     within: bool  # whether the others are the batch
 
+    @classmethod
+    def of(
+        cls, embeddings: Array, labels: Any, candidates: Any, weights: Any, distance: Any
+    ) -> "Pairs":
+        """The pairs of embeddings with the candidates, or with each other by their labels."""
+        x, given = at_least_float32(embeddings), candidates
+        if given is None:
+            given = Candidates(x, *masks(labels))
+        others = x if candidates is None else at_least_float32(given.embeddings)
+        pairs = given.positive, given.negative
+        return cls(x, others, *pairs, labels, weights, distance, candidates is None)
+
     def compared(self) -> "Pairs":
         """With rows of unit length, unless a `distance` compares them as they are."""
         if self.distance is not None:
@@ -132,6 +145,8 @@ class Mean(NamedTuple):
 
 Terms = Mean | tuple[Mean | Array, ...]
 Divisor = Literal["all", "active"]
+Reduce = Literal["mean"] | None
+Relation = Callable[[Any, Any], Any]  # labels [N] and [M] -> weights [N, M], see `pairs_of`
 ROUNDING = 1e-6  # error of float32 distances; a smaller value does not count as active
 
 
@@ -144,7 +159,7 @@ def reduced(
     terms: Terms,
     weights: Array | None,
     divisor: Divisor = "all",
-    reduce: Literal["mean"] | None = "mean",
+    reduce: Reduce = "mean",
 ) -> Any:
     """The sum of means, with `weights` [N] of the anchors, and of scalars -> scalar.
 

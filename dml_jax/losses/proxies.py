@@ -1,5 +1,7 @@
 """Losses against learned proxies of the training classes, on the unit sphere."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 import jax
@@ -36,7 +38,7 @@ def proxy_nca(
     denominator, so C must be at least 2.
 
     Args:
-      scale: Length of embeddings and proxies.
+      scale: Length of embeddings and proxies; greater than 0.
     """
     cosines, same = _compared(embeddings, labels, proxies)
     distances = 2 * scale**2 * (1 - cosines)
@@ -58,7 +60,7 @@ def proxy_nca_pp(
     The mean of -log softmax(-d(x, p_1..C) / temperature)_y, d the squared distance of unit vectors.
 
     Args:
-      temperature: Divides the squared distances.
+      temperature: Divides the squared distances; greater than 0.
     """
     losses = cross_entropy(2 * (class_cosine(embeddings, proxies) - 1) / temperature, labels)
     return weighted_mean(losses, weights=weights)
@@ -82,8 +84,8 @@ def proxy_anchor(
     `weights` multiply the exponentials: a sample of weight 2 counts as two samples.
 
     Args:
-      margin: delta, in cosine.
-      alpha: Steepness.
+      margin: delta, in cosine; at least 0.
+      alpha: Steepness; greater than 0.
     """
     cosines, same = _compared(embeddings, labels, proxies)
     near, far = -alpha * (cosines - margin), alpha * (cosines + margin)
@@ -114,10 +116,10 @@ def soft_triple(
     The similarity to a class is the mean over its K centers, weighted by softmax_k(cos / gamma).
 
     Args:
-      scale: lambda, multiplies the similarities.
-      gamma: Temperature of the weights of a class's centers.
-      margin: delta, subtracted from the similarity to a sample's own class.
-      spread: tau, weight of the regulariser `center_spread`.
+      scale: lambda, multiplies the similarities; greater than 0.
+      gamma: Temperature of the weights of a class's centers; greater than 0.
+      margin: delta, subtracted from the similarity to a sample's own class; at least 0.
+      spread: tau, weight of the regulariser `center_spread`; at least 0.
     """
     classes, count, dim = proxies.shape
     # Classes along the last axis, where the softmax is fast.

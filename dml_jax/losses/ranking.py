@@ -20,6 +20,8 @@ Sigmoids: N M P for N queries, M candidates and at most P positives; memory: O(N
 included.
 """
 
+from __future__ import annotations
+
 from typing import Annotated
 
 import jax
@@ -28,49 +30,84 @@ from jax import Array
 
 from dml_jax.config.fields import NonEmpty, Positive, PositiveInt
 from dml_jax.errors import ConfigError
-from dml_jax.losses.pairwise import Mean, Pairs
-from dml_jax.losses.signature import pair_loss
+from dml_jax.losses.pairwise import (
+    Candidates,
+    Distance,
+    Divisor,
+    Mean,
+    Pairs,
+    Reduce,
+    Relation,
+    reduced,
+)
+from dml_jax.losses.signature import loss
 
 BLOCK = 4  # candidates ranked at a time
 
 
-@pair_loss(weighted=False)
+@loss
 def smooth_ap(
-    pairs: Pairs,
+    embeddings: Array,
+    labels: Array | None = None,
     *,
     temperature: Positive = 0.01,
-) -> Mean:
-    """Smooth-AP: the mean over the queries that have positives -> scalar; 0 if there are none.
+    divisor: Divisor = "all",
+    candidates: Candidates | Array | None = None,
+    candidate_labels: Array | None = None,
+    positive: Array | None = None,
+    negative: Array | None = None,
+    relation: Relation | None = None,
+    weights: Array | None = None,
+    distance: Distance | None = None,
+    reduce: Reduce = "mean",
+) -> Array:
+    """Smooth-AP (Brown et al., ECCV 2020) -> scalar.
+
+    The mean over the queries that have positives; 0 if there are none.
 
     Args:
-      temperature: t of the ranks, in cosine.
+      temperature: t of the ranks, in cosine; greater than 0.
     """
+    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
     positive, similarity = pairs.positive, pairs.compared().similarities()
     among_positives = soft_ranks(similarity, positive, positive, temperature)
     among_all = soft_ranks(similarity, positive, positive | pairs.negative, temperature)
     ratios = jnp.where(positive, among_positives / jnp.where(positive, among_all, 1), 0)
     precision = ratios.sum(axis=1) / jnp.maximum(positive.sum(axis=1), 1)
-    return Mean(1 - precision, positive.any(axis=1))
+    return reduced(Mean(1 - precision, positive.any(axis=1)), weights, divisor, reduce)
 
 
-@pair_loss(weighted=False)
+@loss
 def recall_at_k(
-    pairs: Pairs,
+    embeddings: Array,
+    labels: Array | None = None,
     *,
     ks: Annotated[tuple[PositiveInt, ...], NonEmpty] = (1, 2, 4, 8, 16),
     k_temperatures: tuple[Positive, ...] = (1.0, 2.0, 4.0, 8.0, 16.0),
     temperature: Positive = 0.01,
-) -> Mean:
-    """Recall@k surrogate: the mean over queries with positives -> scalar; 0 if there are none.
+    divisor: Divisor = "all",
+    candidates: Candidates | Array | None = None,
+    candidate_labels: Array | None = None,
+    positive: Array | None = None,
+    negative: Array | None = None,
+    relation: Relation | None = None,
+    weights: Array | None = None,
+    distance: Distance | None = None,
+    reduce: Reduce = "mean",
+) -> Array:
+    """Recall@k surrogate (Patel, Tolias, Matas, CVPR 2022) -> scalar.
+
+    The mean over the queries that have positives; 0 if there are none.
 
     Args:
-      ks: The recalls at these k are averaged.
-      k_temperatures: t_k in ranks, one for each k.
-      temperature: t of the ranks, in cosine.
+      ks: The recalls at these k are averaged; each greater than 0.
+      k_temperatures: t_k in ranks, one for each k; each greater than 0.
+      temperature: t of the ranks, in cosine; greater than 0.
     """
     if len(ks) != len(k_temperatures):
         given = f"k_temperatures={tuple(k_temperatures)}"
         raise ConfigError(f"recall_at_k: {given}: give one for each of ks={tuple(ks)}")
+    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
     positive, similarity = pairs.positive, pairs.compared().similarities()
     ranks = soft_ranks(similarity, positive, positive | pairs.negative, temperature)
     count = positive.sum(axis=1)
@@ -79,7 +116,7 @@ def recall_at_k(
         found = jnp.sum(jax.nn.sigmoid((k - ranks) / k_temperature), axis=1, where=positive)
         recalls.append(jnp.minimum(found, k) / jnp.clip(count, 1, k))
     recall = jnp.mean(jnp.stack(recalls), axis=0)
-    return Mean(1 - recall, positive.any(axis=1))
+    return reduced(Mean(1 - recall, positive.any(axis=1)), weights, divisor, reduce)
 
 
 def soft_ranks(similarity: Array, wanted: Array, among: Array, temperature: float) -> Array:

@@ -19,23 +19,18 @@
 - Keyword arguments with a default other than None are options, `method.my_loss.scale` in a
   configuration. Their type states the rules (see `dml_jax.config.fields`; without one, the type of
   the default), the docstring the meaning.
-- Other keyword arguments are passed to a loss that has them: `candidates`, with which a loss on
-  pairs compares the anchors, also in a memory; `key`, for random mining; `distance`, a function of
-  two blocks of rows.
-
-A loss with `candidates` also takes relations in place of labels: masks `positive` and `negative`
-[N, M] of the anchors and `candidates` [M, D], or of the anchors and the batch. If the annotation of
-`candidates` is `WeightedCandidates`, the relations may also hold weights.
+- Other keyword arguments are those of `Arguments`; a training passes those that a loss has.
 
 A training finds the pairs of such a function, its embeddings and its checks by itself; called
-directly, it needs the decorator `loss`. `pair_loss` is shorter, and adds the arguments that all
-losses on pairs have.
+directly, it needs the decorator `loss`, which also turns the pairs of a loss with `candidates` into
+`Candidates`. If the annotation of `candidates` is `WeightedCandidates`, pairs may have weights.
 """
 
 import functools
 import inspect
+import textwrap
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -44,21 +39,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from dml_jax.config.fields import LARGEST, LIMIT, Needs, NonNegative, PositiveInt, section
-from dml_jax.errors import ConfigError, DataError
-from dml_jax.losses.pairwise import (
-    PAIR_WEIGHTS,
-    Candidates,
-    Distance,
-    Divisor,
-    Pairs,
-    Terms,
-    WeightedCandidates,
-    masks,
-    pairs_of,
-    reduced,
+from dml_jax.config.fields import (
+    LARGEST,
+    LIMIT,
+    Needs,
+    NonNegative,
+    PositiveInt,
+    described,
+    meanings,
+    section,
 )
-from dml_jax.numerics import at_least_float32
+from dml_jax.errors import ConfigError, DataError
+from dml_jax.losses.pairwise import PAIR_WEIGHTS, Candidates, pairs_of
+from dml_jax.numerics import as_numpy, at_least_float32
 
 F = TypeVar("F", bound=Callable[..., Array])
 
@@ -115,18 +108,6 @@ class Boundary:
     beta: NonNegative = 1.2
 
 
-@section
-class Averaged:
-    """How a loss on pairs is averaged.
-
-    Attributes:
-      divisor: Takes the mean over "all" anchors, pairs or triplets that can count, or over the
-        "active" ones, those of positive loss.
-    """
-
-    divisor: Divisor = "all"
-
-
 Proxies = Annotated[Array, Learned("CD", options=Drawn())]
 Kernel = Annotated[Array, Learned("DC", "uniform")]
 Bias = Annotated[Array, Learned("C", "uniform")]
@@ -146,11 +127,10 @@ def options(function: Callable[..., Any]) -> Any:
     """The section of a loss's options, a type."""
     hints = typing.get_type_hints(function, include_extras=True)
     parameters = inspect.signature(function).parameters.values()
-    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "reduce"]
     defaults = {p.name: p.default for p in keywords if p.default not in (None, p.empty)}
-    defaults.pop("reduce", None)  # the result, not the loss
     kinds = {name: hints.get(name, type(default)) for name, default in defaults.items()}
-    bases = [Averaged] if hasattr(function, "averaged") else []
+    bases = []
     for parameter in learned(function).values():
         if parameter.options is not None:
             bases.append(type(parameter.options))
@@ -178,56 +158,104 @@ def classifier(logits: Callable[..., Array]) -> Callable[[F], F]:
     return declare
 
 
+class Arguments:
+    """Arguments that several losses share, of N anchors in D dimensions.
+
+    Attributes:
+      embeddings: float [N, D], of any norm. Losses on distances or cosines normalise them;
+        `softmax` and `n_pair` do not.
+      labels: int [N], or text where no parameter belongs to a class. With one learned parameter per
+        class, 0..C-1; the loss is NaN for any other label. Under `jit`, JAX cuts the arguments of
+        your function to 32 bits before a loss sees them: number larger labels first,
+        `np.unique(labels, return_inverse=True)[1]`.
+      proxies: float [C, D], or [C, K, D] for K centers per class, of any norm; learned.
+      kernel: float [D, C]; learned.
+      bias: float [C]; learned.
+      beta: float [C], the boundary of each class; learned.
+      candidates: float [M, D], rows with which the anchors are compared in place of the batch, with
+        `candidate_labels` or with `positive` and `negative`; or `Candidates`, which hold their own
+        pairs. Without candidates, M is N.
+      candidate_labels: [M], the labels of the candidates.
+      positive: bool [N, M], pairs to be pulled together, or their weights >= 0 (not in `smooth_ap`
+        and `recall_at_k`). With `negative` in place of labels.
+      negative: bool or weights [N, M], pairs to be pushed apart. A pair in neither is ignored.
+      relation: function (labels [N], labels [M]) -> weights [N, M]: a pair with a weight > 0 is
+        positive, with 0 negative, with NaN neither.
+      weights: float [N] >= 0, of the anchors; a mean over anchors, or over their pairs or triplets,
+        becomes a weighted mean, which is 0 if all weights are. Weights of classes are
+        `weights=class_weights[labels]`.
+      distance: function of two blocks of rows, [N, D] and [M, D] -> [N, M], in place of the
+        Euclidean distance of unit embeddings; losses on similarities take -distance for the
+        similarity.
+      divisor: Takes the mean over "all" anchors, pairs or triplets that can count, or over the
+        "active" ones, those of positive loss.
+      key: Random key, jax.random.key(...).
+      reduce: "mean", or None for the values that are averaged, one per anchor [N] or pair [N, M],
+        0 where they do not count.
+    """
+
+
+RAISES = """
+
+Raises:
+  DataError: for arrays of a wrong shape, type or value, and for two sources of pairs.
+  ConfigError: for an option that breaks its rule.
+"""
+PAIRS = ("positive", "negative", "relation", "candidate_labels")
+
+
 def loss(function: F) -> F:
     """The loss with a check of its arguments, for labels of any type; free in a compiled program.
 
-    Arrays become arrays of JAX, and labels numbers of at most 32 bits. Raises DataError for wrong
-    arrays, ConfigError for options that break their rules; of traced arrays shape and type are
-    known.
+    Arrays become arrays of JAX, labels numbers of at most 32 bits, and pairs other than those of
+    the labels in a batch `Candidates`; the docstring gets what `Arguments` says about the arguments
+    that it does not describe. Of traced arrays only shape and type are known.
     """
-    tables, weighted = learned(function), takes_weights(function)
+    name, shape, tables = function.__name__, inspect.signature(function), learned(function)
+    axes = {"embeddings": "ND"} | {table: tables[table].axes for table in tables} | {"weights": "N"}
 
     @functools.wraps(function)
     def call(embeddings: Any, labels: Any = None, *arguments: Any, **keywords: Any) -> Array:
-        x = _real("embeddings", embeddings)
-        if x.ndim != 2 or 0 in x.shape:
-            raise DataError(f"embeddings: have shape {list(x.shape)}; give [N, D], one row each")
-        if "relation" in keywords:
-            given = np.asarray(labels) if isinstance(labels, Sequence) else labels
-            pairs = pairs_of(keywords.pop("relation")(given, given))
-            keywords |= dict(zip(("positive", "negative"), pairs, strict=True))
-        if "positive" in keywords or "negative" in keywords:
-            keywords["candidates"] = related(x, keywords)
-            learns = (*arguments, *(keywords[name] for name in tables if name in keywords))
-            if labels is None and all(np.shape(table)[:1] == (1,) for table in learns):
-                labels = np.zeros(len(x), np.int32)
-        labels = _numbered(labels, x.shape, tables)
-        names = list(tables)[: len(arguments)]
-        arguments = (*map(_real, names, arguments), *arguments[len(names) :])
-        keywords |= {name: _real(name, keywords[name]) for name in tables if name in keywords}
-        _check_tables(x.shape, dict(zip(names, arguments, strict=False)) | keywords, tables)
-        if keywords.get("candidates") is not None:
-            if not isinstance(keywords["candidates"], tuple):
-                raise DataError("candidates: have no pairs; give positive and negative [N, M], too")
-            given = Candidates(*keywords["candidates"])
-            keywords["candidates"] = _checked_candidates(given, x.shape)
-            for name, relation in zip(("positive", "negative"), given[1:], strict=True):
-                if (found := _concrete(relation).dtype) != np.bool_ and not weighted:
-                    rule = f"{function.__name__} takes no weights of pairs; give bool, such as > 0"
-                    raise DataError(f"{name}: holds {found}; {rule}")
-        if keywords.get("weights") is not None:
-            keywords["weights"] = _weights("weights", keywords["weights"], x.shape[:1])
-        distance, key = keywords.get("distance"), keywords.get("key")
-        if not (distance is None or callable(distance)):
-            raise ConfigError(f"distance={distance!r}: give a function of two blocks of rows")
-        if not (key is None or isinstance(key, Array | np.ndarray)):
-            raise ConfigError(f"key={key!r}: give a random key, jax.random.key(...)")
-        if (reduce := keywords.get("reduce")) not in ("mean", None):
-            raise ConfigError(f"reduce={reduce!r}: must be 'mean', or None for unreduced values")
-        _check_options(call, keywords)
-        return function(x, labels, *arguments, **keywords)
+        pairs = {key: keywords.pop(key) for key in PAIRS if keywords.get(key) is not None}
+        given = shape.bind(embeddings, labels, *arguments, **keywords).arguments
+        sizes: dict[str, int] = {}
+        for key in [key for key in axes if given.get(key) is not None]:
+            given[key] = jnp.asarray(_array(key, given[key], axes[key], sizes))
+        if given.get("candidates") is not None or pairs:
+            if "candidates" not in shape.parameters:
+                raise ConfigError(f"{name}: takes no {min(pairs)}, because it compares no pairs")
+            among, *relations = _pairs(given, pairs, sizes, bool(tables))
+            for key, relation in zip(PAIRS, relations, strict=False):
+                if relation.dtype != bool and not takes_weights(function):
+                    rule = f"{name} takes no weights of pairs; give bool, such as > 0"
+                    raise DataError(f"{key}: holds {relation.dtype}; {rule}")
+            masks = (jnp.asarray(r) for r in relations)
+            weights = (r if r.dtype == bool else at_least_float32(r) for r in masks)
+            given["candidates"] = Candidates(jnp.asarray(among), *weights)
+            if labels is None and all(len(given[table]) == 1 for table in tables):
+                labels = np.zeros(sizes["N"], np.int32)
+        given["labels"] = _numbered(_labels("labels", labels, "N", sizes), ", ".join(tables))
+        if not (given.get("distance") is None or callable(given["distance"])):
+            rule = "give a function of two blocks of rows"
+            raise ConfigError(f"distance={given['distance']!r}: {rule}")
+        if not isinstance(given.get("key"), Array | np.ndarray | None):
+            raise ConfigError(f"key={given['key']!r}: give a random key, jax.random.key(...)")
+        if given.get("reduce", "mean") not in ("mean", None):
+            rule = "must be 'mean', or None for unreduced values"
+            raise ConfigError(f"reduce={given['reduce']!r}: {rule}")
+        _check_options(call, given)
+        return function(**given)
 
+    call.__doc__ = _with_arguments(inspect.getdoc(function) or name, shape.parameters)
     return call  # type: ignore[return-value]
+
+
+def _with_arguments(text: str, names: Collection[str]) -> str:
+    """A docstring with the descriptions of `Arguments` that it does not contain."""
+    shared = {key: meaning for key, meaning in meanings(Arguments).items() if key in names}
+    wrap = textwrap.TextWrapper(100, initial_indent="  ", subsequent_indent="    ")
+    lines = [wrap.fill(f"{k}: {v}") for k, v in shared.items() if k not in described(text)]
+    return "\n".join([text, *([] if "\nArgs:\n" in text else ["\nArgs:"]), *lines]) + RAISES
 
 
 def takes_weights(loss: Callable[..., Any]) -> bool:
@@ -236,124 +264,115 @@ def takes_weights(loss: Callable[..., Any]) -> bool:
     return PAIR_WEIGHTS in getattr(kind, "__metadata__", ())
 
 
-def pair_loss(*, divisor: Divisor = "all", weighted: bool = True) -> Any:
-    """A `loss` from a function of `Pairs`, learned arrays and options, which returns its terms.
-
-        @pair_loss()
-        def my_loss(pairs: Pairs, *, scale: Positive = 1.0) -> Mean:
-            return Mean(jax.nn.softplus(scale * pairs.compared().distances()), pairs.positive > 0)
-
-    The loss is called as `my_loss(embeddings, labels, *learned, …)` and also takes candidates,
-    weights, a distance, the divisor and reduce, see `dml_jax.losses`. A function with an option
-    `divisor` applies it itself.
-
-    Args:
-      divisor: the default.
-      weighted: whether it takes weights of pairs, in `pairs.positive` and `pairs.negative`.
-    """
-
-    def make(terms: Callable[..., Terms]) -> Any:
-        first, *own = inspect.signature(terms).parameters.values()
-        applies = any(p.name == "divisor" for p in own)
-        kinds: dict[str, Any] = {} if applies else {"divisor": Divisor}
-        kinds |= {"candidates": WeightedCandidates if weighted else Candidates | None}
-        kinds |= {"weights": Array | None, "distance": Distance | None}
-        kinds |= {"reduce": Literal["mean"] | None}
-        defaults = {"divisor": divisor, "reduce": "mean"}
-        rows = [first.replace(name=name, annotation=Array) for name in ("embeddings", "labels")]
-        added = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=kind
-            )
-            for name, kind in kinds.items()
-        ]
-
-        @functools.wraps(terms)
-        def call(
-            embeddings: Array,
-            labels: Array,
-            *tables: Array,
-            candidates: Candidates | None = None,
-            weights: Array | None = None,
-            distance: Distance | None = None,
-            reduce: Literal["mean"] | None = "mean",
-            **options: Any,
-        ) -> Any:
-            x = at_least_float32(embeddings)
-            among = Candidates(x, *masks(labels)) if candidates is None else candidates
-            others = x if candidates is None else at_least_float32(among.embeddings)
-            within = candidates is None
-            pairs = Pairs(x, others, *among[1:], labels, weights, distance, within)
-            averaged: Divisor = "all" if applies else options.pop("divisor", divisor)
-            return reduced(terms(pairs, *tables, **options), weights, averaged, reduce)
-
-        given: Any = call
-        hints = typing.get_type_hints(terms, include_extras=True)
-        learn = {p.name: hints[p.name] for p in own if p.name in hints}
-        given.__annotations__ = {"embeddings": Array, "labels": Array, **learn, **kinds}
-        given.__signature__ = inspect.Signature([*rows, *own, *added])
-        if not applies:
-            given.averaged = True
-        return loss(call)
-
-    return make
+def _pairs(
+    given: Mapping[str, Any], pairs: Mapping[str, Any], sizes: dict[str, int], of_classes: bool
+) -> tuple[Any, Any, Any]:
+    """The fields of `Candidates` from exactly one source, as they are given."""
+    among, labels, others = given.get("candidates"), given["labels"], pairs.get("candidate_labels")
+    masks = [key for key in ("positive", "negative") if key in pairs]
+    sources = [key for key in ("relation", "candidate_labels") if key in pairs][:1] + masks[:1]
+    if len(masks) == 1:
+        (missing,) = {"positive", "negative"} - {*masks}
+        rule = "give both; one may be all False"
+        raise DataError(f"{missing}: is missing, but {masks[0]} is given; {rule}")
+    if others is not None and among is None:
+        raise DataError("candidate_labels: have no candidates; give their embeddings [M, D], too")
+    within, relations = among is None, [pairs[key] for key in masks]
+    if isinstance(among, tuple):
+        sources.append("candidates")
+        among, *relations = among
+    elif not (within or masks or others is not None):
+        remedy = "give positive and negative [N, M], or candidate_labels [M]"
+        raise DataError(f"candidates: have no pairs; {remedy}")
+    rows = _array("candidates", given["embeddings"] if within else among, "MD", sizes)
+    if not relations:
+        a = _labels("labels", labels, "N", sizes)
+        b = a if within else _labels("candidate_labels", others, "M", sizes)
+        relations = [*_related(a, b, pairs.get("relation"))]
+    relations = [_array(key, r, "NM", sizes) for key, r in zip(PAIRS, relations, strict=False)]
+    if within:  # no row of a batch is its own positive
+        own = np.eye(sizes["N"], dtype=bool)
+        relations = [(jnp if isinstance(r, Array) else np).where(own, False, r) for r in relations]
+    if not any(isinstance(relation, jax.core.Tracer) for relation in relations):
+        both = np.argwhere(np.all([np.asarray(relation) > 0 for relation in relations], axis=0))
+        if len(both):
+            raise DataError(f"positive, negative: pair {tuple(map(int, both[0]))} is in both")
+    if masks and labels is not None and not of_classes:
+        sources.append("labels")
+    if len(sources) > 1:
+        raise DataError(f"{sources[0]}, {sources[1]}: both give pairs; remove one of them")
+    return rows, *relations
 
 
-def related(embeddings: Any, keywords: dict[str, Any]) -> Candidates:
-    """The candidates of a loss; removes its keywords `candidates`, `positive` and `negative`."""
-    others = keywords.pop("candidates", None)
-    among = embeddings if others is None else others
-    shape = (len(embeddings), len(among))
-    found = {}
-    for name in ("positive", "negative"):
-        given = keywords.pop(name, None)
-        mask = _concrete(np.zeros(shape, bool) if given is None else given)
-        if mask.shape != shape:
-            raise DataError(f"{name}: has shape {list(mask.shape)}; give {list(shape)}")
-        if others is None:  # no row of a batch is its own positive
-            where = jnp.where if isinstance(mask, Array) else np.where
-            mask = where(np.eye(*shape, dtype=bool), False, mask)
-        found[name] = mask
-    return Candidates(among, **found)
+def _related(labels: Any, others: Any, relation: Any) -> tuple[Any, Any]:
+    """Positive and negative pairs [N, M] of labels, by default those that are equal or not."""
+    if relation is None:
+        if isinstance(labels, Array) or isinstance(others, Array):
+            labels, others = (_numbered(x, "numbers on both sides") for x in (labels, others))
+        elif (labels.dtype.kind in "US") != (others.dtype.kind in "US"):
+            found = f"hold {others.dtype}, but labels hold {labels.dtype}"
+            raise DataError(f"candidate_labels: {found}; give the same kind")
+        same = labels[:, None] == others[None]
+        return same, ~same
+    if not callable(relation):
+        remedy = "weights [N, N] are given as positive=weights, negative=weights == 0"
+        raise ConfigError(f"relation: must be a function of labels [N] and [M]; {remedy}")
+    found = _concrete("relation", relation(labels, others))
+    if found.shape != (len(labels), len(others)):
+        given = f"returns {list(found.shape)} for {len(labels)} and {len(others)} labels"
+        raise DataError(f"relation: {given}; give [N, M]")
+    return pairs_of(found)
 
 
-def _concrete(values: Any) -> Any:
+def _concrete(name: str, values: Any) -> Any:
     """Arrays of JAX unchanged, others as NumPy arrays, whose values stay known under `jit`."""
-    return values if isinstance(values, Array) else np.asarray(values)
+    return values if isinstance(values, Array) else as_numpy(name, values)
 
 
-def _real(name: str, values: Any) -> Array:
-    array = _concrete(values)
-    kinds = (jnp.bool_, jnp.floating, jnp.integer)
-    if not any(jnp.issubdtype(array.dtype, kind) for kind in kinds):
-        raise DataError(f"{name}: hold {array.dtype}; give real numbers")
-    return jnp.asarray(array)
-
-
-def _weights(name: str, values: Any, shape: tuple[int, ...]) -> Array:
-    """Weights >= 0, in at least float32."""
-    given, weights = _concrete(values), _real(name, values)
-    if weights.shape != shape:
-        raise DataError(f"{name}: have shape {list(weights.shape)}; give {list(shape)}")
-    if not isinstance(given, jax.core.Tracer):
-        known = np.asarray(given, np.float64)
+def _array(name: str, values: Any, axes: str, sizes: dict[str, int]) -> Any:
+    """Real numbers, those of weights [N] and pairs [N, M] >= 0, with a letter for each axis, whose
+    size agrees with `sizes` or is added to it."""
+    found = _concrete(name, values)
+    if not any(jnp.issubdtype(found.dtype, kind) for kind in (bool, jnp.floating, jnp.integer)):
+        raise DataError(f"{name}: hold {found.dtype}; give real numbers")
+    shape = found.shape
+    if (len(shape) != len(axes) or 0 in shape
+        or any(sizes.setdefault(axis, size) != size for axis, size in zip(axes, shape, strict=True))
+    ):  # fmt: skip
+        raise _of_shape(name, shape, axes, sizes)
+    if axes not in ("N", "NM") or found.dtype == bool:
+        return found
+    if not isinstance(found, jax.core.Tracer):
+        known = np.asarray(found, np.float64)
         wrong = np.argwhere(~((known >= 0) & (known <= LARGEST)))
         if len(wrong):
-            found = f"hold {known[tuple(wrong[0])]} in row {wrong[0][0]}"
-            raise DataError(f"{name}: {found}; give finite numbers >= 0")
-    return at_least_float32(weights)
+            value = f"hold {known[tuple(wrong[0])]} in row {wrong[0][0]}"
+            raise DataError(f"{name}: {value}; give finite numbers >= 0")
+    return found
 
 
-def _numbered(labels: Any, shape: tuple[int, ...], tables: Mapping[str, Learned]) -> Array:
-    """Labels as int32 [N], equal where the labels are: JAX would cut 64 bits to 32."""
-    found = _concrete(labels)
+def _of_shape(name: str, shape: Any, axes: str, sizes: Mapping[str, int]) -> DataError:
+    have = "have" if name.endswith("s") and name not in ("bias", "proxies") else "has"
+    compared = "D" in sizes and (name == "labels" or not set(axes) <= {*"NM"})
+    beside = f" for embeddings [{sizes['N']}, {sizes['D']}]" if compared else ""
+    wanted = ", ".join(str(sizes.get(axis, axis)) for axis in axes)
+    return DataError(f"{name}: {have} shape {list(shape)}{beside}; give [{wanted}]")
+
+
+def _labels(name: str, values: Any, axis: str, sizes: Mapping[str, int]) -> Any:
+    """Labels of integers or text, one for each row."""
+    found = _concrete(name, values)
     if found.dtype == object and all(isinstance(label, str) for label in found.flat):
         found = found.astype(str)
-    if found.shape != shape[:1]:
-        given = f"have shape {list(found.shape)} for embeddings {list(shape)}"
-        raise DataError(f"labels: {given}; give [{shape[0]}]")
+    if found.shape != (sizes[axis],):
+        raise _of_shape(name, found.shape, axis, sizes)
     if found.dtype.kind not in "iuUS":
-        raise DataError(f"labels: hold {found.dtype}; give one class per row, an integer or text")
+        raise DataError(f"{name}: hold {found.dtype}; give one class per row, an integer or text")
+    return found
+
+
+def _numbered(found: Any, tables: str) -> Array:
+    """Labels as int32 [N], equal where the labels are: JAX would cut 64 bits to 32."""
     if isinstance(found, Array):
         unsigned = tables and found.dtype in (np.uint32, np.uint64)
         return jnp.minimum(found, LIMIT - 1).astype(jnp.int32) if unsigned else found
@@ -362,60 +381,21 @@ def _numbered(labels: Any, shape: tuple[int, ...], tables: Mapping[str, Learned]
     if tables:
         what = "are text" if found.dtype.kind in "US" else f"hold {found[np.argmax(np.abs(found))]}"
         raise DataError(
-            f"labels: {what}; give the number of each label's class in {', '.join(tables)}, 0..C-1"
+            f"labels: {what}; give the number of each label's class in {tables}, 0..C-1"
         )
     return jnp.asarray(np.unique(found, return_inverse=True)[1], jnp.int32)
 
 
-def _check_tables(
-    shape: tuple[int, ...], given: Mapping[str, Any], tables: Mapping[str, Learned]
-) -> None:
-    """Raises DataError unless the shapes of learned arrays fit the embeddings and each other."""
-    sizes = {"D": shape[1]}
-    for name in tables.keys() & given.keys():
-        found, axes = np.shape(given[name]), tables[name].axes
-        if len(found) != len(axes) or any(
-            sizes.setdefault(axis, size) != size for axis, size in zip(axes, found, strict=True)
-        ):
-            wanted = ", ".join(str(sizes.get(axis, axis)) for axis in axes)
-            raise DataError(
-                f"{name}: has shape {list(found)} for embeddings {list(shape)}; give [{wanted}]"
-            )
-
-
-def _checked_candidates(given: Candidates, shape: tuple[int, ...]) -> Candidates:
-    """The candidates of embeddings [N, D] as arrays of JAX."""
-    among = _real("candidates", given.embeddings)
-    relations = [_concrete(relation) for relation in given[1:]]
-    shapes = [among.shape, *(relation.shape for relation in relations)]
-    pairs = (shape[0], *among.shape[:1])
-    if shapes != [(*pairs[1:], shape[1]), pairs, pairs]:
-        rows, *masks = map(list, shapes)
-        found = f"have shapes {rows}, {masks[0]} and {masks[1]}"
-        wanted = f"[M, {shape[1]}] and two masks [{shape[0]}, M]"
-        raise DataError(f"candidates: {found} for embeddings {list(shape)}; give {wanted}")
-    if not any(isinstance(relation, jax.core.Tracer) for relation in relations):
-        both = np.argwhere(np.all([np.asarray(relation) > 0 for relation in relations], axis=0))
-        if len(both):
-            raise DataError(f"positive, negative: pair {tuple(map(int, both[0]))} is in both")
-    positive, negative = (
-        jnp.asarray(relation) if relation.dtype == bool else _weights(name, relation, pairs)
-        for name, relation in zip(("positive", "negative"), relations, strict=True)
-    )
-    return Candidates(among, positive, negative)
-
-
-def _check_options(function: Callable[..., Any], keywords: Mapping[str, Any]) -> None:
+def _check_options(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
     """Raises ConfigError if an option in a call of a loss breaks its rule, unless it is traced."""
-    kind = options(function)
-    given = {}
-    for name in (keywords.keys() & kind.__dataclass_fields__.keys()) - learned(function).keys():
-        value = keywords[name]
-        if not isinstance(value, jax.core.Tracer):
-            given[name] = value.item() if hasattr(value, "dtype") and np.ndim(value) == 0 else value
-        if isinstance(value, list):
-            given[name] = tuple(value)
+    kind, known = options(function), {}
+    for key in (given.keys() & kind.__dataclass_fields__.keys()) - learned(function).keys():
+        value = given[key]
+        if isinstance(value, jax.core.Tracer):
+            continue
+        scalar = hasattr(value, "dtype") and np.ndim(value) == 0
+        known[key] = value.item() if scalar else tuple(value) if isinstance(value, list) else value
     try:
-        kind(**given)
+        kind(**known)
     except ConfigError as error:
         raise ConfigError(f"{function.__name__}: {' '.join(str(error).split())}") from None

@@ -33,6 +33,8 @@ pair of weight 2 is two pairs; they weight the mean of positives of NT-Xent and 
 contrastive loss. With a `distance`, similarities are negative distances.
 """
 
+from __future__ import annotations
+
 from typing import Annotated, Literal
 
 import jax
@@ -41,16 +43,26 @@ from jax import Array
 
 from dml_jax.config.fields import NonNegative, Positive
 from dml_jax.losses import pairwise
-from dml_jax.losses.pairwise import Divisor, Mean, Pairs
-from dml_jax.losses.signature import only_with, pair_loss
+from dml_jax.losses.pairwise import (
+    Distance,
+    Divisor,
+    Mean,
+    Pairs,
+    Reduce,
+    Relation,
+    WeightedCandidates,
+    reduced,
+)
+from dml_jax.losses.signature import loss, only_with
 from dml_jax.numerics import at_least_float32, log1p_sum_exp, log_sum_exp
 
 COPY = 1e-5  # largest 1 - S of two embeddings that count as copies of one image
 
 
-@pair_loss()
+@loss
 def multi_similarity(
-    pairs: Pairs,
+    embeddings: Array,
+    labels: Array | None = None,
     *,
     alpha: Positive = 2.0,
     beta: Positive = 40.0,
@@ -59,22 +71,32 @@ def multi_similarity(
     mining: bool = True,
     copies: Literal["drop", "keep"] = "drop",
     divisor: Divisor = "all",
-) -> Mean:
-    """Multi-similarity loss of a batch -> scalar; 0 if no anchor has a pair.
+    candidates: WeightedCandidates = None,
+    candidate_labels: Array | None = None,
+    positive: Array | None = None,
+    negative: Array | None = None,
+    relation: Relation | None = None,
+    weights: Array | None = None,
+    distance: Distance | None = None,
+    reduce: Reduce = "mean",
+) -> Array:
+    """Multi-similarity loss (Wang et al., CVPR 2019, Eq. 16) -> scalar; 0 if no anchor has a pair.
 
     Args:
-      alpha: Steepness for positive pairs.
-      beta: Steepness for negative pairs; 50 in the paper.
+      alpha: Steepness for positive pairs; greater than 0.
+      beta: Steepness for negative pairs; 50 in the paper. Greater than 0.
       base: lambda, the similarity from which pairs are weighted; 1 in the paper.
-      epsilon: Margin of the mining, in cosine.
+      epsilon: Margin of the mining, in cosine; at least 0.
       mining: If false, every pair counts.
       copies: Whether to "drop" or to "keep" positive pairs of similarity 1.
       divisor: Takes the mean over "all" anchors, or over the "active" ones, those with a pair left.
     """
-    return multi_similarity_terms(
+    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
+    each = multi_similarity_terms(
         pairs.compared().similarities(), pairs.positive, pairs.negative, alpha=alpha, beta=beta,
         base=base, epsilon=epsilon, mining=mining, copies=copies, divisor=divisor,
     )[0]  # fmt: skip
+    return reduced(each, weights, reduce=reduce)
 
 
 def multi_similarity_terms(
@@ -111,63 +133,103 @@ def multi_similarity_terms(
     return Mean(pull / alpha + push / beta, counted), p, n
 
 
-@pair_loss()
+@loss
 def circle(
-    pairs: Pairs,
+    embeddings: Array,
+    labels: Array | None = None,
     *,
     margin: NonNegative = 0.4,
     gamma: Positive = 80.0,
-) -> Mean:
-    """Circle loss: the mean over the anchors with positives and negatives -> scalar; 0 without any.
+    divisor: Divisor = "all",
+    candidates: WeightedCandidates = None,
+    candidate_labels: Array | None = None,
+    positive: Array | None = None,
+    negative: Array | None = None,
+    relation: Relation | None = None,
+    weights: Array | None = None,
+    distance: Distance | None = None,
+    reduce: Reduce = "mean",
+) -> Array:
+    """Circle loss (Sun et al., CVPR 2020, Eq. 6) -> scalar.
 
-    The paper uses the defaults for fine-grained retrieval (CUB, Cars196, SOP).
+    The mean over the anchors with positives and negatives; 0 without any. The paper uses the
+    defaults for fine-grained retrieval (CUB, Cars196, SOP). The weights alpha are
+    constants in all derivatives, so that the gradient is not that of the value, and Hessian
+    products are not the derivative of the gradient.
 
     Args:
-      margin: m; 0.25 for face recognition.
-      gamma: Scale; 256 for face recognition.
+      margin: m; 0.25 for face recognition. At least 0.
+      gamma: Scale; 256 for face recognition. Greater than 0.
     """
+    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
     s, near, far = pairs.compared().similarities(), pairs.positive > 0, pairs.negative > 0
     alpha_n, alpha_p = jax.lax.stop_gradient((jax.nn.relu(s + margin), jax.nn.relu(1 + margin - s)))
     push = gamma * alpha_n * (s - margin) + pairwise.log_weights(pairs.negative)
     pull = -gamma * alpha_p * (s - (1 - margin)) + pairwise.log_weights(pairs.positive)
     both = log_sum_exp(push, far, axis=1) + log_sum_exp(pull, near, axis=1)
-    return Mean(jax.nn.softplus(both), near.any(axis=1) & far.any(axis=1))
+    each = Mean(jax.nn.softplus(both), near.any(axis=1) & far.any(axis=1))
+    return reduced(each, weights, divisor, reduce)
 
 
-@pair_loss()
+@loss
 def sup_con(
-    pairs: Pairs,
+    embeddings: Array,
+    labels: Array | None = None,
     *,
     temperature: Positive = 0.1,
-) -> Mean:
-    """Supervised contrastive loss: the mean over anchors with positives -> scalar; 0 if none.
+    divisor: Divisor = "all",
+    candidates: WeightedCandidates = None,
+    candidate_labels: Array | None = None,
+    positive: Array | None = None,
+    negative: Array | None = None,
+    relation: Relation | None = None,
+    weights: Array | None = None,
+    distance: Distance | None = None,
+    reduce: Reduce = "mean",
+) -> Array:
+    """Supervised contrastive loss (Khosla et al., NeurIPS 2020, Eq. 2) -> scalar.
+
+    The mean over the anchors with positives; 0 without any.
 
     Args:
-      temperature: Divides the similarities.
+      temperature: Divides the similarities; greater than 0.
     """
+    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
     logits = pairs.compared().similarities() / temperature
     positive = pairs.positive
     normalizer = log_sum_exp(logits, (positive > 0) | (pairs.negative > 0), axis=1)
     count = positive.sum(axis=1)
     pull = jnp.sum(positive * logits, axis=1, where=positive > 0) / jnp.where(count > 0, count, 1)
-    return Mean(normalizer - pull, count > 0)
+    return reduced(Mean(normalizer - pull, count > 0), weights, divisor, reduce)
 
 
-@pair_loss()
+@loss
 def nt_xent(
-    pairs: Pairs,
+    embeddings: Array,
+    labels: Array | None = None,
     *,
     temperature: Positive = 0.07,
-) -> Mean:
+    divisor: Divisor = "all",
+    candidates: WeightedCandidates = None,
+    candidate_labels: Array | None = None,
+    positive: Array | None = None,
+    negative: Array | None = None,
+    relation: Relation | None = None,
+    weights: Array | None = None,
+    distance: Distance | None = None,
+    reduce: Reduce = "mean",
+) -> Array:
     """NT-Xent (Sohn, 2016; Chen et al., ICML 2020), the mean over the positive pairs -> scalar.
 
     -log(exp(s_ap / t) / (exp(s_ap / t) + sum over negatives n of exp(s_an / t))), without the other
     positives of the anchor in the denominator; an anchor's weight counts for each of its pairs.
 
     Args:
-      temperature: Divides the similarities.
+      temperature: Divides the similarities; greater than 0.
     """
+    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
     logits = pairs.compared().similarities() / temperature
     shifted = logits + pairwise.log_weights(pairs.negative)
     push = log_sum_exp(shifted, pairs.negative > 0, axis=1)
-    return Mean(jax.nn.softplus(push[:, None] - logits), pairs.positive > 0, pairs.positive)
+    each = Mean(jax.nn.softplus(push[:, None] - logits), pairs.positive > 0, pairs.positive)
+    return reduced(each, weights, divisor, reduce)

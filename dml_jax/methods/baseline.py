@@ -247,9 +247,9 @@ class Criterion(nn.Module):
             if candidates is not None and not takes(loss, "candidates"):
                 continue
             if candidates is None and self.relation and takes(loss, "candidates"):
-                positive, negative = self.relation(labels, labels)
-                relations = {"positive": positive, "negative": negative}
-                others = signature.related(embeddings, relations)
+                own = jnp.eye(len(labels), dtype=bool)
+                pairs = (jnp.where(own, False, pair) for pair in self.relation(labels, labels))
+                others = Candidates(embeddings, *pairs)
             mining_key = jax.random.fold_in(key, i) if i else key
             given = {"candidates": others, "key": mining_key, "distance": self.distance}
             arguments = {**vars(options), **self.learned[name], **given}

@@ -17,7 +17,6 @@ from dml_jax.config import (
     choices,
     fields,
     plugin_module,
-    show,
 )
 from dml_jax.config.fields import (
     AtLeastTwo,
@@ -124,7 +123,7 @@ def test_suggestions(word: str, known: list[str], expected: str) -> None:
 
 
 def test_meanings_are_those_of_the_docstring() -> None:
-    assert show.meanings(Outer) == {
+    assert fields.meanings(Outer) == {
         "tau": "Scale: of the distances.",
         "count": "Explained in two lines.",
     }
@@ -137,7 +136,7 @@ def test_meanings_are_those_of_the_docstring() -> None:
           rate: Of something else.
         """
 
-    assert show.meanings(Derived) == {"rate": "Of something else."}
+    assert fields.meanings(Derived) == {"rate": "Of something else."}
 
 
 def test_every_option_has_a_meaning() -> None:
@@ -147,4 +146,4 @@ def test_every_option_has_a_meaning() -> None:
         sections += [plugin_module(kind, name).Config for name in choices(kind)]
     for kind in sections:
         names = {field.name for field in fields_of(kind)} - {"name"}
-        assert names <= set(show.meanings(kind)), kind
+        assert names <= set(fields.meanings(kind)), kind

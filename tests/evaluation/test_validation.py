@@ -286,3 +286,14 @@ def test_a_file_is_read_in_blocks(tmp_path, monkeypatch):
     ] == expected
     with pytest.raises(DataError, match="first row 7"):
         validation.embeddings(broken(7, np.nan))
+
+
+def test_what_is_no_array_and_no_dictionary():
+    with pytest.raises(
+        DataError, match=r"embeddings: cannot be converted to an array \(.*\); give"
+    ):
+        validation.embeddings([[1.0], [1.0, 2.0]])
+    with pytest.raises(
+        ConfigError, match=r"functions=\[.*\]: must be a dict of functions by their"
+    ):
+        metrics.retrieval(X, Y, functions=[len])

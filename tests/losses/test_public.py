@@ -436,14 +436,18 @@ def test_candidates_that_do_not_fit() -> None:
         (
             x[:7, :4],
             jnp.ones((12, 7), bool),
-            r"shapes \[7, 4\], .*; give \[M, 5\] and two masks \[12, M",
+            r"candidates: have shape \[7, 4\] for embeddings \[12, 5\]; give \[7, 5\]",
         ),
         (
             x[:7],
             jnp.ones((12, 6), bool),
-            r"candidates: have shapes \[7, 5\], \[12, 6\] and \[12, 6\]",
+            r"positive: has shape \[12, 6\]; give \[12, 7\]",
         ),
-        (x[0, 0], jnp.ones((12, 1), bool), r"candidates: have shapes \[\], "),
+        (
+            x[0, 0],
+            jnp.ones((12, 1), bool),
+            r"candidates: have shape \[\] for embeddings \[12, 5\]; give \[M, 5\]",
+        ),
     ):
         with pytest.raises(DataError, match=message):
             losses.sup_con(x, labels, candidates=losses.Candidates(among, mask, mask))

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from dml_jax import losses
-from dml_jax.losses import mining, signature
-from dml_jax.losses.pairwise import Mean, Pairs
+from dml_jax.losses import mining, pairwise, signature
 from dml_jax.methods.baseline import LOSSES, PAIR_LOSSES
 from tests.losses.test_public import BETA, KEY, LABELS, NEGATIVE, POSITIVE, ROWS, D, S, X, floats
 from tests.losses.test_relations import FAR, NEAR, SHARED, WEIGHTS
@@ -296,10 +295,22 @@ def test_a_relation_of_the_rows_that_are_given_as_labels(x64: None) -> None:
 
 
 def test_a_loss_of_ones_own_takes_everything(x64: None) -> None:
-    @signature.pair_loss(divisor="active")
-    def pulled(pairs: Pairs, *, scale: float = 2.0) -> Mean:
+    @signature.loss
+    def pulled(
+        embeddings: jax.Array,
+        labels: Any,
+        *,
+        scale: float = 2.0,
+        divisor: pairwise.Divisor = "active",
+        candidates: pairwise.WeightedCandidates = None,
+        weights: Any = None,
+        distance: Any = None,
+        reduce: pairwise.Reduce = "mean",
+    ) -> Any:
         """Distances of positive pairs."""
-        return Mean(scale * pairs.compared().distances(), pairs.positive > 0, pairs.positive)
+        pairs = pairwise.Pairs.of(embeddings, labels, candidates, weights, distance).compared()
+        each = pairwise.Mean(scale * pairs.distances(), pairs.positive > 0, pairs.positive)
+        return pairwise.reduced(each, weights, divisor, reduce)
 
     mean, plain, each = jax.jit(
         lambda x: (
