@@ -100,7 +100,11 @@ def test_the_module(tmp_path: Path) -> None:
     command += ["--on=digits", f"--root={tmp_path / 'root'}", f"--output={output}"]
 
     def run(*more: str) -> str:
-        options: Any = {"cwd": ROOT, "env": os.environ | {"COLUMNS": "300"}, "text": True}
+        options: Any = {
+            "cwd": ROOT,
+            "env": os.environ | {"COLUMNS": "300", "JAX_NUM_CPU_DEVICES": "1"},
+            "text": True,
+        }
         return subprocess.run([*command, *more], check=True, capture_output=True, **options).stdout
 
     assert "size: It helps. [here; " in run("--list")

@@ -1,5 +1,6 @@
 """The searches of reproductions, each with two tiny trials."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TINY = {
-    "data.name": "digits", "data.batch_size": 12, "data.images_per_class": 4,
+    "data.name": "digits", "data.batch_size": 16, "data.images_per_class": 4,
     "data.image_size": 24, "train.steps": 2, "train.evaluate_every": 1,
     "evaluation.cluster": False,
 }  # fmt: skip
@@ -24,7 +25,8 @@ def test_two_trials(tmp_path: Path, paper: str) -> None:
 
     def search(trials: int) -> str:
         options = [*command, f"--trials={trials}"]
-        found = subprocess.run(options, cwd=ROOT, capture_output=True, text=True)
+        env = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}
+        found = subprocess.run(options, cwd=ROOT, env=env, capture_output=True, text=True)
         assert found.returncode == 0, found.stderr
         return found.stdout
 

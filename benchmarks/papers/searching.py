@@ -2,7 +2,7 @@
 
 Trials are compared on 20 % of the training classes, held out; with `--protocol=paper`, on the test
 classes. All are kept in `search.db` below the root, which Optuna's dashboard reads, and the same
-command adds the missing ones; a trial that was interrupted counts as failed.
+command adds the missing ones. A trial that diverged or was interrupted counts as one.
 """
 
 import sys
@@ -16,7 +16,7 @@ from dml_jax import run
 from dml_jax.commands import cli
 from dml_jax.config.files import resolved
 from dml_jax.console import Console
-from dml_jax.errors import UserError
+from dml_jax.errors import DivergedError, require
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records.logs import JsonLines
 
@@ -64,7 +64,9 @@ def main(
             load_if_exists=True,
         )
         missing = options.trials - len(study.trials)
-        study.optimize(value, n_trials=max(missing, 0), catch=UserError)
+        study.optimize(value, n_trials=max(missing, 0), catch=DivergedError)
+        done = [trial for trial in study.trials if trial.value is not None]
+        require(done, f"{root}: no trial was trained to its end")
         best = study.best_trial
         print(f"trial-{best.number:04d}: recall@1 {best.value:.4f} {best.params}")
 
