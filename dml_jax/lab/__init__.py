@@ -13,12 +13,5 @@ All but the last do not import JAX, because trials are other processes. The rest
 
     plugins      how a module or function is recognised as a plug-in
     conformance  the checks of a plug-in
-<<<<<<< HEAD
-    head_bench   heads on stored feature maps of a frozen backbone, many in one process
     compilation  the training step compiled for absent devices: memory, least time
-=======
-    compilation  programs compiled for absent devices: memory, least time of a step
-    hlo          what a compiled program reads, computes and sends
-    profile      what limits a run, from a trace of its steps
->>>>>>> c5ba6b45 (Claims and Optuna searches leave the package for benchmarks)
 """
