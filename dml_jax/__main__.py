@@ -23,6 +23,7 @@ COMMANDS = {
     "study": "train grids and comparisons; tables over runs",
     "check": "check a loss, method, sampler, … of your own",
     "analyse": "figures and numbers about a run",
+    "verify": "check that a run, an index or other artefact is as it was written",
     "explore": "browse the images of a run and their neighbours",
 }
 

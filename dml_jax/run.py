@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dml_jax import buckets, files, identity, manifest
+from dml_jax import buckets, files, seal
 from dml_jax.analysis import run_report, spectra
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.backbones.weights import converted
@@ -23,7 +23,7 @@ from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, counted
 from dml_jax.export import embedding_files
-from dml_jax.identity import Identity
+from dml_jax.seal import Identity
 from dml_jax.train import experiment as experiments
 from dml_jax.train import (
     frozen_features,
@@ -94,7 +94,7 @@ def train(
                 embedding_files.check_replaceable(directory / "embeddings" / name)
             # Again, because another run may have used the directory before it was locked.
             workdir.check_same_run(directory, run)
-            for file in {directory / manifest.NAME, buckets.origin(directory / manifest.NAME)}:
+            for file in {directory / seal.MANIFEST, buckets.origin(directory / seal.MANIFEST)}:
                 file.unlink(missing_ok=True)  # describes a shorter run
             files.write_json(directory / "config.json", run)
         log = directory / "logs" / workdir.process_name()
@@ -132,12 +132,11 @@ def train(
         }
         with files.locked(directory / "embeddings"):
             embedding_files.write_queries(directory, queries)
-            identity.write(directory, made)
             write_embeddings(experiment, directory, embeddings, made, finished=True)
             run_report.write(evaluated(experiment, model, directory, console, embeddings), results)
             files.write_json(directory / "results.json", results)
             kind = "latest" if config.train.select == "last" else "best"
-            workdir.finish(directory, f"{kind}/{int(state.step)}")
+            workdir.finish(directory, f"checkpoints/{kind}/{int(state.step)}", made)
         buckets.upload(directory, "**/*")
         if show:
             numbers = {name: value for name, value in results.items() if isinstance(value, float)}
@@ -193,7 +192,7 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     finished = not workdir.unfinished(directory, model.step, reported=checkpoint == "reported")
     with files.locked(directory / "embeddings"), workdir.updated(directory, "embeddings/"):
         write_embeddings(experiment, directory, embeddings, made, finished=finished)
-    buckets.upload(directory, "embeddings/**/*", manifest.NAME)
+    buckets.upload(directory, "embeddings/**/*", seal.MANIFEST)
     written = directory / "embeddings"
     console.print(f"embeddings of {', '.join(embeddings)} at step {model.step}: {written}")
 

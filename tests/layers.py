@@ -6,7 +6,7 @@
 LAYERS = (
     {"_version", "errors"},
     {"class_names", "console", "drawing", "files", "numerics"},
-    {"buckets", "manifest", "remote"},
+    {"buckets", "remote", "seal"},
     {"config"},
     {"losses"},
     {"data", "backbones", "evaluation"},

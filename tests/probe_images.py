@@ -32,6 +32,8 @@ def images() -> dict[str, tuple[Image.Image, dict[str, object]]]:
         "colour.jpg": (Image.fromarray(drawing(247, 193)), {"quality": 60}),
         "transparent.png": (Image.fromarray(np.dstack([colours, alpha]), "RGBA"), {}),
         "rotated.jpg": (rotated, {"exif": exif, "quality": 90}),
+        # As large as a photograph, so that any shortcut on the way to the network changes pixels.
+        "large.jpg": (Image.fromarray(drawing(1600, 1200)), {"quality": 30}),
     }
 
 

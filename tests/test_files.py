@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from pydantic import StrictInt
 
-from dml_jax import errors, files, manifest
+from dml_jax import errors, files, seal
 from dml_jax.backbones.weights import converted, tensor_files
 from dml_jax.commands import cli
 from dml_jax.console import Console
@@ -308,9 +308,9 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
         lambda: split_metadata.load(pipe),
         lambda: Index.load(SimpleNamespace(method_distance=False), pipe),  # type: ignore[arg-type]
         lambda: JsonLines(pipe).truncate(1),
-        lambda: manifest.read(tmp_path),
+        lambda: seal.stated(tmp_path),
     )
-    (tmp_path / manifest.NAME).symlink_to("/dev/zero")
+    (tmp_path / seal.MANIFEST).symlink_to("/dev/zero")
     for read in readers:
         with pytest.raises(UserError, match=r"is a pipe or a device; give a file$"):
             read()

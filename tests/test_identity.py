@@ -16,18 +16,19 @@ from PIL import Image, ImageOps
 
 import dml_jax
 from dml_jax import identity as identities
-from dml_jax import manifest, run
+from dml_jax import run, seal
 from dml_jax.backbones import deit
 from dml_jax.backbones.contract import Pixels
 from dml_jax.backbones.weights import converted
-from dml_jax.commands import cli, evaluate
+from dml_jax.commands import cli, evaluate, verify
 from dml_jax.config import Data
 from dml_jax.console import Console
-from dml_jax.errors import CheckpointError, DataError
+from dml_jax.errors import CheckpointError, DataError, WeightsError
 from dml_jax.export import embedding_files
-from dml_jax.identity import Identity, Versions
+from dml_jax.identity import Versions
 from dml_jax.inference import embedding_shards
 from dml_jax.inference.index import Index
+from dml_jax.seal import Identity
 from dml_jax.train import model as models
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records import workdir
@@ -107,21 +108,37 @@ def test_every_step_changes_the_description_and_the_probe(changed: dict[str, Any
     ]
     assert stated[0] != stated[1]
     assert not np.array_equal(identities.probe(DATA, (64, 64)), identities.probe(data, (side,) * 2))
-    assert Identity(stated[1], "").data.resize == data.resize
-    assert Identity(stated[1], "").data.exif_rotation == data.exif_rotation
+    read = identities.data_of(Identity(stated[1], ""))
+    assert (read.resize, read.exif_rotation) == (data.resize, data.exif_rotation)
 
 
 def test_tolerances() -> None:
-    """Rounding passes, and no more; those of bfloat16 are larger."""
-    rows = np.eye(3, 8, dtype=np.float32)
+    """Rounding passes, and no more; that of bfloat16 is larger."""
+    row = np.eye(1, 8, dtype=np.float32)[0]
     for precision, largest in identities.TOLERANCES.items():
-        stored = Identity({"precision": precision}, "v").with_rows(rows)
-        stored.check_rows(rows[:1] + np.float32(0.9 * largest) * np.eye(3, 8)[1], "x", "remedy")
-        for wrong in (rows[:1] + 1.1 * largest * np.eye(3, 8)[1], rows[:1] * np.nan, rows[:1, :5]):
-            with pytest.raises(DataError, match=r"^x: .*; remedy$"):
-                stored.check_rows(wrong, "x", "remedy")
-    with pytest.raises(DataError, match=r"the rows of the probe images differ by 1\.4"):
-        stored.check(stored.with_rows(rows[::-1]), "x", "remedy", DataError)
+        stored = Identity({"precision": precision}, "v", row=row.tolist())
+        near = row + np.float32(0.9 * largest) * np.eye(8)[1]
+        identities.check_row(stored, near, "x", "remedy")
+        for wrong in (row + 1.1 * largest * np.eye(8)[1], row * np.nan, row[:5]):
+            with pytest.raises(CheckpointError, match=r"^x: the embedding of .*; remedy$"):
+                identities.check_row(stored, wrong, "x", "remedy")
+
+
+@pytest.mark.parametrize("gap", [2.0, 1.0])
+def test_another_way_to_read_images_is_noticed(gap: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow's `reducing_gap` changes few pixels, and those of large images only."""
+    here = identities.with_probe({}, "v", DATA, (64, 64), None)
+    identities.check_pixels(here, DATA, (64, 64), "x")
+    resize = Image.Image.resize
+    monkeypatch.setattr(
+        Image.Image,
+        "resize",
+        lambda *args, **options: resize(*args, **options | {"reducing_gap": gap}),
+    )
+    identities.probe.cache_clear()
+    with pytest.raises(CheckpointError, match=r"images become other pixels: .*pillow \d+\."):
+        identities.check_pixels(here, DATA, (64, 64), "x")
+    identities.probe.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -141,11 +158,21 @@ def own(runs: list[Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(runs[0], tmp_path / "run"))
 
 
-def test_a_run_states_the_rows_of_its_model(runs: list[Path]) -> None:
+def test_a_run_states_the_row_of_its_model(runs: list[Path]) -> None:
     model = dml_jax.load(runs[0], runtime="jax")
-    rows = model.embed(list(identities.probe(model.data, model.shape)))
-    np.testing.assert_allclose(identities.of_run(runs[0]).rows, rows, atol=1e-5)
+    stated = seal.stated(runs[0]).identity
+    assert stated is not None
+    (row,) = model.embed(list(identities.probe(model.data, model.shape)[:1]))
+    np.testing.assert_allclose(stated.row, row, atol=1e-5)
     assert json.loads((runs[0] / "results.json").read_text())["identity"] == model.identity.sha256
+
+
+def sealed_again(run: Path, **changes: Any) -> None:
+    """The run with other facts in its identity, by someone who knows how to seal it."""
+    stated = seal.stated(run)
+    assert stated.identity is not None
+    identity = replace(stated.identity, **changes)
+    seal.close(run, stated.kind, known=stated.files, parts=stated.parts, identity=identity)
 
 
 def test_verify_computes_the_probe(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,52 +180,68 @@ def test_verify_computes_the_probe(own: Path, capsys: pytest.CaptureFixture[str]
         return cli.exit_code(lambda: evaluate.execute([f"--model={own}", "--verify", "--quiet"]))
 
     assert status() == 0
-    stated, content, stored = identities.read(own, ""), manifest.read(own), own / "embeddings/test"
-    rows = stated.rows.copy()
-    rows[2] *= -1  # the first is compared by whatever embeds
-    edited = stated.with_rows(rows)
-    identities.write(own, edited)
-    of_stored = manifest.read(stored)
-    manifest.write(stored, of_stored | {"identity": edited.as_json()}, of_stored["files"])
-    manifest.write(own, content, content["files"])
-    dml_jax.load(own, runtime="jax").unseen()
+    stated = seal.stated(own).identity
+    assert stated is not None
+    sealed_again(own, row=[-number for number in stated.row])
     assert status() == 2
-    assert "the rows of the probe images differ by 2," in capsys.readouterr().err
+    assert "the embedding of the probe image differs by 2," in capsys.readouterr().err
+
+
+def test_the_command_verify(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def status(directory: Path) -> int:
+        return cli.exit_code(lambda: verify.execute([str(directory)]))
+
+    assert status(own) == status(own / "embeddings" / "test") == 0
+    assert "run, " in (out := capsys.readouterr().out)
+    assert "the probe's embedding differs by" in out
+    log = own / "metrics.jsonl"
+    log.write_text(log.read_text().replace("1", "2", 1))
+    assert status(own) == 2
+    assert "metrics.jsonl: has changed since it was written" in capsys.readouterr().err
 
 
 def test_embeddings_of_another_run_are_refused(runs: list[Path], own: Path) -> None:
     shutil.rmtree(own / "embeddings" / "test")
     shutil.copytree(runs[1] / "embeddings" / "test", own / "embeddings" / "test")
     embedding_files.read(own / "embeddings" / "test")  # undamaged
-    with pytest.raises(DataError, match=r"test/manifest\.json: has changed"):
-        embedding_files.of_run(own, "test")
-    with pytest.raises(DataError, match=r"test/manifest\.json: has changed"):
-        dml_jax.load(own, runtime="jax").unseen()
-    # Neither does a new manifest help.
-    content = manifest.read(own)
-    manifest.write(own, {"checkpoint": content["checkpoint"]}, content["files"])
-    with pytest.raises(DataError, match=r"another embedding function \(other variables\)"):
+    message = r"embeddings/test: is not the one that manifest\.json names"
+    for read in (
+        lambda: embedding_files.of_run(own, "test"),
+        lambda: dml_jax.load(own, runtime="jax").unseen(),
+    ):
+        with pytest.raises(DataError, match=message):
+            read()
+    sealed_again(own)  # does not help
+    with pytest.raises(DataError, match=r"was made by another model \(other weights\)"):
         embedding_files.of_run(own, "test")
 
 
 def test_results_and_identities_of_another_run_are_refused(runs: list[Path], own: Path) -> None:
-    (own / manifest.NAME).unlink()
     shutil.copy(runs[1] / "results.json", own)
+    stated = seal.stated(own)
+    known = stated.files | seal.digests(own, ["results.json"])
+    seal.close(own, "run", known=known, parts=stated.parts, identity=stated.identity)
     with pytest.raises(CheckpointError, match=r"results\.json: are not the results of this run's"):
         workdir.read_results(own)
-    shutil.copy(runs[1] / identities.NAME, own)
-    with pytest.raises(CheckpointError, match=r"another embedding function \(other variables\)"):
+    seal.close(own, "run", known=known, parts=stated.parts, identity=seal.stated(runs[1]).identity)
+    with pytest.raises(CheckpointError, match=r"was made by another model \(other weights\)"):
         models.load(own)
 
 
 def test_a_library_that_computes_something_else(own: Path) -> None:
     """As after an upgrade, or on a device that computes wrongly: the first answer is refused."""
-    (own / manifest.NAME).unlink()
-    stated = identities.read(own, "")
-    identities.write(own, stated.with_rows(stated.rows[:, ::-1]))
+    stated = seal.stated(own).identity
+    assert stated is not None
+    sealed_again(own, row=stated.row[::-1])
     model = dml_jax.load(own, runtime="jax")
-    with pytest.raises(CheckpointError, match=r"the rows of the probe images differ by .* delete"):
+    with pytest.raises(CheckpointError, match=r"the embedding of the probe image differs by"):
         model.embed([np.zeros((*model.shape, 3), np.uint8)])
+
+
+def test_float64_is_no_other_model(own: Path) -> None:
+    before = dml_jax.load(own, runtime="jax").identity
+    with jax.enable_x64(True):
+        assert dml_jax.load(own, runtime="jax").identity == before
 
 
 def weights(directory: Path, **changes: Any) -> Path:
@@ -208,8 +251,8 @@ def weights(directory: Path, **changes: Any) -> Path:
     flat = traverse_util.flatten_dict(params, sep="/")
     arrays = {f"backbone/params/{name}": np.asarray(leaf) for name, leaf in flat.items()}
     architecture = {k: v for k, v in asdict(config).items() if k not in ("pretrained", "dtype")}
-    converted.write(directory, arrays, {"architecture": architecture, "image_shape": [32, 32]})
-    models.write_identity(directory)
+    about = {"architecture": architecture, "image_shape": [32, 32]}
+    converted.write(directory, arrays, about, models.identify)
     return directory
 
 
@@ -221,50 +264,27 @@ def test_an_index_of_the_same_variables_on_other_pixels(tmp_path: Path) -> None:
     images = list(identities.probe(one.data, one.shape))
     one.enroll({"a": images[:1], "b": images[1:]}).save(tmp_path / "i.npz")
     assert Index.load(one, tmp_path / "i.npz").classes == ["a", "b"]
-    with pytest.raises(DataError, match=r"i\.npz: is of another .*\(deviation: .*, mean: \[0\.485"):
+    with pytest.raises(
+        DataError, match=r"i\.npz: was made by another model \(deviation is .*, mean is \[0\.485"
+    ):
         Index.load(other, tmp_path / "i.npz")
     planned = [embedding_shards.plan([], embedding_shards.source(model)) for model in (one, other)]
     (tmp_path / "parts").mkdir()
     embedding_shards.Shards(tmp_path / "parts", planned[0])
-    with pytest.raises(DataError, match=r"parts: is of another embedding function \(deviation"):
+    with pytest.raises(DataError, match=r"parts: was made by another model \(deviation"):
         embedding_shards.Shards(tmp_path / "parts", planned[1])
-
-
-def test_an_index_used_with_another_mean_and_order(tmp_path: Path) -> None:
-    """Both are edited in the converted weights, which are refused until they get an identity that
-    fits."""
-    directory, file = weights(tmp_path / "w"), tmp_path / "i.npz"
-    images = list(identities.probe(DATA, (64, 64)))
-    one = dml_jax.load(directory, runtime="jax")
-    one.enroll({"a": images[:1], "b": images[1:]}).save(file)
-    metadata = json.loads((directory / converted.METADATA).read_text())
-    metadata["architecture"]["pixels"] |= {"order": "bgr", "mean": [0.5, 0.4, 0.3]}
-    (directory / converted.METADATA).write_text(json.dumps(metadata))
-    wrong = (
-        r"\(mean: \[0\.485, .*\] instead of \[0\.5, 0\.4, 0\.3\], order: 'rgb' instead of 'bgr'\)"
-    )
-    with pytest.raises(CheckpointError, match=wrong):
-        dml_jax.load(directory, runtime="jax")
-    models.write_identity(directory)
-    other = dml_jax.load(directory, runtime="jax")
-    assert np.abs(other.embed(images) - one.embed(images)).max() > 0.05
-    with pytest.raises(DataError, match=wrong):
-        Index.load(other, file)
 
 
 def test_edited_weights_are_refused(tmp_path: Path) -> None:
     directory = weights(tmp_path / "deit")
-    file = directory / converted.METADATA
+    file, stated = directory / converted.METADATA, seal.stated(directory)
     content = json.loads(file.read_text())
     file.write_text(json.dumps(content | {"crop_fraction": 0.775}))
-    with pytest.raises(CheckpointError, match=r"another embedding function \(resize: 37 instead"):
+    with pytest.raises(WeightsError, match=r"weights\.json: has changed since"):
         dml_jax.load(directory, runtime="jax")
-    # With an identity that fits, its rows do not.
-    stated = identities.read(directory, "")
-    identities.write(directory, replace(stated, description=stated.description | {"resize": 41}))
-    model = dml_jax.load(directory, runtime="jax")
-    with pytest.raises(CheckpointError, match="the rows of the probe images differ"):
-        model.embed([np.zeros((40, 50, 3), np.uint8)])
-    (directory / identities.NAME).unlink()
-    with pytest.raises(CheckpointError, match=r"identity\.json: is missing; .*convert the weights"):
+    seal.close(directory, converted.KIND, identity=stated.identity)
+    with pytest.raises(CheckpointError, match=r"another model \(resize is 37, not 41\)"):
+        dml_jax.load(directory, runtime="jax")
+    seal.close(directory, converted.KIND)
+    with pytest.raises(CheckpointError, match=r"does not say what its model computes; .*convert"):
         dml_jax.load(directory, runtime="jax")

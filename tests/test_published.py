@@ -38,8 +38,8 @@ def write(directory: Path, module: Any, config: Any) -> Any:
     )
     arrays = traverse_util.flatten_dict({"backbone": {"params": noise, "stats": stats}}, sep="/")
     arrays = {path: np.asarray(array, np.float32) for path, array in arrays.items()}
-    converted.write(directory, arrays, {"architecture": asdict(config), "image_shape": [32, 32]})
-    model.write_identity(directory)
+    about = {"architecture": asdict(config), "image_shape": [32, 32]}
+    converted.write(directory, arrays, about, model.identify)
     return noise, stats
 
 

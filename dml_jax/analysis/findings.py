@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from dml_jax import drawing, manifest
+from dml_jax import drawing, seal
 from dml_jax.analysis import html
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.analysis.html import Section, text
@@ -114,7 +114,7 @@ def read(directory: Path, order: Sequence[str]) -> list[Section]:
 
     def section(path: Path) -> Section:
         remedy, name = "delete it", path.relative_to(directory).as_posix()
-        path = manifest.part(directory, name, CheckpointError, remedy)
+        path = seal.file(directory, name, error=CheckpointError, remedy=remedy)
         return Section(**read_json(path, Section, remedy, CheckpointError))
 
     return [section(present[name]) for name in names]

@@ -7,13 +7,13 @@ whose results have the keys of `results.json`, with the protocol and sizes.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from dml_jax import files, identity, manifest
+from dml_jax import files, seal
 from dml_jax.analysis import text_tables
 from dml_jax.analysis.text_tables import Table
 from dml_jax.class_names import near_equal, normalised
@@ -40,7 +40,7 @@ from dml_jax.inference.model import Model
 from dml_jax.train.records import workdir
 
 KS = (1, 2, 4, 8, 10, 100, 1000)
-EXPORTED = {"embeddings", "queries.npz", "results.json", manifest.NAME}
+EXPORTED = {"embeddings", "queries.npz", "results.json", seal.MANIFEST}
 TOLERANCE = 1e-3  # largest difference of a metric that another machine computed
 LARGEST_K, LONGEST = 100, 1000  # sharded: default largest K, rows of a list
 LARGEST_RERANKED_K = 100  # default; larger K need longer re-ranked lists
@@ -248,7 +248,7 @@ def evaluate_runs(
       weights: factors of the runs' embeddings; all 1 by default.
       export: a directory to which embeddings and results are written in the layout of a run.
       verify: check that all files are as they were written, the results of the runs, and that
-        their models, loaded with `trust_code`, compute the rows of the probe.
+        their models, loaded with `trust_code`, compute the row of the probe image.
     """
     exported = stored_embeddings(model)
     runs, first = [*exported], next(iter(exported.values()))
@@ -276,9 +276,8 @@ def evaluate_runs(
             embedding_files.check_replaceable(export / "embeddings" / split)
     if verify:
         for run in runs:
-            manifest.check(run, None, DataError, workdir.REMEDY)
-            if identity.of_run(run):
-                Model(run, trust_code=trust_code).check_whole_probe()
+            seal.read(run, workdir.KIND, exact=False, remedy=workdir.REMEDY)
+            Model(run, trust_code=trust_code).distance_of_probe()
 
     def measured(rows: dict[str, np.ndarray], *, per_query: bool = False) -> dict[str, Any]:
         embeddings = LabelledEmbeddings(rows, labels, groups, sessions=bool(groups))
@@ -312,20 +311,22 @@ def evaluate_runs(
     selects = {config["train"]["select"] for config in configs}
     selected = "test" if "test" in selects else " and ".join(sorted(selects))
     if export is not None:
-        (export / manifest.NAME).unlink(missing_ok=True)  # describes an earlier export
+        (export / seal.MANIFEST).unlink(missing_ok=True)  # describes an earlier export
         for split, part in first.items():
-            manifests = [parts[split].manifest for parts in exported.values()]
-            finished = all(stated.get("finished", True) for stated in manifests)
+            seals = [parts[split].seal for parts in exported.values()]
+            finished = all(stated.about.get("finished", True) for stated in seals)
             embedding_files.write(
                 export / "embeddings" / split,
                 *(combined[split], part.labels, part.ids),
                 finished=finished,
-                members=manifests,
+                members=[asdict(stated) for stated in seals],
                 metadata=part.metadata,
             )
         embedding_files.write_queries(export, queries)
         files.write_json(export / "results.json", results | {"model": selected})
-        manifest.write(export, {})
+        parts = [f"embeddings/{split}" for split in first]
+        names = ["queries.npz", "results.json"]
+        seal.close(export, "evaluation", names=names, parts=parts)
     return results | {"model": model, "selected": selected}
 
 

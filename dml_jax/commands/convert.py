@@ -39,8 +39,9 @@ def execute(arguments: list[str]) -> None:
 
     if options.backbone:
         cli.choices("--backbone", options.backbone, known_networks.published())
-    written = known_networks.convert_files(options.weights, options.output, options.backbone)
-    models.write_identity(written.directory)
+    written = known_networks.convert_files(
+        options.weights, options.output, options.backbone, models.identify
+    )
     metadata, network = written.metadata, written.network
     about = f"{network}, names of {metadata['layout']}, {metadata['kind']}"
     print(f"{printable(options.weights)}: {about}")

@@ -3,13 +3,14 @@ single query."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dml_jax import identity as identities
-from dml_jax import manifest
+from dml_jax import seal
 from dml_jax.data import split_metadata
 from dml_jax.data.files import Scalar
 from dml_jax.errors import DataError
@@ -17,18 +18,16 @@ from dml_jax.evaluation.metric_table import PER_QUERY
 from dml_jax.files import (
     OBSTRUCTED,
     as_text,
-    atomic_directory,
     atomic_write,
     obstructed,
     read_json,
     reading,
-    restore_directory,
 )
-from dml_jax.identity import Identity
+from dml_jax.seal import Identity, Seal
 
 ARRAYS = ("embeddings.npy", "labels.npy")
 WRITTEN = {*ARRAYS, "ids.json", "metadata.json", "manifest.json"}
-REMEDY = "export it again"
+REMEDY, KIND = "export it again", "embeddings"
 OF_RUN = "write the run's embeddings again with --mode=export"
 COLUMNS = ("embedding", "id", "label")  # of Parquet; metadata have other names
 
@@ -53,14 +52,14 @@ class Exported(NamedTuple):
       embeddings: float32 [N, D], rows of unit length.
       labels: int64 [N], or None for unlabelled images.
       ids: names of the N images.
-      manifest: shapes, dtypes, checksums, and the run and checkpoint of the model.
+      seal: digests and the identity of the embedding function; shapes and dtypes in `about`.
       metadata: further columns of the data set: name -> N values.
     """
 
     embeddings: np.ndarray
     labels: np.ndarray | None
     ids: list[str]
-    manifest: dict[str, Any]
+    seal: Seal
     metadata: Mapping[str, Sequence[Scalar]] = {}
 
 
@@ -70,17 +69,16 @@ def read(directory: Path) -> Exported:
     Raises `DataError` if a checksum differs, or the files are not finite embeddings with one name
     and label for each.
     """
-    restore_directory(directory)
-    if not (directory / "manifest.json").is_file():
+    if not seal.sealed(directory):
         raise DataError(
             f"{directory}: contains no embeddings (no manifest.json); export them with "
             "--mode=export"
         )
     from dml_jax.evaluation import validation  # imports JAX
 
-    content = manifest.check(directory)
+    content = seal.read(directory, KIND, exact=False, remedy=REMEDY)
     there = {path.name for path in directory.iterdir()}
-    if unknown := sorted(there & WRITTEN - {*content["files"], manifest.NAME}):
+    if unknown := sorted(there & WRITTEN - {*content.files, seal.MANIFEST}):
         raise DataError(f"{directory / unknown[0]}: is not in the manifest; {REMEDY}")
     ids = read_json(directory / "ids.json", list[str], REMEDY)
     rows, labels = (directory / name for name in ARRAYS)
@@ -115,15 +113,14 @@ def of_run(workdir: Path, split: str, identity: Identity | None = None) -> Expor
       DataError: as for `read`, or the run's manifest has other files, or the embeddings are of
         another embedding function.
     """
-    directory = workdir / "embeddings" / split
-    found = read(directory)
-    manifest.part(workdir, f"embeddings/{split}/{manifest.NAME}", DataError, OF_RUN)
-    wanted, stated = identity or identities.of_run(workdir), found.manifest.get("identity")
-    if wanted:
-        with reading(directory / manifest.NAME, OF_RUN):
-            stored = identities.of_json(stated or {})
-        stored.check(wanted, str(directory), REMEDY, DataError)
+    found = read(seal.part(workdir, f"embeddings/{split}", remedy=OF_RUN))
+    if wanted := identity or _identity_of(workdir):
+        seal.read(workdir / "embeddings" / split, KIND, names=(), expect=wanted, remedy=OF_RUN)
     return found
+
+
+def _identity_of(workdir: Path) -> Identity | None:
+    return seal.stated(workdir).identity if seal.sealed(workdir) else None
 
 
 def save_rows(path: Path, parts: Iterable[np.ndarray], count: int) -> None:
@@ -168,7 +165,8 @@ def write(
       The result of `read`.
     """
     check_replaceable(directory)
-    with atomic_directory(directory) as draft:
+    about, directory = dict[str, Any](), directory.resolve()  # "." would be the replaced one
+    with seal.write(directory, KIND, identity=identity, about=about) as draft:
         parts = [embeddings] if isinstance(embeddings, np.ndarray) else embeddings
         save_rows(draft / "embeddings.npy", parts, len(ids))
         if labels is not None:
@@ -177,18 +175,15 @@ def write(
         (draft / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")
         if metadata:
             (draft / "metadata.json").write_text(json.dumps(dict(metadata)), encoding="utf-8")
-        about = {
+        about |= {
             "shapes": {name: list(array.shape) for name, array in arrays.items()},
             "dtypes": {name: str(array.dtype) for name, array in arrays.items()},
             "normalised": True,
             "distance": "cosine",
-            "identity": identity and identity.as_json(),
         }
         about |= {key: value for key, value in further.items() if value is not None}
-        content = manifest.write(draft, about)
-    return Exported(
-        arrays["embeddings.npy"], arrays.get("labels.npy"), list(ids), content, metadata
-    )
+    found = arrays["embeddings.npy"], arrays.get("labels.npy")
+    return Exported(*found, list(ids), seal.stated(directory), metadata)
 
 
 def split_off_queries(results: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -236,7 +231,7 @@ def write_parquet(path: Path, exported: Exported) -> None:
         except (ValueError, TypeError, OverflowError):  # mixed types, or names that are not UTF-8
             texts = [None if value is None else as_text(str(value)) for value in values]
             columns[column] = pyarrow.array(texts)
-    stated = json.dumps(exported.manifest.get("identity"))
+    stated = json.dumps(exported.seal.identity and asdict(exported.seal.identity))
     table = pyarrow.table(columns).replace_schema_metadata({identities.KEY: stated})
     with atomic_write(path) as draft:
         parquet.write_table(table, draft)

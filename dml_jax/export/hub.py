@@ -1,8 +1,8 @@
 """Runs on the Hugging Face hub: pushed with a model card, pulled for
 `dml_jax.load("hf://user/name")` (extra "hub").
 
-A repository holds `config.json`, `identity.json`, `results.json`, `model/<step>.safetensors`,
-`manifest.json` and `README.md`, which alone is not pulled; none of them can contain code.
+A repository holds a run with its model as safetensors (`model/`), and a model card, `README.md`,
+which alone is not pulled; none of the files can contain code.
 """
 
 import shutil
@@ -11,21 +11,19 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from dml_jax import files, identity, manifest
+from dml_jax import files, seal
 from dml_jax.data.files import SPLITS
 from dml_jax.errors import DataError
 from dml_jax.evaluation import metric_table
 from dml_jax.remote import hub
 from dml_jax.train.model import TrainedModel
 from dml_jax.train.records import model_files, workdir
-from dml_jax.train.records.model_files import MODEL
+from dml_jax.train.records.model_files import DIRECTORY as MODEL
 
 PREFIX = "hf://"
-MODELS = f"{MODEL}/*{model_files.SUFFIX}"
-PULLED = ("config.json", identity.NAME, "results.json", MODELS, manifest.NAME)
-# Files that an earlier push of another model may have left; `pull` would otherwise return the model
-# of the highest step.
-REPLACED = (MODELS, "model.onnx", *(f"{split}.parquet" for split in SPLITS))
+PULLED = ("config.json", "results.json", f"{MODEL}/*", seal.MANIFEST)
+# Files that an earlier push of another model may have left.
+REPLACED = (f"{MODEL}/*", "model.onnx", *(f"{split}.parquet" for split in SPLITS))
 CARD = """---
 library_name: dml_jax
 pipeline_tag: image-feature-extraction
@@ -88,9 +86,8 @@ def push(
         staged = Path(name)
         files.write_json(staged / "config.json", record)
         files.write_json(staged / "results.json", results)
-        identity.write(staged, model.identity(few=True))
         model_files.write(staged / MODEL, model, record)
-        workdir.finish(staged, MODEL)
+        workdir.finish(staged, MODEL, model.identity(few=True))
         (staged / "README.md").write_text(card, encoding="utf-8")
         for path in exported:
             shutil.copy(path, staged)

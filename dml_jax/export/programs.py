@@ -11,6 +11,7 @@ import io
 import json
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from dml_jax.data import arrays
 from dml_jax.data.arrays import Shape
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_write, reason
-from dml_jax.identity import KEY, Identity
+from dml_jax.identity import KEY
+from dml_jax.seal import Identity
 from dml_jax.train.model import TrainedModel
 
 OPSET = 18  # from 2022, so that older runtimes can read it
@@ -58,7 +60,7 @@ def write_onnx(
         model = _converted(path, embed, image_shape)
         if identity:
             readable = {key: json.dumps(fact) for key, fact in identity.description.items()}
-            stated = json.dumps(identity.as_json())
+            stated = json.dumps(asdict(identity))
             for key, text in (readable | {KEY: stated}).items():
                 model.metadata_props.add(key=key, value=text)
         content = model.SerializeToString()

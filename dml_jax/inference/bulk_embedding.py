@@ -134,7 +134,7 @@ def _export(output: Path, written: Shards, model: Source, usable: int) -> Export
     """Writes the usable embeddings as arrays, unless they are there already and undamaged."""
     with suppress(DataError):
         exported = embedding_files.read(output)
-        if exported.manifest.get("plan") == written.plan and len(exported.ids) == usable:
+        if exported.seal.about.get("plan") == written.plan and len(exported.ids) == usable:
             return exported
     return embedding_files.write(
         output,

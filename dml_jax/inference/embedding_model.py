@@ -1,7 +1,6 @@
 """The part of a model that needs no JAX: reading images, an index, and embeddings by any of the
 runtimes."""
 
-import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,17 +11,19 @@ import numpy as np
 from PIL import Image as pillow
 
 from dml_jax import identity as identities
+from dml_jax import seal
 from dml_jax.backbones.weights import converted
 from dml_jax.config.sections import Data
 from dml_jax.data import decode, transforms
 from dml_jax.data.arrays import Shape, is_image
 from dml_jax.data.files import File, Record
 from dml_jax.data.read_ahead import check_finite
-from dml_jax.errors import CheckpointError, DataError
+from dml_jax.errors import DataError
 from dml_jax.evaluation.unit_rows import first_bad_row
 from dml_jax.files import expand_path, is_url, read_json
-from dml_jax.identity import Identity, Versions
+from dml_jax.identity import Versions
 from dml_jax.inference.inputs import Item
+from dml_jax.seal import Identity
 
 if TYPE_CHECKING:
     from dml_jax.evaluation.open_set import Photographs
@@ -40,14 +41,15 @@ def locate(model: str | Path) -> Path:
         from dml_jax import buckets
 
         return buckets.read_copy("--model", str(model))
-    directory = converted.directory(expand_path("--model", model))
-    if str(model) in converted.PACKAGES and not (directory / identities.NAME).exists():
+    if str(model) not in converted.PACKAGES:
+        return expand_path("--model", model)
+
+    def identify(directory: Path) -> Identity:
         from dml_jax.train import model as models  # imports JAX
 
-        # Nothing vouches for weights that were converted before; the package does for new ones.
-        shutil.rmtree(directory)
-        models.write_identity(converted.directory(directory.name.partition("-")[0]))
-    return directory
+        return models.identify(directory)
+
+    return converted.converted(str(model), identify)
 
 
 def is_run(directory: Path) -> bool:
@@ -79,20 +81,21 @@ class EmbeddingModel(ABC):
         """Embeds groups of images, see `read_ahead.stream`."""
 
     def _check_probe(self, embed: Callable[[np.ndarray], np.ndarray], remedy: str = "") -> None:
-        """Once: raises CheckpointError if a row of the probe is not the one that is stored."""
+        """Once: raises CheckpointError if the row of the probe is not the one that is stored."""
         if (stored := self._unproved) is None:
             return
-        row = embed(identities.probe(self.data, self.shape, identities.IMAGES[:1]))[:1]
-        remedy = remedy or (identities.REMEDY if is_run(self.directory) else converted.REMEDY)
-        stored.check_rows(row, str(self.directory), remedy, CheckpointError)
+        identities.check_pixels(stored, self.data, self.shape, str(self.directory))
+        row = embed(identities.probe(self.data, self.shape)[:1])[0]
+        remedy = remedy or (seal.REMEDY if is_run(self.directory) else converted.REMEDY)
+        identities.check_row(stored, row, str(self.directory), remedy)
         self._unproved = None
 
-    def check_whole_probe(self) -> float:
-        """The largest distance of the rows of the probe from those that the model's directory
-        states; raises CheckpointError beyond rounding."""
-        rows = self.embed_pixels(identities.probe(self.data, self.shape))
-        self.identity.check_rows(rows, str(self.directory), identities.REMEDY, CheckpointError)
-        return self.identity.distance(rows)
+    def distance_of_probe(self) -> float:
+        """The distance of the row of the probe from the one that the model's directory states;
+        raises CheckpointError beyond rounding."""
+        row = self.embed_pixels(identities.probe(self.data, self.shape)[:1])[0]
+        identities.check_row(self.identity, row, str(self.directory), seal.REMEDY)
+        return identities.distance(self.identity, row)
 
     def unseen(self) -> "tuple[Photographs, list[str]]":
         """Images of the unseen classes of the run and the names of these, from its

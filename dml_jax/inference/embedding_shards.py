@@ -16,6 +16,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -25,14 +26,13 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyarrow.fs import FileSelector
 
-from dml_jax import buckets
-from dml_jax import identity as identities
+from dml_jax import buckets, seal
 from dml_jax.data import decode
 from dml_jax.errors import DataError
 from dml_jax.files import as_text, locked, reading
-from dml_jax.identity import Identity
 from dml_jax.inference import inputs
 from dml_jax.inference.inputs import Item, Unit
+from dml_jax.seal import Identity
 
 if TYPE_CHECKING:
     from dml_jax.inference.embedding_model import EmbeddingModel
@@ -83,10 +83,12 @@ class Shards:
                 file.read_bytes() if isinstance(file, Path) else buckets.open_file(file).read()
             )
             begun = dict(json.loads(content))
-            identity = identities.of_json(begun["identity"]) if "identity" in planned else None
+            identity = Identity(**begun["identity"]) if "identity" in planned else None
         if identity:
-            of_model = identities.of_json(planned["identity"])
-            identity.check(of_model, f"{self.directory}", remedy, DataError)
+            of_model = Identity(**planned["identity"])
+            seal.check_identity(
+                identity, of_model, f"{self.directory}", error=DataError, remedy=remedy
+            )
         changed = {key for key in begun | planned if begun.get(key) != planned.get(key)}
         changed -= {"identity"}
         if "runtime" in changed and identity:  # one embedding function, whichever computes it
@@ -281,7 +283,7 @@ def plan(units: Sequence[Unit], model: Source) -> dict[str, Any]:
     return {
         "parts": len(units),
         "inputs_sha256": inputs.digest(units),
-        "identity": model.identity.as_json(),
+        "identity": asdict(model.identity),
         "runtime": model.runtime,
     }
 

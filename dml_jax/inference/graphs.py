@@ -3,7 +3,7 @@
 The ONNX graph of a model is made once (extra "onnx") and kept in the user's cache below the digest
 of the model's identity: by `dml-jax export --to=onnx`, at the end of the first command that would
 have used it, or before `dml-jax serve` listens. It is compared with JAX's embeddings when it is
-made, and with the rows of the probe before it is used.
+made, and with the row of the probe image before it is used.
 """
 
 import importlib.util
@@ -22,19 +22,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 import numpy as np
 
 from dml_jax import identity as identities
-from dml_jax import manifest
+from dml_jax import seal
 from dml_jax.data.pipeline import usable_cores
 from dml_jax.data.read_ahead import CHUNK, read_each, stream
 from dml_jax.errors import ConfigError, DataError, UserError
-from dml_jax.files import atomic_directory, cache_dir, is_url, reason
-from dml_jax.identity import Identity, Versions
-from dml_jax.inference.embedding_model import EmbeddingModel, is_run, locate
+from dml_jax.files import cache_dir, is_url, reason
+from dml_jax.identity import Versions
+from dml_jax.inference.embedding_model import EmbeddingModel, locate
+from dml_jax.seal import Identity
 
 if TYPE_CHECKING:
     from dml_jax.inference.model import Model
 
 Runtime = Literal["jax", "onnxruntime"]
-GRAPH = "model.onnx"
+GRAPH, KIND = "model.onnx", "ONNX graph"
 ACCELERATORS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "libtpu")
 EXTRA = 'is not installed: pip install -e ".[onnx]"'
 PARTS = 4  # of a batch that each core embeds
@@ -49,10 +50,8 @@ def entry(identity: Identity) -> Path:
 def keep(identity: Identity, write: Callable[[Path], object]) -> None:
     """Keeps the ONNX graph of an embedding function that `write` writes, completely or not at
     all."""
-    with atomic_directory(entry(identity)) as draft:
+    with seal.write(entry(identity), KIND, identity=identity) as draft:
         write(draft / GRAPH)
-        identities.write(draft, identity)
-        manifest.write(draft, {})
 
 
 def load(
@@ -119,13 +118,11 @@ def make(model: EmbeddingModel) -> None:
 def _stated(directory: Path, versions: Versions) -> Identity | None:
     """The identity that a model's directory states; None if there is none, or a damaged one."""
     with suppress(UserError):  # JAX finds it again
-        if is_run(directory):
-            manifest.check(directory, [identities.NAME])
-        stated = identities.read(directory, "")
-        if versions == Versions():
+        stated = seal.stated(directory).identity
+        if stated is None or versions == Versions():
             return stated
         facts = json.loads(json.dumps(versions._asdict()))
-        return replace(stated, description=stated.description | facts, probe="")
+        return replace(stated, description=stated.description | facts, row=[])
     return None
 
 
@@ -134,9 +131,8 @@ def _read(directory: Path, identity: Identity, trust_code: bool) -> "GraphModel 
     if not (place := entry(identity)).is_dir():
         return None
     try:
-        manifest.check(place)
-        kept = identities.read(place, "")
-        kept.check(identity, "", "", DataError)
+        kept = seal.read(place, KIND, expect=identity).identity
+        assert kept is not None  # as `expect` is not
         return GraphModel(directory, kept, place, trust_code=trust_code)
     except UserError:
         shutil.rmtree(place, ignore_errors=True)
@@ -158,13 +154,13 @@ class GraphModel(EmbeddingModel):
     runtime = "onnxruntime"
 
     def __init__(self, directory: Path, identity: Identity, graph: Path, *, trust_code: bool):
-        self.directory, self.finished, self.data = directory, True, identity.data
+        self.directory, self.finished, self.data = directory, True, identities.data_of(identity)
         self.identity = self._unproved = identity
         self._graph, self._trust_code, facts = graph, trust_code, identity.description
         self.shape, self.step = tuple(facts["size"]), facts["step"]
         self.versions = Versions(facts["flip"], tuple(facts["scales"]))
         self.method_distance = facts["distance"] != "cosine"
-        self._dimensions = identity.rows.shape[1]
+        self._dimensions = len(identity.row)
         content = (graph / GRAPH).read_bytes()
         self._session = cache(partial(_session, content))  # by number of threads
 

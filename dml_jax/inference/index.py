@@ -13,6 +13,7 @@ import math
 import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +22,7 @@ from numpy.lib import format as npy
 from PIL import Image as pillow
 
 from dml_jax import identity as identities
+from dml_jax import seal
 from dml_jax.class_names import normalised
 from dml_jax.data.files import Record
 from dml_jax.errors import DataError, suggest
@@ -29,8 +31,8 @@ from dml_jax.evaluation.open_set import KNOWN, STRANGER, Classifier, Measured, P
 from dml_jax.evaluation.promises import ALWAYS, Choice, Point
 from dml_jax.evaluation.unit_rows import first_bad_row
 from dml_jax.files import atomic_write, reading, reason
-from dml_jax.identity import Identity
 from dml_jax.inference.answers import Answer
+from dml_jax.seal import Identity
 
 if TYPE_CHECKING:
     from dml_jax.inference.embedding_model import EmbeddingModel
@@ -458,7 +460,7 @@ class Index:
             "classes": np.array(self.classes, np.str_),
             "images": np.array(self.images, np.str_),
             "sessions": np.array(self.sessions, np.str_),
-            "identity": np.array(json.dumps(self.model.identity.as_json())),
+            "identity": np.array(json.dumps(asdict(self.model.identity))),
         }
         if self.images:
             for part in self.fitted():
@@ -479,7 +481,9 @@ class Index:
             if problem := next(_problems(arrays), ""):
                 raise DataError(f"{problem}; {ENROLL_AGAIN}")
         remedy = f"give the model that it was created with, or {ENROLL_AGAIN}"
-        _identity(arrays).check(model.identity, str(path), remedy, DataError)
+        seal.check_identity(
+            _identity(arrays), model.identity, str(path), error=DataError, remedy=remedy
+        )
         index = cls(model)
         index.labels, index.classes = arrays["labels"], arrays["classes"].tolist()
         index.embeddings = arrays["embeddings"]
@@ -593,7 +597,7 @@ def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
 
 def _identity(arrays: Mapping[str, np.ndarray]) -> Identity:
     """The identity of the embedding function; ValueError if it is damaged."""
-    return identities.of_json(json.loads(str(arrays["identity"])))
+    return identities.read_identity(json.loads(str(arrays["identity"])))
 
 
 def file_name(image: Image) -> str:

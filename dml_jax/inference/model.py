@@ -12,8 +12,9 @@ import numpy as np
 from dml_jax.config.sections import OF_ANY_SIZE
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
-from dml_jax.identity import Identity, Versions
+from dml_jax.identity import Versions
 from dml_jax.inference.embedding_model import EmbeddingModel, locate
+from dml_jax.seal import Identity
 from dml_jax.train import embedding
 from dml_jax.train import model as models
 from dml_jax.train.distributed import device_mesh

@@ -538,8 +538,8 @@ def check_training(plugin: Plugin, directory: Path) -> None:
         rows = model.embed([split.read(i, None) for i in range(10)])
         close = np.allclose(rows, embeddings(whole)[:10], rtol=LOADED, atol=LOADED)
         require(close, "a loaded model gives other embeddings than the run")
-        distance = model.check_whole_probe()
-        outcome.text = f"{rows.shape[1]} dimensions; rows of the probe differ by {distance:.0e}"
+        distance = model.distance_of_probe()
+        outcome.text = f"{rows.shape[1]} dimensions; the row of the probe differs by {distance:.0e}"
     with plugin.check("export", "embed must be traceable: no NumPy on arrays, no Python on values"):
         (batch,) = jax.export.symbolic_shape("batch")
         one = arrays.blank(model.shape)

@@ -4,21 +4,21 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dml_jax import identity, manifest
+from dml_jax import identity, seal
 from dml_jax.config import decisive, published
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.files import read_json
 from dml_jax.lab.plan import Trial
+from dml_jax.seal import Seal
 
 GEOMETRY = ("density", "spectral_decay")  # of `results["geometry"]` that are columns
 IMAGES = ("labels.npy", "ids.json")  # files that identify the images of the embeddings
-TEST_IMAGES = f"embeddings/test/{manifest.NAME}"
 REMEDY = "evaluate the run again, or leave it out"
 
 
@@ -26,11 +26,19 @@ def read(directory: Path, name: str = "results.json") -> dict[str, Any]:
     """A JSON file of a run, checked by its manifest; empty if there is none."""
     if not (directory / name).exists():
         return {}
-    path = manifest.part(directory, name, CheckpointError, REMEDY)
+    path = seal.file(directory, name, error=CheckpointError, remedy=REMEDY)
     content: dict[str, Any] = read_json(path, dict[str, Any], REMEDY, CheckpointError)
     if name == "results.json":
         identity.check_results(directory, content, REMEDY)
     return content
+
+
+def _test_images(directory: Path) -> Seal:
+    """The seal of the embeddings of the test images; an empty one if there are none."""
+    place = directory / "embeddings" / "test"
+    if not seal.sealed(place):
+        return Seal("embeddings", {})
+    return seal.stated(place, "embeddings", error=CheckpointError, remedy=REMEDY)
 
 
 def missing(trial: Trial) -> str:
@@ -42,8 +50,8 @@ def missing(trial: Trial) -> str:
     if trial.length and found != trial.length:
         unit = "steps" if trial.length["steps"] else "epochs"
         return f"{found.get(unit, 'unknown')} of {trial.length[unit]} {unit}"
-    members = [read(path, TEST_IMAGES) for path in trial.members]
-    if members and read(trial.directory, TEST_IMAGES).get("members") != members:
+    members = [asdict(_test_images(path)) for path in trial.members]
+    if members and _test_images(trial.directory).about.get("members") != members:
         return "not of the present embeddings of its members"
     return ""
 
@@ -84,7 +92,7 @@ def read_run(directory: Path, row: str = "") -> Run:
     facts = {"config": {}, "data_hash": ""} | read(directory, "config.json")
     geometry = results.get("geometry", {})
     results = {**{name: geometry[name] for name in GEOMETRY if name in geometry}, **results}
-    known = read(directory, TEST_IMAGES).get("files", {})
+    known = _test_images(directory).files
     images = tuple(known[name]["sha256"] for name in IMAGES) if known.keys() >= set(IMAGES) else ()
     images = images or (facts["data_hash"] or str(directory.resolve()),)
     row = row or re.sub(r"[-_](seed[-_]?)?\d+$", "", directory.name) or directory.name

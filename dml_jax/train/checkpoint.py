@@ -27,7 +27,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from dml_jax import buckets, manifest
+from dml_jax import buckets, seal
 from dml_jax.errors import CheckpointError, exit_code_of
 from dml_jax.files import name_file, reason
 from dml_jax.train.distributed import process_group
@@ -36,7 +36,7 @@ from dml_jax.train.step import TrainState, inference_state
 
 # More than one, to fall back on if one is corrupt, or if the best is newer than the latest.
 KEPT = {"latest": 3, "best": 2, "first": 1}
-CORRUPT = "the checkpoint is corrupt"
+KIND, CORRUPT = "checkpoint", "the checkpoint is corrupt"
 ON_DISK = ("step", "params", "method", "optimizer")  # names of the fields of `TrainState`
 
 
@@ -142,7 +142,7 @@ class Checkpoints:
             self._checkpointer.wait_until_finished()
             if jax.process_index() == 0:
                 buckets.upload(self._workdir, "*.json*", "logs/*")
-                manifest.write(path, {"run": self.run})
+                seal.close(path, KIND, about={"run": self.run})
                 for oldest in workdir.complete_checkpoints(path.parent)[: -KEPT[path.parent.name]]:
                     if not self._is_permanent(oldest):
                         _delete(oldest)
@@ -177,8 +177,8 @@ class Checkpoints:
                 known, where = ", ".join(map(str, steps)) or "none", self.directory / kind
                 raise CheckpointError(f"--checkpoint={step}: not in {where}; available: {known}")
             path = self.directory / kind / str(step)
-            stored = manifest.check(path, None, CheckpointError, CORRUPT)
-            workdir.check_same_facts(path, stored.get("run", {}), self.run)
+            stored = seal.read(path, KIND, error=CheckpointError, remedy=CORRUPT)
+            workdir.check_same_facts(path, stored.about.get("run", {}), self.run)
             return self._read(kind, step)
         newest = process_group.decided_by_first(lambda: self._newest_intact(kind))
         return None if newest < 0 else self._read(kind, newest)
@@ -189,7 +189,8 @@ class Checkpoints:
         for candidate in reversed(steps):
             path = self.directory / kind / str(candidate)
             try:
-                run = manifest.check(path, None, CheckpointError, CORRUPT).get("run", {})
+                stored = seal.read(path, KIND, error=CheckpointError, remedy=CORRUPT)
+                run = stored.about.get("run", {})
             except CheckpointError as error:
                 if isinstance(error.__cause__, OSError):  # e.g. permissions: it may be intact
                     raise
@@ -256,5 +257,5 @@ class Checkpoints:
 
 def _delete(path: Path) -> None:
     """Deletes a checkpoint, its manifest first, so that the rest is not taken for complete."""
-    (path / manifest.NAME).unlink(missing_ok=True)
+    (path / seal.MANIFEST).unlink(missing_ok=True)
     epath.Path(path).rmtree()

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax import files, identity
+from dml_jax import identity, seal
 from dml_jax.backbones.functional import pooled_cells
 from dml_jax.config import Config, Data, plugin_module
 from dml_jax.console import Console
@@ -37,6 +37,7 @@ from dml_jax.train.method_wrappers import backbone_products
 from dml_jax.train.step import TrainState, digest
 
 DIRECTORY = "features"  # beside the work directory
+KIND, FILE = "features of a frozen network", "features.npy"
 CROP_SEED = 0  # of the random crops
 # Options of the data that determine random crops, besides those of the evaluation.
 CROPS = ("crop", "resize_first", "crop_scale", "crop_ratio", "flip")
@@ -95,7 +96,7 @@ def views(
 ) -> list[np.ndarray]:
     """The `count` outputs [N, ...] for all images as in evaluation and as random crops.
 
-    Those of view i are kept in the file `<stem>-<i>.npy`; a single process reads them from there.
+    Those of view i are kept in the directory `<stem>-<i>`, from which a single process reads them.
     """
     whole = replace(embedder.data, crop="none", image_size=0, resize=0, training_size=0)
     uncropped = embedder._replace(data=whole)
@@ -103,17 +104,17 @@ def views(
         stem.parent.mkdir(parents=True, exist_ok=True)
     found = []
     for view in range(count):
-        file, before = stem.with_name(f"{stem.name}-{view}.npy"), view * len(split.labels)
-        if file.exists() and jax.process_count() == 1:
-            with files.reading(file, "remove it"):
-                found.append(np.load(file, mmap_mode="r", allow_pickle=False))
+        kept, before = stem.with_name(f"{stem.name}-{view}"), view * len(split.labels)
+        if kept.exists() and jax.process_count() == 1:
+            seal.read(kept, KIND, remedy=f"delete {kept}, and the features are computed again")
+            found.append(np.load(kept / FILE, mmap_mode="r", allow_pickle=False))
             continue
         seen = crops(split, embedder.data, view) if view else split
         shown = partial(lambda before, done: on_progress(before + done), before)
         rows = (uncropped if view else embedder).embed_split(model, seen, shown).astype(dtype)
         if device_mesh.is_main_process():
-            with files.atomic_write(file) as draft, draft.open("wb") as stream:
-                np.save(stream, rows)
+            with seal.write(kept, KIND) as draft:
+                np.save(draft / FILE, rows)
         found.append(rows)
     return found
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import jax
+import numpy as np
 
-from dml_jax import files, identity, numerics
+from dml_jax import files, identity, numerics, seal
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.weights import converted
 from dml_jax.config import Config, Data, Evaluation, Train, plugin_module
@@ -17,8 +18,9 @@ from dml_jax.config.fields import Effect, effect, validate, with_precision
 from dml_jax.data.arrays import Shape
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.evaluation import user_distances
-from dml_jax.identity import Identity, Versions
+from dml_jax.identity import Versions
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, zeros
+from dml_jax.seal import Identity
 from dml_jax.train import embedding, optimizers, step
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.embedding import Embedder
@@ -51,18 +53,18 @@ class TrainedModel(NamedTuple):
         )
 
     def identity(self, *, few: bool = False) -> Identity:
-        """What its embedding function is, with the rows of the probe; all processes must ask.
+        """What its embedding function is, with a row of the probe; all processes must ask.
 
         With `few`, no program for whole batches is compiled, which other uses of the model need.
         """
         if self.stored:
             return self.stored
-        images = identity.probe(self.config.data, self.shape)
-        (rows,) = self.embedder(few=few).stream(self, images.__getitem__, [range(len(images))])
-        return self._stated().with_rows(rows)
+        images = identity.probe(self.config.data, self.shape)[:1]
+        (rows,) = self.embedder(few=few).stream(self, images.__getitem__, [range(1)])
+        return self._identified(rows[0])
 
-    def _stated(self) -> Identity:
-        """The identity without rows."""
+    def _identified(self, row: np.ndarray | None = None) -> Identity:
+        """The identity with this row of the probe, or without it."""
         config = self.config
         if self.variant:
             config = with_test_variant(config, self.variant)
@@ -73,20 +75,27 @@ class TrainedModel(NamedTuple):
             config.method,
             self.versions,
             precision=config.train.precision,
-            x64=bool(jax.config.read("jax_enable_x64")),
             distance=user_distances.name_of(self.method.distance),
             step=self.step,
         )
-        return Identity(description, step.digest((self.params, self.model_state)))
+        digest = step.digest((self.params, self.model_state))
+        return identity.with_probe(description, digest, config.data, self.shape, row)
 
-    def checked(self, directory: Path, remedy: str) -> "TrainedModel":
+    def checked(self, directory: Path, kind: str, remedy: str) -> "TrainedModel":
         """The model with the identity in its directory, which must be this model's."""
-        found, stated = identity.read(directory, remedy, CheckpointError), self._stated()
+        stated = seal.stated(directory, kind, error=CheckpointError, remedy=remedy)
+        if stated.identity is None:
+            raise CheckpointError(f"{directory}: does not say what its model computes; {remedy}")
+        here = self._identified()
         if any(group.rank for group in self.config.train.groups.values()):
             # Each device rounds the products of low rank, which have been added, differently.
-            stated = replace(stated, variables=found.variables)
-        found.check(stated, str(directory), remedy, CheckpointError)
-        return self._replace(stored=found)
+            here = replace(here, variables=stated.identity.variables)
+        if stated.identity.pixels != here.pixels:
+            remedy = identity.OTHER_LIBRARIES
+        seal.check_identity(
+            stated.identity, here, str(directory), error=CheckpointError, remedy=remedy
+        )
+        return self._replace(stored=stated.identity)
 
 
 def with_test_variant(config: Config, variant: str) -> Config:
@@ -144,13 +153,13 @@ def load(
     method = build_method(config, TrainingSet(facts["classes"], facts["images"]))
     optimizer = optimizers.build(train, method, lambda step: 1.0, warmup_steps=train.warmup_epochs)
     template = step.state_shapes(config, method, optimizer, shape, device_mesh.make())
-    unfinished, single = "", directory / model_files.MODEL
-    if steps := model_files.steps(single):
-        if checkpoint not in ("reported", str(steps[-1])):
+    unfinished, single = "", directory / model_files.DIRECTORY
+    if single.exists():
+        state = model_files.read(single, template, facts)
+        if checkpoint not in ("reported", str(int(state.step))):
             raise CheckpointError(
-                f"checkpoint={checkpoint}: {directory} holds only the model of step {steps[-1]}"
+                f"checkpoint={checkpoint}: {directory} holds only the model of step {state.step}"
             )
-        state = model_files.read(single, steps[-1], template, facts)
     else:
         stored = Checkpoints(
             directory / "checkpoints", lambda: template, warn, run=facts, writing=False
@@ -170,7 +179,7 @@ def load(
     if train.select == "mixture":  # the kept model has the step of the last one
         reported = reported and checkpoint in ("reported", "best")
     same = made.config.backbone == given.backbone
-    return made.checked(directory, workdir.REMEDY) if reported and same else made
+    return made.checked(directory, workdir.KIND, seal.REMEDY) if reported and same else made
 
 
 def _load_published(directory: Path, checkpoint: str, dtype: str | None) -> TrainedModel:
@@ -178,12 +187,12 @@ def _load_published(directory: Path, checkpoint: str, dtype: str | None) -> Trai
         raise CheckpointError(
             f"--checkpoint={checkpoint}: {directory} holds published weights, not checkpoints"
         )
-    return _published(directory, dtype).checked(directory, converted.REMEDY)
+    return _published(directory, dtype).checked(directory, converted.KIND, converted.REMEDY)
 
 
-def write_identity(directory: Path) -> None:
-    """Writes the identity of newly converted weights."""
-    identity.write(directory, _published(directory, None).identity(few=True))
+def identify(directory: Path) -> Identity:
+    """The identity of newly converted weights."""
+    return _published(directory, None).identity(few=True)
 
 
 def _published(directory: Path, dtype: str | None) -> TrainedModel:

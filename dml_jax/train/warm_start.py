@@ -72,7 +72,7 @@ def _from_run(
     What a run has learnt of its classes, such as proxies, is only used for the same classes.
     """
     try:
-        checkpoint = "reported" if model_files.steps(source / model_files.MODEL) else "latest"
+        checkpoint = "reported" if (source / model_files.DIRECTORY).exists() else "latest"
         other = model.load(source, checkpoint, console.print)
     except CheckpointError as error:
         raise CheckpointError(f"init_from={source}: {error}") from error

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dml_jax import manifest
+from dml_jax import seal
 from dml_jax.analysis import embedding_maps, findings, html, retrieval, spectra
 from dml_jax.analysis.findings import Finding
 from dml_jax.errors import CheckpointError
@@ -74,10 +74,10 @@ def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
     assert "what &lt;it&gt; shows" in sections[2].body
     assert r"<td>caf\udce9</td>" in sections[2].body
     (tmp_path / "analysis" / "tsne.json").write_text(json.dumps({"title": "x"}))
-    manifest.write(tmp_path, {}, [])  # of a run that has written none of them
+    seal.close(tmp_path, "run", names=[])  # of a run that has written none of them
     with pytest.raises(CheckpointError, match=r"classes.json: is not in manifest.json; delete it"):
         findings.read(tmp_path, ("classes", "components", "tsne"))
-    (tmp_path / manifest.NAME).unlink()
+    (tmp_path / seal.MANIFEST).unlink()
     with pytest.raises(CheckpointError, match=r"tsne.json: is truncated or damaged .*; delete it"):
         findings.read(tmp_path, ("classes", "components", "tsne"))
     assert findings.read(tmp_path / "nothing", ()) == []

@@ -174,7 +174,7 @@ def test_another_model_is_refused(run: Execute, monkeypatch: pytest.MonkeyPatch)
     where = Path("out.parquet").resolve()
     remedy = f"delete {where} or give another --output\n"
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny(seed=1))
-    expected = f"error: {where}: is of another embedding function (other variables); {remedy}"
+    expected = f"error: {where}: was made by another model (other weights); {remedy}"
     assert run() == (2, "", expected)
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
     Path("out.parquet/_plan.json").write_text("{")

@@ -254,9 +254,7 @@ def test_invalid_index_files(photos, tmp_path):
     index.save(file)
     other = Colours()
     other.identity = identity(1)
-    with pytest.raises(
-        DataError, match=r"is of another embedding function \(step: 0 instead of 1\); give "
-    ):
+    with pytest.raises(DataError, match=r"was made by another model \(step is 0, not 1\); give "):
         Index.load(other, file)
     whole, arrays = file.read_bytes(), dict(np.load(file))
     for name in arrays:  # one bit of each array; its content follows the two headers
@@ -664,9 +662,7 @@ def test_the_unseen_classes_of_a_run(tmp_path):
     ):
         Model.unseen(model)
     export("test", queries, 6)
-    with pytest.raises(
-        DataError, match=r"test: is of another embedding function \(step: 6 instead of 7\)"
-    ):
+    with pytest.raises(DataError, match=r"test: was made by another model \(step is 6, not 7\)"):
         Model.unseen(model)
     export("test", queries, 7)
     assert set(map(tuple, Model.unseen(model)[0].rows)) == set(map(tuple, queries))

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import ndcg_score
 
-from dml_jax import manifest
+from dml_jax import seal
 from dml_jax.commands import cli, evaluate
 from dml_jax.evaluation import protocol
 from dml_jax.export import embedding_files
+from dml_jax.inference.model import Model
+from dml_jax.train.records import workdir
 from tests.commands.conftest import Fails
 from tests.plugins.relation import shared_tags
 from tests.tiny_model import identity
@@ -86,7 +88,7 @@ def test_against_numpy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         np.testing.assert_allclose(found, expected, rtol=1e-9)
         assert list(results["members"]) == [str(path) for path in runs]
     assert run(runs, f"--export={tmp_path / 'abc'}") == 0  # replaces its own output
-    assert "embeddings/test/ids.json" in manifest.check(tmp_path / "abc")["files"]
+    assert "embeddings/test" in seal.read(tmp_path / "abc", "evaluation").parts
     written = embedding_files.read(tmp_path / "abc" / "embeddings" / "test")
     assert written.embeddings.shape == (ROWS, 4 + 5 + 6)
     np.testing.assert_allclose(
@@ -95,7 +97,7 @@ def test_against_numpy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     np.testing.assert_array_equal(written.labels, labels)
     assert written.metadata == {"shop": shops}
     assert written.ids == [f"test{i}.png" for i in range(ROWS)]
-    members = written.manifest["members"]
+    members = written.seal.about["members"]
     assert [each["identity"]["description"]["step"] for each in members] == [0, 1, 2]
     out = capsys.readouterr().out
     assert "combined" in out
@@ -263,7 +265,16 @@ def test_invalid_input(tmp_path: Path, fails: Fails) -> None:
         assert words in fails(evaluate, f"--model={','.join(map(str, runs))}", "--quiet", *options)
 
 
-def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def finish(directory: Path) -> None:
+    """Seals a directory as the end of a run does, without a model."""
+    with seal.write(directory / "model", "model"):
+        pass
+    workdir.finish(directory, "model", identity(0))
+
+
+def test_verify(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every file of a finished run has its digest, and the results are those of its embeddings."""
     a, output = tmp_path / "a", tmp_path / "out.json"
     member(a, 0, 6)
@@ -271,15 +282,19 @@ def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "manifest.json: is missing" in capsys.readouterr().err
     assert run([a], f"--output={output}") == 0
     results = json.loads(output.read_text())
-    (a / "results.json").write_text(json.dumps(results))
-    manifest.write(a, {})
+    (a / "results.json").write_text(json.dumps(results | {"identity": identity(0).sha256}))
+    monkeypatch.setattr(Model, "__init__", lambda *_, **__: None)
+    monkeypatch.setattr(Model, "distance_of_probe", lambda self: 0.0)
+    finish(a)
     capsys.readouterr()
     assert run([a], "--verify") == 0
     assert "verified: the files are as they were written" in capsys.readouterr().out
     (a / "results.json").write_text(json.dumps(results | {"map@r": results["map@r"] + 0.01}))
     assert run([a], "--verify") == 2
     assert "results.json: has changed since it was written" in capsys.readouterr().err
-    manifest.write(a, {})  # even with a digest that fits
+    results |= {"identity": identity(0).sha256}
+    (a / "results.json").write_text(json.dumps(results | {"map@r": results["map@r"] + 0.01}))
+    finish(a)  # even with a digest that fits
     assert run([a], "--verify") == 2
     assert f"results.json: map@r is {results['map@r'] + 0.01}, but" in capsys.readouterr().err
     for option in ("protocol=paper", "metric=euclidean", "relation=a.b", "session=folder"):

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax import identity as identities
-from dml_jax import manifest
+from dml_jax import seal
 from dml_jax.commands import cli
 from dml_jax.commands import export as command
 from dml_jax.errors import DataError
@@ -44,11 +43,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     facts["config"]["backbone"]["pretrained"] = "/no/such/weights"
     facts["config"]["data"]["path"] = "/home/me/photos"
     (directory / "config.json").write_text(json.dumps(facts))
+    (directory / seal.MANIFEST).unlink()
     for checkpoint in workdir.complete_checkpoints(directory / "checkpoints" / "latest"):
-        manifest.write(checkpoint, {"run": workdir.identity(facts)})
+        seal.close(checkpoint, "checkpoint", about={"run": workdir.identity(facts)})
     (directory / "results.json").unlink(missing_ok=True)
     made = models.load(directory, "latest").identity()
-    identities.write(directory, made)
     (directory / "results.json").write_text(json.dumps(RESULTS | {"identity": made.sha256}))
     for split in ("gallery", "test"):
         embedding_files.write(
@@ -59,6 +58,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             identity=made,
             metadata={"class_name": ["x", "y", "z"]},
         )
+    workdir.finish(directory, "checkpoints/latest/5", made)
     return directory
 
 
@@ -83,9 +83,9 @@ def test_a_pushed_run_is_pulled_without_anything_that_could_hold_code(
         ".gitattributes",
         "README.md",
         "config.json",
-        "identity.json",
         "manifest.json",
-        "model/5.safetensors",
+        "model/manifest.json",
+        "model/model.safetensors",
         "results.json",
     ]
     assert sorted(pushed) == wanted
@@ -108,6 +108,9 @@ def test_results_of_another_model_are_not_pushed(run: Path, hub: Hub, tmp_path: 
     copy = shutil.copytree(run, tmp_path / "run")
     results = json.loads((copy / "results.json").read_text())
     (copy / "results.json").write_text(json.dumps(results | {"step": 4}))
+    made = seal.stated(copy).identity
+    assert made
+    workdir.finish(copy, "checkpoints/latest/5", made)
     message = r"results\.json is for step 4, but the model is from step 5; finish the run first"
     with (
         pytest.warns(UserWarning, match="has not finished"),
@@ -129,9 +132,9 @@ def test_the_model_of_the_last_push_is_loaded(run: Path, account: Hub, tmp_path:
         "README.md",
         "config.json",
         "gallery.parquet",
-        "identity.json",
         "manifest.json",
-        "model/5.safetensors",
+        "model/manifest.json",
+        "model/model.safetensors",
         "photo.jpg",
         "results.json",
         "test.parquet",
@@ -172,7 +175,7 @@ def test_what_cannot_be_pulled(hub: Hub) -> None:
     hub.repositories |= {"other/kind": {"config.json": b"{}"}, "empty/one": {}}
     for address, message in {
         "no/run": r": the request to the hub failed \(there is no such repository, .*\); check",
-        "other/kind": r": is not a run of dml_jax; it must contain config\.json, identity\.json, "
+        "other/kind": r": is not a run of dml_jax; it must contain config\.json, "
         r"results\.json, model/",
         "empty/one": r": is not a run of dml_jax",
         "other/kind@v7": r": the request to the hub failed \(Invalid rev id: v7\); check the",

@@ -20,7 +20,7 @@ from sklearn import datasets
 
 import dml_jax
 from dml_jax import identity as identities
-from dml_jax import manifest
+from dml_jax import seal
 from dml_jax.commands import cli, embed, export
 from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.export import embedding_files, programs
@@ -110,7 +110,7 @@ def test_what_the_graph_lacks_is_loaded_with_the_same_options(
     (tmp_path / graphs.GRAPH).write_bytes(b"")
     facts = {"crop": 8, "resize": 9, "interpolation": "bicubic", "step": 3}
     facts |= {"exif_rotation": True, "size": [8, 8], "flip": True, "scales": [1.0]}
-    stated = Identity(facts | {"distance": "cosine"}, "v").with_rows(np.eye(3))
+    stated = Identity(facts | {"distance": "cosine"}, "v", row=[1.0, 0.0, 0.0])
     model: Any = graphs.GraphModel(tmp_path, stated, tmp_path, trust_code=True)
     monkeypatch.setattr(
         "dml_jax.inference.model.Model", lambda *_, **given: SimpleNamespace(config=given)
@@ -178,7 +178,7 @@ def test_the_first_answer_imports_no_jax() -> None:
         "--output=out",
     ]
     subprocess.run(command, check=True)
-    assert embedding_files.read(Path("out")).manifest["plan"]["runtime"] == "onnxruntime"
+    assert embedding_files.read(Path("out")).seal.about["plan"]["runtime"] == "onnxruntime"
 
 
 @pytest.mark.slow
@@ -209,7 +209,7 @@ def test_the_first_command_makes_the_graph(
         assert err.count("making the ONNX graph") == 1
         assert dml_jax.load("lite0").runtime == "onnxruntime"
         if first[0] == "embed":
-            assert embedding_files.read(Path("embeddings")).manifest["plan"]["runtime"] == "jax"
+            assert embedding_files.read(Path("embeddings")).seal.about["plan"]["runtime"] == "jax"
 
 
 @pytest.mark.slow
@@ -229,10 +229,10 @@ def test_a_damaged_or_other_graph_is_not_used(cached: Path, tmp_path: Path) -> N
 
     # Another reading of images, with a manifest that fits.
     shutil.copytree(whole, entry)
-    stated = identities.read(entry, "")
+    stated = seal.stated(entry).identity
+    assert stated
     changed = replace(stated, description=stated.description | {"resize": 289})
-    identities.write(entry, changed)
-    manifest.write(entry, {})
+    seal.close(entry, graphs.KIND, identity=changed)
     assert dml_jax.load("lite0").runtime == "jax"
     assert not entry.exists()
 
@@ -245,7 +245,9 @@ def test_a_damaged_or_other_graph_is_not_used(cached: Path, tmp_path: Path) -> N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graphs, "_session", lambda graph, threads: other)
         wrong = dml_jax.load("lite0")
-        with pytest.raises(CheckpointError, match=r"the rows of the probe .* is deleted, so try"):
+        with pytest.raises(
+            CheckpointError, match=r"the embedding of the probe .* is deleted, so try"
+        ):
             wrong.embed([np.zeros((300, 300, 3), np.uint8)])
     assert not entry.exists()
     shutil.copytree(whole, entry)

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from dml_jax import seal
+
 PROTOCOL = "clean protocol; query excluded by index"
 
 
@@ -27,15 +29,14 @@ def write_run(
       hits: bool [N].
       config: whole configuration, or None for an ensemble.
       protocol: in `results.json`.
-      labels, names: SHA-256 of the test labels and of the names of the test images.
+      labels, names: what stands for the test labels and for the names of the test images.
       steps: length.
       metrics: further entries of `results.json`.
     """
     (directory / "embeddings" / "test").mkdir(parents=True)
-    manifest = {
-        "files": {"labels.npy": {"sha256": labels}, "ids.json": {"sha256": names or str(len(hits))}}
-    }
-    (directory / "embeddings" / "test" / "manifest.json").write_text(json.dumps(manifest))
+    (directory / "embeddings" / "test" / "labels.npy").write_text(labels)
+    (directory / "embeddings" / "test" / "ids.json").write_text(names or str(len(hits)))
+    seal.close(directory / "embeddings" / "test", "embeddings")
     results = {
         "recall@1": float(hits.mean()),
         "recall@1_stderr": 0.01,

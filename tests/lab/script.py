@@ -11,7 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-MANIFEST = Path("embeddings/test/manifest.json")
+from dml_jax import seal
+
+EMBEDDINGS = Path("embeddings/test")
 
 
 def command(trial: Any, seconds: float = 0.0) -> list[str]:
@@ -32,9 +34,11 @@ def command(trial: Any, seconds: float = 0.0) -> list[str]:
     ]
 
 
-def write(directory: Path, manifest: dict[str, Any], results: dict[str, Any]) -> None:
-    (directory / MANIFEST).parent.mkdir(parents=True, exist_ok=True)
-    (directory / MANIFEST).write_text(json.dumps(manifest))
+def write(directory: Path, about: dict[str, Any], results: dict[str, Any]) -> None:
+    (directory / EMBEDDINGS).mkdir(parents=True, exist_ok=True)
+    for name in ("labels.npy", "ids.json"):
+        (directory / EMBEDDINGS / name).write_text("0")
+    seal.close(directory / EMBEDDINGS, "embeddings", about=about)
     (directory / "results.json").write_text(json.dumps({"protocol": "clean"} | results))
 
 
@@ -54,18 +58,13 @@ def train(directory: Path, split: str, alpha: float, seconds: float) -> None:
         for step in (10, 20)
     ]
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    files = {name: {"sha256": "0"} for name in ("labels.npy", "ids.json")}
-    write(
-        directory,
-        {"files": files},
-        {"recall@1": alpha / 100, "length": {"steps": 1200, "epochs": 0}},
-    )
+    write(directory, {}, {"recall@1": alpha / 100, "length": {"steps": 1200, "epochs": 0}})
 
 
 def main(where: str, *others: str) -> None:
     if Path(others[0]).is_dir():
-        manifests = [json.loads((Path(member) / MANIFEST).read_text()) for member in others]
-        write(Path(where), {"members": manifests}, {"recall@1": 0.5})
+        members = [asdict(seal.stated(Path(member) / EMBEDDINGS)) for member in others]
+        write(Path(where), {"members": members}, {"recall@1": 0.5})
     else:
         train(Path(where), others[0], float(others[1]), float(others[2]))
 

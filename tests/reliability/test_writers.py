@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from dml_jax import files, manifest
+from dml_jax import files, seal
 from dml_jax.export import embedding_files
 from dml_jax.train.records import workdir
 from tests.tiny_model import identity
@@ -41,7 +41,7 @@ def read_embeddings(path: Path) -> int:
         *found.labels,
         *(int(name.partition("-")[0]) for name in found.ids),
     }
-    assert found.manifest["identity"]["description"] == {"step": version}
+    assert found.seal.identity == identity(version)
     return int(version)
 
 
@@ -94,7 +94,9 @@ def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     if request.node.callspec.params["name"] == "run":
         (tmp_path / "path").mkdir()
         (tmp_path / "path" / "config.json").write_text("{}")
-        workdir.finish(tmp_path / "path", "latest/1")
+        with seal.write(tmp_path / "path" / "model", "model"):
+            pass
+        workdir.finish(tmp_path / "path", "model", identity(1))
     return tmp_path / "path"
 
 
@@ -113,7 +115,7 @@ def test_killed_at_every_operation(name: str, path: Path) -> None:
     assert code == 0
     assert points > 3
     if name == "run":
-        manifest.check(path)
+        seal.read(path, "run", exact=False)
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -124,4 +126,4 @@ def test_two_at_once(name: str, path: Path) -> None:
         assert [ended(process) for process in both] == [0, 0]
         assert writer.read(path) in (1, 2)
         if name == "run":
-            manifest.check(path)
+            seal.read(path, "run", exact=False)

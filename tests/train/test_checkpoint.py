@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax import manifest
+from dml_jax import seal
 from dml_jax.errors import CheckpointError
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import process_group
@@ -136,7 +136,7 @@ def test_nothing_left(store: Checkpoints, tmp_path: Path) -> None:
 def test_a_damaged_manifest_is_survived(
     text: str, store: Checkpoints, tmp_path: Path, warned: Warned
 ) -> None:
-    (tmp_path / "latest" / "20" / manifest.NAME).write_text(text, encoding="latin-1")
+    (tmp_path / "latest" / "20" / seal.MANIFEST).write_text(text, encoding="latin-1")
     assert equal(store.restore()[0], 10)
     assert "20/manifest.json: is truncated or damaged" in warned[0]
     assert not (tmp_path / "latest" / "20").exists()
@@ -145,7 +145,7 @@ def test_a_damaged_manifest_is_survived(
 def test_a_manifest_that_cannot_be_opened_deletes_nothing(
     store: Checkpoints, tmp_path: Path
 ) -> None:
-    path = tmp_path / "latest" / "20" / manifest.NAME
+    path = tmp_path / "latest" / "20" / seal.MANIFEST
     path.unlink()
     path.mkdir()
     with pytest.raises(CheckpointError, match=r"20/manifest\.json: cannot be read"):
@@ -160,9 +160,8 @@ def test_another_process_reads_what_the_first_has_chosen(
     look otherwise."""
     chosen = iter([10, 10, -1])
     monkeypatch.setattr(process_group, "decided_by_first", lambda decide: next(chosen))
-    monkeypatch.setattr(
-        manifest, "digests", None
-    )  # reading files that the first process may be deleting
+    # Reading files that the first process may be deleting.
+    monkeypatch.setattr(seal, "read", None)
     assert equal(store.restore()[0], 10)
     shutil.rmtree(tmp_path / "latest" / "20")
     assert equal(store.restore()[0], 10)
@@ -172,14 +171,14 @@ def test_another_process_reads_what_the_first_has_chosen(
 
 def failing(store: Checkpoints, monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
     """Storage fails when the checkpoints of these steps are to be marked as complete."""
-    write = manifest.write
+    close = seal.close
 
-    def fail(path: Path, *rest: Any) -> dict[str, Any]:
+    def fail(path: Path, *rest: Any, **options: Any) -> seal.Seal:
         if int(path.name) in steps:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return write(path, *rest)
+        return close(path, *rest, **options)
 
-    monkeypatch.setattr(manifest, "write", fail)
+    monkeypatch.setattr(seal, "close", fail)
 
 
 def test_the_second_failure_of_storage_in_a_row_ends_the_run(
@@ -215,13 +214,13 @@ def test_an_earlier_one_is_there_until_a_newer_one_is_complete(
     store: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    write = manifest.write
+    close = seal.close
 
-    def look(path: Path, *rest: Any) -> dict[str, Any]:
-        seen.append({file.parent.name for file in (tmp_path / "latest").glob(f"*/{manifest.NAME}")})
-        return write(path, *rest)
+    def look(path: Path, *rest: Any, **options: Any) -> seal.Seal:
+        seen.append({file.parent.name for file in (tmp_path / "latest").glob(f"*/{seal.MANIFEST}")})
+        return close(path, *rest, **options)
 
-    monkeypatch.setattr(manifest, "write", look)
+    monkeypatch.setattr(seal, "close", look)
     for step in (30, 40, 50):
         store.save("latest", state(step), {})
     assert seen == [{"10", "20"}, {"10", "20", "30"}, {"20", "30", "40"}]
@@ -231,7 +230,7 @@ def test_unfinished_ones_are_ignored(store: Checkpoints, tmp_path: Path, warned:
     """The remains of a killed save are not listed and are removed."""
     shutil.copytree(tmp_path / "latest" / "20", tmp_path / "latest" / "30.orbax-checkpoint-tmp")
     shutil.copytree(tmp_path / "latest" / "20", tmp_path / "latest" / "40")
-    (tmp_path / "latest" / "40" / manifest.NAME).unlink()
+    (tmp_path / "latest" / "40" / seal.MANIFEST).unlink()
     reader = Checkpoints(tmp_path, lambda: state(0), warned, run={}, writing=False)
     assert reader.steps() == [10, 20]
     reader.close()
@@ -274,8 +273,8 @@ def test_a_save_in_the_background_is_complete_when_the_next_one_starts(
         assert written.wait(60)
         return digests(path, *rest)
 
-    digests = manifest.digests
-    monkeypatch.setattr(manifest, "digests", slow)
+    digests = seal.digests
+    monkeypatch.setattr(seal, "digests", slow)
     saved = state(30)
     store.save("best", saved, {}, background=True)
     assert store.steps("best") == []

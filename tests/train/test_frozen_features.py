@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax import run
+from dml_jax import run, seal
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.functional import on_features, pooled_cells
 from dml_jax.backbones.layers import global_pool
 from dml_jax.config import Group, resolve
 from dml_jax.console import Console
 from dml_jax.data.split import unread as unread_split
-from dml_jax.errors import ConfigError
+from dml_jax.errors import ConfigError, DataError
 from dml_jax.methods import baseline, heads
 from dml_jax.train import experiment as experiments
 from dml_jax.train import frozen_features, loop, warm_start
@@ -135,10 +135,12 @@ def test_features_are_kept_and_follow_the_weights(
 ) -> None:
     experiment, initial_state = build(feature_views=2), warm_start.initial_state
     first = with_features(experiment, tmp_path / "run")
-    files = {path: path.read_bytes() for path in (tmp_path / "features").iterdir()}
-    assert len(files) == 2
-    for path in files:  # what is on disk is used
-        np.save(path, np.load(path) + 1)
+    kept = list((tmp_path / "features").iterdir())
+    assert len(kept) == 2
+    for path in kept:  # what is on disk is used
+        changed = np.load(path / frozen_features.FILE) + 1
+        with seal.write(path, frozen_features.KIND) as draft:
+            np.save(draft / frozen_features.FILE, changed)
     options = experiment.config.method
     other = replace(experiment.config, seed=1, method=replace(options, pooling="avg"))
     with monkeypatch.context() as patched:  # weights that do not depend on the seed
@@ -154,6 +156,9 @@ def test_features_are_kept_and_follow_the_weights(
             model_state=jax.tree.map(lambda x: np.asarray(x) + np.float32(1), state.model_state)
         )
 
+    np.save(kept[0] / frozen_features.FILE, changed[::-1])  # rows moved
+    with pytest.raises(DataError, match=r"features\.npy: has changed since it was written; delete"):
+        with_features(experiment, tmp_path / "run")
     monkeypatch.setattr(warm_start, "initial_state", larger)
     with_features(experiment, tmp_path / "run")
     assert len(list((tmp_path / "features").iterdir())) == 4

@@ -17,7 +17,7 @@ import optax
 import pytest
 from jax.sharding import Mesh
 
-from dml_jax import manifest
+from dml_jax import seal
 from dml_jax.console import Console
 from dml_jax.data import pipeline
 from dml_jax.errors import CheckpointError, DivergedError
@@ -197,7 +197,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
 ) -> None:
     """The first checkpoint, of step 7, is not complete before the line of step 8; a stop waits for
     its own."""
-    metrics, digests = tmp_path / "metrics.jsonl", manifest.digests
+    metrics, digests = tmp_path / "metrics.jsonl", seal.digests
 
     def slow(path: Path, *rest: Any) -> dict[str, Any]:
         deadline = time.monotonic() + 600
@@ -211,7 +211,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
         assert path.name != "7" or '"step": 8' in metrics.read_text()
         return digests(path, *rest)
 
-    monkeypatch.setattr(manifest, "digests", slow)
+    monkeypatch.setattr(seal, "digests", slow)
     with pytest.raises(Interrupted):
         train(experiment, tmp_path, StopAt(17))
     assert saved(tmp_path)[-1] == 17
@@ -234,7 +234,7 @@ def test_a_second_interruption_takes_nothing_away(
         patched.setattr(Embedder, "embed_split", interrupted)
         with pytest.raises(Interrupted):
             train(experiment, tmp_path)  # in the evaluation after 8 steps
-        file = tmp_path / "checkpoints" / "latest" / "8" / manifest.NAME
+        file = tmp_path / "checkpoints" / "latest" / "8" / seal.MANIFEST
         written = file.stat().st_mtime_ns
         with pytest.raises(Interrupted):
             train(experiment, tmp_path)  # in the same evaluation

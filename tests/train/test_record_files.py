@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from dml_jax import files, manifest, run
+from dml_jax import files, run, seal
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, DataError
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.records import logs, model_files, workdir
 from dml_jax.train.records.logs import JsonLines
 from dml_jax.train.step import TrainState, digest
+from tests.tiny_model import identity
 from tests.train.experiments import small
 from tests.train.test_loop import StopAt
 
@@ -79,7 +80,7 @@ def test_a_full_disk_names_the_file_that_is_replaced(tmp_path: Path, full_disk: 
 def test_a_line_that_has_changed_since_the_run_finished(tmp_path: Path) -> None:
     log = JsonLines(tmp_path / "metrics.jsonl")
     log.write({"step": 1, "loss": 2.5})
-    manifest.write(tmp_path, {})
+    seal.close(tmp_path, "run")
     assert log.read() == [{"step": 1, "loss": 2.5}]
     log.path.write_text('{"step": 1, "loss": 1.5}\n')
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl: has changed since it was written"):
@@ -176,12 +177,9 @@ def state(step: int) -> TrainState:
 
 
 def test_round_trip(tmp_path: Path) -> None:
-    for step in (20, 3):
+    for step in (3, 20):  # replaces the first
         model_files.write(tmp_path / "model", state(step), RUN)
-    (tmp_path / "model" / f"{2**31}.safetensors").touch()  # a step is an int32
-    assert model_files.steps(tmp_path / "model") == [3, 20]
-    assert model_files.steps(tmp_path / "nothing") == []
-    found, original = model_files.read(tmp_path / "model", 20, state(0), RUN), state(20)
+    found, original = model_files.read(tmp_path / "model", state(0), RUN), state(20)
     assert int(found.step) == 20
     assert found.opt_state == ()
     both = (found.params, found.model_state), (original.params, original.model_state)
@@ -191,25 +189,20 @@ def test_round_trip(tmp_path: Path) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(
-    "about", ["[]", '{"sha256": "x"}', '{"run": 3, "sha256": "x"}', "{", '"x"']
-)
-def test_crafted_records_of_models_are_named(tmp_path: Path, about: str) -> None:
-    (tmp_path / "5.safetensors").write_bytes(
-        safetensors.numpy.save({"0/w": np.ones(2)}, {"dml_jax": about})
-    )
-    with pytest.raises(
-        CheckpointError, match=r"5\.safetensors: is truncated or damaged .*; delete it"
-    ):
-        model_files.read(tmp_path, 5, state(0), RUN)
+@pytest.mark.parametrize("about", [{}, {"step": "x"}, {"step": 5}, {"step": 5, "run": 3}])
+def test_crafted_records_of_models_are_named(tmp_path: Path, about: dict[str, Any]) -> None:
+    with seal.write(tmp_path / "model", model_files.KIND, about=about) as draft:
+        arrays = {"0/w": np.ones(2)}
+        (draft / model_files.FILE).write_bytes(safetensors.numpy.save(arrays))
+    with pytest.raises(CheckpointError, match=r"model.*: (is truncated|belongs to a)"):
+        model_files.read(tmp_path / "model", state(0), RUN)
 
 
 def test_a_model_of_other_arrays_is_named(tmp_path: Path) -> None:
-    model_files.write(tmp_path, state(5)._replace(params={"w": jnp.ones((4, 3))}), RUN)
-    with pytest.raises(
-        CheckpointError, match=r"5\.safetensors: does not fit this model \(0/w\); delete it"
-    ):
-        model_files.read(tmp_path, 5, state(0), RUN)
+    model_files.write(tmp_path / "model", state(5)._replace(params={"w": jnp.ones((4, 3))}), RUN)
+    message = r"model\.safetensors: does not fit this model \(0/w\); download it again"
+    with pytest.raises(CheckpointError, match=message):
+        model_files.read(tmp_path / "model", state(0), RUN)
 
 
 @pytest.mark.parametrize("config", [[], "x", None, 5, {"method": 3}])
@@ -218,27 +211,38 @@ def test_crafted_facts_of_a_run_belong_to_another_run(config: Any) -> None:
         workdir.check_same_facts(Path("p"), RUN | {"config": config}, RUN)
 
 
+def finish(directory: Path) -> None:
+    """As `run.train` ends."""
+    with seal.write(directory / "model", "model"):
+        pass
+    workdir.finish(directory, "model", identity(1))
+
+
+def listed(directory: Path) -> set[str]:
+    return set(seal.read(directory, "run", exact=False).files)
+
+
 def test_replaced_files_of_a_finished_run(tmp_path: Path) -> None:
     """The manifest gets their digests, and keeps those of files that have been damaged."""
     for name in ("figures/a.json", "analysis/b.json", "queries.npz"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("old")
-    workdir.finish(tmp_path, "latest/1")
+    finish(tmp_path)
     (tmp_path / "figures/a.json").write_text("bad")
     with workdir.updated(tmp_path, "analysis/"):
         (tmp_path / "analysis/b.json").unlink()
         (tmp_path / "analysis/c.json").write_text("new")
     new, old = (hashlib.sha256(text).hexdigest() for text in (b"new", b"old"))
-    assert manifest.read(tmp_path)["checkpoint"] == "latest/1"
-    found = {name: each["sha256"] for name, each in manifest.read(tmp_path)["files"].items()}
+    assert seal.stated(tmp_path).parts.keys() == {"model"}
+    found = {name: each["sha256"] for name, each in seal.stated(tmp_path).files.items()}
     assert found == {"analysis/c.json": new, "figures/a.json": old, "queries.npz": old}
-    assert manifest.part(tmp_path, "analysis/c.json").read_text() == "new"
+    assert seal.file(tmp_path, "analysis/c.json").read_text() == "new"
     with pytest.raises(DataError, match=r"figures/a\.json: has changed since it was written"):
-        manifest.part(tmp_path, "figures/a.json")
+        seal.file(tmp_path, "figures/a.json")
     (tmp_path / "figures/x.json").write_text("foreign")
     with pytest.raises(DataError, match=r"figures/x\.json: is not in manifest\.json"):
-        manifest.part(tmp_path, "figures/x.json")
-    (tmp_path / manifest.NAME).write_text("{")
+        seal.file(tmp_path, "figures/x.json")
+    (tmp_path / seal.MANIFEST).write_text("{")
     with (
         pytest.raises(CheckpointError, match=r"manifest\.json: is truncated or damaged"),
         workdir.updated(tmp_path, "figures/"),
@@ -252,33 +256,29 @@ def test_a_writer_that_dies_leaves_no_file_that_is_called_changed(tmp_path: Path
     paths = {name: tmp_path / name for name in ("queries.npz", "analysis/a.json", "report.html")}
     for file in paths.values():
         file.write_text("old")
-    workdir.finish(tmp_path, "latest/1")
+    finish(tmp_path)
     killed = workdir.updated(tmp_path, "analysis/")
     killed.__enter__()  # and never left
     paths["analysis/a.json"].write_text("of the killed one")
-    assert manifest.check(tmp_path)["files"].keys() == paths.keys() - {"analysis/a.json"}
+    assert listed(tmp_path) == paths.keys() - {"analysis/a.json"}
     with workdir.updated(tmp_path, "analysis/"):
         paths["analysis/a.json"].write_text("whole")
-    assert manifest.check(tmp_path)["files"].keys() == paths.keys()
+    assert listed(tmp_path) == paths.keys()
     with suppress(OSError), workdir.updated(tmp_path, "analysis/"):
         paths["analysis/a.json"].write_text("before the disk was full")
         raise OSError
-    assert manifest.check(tmp_path)["files"].keys() == paths.keys() - {"analysis/a.json"}
+    assert listed(tmp_path) == paths.keys() - {"analysis/a.json"}
 
 
-def test_damage_and_other_models_are_named(tmp_path: Path) -> None:
-    model_files.write(tmp_path, state(5), RUN)
-    with pytest.raises(
-        CheckpointError,
-        match=r"5.safetensors: belongs to a run of another .*: seed \(0 there, 7 here\)",
-    ):
-        model_files.read(tmp_path, 5, state(0), {"config": asdict(replace(small(steps=5), seed=7))})
-    file = tmp_path / "5.safetensors"
+def test_a_model_of_another_run_is_named(tmp_path: Path) -> None:
+    model_files.write(tmp_path / "model", state(5), RUN)
+    other = {"config": asdict(replace(small(steps=5), seed=7))}
+    message = r"model: belongs to a run of another .*: seed \(0 there, 7 here\)"
+    with pytest.raises(CheckpointError, match=message):
+        model_files.read(tmp_path / "model", state(0), other)
+    file = tmp_path / "model" / model_files.FILE
     content = bytearray(file.read_bytes())
     content[-3] ^= 0x10
     file.write_bytes(bytes(content))
-    with pytest.raises(CheckpointError, match=r"5.safetensors: has changed since it was written"):
-        model_files.read(tmp_path, 5, state(0), RUN)
-    file.write_bytes(content[:-30])
-    with pytest.raises(CheckpointError, match=r"5.safetensors: is truncated or damaged"):
-        model_files.read(tmp_path, 5, state(0), RUN)
+    with pytest.raises(CheckpointError, match=r"model.safetensors: has changed since it was"):
+        model_files.read(tmp_path / "model", state(0), RUN)

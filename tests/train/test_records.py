@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax import main, manifest, run
+from dml_jax import main, run, seal
 from dml_jax.analysis import run_report
 from dml_jax.config import Config
 from dml_jax.console import Console
@@ -104,9 +104,9 @@ def finished(interrupted: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def test_a_manifest_says_everything(interrupted: Path) -> None:
     facts = json.loads((interrupted / "config.json").read_text())
     for checkpoint in workdir.complete_checkpoints(interrupted / "checkpoints" / "latest"):
-        content = json.loads((checkpoint / manifest.NAME).read_text())
+        content = json.loads((checkpoint / seal.MANIFEST).read_text())
         keys = ("config", "data_hash", "classes", "images", "shape", "x64")
-        assert content["run"] == {key: facts[key] for key in keys}
+        assert content["about"]["run"] == {key: facts[key] for key in keys}
         for name, entry in content["files"].items():
             assert (checkpoint / name).stat().st_size == entry["size"]
 
@@ -116,7 +116,7 @@ def test_without_config_json_another_run_is_refused(end: str, request: Any, tmp_
     """And nothing is written that claims otherwise; the same run goes on."""
     directory = Path(shutil.copytree(request.getfixturevalue(end), tmp_path / "run"))
     (directory / "config.json").unlink()
-    (directory / manifest.NAME).unlink(missing_ok=True)
+    (directory / seal.MANIFEST).unlink(missing_ok=True)
     groups = {
         name: replace(group, learning_rate=0.5) for name, group in CONFIG.train.groups.items()
     }
@@ -205,7 +205,7 @@ def test_a_run_that_has_not_finished_says_so(
         run.export(CONFIG, directory, checkpoint, QUIET)
         warned = "has not finished" in capsys.readouterr().out
         assert warned == (source is interrupted and checkpoint == "reported")
-        assert embedding_files.read(directory / "embeddings" / "test").manifest["finished"] == (
+        assert embedding_files.read(directory / "embeddings" / "test").seal.about["finished"] == (
             source is finished
         )
 
@@ -245,6 +245,6 @@ def test_a_finished_run_can_be_exported_again_and_continued(finished: Path, tmp_
     directory = Path(shutil.copytree(finished, tmp_path / "run"))
     run.export(CONFIG, directory, "2", QUIET)
     run.train(CONFIG, directory, QUIET, Stop())
-    assert "embeddings/train/ids.json" in manifest.check(directory)["files"]
+    assert "embeddings/train" in seal.read(directory, "run", exact=False).parts
     run.train(replace(CONFIG, train=replace(CONFIG.train, steps=8)), directory, QUIET, Stop())
-    assert manifest.check(directory)["checkpoint"] == "latest/8"
+    assert "checkpoints/latest/8" in seal.read(directory, "run", exact=False).parts

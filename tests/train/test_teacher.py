@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax import files, identity, run
+from dml_jax import files, run, seal
 from dml_jax.config import Config, Group, Train, resolve
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, UserError
@@ -22,6 +22,7 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train import step, teacher
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
+from dml_jax.train.records import workdir
 from dml_jax.train.step import inference_state
 from tests.train import pupil as pupils
 from tests.train.experiments import drawn, small, values, write_run
@@ -40,9 +41,9 @@ def trained(directory: Path, config: Config, step: int = 5) -> Path:
     write_run(directory, experiment, state)
     length = {"steps": config.train.steps, "epochs": config.train.epochs}
     made = experiment.model(inference_state(state)).identity()
-    identity.write(directory, made)
     results = {"step": step, "length": length, "identity": made.sha256}
     files.write_json(directory / "results.json", results)
+    workdir.finish(directory, f"checkpoints/latest/{step}", made)
     return directory
 
 
@@ -125,6 +126,7 @@ def copied_run(directory: Path, source: Path, **changes: Any) -> Path:
     shutil.copytree(source, directory)
     facts = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps(facts | changes))
+    (directory / seal.MANIFEST).unlink()
     return directory
 
 

@@ -129,7 +129,7 @@ def test_the_one_model_of_a_run_from_the_hub(tmp_path: Path) -> None:
     run, pulled = tmp_path / "run", tmp_path / "pulled"
     params = saved(build(PROXIES), run)
     model_files.write(
-        pulled / model_files.MODEL, model.load(run, "latest"), workdir.read_config(run)
+        pulled / model_files.DIRECTORY, model.load(run, "latest"), workdir.read_config(run)
     )
     (run / "config.json").rename(pulled / "config.json")
     assert_equal(started(build(PROXIES), pulled).params, params)

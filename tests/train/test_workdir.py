@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dml_jax import files, manifest
+from dml_jax import files, seal
 from dml_jax.config import Config
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.train.records import workdir
@@ -151,7 +151,7 @@ def test_five_failed_starts_without_a_newer_checkpoint_are_the_last(tmp_path: Pa
 
     def checkpoint(step: int) -> None:
         (tmp_path / "checkpoints" / "latest" / str(step)).mkdir(parents=True)
-        manifest.write(tmp_path / "checkpoints" / "latest" / str(step), {})
+        seal.close(tmp_path / "checkpoints" / "latest" / str(step), "checkpoint")
 
     for newer in (10, 20):
         checkpoint(newer)

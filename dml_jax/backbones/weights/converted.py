@@ -14,7 +14,7 @@ import contextlib
 import importlib.util
 import json
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,15 +24,16 @@ import safetensors.numpy
 from annotated_types import Ge, Gt, Le
 from pydantic import StrictFloat, StrictInt
 
-from dml_jax import files
+from dml_jax import files, seal
 from dml_jax._version import __version__
 from dml_jax.config.fields import flatten
 from dml_jax.config.modules import plugin_module
 from dml_jax.errors import WeightsError
-from dml_jax.files import atomic_directory, cache_dir, read_json, reading, sha256
+from dml_jax.files import cache_dir, read_json, reading, sha256
+from dml_jax.seal import Identity
 
 FORMAT = 5  # version of conversions and of the probe; part of the names of cached conversions
-WEIGHTS, METADATA = "weights.safetensors", "weights.json"
+WEIGHTS, METADATA, KIND = "weights.safetensors", "weights.json", "converted weights"
 REMEDY = "give a directory of converted weights, or convert the weights again"
 
 Side = Annotated[StrictInt, Ge(1), Le(1 << 14)]
@@ -43,7 +44,6 @@ class Metadata:
     """The fields of `weights.json` that are read again."""
 
     architecture: dict[str, Any]
-    weights_sha256: str
     image_shape: tuple[Side, Side] = (224, 224)
     crop_fraction: Annotated[StrictFloat | StrictInt, Gt(0), Le(1)] = 0.875
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
@@ -56,28 +56,34 @@ def check_output(directory: Path) -> None:
         raise WeightsError(f"--output={directory}: {what}; choose another directory")
 
 
-def write(directory: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
-    """Writes float32 arrays and the content of `weights.json` to a new directory, atomically."""
-    with atomic_directory(directory) as draft:
+def write(
+    directory: Path,
+    arrays: Mapping[str, np.ndarray],
+    metadata: Mapping[str, Any],
+    identify: Callable[[Path], Identity] | None = None,
+) -> None:
+    """Writes float32 arrays and the content of `weights.json` to a new directory, sealed.
+
+    `identify` computes the identity of the embedding function from the finished directory.
+    """
+    with seal.write(directory, KIND, identity=identify) as draft:
         check_output(directory)  # now that nobody else can create it
         (draft / WEIGHTS).write_bytes(safetensors.numpy.save(dict(arrays)))
-        complete = {**metadata, "weights_sha256": sha256(draft / WEIGHTS)}
-        (draft / METADATA).write_text(json.dumps(complete, indent=2) + "\n")
+        (draft / METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
 
 
 def read_metadata(directory: Path) -> dict[str, Any]:
     """The content of `weights.json`."""
+    seal.read(directory, KIND, names=[METADATA], error=WeightsError, remedy=REMEDY)
     return read_json(directory / METADATA, Metadata, REMEDY, WeightsError)
 
 
 def read(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """(arrays by path, content of `weights.json`); WeightsError if the weights have changed."""
-    metadata, file = read_metadata(directory), directory / WEIGHTS
-    with reading(file, REMEDY, WeightsError):
-        if sha256(file) != metadata["weights_sha256"]:
-            problem = f"SHA-256 differs from the one in {METADATA}"
-            raise WeightsError(f"{problem}; convert the weights again")
-        return safetensors.numpy.load_file(file), metadata
+    metadata = read_metadata(directory)
+    seal.read(directory, KIND, names=[WEIGHTS], error=WeightsError, remedy=REMEDY)
+    with reading(directory / WEIGHTS, REMEDY, WeightsError):
+        return safetensors.numpy.load_file(directory / WEIGHTS), metadata
 
 
 def subtree(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
@@ -98,17 +104,21 @@ PACKAGES = {  # name -> SHA-256 of the weight file
 
 
 def directory(model: str | Path) -> Path:
-    """The directory of a model; packaged weights are converted first."""
+    """The directory of weights; those of a package are converted first."""
     return converted(str(model)) if str(model) in PACKAGES else Path(model)
 
 
-def converted(name: str) -> Path:
-    """The directory with the converted weights of a package; the first call converts them."""
+def converted(name: str, identify: Callable[[Path], Identity] | None = None) -> Path:
+    """The directory with the converted weights of a package; the first call converts them.
+
+    With `identify` (see `write`), the directory also states the identity of its function.
+    """
     target = cache_dir() / "weights" / f"{name}-{PACKAGES[name][:8]}-{__version__}-{FORMAT}"
     if target.is_dir():
-        with contextlib.suppress(WeightsError):  # damaged: converted again
-            read(target)
-            return target
+        with contextlib.suppress(WeightsError):  # damaged, or without the identity: converted again
+            stated = seal.read(target, KIND, error=WeightsError)
+            if stated.identity or not identify:
+                return target
         shutil.rmtree(target, ignore_errors=True)
     from dml_jax.backbones.weights import convert, tensor_files  # slow to import, needed once
 
@@ -116,7 +126,8 @@ def converted(name: str) -> Path:
     found = convert.convert({str(file): tensor_files.read_packaged(file)})
     arrays = tensor_files.finite(found.tensors, str(file))
     with contextlib.suppress(WeightsError):  # another process may have converted it meanwhile
-        write(target, arrays, found.metadata(_package(name), {file.name: PACKAGES[name]}))
+        metadata = found.metadata(_package(name), {file.name: PACKAGES[name]})
+        write(target, arrays, metadata, identify)
     return target
 
 

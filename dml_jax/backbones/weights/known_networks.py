@@ -1,5 +1,6 @@
 """Published weights: the network they belong to, and their conversion to a directory."""
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from dml_jax.backbones.contract import Config
 from dml_jax.backbones.weights import convert, converted, tensor_files
 from dml_jax.config import choices, modules, plugin_module
 from dml_jax.errors import WeightsError
+from dml_jax.seal import Identity
 
 FAMILIES = "dino", "deit", "vit"  # networks of equal tensors that expect different pixels
 
@@ -51,13 +53,19 @@ def chosen(names: list[str], source: str) -> str:
     return next((name for name in names if name.startswith(family)), names[0] if names else "")
 
 
-def convert_files(weights: str, output: str | None = None, backbone: str | None = None) -> Written:
+def convert_files(
+    weights: str,
+    output: str | None = None,
+    backbone: str | None = None,
+    identify: Callable[[Path], Identity] | None = None,
+) -> Written:
     """Converts published weights to a new directory.
 
     Args:
       weights: paths or `hf://owner/repository[/file]`, separated by a comma if there are two.
       output: the directory; by default weights/<network>, or weights/<file> for a checkpoint.
       backbone: the name of the network; by default it is recognised.
+      identify: see `converted.write`.
 
     Raises:
       WeightsError: the tensors belong to no known network or another one, or the directory exists.
@@ -88,5 +96,5 @@ def convert_files(weights: str, output: str | None = None, backbone: str | None 
     directory = files.expand_path("--output", output or str(Path("weights") / stem))
     arrays = tensor_files.finite(found.tensors, weights)
     metadata = found.metadata(weights, {path.name: files.sha256(path) for path in paths})
-    converted.write(directory, arrays, metadata)
+    converted.write(directory, arrays, metadata, identify)
     return Written(directory, name, names, len(arrays), metadata)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from dml_jax import manifest
+from dml_jax import seal
 from dml_jax.data.files import SPLITS, Entry, File, Files, is_image, walk
 from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.files import reading
@@ -39,7 +39,7 @@ OUTPUTS = {  # files that mark what this package has written, with keys that the
     "config.json": ({"config", "data_hash"}, "a run"),
     "study.json": ({"study", "title"}, "a study"),
     MARKER: ({"name", "sha256", "splits"}, "a prepared data set"),
-    manifest.NAME: ({"files", "sha256"}, "results"),
+    seal.MANIFEST: ({"files", "sha256"}, "results"),
     "_plan.json": ({"parts", "inputs_sha256"}, "embeddings"),
 }
 

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import pydantic
 
-from dml_jax import manifest
+from dml_jax import seal
 from dml_jax.config import Config, flatten
 from dml_jax.data.pipeline import BatchReader
 from dml_jax.errors import CheckpointError
@@ -66,7 +66,7 @@ class JsonLines:
         """All complete lines; an incomplete last one, left by a killed run, is ignored."""
         if not self.path.exists():
             return []
-        manifest.part(self.path.parent, self.path.name, CheckpointError)
+        seal.file(self.path.parent, self.path.name, error=CheckpointError)
         with reading(self.path, "restore it from a copy", CheckpointError):
             complete, _, _ = self.path.read_text(encoding="utf-8").rpartition("\n")
             lines: list[dict[str, Any]] = [json.loads(text) for text in complete.splitlines()]

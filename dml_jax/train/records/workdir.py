@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -14,7 +14,7 @@ import jax
 from annotated_types import Ge, Lt
 from pydantic import AfterValidator, StrictInt
 
-from dml_jax import buckets, files, manifest
+from dml_jax import buckets, files, seal
 from dml_jax import identity as identities
 from dml_jax._version import __version__
 from dml_jax.config import LENGTH, Config, decisive, flatten, import_code, resolve
@@ -22,7 +22,7 @@ from dml_jax.data import arrays
 from dml_jax.data.arrays import Shape
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.files import read_json, sha256, write_json
-from dml_jax.identity import REMEDY
+from dml_jax.seal import Identity
 from dml_jax.train.distributed.stop_signals import Interrupted
 
 # What a failed start leaves.
@@ -40,10 +40,17 @@ WHAT = {
 }
 
 # Files of others that a run would replace or delete.
-REPLACED = (manifest.NAME, "metrics.jsonl", "results.json", "report.html")
-# Files of a finished run besides its reported checkpoint.
-ARTEFACTS = ["config.json", identities.NAME, "metrics.jsonl", "timing.jsonl", "results.json"]
-ARTEFACTS += ["queries.npz", "report.html", "embeddings/**/*", "figures/*", "analysis/*"]
+REPLACED = (seal.MANIFEST, "metrics.jsonl", "results.json", "report.html")
+KIND = "run"
+# Files of a finished run besides its sealed directories.
+FILES = (
+    *("config.json", "metrics.jsonl", "timing.jsonl", "results.json", "queries.npz"),
+    *("report.html", "figures/*", "analysis/*"),
+)
+REMEDY = (
+    f"restore it from a copy, or delete {seal.MANIFEST} to have the same command evaluate and "
+    "write it again"
+)
 
 Count = Annotated[StrictInt, Ge(1), Lt(2**31)]
 
@@ -71,7 +78,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
             "(no weights.json); give that of a run, published weights converted by `dml-jax "
             "convert`, or lite0"
         )
-    manifest.part(workdir, path.name, CheckpointError, REMEDY)
+    seal.file(workdir, path.name, error=CheckpointError, remedy=REMEDY)
     remedy = "restore it from a copy, or give another --workdir"
     return read_json(path, RunRecord, remedy, CheckpointError)
 
@@ -105,7 +112,7 @@ def check_same_run(workdir: Path, here: Mapping[str, Any], *, selecting: bool = 
         )
     for checkpoint in reversed(checkpoints):
         try:
-            run = manifest.read(checkpoint, CheckpointError).get("run", {})
+            run = seal.stated(checkpoint, error=CheckpointError).about.get("run", {})
         except CheckpointError:  # restoring a checkpoint names the remedy
             continue
         check_same_facts(checkpoint, run, here, selecting=selecting)
@@ -130,7 +137,7 @@ def check_same_facts(
 
 def complete_checkpoints(directory: Path) -> list[Path]:
     """The complete checkpoints in a directory, by step."""
-    places = (path.parent for path in directory.glob(f"*/{manifest.NAME}"))
+    places = (path.parent for path in directory.glob(f"*/{seal.MANIFEST}"))
     numbered = (path for path in places if path.name.isdecimal())
     return sorted(numbered, key=lambda path: int(path.name))
 
@@ -255,52 +262,63 @@ def read_results(workdir: Path) -> dict[str, Any]:
     path = workdir / "results.json"
     if not path.exists():
         return {}
-    manifest.part(workdir, path.name, CheckpointError, REMEDY)
+    seal.file(workdir, path.name, error=CheckpointError, remedy=REMEDY)
     results: dict[str, Any] = read_json(path, dict[str, Any], "delete it", CheckpointError)
     identities.check_results(workdir, results, REMEDY)
     return results
 
 
-def finish(workdir: Path, checkpoint: str) -> None:
-    """Writes the manifest of a run whose reported model is `<workdir>/checkpoints/<checkpoint>`."""
-    names = _files(workdir, (*ARTEFACTS, f"checkpoints/{checkpoint}/**/*"))
-    manifest.write(workdir, {"checkpoint": checkpoint}, names)
+def finish(workdir: Path, model: str, identity: Identity) -> None:
+    """Seals a run whose reported model is in the sealed directory `model`."""
+    with files.locked(workdir / seal.MANIFEST):
+        # A checkpoint in a bucket is not among these files, and has a manifest there.
+        parts = [part for part in (model, *_embeddings(workdir)) if seal.sealed(workdir / part)]
+        seal.close(workdir, KIND, names=_files(workdir), parts=parts, identity=identity)
 
 
 @contextmanager
 def updated(workdir: Path, replaced: str) -> Iterator[None]:
-    """Context that replaces those files of a finished run whose names start with `replaced`.
+    """Context that replaces those files and directories of a finished run whose names start with
+    `replaced`.
 
-    Meanwhile the manifest does not list them, so that none of them counts as changed, or as whole,
+    Meanwhile the manifest does not name them, so that none of them counts as changed, or as whole,
     if an error or a kill ends the context.
     """
 
-    def list_files(*patterns: str) -> None:
-        with files.locked(workdir / manifest.NAME):
-            names = (name for name in _files(workdir, patterns) if name.startswith(replaced))
-            content = manifest.read(workdir, CheckpointError, REMEDY)
-            others = {k: v for k, v in content["files"].items() if not k.startswith(replaced)}
-            manifest.write(workdir, content, names, others)
+    def seal_again(names: list[str], parts: list[str]) -> None:
+        with files.locked(workdir / seal.MANIFEST):
+            before = seal.stated(workdir, KIND, error=CheckpointError, remedy=REMEDY)
+            others = {k: v for k, v in before.files.items() if not k.startswith(replaced)}
+            new = seal.digests(workdir, [name for name in names if name.startswith(replaced)])
+            kept = [part for part in before.parts if not part.startswith(replaced)]
+            added = [part for part in parts if part.startswith(replaced)]
+            seal.close(
+                workdir, KIND, known=others | new, parts=kept + added, identity=before.identity
+            )
 
-    finished = (workdir / manifest.NAME).exists()
+    finished = seal.sealed(workdir)
     if finished:
-        list_files()
+        seal_again([], [])
     yield
     if finished:
-        list_files(*ARTEFACTS)
+        seal_again(_files(workdir), _embeddings(workdir))
 
 
-def _files(workdir: Path, patterns: Iterable[str]) -> list[str]:
-    found = (path for pattern in patterns for path in workdir.glob(pattern) if path.is_file())
-    names = (path.relative_to(workdir).as_posix() for path in found if path.name[0] != ".")
-    return sorted(set(names) - {manifest.NAME})
+def _embeddings(workdir: Path) -> list[str]:
+    found = workdir.glob(f"embeddings/*/{seal.MANIFEST}")
+    return sorted(path.parent.relative_to(workdir).as_posix() for path in found)
+
+
+def _files(workdir: Path) -> list[str]:
+    found = (path for pattern in FILES for path in workdir.glob(pattern) if path.is_file())
+    return sorted(path.relative_to(workdir).as_posix() for path in found if path.name[0] != ".")
 
 
 def is_finished(workdir: Path, steps: int) -> bool:
     """Whether a run has made all its steps; CheckpointError if one of its files has changed."""
-    if not (workdir / manifest.NAME).exists() or read_results(workdir).get("steps") != steps:
+    if not seal.sealed(workdir) or read_results(workdir).get("steps") != steps:
         return False
-    manifest.check(workdir, None, CheckpointError, REMEDY)
+    seal.read(workdir, KIND, exact=False, error=CheckpointError, remedy=REMEDY)
     return True
 
 
