@@ -125,6 +125,7 @@ class Config:
     """The options that all losses share; `config_type` adds the options of a loss.
 
     Attributes:
+      name: Module of dml_jax/methods, or an import path.
       loss: Name of a loss, a sum such as "triplet+arcface", or the import path of a function. The
         options of each loss are in a section of its name.
       weights: Weights of the losses of a sum; empty: 1 each.

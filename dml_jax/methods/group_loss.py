@@ -55,6 +55,7 @@ class Config:
     """Options of the Group Loss; with the defaults of the authors' CUB run.
 
     Attributes:
+      name: Module of dml_jax/methods, or an import path.
       embedding_dim: Length of the embeddings, by a linear layer on the pooled features; 0: no
         layer.
       pooling: Pooling of the feature map.

@@ -65,6 +65,7 @@ class Config:
     """Options of a student; with the defaults of the authors' CUB configuration.
 
     Attributes:
+      name: Module of dml_jax/methods, or an import path.
       teacher: Work directory of the teacher's run, on the same data.
       kind: What the student learns from the teacher.
       weight: Weight w of the teacher's term; 0.01 for "relational" in the authors' code.

@@ -145,5 +145,5 @@ def test_every_option_has_a_meaning() -> None:
     for kind in ("backbone", "method"):
         sections += [plugin_module(kind, name).Config for name in choices(kind)]
     for kind in sections:
-        names = {field.name for field in fields_of(kind)} - {"name"}
+        names = {field.name for field in fields_of(kind)}
         assert names <= set(fields.meanings(kind)), kind

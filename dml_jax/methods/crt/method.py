@@ -58,6 +58,7 @@ class Config:
     """Options of CRT; with the defaults of CUB and Cars196. Pairs hold one value per branch.
 
     Attributes:
+      name: Module of dml_jax/methods, or an import path.
       embedding_dims: Lengths d1 and d2 of the embeddings.
       prototypes: Numbers K1 and K2 of prototypes.
       hidden_dim: Width of the hidden layer of Gamma; the paper does not give it.

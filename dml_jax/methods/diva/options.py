@@ -61,6 +61,7 @@ class Config:
     """Options of DiVA; with the defaults of the authors' CUB run with ResNet-50.
 
     Attributes:
+      name: Module of dml_jax/methods, or an import path.
       tasks: Tasks that are trained.
       learners: "diverse" is DiVA. "discriminative" trains every task with discriminative triplets:
         the ensemble with which the paper compares DiVA. "permuted" is a placebo: the auxiliary

@@ -70,6 +70,7 @@ class Config:
     """Options of HIST; defaults of the authors' Cars196 run except for `drop_underflow`.
 
     Attributes:
+      name: Module of dml_jax/methods, or an import path.
       embedding_dim: Length D of the embeddings.
       hidden_dim: Width of the hypergraph network.
       hidden_layers: Layers of the hypergraph network before its output layer; the reproduction's

@@ -88,6 +88,7 @@ class Config:
     """Options of MPN; with the defaults of the authors' CUB run.
 
     Attributes:
+      name: Module of dml_jax/methods, or an import path.
       equations: "transformer": those of the authors, with a plain softmax; "paper": as printed.
       layers: Number L of message passing layers.
       heads: Number M of attention heads.
