@@ -22,6 +22,7 @@ included.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import jax
@@ -42,7 +43,7 @@ from dml_jax.losses.pairwise import (
 )
 from dml_jax.losses.signature import loss
 
-BLOCK = 4  # candidates ranked at a time
+SKIPPED = 16  # turns of `soft_ranks` that are skipped at once where no query has as many
 
 
 @loss
@@ -122,8 +123,8 @@ def recall_at_k(
 def soft_ranks(similarity: Array, wanted: Array, among: Array, temperature: float) -> Array:
     """R_i(j, among) of every candidate j in `wanted`, 0 elsewhere: float [N, M].
 
-    BLOCK candidates per query are ranked at a time, also backwards, so that no N M^2 differences
-    are stored.
+    One candidate per query is ranked at a time, also backwards, so that no N M^2 differences are
+    stored.
     """
     number = jnp.cumsum(wanted, axis=1)  # of each candidate to be ranked, from 1 on
 
@@ -136,10 +137,12 @@ def soft_ranks(similarity: Array, wanted: Array, among: Array, temperature: floa
         return jnp.where(at, 1 + ahead, 0)
 
     @jax.checkpoint
-    def add(ranks: Array, first: Array) -> tuple[Array, None]:
-        turns = first + jnp.arange(BLOCK)
-        more = lambda: ranks + jax.vmap(rank)(turns).sum(axis=0)  # noqa: E731
-        return jax.lax.cond(first > number[:, -1].max(), lambda: ranks, more), None
+    def add(ranks: Array, turn: Array) -> tuple[Array, None]:
+        """Adds those of one turn, or of several, unless no query has as many candidates."""
+        several = partial(jax.lax.scan, add, ranks, turn)
+        more = (lambda: several()[0]) if turn.ndim else (lambda: ranks + rank(turn))
+        return jax.lax.cond(turn.min() > number[:, -1].max(), lambda: ranks, more), None
 
-    starts = jnp.arange(1, number.shape[1] + 1, BLOCK)
-    return jax.lax.scan(add, jnp.zeros_like(similarity), starts)[0]
+    groups = -(-number.shape[1] // SKIPPED)
+    turns = 1 + jnp.arange(groups * SKIPPED).reshape(groups, SKIPPED)
+    return jax.lax.scan(add, jnp.zeros_like(similarity), turns)[0]

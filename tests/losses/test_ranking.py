@@ -12,14 +12,14 @@ from dml_jax.losses import ranking
 def test_gradient_of_each_rank(x64: None) -> None:
     """A random weight for each rank, with candidates that are neither wanted nor counted."""
     rng = np.random.default_rng(0)
-    s, weights = rng.normal(size=(2, 4, 9))
-    wanted, among = rng.random((4, 9)) < 0.4, rng.random((4, 9)) < 0.7
+    s, weights = rng.normal(size=(2, 4, 40))
+    wanted, among = rng.random((4, 40)) < 0.4, rng.random((4, 40)) < 0.7
     wanted[0] = True  # more than in any other row
     weighted = jax.jit(lambda s: jnp.sum(weights * ranking.soft_ranks(s, wanted, among, 0.5)))
     check_grads(weighted, (s,), order=1, modes="rev", rtol=1e-6)
     ranks = jax.jit(lambda s: ranking.soft_ranks(s, wanted, among, 1e-9))(s)
     hard = [
-        [1 + sum(s[i, k] > s[i, j] for k in range(9) if among[i, k] and k != j) for j in range(9)]
+        [1 + sum(s[i, k] > s[i, j] for k in range(40) if among[i, k] and k != j) for j in range(40)]
         for i in range(4)
     ]
     np.testing.assert_allclose(ranks, np.where(wanted, np.array(hard, float), 0))
