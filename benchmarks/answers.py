@@ -13,6 +13,7 @@ import numpy as np
 
 import dml_jax
 from dml_jax.data import formats, sessions
+from dml_jax.data.sources import Options
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Photographs
 from dml_jax.evaluation.promises import ALWAYS, Choice, expected
@@ -70,7 +71,7 @@ def main() -> None:
     flags.add_argument("--asked", default="")
     flags.add_argument("--draws", type=int, default=12)
     options = flags.parse_args()
-    classes = formats.class_folders([options.folder], options.session)
+    classes = formats.class_folders([options.folder], Options(session=options.session))
     files = [file for images in classes.values() for file in images]
     labels = np.repeat(np.arange(len(classes)), [len(images) for images in classes.values()])
     taken = sessions.by_file(classes, options.session)

@@ -250,6 +250,13 @@ def as_text(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
+def text_of(content: bytes) -> str:
+    """The text of a file in UTF-8 or, with a byte order mark, UTF-16; UnicodeDecodeError
+    otherwise."""
+    wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+    return content.decode("utf-16" if wide else "utf-8-sig")
+
+
 def write_csv(path: Path, rows: Iterable[Iterable[Any]]) -> None:
     """Writes the rows of a table completely or not at all."""
     options: Any = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}

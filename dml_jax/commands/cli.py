@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from dml_jax.class_names import normalised
 from dml_jax.errors import ConfigError, exit_code_of, message_of, printable, suggest
@@ -20,6 +20,9 @@ from dml_jax.errors import choices as choices
 from dml_jax.errors import refuse as refuse
 from dml_jax.errors import require as require
 from dml_jax.files import expand_path
+
+if TYPE_CHECKING:
+    from dml_jax.data.sources import Options
 
 T = TypeVar("T")
 SPLIT_NAMES = "test", "train", "validation"
@@ -94,7 +97,8 @@ def of_methods(part: str) -> list[Path]:
 
 
 def add_layout(flags: Parser, sessions: Sequence[str] = ()) -> None:
-    """Adds the options for what folders and names mean; `sessions` are the only valid ones."""
+    """Adds the options of `layout`: what folders and names mean; `sessions` are the only valid
+    ones."""
     text = (
         "which folders are splits; auto: those with usual names of splits; classes: ignore these "
         "and divide the classes; none: all folders are classes; or three names, e.g. "
@@ -109,6 +113,20 @@ def add_layout(flags: Parser, sessions: Sequence[str] = ()) -> None:
     if sessions:
         how = {"choices": sessions, "help": "folders in class folders are sessions"}
     flags.add_argument("--session", default="", **how)
+    text = (
+        "which of nested folders is the class: the innermost, the outermost or all (default: auto)"
+    )
+    kinds = ("auto", "leaf", "top", "path")
+    flags.add_argument("--classes", default="auto", choices=kinds, help=text)
+
+
+def layout(options: argparse.Namespace) -> "Options":
+    """The options of `add_layout`; ConfigError if they are invalid."""
+    from dml_jax.data.sources import Options
+
+    how = Options(splits=options.splits, session=options.session, classes=options.classes)
+    how.named()
+    return how
 
 
 def add_engine(flags: Parser) -> None:

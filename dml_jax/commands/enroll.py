@@ -87,7 +87,7 @@ def execute(arguments: list[str]) -> None:
 
     warn = partial(print, file=sys.stderr)
     files = inputs.image_files(options.paths, warn) if options.classify else []
-    read = partial(formats.class_folders, session=options.session, splits=options.splits)
+    read = partial(formats.class_folders, options=cli.layout(options))
     classes = read(options.paths) if adds else {}
     others = read([options.calibrate]) if options.calibrate else {}
     labelled = read([options.check]) if options.check else {}

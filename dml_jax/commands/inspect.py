@@ -28,10 +28,8 @@ def execute(arguments: list[str]) -> None:
     """Reads the command line and prints the page of a source."""
     options = parser().read_plain(arguments)
     from dml_jax.data import prepared_data, recognise
-    from dml_jax.data.prepare.sources import Options
 
-    how = Options(splits=options.splits, session=options.session)
-    how.named()  # before reading anything
+    how = cli.layout(options)
     path = expand_path("SOURCE", options.source)
     if marker := prepared_data.read_marker(path):
         name, where = marker["name"], shlex.quote(options.source)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import dml_jax
 from dml_jax import files
+from dml_jax.commands import cli
 
 if TYPE_CHECKING:
     from dml_jax.data.split import Split
@@ -38,8 +39,8 @@ def load_on_images(options: Namespace, model: str = "") -> tuple[Model, dict[str
 
     path = files.expand_path("--data", options.data)
     loaded = load(options, model)
-    how = {key: getattr(options, key) for key in ("session", "splits") if key in options}
-    return loaded, formats.load_labelled(path, loaded.config.data, **how)
+    how = [cli.layout(options)] if "splits" in options else []
+    return loaded, formats.load_labelled(path, loaded.config.data, *how)
 
 
 def enable_compilation_cache() -> None:

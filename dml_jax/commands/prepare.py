@@ -51,7 +51,7 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.console import Console
     from dml_jax.data import prepared_data
     from dml_jax.data.prepare import prepare_dataset
-    from dml_jax.data.prepare.sources import Options, Recipe
+    from dml_jax.data.sources import Recipe
 
     console = Console(quiet=options.quiet)
     if options.verify:
@@ -68,8 +68,7 @@ def execute(arguments: list[str]) -> None:
     share, side = options.test_share, options.short_side
     cli.require(0 < share < 1, f"--test_share={share}: must be between 0 and 1, e.g. 0.5")
     cli.require(side >= 0, f"--short_side={side}: must be a number of pixels, or 0")
-    split_options = Options(options.test_share, options.splits, options.session)
-    split_options.named()  # before reading anything
+    how = cli.layout(options)._replace(test_share=share)
     import_code({"data": {"name": options.name}})
     recipe: Recipe | None = getattr(plugin_module("data", options.name, "--name"), "RECIPE", None)
     if recipe is None:
@@ -80,7 +79,7 @@ def execute(arguments: list[str]) -> None:
         name=options.name,
         sources=prepare_dataset.archives(options.name, recipe) if options.download else given,
         output=files.expand_path("--output", options.output),
-        options=split_options,
+        options=how,
         short_side=options.short_side,
         pixels=options.pixels,
         skip_bad=options.skip_bad,

@@ -101,6 +101,9 @@ class Data:
       session: How photographs taken together are recognised, which are never compared with each
         other: "date" (from EXIF), "folder", the name of a column, or a regular expression that
         matches file names. Empty: compare all.
+      splits: Which folders or values of a column at data.path are splits, if it is unprepared; see
+        the option of `dml-jax prepare` of this name.
+      classes: Which of nested folders at data.path is the class, if it is not prepared.
       relation: Import path of a function (names [N], names [M]) -> [N, M] of two lists of class
         names that returns how related the classes are, for example by shared tags or in a
         hierarchy. Empty: classes are equal or not.
@@ -141,6 +144,8 @@ class Data:
     split: Annotated[Literal["classes", "all"], ALL] = "classes"
     class_split: Annotated[NonNegativeInt, HELD_OUT] = 0
     session: Annotated[str, FROM_FILES, CLEAN] = ""
+    splits: Annotated[str, FROM_FILES] = "auto"
+    classes: Annotated[Literal["auto", "leaf", "top", "path"], FROM_FILES] = "auto"
     relation: Annotated[str, AfterValidator(Named(("",)))] = ""
     sampler: Sampler = "balanced"
     batch_size: AtLeastTwo = 64

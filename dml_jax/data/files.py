@@ -19,7 +19,7 @@ IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".pnm", ".avif", ".heic", ".heif"),
 )
-# Created by file managers, network drives and file systems; hidden files are ignored as well.
+# Created by file managers, network drives and file systems, and by Excel for an open table.
 IGNORED_NAMES = (
     *("thumbs.db", "desktop.ini", "__macosx", "@eadir", "lost+found"),
     *("#recycle", "@recycle", "$recycle.bin", "system volume information"),
@@ -74,7 +74,10 @@ class Entry(NamedTuple):
 
 
 def walk(root: Path) -> Iterator[tuple[str, File]]:
-    """All files below a folder that are not ignored, by name; follows links to folders once."""
+    """All files below a folder that are not ignored, by name; follows links to folders once.
+
+    Hidden ones are among them, see `is_hidden`.
+    """
 
     def fail(error: OSError) -> None:
         raise DataError(f"{error.filename}: {error.strerror}") from error
@@ -98,9 +101,16 @@ def is_image(path: str) -> bool:
     return path.lower().endswith(IMAGE_SUFFIXES)
 
 
-def is_ignored(path: str) -> bool:
-    """Whether a part of a path is hidden or one of `IGNORED_NAMES`."""
-    return any(name.startswith(".") or name in IGNORED_NAMES for name in path.lower().split("/"))
+def is_ignored(name: str) -> bool:
+    """Whether a file or folder is one of `IGNORED_NAMES`."""
+    return name.lower() in IGNORED_NAMES or name.startswith("~$")
+
+
+def is_hidden(path: str, *, files: bool = True) -> bool:
+    """Whether a folder in a path is hidden or, with `files`, the file itself; a name that goes on
+    with a digit, such as ".22 LR", is an ordinary name."""
+    names = path.split("/") if files else path.split("/")[:-1]
+    return any(re.match(r"\.(?!\d|\.?$)", name) for name in names)
 
 
 def stamp(path: str | Path) -> str:

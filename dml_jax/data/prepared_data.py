@@ -19,10 +19,10 @@ from dml_jax.config import Data, plugin_module
 from dml_jax.data import decode, sessions, split_metadata
 from dml_jax.data.files import Entry, File, Record, stamp, walk
 from dml_jax.data.prepare import duplicates
-from dml_jax.data.prepare.sources import MARKER, Options, Recipe
-from dml_jax.data.prepare.understand import Page, shown, understand
+from dml_jax.data.sources import MARKER, Options, Recipe
 from dml_jax.data.split import Read, Split
-from dml_jax.errors import DataError
+from dml_jax.data.understand import Understood, shown, understand
+from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import atomic_directory, cache_dir, locked, read_json, reading, sha256
 
 INDEX, RECORDS = "index.arrow", "records"
@@ -124,6 +124,9 @@ def load(data: Data, recipe: Recipe) -> dict[str, Split]:
             content = "one subfolder per class" if data.name == "folder" else "the table"
             remedy = f"give one with --config.data.path, prepared or with {content}"
         raise DataError(f"{given}: {what}; {remedy}")
+    if (data.splits, data.classes) != ("auto", "auto"):
+        what = "data.splits and data.classes: are for unprepared data sets"
+        raise ConfigError(f"{what}; give them to dml-jax prepare")
     if marker["name"] != data.name:
         found = f"contains the data set {marker['name']!r}"
         raise DataError(f"{given}: {found}, but data.name is {data.name!r}")
@@ -146,7 +149,8 @@ def _scan_folder(directory: Path, recipe: Recipe, data: Data) -> Mapping[str, Sp
     """
     source = f"data.path={directory}"
     files = dict(walk(directory.resolve()))
-    page = understand(recipe, files, Options(session=data.session), source)
+    options = Options(splits=data.splits, session=data.session, classes=data.classes)
+    page = understand(recipe, files, options, source)
     duplicates.check_number_of_classes(page.entries, source)
     lines = [str(directory.resolve())]
     for e in page.entries:
@@ -164,7 +168,7 @@ def identity(entry: Entry) -> bytes:
     return f"{entry.split}\n{entry.class_name}\n{entry.id}\n".encode()
 
 
-def _scan(directory: Path, page: Page, name: str) -> Mapping[str, Split]:
+def _scan(directory: Path, page: Understood, name: str) -> Mapping[str, Split]:
     entries = page.entries
     facts, reasons = duplicates.inspect_images(entries)
     reasons |= duplicates.find_invalid(entries, facts)

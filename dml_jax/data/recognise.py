@@ -10,8 +10,8 @@ from pathlib import Path
 from dml_jax.config import plugin_module
 from dml_jax.data.files import Entry, Files, is_missing
 from dml_jax.data.prepare import duplicates
-from dml_jax.data.prepare.sources import Options, Recipe, list_files, packed_files, survey
-from dml_jax.data.prepare.understand import Page, understand
+from dml_jax.data.sources import Options, Recipe, list_files, packed_files, survey
+from dml_jax.data.understand import Understood, check_splits, understood
 from dml_jax.errors import DataError, counted
 
 REFUSED = "not read as"
@@ -29,43 +29,40 @@ def _recipes() -> Mapping[str, Recipe]:
     return {name: found[name] for name in order}
 
 
-def recognised(files: Files, options: Options, source: str) -> tuple[str, Page]:
+def recognised(files: Files, options: Options, source: str) -> tuple[str, Understood]:
     """The data set that files are, with all images understood; `source` is for messages."""
-    found, reasons = survey(files.items()).files, []
+    found, reasons = survey(files.items()), []
     for name, recipe in _recipes().items():
-        if not recipe.recognised(found):
+        if not recipe.recognised(found.files):
             continue
         try:
-            entries = recipe.find(found, options)
+            table = recipe.read(found.files)
         except DataError as error:
             reasons.append(f"{REFUSED} {name}: {error}")
             continue
-        page = understand(_finding(entries, recipe), files, options, source, labelled=True)
+        try:
+            page = understood(table, found, options, source, reads=recipe.reads, labelled=True)
+        except DataError as error:
+            problem = str(error).removeprefix(f"{source}: ")
+            raise DataError(f"{source}: {'; '.join([*reasons, problem])}") from error
         return name, page._replace(doubts=[*reasons, *page.doubts])
     no_images = "no images: give a folder with one folder of images per class, or with a table"
     raise DataError(f"{source}: {'; '.join(reasons or packed_files(files)) or no_images}")
 
 
-def refusal(page: Page) -> str:
+def refusal(page: Understood) -> str:
     """Why the files, which look like a published data set, are not read as it; "" if they are."""
     return next((line for line in page.doubts if line.startswith(REFUSED)), "")
 
 
-def _finding(entries: Sequence[Entry], recipe: Recipe) -> Recipe:
-    """The recipe with these entries as its result, so that nothing is read twice."""
-    return recipe._replace(find=lambda files, options: list(entries))
-
-
 def page(path: Path, options: Options, source: str) -> list[str]:
     """The lines that tell how a folder or a table is understood."""
-    files = list_files([path], "SOURCE")
-    name, found = recognised(files, options, source)
+    name, found = recognised(list_files([path], "SOURCE"), options, source)
     problem = ""
     try:
-        recipe = _finding(found.entries, _recipes()[name])
-        entries = understand(recipe, files, options, source).entries
-        duplicates.check_number_of_classes(entries, source)
-        _check_usable(entries)
+        check_splits(found, source, decided=bool(options.named()))
+        duplicates.check_number_of_classes(found.entries, source)
+        problem = _unusable(found.entries, source)
     except DataError as error:
         problem = str(error).removeprefix(f"{source}: ")
     refused = [line for line in found.doubts if line.startswith(REFUSED)]
@@ -74,24 +71,34 @@ def page(path: Path, options: Options, source: str) -> list[str]:
     return [*refused, *facts, *doubts, *advice]
 
 
-def _check_usable(entries: Sequence[Entry]) -> None:
-    """Raises DataError if images are missing, or have no other of their class to be compared
-    with."""
+def _unusable(entries: Sequence[Entry], source: str) -> str:
+    """A sentence about images that are missing or have no other of their class to be compared with;
+    DataError if too few classes remain without them."""
     missing = {i: "missing" for i, entry in enumerate(entries) if is_missing(entry.file)}
     reasons = missing | duplicates.find_unmatched(entries, {*range(len(entries))} - {*missing})
-    for i, reason in sorted(reasons.items())[:1]:
-        raise DataError(
-            f"{len(reasons):,} of {counted(len(entries), 'image')} cannot be used, the first is "
-            f"{entries[i].id}: {reason}; --skip_bad leaves them out"
-        )
+    if not reasons:
+        return ""
+    first = min(reasons)
+    problem = (
+        f"{len(reasons):,} of {counted(len(entries), 'image')} cannot be used, the first is "
+        f"{entries[first].id!r}: {reasons[first]}"
+    )
+    try:
+        kept = [entry for i, entry in enumerate(entries) if i not in reasons]
+        duplicates.check_number_of_classes(kept, f"{source}: {problem}; without them")
+    except DataError as error:
+        raise DataError(str(error).partition("; at least")[0]) from error
+    return f"{problem}; --skip_bad leaves them out"
 
 
-def _facts(name: str, page: Page, options: Options) -> list[str]:
+def _facts(name: str, page: Understood, options: Options) -> list[str]:
     recipe, classes = _recipes()[name], page.classes()
     what = f"the layout of its owners ({recipe.home})" if recipe.home else "your own data"
     divided = f"none given, so {100 * options.test_share:g} % of the classes are for test"
     given = page.undecided < len(page.entries)
-    lines = [f"read as: {name}, {what}", f"splits: {'given' if given else divided}"]
+    lines = [f"read as: {name}, {what}"]
+    lines += [f"columns: {page.columns}"] if page.columns else []
+    lines.append(f"splits: {'given' if given else divided}")
     for split, names in classes.items():
         images = Counter(entry.class_name for entry in page.entries if entry.split == split)
         ends = repr(names[0]) + (f" to {names[-1]!r}" if names[1:] else "")
@@ -108,11 +115,12 @@ def _facts(name: str, page: Page, options: Options) -> list[str]:
     return lines + [f"near-equal names: {', '.join(map(repr, group))}" for group in page.near]
 
 
-def _advice(name: str, path: Path, page: Page, options: Options, problem: str) -> list[str]:
+def _advice(name: str, path: Path, page: Understood, options: Options, problem: str) -> list[str]:
     """The commands that read the source as the page says, after what keeps them from it."""
     recipe = _recipes()[name]
     splits = "classes" if "--splits=classes" in problem else options.splits
     given = f" --splits={shlex.quote(splits)}" if splits != "auto" else ""
+    given += f" --classes={options.classes}" if options.classes != "auto" else ""
     given += f" --session={shlex.quote(options.session)}" if options.session else ""
     images = Counter(entry.split for entry in page.entries)
     complete = all(images[split] == count for split, (count, _) in (recipe.counts or {}).items())
@@ -123,7 +131,9 @@ def _advice(name: str, path: Path, page: Page, options: Options, problem: str) -
     command = f"dml-jax prepare --name={name} --source={source}{given}{subset} --output={output}"
     what = "fix that, or read it like this anyway" if refusal(page) else "prepare it"
     lines = [f"error in training: {problem}"] if problem else []
-    lines.append(f"{what}: {command}")
+    enough = len({entry.class_name for entry in page.entries}) >= 4  # for both splits
+    if not problem or "--skip_bad" in problem or ("--splits=classes" in problem and enough):
+        lines.append(f"{what}: {command}")
     if path.is_dir() and recipe.in_place and not problem and not given and not refusal(page):
         lines.append(f"or use it in place: --config.data.name={name} --config.data.path={source}")
     return lines

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dml_jax.data.files import IMAGE_SUFFIXES, File, is_image, stamp, walk
-from dml_jax.data.prepare.sources import packed_files, survey
-from dml_jax.data.prepare.understand import shown
+from dml_jax.data.sources import packed_files, survey
+from dml_jax.data.understand import shown
 from dml_jax.errors import DataError, printable
 from dml_jax.files import expand_path
 

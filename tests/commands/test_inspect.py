@@ -51,26 +51,34 @@ def test_a_prepared_data_set(page: Execute, execute: Execute) -> None:
     ]
 
 
-def test_splits_of_the_same_classes(page: Execute) -> None:
+def test_splits_of_the_same_classes(page: Execute, execute: Execute) -> None:
     for split in ("Train", "valid", "test"):
-        layouts.photos(Path("photos", "fruits", split), ("elm", "oak"))
+        layouts.photos(Path("photos", "fruits", split), ("ash", "elm", "oak", "yew"))
     lines = page("photos")
     assert lines[1:6] == [
         "splits: given",
         *(
-            f"{name}: 6 images of 2 classes, 'elm' to 'oak'; 3 images each"
+            f"{name}: 12 images of 4 classes, 'ash' to 'yew'; 3 images each"
             for name in ("train", "validation", "test")
         ),
-        "in all: 18 images of 2 classes",
+        "in all: 36 images of 4 classes",
     ]
-    assert lines[-2].startswith(
-        "error in training: 2 classes are in both training and test (elm, oak)"
-    )
-    assert (
-        lines[-1] == "prepare it: dml-jax prepare --name=folder --source=photos --splits=classes "
-        "--output=data/photos"
-    )
-    assert page("photos", "--splits=none")[2].startswith("train: 9 images of 3 classes")
+    problem = "error in training: 4 classes are in both training and test (ash, elm, oak, yew)"
+    assert lines[-2].startswith(problem)
+    _, _, command = lines[-1].partition("prepare it: dml-jax prepare ")
+    assert execute(prepare, *command.split(), "--quiet")[0] == 0
+    assert page("photos", "--splits=none")[2].startswith("train: 18 images of 6 classes")
+
+
+def test_folders_that_can_be_read_in_several_ways(page: Execute, fails: Fails) -> None:
+    for kind in ("shirt", "shoe"):
+        layouts.photos(Path("photos", kind), ("blue", "green", "red", "white"))
+    message = fails(inspect, "photos")
+    for reading in ("leaf: 4 classes", "top: 2 classes", "path: 8 classes"):
+        assert f"--classes={reading}, e.g. " in message
+    lines = page("photos", "--classes=path")
+    assert "in all: 24 images of 8 classes" in lines
+    assert lines[-1].endswith("--source=photos --classes=path --output=data/photos")
 
 
 def test_a_table(page: Execute) -> None:
@@ -81,14 +89,18 @@ def test_a_table(page: Execute) -> None:
     ]
     (Path("x") / "t.csv").write_text("path,label,split\n" + "\n".join(rows))
     lines = page("x")
-    assert lines[:2] == ["read as: csv, your own data", "splits: given"]
+    assert lines[:3] == [
+        "read as: csv, your own data",
+        "columns: 'path' gives the path, 'label' gives the class, 'split' gives the split",
+        "splits: given",
+    ]
     assert "missing: 4 of 16 images" in lines
     assert lines[-2:] == [
-        "error in training: 4 of 16 images cannot be used, the first is images/elm/3.jpg: missing; "
-        "--skip_bad leaves them out",
+        "error in training: 4 of 16 images cannot be used, the first is 'images/elm/3.jpg': "
+        "missing; --skip_bad leaves them out",
         "prepare it: dml-jax prepare --name=csv --source=x --skip_bad --output=data/x",
     ]
-    assert "doubt: 25 % of the listed images (4) are missing, e.g. images/elm/3.jpg" in lines
+    assert "doubt: 25 % of the listed images (4) are missing, e.g. 'images/elm/3.jpg'" in lines
     assert page("x/t.csv")[:-1] == lines[:-1]
 
 
@@ -118,7 +130,9 @@ def test_images_that_training_refuses(page: Execute) -> None:
     Path("x", "elm", "9.jpg").symlink_to("nowhere.jpg")
     lines = page("x")
     assert "missing: 1 of 14 images" in lines
-    problem = "2 of 14 images cannot be used, the first is alone/0.jpg: the only image of its class"
+    problem = (
+        "2 of 14 images cannot be used, the first is 'alone/0.jpg': the only image of its class"
+    )
     assert lines[-2] == f"error in training: {problem} 'alone'; --skip_bad leaves them out"
     assert lines[-1].startswith("prepare it: ")
     assert " --skip_bad " in lines[-1]
@@ -132,8 +146,7 @@ def test_folders_of_file_systems_are_no_classes(page: Execute) -> None:
 
 def test_too_few_classes_to_train(page: Execute) -> None:
     lines = page(layouts.photos(Path("x"), ("elm", "oak")))
-    assert lines[-2].startswith("error in training: 6 images of 2 classes ('elm', 'oak'): 1 train")
-    assert lines[-1].startswith("prepare it")
+    assert lines[-1].startswith("error in training: 6 images of 2 classes ('elm', 'oak'): 1 train")
 
 
 def test_sources_that_cannot_be_read(fails: Fails, tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from PIL import Image
 
 from dml_jax.config import Data, plugin_module
 from dml_jax.console import Console
-from dml_jax.data import decode, formats, prepared_data, split_metadata, transforms
+from dml_jax.data import decode, formats, prepared_data, split_metadata, transforms, understand
+from dml_jax.data import sources as source_files
 from dml_jax.data.files import File, file_at
-from dml_jax.data.prepare import duplicates, official, prepare_dataset, understand
-from dml_jax.data.prepare import sources as source_files
-from dml_jax.data.prepare.sources import Options
+from dml_jax.data.prepare import duplicates, official, prepare_dataset
+from dml_jax.data.sources import Options
 from dml_jax.data.split import Split, digest, redrawn, subset, unread
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment as experiments
@@ -261,7 +261,7 @@ def test_missing_images_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         prepare("sop", [root], tmp_path / "out", Console())
     names = ", ".join(f"bicycle_final/{110_000_000_000 + label}_1.JPG" for label in (1, 2, 11_319))
     doubt, *lines = capsys.readouterr().out.splitlines()
-    assert f": 25 % of the listed images (3) are missing, e.g. {names.partition(',')[0]}" in doubt
+    assert f": 25 % of the listed images (3) are missing, e.g. '{names.partition(',')[0]}'" in doubt
     assert lines == [
         f"3 images are missing, e.g. {names}; give the folder or archive that contains them as "
         "another --source"
@@ -320,9 +320,9 @@ def test_class_folders_of_cars(folder: str, expected: tuple[str, str] | None) ->
         with pytest.raises(
             DataError, match=rf"cars/{folder}/00001\.jpg is in no class folder of Cars196"
         ):
-            OFFICIAL["cars"].find(files, Options())
+            OFFICIAL["cars"].read(files)
     else:
-        [entry] = OFFICIAL["cars"].find(files, Options())
+        [entry] = OFFICIAL["cars"].read(files).rows
         assert (entry.split, entry.class_name) == expected
 
 
@@ -351,7 +351,7 @@ def test_class_folders_of_cars_have_the_numbers_of_the_devkit(tmp_path: Path) ->
     files = {"cars_meta.mat": File(tmp_path / "cars_meta.mat")} | {
         f"{name}/1.jpg": File(Path()) for name in names
     }
-    entries = OFFICIAL["cars"].find(files, Options())
+    entries = OFFICIAL["cars"].read(files).rows
     assert [(entry.split, entry.class_name) for entry in entries] == [
         ("train", "006 Acura Integra Type R 2001"),
         ("test", "174 Ram C/V Cargo Van Minivan 2012"),
@@ -419,15 +419,21 @@ def test_csv(tmp_path: Path) -> None:
             "path,label,n,n\na.jpg,b,1,2\n",
             r"x\.csv: has the columns path, label, n, n; must have path, label",
         ),
+        ("path,label\na.jpg,b,c\n", r"x\.csv, line 2: has more cells than columns"),
+        ("path,label\n,b\n", r"x\.csv, line 2: has no path"),
+        ("path,label\na.jpg,\n", r"x\.csv, line 2: has no label"),
         (
             "path,label,split\na.jpg,b,trial\n",
-            r"x\.csv, line 2: needs a path, a label, no further columns, and",
+            r"x\.csv: the column 'split' holds 'trial', which is no split; --splits=train:valid",
         ),
-        ("path,label,split,role\na.jpg,b,train,query\n", "line 2: needs a path, a label"),
+        (
+            "path,label,split,role\na.jpg,b,train,query\n",
+            r"x\.csv: 'a\.jpg' has the role 'query' and the split 'train'; a role is query or",
+        ),
         ("path,label\n", r"x\.csv: has no rows below the names of its columns"),
         (
             "path,label\n\0.jpg,b\nx.jpg,c\ny.jpg,d\nz.jpg,e\n",
-            "all 4 listed images are missing, e.g. \0.jpg; the source holds no images",
+            r"all 4 listed images are missing, e\.g\. '\\x00\.jpg'; the source holds no images",
         ),
     ],
 )
@@ -537,16 +543,16 @@ def test_files_that_are_not_images_are_skipped_and_counted(
     assert f"--source={photos}: {skipped}" in capsys.readouterr().out.splitlines()
 
 
-def test_images_outside_of_class_folders(tmp_path: Path) -> None:
+def test_images_outside_of_class_folders_are_left_out(tmp_path: Path) -> None:
+    """Unless they are most images."""
     pictures.write(layouts.photos(tmp_path / "p" / "train") / "1.jpg", 1)
     layouts.photos(tmp_path / "p" / "test", ("d", "e"), seed=800)
-    for splits in ("auto", "classes"):
-        with pytest.raises(
-            DataError,
-            match=r"1 image, e\.g\. train/1\.jpg, is in no class folder.*--splits=none if 'train' "
-            r"is",
-        ):
-            prepare("folder", [tmp_path / "p"], tmp_path / "out", options=Options(splits=splits))
+    prepare("folder", [tmp_path / "p"], tmp_path / "out")
+    assert counts(load("folder", tmp_path / "out")) == {"train": (12, 4), "test": (6, 2)}
+    for i in range(20):
+        pictures.write(tmp_path / "p" / f"{i}.jpg", i)
+    with pytest.raises(DataError, match=r"20 images, e\.g\. '0\.jpg', are in none of the .*: put"):
+        prepare("folder", [tmp_path / "p"], tmp_path / "other")
 
 
 @pytest.mark.parametrize("name", ["cub", "sop"])

@@ -23,9 +23,8 @@ from dml_jax import main
 from dml_jax.backbones.weights import tensor_files
 from dml_jax.config import flatten, resolve
 from dml_jax.config.files import load_config
-from dml_jax.data import decode, files, prepared_data, transforms
+from dml_jax.data import decode, files, prepared_data, sources, transforms, understand
 from dml_jax.data.formats import csv as csv_tables
-from dml_jax.data.prepare import sources, understand
 from dml_jax.errors import UserError
 from dml_jax.evaluation import validation
 from dml_jax.evaluation.open_set import Photographs

@@ -27,7 +27,7 @@ REVIEWED = {
     ("dml_jax/config/files.py", "exec"),  # a configuration file is a program of the user
     ("dml_jax/config/files.py", "compile"),
     # zipfile and tarfile's filter keep members inside the folder
-    ("dml_jax/data/prepare/sources.py", "extractall"),
+    ("dml_jax/data/sources.py", "extractall"),
     ("dml_jax/files.py", "csv.writer"),  # where formulas are escaped
     (
         "benchmarks/input.py",

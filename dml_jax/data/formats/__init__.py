@@ -1,7 +1,7 @@
 """The data sets: `config.data.name` is the name of a module here; there is no other registry.
 
-A data set that `dml-jax prepare` converts defines `RECIPE: prepare.sources.Recipe`, whose `find`
-maps the original files to images, labels and splits, as in `cub.py`. Any other defines
+A data set that `dml-jax prepare` converts defines `RECIPE: sources.Recipe`, whose `read` makes a
+table of images, classes and splits from the original files, as in `cub.py`. Any other defines
 
     load(data: config.Data) -> dict[str, Split]
 
@@ -24,9 +24,9 @@ from dml_jax.class_names import near_equal
 from dml_jax.config import Data, plugin_module
 from dml_jax.data import prepared_data, recognise, sessions
 from dml_jax.data.files import Entry, Record
-from dml_jax.data.prepare.sources import Options, list_files
-from dml_jax.data.prepare.understand import shown
+from dml_jax.data.sources import AUTO, Options, list_files
 from dml_jax.data.split import Split, redrawn, together, with_gallery
+from dml_jax.data.understand import shown
 from dml_jax.errors import DataError, printable
 from dml_jax.files import expand_path, is_url
 
@@ -51,9 +51,7 @@ def load(data: Data) -> dict[str, Split]:
     return found
 
 
-def class_folders(
-    paths: list[str], session: str = "", splits: str = "auto"
-) -> dict[str, list[Path | Record]]:
+def class_folders(paths: list[str], options: Options = AUTO) -> dict[str, list[Path | Record]]:
     """Images by class, from all splits: the records of prepared data sets, and image files as
     `recognise` reads other directories and tables.
 
@@ -68,12 +66,11 @@ def class_folders(
             raise DataError(f"{name}: there is no such directory; {remedy}")
         images: list[tuple[str, Path | Record]]
         if marker := prepared_data.read_marker(path):
-            records = prepared_data.by_class(path, marker["name"], session)
+            records = prepared_data.by_class(path, marker["name"], options.session)
             images = [(label, record) for label in records for record in records[label]]
         else:
             images = [
-                (entry.class_name, entry.file.path)
-                for entry in _recognised(path, name, Options(session=session, splits=splits))
+                (entry.class_name, entry.file.path) for entry in _recognised(path, name, options)
             ]
         for label, image in images:
             other = directory_of.setdefault(label, name)
@@ -101,9 +98,7 @@ def _recognised(path: Path, name: str, options: Options) -> Sequence[Entry]:
     return page.entries
 
 
-def load_labelled(
-    path: Path, data: Data, session: str = "", splits: str = "auto"
-) -> dict[str, Split]:
+def load_labelled(path: Path, data: Data, options: Options = AUTO) -> dict[str, Split]:
     """Labelled images for a model that was not trained on them, as the split "test".
 
     These are the test split of a prepared data set, with its "gallery" if it has one, or all images
@@ -113,11 +108,11 @@ def load_labelled(
         if data.class_split and Path(data.path).expanduser().resolve() != path.resolve():
             print(f"{path}: is not the data set of the run, whose data.class_split is left out")
             data = replace(data, class_split=0)
-        data = replace(data, name=prepared["name"], path=str(path), session=session)
+        data = replace(data, name=prepared["name"], path=str(path), session=options.session)
         return with_gallery(load(data))
-    classes = class_folders([str(path)], session, splits)
+    classes = class_folders([str(path)], options)
     files = [str(file) for found in classes.values() for file in found]
     labels = np.repeat(np.arange(len(classes)), [len(found) for found in classes.values()])
     read = prepared_data.file_reader(files, data)
     split = Split(labels, files, read, list(classes), files=files)
-    return {"test": sessions.added(split, session)}
+    return {"test": sessions.added(split, options.session)}

@@ -14,7 +14,7 @@ import numpy as np
 
 from dml_jax.data.files import Entry, File, Files, is_image
 from dml_jax.data.prepare import official
-from dml_jax.data.prepare.sources import Options, Recipe
+from dml_jax.data.sources import Recipe, Table
 from dml_jax.errors import DataError
 from dml_jax.files import reading
 
@@ -38,7 +38,7 @@ BODY = re.compile(
 )
 
 
-def find(files: Files, options: Options) -> list[Entry]:
+def read(files: Files) -> Table:
     """Reads any layout; of the original one also a half, as the test labels are often missing."""
     tables, titles, entries = _tables(files), _titles(files), []
     for table in tables:
@@ -51,23 +51,19 @@ def find(files: Files, options: Options) -> list[Entry]:
             images = official.find_images(files, path, names)
         for name, file, number in zip(names, images, map(int, rows["class"]), strict=True):
             entries.append(_entry(name, file, number, titles.get(number, "")))
-    return entries if tables else _folders(files, titles)
-
-
-def doubts(files: Files, options: Options) -> list[str]:
-    """Which half of the images has no labels, or how class folders are divided."""
-    tables = _tables(files)
     if not tables:
-        return [
+        doubt = (
             "class folders of Cars196: as in the papers, the classes 1 to 98 (AM General to Eagle) "
             "are for training, 99 to 196 (FIAT to smart) for test"
-        ]
+        )
+        return Table(_folders(files, titles), [doubt])
     left_out = [table for table in FOLDERS if table not in tables] if JOINED not in tables else []
-    return [
+    doubts = [
         f"{FOLDERS[table]} is left out, because its images or their labels in {table} are missing; "
         "the classes are divided as in the papers"
         for table in left_out
     ]
+    return Table(entries, doubts)
 
 
 def recognised(files: Files) -> bool:
@@ -149,8 +145,7 @@ def _mat(files: Files, table: str) -> tuple[str, dict[str, np.ndarray]]:
 
 
 RECIPE = Recipe(
-    find,
-    doubts=doubts,
+    read,
     counts={"train": (8_054, 98), "test": (8_131, 98)},
     home="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
     citation="Krause, Stark, Deng, Fei-Fei: 3D Object Representations for Fine-Grained "

@@ -1,4 +1,4 @@
-"""Custom images listed in a table: columns path, label and, optionally, split and role.
+"""Images listed in a table: a path, a label and, optionally, split and role.
 
     path,label,split,role,shop
     images/1.jpg,oak,train,,north
@@ -6,62 +6,57 @@
     images/8.jpg,elm,test,gallery,south
 
 Paths are relative to the folder of the table, see `files.located`. Without a split column, the
-classes are split into training and test. Other columns, such as shop, are exported as metadata.
+classes are split into training and test. Other usual names of columns are understood as well; those
+that are not used, such as shop, are exported as metadata.
 """
 
 import csv
 import io
 
 from dml_jax.data.files import Entry, Files, file_at, located
-from dml_jax.data.prepare.sources import Options, Recipe
+from dml_jax.data.sources import Recipe, Table
+from dml_jax.data.understand import column_of
 from dml_jax.errors import DataError
-from dml_jax.files import reading
-
-USED = ("path", "label", "split", "role")  # all other columns are metadata
-ROLES = {"query": "test", "gallery": "gallery"}  # role of a test image -> split
+from dml_jax.files import reading, text_of
 
 
-def find(files: Files, options: Options) -> list[Entry]:
-    """Reads the only .csv file among the files."""
+def read(files: Files) -> Table:
+    """Reads the only .csv file among the files, with commas, semicolons or tabs."""
     tables = [path for path in files if path.lower().endswith(".csv")]
     if len(tables) != 1:
         found = f"{len(tables)} .csv files ({', '.join(tables[:3])})" if tables else "no .csv file"
         raise DataError(f"found {found}, exactly one is needed; give it as --source")
     table = tables[0]
     with reading(table, "write it as a table in UTF-8"):
-        text = files[table].read().decode("utf-8-sig")
-        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        text = text_of(files[table].read())
+        header = text.partition("\n")[0]
+        delimiter = next((mark for mark in ",;\t" if mark in header), ",")
+        lines = io.StringIO(text, newline="")
+        reader = csv.DictReader(lines, strict=True, delimiter=delimiter)
         rows = list(reader)
     columns = reader.fieldnames or ()
-    if not {"path", "label"} <= set(columns) or "" in columns or len(set(columns)) < len(columns):
+    path, label = column_of("path", columns), column_of("class", columns)
+    unclear = "" in columns or len(set(columns)) < len(columns)
+    if not path or not label or unclear:
         has = f"has the columns {', '.join(columns)}"
         raise DataError(f"{table}: {has}; must have path, label[, split, role], once")
     if not rows:
         raise DataError(f"{table}: has no rows below the names of its columns")
-    base = table.rpartition("/")[0]
-    names = located(files, base, [row["path"] or "" for row in rows])
-    entries = []
-    for number, (row, name) in enumerate(zip(rows, names, strict=True), start=2):
-        given, role = row.get("split") or "", row.get("role") or ""
-        split = options.split_of(given)
-        unknown = given and not split and options.splits != "none"
-        misplaced = role and (split != "test" or role not in ROLES)
-        labelled = row["path"] and (row["label"] or "").strip()
-        if not labelled or None in row or unknown or misplaced:
-            named = f"; --splits=train:valid:test names other splits than {given!r}"
-            raise DataError(
-                f"{table}, line {number}: needs a path, a label, no further columns, and the "
-                "split train, val or test, the latter with the role query or gallery, if any"
-                f"{named if given and not split else ''}"
-            )
-        metadata = {name: row[name] for name in columns if name not in USED}
-        split = ROLES.get(role, split)
-        entries.append(Entry(name, file_at(files, name), row["label"], split, metadata))
-    return entries
+    names = located(files, table.rpartition("/")[0], [row[path] or "" for row in rows])
+    for number, row in enumerate(rows, start=2):
+        if None in row:
+            raise DataError(f"{table}, line {number}: has more cells than columns")
+        if empty := [name for name in (path, label) if not (row[name] or "").strip()]:
+            raise DataError(f"{table}, line {number}: has no {empty[0]}")
+    entries = [
+        Entry(name, file_at(files, name), "", "", row)
+        for row, name in zip(rows, names, strict=True)
+    ]
+    return Table(entries)
 
 
 def recognised(files: Files) -> bool:
     return any(path.lower().endswith(".csv") for path in files)
 
 
-RECIPE = Recipe(find, in_place=True, recognised=recognised)
+RECIPE = Recipe(read, in_place=True, recognised=recognised)

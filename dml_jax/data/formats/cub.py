@@ -7,7 +7,7 @@ import re
 
 from dml_jax.data.files import Entry, File, Files, is_image, read_rows
 from dml_jax.data.prepare import official
-from dml_jax.data.prepare.sources import Options, Recipe
+from dml_jax.data.sources import Recipe, Table
 from dml_jax.errors import DataError
 from dml_jax.files import reading
 from dml_jax.remote.downloads import Download
@@ -17,7 +17,7 @@ CLASS = re.compile(r"(\d{3})\.(.+)")
 EXPECTED = "expected images.txt, or class folders such as 001.Black_footed_Albatross"
 
 
-def find(files: Files, options: Options) -> list[Entry]:
+def read(files: Files) -> Table:
     """Reads the official CUB_200_2011.tgz or the class folders in `images`, wherever they are."""
     entries = []
     for name, file in (_listed(files) or _unlisted(files)).items():
@@ -30,7 +30,7 @@ def find(files: Files, options: Options) -> list[Entry]:
         entries.append(Entry(name, file, label, split))
     if not entries:
         raise DataError(f"{EXPECTED}; {official.found(files)}; {official.ANOTHER}")
-    return entries
+    return Table(entries)
 
 
 def _listed(files: Files) -> dict[str, File]:
@@ -69,7 +69,7 @@ def recognised(files: Files) -> bool:
 
 
 RECIPE = Recipe(
-    find,
+    read,
     counts={"train": (5_864, 100), "test": (5_924, 100)},
     home="https://www.vision.caltech.edu/datasets/cub_200_2011/",
     citation="Wah, Branson, Welinder, Perona, Belongie: The Caltech-UCSD Birds-200-2011 Dataset, "

@@ -5,7 +5,7 @@ dml-jax prepare --name=inshop --source=inshop --source=inshop/Img/img.zip --outp
 
 from dml_jax.data.files import Entry, Files, read_rows
 from dml_jax.data.prepare import official
-from dml_jax.data.prepare.sources import Options, Recipe
+from dml_jax.data.sources import Recipe, Table
 from dml_jax.files import reading
 
 SPLITS = {"train": "train", "query": "test", "gallery": "gallery"}
@@ -13,7 +13,7 @@ TABLE = "list_eval_partition.txt"
 EXPECTED = f"Eval/{TABLE} and the images of Img/img.zip or Img/img_highres.zip"
 
 
-def find(files: Files, options: Options) -> list[Entry]:
+def read(files: Files) -> Table:
     """Reads `list_eval_partition.txt` of the official folder; the images are in another archive.
 
     They may also be the larger ones of img_highres.zip, which have the same names.
@@ -24,10 +24,8 @@ def find(files: Files, options: Options) -> list[Entry]:
             (name, item, SPLITS[status]) for name, item, status in read_rows(files, table)[2:]
         ]
     images = official.find_images(files, table, [name for name, *_ in rows], "img/")
-    return [
-        Entry(name, file, item, split)
-        for (name, item, split), file in zip(rows, images, strict=True)
-    ]
+    pairs = zip(rows, images, strict=True)
+    return Table([Entry(name, file, item, split) for (name, item, split), file in pairs])
 
 
 def recognised(files: Files) -> bool:
@@ -35,7 +33,7 @@ def recognised(files: Files) -> bool:
 
 
 RECIPE = Recipe(
-    find,
+    read,
     counts={"train": (25_882, 3_997), "test": (14_218, 3_985), "gallery": (12_612, 3_985)},
     home="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
     citation="Liu, Luo, Qiu, Wang, Tang: DeepFashion: Powering Robust Clothes Recognition and "

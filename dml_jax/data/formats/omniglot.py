@@ -5,7 +5,7 @@ second small set repeats two alphabets of the first, which are left out of the t
 """
 
 from dml_jax.data.files import Entry, Files
-from dml_jax.data.prepare.sources import Options, Recipe
+from dml_jax.data.sources import Recipe, Table
 from dml_jax.errors import DataError
 from dml_jax.remote.downloads import Download
 
@@ -16,7 +16,7 @@ PAIRS = (
 REPOSITORY = "https://github.com/brendenlake/omniglot"
 
 
-def find(files: Files, options: Options) -> list[Entry]:
+def read(files: Files) -> Table:
     """Finds the images <set>/<alphabet>/<character>/<drawing>.png."""
     drawings: dict[str, list[tuple[str, str, str]]] = {}
     for path in files:
@@ -36,7 +36,7 @@ def find(files: Files, options: Options) -> list[Entry]:
                 label = f"{alphabet}/{character}"
                 name = f"{label}/{path.rsplit('/', 1)[1]}"
                 entries.append(Entry(name, files[path], label, split))
-    return entries
+    return Table(entries)
 
 
 def recognised(files: Files) -> bool:
@@ -45,7 +45,7 @@ def recognised(files: Files) -> bool:
 
 
 RECIPE = Recipe(
-    find,
+    read,
     home=REPOSITORY,
     citation="Lake, Salakhutdinov, Tenenbaum: Human-level concept learning through probabilistic "
     "program induction, Science 2015",

@@ -2,14 +2,14 @@
 
 from dml_jax.data.files import Entry, Files, read_rows
 from dml_jax.data.prepare import official
-from dml_jax.data.prepare.sources import Options, Recipe
+from dml_jax.data.sources import Recipe, Table
 from dml_jax.files import reading
 from dml_jax.remote.downloads import Download
 
 EXPECTED = "Ebay_train.txt, Ebay_test.txt and the image folders bicycle_final to toaster_final"
 
 
-def find(files: Files, options: Options) -> list[Entry]:
+def read(files: Files) -> Table:
     """Reads `Ebay_train.txt` and `Ebay_test.txt` of the official archive,
     Stanford_Online_Products.zip, in any folder."""
     entries = []
@@ -24,7 +24,7 @@ def find(files: Files, options: Options) -> list[Entry]:
             Entry(path, file, label, split)
             for (path, label), file in zip(rows, images, strict=True)
         ]
-    return entries
+    return Table(entries)
 
 
 def recognised(files: Files) -> bool:
@@ -32,7 +32,7 @@ def recognised(files: Files) -> bool:
 
 
 RECIPE = Recipe(
-    find,
+    read,
     counts={"train": (59_551, 11_318), "test": (60_502, 11_316)},
     home="https://cvgl.stanford.edu/projects/lifted_struct/",
     citation="Song, Xiang, Jegelka, Savarese: Deep Metric Learning via Lifted Structured Feature "

@@ -14,8 +14,8 @@ from PIL import Image
 from dml_jax.data import decode, transforms
 from dml_jax.data.files import SPLITS, Entry
 from dml_jax.data.prepare import official
-from dml_jax.data.prepare.sources import Recipe
 from dml_jax.data.read_ahead import ordered_map
+from dml_jax.data.sources import Recipe
 from dml_jax.errors import DataError, counted
 
 MISSING = "missing"  # the reason that `File.read` gives
@@ -56,7 +56,7 @@ def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
         names = sorted(set().union(*classes.values()))
         more = ", …" if len(names) > 3 else ""
         listed = f" ({', '.join(map(repr, names[:3]))}{more})" if names else ""
-        remedy = "; dml-jax prepare --splits=classes divides all classes" if validation else ""
+        remedy = "; dml-jax prepare --splits=classes divides all classes" if len(names) >= 4 else ""
         raise DataError(
             f"{sources}: {counted(len(entries), 'image')} of {counted(len(names), 'class')}{listed}"
             f": {train} training, {validation} validation and {test} test classes; at least 2 of "

@@ -17,13 +17,13 @@ import simplejpeg
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from dml_jax.console import Console
-from dml_jax.data import decode, prepared_data, split_metadata, transforms
+from dml_jax.data import decode, prepared_data, sources, split_metadata, transforms
 from dml_jax.data.files import Entry, File
-from dml_jax.data.prepare import duplicates, sources
+from dml_jax.data.prepare import duplicates
 from dml_jax.data.prepare.duplicates import ImageFacts
-from dml_jax.data.prepare.sources import Options, Recipe
-from dml_jax.data.prepare.understand import shown, understand
 from dml_jax.data.read_ahead import ordered_map
+from dml_jax.data.sources import Options, Recipe
+from dml_jax.data.understand import shown, understand
 from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.files import atomic_directory, cache_dir, name_file, sha256, write_csv, write_json
 from dml_jax.remote import downloads
@@ -47,7 +47,16 @@ class Request(NamedTuple):
 
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""
-        keys = ("name", "test_share", "splits", "session", "short_side", "pixels", "skip_bad")
+        keys = (
+            "name",
+            "test_share",
+            "splits",
+            "session",
+            "classes",
+            "short_side",
+            "pixels",
+            "skip_bad",
+        )
         values = self._asdict() | self.options._asdict()
         sources = [str(path.resolve()) for path in self.sources]
         return {"sources": sources} | {key: values[key] for key in (*keys, "subset")}
@@ -133,9 +142,8 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     page = understand(recipe, sources.list_files(given), request.options, named)
     entries = list(page.entries)
     if not request.subset and (problem := duplicates.incomplete(recipe, entries)):
-        doubts = recipe.doubts(page.survey.files, request.options)
         remedy = "give all files, or --subset to accept a part of them"
-        raise DataError("; ".join([problem, *doubts, remedy]))
+        raise DataError("; ".join([problem, *page.stated, remedy]))
     for line in shown(page.doubts, named):
         console.print(line)
     duplicates.check_number_of_classes(entries, named)

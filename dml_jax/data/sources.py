@@ -1,8 +1,10 @@
-"""The first step of a preparation: the files of a data set are listed, without opening an image."""
+"""Sources of images: the files of folders and tables, and readers that make one table of them.
+
+`understand` decides what the words in that table mean; no image is opened here.
+"""
 
 import json
 import posixpath
-import re
 import shlex
 import tarfile
 import zipfile
@@ -13,21 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dml_jax import seal
-from dml_jax.data.files import SPLITS, Entry, File, Files, is_image, walk
+from dml_jax.data.files import SPLITS, Entry, File, Files, is_hidden, is_image, walk
 from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.files import reading
 from dml_jax.remote.downloads import Download
 
-SPLIT_NAMES = {  # words in the names of folders and files and in columns of tables -> split
-    **dict.fromkeys(("train", "training", "trn"), "train"),
-    **dict.fromkeys(("val", "valid", "validation", "validate"), "validation"),
-    **dict.fromkeys(("dev", "devel", "development"), "validation"),
-    **dict.fromkeys(("test", "testing", "tst", "eval", "evaluation", "holdout"), "test"),
-    **dict.fromkeys(("query", "queries", "probe"), "test"),
-    "gallery": "gallery",
-}
-# Words that may accompany them.
-NEUTRAL = {"set", "split", "data", "dataset", "images", "image", "img", "imgs"}
 UNPACK = {  # suffix of an archive -> how to unpack it
     ".zip": "unzip",
     **dict.fromkeys((".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz"), "tar xf"),
@@ -45,15 +37,18 @@ OUTPUTS = {  # files that mark what this package has written, with keys that the
 
 
 class Options(NamedTuple):
-    """How to find the splits and the classes of images."""
+    """What the folders and words of a source mean, where the user decides it."""
 
     test_share: float = 0.5  # share of the classes for test if the source gives no splits
-    # Names of folders, files and values of a column that give splits: "auto" recognises them,
-    # "classes" as well, but divides the classes by `test_share`, "none" takes such folders for
-    # classes, and "train:valid:test" names them.
+    # Names of folders and values of a column that give splits: "auto" recognises them, "classes"
+    # as well, but divides the classes by `test_share`, "none" takes such folders for classes, and
+    # "train:valid:test" names them.
     splits: str = "auto"
     # See `data.sessions`; with "folder", a folder in a class folder is not a class.
     session: str = ""
+    # Of nested folders, the class is the innermost ("leaf"), the outermost ("top") or all of them
+    # ("path"); "auto" tells by their names, if that is certain.
+    classes: str = "auto"
 
     def named(self) -> dict[str, str]:
         """The names in `splits` -> split; raises ConfigError for another value."""
@@ -70,28 +65,22 @@ class Options(NamedTuple):
             )
         return {name: split for name, split in given.items() if name}
 
-    def split_of(self, name: str) -> str:
-        """The split that a name such as "Train", "test-set" or "val_images" gives, or ""."""
-        if self.splits == "none":
-            return ""
-        if named := self.named():
-            return named.get(name, "")
-        words = re.findall("[A-Z]?[a-z]+|[A-Z]+", name)
-        given = {word.lower() for word in words} - NEUTRAL
-        if len(given) != 1 or not name.isascii():
-            return ""
-        word = given.pop()
-        return SPLIT_NAMES.get(word) or SPLIT_NAMES.get(word.removesuffix("set"), "")
+
+AUTO = Options()
+
+
+class Table(NamedTuple):
+    """The images of a source, a row each, as its files state them."""
+
+    # Without a class, it is in the columns (`Entry.metadata`) or in the folders of the names.
+    rows: Sequence[Entry]
+    doubts: Sequence[str] = ()  # sentences for the user: how they were read
 
 
 class Recipe(NamedTuple):
     """How to read a data set as its authors distribute it."""
 
-    # (files, options) -> the images; those whose split is empty are divided by class. Raises
-    # DataError if the files are not this data set.
-    find: Callable[[Files, Options], list[Entry]]
-    # (files, options) -> sentences for the user: how `find` reads them, what it had to guess.
-    doubts: Callable[[Files, Options], list[str]] = lambda files, options: []
+    read: Callable[[Files], Table]  # DataError if the files are not this data set
     # Suffixes of the files other than images that it reads.
     reads: tuple[str, ...] = (".csv", ".json", ".mat", ".txt")
     in_place: bool = False  # whether a folder can be used without preparation
@@ -106,32 +95,41 @@ class Recipe(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """The files of a source without what this package has written."""
+    """The files of a source without hidden folders and what this package has written."""
 
     files: Files
     outputs: Mapping[str, str]  # folders and files that are left out -> what they are
     skipped: Mapping[str, int]  # suffix ("" for none) -> number of files that are not images
+    hidden: Sequence[str]  # images in hidden folders
 
-    def doubts(self) -> list[str]:
-        """Sentences about what is left out."""
+    def doubts(self, reads: Sequence[str] = ()) -> list[str]:
+        """Sentences about what is left out; files of the suffixes `reads` are not."""
         found = []
         if self.outputs:
             shown = [f"{name} ({what})" for name, what in list(self.outputs.items())[:3]]
             more = f" and {len(self.outputs) - 3} more" if len(self.outputs) > 3 else ""
             found.append(f"left out, because dml_jax has written them: {', '.join(shown)}{more}")
-        if self.skipped:
-            ranked = sorted(self.skipped.items(), key=lambda pair: (-pair[1], pair[0]))
+        if self.hidden:
+            number = counted(len(self.hidden), "image")
+            found.append(f"left out {number} in hidden folders, e.g. {self.hidden[0]!r}")
+        packed = packed_files(self.files)
+        found += [f"images in it are not used: {line}" for line in packed]
+        ranked = sorted(self.skipped.items(), key=lambda pair: (-pair[1], pair[0]))
+        ranked = [(suffix, count) for suffix, count in ranked if suffix not in reads]
+        if ranked:
             listed = [f"{suffix or 'no suffix'}: {count:,}" for suffix, count in ranked[:8]]
             others = sum(count for _, count in ranked[8:])
-            total = counted(sum(self.skipped.values()), "file")
+            total = counted(sum(count for _, count in ranked), "file")
             listed += [f"others: {others:,}"] if others else []
             found.append(f"skipped {total} other than images ({', '.join(listed)})")
         return found
 
 
 def survey(found: Iterable[tuple[str, File]]) -> Survey:
-    """Leaves out what this package has written, and counts files other than images."""
-    files = dict(sorted(found))
+    """Leaves out hidden folders and what this package has written, and counts files other than
+    images."""
+    everything = dict(sorted(found))
+    files = {path: file for path, file in everything.items() if not is_hidden(path)}
     outputs: dict[str, str] = {}
 
     def written(path: str) -> bool:
@@ -151,7 +149,8 @@ def survey(found: Iterable[tuple[str, File]]) -> Survey:
                     outputs |= dict.fromkeys([folder] if folder else inside, what)
     kept = {path: file for path, file in files.items() if not written(path)}
     skipped = Counter(posixpath.splitext(path)[1].lower() for path in kept if not is_image(path))
-    return Survey(kept, outputs, skipped)
+    hidden = [path for path in everything if path not in files and is_image(path)]
+    return Survey(kept, outputs, skipped, [path for path in hidden if is_hidden(path, files=False)])
 
 
 def packed_files(files: Iterable[str]) -> list[str]:
@@ -162,7 +161,7 @@ def packed_files(files: Iterable[str]) -> list[str]:
         paths = [path for path in packed if packing(path) == kind]
         more = f" (and {len(paths) - 1} more)" if paths[1:] else ""
         if kind == PARQUET:
-            remedy = "write its images to a folder first, as the guide on your own photographs does"
+            remedy = "write its images to a folder first, as the page on data shows"
             found.append(f"{paths[0]}{more} is a Parquet file; {remedy}")
         else:
             remedy = f"unpack it first: {UNPACK[kind]} {shlex.quote(paths[0])}"
