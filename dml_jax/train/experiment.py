@@ -20,8 +20,8 @@ from dml_jax.data import arrays, augment, formats, pipeline, relations, samplers
 from dml_jax.data import split as splitting
 from dml_jax.data.arrays import Shape
 from dml_jax.data.samplers import Sampler
-from dml_jax.data.split import Split, hold_out
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.data.split import Split, hold_out, subset
+from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Batch, Embed, Method, TrainingSet, zeros
 from dml_jax.train import embedding, optimizers, step
@@ -161,6 +161,8 @@ def build(
         raise ConfigError(
             f"train.select={train.select!r}: needs a validation set; set data.validation_share=0.2"
         )
+    if train.select in ("validation", "mixture"):
+        splits["train"] = _without_selecting_classes(config, splits)
     for name, split in splits.items():
         if len(np.unique(split.labels)) < 2:
             raise DataError(
@@ -255,6 +257,26 @@ def _check_batch_size(config: Config, devices: int) -> None:
             f"train.chunks={parts}: batch norm would compute its statistics of each chunk instead "
             "of the whole batch; set backbone.freeze_bn=true, or train.chunks=1"
         )
+
+
+def _without_selecting_classes(config: Config, splits: dict[str, Split]) -> Split:
+    """The training split without the classes on which models are compared.
+
+    With data.split=all, the training set has all classes, also those of the data set's own
+    validation split. Otherwise, ConfigError if they have classes in common.
+    """
+    train, held = splits["train"], set(splits["validation"].classes)
+    common = sorted(held.intersection(train.classes))
+    if not common:
+        return train
+    if config.data.split != "all":
+        problem = f"{counted(len(common), 'class')} of the validation split, e.g. {common[0]!r}"
+        raise ConfigError(
+            f"train.select={config.train.select!r}: {problem}, would also be trained on, so that "
+            "the choice of a model would tell nothing about unseen classes; set train.select=last"
+        )
+    kept = [number for number, name in enumerate(train.classes) if name not in held]
+    return subset(train, np.array(kept, np.int64))
 
 
 def _check_refinement(config: Config, method: Method, splits: dict[str, Split]) -> None:

@@ -19,7 +19,7 @@ from dml_jax.commands import export
 from dml_jax.config import Config, Data, Group, resolve
 from dml_jax.console import Console
 from dml_jax.data.formats import digits
-from dml_jax.data.split import Split
+from dml_jax.data.split import Split, together
 from dml_jax.errors import ConfigError
 from dml_jax.export import embedding_files
 from dml_jax.methods import baseline, whitening
@@ -30,7 +30,7 @@ from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.mixture import Gain
 from tests.hub import Hub
-from tests.train.experiments import values
+from tests.train.experiments import small, values
 
 DEVICES = 1
 pytestmark = pytest.mark.usefixtures("few_images", "patches")
@@ -235,3 +235,27 @@ def test_other_embeddings_are_refused() -> None:
     other = baseline.make_config("proxy_anchor", embedding_dim=8)
     with pytest.raises(ConfigError, match=r"train\.select='mixture': needs .* train\.select=last"):
         experiments.build(replace(given, method=other))
+
+
+def test_models_are_chosen_on_classes_that_are_not_trained() -> None:
+    """Also with data.split=all and the data set's own validation split."""
+
+    def part(first: int, count: int) -> Split:
+        labels = np.repeat(np.arange(count), 4)
+        names = [f"class {first + i}" for i in range(count)]
+        ids = [f"{first + int(label)}/{i}" for i, label in enumerate(labels)]
+        pixels = np.zeros((24, 24, 3), np.uint8)
+        return Split(labels, ids, lambda index, rng: pixels, names)
+
+    config = small(steps=2)
+    train = replace(config.train, select="validation", evaluate_every=1)
+    chosen = replace(config, train=train, data=replace(config.data, split="all"))
+    splits = {"validation": part(8, 2), "test": part(10, 2)}
+    whole = part(0, 8)
+    built = experiments.build(chosen, splits | {"train": together([whole, *splits.values()])})
+    assert set(built.splits["train"].classes) == {*whole.classes, *splits["test"].classes}
+    assert not set(built.splits["train"].ids) & set(splits["validation"].ids)
+    overlapping = splits | {"train": together([whole, splits["validation"]])}
+    own = replace(chosen, data=replace(chosen.data, split="classes"))
+    with pytest.raises(ConfigError, match=r"2 classes of the validation split, e\.g\. 'class 8'"):
+        experiments.build(own, overlapping)
