@@ -259,8 +259,7 @@ def evaluate_runs(
     base = validate(Evaluation, configs[0]["evaluation"], "evaluation")
     of_run = configs[0].get("data", {}).get("session")
     groups = session_groups(settings.session, first) if settings.session or of_run else {}
-    if trust_code:
-        modules.import_code(configs[0], ["data.relation"])
+    (modules.import_code if trust_code else modules.check_stored)(configs[0], ["data.relation"])
     relation = configs[0].get("data", {}).get("relation", "")
     settings = replace(settings, relation=settings.relation or relation)
     labels = {split: part.labels for split, part in first.items()}

@@ -138,6 +138,8 @@ def load_config(
             del values["paper"]
         values.paper = {}
     modules.import_code(values, overrides if stored and not trust_code else None)
+    if stored and not trust_code:
+        modules.check_stored(values)
     return values
 
 

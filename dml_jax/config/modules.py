@@ -23,6 +23,7 @@ MODULES = {"data": "data.formats", "backbone": "backbones", "method": "methods"}
 SECTIONS = {"data": Data, "train": Train, "evaluation": Evaluation}
 # Such a module defines one of these functions.
 ENTRY_POINTS = {"data": ("load", "RECIPE"), "backbone": ("build",), "method": ("build",)}
+_imported = set[str]()  # what a configuration or command line of this process's user names
 
 
 def choices(kind: str) -> list[str]:
@@ -86,11 +87,27 @@ def _import(kind: str, name: str) -> ModuleType | None:
 def imported(where: str, path: str) -> ModuleType:
     """The module at an import path; raises ConfigError unless it has been imported."""
     if path not in sys.modules:
-        raise ConfigError(
-            f"{where}: {path} is not imported, because a stored configuration names it; if you "
-            "trust this code, give --trust_code (in Python, trust_code=True), or import it yourself"
-        )
+        raise _not_trusted(where, path)
     return sys.modules[path]
+
+
+def check_stored(values: Values, keys: Collection[str] | None = None) -> None:
+    """Raises ConfigError if a stored configuration, at some keys or any, names other code than this
+    package's and what `import_code` has imported in this process.
+
+    Whoever publishes a run could otherwise have any function called that happens to be in memory.
+    """
+    for key, name, path, _ in _named(values):
+        own = path.partition(".")[0] == __package__.partition(".")[0]
+        if (keys is None or key in keys) and not own and path not in _imported:
+            raise _not_trusted(f"{key}={name!r}", path)
+
+
+def _not_trusted(where: str, path: str) -> ConfigError:
+    return ConfigError(
+        f"{where}: {path} is not imported, because a stored configuration names it; if you trust "
+        "this code, give --trust_code (in Python, trust_code=True)"
+    )
 
 
 def function(key: str, path: str) -> Callable[..., Any]:
@@ -107,6 +124,7 @@ def import_module(key: str, name: str, path: str) -> None:
     """Imports a module that the user's configuration or command line names as `name`."""
     try:
         importlib.import_module(path)
+        _imported.add(path)
     except Exception as error:
         problem = f"cannot be imported ({type(error).__name__}: {error})"
         if isinstance(error, ModuleNotFoundError):

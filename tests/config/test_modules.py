@@ -203,3 +203,18 @@ def test_code_that_cannot_be_imported_or_does_not_fit(paper: Path) -> None:
         ConfigError, match=r"method\.name='mypaper\.loss': does not define build\(\)"
     ):
         plugin_module("method", "mypaper.loss")
+
+
+@pytest.mark.parametrize("optimizer", ["sys.exit", "time.sleep", "numpy.save"])
+def test_a_stored_configuration_calls_no_function_in_memory(optimizer: str, tmp_path: Path) -> None:
+    """As a run from a hub could: `sys.exit` would end the process with exit code 0."""
+    values = config_files.load_config("digits_baseline", {}).to_dict()
+    values["train"]["optimizer"] = optimizer
+    (tmp_path / "config.json").write_text(json.dumps({"config": values}))
+    message = rf"train\.optimizer='{optimizer}': .* give --trust_code"
+    with pytest.raises(ConfigError, match=message):
+        config_files.resolved(str(tmp_path / "config.json"), {})
+    facts = {"config": values, "data_hash": "", "classes": 5, "images": 9, "shape": [8, 8]}
+    (tmp_path / "config.json").write_text(json.dumps(facts))
+    with pytest.raises(ConfigError, match=message):
+        dml_jax.load(tmp_path)

@@ -18,6 +18,7 @@ from dml_jax import buckets, files, seal
 from dml_jax import identity as identities
 from dml_jax._version import __version__
 from dml_jax.config import LENGTH, Config, decisive, flatten, import_code, resolve
+from dml_jax.config.modules import check_stored
 from dml_jax.data import arrays
 from dml_jax.data.arrays import Shape
 from dml_jax.errors import CheckpointError, ConfigError, UserError
@@ -86,8 +87,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
 def run_config(workdir: Path, *, trust_code: bool = False) -> Config:
     """The configuration of a run; ConfigError if it is invalid or needs code without trust."""
     values = read_config(workdir)["config"]
-    if trust_code:
-        import_code(values)
+    import_code(values) if trust_code else check_stored(values)
     return resolve(values)
 
 
