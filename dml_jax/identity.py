@@ -79,7 +79,7 @@ def _options(section: str, options: Any, left_out: set[str]) -> dict[str, Any]:
     """The options of a section that may change embeddings, without paths."""
     values = {key: value for key, value in asdict(options).items() if key not in left_out}
     kind: Any = type(options)
-    unused = (Mark.PATH, Effect.NONE)
+    unused = (Mark.PATH, Mark.TRAINING, Effect.NONE)
     return {
         f"{section}.{key}": value
         for key, value in flatten(values).items()

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, PartitionSpec
 from dml_jax.backbones.contract import Config
 from dml_jax.backbones.convolution import devices_of, is_plain
 from dml_jax.backbones.layers import Conv
-from dml_jax.config.fields import Doubt, Needs, Probability, section
+from dml_jax.config.fields import Doubt, Mark, Needs, Probability, section
 from dml_jax.numerics import at_least_float32
 
 
@@ -199,8 +199,8 @@ class ConvolutionalConfig(Config):
         0.9.
     """
 
-    freeze_bn: Annotated[bool, Doubt(_never_set)] = False
-    bn_momentum: Annotated[Probability, UPDATED] = 0.1
+    freeze_bn: Annotated[bool, Doubt(_never_set), Mark.TRAINING] = False
+    bn_momentum: Annotated[Probability, UPDATED, Mark.TRAINING] = 0.1
 
 
 def batch_norm(

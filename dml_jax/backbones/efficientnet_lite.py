@@ -23,7 +23,7 @@ from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import Conv, compute_dtype
 from dml_jax.backbones.weights.convert import Layout, Network, count, dotted, length
 from dml_jax.backbones.weights.tensor_files import StateDict
-from dml_jax.config.fields import PositiveInt, Probability, section
+from dml_jax.config.fields import Mark, PositiveInt, Probability, section
 
 GOOGLE = Pixels(mean=(127.0, 127.0, 127.0), std=(128.0, 128.0, 128.0), top=255.0)
 
@@ -48,7 +48,7 @@ class Config(ConvolutionalConfig):
     stem: PositiveInt = 32
     channels: PositiveInt = 1280
     pretrained: str = "none"
-    bn_momentum: Annotated[Probability, UPDATED] = 0.01
+    bn_momentum: Annotated[Probability, UPDATED, Mark.TRAINING] = 0.01
     pixels: Pixels = GOOGLE
 
 

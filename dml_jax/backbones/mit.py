@@ -10,6 +10,7 @@ authors' code, not truncated: convolutions N(0, 2 / fan out), linear N(0, 0.02^2
 
 import re
 from functools import partial
+from typing import Annotated
 
 import flax.linen as nn
 import jax
@@ -30,7 +31,7 @@ from dml_jax.backbones.layers import (
 )
 from dml_jax.backbones.weights.convert import Layout, Network, Rule, count, length, numbered
 from dml_jax.backbones.weights.tensor_files import StateDict
-from dml_jax.config.fields import PositiveInt, require, section
+from dml_jax.config.fields import Mark, PositiveInt, require, section
 
 Stages = tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt]
 
@@ -51,7 +52,7 @@ class Config(contract.Config):
     depths: Stages = (2, 2, 2, 2)
     widths: Stages = (64, 128, 320, 512)
     heads: Stages = (1, 2, 5, 8)
-    drop_path: DropRate = 0.1
+    drop_path: Annotated[DropRate, Mark.TRAINING] = 0.1
 
     def __post_init__(self) -> None:
         divisible = not any(w % h for w, h in zip(self.widths, self.heads, strict=True))

@@ -19,7 +19,7 @@ from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import Conv, MaxPool, compute_dtype
 from dml_jax.backbones.weights.convert import Layout, Network, count, dotted, length
 from dml_jax.backbones.weights.tensor_files import StateDict
-from dml_jax.config.fields import NonEmpty, PositiveInt, require, section
+from dml_jax.config.fields import Mark, NonEmpty, PositiveInt, require, section
 
 
 @section
@@ -41,7 +41,7 @@ class Config(ConvolutionalConfig):
     depths: Annotated[tuple[PositiveInt, ...], NonEmpty] = (3, 4, 6, 3)
     widths: tuple[PositiveInt, ...] = (64, 128, 256, 512)
     stem: Literal["imagenet", "small"] = "imagenet"
-    stage_bn_updates: Annotated[PositiveInt, UPDATED] = 1
+    stage_bn_updates: Annotated[PositiveInt, UPDATED, Mark.TRAINING] = 1
 
     def __post_init__(self) -> None:
         rule = f"must have as many entries as depths={self.depths}"

@@ -85,6 +85,7 @@ class Mark(enum.Enum):
     SAME_EXPERIMENT = "published numbers also hold for other values"
     PATH = "a path"
     CODE = "names functions, also by import paths, which the option's owner checks"
+    TRAINING = "a network with given weights embeds alike, whatever the value"
 
 
 def require(condition: bool, key: str, value: Any, rule: str) -> None:

@@ -297,3 +297,15 @@ def test_what_is_no_array_and_no_dictionary():
         ConfigError, match=r"functions=\[.*\]: must be a dict of functions by their"
     ):
         metrics.retrieval(X, Y, functions=[len])
+
+
+@pytest.mark.parametrize("value", [None, "0.5", [0.5]])
+def test_a_metric_that_returns_no_number(value: object) -> None:
+    """E.g. without a `return`, which would become NaN."""
+    message = r"metric own: returned .*; return a number"
+
+    def own(hits: np.ndarray) -> object:
+        return value
+
+    with pytest.raises(ConfigError, match=message):
+        metrics.retrieval(X, Y, functions={"own": own})

@@ -229,3 +229,16 @@ def test_methods_that_need_maps_are_refused(
         ConfigError, match="feature_views=1: method baseline needs whole feature maps"
     ):
         run.check(experiment.config, Console(active=False))
+
+
+def test_features_are_shared_by_whatever_does_not_change_them() -> None:
+    """A frozen network computes the same, whether batch norm is said to be frozen or not."""
+    experiment = build(feature_views=1)
+    state = warm_start.initial_state(experiment, Console(active=False))
+    variables, config = state.model_state["backbone"], experiment.config
+    other = replace(config, backbone=replace(config.backbone, freeze_bn=True, bn_momentum=0.5))
+    keys = [
+        frozen_features.key(experiment._replace(config=each), variables)
+        for each in (config, other, replace(config, data=replace(config.data, exif_rotation=False)))
+    ]
+    assert keys[0] == keys[1] != keys[2]

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
+from dml_jax.errors import ConfigError
 from dml_jax.evaluation._engine.tiles import REPLICATED, TiledRows, product
 
 RowFunction = Callable[[np.ndarray], float]  # relevance, nearest first, bool [G] -> value
@@ -129,13 +130,22 @@ def rank_by_sorting(
         if len(hits):
             results.nearest[query] = scores[order[hits[0]]]
         if count > 0:
-            results.by_functions[query] = [each(relevant[order]) for each in task.functions]
+            results.by_functions[query] = [_value(each, relevant[order]) for each in task.functions]
             if task.graded_ks is not None:
                 results.graded[query] = ndcg(grades[order], task.graded_ks)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for part, scores in blocks:
             list(pool.map(rank_query, queries[part].tolist(), scores))
+
+
+def _value(function: RowFunction, relevant: np.ndarray) -> float:
+    """The value of a user's metric; ConfigError unless it is a number, e.g. without a `return`."""
+    value = function(relevant)
+    if np.ndim(value) or not np.issubdtype(np.asarray(value).dtype, np.number):
+        name = getattr(function, "__name__", repr(function))
+        raise ConfigError(f"metric {name}: returned {value!r:.60}; return a number")
+    return float(value)
 
 
 def device_scores(
