@@ -1,29 +1,11 @@
-"""HIST's configurations: the schedules of its searches, results beside runs, and its step."""
+"""HIST's configurations: results beside runs, and one step."""
 
 from pathlib import Path
 
 import pytest
 
 from configs import published
-from configs.hist import search
-from dml_jax.config import files as config_files
 from tests import test_own_data_configs
-
-
-def test_the_rate_falls_throughout_the_longer_trials_of_the_search() -> None:
-    """StepLR halves it every 5 epochs on CUB and every 10 on the others, in all 60; after one epoch
-    of warm-up."""
-    for variant in search.VARIANTS:
-        wanted = search.get_study(variant).search
-        assert wanted is not None
-        lengths = wanted.overrides({"method.tau": 16.0})
-        config = config_files.resolved(
-            wanted.config, {key: str(value) for key, value in lengths.items()}
-        )
-        if variant == "omniglot":
-            continue
-        assert (config.train.epochs, config.train.milestones) == (60, ())
-        assert config.train.period == (5 if variant.startswith("cub") else 10)
 
 
 def test_published_results_beside_runs() -> None:
