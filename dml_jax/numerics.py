@@ -1,7 +1,8 @@
 """Norms with finite gradients, matrix products at full precision, and arrays of other libraries."""
 
+import operator
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -22,6 +23,40 @@ def as_numpy(name: str, values: Any) -> np.ndarray:
         reason = str(error).partition("\n")[0].rstrip(".")
         remedy = "give an array of NumPy or JAX; of torch, x.detach().float().numpy()"
         raise DataError(f"{name}: cannot be converted to an array ({reason}); {remedy}") from None
+
+
+def as_labels(name: str, values: Any) -> Any:
+    """The labels of a caller: an array as it is, and a list or an array of objects as one of
+    integers or text.
+
+    NumPy would join numbers, text and missing labels to text. DataError names the first row without
+    a label, or two rows of different kinds.
+    """
+    dtype = getattr(values, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.kind != "O":
+        return values
+    rows = list(values) if hasattr(values, "__len__") and not isinstance(values, str) else []
+    kinds = list(map(_kind_of_label, rows))
+    for i, (row, kind) in enumerate(zip(rows, kinds, strict=True)):
+        if kind == "missing":
+            raise DataError(f"{name}: row {i} has no label, but {row}; leave the row out")
+        if {kind, kinds[0]} == {"text", "integer"}:
+            different = f"row 0 holds {rows[0]!r} and row {i} {row!r}"
+            raise DataError(f"{name}: {different}; give all as integers or all as text")
+    if {*kinds} == {"integer"}:
+        for dtype in (np.dtype(np.int64), np.dtype(np.uint64)):  # NumPy may choose float64
+            with suppress(OverflowError):
+                return np.array([operator.index(row) for row in rows], dtype)
+    return as_numpy(name, list(map(str, rows)) if {*kinds} == {"text"} else values)
+
+
+def _kind_of_label(label: Any) -> str:
+    if label is None or type(label).__name__ in ("NAType", "NaTType"):  # of pandas
+        return "missing"
+    if isinstance(label, float | np.floating):
+        return "missing" if label != label else "number"
+    whole = hasattr(label, "__index__") and not isinstance(label, bool | np.ndarray | jax.Array)
+    return "text" if isinstance(label, str) else "integer" if whole else ""
 
 
 def at_least_float32(x: jax.Array) -> jax.Array:

@@ -146,8 +146,10 @@ def evaluate_files(given: Mapping[str, str], settings: Settings = Settings()) ->
             groups = {"groups": groups["query_groups"], "gallery_groups": groups["groups"]}
         both = {"test": query_labels, "gallery": labels}
         embeddings = LabelledEmbeddings({"test": queries, "gallery": rows}, both, groups)
+        _check_related(given, "query_labels", query_labels, labels)
     else:
         _warn_of_names(labels)
+        _check_related(given, "labels", labels)
     return evaluate(embeddings, settings, Evaluation(ks=KS))
 
 
@@ -159,6 +161,21 @@ def _rows_and_labels(
     rows = validation.embeddings(validation.load(path, name=name), name=name)
     classes = _classes(given, labels)
     return rows, validation.classes(classes, len(rows), name=f"--{labels}", of=name)
+
+
+def _check_related(
+    given: Mapping[str, str], key: str, labels: Any, gallery_labels: np.ndarray | None = None
+) -> None:
+    """Raises DataError if no row has a relevant one, as in a file of other lines than classes."""
+    if not isinstance(labels, np.ndarray):  # several classes per row
+        return
+    if gallery_labels is None:
+        what, related = "has the class of another", len(np.unique(labels)) < len(labels)
+    else:
+        what, related = "has a class of the gallery", bool(np.isin(labels, gallery_labels).any())
+    if not related:
+        first = f"the first is {labels[:1].tolist()[0]!r}"
+        raise DataError(f"--{key}={given[key]}: no row {what}; {first}; give one class per row")
 
 
 def _warn_of_names(*labels: Any) -> None:
@@ -178,12 +195,12 @@ def _classes(given: Mapping[str, str], key: str) -> np.ndarray | list[list[str]]
     """Classes from a .npy file, a text file (one per line) or a .tsv file (several per line)."""
     name = f"--{key}"
     path = files.expand_path(name, given[key])
-    if path.suffix == ".npy":
+    if path.suffix.lower() == ".npy":
         found = validation.load(path, name=name)
-        if found.dtype.kind != "U":
+        if found.dtype.kind != "U" or found.ndim != 1:
             return found
         return np.array([normalised(label) for label in found.tolist()])
-    if path.suffix == ".tsv":
+    if path.suffix.lower() == ".tsv":
         lines = validation.text_lines(path, name=name)
         words = ([normalised(word) for word in line.split("\t")] for line in lines)
         return [[word for word in line if word] for line in words]

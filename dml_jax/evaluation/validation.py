@@ -3,7 +3,6 @@
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,8 +12,8 @@ from scipy import sparse
 
 from dml_jax.class_names import normalised
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.files import reading
-from dml_jax.numerics import as_numpy
+from dml_jax.files import reading, text_of
+from dml_jax.numerics import as_labels, as_numpy
 
 ArrayLike = jax.Array | np.ndarray
 Labels: TypeAlias = jax.Array | np.ndarray | Sequence
@@ -38,9 +37,10 @@ def load(path: str | Path, *, name: str = "file") -> np.ndarray:
 
 
 def text_lines(path: Path, *, name: str = "file") -> list[str]:
-    """The lines of a UTF-8 text file; empty ones, too."""
-    with reading(path, option=name):
-        return path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
+    """The lines of a text file (see `text_of`); empty ones, too."""
+    with reading(path, "write it as text in UTF-8", option=name):
+        text = text_of(path.read_bytes()).replace("\r\n", "\n")
+        return text.removesuffix("\n").split("\n")
 
 
 def read_lines(path: Path, *, name: str = "file") -> np.ndarray:
@@ -106,14 +106,7 @@ def labels(
 
     `name` and `of` stand for the labels and the rows in error messages.
     """
-    array = as_numpy(name, values)
-    listed = array.dtype == np.float64 and isinstance(values, Sequence)
-    if listed and all(isinstance(value, int) for value in values):
-        # NumPy turns a list into float64 if one of its numbers exceeds int64.
-        with suppress(OverflowError):
-            array = np.array(values, np.uint64)
-    if array.dtype == object and all(isinstance(value, str) for value in array.flat):  # pandas
-        array = array.astype(str)
+    array = as_numpy(name, as_labels(name, values))
     if array.dtype.kind not in "iuU" or array.shape != (rows,):
         raise DataError(
             f"{name}: holds {array.dtype} of shape {list(array.shape)} for {rows} rows of {of}; "

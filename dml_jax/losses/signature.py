@@ -51,7 +51,7 @@ from dml_jax.config.fields import (
 )
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.losses.pairwise import PAIR_WEIGHTS, Candidates, pairs_of
-from dml_jax.numerics import as_numpy, at_least_float32
+from dml_jax.numerics import as_labels, as_numpy, at_least_float32
 
 F = TypeVar("F", bound=Callable[..., Array])
 
@@ -361,9 +361,7 @@ def _of_shape(name: str, shape: Any, axes: str, sizes: Mapping[str, int]) -> Dat
 
 def _labels(name: str, values: Any, axis: str, sizes: Mapping[str, int]) -> Any:
     """Labels of integers or text, one for each row."""
-    found = _concrete(name, values)
-    if found.dtype == object and all(isinstance(label, str) for label in found.flat):
-        found = found.astype(str)
+    found = _concrete(name, as_labels(name, values))
     if found.shape != (sizes[axis],):
         raise _of_shape(name, found.shape, axis, sizes)
     if found.dtype.kind not in "iuUS":

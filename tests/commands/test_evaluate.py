@@ -119,6 +119,33 @@ def test_names_in_text_files_and_all_metrics(evaluated: Evaluated, data: Arrays)
     assert "NMI" in out
 
 
+@pytest.mark.parametrize("line", ["{i}.jpg,{y}", "{i}.jpg {y}", "{i};{y}"])
+def test_a_table_is_no_list_of_labels(data: Arrays, fails: Fails, line: str) -> None:
+    """Each line would be a class of one row."""
+    lines = [line.format(i=i, y=y) for i, y in enumerate(data["y"])]
+    Path("table.csv").write_text("\n".join(lines))
+    message = fails(evaluate, PAIR[0], "--labels=table.csv", "--no_clustering")
+    wanted = f"--labels=table.csv: no row has the class of another; the first is {lines[0]!r}; give"
+    assert wanted in message
+
+
+def test_labels_in_other_encodings_and_shapes(
+    data: Arrays, evaluated: Evaluated, fails: Fails
+) -> None:
+    options = ("--no_clustering", "--ks=1")
+    names = [f"grün {label}" for label in data["y"].tolist()]
+    expected = metrics.retrieval(data["x"], data["y"], ks=(1,))["recall@1"]
+    Path("wide.txt").write_text("\r\n".join(names), encoding="utf-16", newline="")
+    np.save("names", names)
+    Path("names.npy").rename("NAMES.NPY")
+    for file in ("wide.txt", "NAMES.NPY"):
+        assert evaluated(PAIR[0], f"--labels={file}", *options)[0]["recall@1"] == expected
+    np.save("two.npy", np.stack([names, names], axis=1))
+    assert "several classes per row need bool, or 0 and 1" in fails(
+        evaluate, PAIR[0], "--labels=two.npy"
+    )
+
+
 def test_names_of_classes_follow_one_rule(evaluated: Evaluated, data: Arrays) -> None:
     """Spaces around names and the form of Unicode do not matter in any kind of file; near-equal
     names are named."""

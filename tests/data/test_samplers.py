@@ -140,7 +140,7 @@ def test_the_rules_of_the_configuration_hold_in_direct_calls(
 
 
 @pytest.mark.parametrize(
-    "labels", [LABELS.astype(float), LABELS[:, None], np.zeros(0, int), np.array([None, "a"])]
+    "labels", [LABELS.astype(float), LABELS[:, None], np.zeros(0, int), np.array([object(), "a"])]
 )
 def test_labels_that_are_no_classes(labels: np.ndarray) -> None:
     with pytest.raises(

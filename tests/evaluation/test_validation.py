@@ -57,7 +57,11 @@ def test_all_real_dtypes_are_accepted(dtype):
     ("labels", "message"),
     [
         (Y.astype(float), "labels: holds float64"),
-        (Y.astype(object), "labels: holds object"),
+        (np.array([*Y[:-1], 1.5], object), "labels: holds object"),
+        (["a", float("nan"), *"abcdefghij"], "labels: row 1 has no label, but nan; leave the row"),
+        (["a", None, *"abcdefghij"], "labels: row 1 has no label, but None"),
+        ([1, "1", *range(10)], "labels: row 0 holds 1 and row 1 '1'; give all as integers or"),
+        ([True, False] * 6, "labels: holds bool"),
         (Y > 1, "labels: holds bool"),
         (Y[:5], r"labels: holds int64 of shape \[5\] for 12 rows of queries"),
         (Y[:, None], r"labels: holds int64 of shape \[12, 1\]"),

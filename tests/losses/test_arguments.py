@@ -226,7 +226,7 @@ def test_labels_that_are_no_classes(name: str) -> None:
     for labels in (
         LABELS.astype(float),
         LABELS > 1,
-        np.array([None] * ROWS),
+        np.array([object()] * ROWS),
         LABELS.astype(complex),
     ):
         with pytest.raises(

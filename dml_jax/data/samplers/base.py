@@ -16,6 +16,7 @@ import numpy as np
 
 from dml_jax.config import Data
 from dml_jax.errors import ConfigError, DataError
+from dml_jax.numerics import as_labels
 
 Make = TypeVar("Make", bound=Callable[..., "Sampler"])
 
@@ -139,9 +140,7 @@ def distinct_classes_per_batch(batch_size: int, images_per_class: int, available
 
 def indices_by_class(labels: np.ndarray) -> list[np.ndarray]:
     """Image indices by class: labels [N], integers or text -> C arrays int64, by label."""
-    found = np.asarray(labels)
-    if found.dtype == object and all(isinstance(label, str) for label in found.flat):
-        found = found.astype(str)
+    found = np.asarray(as_labels("labels", labels))
     if found.ndim != 1 or not found.size or found.dtype.kind not in "iuU":
         raise DataError(
             f"labels: hold {found.dtype} of shape {list(found.shape)}; give one class per image, "
