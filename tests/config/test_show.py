@@ -23,7 +23,10 @@ def test_show_marks_what_differs(
     assert main.main() == 0
     out = capsys.readouterr().out
     lines = [line.partition("  #")[0] for line in out.splitlines()]
-    assert "* method.proxy_anchor.alpha = 20  (default 32)  # float > 0; steepness" in out
+    assert (
+        "* method.proxy_anchor.alpha = 20  (default 32)  # float > 0; Steepness; greater than 0"
+        in out
+    )
     assert {
         "  method.proxy_anchor.margin = 0.1",
         "* train.groups.backbone.warmup = freeze  (default train)",
