@@ -1,0 +1,96 @@
+"""The cards of the configurations: every value that decides a result, with its source.
+
+`PAPER/values.csv` has the values of a paper's configurations, `recipes/values.csv` those of all
+others. They were copied from the papers and their authors' code, not from the configurations, which
+the tests compare with them. Columns:
+
+    of        which configurations: globs over FILE[:VARIANT]@PROTOCOL, separated by spaces; the
+              protocols are clean and paper
+    key       dotted key of the resolved configuration, or a glob
+    value     JSON
+    state     one of `STATES`
+    source    where the value stands: file and line of the authors' code, a table or section of the
+              paper; or why it was chosen
+
+Of several lines for one value, the last one holds, so that a file goes from the rule to its
+exceptions.
+"""
+
+import csv
+import json
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dml_jax.config import Config, flatten
+from dml_jax.config.fields import Effect, declared
+
+ROOT = Path(__file__).parent
+RECIPES = "recipes"
+STATES = {  # a regular expression for what the source must contain
+    "as the authors": r"[\w-]+\.\w+:\d+",  # file and line
+    "as the paper": r"(Table|Section|Equation|Figure|Appendix|page) ?\w+",
+    "as the reproduction": r"(Table|Section|Equation|Figure|Appendix|page) ?\w+",
+    "differs": r"\w+",  # from what is known of the authors' runs; the source says why
+    "not stated": r"\w+",  # neither in the paper nor in code
+    "ours": r"\w+",  # of a recipe that no paper has
+}
+# Paths, and evaluations beside the reported one.
+WITHOUT_EFFECT = {  # keys
+    "name", "seed", "data.path", "backbone.remat", "train.chunks",
+    "evaluation.batch_size", "evaluation.controls", "evaluation.diagnose",
+}  # fmt: skip
+
+
+class Line(NamedTuple):
+    """A line of `values.csv`."""
+
+    of: str
+    key: str
+    value: str
+    state: str
+    source: str
+
+    def covers(self, experiment: str, key: str) -> bool:
+        """Whether the line is about a value of an experiment, FILE[:VARIANT]@PROTOCOL."""
+        return fnmatchcase(key, self.key) and any(
+            fnmatchcase(experiment, each) for each in self.of.split()
+        )
+
+
+@cache
+def read(folder: str) -> tuple[Line, ...]:
+    """The lines of a folder's card, in their order."""
+    with (ROOT / folder / "values.csv").open(encoding="utf-8", newline="") as file:
+        return tuple(Line(**row) for row in csv.DictReader(file))
+
+
+def folders() -> list[str]:
+    """The folders that have a card."""
+    return sorted(path.parent.name for path in ROOT.glob("*/values.csv"))
+
+
+def folder_of(name: str) -> str:
+    """The folder with the card of a configuration file, DATA_METHOD."""
+    method = name.partition("_")[2]
+    return method if (ROOT / method / "values.csv").exists() else RECIPES
+
+
+def values(config: Config) -> dict[str, Any]:
+    """What decides the results of a configuration: dotted key -> value as in JSON."""
+    flat = flatten(json.loads(json.dumps(asdict(config))))
+
+    def decides(key: str) -> bool:
+        section = key.partition(".")[0]
+        marked = section != "evaluation" and Effect.NONE in declared(type(config), key)
+        return section != "paper" and key not in WITHOUT_EFFECT and not marked
+
+    return {key: value for key, value in flat.items() if decides(key)}
+
+
+def line_of(experiment: str, key: str) -> Line | None:
+    """The line that holds for a value of FILE[:VARIANT]@PROTOCOL."""
+    lines = read(folder_of(experiment.partition("@")[0].partition(":")[0]))
+    return next((line for line in reversed(lines) if line.covers(experiment, key)), None)
