@@ -1,12 +1,12 @@
 """The cards of the configurations: every value that decides a result, with its source.
 
 `PAPER/values.csv` has the values of a paper's configurations, `recipes/values.csv` those of all
-others. They were copied from the papers and their authors' code, not from the configurations, which
-the tests compare with them. Columns:
+others, and `values.csv` what all share. They were copied from the papers and their authors' code,
+not from the configurations, which the tests compare with them. Columns:
 
     of        which configurations: globs over FILE[:VARIANT]@PROTOCOL, separated by spaces; the
               protocols are clean and paper
-    key       dotted key of the resolved configuration, or a glob
+    key       globs over the dotted keys of the resolved configuration, separated by spaces
     value     JSON
     state     one of `STATES`
     source    where the value stands: file and line of the authors' code, a table or section of the
@@ -36,6 +36,7 @@ STATES = {  # a regular expression for what the source must contain
     "differs": r"\w+",  # from what is known of the authors' runs; the source says why
     "not stated": r"\w+",  # neither in the paper nor in code
     "ours": r"\w+",  # of a recipe that no paper has
+    "not used": r"\w+",  # an option of this library that the experiment leaves off
 }
 # Paths, and evaluations beside the reported one.
 WITHOUT_EFFECT = {  # keys
@@ -55,16 +56,18 @@ class Line(NamedTuple):
 
     def covers(self, experiment: str, key: str) -> bool:
         """Whether the line is about a value of an experiment, FILE[:VARIANT]@PROTOCOL."""
-        return fnmatchcase(key, self.key) and any(
-            fnmatchcase(experiment, each) for each in self.of.split()
-        )
+        return _matches(key, self.key) and _matches(experiment, self.of)
 
 
 @cache
 def read(folder: str) -> tuple[Line, ...]:
-    """The lines of a folder's card, in their order."""
+    """The lines of a folder's card, in their order; those that all share, for ""."""
     with (ROOT / folder / "values.csv").open(encoding="utf-8", newline="") as file:
         return tuple(Line(**row) for row in csv.DictReader(file))
+
+
+def _matches(name: str, globs: str) -> bool:
+    return any(fnmatchcase(name, each) for each in globs.split())
 
 
 def folders() -> list[str]:
@@ -92,5 +95,5 @@ def values(config: Config) -> dict[str, Any]:
 
 def line_of(experiment: str, key: str) -> Line | None:
     """The line that holds for a value of FILE[:VARIANT]@PROTOCOL."""
-    lines = read(folder_of(experiment.partition("@")[0].partition(":")[0]))
+    lines = read("") + read(folder_of(experiment.partition("@")[0].partition(":")[0]))
     return next((line for line in reversed(lines) if line.covers(experiment, key)), None)
