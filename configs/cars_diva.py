@@ -4,7 +4,9 @@
 Published: R@1 87.6, and 84.1 with BN-Inception, at the epoch and with the test-time weights that
 are best on the test set. No reproduction is known. Section 4 of the paper gives alpha = 0.1 for
 ResNet-50; the authors' command, which is followed here, has another. The authors' published models
-have test-time weights 1:4, which their command does not try; `--protocol=paper` tries them, too.
+have test-time weights 1:4, which their command does not try; `--protocol=paper` tries them, too. In
+`bn_inception-printed` the learning rate stays as it is, as the command's milestone, 160, comes
+after the 150 epochs of the text.
 
 Cost: hours not published; 10 to 15 % more than a single task, within 12 GB.
 """
