@@ -36,16 +36,16 @@ CLAIMS = (
     Claim(
         "crt",
         "CRT improves retrieval over the multi-similarity loss alone, by 3.7 points of R@1 on CUB.",
-        "Section 4.4, Tables 5 and 6",
+        "Sections 4.3 and 4.4, Tables 5 and 6",
         "crt:components",
         ("multi-similarity loss alone", "CRT"),
         **MECHANISM,
     ),
     Claim(
         "state-of-the-art",
-        "CRT is better than the methods of its time, here Proxy-Anchor: by 2.5 points of R@1 on "
-        "CUB.",
-        "Section 4.2, Tables 3 and 4",
+        "CRT is better than the methods of its time, here Proxy-Anchor: R@1 78.98 and 68.4 on CUB, "
+        "with different backbones (65.78 with BN-Inception, as Proxy-Anchor).",
+        "Section 4.2, Tables 3 to 5",
         "crt:components",
         ("Proxy-Anchor", "CRT"),
         **MECHANISM,

@@ -141,7 +141,7 @@ CLAIMS = (
     ),
     Claim(
         "batches",
-        "The composition of the batches matters by less than 3 points.",
+        "The composition of the batches matters by less than 3 points on CUB.",
         "Appendix H, Figures 18 and 19",
         "mpn:batches",
         ("classes=5 images=10", "classes=10 images=5"),
@@ -166,7 +166,7 @@ CLAIMS = (
     Claim(
         "state-of-the-art",
         "MPN is better than the losses of its time, here Proxy-Anchor: by 0.6 points of R@1 on "
-        "CUB and 2.0 on Cars196.",
+        "CUB and 0.4 on Cars196.",
         "Section 4.3, Tables 1 and 2",
         "mpn:losses",
         ("Proxy-Anchor", "both losses"),
@@ -174,8 +174,10 @@ CLAIMS = (
     ),
     Claim(
         "no-feedback",
-        "Without feedback from the test classes, R@1 changes by less than a point.",
-        "Appendix D, Table 9",
+        "Hyperparameters are robustly chosen without feedback from the test classes, here the step "
+        "of training: R@1 changes by less than a point (in the paper, with all hyperparameters, by "
+        "3.2 on CUB, 1.4 on Cars196 and 0.3 elsewhere).",
+        "Appendix I, Table 9",
         "mpn:selection",
         ("best on test classes", "last step"),
         "equal",
