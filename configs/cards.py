@@ -1,11 +1,13 @@
 """The cards of the configurations: every value that decides a result, with its source.
 
 `PAPER/values.csv` has the values of a paper's configurations, `recipes/values.csv` those of all
-others, and `values.csv` what all share. They were copied from the papers and their authors' code,
-not from the configurations, which the tests compare with them. Columns:
+others, and `values.csv` what all share. A variant of one of the others that is a paper's method,
+such as `cub_vit:hist-vit_small`, has on the paper's card what is not on that of the recipes. The
+cards were copied from the papers and their authors' code, not from the configurations, which the
+tests compare with them. Columns:
 
     of        which configurations: globs over FILE[:VARIANT]@PROTOCOL, separated by spaces; the
-              protocols are clean and paper
+              protocols are clean and paper; `[cis]*` are cub, cars, inshop and sop
     key       globs over the dotted keys of the resolved configuration, separated by spaces
     value     JSON
     state     one of `STATES`
@@ -54,10 +56,6 @@ class Line(NamedTuple):
     state: str
     source: str
 
-    def covers(self, experiment: str, key: str) -> bool:
-        """Whether the line is about a value of an experiment, FILE[:VARIANT]@PROTOCOL."""
-        return _matches(key, self.key) and _matches(experiment, self.of)
-
 
 @cache
 def read(folder: str) -> tuple[Line, ...]:
@@ -66,19 +64,25 @@ def read(folder: str) -> tuple[Line, ...]:
         return tuple(Line(**row) for row in csv.DictReader(file))
 
 
+@cache
 def _matches(name: str, globs: str) -> bool:
     return any(fnmatchcase(name, each) for each in globs.split())
 
 
+@cache
 def folders() -> list[str]:
     """The folders that have a card."""
     return sorted(path.parent.name for path in ROOT.glob("*/values.csv"))
 
 
-def folder_of(name: str) -> str:
-    """The folder with the card of a configuration file, DATA_METHOD."""
+def folders_of(experiment: str) -> list[str]:
+    """The folders with the cards of FILE[:VARIANT]@PROTOCOL, where FILE is DATA_METHOD; what the
+    last says holds."""
+    name, _, variant = experiment.partition("@")[0].partition(":")
     method = name.partition("_")[2]
-    return method if (ROOT / method / "values.csv").exists() else RECIPES
+    if method in folders():
+        return ["", method]
+    return ["", *({variant.partition("-")[0]} & set(folders())), RECIPES]
 
 
 def values(config: Config) -> dict[str, Any]:
@@ -93,7 +97,13 @@ def values(config: Config) -> dict[str, Any]:
     return {key: value for key, value in flat.items() if decides(key)}
 
 
+@cache
+def _lines_of(experiment: str) -> tuple[Line, ...]:
+    """The lines about an experiment, those that hold first."""
+    lines = [line for folder in folders_of(experiment) for line in read(folder)]
+    return tuple(line for line in reversed(lines) if _matches(experiment, line.of))
+
+
 def line_of(experiment: str, key: str) -> Line | None:
     """The line that holds for a value of FILE[:VARIANT]@PROTOCOL."""
-    lines = read("") + read(folder_of(experiment.partition("@")[0].partition(":")[0]))
-    return next((line for line in reversed(lines) if line.covers(experiment, key)), None)
+    return next((line for line in _lines_of(experiment) if _matches(key, line.key)), None)

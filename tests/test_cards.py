@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.test_configs import module, resolved, variants
 FILES = sorted(path.stem for path in cards.ROOT.glob("*_*.py") if "get_config" in path.read_text())
 
 
+@cache
 def experiments(name: str) -> list[tuple[str, dict[str, object]]]:
     """The experiments of a file, FILE[:VARIANT]@PROTOCOL, and their values."""
     protocols = ("clean", "paper") if hasattr(module(name), "PAPER_PROTOCOL") else ("clean",)
@@ -42,11 +44,11 @@ def test_every_line_has_a_source_and_decides_a_value(folder: str) -> None:
     lines = cards.read(folder)
     for line in lines:
         assert re.search(cards.STATES[line.state], line.source), line
-    names = [name for name in FILES if folder in ("", cards.folder_of(name))]
     used = {
         cards.line_of(experiment, key)
-        for name in names
+        for name in FILES
         for experiment, values in experiments(name)
+        if folder in cards.folders_of(experiment)
         for key in values
     }
     assert [line for line in lines if line not in used] == []
