@@ -16,14 +16,18 @@ The papers do not state everything, and no results are published for a fixed sch
 multi-similarity were published with other recipes. On In-Shop, the shared recipe is SOP's. It lacks
 `cross_entropy`, `cosface`, `subcenter_arcface`, `sup_con`, `smooth_ap` and `recall_at_k`; the first
 three use ArcFace's settings here (the authors of the last train on batches of about 400 to 4,000
-images). For Proxy-Anchor with ResNet-50 on SOP and In-Shop, the authors' command for BN-Inception
-is used, the only one they give. The file of ProxyNCA++ for Cars196 is missing, so CUB's is used;
-its code lowers the rate by results on held-out classes, but here the rate is constant, as it is
-with the memory.
+images, and with a temperature of 1 for every K). For Proxy-Anchor with ResNet-50 on SOP and
+In-Shop, the authors' command for BN-Inception is used, the only one they give. The code of
+ProxyNCA++ lowers the rate, and ends, by results on held-out classes; here the rate and the length
+are constant. The rate is constant with the memory, too.
 
 There are differences. The shared recipe samples pairs by distance for the contrastive loss,
-compares all positives with all negatives for lifted structure, and uses soft mining of hard
-triplets; here, these losses have the forms of their own papers. Gradients are not clipped.
+compares all positives with all negatives for lifted structure, without normalising them but with a
+penalty on their length, and uses soft mining of hard triplets; here, the first and the last have
+the forms of their own papers, and lifted structure that of its paper on unit embeddings. For
+SoftTriple, it weights classes instead of the centres of a class. Gradients are not clipped. Zhai &
+Wu exclude a query by its index and ProxyNCA++ is not selected on the test classes, which
+`--protocol=paper` does for all.
 
 With the memory, the losses have the forms of this package: the contrastive loss is the mean over
 active pairs of a distance with margin 1, instead of a sum over pairs of cosines above 0.5 (the same
