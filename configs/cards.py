@@ -88,10 +88,11 @@ def folders_of(experiment: str) -> list[str]:
 def values(config: Config) -> dict[str, Any]:
     """What decides the results of a configuration: dotted key -> value as in JSON."""
     flat = flatten(json.loads(json.dumps(asdict(config))))
+    kind: Any = type(config)
 
     def decides(key: str) -> bool:
         section = key.partition(".")[0]
-        marked = section != "evaluation" and Effect.NONE in declared(type(config), key)
+        marked = section != "evaluation" and Effect.NONE in declared(kind, key)
         return section != "paper" and key not in WITHOUT_EFFECT and not marked
 
     return {key: value for key, value in flat.items() if decides(key)}
