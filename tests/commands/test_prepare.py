@@ -308,6 +308,29 @@ def test_duplicates_agree_with_brute_force(limit: int) -> None:
     assert duplicates.find_pairs(rows[:0], groups[:0], limit) == {}
 
 
+def test_images_of_one_background_are_not_all_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly all pairs are found although the hashes agree in most blocks."""
+    rng = np.random.default_rng(0)
+    rows = np.zeros((3000, 16), np.uint8)
+    rows[:, 6:10] = rng.integers(0, 256, (3000, 4))
+    for i in range(2000, 3000):
+        rows[i] = rows[i - 2000]
+        for bit in rng.choice(128, 3, replace=False):
+            rows[i, bit // 8] ^= 1 << (bit % 8)
+    compared, count = 0, np.bitwise_count
+
+    def bitwise_count(bits: np.ndarray) -> np.ndarray:
+        nonlocal compared
+        compared += len(bits)
+        return count(bits)
+
+    monkeypatch.setattr(np, "bitwise_count", bitwise_count)
+    found = duplicates.find_pairs(rows, np.zeros((3000, 2), int), 5)
+    planted = {(i, i + 1000 * 2) for i in range(1000)}
+    assert len(planted & found.keys()) > 900
+    assert compared <= 6 * duplicates.WINDOW * len(rows)
+
+
 def test_repeated_images_take_little_memory() -> None:
     """One pair for each of 20,000 equal images, not 200 million."""
     equal = np.full((20_000, 16), 255, np.uint8)

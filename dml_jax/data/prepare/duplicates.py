@@ -5,7 +5,7 @@ Duplicates have equal pixels; near duplicates, e.g. compressed ones, similar dif
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ MIN_SIDE = 8  # pixels
 CONTRAST = 2  # levels by which neighbouring patches must differ to set a bit of the difference hash
 
 TABLE = "duplicates.csv"
+WINDOW = 128  # rows that agree in a block with which each is compared
 MAX_DISTANCE = 5  # bits by which the difference hashes of near-duplicates may differ, of 128
 MIN_BITS = 8  # images with fewer set bits have too little structure to be compared
 KINDS = ("duplicates", "near duplicates")
@@ -210,18 +211,38 @@ def find_pairs(
 
     `groups` int [N, 2] are split and class. Each row is paired with the first one that it resembles
     in every place, because all pairs of a repeated row could be billions.
+
+    Rows that differ in fewer bits than there are blocks of columns agree in a block. Of the rows
+    that agree in a block, sorted by the next ones, each is compared with the `WINDOW` before it. So
+    the time is linear, however many images have the same background, and all pairs are found
+    unless more than `WINDOW` different rows agree in each of their common blocks.
     """
     # Rows of one group with equal values are compared as one, the first of them.
     rows = np.concatenate([values, np.ascontiguousarray(groups, "<u4").view(np.uint8)], axis=1)
     _, firsts, number = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     distinct, group, none = values[firsts], groups[firsts], len(values)
     partners = np.full((len(PLACES), len(firsts)), none)  # the first similar row in each place
-    for keys in _blocks(distinct, max(max_distance + 1, values.shape[1] // 4)):
-        for i, j in _equal_pairs(keys):
-            near = (np.bitwise_count(distinct[i] ^ distinct[j]).sum(1) <= max_distance) & (i != j)
+    count = max(max_distance + 1, values.shape[1] // 4)
+    blocks = [np.zeros((len(firsts), 4), np.uint8) for _ in range(count)]
+    for block, columns in zip(
+        blocks, np.array_split(np.arange(values.shape[1]), count), strict=True
+    ):
+        block[:, : len(columns)] = distinct[:, columns]
+    keys = [block.view(np.uint32)[:, 0] for block in blocks]
+    for b, key in enumerate(keys):
+        order = np.lexsort([*reversed(keys[:b]), *reversed(keys[b:])])
+        for offset in range(1, min(WINDOW + 1, len(order))):
+            i, j = order[offset:], order[:-offset]
+            agreeing = key[i] == key[j]
+            if not agreeing.any():
+                break
+            i, j = i[agreeing], j[agreeing]
+            near = np.bitwise_count(distinct[i] ^ distinct[j]).sum(1) <= max_distance
             i, j = i[near], j[near]
             across_splits, across_classes = (group[i] != group[j]).T.astype(int)
-            np.minimum.at(partners, (2 * across_splits + across_classes, i), firsts[j])
+            for first, second in ((i, j), (j, i)):
+                place = 2 * across_splits + across_classes, first
+                np.minimum.at(partners, place, firsts[second])
     number = number.ravel()
     partner = partners[:, number]
     first = firsts[number]
@@ -230,26 +251,3 @@ def find_pairs(
     places, images = np.nonzero(partner < none)
     pairs = np.sort(np.stack([images, partner[places, images]], axis=1), axis=1)
     return {(i, j): place for (i, j), place in zip(pairs.tolist(), places.tolist(), strict=True)}
-
-
-def _blocks(rows: np.ndarray, count: int) -> Iterator[np.ndarray]:
-    """`count` blocks of at most 4 columns of rows uint8 [N, W], each as uint32 [N]: rows that
-    differ in fewer than `count` bits agree in one of them."""
-    for columns in np.array_split(np.arange(rows.shape[1]), count):
-        block = np.zeros((len(rows), 4), np.uint8)
-        block[:, : len(columns)] = rows[:, columns]
-        yield block.view(np.uint32)[:, 0]
-
-
-def _equal_pairs(keys: np.ndarray, chunk: int = 2**20) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Positions of all pairs of equal keys, each with itself too, about `chunk` at a time."""
-    order = np.argsort(keys, kind="stable")
-    begin, end = (np.searchsorted(keys[order], keys, side) for side in ("left", "right"))
-    counts = end - begin
-    limits = np.arange(chunk, int(counts.sum()) + chunk, chunk)
-    cuts = np.clip(np.searchsorted(np.cumsum(counts), limits) + 1, 0, len(keys))
-    for rows in np.split(np.arange(len(keys)), np.unique(cuts)):
-        times = counts[rows]
-        if times.sum():
-            offsets = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
-            yield np.repeat(rows, times), order[np.repeat(begin[rows], times) + offsets]
