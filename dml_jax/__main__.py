@@ -24,8 +24,9 @@ COMMANDS = {
     "check": "check a loss, method, sampler, … of your own",
     "analyse": "figures and numbers about a run",
     "verify": "check that a run, an index or other artefact is as it was written",
-    "explore": "browse the images of a run and their neighbours",
+    "explore": "the same as serve, whose page at / is for a browser",
 }
+MODULES = {"train": "dml_jax.main", "explore": "dml_jax.commands.serve"}
 
 
 def execute() -> None:
@@ -41,9 +42,7 @@ def execute() -> None:
     sys.argv[:2] = [f"dml-jax {name}"]
     if name not in COMMANDS:
         raise ConfigError(f"{name}: unknown command; {suggest(name, COMMANDS)}")
-    command = importlib.import_module(
-        "dml_jax.main" if name == "train" else f"dml_jax.commands.{name}"
-    )
+    command = importlib.import_module(MODULES.get(name, f"dml_jax.commands.{name}"))
     command.execute(sys.argv[1:])
 
 

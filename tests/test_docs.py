@@ -135,11 +135,10 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "catalogue": "dml_jax.load",
     "enroll": "dml_jax.load",
     "export": "dml_jax.inference.model_export.export_model",
-    "serve": "dml_jax.serving.http_service.listen",
+    "serve": "dml_jax.commands.serve.bind",
     "study": "dml_jax.lab.plan.read_facts",
     "analyse": "dml_jax.analyses.locate",
     "check": "dml_jax.lab.plugins.find_plugins",
-    "explore": "dml_jax.analyses.locate",
 }
 FILES = (
     "--query",
@@ -170,7 +169,6 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "--config.init_from=weights/": "needs published weights",
     "--config=configs/folder_baseline.py --config": "takes minutes; tests/train/test_mixture.py",
     "serve ": "serves until it is stopped; test_main.py does so",
-    "explore ": "serves until it is stopped; test_main.py does so",
     "onnx": "needs an optional package; test_snippets_with_other_packages",
     "runs/a,runs/b": "needs two runs; test_evaluate_runs.py",
     "--compare": "takes long",

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from dml_jax import main
-from tests.commands import test_explore
 from tests.commands.test_serve import check_command
 from tests.data import pictures
 
@@ -288,7 +287,6 @@ def test_run_from_start_to_finish(
     assert exported.returncode == 0, exported.stderr
     assert len(np.load(run / "embeddings" / "train" / "labels.npy")) == 48
     check_command(run)
-    test_explore.check_command(run, monkeypatch)
 
 
 @pytest.mark.slow

@@ -125,9 +125,9 @@ def test_a_file_that_does_not_exist_suggests_the_nearest() -> None:
 
 def test_every_command_is_one_of_the_console_command() -> None:
     files = (ROOT / "dml_jax/commands").glob("*.py")
-    assert {"train"} | {path.stem for path in files if "\ndef execute(" in path.read_text()} == set(
-        COMMANDS
-    )
+    assert {"train", "explore"} | {
+        path.stem for path in files if "\ndef execute(" in path.read_text()
+    } == set(COMMANDS)
 
 
 def test_the_console_command_explains_itself() -> None:

@@ -4,21 +4,24 @@ python-multipart`):
     dml-jax serve --model=runs/birds [--index=birds.npz] [--host=0.0.0.0] [--port=8000]
     curl -F file=@photo.jpg http://localhost:8000/  # or: curl --data-binary @photo.jpg ...
 
-The address is printed once the programs are compiled. `POST /` answers {"embedding": [...]}; with
-an index of `dml-jax enroll` instead "class", the "probability" that the best class is right,
-"classes", the --top best with probabilities, and "margin". With --reject, --min_probability or
---threshold, "class" may be "unknown". `POST /?embedding=1` adds the embedding. An index that was
-replaced is read again. `GET /health` answers {"status": "ok"}, and `GET /statistics` the numbers of
-answers by class and the rate of "unknown" beside the expected one. Errors have a status of 400 or
-more.
+The address is printed once the server listens; a browser shows there the answers and the nearest
+enrolled images. `POST /` answers {"embedding": [...]}; with an index of `dml-jax enroll` instead
+"class", the "probability" that the best class is right, "classes", the --top best with
+probabilities, and "margin". With --reject, --min_probability or --threshold, "class" may be
+"unknown". `POST /?embedding=1` adds the embedding. An index that was replaced is read again.
+`GET /health` answers {"status": "ok"}, and `GET /statistics` the numbers of answers by class and
+the rate of "unknown" beside the expected one. Errors have a status of 400 or more.
 """
 
 from __future__ import annotations
 
 import signal
+import socket
 import sys
+from contextlib import suppress
 
 from dml_jax.commands import cli, jax_setup
+from dml_jax.errors import ConfigError
 from dml_jax.files import expand_path
 
 
@@ -41,16 +44,52 @@ def execute(arguments: list[str]) -> None:
     )
     cli.require(index or not any(value is not None for value in limit.values()), problem)
     cli.check_installed("serve", "httptools", cli.SERVER_PACKAGES)
+    from dml_jax.data import arrays
     from dml_jax.inference import graphs
-    from dml_jax.serving import http_service
+    from dml_jax.serving.enrolled_classes import EnrolledClasses
+    from dml_jax.serving.http_service import Server, Service
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    with http_service.listen(options.host, options.port) as listener:
+    with bind(options.host, options.port) as listener:
         model = jax_setup.load(options)
         if model.lacks_graph:
             graphs.make(model)
             model = jax_setup.load(options)
-        how = limit, options.top
-        classes = http_service.EnrolledClasses(model, index, *how) if index else None
-        names = http_service.names_of(options.host) | {*options.host_name}
-        http_service.serve(http_service.Service(model, classes), listener, hosts=sorted(names))
+        shape = arrays.described(model.shape)
+        problem = f"--model: takes {shape}; only models of images are served"
+        cli.require(arrays.is_image(model.shape), problem)
+        enrolled = EnrolledClasses(model, index, limit, options.top) if index else None
+        service = Service(model, enrolled, options.model)
+        service.compile()
+        server = Server(service, sorted(names_of(options.host) | {*options.host_name}))
+        listener.listen(server.config.backlog)
+        host, port = listener.getsockname()[:2]
+        print(f"http://{_in_url(host)}:{port}/", flush=True)
+        server.run([listener])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket at an address, not listening; ConfigError if the address is not available."""
+    try:
+        family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family) as bound:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((host, port))
+            return bound.dup()
+    except (OSError, UnicodeError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        where = f"--host={host} --port={port}"
+        raise ConfigError(f"{where}: cannot listen there ({why}); give others") from None
+
+
+def names_of(host: str) -> set[str]:
+    """The names and addresses of this machine by which clients may call a server at `host`."""
+    machine = socket.gethostname()
+    names = {"localhost", "127.0.0.1", "[::1]", _in_url(host), machine}
+    with suppress(OSError):
+        names |= {_in_url(str(entry[4][0])) for entry in socket.getaddrinfo(machine, None)}
+    return names
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

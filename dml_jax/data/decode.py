@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 import numpy as np
 import simplejpeg
@@ -117,29 +117,14 @@ def _decode(data: bytes, upright: bool, room: Room) -> np.ndarray:
         return _pixels(image, upright)
 
 
-class Header(NamedTuple):
-    """Size of an image in pixels, and the bytes of memory that decoding it needs."""
-
-    width: int
-    height: int
-    memory: int
-
-
-def header(data: bytes) -> Header:
-    """What the header of an image file announces; DataError unless it is one of the `FORMATS`."""
+def size(data: bytes) -> tuple[int, int]:
+    """Width and height by the header of an image file; DataError unless it is of `FORMATS`."""
     if data[:3] == b"\xff\xd8\xff":
         with contextlib.suppress(ValueError):  # Pillow decides whether the file is damaged
-            height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-            return Header(width, height, _memory(data, height * width, colours))
+            height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+            return width, height
     with _usable(), _open(io.BytesIO(data)) as image:
-        return Header(*image.size, PILLOW * image.width * image.height)
-
-
-def _memory(data: bytes, pixels: int, colours: str) -> int:
-    """The bytes that decoding a JPEG file needs."""
-    if colours in CMYK:
-        return PILLOW * pixels
-    return (PROGRESSIVE if b"\xff\xc2" in data else BASELINE) * pixels
+        return image.size
 
 
 def from_pillow(image: Image.Image, *, upright: bool = True) -> np.ndarray:
@@ -247,7 +232,7 @@ def _jpeg(data: bytes, upright: bool, room: Room) -> np.ndarray | None:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         if colours in CMYK or height * width > LIMIT:
             return None
-        room.take(_memory(data, height * width, colours))
+        room.take((PROGRESSIVE if b"\xff\xc2" in data else BASELINE) * height * width)
         pixels = simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False)
         if upright and (b"Exif\0" in data or b"tiff:Orientation" in data):
             with _open(io.BytesIO(data)) as image:

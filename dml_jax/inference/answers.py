@@ -16,7 +16,7 @@ class Answer(NamedTuple):
     nearest: int  # position in `Index.images` of the nearest image of the most probable class
 
     def as_json(self) -> dict[str, Any]:
-        """The answer as `enroll --classify`, `serve` and `explore` give it in JSON."""
+        """The answer as `enroll --classify` and `serve` give it in JSON."""
         return {
             "class": printable(self.name),  # JSON is UTF-8; names need not be
             "probability": self.probability,

@@ -1,1 +1,1 @@
-"""The HTTP server, which batches requests, and the explorer of images."""
+"""The HTTP server, which batches requests, and its page for browsers."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax.commands import analyse, cli, enroll, evaluate, explore, export
+from dml_jax.commands import analyse, cli, enroll, evaluate, export
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import metrics
 from dml_jax.export import programs
@@ -116,7 +116,6 @@ def test_analyse_a_model_on_a_folder(photos: Path, capsys: pytest.CaptureFixture
             ["--data=none"],
             "none: there is no such directory; give a directory with one folder of images",
         ),
-        (explore, [], "--data: missing; weights has no data of its own"),
         (
             export,
             ["--to=parquet"],

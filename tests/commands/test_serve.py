@@ -3,17 +3,21 @@ answers."""
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import dml_jax
+from dml_jax import __main__
 from dml_jax.commands import serve
 from dml_jax.data import decode
-from dml_jax.serving import http_service
+from dml_jax.errors import ConfigError
 from tests.commands.conftest import Fails
 from tests.serving.test_http_service import ask
 
@@ -53,21 +57,37 @@ def check_command(run: Path) -> None:
 
 
 def test_invalid_options(fails: Fails) -> None:
-    with http_service.listen("127.0.0.1", 0) as taken:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         used = taken.getsockname()[1]
         for arguments, words in (
             ((), "arguments are required: --model"),
             (("--model=none", "--port=http"), "--port: invalid int value"),
             (("--model=none", "--reject=0.1"), "--reject, --min_probability and --threshold: need"),
-            (("--model=none", "--port=65536"), "--port=65536: must be in 0..65535"),
-            (
-                ("--model=none", "--host=nowhere.invalid"),
-                "--host=nowhere.invalid --port=8000: cannot listen there",
-            ),
-            (
-                ("--model=none", f"--port={used}"),
-                f"--port={used}: cannot listen there (Address already in use",
-            ),
+            (("--model=none", "--port=65536"), "--port=65536: cannot listen there (bind(): port"),
+            (("--model=none", "--host=nowhere.invalid"), "--port=8000: cannot listen there"),
+            (("--model=none", f"--port={used}"), f"={used}: cannot listen there (Address already"),
             (("--model=none", "--port=0"), "none: is not a work directory"),
         ):
             assert words in fails(serve, *arguments)
+
+
+def test_it_listens_once_the_model_is_loaded(fails: Fails, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load balancer could otherwise send requests that wait for minutes."""
+    bound: list[socket.socket] = []
+    bind = serve.bind
+    monkeypatch.setattr(serve, "bind", lambda *where: bound.append(bind(*where)) or bound[0])
+
+    def load(options: Namespace) -> SimpleNamespace:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(bound[0].getsockname()[:2])
+        return SimpleNamespace(lacks_graph=False, shape=("int32", 24))
+
+    monkeypatch.setattr(serve.jax_setup, "load", load)
+    problem = "--model: takes int32 [24]; only models of images are served"
+    assert problem in fails(serve, "--model=x", "--port=0")
+
+
+def test_explore_is_an_alias(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["dml-jax", "explore"])
+    with pytest.raises(ConfigError, match="arguments are required: --model"):
+        __main__.execute()
