@@ -14,7 +14,7 @@ from jax.sharding import Mesh, PartitionSpec
 from dml_jax.backbones.contract import Config
 from dml_jax.backbones.convolution import devices_of, is_plain
 from dml_jax.backbones.layers import Conv
-from dml_jax.config.fields import Doubt, Mark, Needs, Probability, section
+from dml_jax.config.fields import Mark, Probability, Rules, section
 from dml_jax.numerics import at_least_float32
 
 
@@ -171,24 +171,6 @@ class BatchNorm(nn.Module):
         return result.astype(x.dtype)
 
 
-def _never_set(c: Any) -> str:
-    if not c.backbone.freeze_bn or c.backbone.pretrained != "none" or c.init_from:
-        return ""
-    problem = "the running statistics of a network without pretrained weights do not normalise"
-    return f"{problem}; set it to false, or give backbone.pretrained or init_from"
-
-
-def _is_updated(c: Any) -> bool:
-    group = c.train.groups.get("backbone")
-    return not (c.backbone.freeze_bn or (group and (group.freeze or group.rank)))
-
-
-UPDATED = Needs(
-    "running statistics that are updated: backbone.freeze_bn=false, and the whole backbone trained",
-    _is_updated,
-)
-
-
 @section
 class ConvolutionalConfig(Config):
     """Options that all networks with batch normalisation have.
@@ -199,8 +181,22 @@ class ConvolutionalConfig(Config):
         0.9.
     """
 
-    freeze_bn: Annotated[bool, Doubt(_never_set), Mark.TRAINING] = False
-    bn_momentum: Annotated[Probability, UPDATED, Mark.TRAINING] = 0.1
+    freeze_bn: Annotated[bool, Mark.TRAINING] = False
+    bn_momentum: Annotated[Probability, Mark.TRAINING] = 0.1
+
+    def inert(self, config: Any) -> Rules:
+        """What options need; see `config.fields.inert`."""
+        group = config.train.groups.get("backbone")
+        remedy = "backbone.freeze_bn=false, and the whole backbone trained"
+        updated = not (self.freeze_bn or (group and (group.freeze or group.rank)))
+        return ((updated, f"running statistics that are updated: {remedy}", "bn_momentum"),)
+
+    def doubtful(self, config: Any) -> Rules:
+        """Statistics that are never set; see `config.fields.doubtful`."""
+        known = not self.freeze_bn or self.pretrained != "none" or config.init_from
+        problem = "the running statistics of a network without pretrained weights do not normalise"
+        remedy = "set it to false, or give backbone.pretrained or init_from"
+        return ((known, f"{problem}; {remedy}", "freeze_bn"),)
 
 
 def batch_norm(

@@ -17,7 +17,7 @@ import flax.linen as nn
 import jax
 from annotated_types import Len
 
-from dml_jax.backbones.batch_norm import UPDATED, ConvolutionalConfig, batch_norm
+from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import Backbone, Pixels
 from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import Conv, compute_dtype
@@ -48,7 +48,7 @@ class Config(ConvolutionalConfig):
     stem: PositiveInt = 32
     channels: PositiveInt = 1280
     pretrained: str = "none"
-    bn_momentum: Annotated[Probability, UPDATED, Mark.TRAINING] = 0.01
+    bn_momentum: Annotated[Probability, Mark.TRAINING] = 0.01
     pixels: Pixels = GOOGLE
 
 

@@ -7,7 +7,7 @@ PyTorch pads both sides equally, so networks from PyTorch give every padding exp
 import importlib.util
 import math
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -16,15 +16,11 @@ from flax.typing import Dtype, Initializer
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from dml_jax.backbones.convolution import Padding, Pair, convolve, is_plain, shifts
-from dml_jax.config.fields import Fraction, Needs
-from dml_jax.config.sections import backbone_is_frozen
 from dml_jax.errors import ConfigError
 from dml_jax.numerics import at_least_float32, product
 
 Pooling = Literal["avg", "max", "avg+max"]  # see `global_pool`
 
-TRAINED = Needs("a backbone that is trained", lambda c: not backbone_is_frozen(c))
-DropRate = Annotated[Fraction, TRAINED]
 
 BLOCK = 2**16
 CAPACITY = 2**22  # enough for the largest kernels of most networks

@@ -10,7 +10,7 @@ authors' code, not truncated: convolutions N(0, 2 / fan out), linear N(0, 0.02^2
 
 import re
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
@@ -21,7 +21,6 @@ from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import (
     Conv,
     DropPath,
-    DropRate,
     LayerNorm,
     attention,
     compute_dtype,
@@ -31,7 +30,8 @@ from dml_jax.backbones.layers import (
 )
 from dml_jax.backbones.weights.convert import Layout, Network, Rule, count, length, numbered
 from dml_jax.backbones.weights.tensor_files import StateDict
-from dml_jax.config.fields import Mark, PositiveInt, require, section
+from dml_jax.config.fields import Fraction, Mark, PositiveInt, Rules, require, section
+from dml_jax.config.sections import backbone_is_frozen
 
 Stages = tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt]
 
@@ -52,11 +52,15 @@ class Config(contract.Config):
     depths: Stages = (2, 2, 2, 2)
     widths: Stages = (64, 128, 320, 512)
     heads: Stages = (1, 2, 5, 8)
-    drop_path: Annotated[DropRate, Mark.TRAINING] = 0.1
+    drop_path: Annotated[Fraction, Mark.TRAINING] = 0.1
 
     def __post_init__(self) -> None:
         divisible = not any(w % h for w, h in zip(self.widths, self.heads, strict=True))
         require(divisible, "widths", self.widths, f"must be multiples of heads={self.heads}")
+
+    def inert(self, config: Any) -> Rules:
+        """What options need; see `config.fields.inert`."""
+        return ((not backbone_is_frozen(config), "a backbone that is trained", "drop_path"),)
 
 
 REDUCTIONS = (8, 4, 2, 1)  # downsampling of the map for keys and values in each stage

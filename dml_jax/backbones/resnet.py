@@ -8,18 +8,18 @@ Without the classifier, ResNet-18, 34, 50 and 101 have 11,176,512, 21,284,672, 2
 """
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import flax.linen as nn
 import jax
 
-from dml_jax.backbones.batch_norm import UPDATED, ConvolutionalConfig, batch_norm
+from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import Conv, MaxPool, compute_dtype
 from dml_jax.backbones.weights.convert import Layout, Network, count, dotted, length
 from dml_jax.backbones.weights.tensor_files import StateDict
-from dml_jax.config.fields import Mark, NonEmpty, PositiveInt, require, section
+from dml_jax.config.fields import Mark, NonEmpty, PositiveInt, Rules, require, section
 
 
 @section
@@ -41,11 +41,15 @@ class Config(ConvolutionalConfig):
     depths: Annotated[tuple[PositiveInt, ...], NonEmpty] = (3, 4, 6, 3)
     widths: tuple[PositiveInt, ...] = (64, 128, 256, 512)
     stem: Literal["imagenet", "small"] = "imagenet"
-    stage_bn_updates: Annotated[PositiveInt, UPDATED, Mark.TRAINING] = 1
+    stage_bn_updates: Annotated[PositiveInt, Mark.TRAINING] = 1
 
     def __post_init__(self) -> None:
         rule = f"must have as many entries as depths={self.depths}"
         require(len(self.widths) == len(self.depths), "widths", self.widths, rule)
+
+    def inert(self, config: Any) -> Rules:
+        """What options need; see `config.fields.inert`."""
+        return tuple((*rule, "stage_bn_updates") for rule in super().inert(config))
 
 
 PUBLISHED = {

@@ -25,7 +25,6 @@ from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import (
     Conv,
     DropPath,
-    DropRate,
     LayerNorm,
     attention,
     compute_dtype,
@@ -36,13 +35,16 @@ from dml_jax.backbones.layers import (
 )
 from dml_jax.backbones.weights.convert import dotted
 from dml_jax.config.fields import (
+    Fraction,
     NonNegative,
     NonNegativeInt,
     Positive,
     PositiveInt,
+    Rules,
     require,
     section,
 )
+from dml_jax.config.sections import backbone_is_frozen
 from dml_jax.numerics import at_least_float32
 
 Interpolation = Literal["antialiased", "bicubic", "offset"]
@@ -96,7 +98,7 @@ class Config(contract.Config):
     epsilon: Positive = 1e-6
     layer_scale: NonNegative = 0.0
     interpolation: Interpolation = "antialiased"
-    drop_path: DropRate = 0.0
+    drop_path: Fraction = 0.0
     pixels: Pixels = HALF
 
     @property
@@ -116,6 +118,10 @@ class Config(contract.Config):
         rule = "must be a multiple of 4 with rotary positions"
         valid = self.positions != "rotary" or channels % 4 == 0
         require(valid, "width / heads", channels, rule)
+
+    def inert(self, config: Any) -> Rules:
+        """What options need; see `config.fields.inert`."""
+        return ((not backbone_is_frozen(config), "a backbone that is trained", "drop_path"),)
 
 
 SIZES: dict[str, dict[str, Any]] = {  # ViT-S, B, L and g: 384, 768, 1,024 and 1,536 channels

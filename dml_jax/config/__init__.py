@@ -8,7 +8,6 @@ from dml_jax.config.resolve import (
     decisive,
     published,
     resolve,
-    settled,
 )
 from dml_jax.config.sections import Data, Evaluation, Group, Refine, Train
 
@@ -27,5 +26,4 @@ __all__ = [
     "plugin_module",
     "published",
     "resolve",
-    "settled",
 ]

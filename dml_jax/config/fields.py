@@ -20,7 +20,7 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, dataclass_transform, get_args
 
@@ -46,7 +46,8 @@ Probability = Annotated[float, Ge(0), Le(1)]
 Fraction = Annotated[float, Ge(0), Lt(1)]  # 1 excluded
 NonEmpty = MinLen(1)
 Dtype = Literal["float32", "bfloat16"]
-Config = TypeVar("Config")
+# (whether it holds, text, names of options in the section...), see `inert` and `doubtful`
+Rules: TypeAlias = tuple[tuple[Any, ...], ...]
 IMPORT_PATH = "an import path"
 
 
@@ -239,56 +240,59 @@ def _stated(hint: Any) -> list[Any]:
     return [*inner, *getattr(hint, "__metadata__", ())]
 
 
-@dataclasses.dataclass(frozen=True)
-class Needs:
-    """Condition under which an option takes effect; otherwise it takes its default."""
+def inert(config: Any) -> dict[str, str]:
+    """A sentence about each option without effect that has another value than its default, by key.
 
-    what: str  # completes "has no effect without"
-    holds: Callable[[Any], Any]  # takes the whole configuration
-
-
-@dataclasses.dataclass(frozen=True)
-class Doubt:
-    """A rule across sections; a file that breaks it gets a warning, the command line an error."""
-
-    # From the whole configuration: what is wrong, and the remedy; empty if the rule holds.
-    problem: Callable[[Any], str]
-
-
-def settled(config: Config) -> tuple[Config, list[tuple[str, str]]]:
-    """The configuration with defaults for all options without effect; (key, message) for each.
-
-    Messages about doubtful values, which stay, come last.
+    What options need is said by the methods `inert` of sections. They take the configuration, and
+    return `Rules`, whose text completes "has no effect without".
     """
-    problems: dict[str, str] = {}
-    while True:
-        doubts: dict[str, str] = {}
-        if (reset := _reset(config, "", config, problems, doubts)) == config:
-            return config, [*problems.items(), *doubts.items()]
-        config = reset
+    return {
+        f"{path}{name}": f"{path}{name}={value!r}: has no effect without {needed}; set that, or "
+        "remove this"
+        for path, part, needed, name in _broken(config, "inert")
+        if (value := getattr(part, name)) != part.__dataclass_fields__[name].default
+    }
 
 
-def _reset(
-    value: Any, key: str, config: Any, problems: dict[str, str], doubts: dict[str, str]
-) -> Any:
-    """A value below `key` with defaults for options without effect; fills problems and doubts."""
+def doubtful(config: Any) -> dict[str, str]:
+    """A sentence about each value that stays as it is, but is hardly what was meant, by key.
+
+    Said by the methods `doubtful` of sections, which take the configuration and return `Rules`,
+    whose text names the problem and the remedy.
+    """
+    return {
+        f"{path}{name}": f"{path}{name}={getattr(part, name)!r}: {problem}"
+        for path, part, problem, name in _broken(config, "doubtful")
+    }
+
+
+def _broken(config: Any, method: str) -> Iterator[tuple[str, Any, str, str]]:
+    """(path, section, text, option) of the rules that do not hold."""
+    for path, part in _sections(config):
+        rules = getattr(part, method, None)
+        for holds, text, *names in rules(config) if callable(rules) else ():
+            for name in () if holds else names:
+                yield path, part, text, name
+
+
+def _sections(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The sections in a configuration with their paths, which end in a dot."""
+    entries = value if isinstance(value, dict) else {}
+    if dataclasses.is_dataclass(value):
+        yield path, value
+        entries = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    for name, entry in entries.items():
+        yield from _sections(entry, f"{path}{name}.")
+
+
+def at_defaults(value: Any, keys: Collection[str], path: str = "") -> Any:
+    """A configuration, or what is at a path in it, with the defaults of the options at `keys`."""
     if isinstance(value, dict):
-        parts = value.items()
-        return {k: _reset(part, f"{key}.{k}", config, problems, doubts) for k, part in parts}
-    if not dataclasses.is_dataclass(value):
-        return value
-    kind: Any = type(value)
+        return {name: at_defaults(entry, keys, f"{path}{name}.") for name, entry in value.items()}
     changed: dict[str, Any] = {}
-    for field in dataclasses.fields(value):
-        old, option = getattr(value, field.name), f"{key}.{field.name}" if key else field.name
-        new = _reset(old, option, config, problems, doubts)
-        for rule in getattr(_hints(kind)[field.name], "__metadata__", ()):
-            if isinstance(rule, Needs) and old != field.default and not rule.holds(config):
-                remedy = "set that, or remove this"
-                problems[option] = f"{option}={old!r}: has no effect without {rule.what}; {remedy}"
-                new = field.default
-            elif isinstance(rule, Doubt) and (text := rule.problem(config)):
-                doubts[option] = f"{option}={old!r}: {text}"
+    for field in dataclasses.fields(value) if dataclasses.is_dataclass(value) else ():
+        old, key = getattr(value, field.name), f"{path}{field.name}"
+        new = field.default if key in keys else at_defaults(old, keys, f"{key}.")
         if new != old:
             changed[field.name] = new
-    return dataclasses.replace(value, **changed) if changed else value  # type: ignore[type-var]
+    return dataclasses.replace(value, **changed) if changed else value

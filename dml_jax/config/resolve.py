@@ -64,7 +64,7 @@ def resolve(
 ) -> Config:
     """Checks everything about a configuration that does not need its data.
 
-    Options without effect take their defaults.
+    Options without effect take their defaults, so that runs that differ in them are the same.
 
     Args:
       values: nested, as `get_config()` of a configuration file returns them.
@@ -72,8 +72,9 @@ def resolve(
         error.
       warn: called with one sentence for each of the others.
     """
-    config, problems = rules.settled(_validated(values))
-    for key, text in problems:
+    config = _validated(values)
+    unused = rules.inert(config)
+    for key, text in (unused | rules.doubtful(config)).items():
         if key in typed:
             raise ConfigError(text)
         if warn is not None:
@@ -82,13 +83,8 @@ def resolve(
     if rounded and "backbone.dtype" in typed and config.backbone.dtype != "bfloat16":
         problem = "train.precision='bfloat16' sets it too; remove one of them"
         raise ConfigError(f"backbone.dtype={config.backbone.dtype!r}: {problem}")
-    return settled(config)
-
-
-def settled(config: Config) -> Config:
-    """A configuration made from another one: options without effect take their defaults."""
-    config, _ = rules.settled(config)
-    if config.train.precision == "bfloat16":
+    config = rules.at_defaults(config, unused)
+    if rounded:
         config = replace(config, backbone=rules.with_precision(config.backbone, "bfloat16"))
     return config
 

@@ -1,5 +1,6 @@
 """The sections of a configuration that every run has: data, training and evaluation."""
 
+import dataclasses
 from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,13 +14,13 @@ from dml_jax.config.fields import (
     Fraction,
     Mark,
     Named,
-    Needs,
     NonEmpty,
     NonNegative,
     NonNegativeInt,
     Positive,
     PositiveInt,
     Probability,
+    Rules,
     require,
     section,
 )  # fmt: skip
@@ -38,40 +39,10 @@ Sampler = Annotated[str, AfterValidator(Named(SAMPLERS))]
 ImportPath = Annotated[str, AfterValidator(Named(()))]
 Crop = Literal["none", "random_resized", "random", "centre"]
 WITHOUT_CLASSES = ("shuffled", "redrawn_chunks")  # samplers that do not draw images by class
-FROM_FILES = Needs("another data.name than digits", lambda c: c.data.name != "digits")
-BY_CLASS = Needs(
-    f"evaluation.refine or another data.sampler than {', '.join(WITHOUT_CLASSES)}",
-    lambda c: c.data.sampler not in WITHOUT_CLASSES or c.evaluation.refine,
+ANY_SIZE = (
+    "a convolutional network as the backbone, as others have positions for one size of images"
 )
-HELD_OUT = Needs("data.split='classes'", lambda c: c.data.split == "classes")
-CLEAN = Needs("evaluation.protocol='clean'", lambda c: c.evaluation.protocol == "clean")
-ALL = Needs(
-    "train.select='last' or 'mixture', because no tested class is unseen",
-    lambda c: c.train.select in ("last", "mixture"),
-)
-CROPPED = Needs("a data.crop", lambda c: c.data.crop != "none")
-OF_ANY_SIZE = Needs(
-    "a convolutional network as the backbone, as others have positions for one size of images",
-    lambda c: not getattr(c.backbone, "fixed_size", False),
-)
-# Features are computed from crops of the evaluation's size, flipped at random.
-ON_IMAGES = Needs("train.feature_views=0", lambda c: not c.train.feature_views)
-ON_FEATURES = Needs("train.feature_views", lambda c: c.train.feature_views)
-RANDOM_RESIZED = Needs("data.crop='random_resized'", lambda c: c.data.crop == "random_resized")
 Optimizer = Annotated[str, AfterValidator(Named(("adam", "adamw", "radam", "sgd")))]
-WITH_MOMENTUM = Needs("train.optimizer='sgd'", lambda c: c.train.optimizer == "sgd")
-LATE = Needs("train.warmup_epochs", lambda c: c.train.warmup_epochs)
-STEPPED = Needs("train.schedule='step'", lambda c: c.train.schedule == "step")
-WITH_MILESTONES = Needs(
-    "train.period or train.milestones",
-    lambda c: c.train.schedule != "step" or c.train.period or c.train.milestones,
-)
-SCALED = Needs("train.scale_rates='linear' or 'sqrt'", lambda c: c.train.scale_rates != "none")
-WITH_BLOCKS = Needs(
-    "a vision transformer as the backbone, which is trained",
-    lambda c: hasattr(c.backbone, "layer") and not backbone_is_frozen(c),
-)
-SELECTED = Needs("train.select='validation' or 'test'", lambda c: c.train.selects_steps)
 FIXED_COUNT = ("kmeans", "ward", "spectral", "birch")  # find a given number of clusters
 DENSITY_BASED = ("dbscan", "optics")  # determine that number, and label outliers as noise
 # How batches for test-time refinement are made: from neighbours, or from clusters.
@@ -140,29 +111,29 @@ class Data:
     KEY: ClassVar = "data"
 
     name: str = "digits"
-    path: Annotated[str, FROM_FILES, Mark.PATH, Effect.NONE, Mark.SAME_EXPERIMENT] = ""
-    split: Annotated[Literal["classes", "all"], ALL] = "classes"
-    class_split: Annotated[NonNegativeInt, HELD_OUT] = 0
-    session: Annotated[str, FROM_FILES, CLEAN] = ""
-    splits: Annotated[str, FROM_FILES] = "auto"
-    classes: Annotated[Literal["auto", "leaf", "top", "path"], FROM_FILES] = "auto"
+    path: Annotated[str, Mark.PATH, Effect.NONE, Mark.SAME_EXPERIMENT] = ""
+    split: Literal["classes", "all"] = "classes"
+    class_split: NonNegativeInt = 0
+    session: str = ""
+    splits: str = "auto"
+    classes: Literal["auto", "leaf", "top", "path"] = "auto"
     relation: Annotated[str, AfterValidator(Named(("",)))] = ""
     sampler: Sampler = "balanced"
     batch_size: AtLeastTwo = 64
-    images_per_class: Annotated[PositiveInt, BY_CLASS] = 4
+    images_per_class: PositiveInt = 4
     crop: Crop = "none"
-    image_size: Annotated[NonNegativeInt, CROPPED] = 0
-    training_size: Annotated[NonNegativeInt, CROPPED, OF_ANY_SIZE, ON_IMAGES] = 0
-    resize: Annotated[NonNegativeInt, CROPPED] = 0
-    interpolation: Annotated[Literal["bilinear", "bicubic"], CROPPED] = "bilinear"
-    resize_first: Annotated[bool, RANDOM_RESIZED] = False
-    exif_rotation: Annotated[bool, FROM_FILES] = True
-    crop_scale: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (0.08, 1.0)
-    crop_ratio: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (3 / 4, 4 / 3)
+    image_size: NonNegativeInt = 0
+    training_size: NonNegativeInt = 0
+    resize: NonNegativeInt = 0
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    resize_first: bool = False
+    exif_rotation: bool = True
+    crop_scale: tuple[Positive, Positive] = (0.08, 1.0)
+    crop_ratio: tuple[Positive, Positive] = (3 / 4, 4 / 3)
     flip: Probability = 0.0
-    jitter: Annotated[float, Ge(0), Lt(1), ON_IMAGES] = 0.0
-    greyscale: Annotated[Probability, ON_IMAGES] = 0.0
-    erasing: Annotated[Probability, ON_IMAGES] = 0.0
+    jitter: Annotated[float, Ge(0), Lt(1)] = 0.0
+    greyscale: Probability = 0.0
+    erasing: Probability = 0.0
     validation_share: Fraction = 0.0
     workers: Annotated[int, Ge(-1), Lt(LIMIT), Effect.NONE, Mark.SAME_EXPERIMENT] = -1
     threads: Annotated[NonNegativeInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 0
@@ -186,6 +157,43 @@ class Data:
             low, high = getattr(self, key)
             require(low <= high, key, (low, high), "must be increasing")
         require(self.crop_scale[1] <= 1, "crop_scale", self.crop_scale, "must not exceed 1")
+
+    def inert(self, config: Any) -> Rules:
+        """What options need; see `fields.inert`."""
+        by_class = self.sampler not in WITHOUT_CLASSES or config.evaluation.refine
+        any_size = not getattr(config.backbone, "fixed_size", False)
+        cropped = self.crop != "none"
+        return (
+            (
+                self.name != "digits",
+                "another data.name than digits",
+                *("path", "session", "splits", "classes", "exif_rotation"),
+            ),
+            (
+                config.train.select in ("last", "mixture"),
+                "train.select='last' or 'mixture', because no tested class is unseen",
+                "split",
+            ),
+            (self.split == "classes", "data.split='classes'", "class_split"),
+            (config.evaluation.protocol == "clean", "evaluation.protocol='clean'", "session"),
+            (
+                by_class,
+                f"evaluation.refine or another data.sampler than {', '.join(WITHOUT_CLASSES)}",
+                "images_per_class",
+            ),
+            (cropped, "a data.crop", "image_size", "training_size", "resize", "interpolation"),
+            (
+                self.crop == "random_resized",
+                "data.crop='random_resized'",
+                *("resize_first", "crop_scale", "crop_ratio"),
+            ),
+            (any_size, ANY_SIZE, "training_size"),
+            (  # features are computed from crops of the evaluation's size, flipped at random
+                not config.train.feature_views,
+                "train.feature_views=0",
+                *("training_size", "jitter", "greyscale", "erasing"),
+            ),
+        )
 
     @property
     def training_side(self) -> int:
@@ -215,13 +223,29 @@ class Group:
 
     learning_rate: NonNegative
     weight_decay: NonNegative = 0.0
-    warmup: Annotated[Literal["train", "freeze"], LATE] = "train"
+    warmup: Literal["train", "freeze"] = "train"
     freeze: bool = False
     rank: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
         rule = "a frozen group has no updates; set freeze=false"
         require(not (self.freeze and self.rank), "rank", self.rank, rule)
+
+    def inert(self, config: Any) -> Rules:
+        """What options need; see `fields.inert`."""
+        return ((config.train.warmup_epochs, "train.warmup_epochs", "warmup"),)
+
+    def doubtful(self, config: Any) -> Rules:
+        """Rates of a frozen group, which have no default to take; see `fields.doubtful`."""
+        groups = config.train.groups
+        name = next(name for name, group in groups.items() if group is self)
+        # A part of a group starts as a copy of it, rates included.
+        copied = groups.get(name.partition("/")[0]) == dataclasses.replace(self, freeze=False)
+        problem = "has no effect in a group that is frozen; set it to 0, or freeze=false"
+        return tuple(
+            (not (self.freeze and getattr(self, name)) or copied, problem, name)
+            for name in ("learning_rate", "weight_decay")
+        )
 
 
 @section
@@ -278,24 +302,24 @@ class Train:
     warmup_epochs: NonNegativeInt = 0
     linear_warmup: NonNegativeInt = 0
     feature_views: NonNegativeInt = 0
-    features: Annotated[str, ON_FEATURES, Mark.PATH, Effect.NONE, Mark.SAME_EXPERIMENT] = ""
+    features: Annotated[str, Mark.PATH, Effect.NONE, Mark.SAME_EXPERIMENT] = ""
     chunks: PositiveInt = 1
     precision: Literal["float32", "tensorfloat32", "bfloat16"] = "float32"
     optimizer: Optimizer = "adam"
-    momentum: Annotated[Fraction, WITH_MOMENTUM] = 0.0
+    momentum: Fraction = 0.0
     scale_rates: Literal["none", "linear", "sqrt"] = "none"
-    rates_for_batch: Annotated[NonNegativeInt, SCALED] = 0
-    schedule: Annotated[Literal["constant", "cosine", "step"], WITH_MILESTONES] = "constant"
-    period: Annotated[NonNegativeInt, STEPPED] = 0
-    milestones: Annotated[tuple[NonNegativeInt, ...], STEPPED] = ()
-    gamma: Annotated[float, Gt(0), Le(1), STEPPED] = 0.1
-    layer_decay: Annotated[float, Gt(0), Le(1), WITH_BLOCKS] = 1.0
+    rates_for_batch: NonNegativeInt = 0
+    schedule: Literal["constant", "cosine", "step"] = "constant"
+    period: NonNegativeInt = 0
+    milestones: tuple[NonNegativeInt, ...] = ()
+    gamma: Annotated[float, Gt(0), Le(1)] = 0.1
+    layer_decay: Annotated[float, Gt(0), Le(1)] = 1.0
     log_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 20
     evaluate_every: Annotated[NonNegativeInt, Effect.SELECTION] = 0
     checkpoint_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 200
     keep_every: Annotated[NonNegativeInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 0
     select: Literal["last", "validation", "test", "mixture"] = "last"
-    reload_best_epochs: Annotated[tuple[NonNegativeInt, ...], SELECTED] = ()
+    reload_best_epochs: tuple[NonNegativeInt, ...] = ()
 
     def __post_init__(self) -> None:
         rule = f"give a positive number of steps or of epochs (={self.epochs}), not both"
@@ -307,21 +331,42 @@ class Train:
         rule = f"give milestones or a period (={self.period}), not both"
         require(not (self.milestones and self.period), "milestones", self.milestones, rule)
 
+    def inert(self, config: Any) -> Rules:
+        """What options need; see `fields.inert`."""
+        steps = self.schedule == "step"
+        blocks = hasattr(config.backbone, "layer") and not backbone_is_frozen(config)
+        return (
+            (self.feature_views, "train.feature_views", "features"),
+            (self.optimizer == "sgd", "train.optimizer='sgd'", "momentum"),
+            (self.scale_rates != "none", "train.scale_rates='linear' or 'sqrt'", "rates_for_batch"),
+            (steps, "train.schedule='step'", "period", "milestones", "gamma"),
+            (
+                not steps or self.period or self.milestones,
+                "train.period or train.milestones",
+                *("schedule", "gamma"),
+            ),
+            (blocks, "a vision transformer as the backbone, which is trained", "layer_decay"),
+            (self.selects_steps, "train.select='validation' or 'test'", "reload_best_epochs"),
+        )
+
+    def doubtful(self, config: Any) -> Rules:
+        """Changes of the rate after the end, which a longer run reaches; see `fields.doubtful`."""
+        late = "has an effect only after the end of training"
+        problem = f"{late}; give less than train.epochs={self.epochs}, or train longer"
+        reached = self.schedule != "step" or not self.epochs
+        return (
+            (reached or max(self.milestones, default=0) < self.epochs, problem, "milestones"),
+            (reached or self.period < self.epochs, problem, "period"),
+        )
+
     @property
     def selects_steps(self) -> bool:
         """Whether models are evaluated during training, and the best is reported."""
         return self.select in ("validation", "test")
 
 
-def _refined(kinds: tuple[str, ...]) -> Needs:
-    what = f"one of {', '.join(kinds)} in evaluation.refine"
-    return Needs(what, lambda c: not set(kinds).isdisjoint(c.evaluation.refine))
-
-
 BEST = "best"  # instead of the name of a test-time variant
 TestVariants = dict[str, dict[str, Any]]
-TEST_VARIANTS = Needs("evaluation.test_variants", lambda c: c.evaluation.test_variants)
-CLUSTERED = Needs("evaluation.cluster", lambda c: c.evaluation.cluster)
 
 
 @section
@@ -365,19 +410,19 @@ class Evaluation:
     lone_queries: Literal["miss", "omit"] = "miss"
     batch_size: Annotated[PositiveInt, Mark.SAME_EXPERIMENT] = 256
     cluster: bool = True
-    nmi_average: Annotated[Literal["arithmetic", "geometric"], CLUSTERED] = "arithmetic"
-    kmeans_init: Annotated[Literal["auto", "k-means++", "random"], CLUSTERED] = "auto"
-    kmeans_restarts: Annotated[NonNegativeInt, CLUSTERED] = 0
-    kmeans_iterations: Annotated[NonNegativeInt, CLUSTERED] = 0
+    nmi_average: Literal["arithmetic", "geometric"] = "arithmetic"
+    kmeans_init: Literal["auto", "k-means++", "random"] = "auto"
+    kmeans_restarts: NonNegativeInt = 0
+    kmeans_iterations: NonNegativeInt = 0
     refine: Annotated[tuple[Refine, ...], Mark.SAME_EXPERIMENT] = ()
     metrics: Annotated[tuple[ImportPath, ...], Mark.SAME_EXPERIMENT] = ()
-    refine_clusters: Annotated[AtLeastTwo, _refined(FIXED_COUNT), Mark.SAME_EXPERIMENT] = 900
-    refine_eps: Annotated[Positive, _refined(DENSITY_BASED), Mark.SAME_EXPERIMENT] = 0.9
-    refine_min_samples: Annotated[AtLeastTwo, _refined(DENSITY_BASED), Mark.SAME_EXPERIMENT] = 5
+    refine_clusters: Annotated[AtLeastTwo, Mark.SAME_EXPERIMENT] = 900
+    refine_eps: Annotated[Positive, Mark.SAME_EXPERIMENT] = 0.9
+    refine_min_samples: Annotated[AtLeastTwo, Mark.SAME_EXPERIMENT] = 5
     test_variants: Annotated[TestVariants, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = field(
         default_factory=dict
     )
-    test_variant: Annotated[str, TEST_VARIANTS, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = BEST
+    test_variant: Annotated[str, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = BEST
     controls: Annotated[bool, Mark.SAME_EXPERIMENT] = False
     diagnose: Annotated[bool, Mark.SAME_EXPERIMENT] = False
 
@@ -394,6 +439,21 @@ class Evaluation:
         names = {path.rpartition(".")[2] for path in self.metrics}
         rule = "must not contain two functions of one name, by which they are reported"
         require(len(names) == len(self.metrics), "metrics", self.metrics, rule)
+
+    def inert(self, config: Any) -> Rules:
+        """What options need; see `fields.inert`."""
+        clusters = ("nmi_average", "kmeans_init", "kmeans_restarts", "kmeans_iterations")
+        found, key = {*self.refine}, "evaluation.refine"
+        fixed, dense = (
+            (not found.isdisjoint(kinds), f"one of {', '.join(kinds)} in {key}")
+            for kinds in (FIXED_COUNT, DENSITY_BASED)
+        )
+        return (
+            (self.cluster, "evaluation.cluster", *clusters),
+            (self.test_variants, "evaluation.test_variants", "test_variant"),
+            (*fixed, "refine_clusters"),
+            (*dense, "refine_eps", "refine_min_samples"),
+        )
 
     @property
     def clustering(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dml_jax.config.sections import OF_ANY_SIZE
+from dml_jax.config.sections import ANY_SIZE
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
 from dml_jax.identity import Versions
@@ -46,8 +46,8 @@ class Model(EmbeddingModel):
         if not versions.scales or not all(0 < scale < 10 for scale in versions.scales):
             problem = "give one or more numbers above 0 and below 10"
             raise ConfigError(f"scales={versions.scales}: {problem}")
-        if versions.scales != (1.0,) and not OF_ANY_SIZE.holds(trained.config):
-            raise ConfigError(f"scales={versions.scales}: need {OF_ANY_SIZE.what}")
+        if versions.scales != (1.0,) and getattr(trained.config.backbone, "fixed_size", False):
+            raise ConfigError(f"scales={versions.scales}: need {ANY_SIZE}")
         embed = embedding.averaged(trained.method.embed, *versions)
         everywhere = device_mesh.replicated(device_mesh.make())
         params, model_state = jax.device_put((trained.params, trained.model_state), everywhere)

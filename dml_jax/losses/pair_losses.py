@@ -8,7 +8,7 @@ triplet has the product of the weights of its two pairs.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, assert_never
+from typing import Literal, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +70,7 @@ def contrastive(
 
 
 @loss
+@only_with("mining", "distance_weighted", "nearest", "farthest")
 def triplet(
     embeddings: Array,
     labels: Array | None = None,
@@ -79,8 +80,8 @@ def triplet(
     mining: TripletMining = "semi_hard",
     smooth: bool = False,
     swap: bool = False,
-    nearest: Annotated[NonNegative, only_with("triplet", "mining", "distance_weighted")] = LOWER,
-    farthest: Annotated[NonNegative, only_with("triplet", "mining", "distance_weighted")] = 0.0,
+    nearest: NonNegative = LOWER,
+    farthest: NonNegative = 0.0,
     divisor: Divisor = "all",
     key: Array | None = None,
     candidates: WeightedCandidates = None,
@@ -212,6 +213,7 @@ def triplet_loss(
 
 
 @loss
+@only_with("mining", "distance_weighted", "nearest", "farthest")
 def margin(
     embeddings: Array,
     labels: Array | None,
@@ -221,8 +223,8 @@ def margin(
     nu: NonNegative = 0.0,
     divisor: Literal[Divisor, "pairs"] = "active",
     mining: Mining = "distance_weighted",
-    nearest: Annotated[NonNegative, only_with("margin", "mining", "distance_weighted")] = LOWER,
-    farthest: Annotated[NonNegative, only_with("margin", "mining", "distance_weighted")] = 0.0,
+    nearest: NonNegative = LOWER,
+    farthest: NonNegative = 0.0,
     key: Array | None = None,
     candidates: WeightedCandidates = None,
     candidate_labels: Array | None = None,

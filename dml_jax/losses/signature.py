@@ -42,7 +42,6 @@ from jax import Array
 from dml_jax.config.fields import (
     LARGEST,
     LIMIT,
-    Needs,
     NonNegative,
     PositiveInt,
     described,
@@ -137,15 +136,22 @@ def options(function: Callable[..., Any]) -> Any:
             defaults |= asdict(parameter.options)
             kinds |= typing.get_type_hints(bases[-1], include_extras=True)
     members = {"__doc__": function.__doc__, "__annotations__": kinds, **defaults}
+    if hasattr(function, "inert"):
+        members["inert"] = function.inert
     return section(type(function.__name__, tuple(bases), members))
 
 
-def only_with(loss: str, option: str, value: Any) -> Needs:
-    """The rule that an option of a loss has no effect unless another one has this value."""
-    return Needs(
-        f"method.{loss}.{option}={value!r}",
-        lambda c: getattr(getattr(c.method, loss, None), option, value) == value,
-    )
+def only_with(option: str, value: Any, *names: str) -> Callable[[F], F]:
+    """Declares that options of a loss have no effect unless another one has this value."""
+
+    def declare(function: F) -> F:
+        needed = f"method.{function.__name__}.{option}={value!r}"
+        function.inert = lambda self, config: (  # type: ignore[attr-defined]
+            (getattr(self, option) == value, needed, *names),
+        )
+        return function
+
+    return declare
 
 
 def classifier(logits: Callable[..., Array]) -> Callable[[F], F]:

@@ -35,7 +35,7 @@ contrastive loss. With a `distance`, similarities are negative distances.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +60,7 @@ COPY = 1e-5  # largest 1 - S of two embeddings that count as copies of one image
 
 
 @loss
+@only_with("mining", True, "epsilon")
 def multi_similarity(
     embeddings: Array,
     labels: Array | None = None,
@@ -67,7 +68,7 @@ def multi_similarity(
     alpha: Positive = 2.0,
     beta: Positive = 40.0,
     base: float = 0.5,
-    epsilon: Annotated[NonNegative, only_with("multi_similarity", "mining", True)] = 0.1,
+    epsilon: NonNegative = 0.1,
     mining: bool = True,
     copies: Literal["drop", "keep"] = "drop",
     divisor: Divisor = "all",

@@ -37,9 +37,9 @@ from dml_jax.backbones.layers import Pooling, normal_init, uniform_fan_in
 from dml_jax.config.fields import (
     Mark,
     Named,
-    Needs,
     NonNegative,
     NonNegativeInt,
+    Rules,
     require,
     section,
     validate,
@@ -99,27 +99,6 @@ def section_name(loss: str) -> str:
     return loss.rpartition(".")[2]
 
 
-PAIRS = Needs(
-    f"one of {', '.join(PAIR_LOSSES)} in method.loss",
-    lambda c: c.method.compares_pairs,
-)
-REMEMBERED = Needs("method.memory", lambda c: c.method.memory)
-LINEAR = Needs(
-    "a linear layer (method.embedding_dim, or method.init='whitened')",
-    lambda c: c.method.embedding_dim or c.method.init == "whitened",
-)
-WHOLE = Needs(
-    "method.embedding_dim=0, bias=true, layer_norm=false and pooling='avg', if it is 'whitened'",
-    lambda c: (
-        c.method.init != "whitened"
-        or (
-            (c.method.embedding_dim, c.method.bias) == (0, True)
-            and (c.method.layer_norm, c.method.pooling) == (False, "avg")
-        )
-    ),
-)
-
-
 @section
 class Config:
     """The options that all losses share; `config_type` adds the options of a loss.
@@ -153,14 +132,34 @@ class Config:
     embedding_dim: NonNegativeInt = 512
     pooling: Pooling = "avg"
     layer_norm: bool = False
-    init: Annotated[heads.Init, WHOLE, LINEAR] = "linear"
-    bias: Annotated[bool, LINEAR] = True
-    memory: Annotated[NonNegativeInt, PAIRS] = 0
-    memory_after: Annotated[NonNegativeInt, REMEMBERED] = 0
+    init: heads.Init = "linear"
+    bias: bool = True
+    memory: NonNegativeInt = 0
+    memory_after: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
         rule = f"give one for each loss of loss={self.loss}"
         require(len(self.weights) in (0, len(self.losses)), "weights", self.weights, rule)
+
+    def inert(self, config: Any) -> Rules:
+        """What options need; see `config.fields.inert`."""
+        plain = (self.embedding_dim, self.bias, self.layer_norm, self.pooling)
+        whitened, fits = self.init == "whitened", plain == (0, True, False, "avg")
+        return (
+            (
+                fits or not whitened,
+                "method.embedding_dim=0, bias=true, layer_norm=false and pooling='avg', if it is "
+                "'whitened'",
+                "init",
+            ),
+            (
+                self.embedding_dim or (whitened and fits),
+                "a linear layer (method.embedding_dim, or method.init='whitened')",
+                *("init", "bias"),
+            ),
+            (self.compares_pairs, f"one of {', '.join(PAIR_LOSSES)} in method.loss", "memory"),
+            (self.memory and self.compares_pairs, "method.memory", "memory_after"),
+        )
 
     @property
     def losses(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ At test time only the embedding is used. The authors' embedding is BN-Inception'
 quoted by Seidenschwarz et al., ICML 2021).
 """
 
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ from jax import Array
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, Pooling
-from dml_jax.config.fields import Doubt, NonNegativeInt, Positive, PositiveInt, section
+from dml_jax.config.fields import NonNegativeInt, Positive, PositiveInt, Rules, section
 from dml_jax.config.sections import WITHOUT_CLASSES
 from dml_jax.losses import pairwise
 from dml_jax.losses.classification import cross_entropy
@@ -40,14 +40,6 @@ from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Training
 from dml_jax.numerics import at_least_float32, unit
 
 GROUPS = ("backbone", "embedding", "classifier")  # parameter groups
-
-
-def _all_anchors(c: Any) -> str:
-    images = c.data.images_per_class
-    if c.data.sampler in WITHOUT_CLASSES or c.method.anchors < images:
-        return ""
-    problem = "leaves only the cross-entropy, because all images are anchors"
-    return f"{problem}; set it below data.images_per_class={images}"
 
 
 @section
@@ -68,10 +60,18 @@ class Config:
     name: str = "group_loss"
     embedding_dim: NonNegativeInt = 0
     pooling: Pooling = "avg"
-    anchors: Annotated[NonNegativeInt, Doubt(_all_anchors)] = 2
+    anchors: NonNegativeInt = 2
     iterations: PositiveInt = 1
     temperature: Positive = 24.0
     weight: Positive = 1.0
+
+    def doubtful(self, config: Any) -> Rules:
+        """A loss on no image; see `config.fields.doubtful`."""
+        images = config.data.images_per_class
+        labelled = config.data.sampler in WITHOUT_CLASSES or self.anchors < images
+        problem = "leaves only the cross-entropy, because all images are anchors"
+        remedy = f"set it below data.images_per_class={images}"
+        return ((labelled, f"{problem}; {remedy}", "anchors"),)
 
 
 FLOOR = 1e-30  # lower bound of the support, which is 0 if an embedding is constant

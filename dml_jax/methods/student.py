@@ -26,7 +26,7 @@ Reported R@1 and NMI (Table 8), CUB and Cars196: distillation 65.7, 70.3 and 85.
 70.3, 74.0 and 88.1, 74.8.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -39,10 +39,10 @@ from dml_jax.backbones.layers import Dense, Pooling
 from dml_jax.config.fields import (
     Fraction,
     Mark,
-    Needs,
     NonNegative,
     Positive,
     PositiveInt,
+    Rules,
     require,
     section,
 )
@@ -54,10 +54,6 @@ from dml_jax.numerics import at_least_float32, unit
 
 Kind = Literal["distillation", "distillation_kl", "imitation", "relational"]
 GROUPS = ("backbone", "embedding", "auxiliary")  # parameter groups
-DISTILLED = Needs(
-    "a positive method.weight and a distillation as method.kind",
-    lambda c: c.method.weight > 0 and c.method.kind.startswith("distillation"),
-)
 
 
 @section
@@ -81,7 +77,7 @@ class Config:
     teacher: Annotated[str, Mark.PATH] = ""
     kind: Kind = "distillation"
     weight: NonNegative = 1.0
-    soft_temperature: Annotated[Positive, DISTILLED] = 1.0
+    soft_temperature: Positive = 1.0
     embedding_dim: PositiveInt = 512
     temperature: Positive = 0.2
     smoothing: Fraction = 0.1
@@ -90,6 +86,12 @@ class Config:
     def __post_init__(self) -> None:
         rule = "must be the work directory of a trained run"
         require(self.teacher != "", "teacher", self.teacher, rule)
+
+    def inert(self, config: Any) -> Rules:
+        """What options need; see `config.fields.inert`."""
+        needed = "a positive method.weight and a distillation as method.kind"
+        distilled = self.weight > 0 and self.kind.startswith("distillation")
+        return ((distilled, needed, "soft_temperature"),)
 
 
 def relative_distances(embeddings: Array) -> Array:

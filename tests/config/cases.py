@@ -19,6 +19,7 @@ class Facts(NamedTuple):
       printed: (configuration or row of a study, source, paper, numbers as copied from the paper).
       without_effect: configuration and overrides, of which the last one has no effect, or not the
         one that its name promises.
+      late: configurations whose learning rate would only change after the end.
       free: (configuration, train.select, the options of the method with other values of which, and
         of no others, a run is continued).
       unused: configuration of a method -> the parameter groups that it leaves without parameters.
@@ -33,6 +34,7 @@ class Facts(NamedTuple):
     settings: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType({})
     printed: Collection[tuple[str, str, str, Mapping[str, str]]] = ()
     without_effect: Collection[str] = ()
+    late: Collection[str] = ()
     free: Collection[tuple[str, str, set[str]]] = ()
     unused: Callable[[Any], set[str]] = lambda method: set()
     of_students: bool = False

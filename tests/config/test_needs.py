@@ -47,6 +47,11 @@ WITHOUT_EFFECT = [  # see `cases.Facts`
     "digits_baseline method.memory=64",
     "digits_baseline method.init=whitened",
     "digits_baseline:triplet method.memory_after=5",
+    "digits_baseline method.memory_after=5 method.memory=64",  # has no effect itself
+    "cars_baseline train.groups.backbone.freeze=true train.groups.backbone.learning_rate=0.1",
+    "cars_baseline train.groups.backbone.freeze=true train.groups.backbone.weight_decay=0.1",
+    "cars_baseline:proxy_anchor train.epochs=9 train.milestones=3,9",
+    "cars_hist train.epochs=9 train.period=9",
 ]
 MINE = """
 from configs import digits_baseline
@@ -90,14 +95,17 @@ def test_on_the_command_line(case: str) -> None:
             "data.jitter=0.3: has no effect without train.f",
         ),
         (
+            "config.train.groups.backbone.update(freeze=True, weight_decay=0.0)",
+            "train.groups.backbone.learning_rate=0.001: has no effect in a group that is frozen; ",
+        ),
+        (
             "config.backbone.freeze_bn = True",
             "backbone.freeze_bn=True: the running statistics of a network without ",
         ),
     ],
 )
 def test_in_a_file(statement: str, warning: str, tmp_path: Path) -> None:
-    """The user is warned, and the option takes its default; a rule that is broken leaves the
-    value."""
+    """The user is warned, and the option takes its default if it has no effect and has one."""
     shown: list[str] = []
     (tmp_path / "mine.py").write_text(MINE.format(statement))
     made = config_files.resolved(str(tmp_path / "mine.py"), {}, shown.append)
@@ -109,6 +117,28 @@ def test_in_a_file(statement: str, warning: str, tmp_path: Path) -> None:
         if "freeze_bn" in key
         else flatten(asdict(config_files.resolved(path("digits_baseline"), {})))[key]
     )
+
+
+def test_what_no_warning_is_about() -> None:
+    """Rates that a frozen part of a group has from it, or that change before the end."""
+    shown: list[str] = []
+    config_files.resolved(path("folder_vit:frozen"), {}, shown.append)
+    config_files.resolved(
+        path("cars_baseline:proxy_anchor"),
+        {"train.epochs": "9", "train.milestones": "3,8"},
+        shown.append,
+    )
+    assert shown == []
+
+
+def test_a_change_of_the_rate_after_the_end_stays_for_a_longer_run() -> None:
+    shown: list[str] = []
+    made = config_files.resolved(
+        path("cars_baseline:proxy_anchor"), {"train.epochs": "3"}, shown.append
+    )
+    given = config_files.resolved(path("cars_baseline:proxy_anchor"), {})
+    assert (made.train.milestones, made.train.gamma) == (given.train.milestones, given.train.gamma)
+    assert [text.partition("=")[0] for text in shown] == ["train.milestones"]
 
 
 def test_what_an_override_leaves_without_effect() -> None:

@@ -25,7 +25,7 @@ alone (Tables 3 to 5).
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import flax.linen as nn
 import jax
@@ -35,7 +35,7 @@ from jax import Array
 
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, uniform_fan_in
-from dml_jax.config.fields import Effect, Needs, NonNegative, PositiveInt, require, section
+from dml_jax.config.fields import Effect, NonNegative, PositiveInt, Rules, require, section
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
 from dml_jax.losses.signature import options
@@ -45,12 +45,6 @@ from dml_jax.numerics import at_least_float32, product, unit
 
 MultiSimilarity = options(ms.multi_similarity)
 GROUPS = ("backbone", "prototypes", "embedding")  # parameter groups
-CODED = Needs("method.transform other than 'average'", lambda c: c.method.transform != "average")
-WITH_PROTOTYPES = Needs(
-    "method.transform='residual' or 'shuffled'",
-    lambda c: c.method.transform in ("residual", "shuffled"),
-)
-CONSISTENT = Needs("method.lambda2", lambda c: c.method.lambda2 > 0)
 
 
 @section
@@ -79,15 +73,15 @@ class Config:
 
     name: str = "crt"
     embedding_dims: tuple[PositiveInt, PositiveInt] = (128, 1024)
-    prototypes: Annotated[tuple[PositiveInt, PositiveInt], CODED] = (64, 64)
-    hidden_dim: Annotated[PositiveInt, CODED] = 512
-    sharing: Annotated[Literal["shared", "separate"], CODED] = "shared"
-    gamma: Annotated[Literal["per_prototype", "single"], CODED] = "per_prototype"
+    prototypes: tuple[PositiveInt, PositiveInt] = (64, 64)
+    hidden_dim: PositiveInt = 512
+    sharing: Literal["shared", "separate"] = "shared"
+    gamma: Literal["per_prototype", "single"] = "per_prototype"
     transform: Literal["residual", "average", "shuffled", "wide_average"] = "residual"
     lambda1: tuple[NonNegative, NonNegative] = (1.0, 0.1)
     lambda2: NonNegative = 0.9
-    w_div: Annotated[NonNegative, WITH_PROTOTYPES] = 1.0
-    consistency: Annotated[Literal["mean", "sum"], CONSISTENT] = "mean"
+    w_div: NonNegative = 1.0
+    consistency: Literal["mean", "sum"] = "mean"
     tested_branch: Annotated[Literal["branch1", "branch2"], Effect.EMBEDDING] = "branch1"
     multi_similarity: MultiSimilarity = MultiSimilarity()  # type: ignore[valid-type]
 
@@ -98,6 +92,19 @@ class Config:
         trained = self.lambda1[self.tested_branch == "branch2"] > 0
         rule = f"has weight 0 in lambda1={self.lambda1}, so labels do not train it; test the other"
         require(trained, "tested_branch", self.tested_branch, rule)
+
+    def inert(self, config: Any) -> Rules:
+        """What options need; see `config.fields.inert`."""
+        placed = self.transform in ("residual", "shuffled")
+        return (
+            (
+                self.transform != "average",
+                "method.transform other than 'average'",
+                *("prototypes", "hidden_dim", "sharing", "gamma"),
+            ),
+            (placed, "method.transform='residual' or 'shuffled'", "w_div"),
+            (self.lambda2, "method.lambda2", "consistency"),
+        )
 
 
 BRANCHES = ("branch1", "branch2")

@@ -1,17 +1,16 @@
 """Options of DiVA."""
 
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from dml_jax.config.fields import (
     Effect,
     Mark,
-    Needs,
     NonEmpty,
     NonNegative,
     Positive,
     PositiveInt,
     Probability,
+    Rules,
     require,
     section,
 )
@@ -20,40 +19,6 @@ Task = Literal["discriminative", "selfsimilarity", "shared", "intra"]
 TASKS: tuple[Task, ...] = ("discriminative", "selfsimilarity", "shared", "intra")
 Weights = tuple[NonNegative, NonNegative, NonNegative, NonNegative]
 GROUPS = ("backbone", "embedding", "beta", "psi")  # parameter groups
-
-
-def _needs(what: str, holds: Callable[["Config"], Any]) -> Needs:
-    return Needs(what, lambda c: holds(c.method))
-
-
-def _task(*names: Task) -> Needs:
-    return _needs(
-        f"{' or '.join(names)} in method.tasks", lambda c: not set(names).isdisjoint(c.tasks)
-    )
-
-
-TRIPLETS = _needs("a task with triplets in method.tasks", lambda c: ranking_tasks(c))
-BOUNDARIES = _needs(
-    "method.base='margin' and a task with triplets",
-    lambda c: c.base == "margin" and ranking_tasks(c),
-)
-DIVERSE = _needs(
-    "method.learners other than 'discriminative'", lambda c: c.learners != "discriminative"
-)
-DECORRELATED = _needs(
-    "two tasks that method.directions decorrelate", lambda c: decorrelation_weights(c)
-)
-DANCE = _needs(
-    "the task selfsimilarity with method.learners other than 'discriminative'",
-    lambda c: is_contrastive(c),
-)
-NORMALISED = _needs(
-    "method.equations='authors'", lambda c: c.equations == "authors" or c.dance == "off"
-)
-PRINTED_DANCE = _needs(
-    "method.equations='paper' and DaNCE with method.dance other than 'off'",
-    lambda c: c.equations == "paper" and c.dance != "off" and is_contrastive(c),
-)
 
 
 @section
@@ -97,22 +62,22 @@ class Config:
     tasks: Annotated[tuple[Task, ...], NonEmpty] = TASKS
     learners: Literal["diverse", "discriminative", "permuted"] = "diverse"
     embedding_dim: PositiveInt = 128
-    alpha_selfsimilarity: Annotated[NonNegative, _task("selfsimilarity")] = 0.3
-    alpha_shared: Annotated[NonNegative, _task("shared")] = 0.3
-    alpha_intra: Annotated[NonNegative, _task("intra")] = 0.3
+    alpha_selfsimilarity: NonNegative = 0.3
+    alpha_shared: NonNegative = 0.3
+    alpha_intra: NonNegative = 0.3
     ensemble: Annotated[Weights, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = (0.75, 1.25, 1.25, 1.25)
-    base: Annotated[Literal["margin", "triplet"], TRIPLETS] = "margin"
-    margin: Annotated[NonNegative, TRIPLETS] = 0.2
-    beta: Annotated[Positive, BOUNDARIES] = 1.2
-    shared: Annotated[Literal["random", "standard"], _task("shared"), DIVERSE] = "random"
-    dance: Annotated[Literal["original", "fixed", "off"], DANCE, NORMALISED] = "original"
-    dance_lambda: Annotated[Positive, PRINTED_DANCE] = 1.0
-    temperature: Annotated[Positive, DANCE] = 0.01
-    queue_batches: Annotated[PositiveInt, DANCE] = 30
-    momentum: Annotated[Probability, DANCE] = 0.9
+    base: Literal["margin", "triplet"] = "margin"
+    margin: NonNegative = 0.2
+    beta: Positive = 1.2
+    shared: Literal["random", "standard"] = "random"
+    dance: Literal["original", "fixed", "off"] = "original"
+    dance_lambda: Positive = 1.0
+    temperature: Positive = 0.01
+    queue_batches: PositiveInt = 30
+    momentum: Probability = 0.9
     directions: tuple[str, ...] = tuple(f"{task}-discriminative" for task in TASKS[1:])
-    rho: Annotated[tuple[NonNegative, ...], DECORRELATED] = (1500.0,)
-    psi_dim: Annotated[PositiveInt, DECORRELATED] = 512
+    rho: tuple[NonNegative, ...] = (1500.0,)
+    psi_dim: PositiveInt = 512
     equations: Literal["authors", "paper"] = "authors"
 
     def __post_init__(self) -> None:
@@ -131,6 +96,48 @@ class Config:
             ("rho", len(self.rho) in (1, len(self.directions)), numbers),
         ):
             require(bool(holds), field, getattr(self, field), rule)
+
+    def inert(self, config: Any) -> Rules:
+        """What options need; see `config.fields.inert`."""
+        ranked, contrastive = bool(ranking_tasks(self)), is_contrastive(self)
+        weighted = (
+            (task in self.tasks, f"{task} in method.tasks", f"alpha_{task}") for task in TASKS[1:]
+        )
+        return (
+            *weighted,
+            ("shared" in self.tasks, "shared in method.tasks", "shared"),
+            (ranked, "a task with triplets in method.tasks", "base", "margin"),
+            (
+                self.base == "margin" and ranked,
+                "method.base='margin' and a task with triplets",
+                "beta",
+            ),
+            (
+                self.learners != "discriminative",
+                "method.learners other than 'discriminative'",
+                "shared",
+            ),
+            (
+                decorrelation_weights(self),
+                "two tasks that method.directions decorrelate",
+                *("rho", "psi_dim"),
+            ),
+            (
+                contrastive,
+                "the task selfsimilarity with method.learners other than 'discriminative'",
+                *("dance", "temperature", "queue_batches", "momentum"),
+            ),
+            (
+                self.equations == "authors" or self.dance == "off",
+                "method.equations='authors'",
+                "dance",
+            ),
+            (
+                self.equations == "paper" and self.dance != "off" and contrastive,
+                "method.equations='paper' and DaNCE with method.dance other than 'off'",
+                "dance_lambda",
+            ),
+        )
 
 
 def embedding_tasks(config: Config) -> tuple[Task, ...]:

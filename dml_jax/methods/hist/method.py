@@ -20,7 +20,7 @@ also tuned it to 72.3, 90.2, 81.0).
 """
 
 from functools import partial
-from typing import Annotated, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -42,11 +42,11 @@ from dml_jax.backbones.layers import (
     uniform_fan_in,
 )
 from dml_jax.config.fields import (
-    Needs,
     NonNegative,
     NonNegativeInt,
     Positive,
     PositiveInt,
+    Rules,
     section,
 )
 from dml_jax.losses.pairwise import inner_products
@@ -57,12 +57,6 @@ from dml_jax.numerics import at_least_float32, product, unit
 Distance = Literal["mahalanobis", "euclidean", "cosine", "manhattan"]
 Tuplets = Literal["semantic", "random", "permuted", "none"]
 GROUPS = ("backbone", "embedding", "distributions", "hgnn")  # parameter groups
-
-HIDDEN = Needs("method.hidden_layers", lambda c: c.method.hidden_layers)
-MEMBERS = Needs(
-    "method.tuplets='semantic' or 'permuted'",
-    lambda c: c.method.tuplets in ("semantic", "permuted"),
-)
 
 
 @section
@@ -92,16 +86,26 @@ class Config:
 
     name: str = "hist"
     embedding_dim: PositiveInt = 512
-    hidden_dim: Annotated[PositiveInt, HIDDEN] = 512
+    hidden_dim: PositiveInt = 512
     hidden_layers: NonNegativeInt = 1
     tau: Positive = 32.0
-    alpha: Annotated[float, MEMBERS] = 0.9
+    alpha: float = 0.9
     lambda_s: NonNegative = 1.0
     tuplets: Tuplets = "semantic"
     distance: Distance = "mahalanobis"
     pooling: Pooling = "avg+max"
     layer_norm: bool = True
     drop_underflow: bool = False
+
+    def inert(self, config: Any) -> Rules:
+        """What options need; see `config.fields.inert`."""
+        members = self.tuplets in ("semantic", "permuted")
+        network = ("hidden_dim", "hidden_layers", "alpha", "tuplets")
+        return (
+            (self.lambda_s, "method.lambda_s", *network),
+            (self.hidden_layers, "method.hidden_layers", "hidden_dim"),
+            (members, "method.tuplets='semantic' or 'permuted'", "alpha"),
+        )
 
 
 class Embedding(nn.Module):

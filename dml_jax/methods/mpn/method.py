@@ -26,7 +26,7 @@ R@1 with ResNet-50, 512-d: CUB 70.3, Cars196 88.1, SOP 81.4, In-Shop 92.8 (the a
 """
 
 import functools
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -49,9 +49,9 @@ from dml_jax.config.fields import (
     AtLeastTwo,
     Effect,
     Fraction,
-    Needs,
     Positive,
     PositiveInt,
+    Rules,
     require,
     section,
 )
@@ -74,13 +74,6 @@ from dml_jax.numerics import at_least_float32, unit
 
 Equations = Literal["authors", "transformer", "paper"]
 GROUPS = ("backbone", "embedding", "auxiliary", "mpn")  # parameter groups
-PASSING = Needs(
-    "message passing (method.losses='both' or 'mpn')", lambda c: c.method.losses != "auxiliary"
-)
-SEVERAL = Needs("method.layers of 2 or more", lambda c: c.method.layers > 1)
-RECIPROCAL = Needs(
-    "'reciprocal' in evaluation.refine", lambda c: "reciprocal" in c.evaluation.refine
-)
 
 
 @section
@@ -107,24 +100,35 @@ class Config:
     """
 
     name: str = "mpn"
-    equations: Annotated[Equations, PASSING] = "authors"
-    layers: Annotated[PositiveInt, PASSING] = 1
-    heads: Annotated[PositiveInt, PASSING] = 2
-    concatenate: Annotated[bool, PASSING, SEVERAL] = False
+    equations: Equations = "authors"
+    layers: PositiveInt = 1
+    heads: PositiveInt = 2
+    concatenate: bool = False
     embedding_dim: PositiveInt = 512
-    messages: Annotated[Literal["attention", "uniform", "permuted", "none"], PASSING] = "attention"
+    messages: Literal["attention", "uniform", "permuted", "none"] = "attention"
     losses: Literal["both", "auxiliary", "mpn"] = "both"
     temperature: Positive = 0.2
     smoothing: Fraction = 0.1
-    dropout: Annotated[Fraction, PASSING] = 0.1
+    dropout: Fraction = 0.1
     pooling: Pooling = "max"
-    k: Annotated[AtLeastTwo, RECIPROCAL, Effect.NONE] = 30
-    k_r: Annotated[AtLeastTwo, RECIPROCAL, Effect.NONE] = 7
+    k: Annotated[AtLeastTwo, Effect.NONE] = 30
+    k_r: Annotated[AtLeastTwo, Effect.NONE] = 7
 
     def __post_init__(self) -> None:
         rule = f"must divide embedding_dim={self.embedding_dim}"
         divides = self.losses == "auxiliary" or self.embedding_dim % self.heads == 0
         require(divides, "heads", self.heads, rule)
+
+    def inert(self, config: Any) -> Rules:
+        """What options need; see `config.fields.inert`."""
+        passing = "message passing (method.losses='both' or 'mpn')"
+        options = ("equations", "layers", "heads", "concatenate", "messages", "dropout")
+        reciprocal = "reciprocal" in config.evaluation.refine
+        return (
+            (self.losses != "auxiliary", passing, *options),
+            (self.layers > 1, "method.layers of 2 or more", "concatenate"),
+            (reciprocal, "'reciprocal' in evaluation.refine", "k", "k_r"),
+        )
 
 
 NODES = 2048  # nodes refined at once at test time
