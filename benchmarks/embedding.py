@@ -28,7 +28,7 @@ import dml_jax
 from dml_jax.data.pipeline import usable_cores
 from dml_jax.data.read_ahead import CHUNK
 from dml_jax.files import sha256
-from dml_jax.inference import graphs, inputs
+from dml_jax.inference import bulk_embedding, graphs, inputs
 from dml_jax.inference.embedding_model import EmbeddingModel
 from tests.data import pictures
 
@@ -176,17 +176,17 @@ def kill_and_continue(name: str, photos: Path, folder: Path) -> None:
         return subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
 
     assert start("whole").wait() == 0
-    files = -(-len(inputs.image_files([str(photos)], print)) // inputs.ROWS)
+    files = -(-len(inputs.image_files([str(photos)], print)) // bulk_embedding.ROWS)
     for part in range(1, 6):
         process = start("killed")
         while (
             process.poll() is None
-            and len(list(folder.glob("killed.parquet/*.parquet"))) < files * part / 6
+            and len(list(folder.glob("killed.chunks/*/manifest.json"))) < files * part / 6
         ):
             time.sleep(0.05)
         process.kill()
-        done = len(list(folder.glob("killed.parquet/*.parquet")))
-        print(f"exit code {process.wait()} with {done} of {files} files", flush=True)
+        done = len(list(folder.glob("killed.chunks/*/manifest.json")))
+        print(f"exit code {process.wait()} with {done} of {files} chunks", flush=True)
     assert start("killed").wait() == 0
     for name in ("embeddings.npy", "ids.json"):
         equal = sha256(folder / "whole" / name) == sha256(folder / "killed" / name)

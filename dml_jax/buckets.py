@@ -1,6 +1,6 @@
 """Files at URLs, and runs in Google Cloud Storage.
 
-Files at URLs are read and written by the file systems of Arrow, `pyarrow.fs.FileSystem.from_uri`,
+Files at URLs are read by the file systems of Arrow, `pyarrow.fs.FileSystem.from_uri`,
 e.g. gs://anonymous@bucket/photos for a public bucket.
 
 For a run in Google Cloud Storage, Orbax writes the checkpoints to the bucket. Other files are
@@ -11,7 +11,6 @@ starts last is the one that writes.
 
 import atexit
 import os
-import shutil
 import socket
 import tempfile
 import uuid
@@ -22,7 +21,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from dml_jax.errors import CheckpointError, DataError, PeerError, UserError
-from dml_jax.files import atomic_write, is_url, reason
+from dml_jax.files import is_url, reason
 
 ORIGIN = ".bucket"  # in a local directory: its URL
 WRITER = ".writer"  # the process that writes, and in the bucket the one that may
@@ -195,26 +194,3 @@ def list_files(url: str) -> dict[str, Any]:
         if not files:
             raise DataError(f"{url}: there are no files")
     return dict(sorted(files.items()))
-
-
-def open_file(url: str) -> Any:
-    """A file in a bucket, open for reading (`pyarrow.NativeFile`); DataError if it is missing."""
-    with accessing(url):
-        system, path = file_system(url)
-        return system.open_input_file(path)
-
-
-@contextmanager
-def written(file: Path | str) -> Iterator[Path]:
-    """Context with a temporary path, whose file is moved or uploaded as a whole at the end."""
-    if isinstance(file, Path):
-        with atomic_write(file) as draft:
-            yield draft
-        return
-    with tempfile.TemporaryDirectory(prefix="dml_jax-") as directory:
-        draft = Path(directory, "draft")
-        yield draft
-        with accessing(file, "written"), draft.open("rb") as source:
-            system, path = file_system(file)
-            with system.open_output_stream(path) as target:
-                shutil.copyfileobj(source, target, 2**24)

@@ -192,8 +192,10 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.unlink(missing_ok=True)
-        os.close(file)
+        try:
+            lock.unlink(missing_ok=True)
+        finally:
+            os.close(file)
 
 
 @contextlib.contextmanager

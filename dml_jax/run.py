@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dml_jax import buckets, files, seal
+from dml_jax import buckets, files, seal, table
 from dml_jax.analysis import run_report, spectra
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.backbones.weights import converted
@@ -91,7 +91,7 @@ def train(
         run |= {"teacher": experiment.teacher} if experiment.teacher else {}
         if main:
             for name in experiment.splits:  # before training, not when they are written
-                embedding_files.check_replaceable(directory / "embeddings" / name)
+                table.check_replaceable(directory / "embeddings" / name)
             # Again, because another run may have used the directory before it was locked.
             workdir.check_same_run(directory, run)
             for file in {directory / seal.MANIFEST, buckets.origin(directory / seal.MANIFEST)}:
@@ -308,4 +308,4 @@ def write_embeddings(
     for name, rows in embeddings.items():
         split, place = experiment.splits[name], directory / "embeddings" / name
         columns = {"class_name": [split.classes[label] for label in split.labels], **split.metadata}
-        embedding_files.write(place, rows, split.labels, split.ids, metadata=columns, **about)
+        table.write(place, rows, split.labels, split.ids, metadata=columns, **about)

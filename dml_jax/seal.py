@@ -214,9 +214,7 @@ def stated(
     directory: Path, kind: str = "", *, error: type[UserError] = DataError, remedy: str = REMEDY
 ) -> Seal:
     """What the manifest of a directory states, of which only the manifest itself is checked."""
-    if not is_url(directory) and not directory.exists() and _beside(directory, "old"):
-        with locked(directory):
-            _finish(directory)
+    _restore(directory)
     with reading(directory / MANIFEST, remedy, error):
         found = pydantic.TypeAdapter(Seal).validate_json((directory / MANIFEST).read_bytes())
     if found.sha256 != found.digest:
@@ -249,6 +247,7 @@ def part(
 
 def sealed(directory: Path) -> bool:
     """Whether a directory has a manifest, so that whoever wrote it had finished."""
+    _restore(directory)
     return (directory / MANIFEST).exists()
 
 
@@ -344,6 +343,13 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _restore(directory: Path) -> None:
+    """Completes or undoes what a writer left that was killed between its renames."""
+    if not is_url(directory) and _beside(directory, "old"):
+        with locked(directory):
+            _finish(directory)
 
 
 def _finish(directory: Path) -> None:

@@ -7,6 +7,7 @@ LAYERS = (
     {"_version", "errors"},
     {"class_names", "console", "drawing", "files", "numerics"},
     {"buckets", "remote", "seal"},
+    {"table"},
     {"config"},
     {"losses"},
     {"data", "backbones", "evaluation"},

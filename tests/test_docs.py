@@ -161,7 +161,7 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "studies/comparison": "needs such a study",
     "model=runs/shop": "needs a run of minutes; tests/commands/test_enroll.py",
     "check tests.plugins": "takes minutes; tests/commands/test_check.py",
-    "embeddings.parquet": "needs such files; tests/inference/test_large_search.py",
+    "--engine=ray": "needs such files; tests/inference/test_large_search.py",
     "configs/folder_vit.py\n": "needs photographs",
     "configs/folder_vit.py --config.train": "needs photographs",
     "--name=cub": "needs a network",
@@ -258,7 +258,7 @@ def test_every_command_resolves(
         "signal.signal", lambda *_: None
     )  # of servers, whose handler would stay in this process
     monkeypatch.setattr("dml_jax.inference.ray_engine.start", reach)
-    monkeypatch.setattr("dml_jax.inference.large_search.table", reach)
+    monkeypatch.setattr("dml_jax.inference.large_search.array", reach)
     monkeypatch.setattr("dml_jax.inference.model.locate", reach)
     monkeypatch.setattr(cli, "check_installed", lambda *_: None)
     monkeypatch.setattr(programs, "NEWER_JAX", (99,))

@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 
 import dml_jax
 from dml_jax import identity as identities
-from dml_jax import run, seal
+from dml_jax import run, seal, table
 from dml_jax.backbones import deit
 from dml_jax.backbones.contract import Pixels
 from dml_jax.backbones.weights import converted
@@ -26,7 +26,6 @@ from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, DataError, WeightsError
 from dml_jax.export import embedding_files
 from dml_jax.identity import Versions
-from dml_jax.inference import embedding_shards
 from dml_jax.inference.index import Index
 from dml_jax.seal import Identity
 from dml_jax.train import model as models
@@ -203,7 +202,7 @@ def test_the_command_verify(own: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_embeddings_of_another_run_are_refused(runs: list[Path], own: Path) -> None:
     shutil.rmtree(own / "embeddings" / "test")
     shutil.copytree(runs[1] / "embeddings" / "test", own / "embeddings" / "test")
-    embedding_files.read(own / "embeddings" / "test")  # undamaged
+    table.read(own / "embeddings" / "test")  # undamaged
     message = r"embeddings/test: is not the one that manifest\.json names"
     for read in (
         lambda: embedding_files.of_run(own, "test"),
@@ -268,11 +267,9 @@ def test_an_index_of_the_same_variables_on_other_pixels(tmp_path: Path) -> None:
         DataError, match=r"i\.npz: was made by another model \(deviation is .*, mean is \[0\.485"
     ):
         Index.load(other, tmp_path / "i.npz")
-    planned = [embedding_shards.plan([], embedding_shards.source(model)) for model in (one, other)]
-    (tmp_path / "parts").mkdir()
-    embedding_shards.Shards(tmp_path / "parts", planned[0])
-    with pytest.raises(DataError, match=r"parts: was made by another model \(deviation"):
-        embedding_shards.Shards(tmp_path / "parts", planned[1])
+    table.write(tmp_path / "rows", np.eye(2), None, ["a", "b"], identity=one.identity)
+    with pytest.raises(DataError, match=r"rows: was made by another model \(deviation"):
+        table.read(tmp_path / "rows", expect=other.identity)
 
 
 def test_edited_weights_are_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from flax import traverse_util
 
 import dml_jax
+from dml_jax import table
 from dml_jax.backbones import resnet, vit
 from dml_jax.backbones.weights import converted
 from dml_jax.commands import cli, embed
@@ -20,7 +21,6 @@ from dml_jax.config import resolve
 from dml_jax.console import Console
 from dml_jax.data import transforms
 from dml_jax.evaluation import metrics
-from dml_jax.export import embedding_files
 from dml_jax.train import experiment as experiments
 from dml_jax.train import model, model_metrics, warm_start
 from tests.data import layouts
@@ -53,7 +53,7 @@ def test_embeddings(
     photos = layouts.photos(tmp_path / "photos", ("a", "b"), each=2)
     arguments = ["--model=weights/tiny", str(photos), "--output=out"]
     assert cli.exit_code(lambda: embed.execute(arguments)) == 0
-    exported = embedding_files.read(Path("out"))
+    exported = table.read(Path("out"))
     assert "4 embeddings with 16 dimensions" in capsys.readouterr().out
     model = dml_jax.load("weights/tiny")
     assert (model.shape, model.config.data.resize, model.step) == ((32, 32), 37, 0)

@@ -3,10 +3,8 @@ killed."""
 
 import json
 import os
-import shutil
 import signal
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -64,17 +62,12 @@ class Tiny(Model):
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def embed_killed_at(moment: int, arguments: list[str]) -> int:
-    """Runs `dml-jax embed` in a fork of this process, which is killed when files are about to
-    change.
-
-    Args:
-      moment: number of renamed files and removed directories, each counted before and after, at
-        which it is killed.
-      arguments: of the command.
+def embed_killed_at(moment: int, output: str, photos: str) -> int:
+    """Runs `dml-jax embed` in a fork of this process, which is killed before its `moment`-th change
+    of the names in the output's directory, or not at all.
 
     Returns:
-      the exit code, or minus the number of the signal.
+      The exit code, or minus the number of the signal.
     """
     child = os.fork()
     if child:
@@ -82,38 +75,38 @@ def embed_killed_at(moment: int, arguments: list[str]) -> int:
 
     import dml_jax
     from dml_jax.commands import cli, embed
-    from dml_jax.inference import inputs
+    from dml_jax.inference import bulk_embedding
 
     count = 0
 
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any, **options: Any) -> None:
-            nonlocal count
-            for step in (lambda: None, lambda: function(*arguments, **options)):
-                step()
-                count += 1
-                if count == moment:
-                    os.kill(os.getpid(), signal.SIGKILL)
+    def kill(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal count
+        if event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir") and (
+            isinstance(arguments[0], int) or os.path.dirname(output) in os.fspath(arguments[0])
+        ):
+            count += 1
+            if count == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-        return run
-
-    os.replace, os.rename, shutil.rmtree = map(counted, (os.replace, os.rename, shutil.rmtree))
+    sys.addaudithook(kill)
     dml_jax.load = lambda *_, **__: Tiny()  # type: ignore[assignment]
-    inputs.ROWS = 8
-    sys.argv = ["embed", "--model=w", *arguments]
+    bulk_embedding.ROWS = 8
+    sys.argv = ["embed", "--model=w", f"--output={output}", photos]
     code = cli.exit_code(lambda: embed.execute(sys.argv[1:]))
     sys.stdout.flush()
     os._exit(code)
 
 
-if (
-    __name__ == "__main__"
-):  # folder of photographs, folder of outputs, moments; prints the exit codes by moment
-    photos, outputs, *moments = sys.argv[1:]
-    codes = {}
-    for moment in moments:
-        command = [f"--output={outputs}/killed at {moment}", photos]
-        codes[moment] = [embed_killed_at(int(moment), command)]
-        if codes[moment] == [-signal.SIGKILL]:
-            codes[moment].append(embed_killed_at(0, command))
+if __name__ == "__main__":
+    # Photographs, folder of outputs, and each how many moments; prints the exit codes by moment,
+    # the last one after the end.
+    photos, outputs, step = sys.argv[1:]
+    os.makedirs(outputs, exist_ok=True)
+    codes: dict[int, list[int]] = {}
+    for moment in range(1, 1000, int(step)):
+        output = os.path.join(outputs, f"killed at {moment}")
+        codes[moment] = [embed_killed_at(moment, output, photos)]
+        if codes[moment] != [-signal.SIGKILL]:
+            break
+        codes[moment].append(embed_killed_at(0, output, photos))
     print(json.dumps(codes))

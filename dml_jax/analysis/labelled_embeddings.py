@@ -1,6 +1,6 @@
 """Evaluates labelled embeddings: stored ones of runs, a model's embeddings of images, or files.
 
-`dml-jax evaluate` calls `evaluate_runs`, `evaluate_images`, `evaluate_files` or `evaluate_shards`,
+`dml-jax evaluate` calls `evaluate_runs`, `evaluate_images`, `evaluate_files` or `evaluate_blocks`,
 whose results have the keys of `results.json`, with the protocol and sizes.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dml_jax import files, seal
+from dml_jax import files, seal, table
 from dml_jax.analysis import text_tables
 from dml_jax.analysis.text_tables import Table
 from dml_jax.class_names import near_equal, normalised
@@ -34,7 +34,6 @@ from dml_jax.evaluation import (
     validation,
 )
 from dml_jax.export import embedding_files
-from dml_jax.export.embedding_files import Exported
 from dml_jax.inference import large_search
 from dml_jax.inference.model import Model
 from dml_jax.train.records import workdir
@@ -78,7 +77,7 @@ def combine(embeddings: Sequence[np.ndarray], weights: Sequence[float]) -> np.nd
     return np.hstack([rows * np.float32(weight / norm) for rows, weight in pairs])
 
 
-def stored_embeddings(model: str) -> dict[Path, dict[str, Exported]]:
+def stored_embeddings(model: str) -> dict[Path, dict[str, table.Table]]:
     """The stored embeddings of runs, by run and split: "test" and, if there is one, "gallery".
 
     Raises UserError unless all runs embedded the same images.
@@ -101,7 +100,7 @@ def stored_embeddings(model: str) -> dict[Path, dict[str, Exported]]:
     return found
 
 
-def session_groups(session: str, exported: Mapping[str, Exported]) -> dict[str, Any]:
+def session_groups(session: str, exported: Mapping[str, table.Table]) -> dict[str, Any]:
     """The sessions of stored embeddings, by the column of `data.session` or by `session`."""
     splits: dict[str, Split] = {}
     for name, part in exported.items():
@@ -207,21 +206,21 @@ def _classes(given: Mapping[str, str], key: str) -> np.ndarray | list[list[str]]
     return validation.read_lines(path, name=name)
 
 
-def evaluate_shards(
+def evaluate_blocks(
     given: Mapping[str, str], directory: Path, address: str | None, settings: Settings = Settings()
 ) -> dict[str, Any]:
-    """Recall@K, MRR, R-precision and MAP@R of Parquet files, computed by a Ray cluster, which
-    writes the nearest rows into a directory; `given` as for `evaluate_files`."""
-    gallery, labels = rows, classes = _shards_and_labels(given, "embeddings", "labels")
+    """Recall@K, MRR, R-precision and MAP@R of large arrays, computed by a Ray cluster, which writes
+    the nearest rows into a directory; `given` as for `evaluate_files`."""
+    gallery, labels = rows, classes = _array_and_labels(given, "embeddings", "labels")
     alone = "query_embeddings" not in given
     if not alone:
-        rows, classes = _shards_and_labels(given, "query_embeddings", "query_labels")
+        rows, classes = _array_and_labels(given, "query_embeddings", "query_labels")
     _warn_of_names(classes, labels)
     if not alone:
         validation.check_same_kind(classes, labels)
-        same = rows.dimensions == gallery.dimensions
+        same = rows.shape[1] == gallery.shape[1]
         require(same, "--query_embeddings: are from another model")
-    candidates = sum(gallery.rows) - alone
+    candidates = gallery.shape[0] - alone
     ks = settings.ks or tuple(k for k in KS if k <= min(candidates, LARGEST_K))
     relevant = metrics.relevant_counts(classes, labels, exclude_self=alone)
     depth, most = max(*ks, int(relevant.max())), min(LONGEST, candidates)
@@ -235,18 +234,18 @@ def evaluate_shards(
         results: dict[str, Any] = metrics.of_blocks_of_lists(
             lists, classes, labels, relevant, ks, lone_queries
         )
-    sizes = {"rows": len(classes), "columns": rows.dimensions, "classes": len(np.unique(classes))}
+    sizes = {"rows": len(classes), "columns": rows.shape[1], "classes": len(np.unique(classes))}
     place = printable(str(directory))
     results["protocol"] = f"exact neighbours by cosine, {depth} of each query, in {place}"
     return results | sizes | ({} if alone else {"gallery_rows": len(labels)})
 
 
-def _shards_and_labels(
+def _array_and_labels(
     given: Mapping[str, str], embeddings: str, labels: str
-) -> tuple[large_search.Table, np.ndarray]:
-    rows = large_search.table(given[embeddings], f"--{embeddings}")
-    classes, count = np.asarray(_classes(given, labels)), sum(rows.rows)
-    return rows, validation.labels(classes, count, name=f"--{labels}", of=f"--{embeddings}")
+) -> tuple[large_search.Array, np.ndarray]:
+    rows = large_search.array(f"--{embeddings}", given[embeddings])
+    classes = np.asarray(_classes(given, labels))
+    return rows, validation.labels(classes, rows.shape[0], name=f"--{labels}", of=f"--{embeddings}")
 
 
 def evaluate_runs(
@@ -287,9 +286,9 @@ def evaluate_runs(
     distance = distances.pop() if len(distances) == 1 else ""
     settings = replace(settings, metric=settings.metric or distance)
     if export is not None:
-        embedding_files.check_replaceable(export, EXPORTED)
+        table.check_replaceable(export, EXPORTED)
         for split in first:
-            embedding_files.check_replaceable(export / "embeddings" / split)
+            table.check_replaceable(export / "embeddings" / split)
     if verify:
         for run in runs:
             seal.read(run, workdir.KIND, exact=False, remedy=workdir.REMEDY)
@@ -331,7 +330,7 @@ def evaluate_runs(
         for split, part in first.items():
             seals = [parts[split].seal for parts in exported.values()]
             finished = all(stated.about.get("finished", True) for stated in seals)
-            embedding_files.write(
+            table.write(
                 export / "embeddings" / split,
                 *(combined[split], part.labels, part.ids),
                 finished=finished,

@@ -29,16 +29,16 @@ def execute(arguments: list[str]) -> None:
     flags.add_argument("--output", default="catalogue", help=text)
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     options = flags.read_plain(arguments)
+    from dml_jax import table
     from dml_jax.analysis import catalogue
     from dml_jax.data import formats
-    from dml_jax.export import embedding_files
     from dml_jax.inference import bulk_embedding, graphs, inputs
 
     output, folder = expand_path("--output", options.output), options.folder
     cli.require(expand_path("FOLDER", folder).is_dir(), f"{folder}: must be a directory of images")
     warn = partial(print, file=sys.stderr)
     files = inputs.image_files([folder], warn)
-    embedding_files.check_replaceable(arrays := output / "embeddings")
+    table.check_replaceable(arrays := output / "embeddings")
     label_of: dict[Path, str] = {}
     try:
         classes = formats.class_folders([folder])
@@ -49,13 +49,10 @@ def execute(arguments: list[str]) -> None:
         warn(f"without labels: {printable(str(problem))}")
     model = jax_setup.load(options)
     engine = bulk_embedding.local_engine(model)
-    output.mkdir(parents=True, exist_ok=True)
-    target = output.resolve() / "embeddings.parquet", arrays
     how = {"skip_bad": True, "quiet": options.quiet}
-    _, exported = bulk_embedding.embed_units(engine, inputs.units(files), *target, **how)
-    if exported is None or len(exported.ids) < 2:
-        held = "one image" if exported else "more than 4 GiB of embeddings"
-        raise DataError(f"{folder}: holds {held}; give another folder")
+    exported = bulk_embedding.embed_files(engine, files, arrays, **how)
+    if len(exported.ids) < 2:
+        raise DataError(f"{folder}: holds one image; give another folder")
     file_of = {as_text(name): name for name in files}
     images = [file_of[name] for name in exported.ids]
     labels = [label_of.get(Path(name).resolve(), "") for name in images]

@@ -143,7 +143,7 @@ def check_engine(options: argparse.Namespace) -> None:
     on_ray = options.engine == "ray"
     require(on_ray or not options.address, f"--address={options.address}: needs --engine=ray")
     if on_ray:
-        check_installed("--engine=ray", "ray", "ray")
+        check_installed("--engine=ray", "ray", '-e ".[ray]"')
 
 
 def add_model(

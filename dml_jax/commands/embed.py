@@ -3,13 +3,10 @@
     dml-jax embed --model=runs/folder_baseline photos/ [--output=embeddings] [--query=x.jpg]
     dml-jax embed --model=lite0 photos/    without training; also --model=weights/dinov2_vits14
 
-Writes <output>.parquet, a directory of Parquet files with the columns id, embedding and error: an
-unusable image is a row with its error. The same command continues where it was killed; once it is
-complete, it embeds nothing.
-
-Unless they are larger than 4 GiB or in a bucket (--output=gs://… or s3://…), the embeddings are
-also written to <output>: embeddings.npy (float32, rows of unit length), ids.json and manifest.json.
---query lists the images nearest to another one.
+Writes <output>: embeddings.npy (float32, rows of unit length), ids.json, metadata.json (the SHA-256
+of each image's file) and manifest.json. Until all images are embedded, the rows are in chunks in
+<output>.chunks: the same command continues where it was killed. When images change, it embeds the
+new contents only. --query lists the images nearest to another one.
 
 All devices and cores of the machine are used, on a CPU by onnxruntime if it is installed and the
 graph of the model is in the cache, where the first command puts it at its end; with --engine=ray,
@@ -21,12 +18,11 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dml_jax.commands import cli, jax_setup
 from dml_jax.errors import counted, printable
-from dml_jax.files import BUCKETS, expand_path
+from dml_jax.files import expand_path
 
 if TYPE_CHECKING:
     from dml_jax.inference.bulk_embedding import Engine
@@ -49,32 +45,22 @@ def parser() -> cli.Parser:
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line, embeds the images and writes the arrays."""
+    """Reads the command line, embeds the images and writes the table."""
     options = parser().read_plain(arguments)
     cli.check_engine(options)
     local = options.engine == "local"
     cli.require(local or not options.runtime, "--runtime: not with --engine=ray")
-    from dml_jax.export import embedding_files
+    from dml_jax import table
     from dml_jax.inference import bulk_embedding, graphs, inputs
 
-    output: Path | None = None
-    directory: Path | str
-    if options.output.startswith(BUCKETS):
-        problem = f"--output={options.output}: --query and --engine=ray need a directory"
-        cli.require(local and not options.query, problem)
-        directory = f"{options.output.rstrip('/')}.parquet"
-    else:
-        output = expand_path("--output", options.output)
-        directory = output.resolve().with_name(f"{output.resolve().name}.parquet")
+    output = expand_path("--output", options.output)
     files = inputs.image_files(options.paths, partial(print, file=sys.stderr))
     query = expand_path("--query", options.query) if options.query else None
     if query:
         problem = f"--query={options.query}: there is no such file; give one image"
         cli.require(query.is_file(), problem)
         cli.require(local, "--query: not with --engine=ray")
-    if output:
-        embedding_files.check_replaceable(output)
-    units = inputs.units(files)
+    table.check_replaceable(output)
     engine: AbstractContextManager[Engine]
     query_row = None
     if local:
@@ -92,12 +78,11 @@ def execute(arguments: list[str]) -> None:
             options.address, options.model, options.checkpoint, **model_options
         )
     with engine as opened:
-        summary, exported = bulk_embedding.embed_units(
-            opened, units, directory, output, skip_bad=options.skip_bad, quiet=options.quiet
-        )
-    rows, place = counted(summary.usable, "embedding"), output if exported else directory
-    print(f"{rows} with {summary.dimensions} dimensions: {printable(str(place))}")
-    if query_row is not None and exported:
+        how = {"skip_bad": options.skip_bad, "quiet": options.quiet}
+        exported = bulk_embedding.embed_files(opened, files, output, **how)
+    rows, dimensions = counted(len(exported.ids), "embedding"), exported.embeddings.shape[1]
+    print(f"{rows} with {dimensions} dimensions: {printable(str(output))}")
+    if query_row is not None:
         from dml_jax.evaluation import neighbors
 
         count = min(NEIGHBORS, len(exported.ids))

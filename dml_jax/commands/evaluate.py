@@ -6,7 +6,8 @@ model:
     dml-jax evaluate --embeddings=embeddings.npy --labels=labels.npy
     dml-jax evaluate --embeddings=gallery.npy --labels=gallery_labels.npy
                                --query_embeddings=queries.npy --query_labels=query_labels.npy
-    dml-jax evaluate --engine=ray --embeddings=shop.parquet --labels=labels.npy --export=neighbors
+    dml-jax evaluate --engine=ray --embeddings=shop/embeddings.npy --labels=labels.npy
+                               --export=neighbors
 
 Several runs are evaluated one by one and combined. The combination concatenates the unit rows of
 the runs and divides by the square root of their number, so the cosine of two images is the mean of
@@ -23,9 +24,8 @@ integers or strings [N], or a text file with one class per line; with several cl
 all other rows. --rerank adds the metrics after k-reciprocal re-ranking, which loads the embeddings
 into memory.
 
-With --engine=ray, embeddings are directories of Parquet files as dml-jax embed writes them, of any
-size, with one label for each usable image. The machines of a Ray cluster write the nearest rows of
-blocks of queries into --export, and the same command continues after an interruption.
+With --engine=ray, the machines of a Ray cluster write the nearest rows of blocks of queries into
+--export, and the same command continues after an interruption.
 """
 
 import sys
@@ -65,7 +65,7 @@ def execute(arguments: list[str]) -> None:
     started, results = time.monotonic(), dict[str, Any]()
     if options.engine == "ray":
         address, directory = options.address, export or Path()
-        results = labelled_embeddings.evaluate_shards(given, directory, address, settings)
+        results = labelled_embeddings.evaluate_blocks(given, directory, address, settings)
     elif options.model and options.data:
         model, splits = jax_setup.load_on_images(options)
         results = labelled_embeddings.evaluate_images(model, splits, settings)

@@ -1,146 +1,167 @@
-"""Embedding many images into Parquet files and arrays; an interrupted call is continued by the
-next."""
+"""Embedding many images into a table; an interrupted call is continued by the next."""
 
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from dml_jax import table
 from dml_jax.console import Console
 from dml_jax.errors import DataError, counted, printable
-from dml_jax.export import embedding_files
-from dml_jax.export.embedding_files import Exported
-from dml_jax.inference import embedding_shards, unit_embedding
+from dml_jax.files import as_text
 from dml_jax.inference.embedding_model import EmbeddingModel
-from dml_jax.inference.embedding_shards import Shards, Source, Summary
-from dml_jax.inference.inputs import Unit
-from dml_jax.inference.unit_embedding import Embed
+from dml_jax.inference.inputs import Item
+from dml_jax.seal import Identity
+from dml_jax.table import Growing, Table
 
-ARRAY_BYTES = 2**32  # of embeddings, above which they are written as Parquet only
+ROWS = 2048  # images of a chunk, the most that a kill wastes
 SHOWN = 10  # unusable images that are listed
+
+Chunk = tuple[Path, Sequence[Item]]  # the directory to write, and its images
 
 
 class Engine(NamedTuple):
-    """What embeds units of images: a model of this process, or the actors of a Ray cluster."""
+    """What embeds chunks: a model of this process, or the actors of a Ray cluster.
 
-    source: Source
-    embed: Embed
-    seconds: list[float]  # filled by `embed`: time to read each image; empty on a cluster
+    Attributes:
+      identity: of the embedding function.
+      finished: whether the run has finished.
+      embed: writes chunks and yields their directories.
+      seconds: filled by `embed`: time to read each image; empty on a cluster.
+    """
+
+    identity: Identity
+    finished: bool
+    embed: Callable[[Iterable[Chunk]], Iterable[Path]]
+    seconds: list[float]
 
 
 def local_engine(model: EmbeddingModel) -> Engine:
     """Embeds by a model in this process."""
     seconds = list[float]()
-    embed = partial(unit_embedding.embed, model, on_read=seconds.append)
-    return Engine(embedding_shards.source(model), embed, seconds)
+    return Engine(
+        model.identity,
+        model.finished,
+        lambda chunks: write_chunks(model, chunks, seconds.append),
+        seconds,
+    )
 
 
-def embed_units(
+def write_chunks(
+    model: EmbeddingModel,
+    chunks: Iterable[Chunk],
+    on_read: Callable[[float], object] = lambda seconds: None,
+) -> Iterator[Path]:
+    """Embeds the images of chunks, reading ahead, and yields each chunk once it is written."""
+    begun, errors = deque[Chunk](), deque[DataError]()
+
+    def groups() -> Iterator[Sequence[Item]]:
+        for chunk in chunks:
+            begun.append(chunk)
+            yield chunk[1]
+
+    for rows in model.embed_each(groups(), errors.append, on_read):
+        directory, items = begun.popleft()
+        bad = np.isnan(rows[:, 0])
+        usable = [item for item, failed in zip(items, bad, strict=True) if not failed]
+        reasons = {
+            as_text(item.name): str(errors.popleft()).removeprefix(f"{item.name}: ")
+            for item, failed in zip(items, bad, strict=True)
+            if failed
+        }
+        table.write(
+            directory, rows[~bad], None, [as_text(item.name) for item in usable],
+            identity=model.identity, metadata={"sha256": [item.sha256 for item in usable]},
+            unusable=reasons,
+        )  # fmt: skip
+        yield directory
+
+
+def embed_files(
     engine: Engine,
-    units: Sequence[Unit],
-    directory: Path | str,
-    arrays: Path | None,
+    files: Sequence[str],
+    output: Path,
     *,
     skip_bad: bool = False,
     quiet: bool = False,
     say: Callable[[str], object] = print,
-) -> tuple[Summary, Exported | None]:
-    """Embeds the images that earlier calls have not embedded, drops those that are no longer given,
-    and tries unusable ones again.
+) -> Table:
+    """The table of image files in a directory, after embedding those whose content has no row yet.
+
+    Rows of other images are dropped; unusable ones are tried again.
 
     Args:
-      directory: receives one Parquet file for each unit, see `embedding_shards`; or a URL.
-      arrays: receives the usable embeddings as arrays unless they have more than `ARRAY_BYTES`, see
-        `embedding_files`.
-      skip_bad: leaves unusable images out of the arrays; otherwise they are an error at the end.
+      output: the directory of the table.
+      skip_bad: leaves unusable images out; otherwise they are an error at the end.
       quiet: shows no progress.
       say: gets messages.
-
-    Returns:
-      The numbers of images, and the arrays or None.
 
     Raises:
       DataError: an image is unusable, unless `skip_bad`; or all are.
     """
-    plan = embedding_shards.plan(units, engine.source)
-    with embedding_shards.opened(directory, plan) as written:
-        _embed_missing(engine, units, written, quiet=quiet, say=say)
-        if written.changed:
-            say(written.finish())
-        summary = _checked(written, arrays, skip_bad=skip_bad, say=say)
-        if not arrays or 4 * summary.dimensions * summary.usable > ARRAY_BYTES:
-            return summary, None
-        return summary, _export(arrays, written, engine.source, summary.usable)
+    with table.growing(output, engine.identity) as grown:
+        _embed_missing(engine, files, grown, quiet=quiet, say=say)
+        verb = "left out" if skip_bad else "unusable"
+        for name, reason in list(grown.unusable.items())[:SHOWN]:
+            print(f"{verb}: {printable(f'{name}: {reason}')}", file=sys.stderr)
+        bad = len(grown.unusable)
+        count = f"{bad:,} of {counted(len(files), 'image')}"
+        if bad and (bad == len(files) or not skip_bad):
+            remedy = "" if skip_bad else f"; give --skip_bad to leave such images out of {output}"
+            where = f"all reasons are in {grown.chunks}/*/manifest.json"
+            raise DataError(f"{count} cannot be used; {where}{remedy}")
+        if bad:
+            say(f"left out: {count}")
+        before, found = grown.before, grown.finish(files, finished=engine.finished)
+        if before and before is not found:
+            say(_changes(before, found))
+        return found
 
 
 def _embed_missing(
     engine: Engine,
-    units: Sequence[Unit],
-    written: Shards,
+    files: Sequence[str],
+    grown: Growing,
     *,
     quiet: bool,
     say: Callable[[str], object],
 ) -> None:
-    missing = written.missing()
-    done = written.count - len(missing)
+    missing = grown.missing(files)
+    done = len(files) - len(missing)
     if not missing:
         say("all images have been embedded already")
-    elif written.tried_again:
-        say(f"trying {counted(written.tried_again, 'unusable image')} again")
-    elif written.changed:
-        say("the images have changed; embeddings of unchanged files are kept")
     elif done:
-        place = printable(str(written.directory))
-        say(f"continuing: {done} of {written.count} files are in {place}")
+        say(f"continuing: {done:,} of {counted(len(files), 'image')} are embedded already")
+    items = [Item(name, Path(name).absolute()) for name in missing]
+    parts = [items[i : i + ROWS] for i in range(0, len(items), ROWS)]
     with Console(quiet=quiet) as console:
-        console.start_progress("files of embeddings", written.count, done)
+        console.start_progress("images", len(files), done)
         began, images, seconds = time.monotonic(), 0, 0.0
-        for _ in engine.embed((written.file(number), units[number]) for number in missing):
+        for chunk in engine.embed([(grown.new_chunk(), part) for part in parts]):
+            part = grown.append(chunk)
+            done += len(part.ids) + len(part.unusable)
             # Other threads append meanwhile.
             taken = [engine.seconds.pop() for _ in range(len(engine.seconds))]
-            done, images, seconds = done + 1, images + len(taken), seconds + sum(taken)
-            if done < written.count:
+            images, seconds = images + len(taken), seconds + sum(taken)
+            if done < len(files):
                 rate = images / (time.monotonic() - began)
-                text = (
-                    f"{rate:.0f} images/s, a core decodes {images / seconds:.0f}" if images else ""
-                )
-                console.update_progress(done, text)
+                speed = f", a core decodes {images / seconds:.0f}" if seconds else ""
+                console.update_progress(done, f"{rate:.0f} images/s{speed}" if images else "")
 
 
-def _checked(
-    written: Shards, arrays: Path | None, *, skip_bad: bool, say: Callable[[str], object]
-) -> Summary:
-    """Counts the images and prints the first errors; DataError if none is usable, or they may not
-    be left out."""
-    summary = written.summary(SHOWN)
-    for error in summary.errors:
-        print(f"{'left out' if skip_bad else 'unusable'}: {printable(error)}", file=sys.stderr)
-    count = f"{summary.unusable:,} of {counted(summary.images, 'image')}"
-    if not summary.usable or (summary.unusable and not skip_bad):
-        remedy = f"; give --skip_bad to leave such images out{f' of {arrays}' if arrays else ''}"
-        raise DataError(
-            f"{count} cannot be used; all errors are in {written.directory}"
-            f"{'' if skip_bad else remedy}"
-        )
-    if summary.unusable:
-        say(f"left out: {count}")
-    return summary
-
-
-def _export(output: Path, written: Shards, model: Source, usable: int) -> Exported:
-    """Writes the usable embeddings as arrays, unless they are there already and undamaged."""
-    with suppress(DataError):
-        exported = embedding_files.read(output)
-        if exported.seal.about.get("plan") == written.plan and len(exported.ids) == usable:
-            return exported
-    return embedding_files.write(
-        output,
-        written.usable_rows(),
-        None,
-        written.usable_names(),
-        finished=model.finished,
-        plan=written.plan,
-    )
+def _changes(before: Table, now: Table) -> str:
+    """The numbers of images that are new, changed, dropped and kept."""
+    old, new = (dict(zip(each.ids, each.metadata["sha256"], strict=True)) for each in (before, now))
+    both = old.keys() & new.keys()
+    changed = sum(old[name] != new[name] for name in both)
+    counts = {
+        "new": len(new.keys() - both),
+        "changed": changed,
+        "dropped": len(old.keys() - both),
+        "kept": len(both) - changed,
+    }
+    return "images: " + ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)

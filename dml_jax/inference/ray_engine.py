@@ -1,50 +1,84 @@
-"""Embeds units of images on the machines of a Ray cluster, by actors that each hold the model.
+"""Embeds chunks of images, and searches blocks of queries, on the machines of a Ray cluster.
 
-An actor embeds one unit at a time by the code of one machine and writes its part itself, so rows
-are equal on equal processors, and no images or embeddings pass through Ray. Units are given only to
-actors that have loaded the model: a cluster with fewer free devices than actors is slower, but
-never waits for itself. Ray starts an actor that dies again, and repeats its unit.
+Chunks are the rows of a data set of Ray, which the actors of a pool map: each holds the model,
+embeds a chunk by the code of one machine and writes it itself, so rows are equal on equal
+processors, and no images or embeddings pass through Ray. Ray starts an actor that dies again, and
+repeats its chunk.
 """
 
+import json
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import dml_jax
 from dml_jax.data.pipeline import usable_cores
 from dml_jax.errors import ConfigError, DataError, UserError
-from dml_jax.inference import embedding_shards, unit_embedding
-from dml_jax.inference.bulk_embedding import Engine
-from dml_jax.inference.embedding_shards import Source
-from dml_jax.inference.inputs import Unit
+from dml_jax.inference import bulk_embedding
+from dml_jax.inference.bulk_embedding import Chunk, Engine
+from dml_jax.inference.inputs import Item
+from dml_jax.seal import Identity
 
 T = TypeVar("T")
 CORES = 8  # per actor without a GPU, or all cores of a smaller machine
-PATIENCE = 60.0  # seconds without a free actor, after which a line says so
-DEATHS = 3  # processes that may die of the same work before Ray gives up
+DEATHS = 3  # processes that may die of the same work
+
+Loading = tuple[str, str, dict[str, Any], str]  # arguments of `dml_jax.load`, and the version
+
+
+def load(model: str, checkpoint: str, options: dict[str, Any], version: str) -> Any:
+    """A model on a machine of the cluster; DataError if its dml_jax is another version."""
+    if version != dml_jax.__version__:
+        problem = f"has dml_jax {dml_jax.__version__}; install {version} on each machine"
+        raise DataError(f"{os.uname().nodename}: {problem}")
+    return dml_jax.load(model, checkpoint, **options)
+
+
+def describe(loading: Loading) -> tuple[Identity, bool]:
+    """The identity of a model, and whether its run has finished."""
+    model = load(*loading)
+    return model.identity, model.finished
 
 
 class Embedder:
-    """An actor: a model in a process of its own."""
+    """An actor: a model in a process of its own, which maps rows with a `chunk`."""
 
-    def __init__(self, directory: str, checkpoint: str, options: dict[str, Any]):
-        # Loaded by the first call.
-        self._model = cache(partial(dml_jax.load, directory, checkpoint, **options))
+    def __init__(self, loading: Loading):
+        self._model = load(*loading)
 
-    def identity(self) -> tuple[Source, str]:
-        """The identity of the model, and the machine's name with the version of this package."""
-        machine = f"{os.uname().nodename} ({dml_jax.__version__})"
-        return embedding_shards.source(self._model()), machine
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Writes the chunk; "problem" is what the user has to fix, or ""."""
+        directory, root = Path(row["chunk"]), Path(row["root"])
+        items = [Item(name, root / name) for name in json.loads(row["names"])]
+        tries = _tries(directory)
+        try:
+            if tries.exists() and tries.stat().st_size >= DEATHS:
+                problem = f"{DEATHS} processes died of this chunk"
+                raise DataError(f"{items[0].name} to {items[-1].name}: {problem}")
+            with tries.open("a") as file:
+                file.write(".")
+            for _ in bulk_embedding.write_chunks(self._model, [(directory, items)]):
+                tries.unlink()
+        except (UserError, OSError) as error:
+            return {"chunk": str(directory), "problem": _told(error)}
+        return {"chunk": str(directory), "problem": ""}
 
-    def embed(self, file: Path | str, unit: Unit) -> Path | str:
-        """Writes a part, see `unit_embedding.embed`."""
-        Path(file).parent.stat()  # OSError if this machine does not see the directory
-        (written,) = unit_embedding.embed(self._model(), [(file, unit)])
-        return written
+
+def _tries(chunk: Path) -> Path:
+    """The file with a dot for each process that has begun a chunk."""
+    return chunk.with_name(f".{chunk.name}.tries")
+
+
+def _told(error: Exception) -> str:
+    """What a user reads of an error on another machine."""
+    if isinstance(error, OSError):
+        reason = f"cannot be used on a machine of the cluster ({error.strerror})"
+        return f"{error.filename}: {reason}; give paths that all of them share"
+    return str(error)
 
 
 def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
@@ -67,110 +101,72 @@ def start(address: str | None, model: str, checkpoint: str, **options: Any) -> I
     directory."""
     # Packaged weights and models of the hub have names instead of directories.
     name = os.path.abspath(model) if Path(model).exists() else model
+    loading: Loading = name, checkpoint, options, dml_jax.__version__
     with connect(address) as ray:
         count, needs = resources(ray.nodes())
-        pool = _Pool(ray, needs, count, (name, checkpoint, options))
-        yield Engine(pool.identity(), pool.embed, [])
+        ((identity, finished),) = _run(ray, describe, needs, [(loading,)], "the model")
 
-
-class _Pool:
-    """Actors: free ones, and those at work."""
-
-    def __init__(
-        self, ray: Any, needs: dict[str, float], count: int, model: tuple[str, str, dict[str, Any]]
-    ):
-        self._ray, self._directory = ray, model[0]
-        kind = ray.remote(max_restarts=-1, max_task_retries=DEATHS - 1, **needs)(Embedder)
-        actors = [kind.remote(*model) for _ in range(count)]
-        self._free: list[Any] = []
-        # Reference to the result -> actor and its unit, which is None while the model is loaded.
-        self._busy: dict[Any, tuple[Any, tuple[Path | str, Unit] | None]] = {
-            actor.identity.remote(): (actor, None) for actor in actors
-        }
-        self._identity: Source | None = None
-
-    def identity(self) -> Source:
-        """The identity of the model, once the first actor has loaded it."""
-        while self._identity is None:
-            self._wait()
-        return self._identity
-
-    def embed(self, units: Iterable[tuple[Path | str, Unit]]) -> Iterator[Path | str]:
-        """Like `unit_embedding.embed`, in any order."""
-        left = list(reversed(list(units)))
-        while left or any(unit for _, unit in self._busy.values()):
-            while left and self._free:
-                actor, unit = self._free.pop(), left.pop()
-                self._busy[actor.embed.remote(*unit)] = (actor, unit)
-            if done := self._wait():
-                yield done
-
-    def _wait(self) -> Path | str | None:
-        """Waits for an actor; returns the part that it has written."""
-        ready, _ = self._ray.wait(list(self._busy), timeout=PATIENCE)
-        if not ready:
-            if not any(unit for _, unit in self._busy.values()):
-                print("waiting for free GPUs or CPUs of the cluster", flush=True)
-            return None
-        actor, unit = self._busy.pop(ready[0])
-        found = _result(self._ray, ready[0], unit[1].names[0] if unit else "the model")
-        self._free.append(actor)
-        if unit:
-            return found
-        identity, machine = found
-        if self._identity not in (None, identity) or not machine.endswith(
-            f"({dml_jax.__version__})"
-        ):
-            raise DataError(
-                f"{self._directory}: is another model or version on {machine}; give a path that "
-                f"all machines share, and install dml_jax {dml_jax.__version__} on each"
+        def embed(chunks: Iterable[Chunk]) -> Iterator[Path]:
+            rows = []
+            for directory, items in chunks:
+                directory.parent.mkdir(parents=True, exist_ok=True)
+                _tries(directory).unlink(missing_ok=True)  # of a command that was killed
+                names = json.dumps([item.name for item in items])  # need not be UTF-8
+                rows.append({"chunk": str(directory), "root": os.getcwd(), "names": names})
+            if not rows:
+                return
+            pool = ray.data.ActorPoolStrategy(size=min(count, len(rows)))
+            mapped = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
+                Embedder, fn_constructor_args=(loading,), compute=pool, **needs
             )
-        self._identity = identity
-        return None
+            for row in mapped.iter_rows():
+                if row["problem"]:
+                    raise DataError(row["problem"])
+                yield Path(row["chunk"])
 
-
-def _result(ray: Any, reference: Any, name: str) -> Any:
-    """The result of an actor or a task with the work `name`."""
-    try:
-        return ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        if isinstance(cause, OSError):
-            reason = (
-                f"cannot be used on a machine of the cluster ({cause.strerror}); give paths that "
-                "all of them share"
-            )
-            raise DataError(f"{cause.filename}: {reason}") from None
-        raise (cause if isinstance(cause, UserError | MemoryError) else error) from None
-    except ray.exceptions.RayError as error:
-        reason = " ".join(str(error).split())[:300]
-        raise DataError(f"{name}: {DEATHS} processes died of it ({reason})") from None
+        yield Engine(identity, finished, embed, [])
 
 
 def run(
     address: str | None, function: Callable[..., T], shared: Any, items: Iterable[tuple[Any, ...]]
 ) -> Iterator[T]:
     """The results of `function(shared, *item)`, in any order, by tasks on the machines of a Ray
-    cluster.
-
-    Each has the resources of an actor; Ray repeats a task whose process died.
-    """
+    cluster; Ray repeats a task whose process died."""
     with connect(address) as ray:
         _, needs = resources(ray.nodes())
-        task, reference = ray.remote(max_retries=DEATHS - 1, **needs)(function), ray.put(shared)
-        running = [task.remote(reference, *item) for item in items]
-        while running:
-            ready, running = ray.wait(running)
-            yield _result(ray, ready[0], "a block of queries")
+        reference = ray.put(shared)
+        given = [(reference, *item) for item in items]
+        yield from _run(ray, function, needs, given, "a block of queries")
+
+
+def _run(
+    ray: Any, function: Callable[..., T], needs: Any, items: list[tuple[Any, ...]], name: str
+) -> Iterator[T]:
+    task = ray.remote(max_retries=DEATHS - 1, **needs)(function)
+    running = [task.remote(*item) for item in items]
+    while running:
+        ready, running = ray.wait(running)
+        try:
+            yield ray.get(ready[0])
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, UserError | OSError):
+                raise DataError(_told(error.cause)) from None
+            raise
+        except ray.exceptions.RayError as error:
+            reason = " ".join(str(error).split())[:300]
+            raise DataError(f"{name}: {DEATHS} processes died of it ({reason})") from None
 
 
 @contextmanager
 def connect(address: str | None) -> Iterator[Any]:
-    """The ray package, connected to a cluster, or without an address to a new one of this machine
+    """The package ray, connected to a cluster, or without an address to a new one of this machine
     alone."""
-    import ray
+    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
+    os.environ.update(quiet | os.environ)
+    import ray.data
 
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     address = address or os.environ.get("RAY_ADDRESS")
     try:

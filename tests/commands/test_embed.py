@@ -1,35 +1,29 @@
 """The command that embeds folders: what is written, continued, refused, divided and left out;
 killed at any moment."""
 
-import io
 import json
 import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 import dml_jax
-from dml_jax import console, files
+from dml_jax import console, files, table
 from dml_jax.commands import embed
-from dml_jax.export import embedding_files
-from dml_jax.inference import bulk_embedding, inputs
+from dml_jax.inference import bulk_embedding
 from tests.commands.conftest import Execute
 from tests.data import pictures
 from tests.test_main import command
 from tests.tiny_model import DIM, Tiny
 
-COUNT = 20  # images, in three files of at most 8 rows
-# The last moment of `embed_killed_at`: before and after the plan, three files, the manifest of the
-# arrays, and their directory.
-LAST_MOMENT = 12
+COUNT = 20  # images, in three chunks of at most 8 rows
 NO_IMAGE = "not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, PPM)"
 
 
@@ -42,7 +36,7 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(photos: Path, monkeypatch: pytest.MonkeyPatch, execute: Execute) -> Execute:
-    monkeypatch.setattr(inputs, "ROWS", 8)
+    monkeypatch.setattr(bulk_embedding, "ROWS", 8)
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
     monkeypatch.setattr("dml_jax.commands.jax_setup.enable_compilation_cache", lambda: None)
     monkeypatch.chdir(photos.parent)
@@ -79,7 +73,7 @@ def test_the_output_and_what_follows_it(run: Execute, photos: Path) -> None:
         rows, Tiny().embed_pixels(np.stack(pixels)), atol=1e-6
     )  # one batch, another program
     assert json.loads(Path("out/ids.json").read_text()) == [f"photos/{file.name}" for file in files]
-    assert sorted(entry.name for entry in Path().iterdir()) == ["out", "out.parquet", "photos"]
+    assert sorted(entry.name for entry in Path().iterdir()) == ["out", "photos"]
 
     times = {file: file.stat().st_mtime_ns for file in Path("out").iterdir()}
     assert run()[1].splitlines() == ["all images have been embedded already", out.strip()]
@@ -88,8 +82,11 @@ def test_the_output_and_what_follows_it(run: Execute, photos: Path) -> None:
     assert (code, err, out.splitlines()[2]) == (0, "", f"cosine 1.0000  photos/{files[3].name}")
 
     Path("out/embeddings.npy").write_bytes(b"damaged")
-    assert run()[0] == 0
-    np.testing.assert_array_equal(np.load("out/embeddings.npy"), rows)
+    where = Path("out").resolve()
+    assert run()[2] == (
+        f"error: {where}/embeddings.npy: has changed since it was written; delete {where}, and its "
+        "images are embedded again, or give another --output\n"
+    )
 
 
 def read_images(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -111,12 +108,10 @@ def check_as_from_scratch(run: Execute) -> None:
     assert Path("out/ids.json").read_text() == Path("new/ids.json").read_text()
     rows = [np.load(f"{name}/embeddings.npy") for name in ("out", "new")]
     np.testing.assert_allclose(*rows, atol=1e-6)  # batches of other sizes round differently
-    columns = ["id", "error", "sha256", "stamp"]
-    table, expected = (pq.read_table(f"{name}.parquet", columns=columns) for name in ("out", "new"))
-    assert table == expected
-    assert sorted(os.listdir("out.parquet")) == sorted(os.listdir("new.parquet"))
-    for name in ("new", "new.parquet"):
-        shutil.rmtree(name)
+    one, other = (table.read(Path(name)) for name in ("out", "new"))
+    assert (one.metadata, one.unusable) == (other.metadata, other.unusable)
+    assert not Path("out.chunks").exists()
+    shutil.rmtree("new")
 
 
 def test_changes_of_the_images(run: Execute, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,14 +130,15 @@ def test_changes_of_the_images(run: Execute, photos: Path, monkeypatch: pytest.M
     content = (photos / "13.jpg").read_bytes()
     file.write_bytes(content)
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))  # only the change time tells
+    monkeypatch.setattr(bulk_embedding, "ROWS", 2)
     stop_after(1, monkeypatch)
     assert run("--skip_bad")[0] == 130
     names = read_images(monkeypatch)
     code, out, err = run("--skip_bad")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        "the images have changed; embeddings of unchanged files are kept",
-        "images: 3 new, 1 changed, 2 dropped, 1 tried again, 16 kept",
+        f"continuing: {COUNT} of {COUNT + 1} images are embedded already",
+        "images: 4 new, 1 changed, 2 dropped, 16 kept",
         f"{COUNT + 1} embeddings with {DIM} dimensions: out",
     ]
     assert names == ["photos/98.jpg"]  # the others were embedded by the first try
@@ -171,57 +167,23 @@ def test_the_progress_has_the_rates(run: Execute, monkeypatch: pytest.MonkeyPatc
 def test_another_model_is_refused(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_after(1, monkeypatch)
     assert run()[0] == 130
-    where = Path("out.parquet").resolve()
-    remedy = f"delete {where} or give another --output\n"
+    chunk = Path("out.chunks/000000").resolve()
+    remedy = f"delete {chunk}, and its images are embedded again, or give another --output"
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny(seed=1))
-    expected = f"error: {where}: was made by another model (other weights); {remedy}"
+    expected = f"error: {chunk}: was made by another model (other weights); {remedy}\n"
     assert run() == (2, "", expected)
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
-    Path("out.parquet/_plan.json").write_text("{")
-    code, _, err = run()
-    assert (code, "plan.json: is truncated or damaged" in err, err.endswith(remedy)) == (
-        2,
-        True,
-        True,
-    )
-    Path("out.parquet/_plan.json").rename("out.parquet/notes")
-    assert run()[2] == f"error: {where}: holds other files; give another directory\n"
-
-
-def test_damaged_parts_are_named(run: Execute) -> None:
-    run()
-    file = Path("out.parquet/000001.parquet").resolve()
-    content = file.read_bytes()
-    position = content.index(np.load("out/embeddings.npy")[9].tobytes())
-    flipped = content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
-    shutil.rmtree("out")
-    for wrong in (b"", content[:-4], flipped):
-        file.write_bytes(wrong)
-        code, _, err = run()
-        assert err.startswith(f"error: {file}: is truncated or damaged"), err
-        assert (code, "delete it" in err) == (2, True)
-        assert not Path("out").exists()
-    table = pq.read_table(io.BytesIO(content))
-    for other in (
-        table.drop_columns("error"),
-        table.rename_columns(["id", "rows", "error", "sha256", "stamp"]),
-    ):
-        pq.write_table(other, file)
-        code, _, err = run()
-        assert (code, f"{file}: is truncated or damaged" in err) == (2, True), err
-    file.unlink()
-    assert run()[0] == 0
-    assert file.read_bytes() == content
+    chunk.rename(chunk.with_name("notes"))
+    problem = "is not a chunk of embeddings; give another directory"
+    assert run()[2] == f"error: {chunk.with_name('notes')}: {problem}\n"
 
 
 def test_two_commands_do_not_write_at_once(run: Execute) -> None:
     run()
-    with files.locked(Path("out.parquet").resolve()):
-        error = (
-            f"error: {Path('out.parquet').resolve()}: another command is writing there; wait "
-            "for its end\n"
-        )
-        assert run()[2] == error
+    chunks = Path("out.chunks").resolve()
+    with files.locked(chunks):
+        problem = "another command is writing there; wait for its end"
+        assert run()[2] == f"error: {chunks}: {problem}\n"
 
 
 @pytest.mark.parametrize(
@@ -239,16 +201,6 @@ def test_files_that_hold_images_are_to_be_unpacked(run: Execute, name: str, reme
         Path(file).write_bytes(b"")
     assert f"error: {remedy}" in run(name)[2]
     assert f"error: packed: {remedy.replace(' is', ' (and 1 more) is', 1)}" in run("packed")[2]
-    assert not Path("out.parquet").exists()
-
-
-def test_embeddings_that_are_too_large_for_an_array(
-    run: Execute, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bulk_embedding, "ARRAY_BYTES", 4 * COUNT * DIM - 1)
-    assert (
-        run()[1] == f"{COUNT} embeddings with {DIM} dimensions: {Path('out.parquet').resolve()}\n"
-    )
     assert not Path("out").exists()
 
 
@@ -261,14 +213,17 @@ def test_queries_that_are_no_images(run: Execute) -> None:
     ):
         code, out, err = run(f"--query={query}")
         assert (code, out, message in err) == (2, "", True)
-    assert not Path("out.parquet").exists()
+    assert not Path("out").exists()
 
 
 def test_options_of_ray(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "error: --engine: invalid choice: 'spark'" in run("--engine=spark")[2]
     assert run("--address=auto")[2] == "error: --address=auto: needs --engine=ray\n"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert run("--engine=ray")[2] == "error: --engine=ray: ray is not installed: pip install ray\n"
+    assert (
+        run("--engine=ray")[2]
+        == 'error: --engine=ray: ray is not installed: pip install -e ".[ray]"\n'
+    )
 
 
 def test_unusable_images(run: Execute, photos: Path) -> None:
@@ -278,10 +233,10 @@ def test_unusable_images(run: Execute, photos: Path) -> None:
         (photos / name).write_text("no")
     code, _, err = run()
     reasons = [f"photos/{i}.jpg: {NO_IMAGE}" for i in ("02", "17")]
-    where = Path("out.parquet").resolve()
+    where = Path("out.chunks").resolve()
     error = (
-        f"2 of 20 images cannot be used; all errors are in {where}; give --skip_bad to leave such "
-        "images out of out"
+        f"2 of 20 images cannot be used; all reasons are in {where}/*/manifest.json; give "
+        "--skip_bad to leave such images out of out"
     )
     unusable = [f"unusable: {reason}" for reason in reasons]
     assert (code, err.splitlines(), Path("out").exists()) == (
@@ -294,13 +249,13 @@ def test_unusable_images(run: Execute, photos: Path) -> None:
     found = ["left out: 2 of 20 images", f"18 embeddings with {DIM} dimensions: out"]
     assert (code, out.splitlines(), err.splitlines()) == (
         0,
-        ["trying 2 unusable images again", *found],
+        ["continuing: 18 of 20 images are embedded already", *found],
         listed,
     )
     ids = json.loads(Path("out/ids.json").read_text())
     assert ids == [f"photos/{i:02d}.jpg" for i in range(COUNT) if i not in (2, 17)]
     expected = Tiny().expected([np.asarray(Image.open(name)) for name in ids])
-    np.testing.assert_allclose(embedding_files.read(Path("out")).embeddings, expected, atol=1e-6)
+    np.testing.assert_allclose(table.read(Path("out")).embeddings, expected, atol=1e-6)
 
 
 def test_an_error_of_a_missing_package_is_not_final(
@@ -320,13 +275,13 @@ def test_an_error_of_a_missing_package_is_not_final(
                 0,
                 True,
             )
-        assert "trying 2 unusable images again" in out
-        assert len(embedding_files.read(Path("out")).ids) == COUNT
+        assert out.startswith("continuing" if _ else "left out: 2 of 22 images")
+        assert len(table.read(Path("out")).ids) == COUNT
     code, out, err = run("--skip_bad")
     assert (code, err) == (0, f"left out: photos/no.png: {NO_IMAGE}\n")
-    exported = embedding_files.read(Path("out"))
+    exported = table.read(Path("out"))
     assert (exported.ids[-1], len(exported.ids)) == ("photos/20.heic", COUNT + 1)
-    assert "trying 1 unusable image again" in run("--skip_bad")[1]
+    assert "continuing: 21 of 22 images are embedded already" in run("--skip_bad")[1]
 
 
 def test_what_is_left_out_is_said(run: Execute, photos: Path) -> None:
@@ -345,30 +300,17 @@ def test_what_is_left_out_is_said(run: Execute, photos: Path) -> None:
     ]
 
 
-def check_kills(photos: Path, folder: Path, moments: Sequence[int]) -> None:
-    """Kills the command at each moment, each time in a new output; the same command then gives the
-    same files."""
-    done = command(*map(str, (photos, folder, *moments)), program=("-m", "tests.tiny_model"))
-    assert json.loads(done.stdout.splitlines()[-1]) == {
-        str(moment): [-9, 0] if 0 < moment <= LAST_MOMENT else [0] for moment in moments
-    }
-    outputs = [folder / f"killed at {moment}" for moment in moments]
-    parts = [output.with_name(f"{output.name}.parquet") for output in outputs]
+@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_command_killed_at_any_moment(photos: Path, tmp_path: Path, step: int) -> None:
+    """Each time in a new output; the same command then gives the same files, bit for bit."""
+    folder = tmp_path / "outputs"
+    program = "-m", "tests.tiny_model"
+    done = command(str(photos), str(folder), str(step), program=program)
+    codes = json.loads(done.stdout.splitlines()[-1])
+    assert [*codes.values()] == [[-9, 0]] * (len(codes) - 1) + [[0]]
+    assert len(codes) * step > 30
+    outputs = [folder / f"killed at {moment}" for moment in codes]
     # A killed command may leave its lock, which nobody holds.
-    assert sorted(path for path in folder.iterdir() if path.suffix != ".lock") == sorted(
-        outputs + parts
-    )
-    for output, part in zip(outputs, parts, strict=True):
-        assert written(output) == written(outputs[0]), output
-        assert written(part) == written(parts[0]), part
-
-
-def test_a_killed_command_continues_bit_for_bit(photos: Path, tmp_path: Path) -> None:
-    """Killed never, after the first file, while the output is written, and when it is complete."""
-    check_kills(photos, tmp_path / "outputs", [0, 4, 10, LAST_MOMENT])
-
-
-@pytest.mark.slow
-def test_a_command_killed_at_any_moment(photos: Path, tmp_path: Path) -> None:
-    """And once never, after its last moment, so that none is left out."""
-    check_kills(photos, tmp_path / "outputs", range(LAST_MOMENT + 2))
+    assert {path for path in folder.iterdir() if path.suffix != ".lock"} == {*outputs}
+    for output in outputs:
+        assert written(output) == written(outputs[-1]), output

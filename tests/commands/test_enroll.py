@@ -15,11 +15,11 @@ import pytest
 from PIL import Image
 
 import dml_jax
+from dml_jax import table
 from dml_jax.commands import enroll, prepare
 from dml_jax.errors import DataError
 from dml_jax.evaluation import open_set, promises
 from dml_jax.evaluation.open_set import Photographs
-from dml_jax.export import embedding_files
 from dml_jax.files import locked, write_json
 from dml_jax.identity import Versions
 from dml_jax.inference import enrollment
@@ -638,7 +638,7 @@ def test_the_unseen_classes_of_a_run(tmp_path):
     from dml_jax.inference.model import Model
 
     def export(name, rows, step):
-        embedding_files.write(
+        table.write(
             tmp_path / "embeddings" / name,
             rows,
             labels,
@@ -675,7 +675,7 @@ def test_the_unseen_classes_of_a_run(tmp_path):
         DataError, match=r"row 12 of \[24, 5\] has length 2, so it gives no threshold"
     ):
         Model.unseen(model)
-    embedding_files.write(
+    table.write(
         tmp_path / "embeddings/gallery", gallery, None, list("abcdefghijkl"), identity=identity(7)
     )
     with pytest.raises(DataError, match="test and gallery are not of one run with labels"):

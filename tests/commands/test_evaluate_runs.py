@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import ndcg_score
 
-from dml_jax import seal
+from dml_jax import seal, table
 from dml_jax.commands import cli, evaluate
 from dml_jax.evaluation import protocol
-from dml_jax.export import embedding_files
 from dml_jax.inference.model import Model
 from dml_jax.train.records import workdir
 from tests.commands.conftest import Fails
@@ -48,7 +47,7 @@ def member(
     points = unit(seed, columns, labels)
     given = {"labels": labels, "ids": [f"{split}{i}.png" for i in range(ROWS)]} | changes
     given["embeddings"] = points[: len(given["ids"])]
-    embedding_files.write(directory / "embeddings" / split, **given, identity=identity(seed))
+    table.write(directory / "embeddings" / split, **given, identity=identity(seed))
     settings = {"protocol": "clean", "cluster": False, "ks": [1, 2], **evaluation}
     config = {"evaluation": settings, "train": {"select": select}}
     facts = {"config": config, "data_hash": "", "classes": 4, "images": 9, "shape": [8, 8]}
@@ -89,7 +88,7 @@ def test_against_numpy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert list(results["members"]) == [str(path) for path in runs]
     assert run(runs, f"--export={tmp_path / 'abc'}") == 0  # replaces its own output
     assert "embeddings/test" in seal.read(tmp_path / "abc", "evaluation").parts
-    written = embedding_files.read(tmp_path / "abc" / "embeddings" / "test")
+    written = table.read(tmp_path / "abc" / "embeddings" / "test")
     assert written.embeddings.shape == (ROWS, 4 + 5 + 6)
     np.testing.assert_allclose(
         written.embeddings @ written.embeddings.T, np.mean(cosines, axis=0), atol=1e-6
@@ -191,7 +190,7 @@ def test_weights(tmp_path: Path) -> None:
     first, second = (member(tmp_path / name, seed, 4) for seed, name in enumerate("ab"))
     output = tmp_path / "ab"
     assert run([tmp_path / "a", tmp_path / "b"], "--weights=1,2", f"--export={output}") == 0
-    rows = embedding_files.read(output / "embeddings" / "test").embeddings
+    rows = table.read(output / "embeddings" / "test").embeddings
     cosine = (first @ first.T + 4 * second @ second.T) / 5
     np.testing.assert_allclose(rows @ rows.T, cosine, atol=1e-6)
     labels = np.arange(ROWS) % 4

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax import seal
+from dml_jax import seal, table
 from dml_jax.commands import cli
 from dml_jax.commands import export as command
 from dml_jax.errors import DataError
-from dml_jax.export import embedding_files
 from dml_jax.train import model as models
 from dml_jax.train.records import workdir
 from tests.commands.conftest import Fails
@@ -50,7 +49,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = models.load(directory, "latest").identity()
     (directory / "results.json").write_text(json.dumps(RESULTS | {"identity": made.sha256}))
     for split in ("gallery", "test"):
-        embedding_files.write(
+        table.write(
             directory / "embeddings" / split,
             np.eye(3, 8),
             np.arange(3),

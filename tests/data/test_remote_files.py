@@ -6,14 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dml_jax.buckets import written
+from dml_jax.buckets import file_system
 from dml_jax.config import Data
 from dml_jax.data import formats, prepared_data
 from dml_jax.errors import DataError
-from dml_jax.inference import embedding_shards, inputs, unit_embedding
 from tests import emulator
 from tests.data import pictures
-from tests.tiny_model import Tiny
 
 
 @pytest.fixture
@@ -69,34 +67,6 @@ def test_a_damaged_data_set_is_not_used(bucket: Path, tmp_path: Path) -> None:
         prepared_data.staged(url)
 
 
-def test_embeddings_in_a_bucket(
-    bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inputs, "ROWS", 6)
-    images = [path.read_bytes() for path in sorted(bucket.rglob("*.png"))]
-    (bucket / "z.png").write_bytes(b"no")
-    model, where = Tiny(), f"{tmp_path.as_uri()}/out.parquet"
-    (tmp_path / "out.parquet").mkdir()
-    units = inputs.units(inputs.image_files([str(bucket)], print))
-    planned = embedding_shards.plan(units, embedding_shards.source(model))
-    with embedding_shards.opened(where, planned) as out:
-        list(unit_embedding.embed(model, [(out.file(1), units[1])]))
-        assert out.missing() == [0, 2]
-        list(unit_embedding.embed(model, [(out.file(i), units[i]) for i in (0, 2)]))
-    again = embedding_shards.Shards(where, planned)
-    assert again.missing() == []
-    summary = again.summary(3)
-    assert (summary.images, summary.unusable) == (17, 1)
-    assert "z.png: not an image" in summary.errors[0]
-    rows = np.concatenate(list(again.usable_rows()))
-    np.testing.assert_allclose(rows, model.embed(images), atol=1e-6)
-    with (
-        pytest.raises(DataError, match="was written for another version or option"),
-        embedding_shards.opened(where, planned | {"runtime": "other"}),
-    ):
-        pass
-
-
 @pytest.mark.slow
 def test_buckets(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gcp_storage_emulator")
@@ -109,18 +79,10 @@ def test_buckets(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             for path in sorted(bucket.rglob("*.png"))
         }
         for name, content in images.items():
-            with written(f"{there}/photos/{name}") as draft:
-                draft.write_bytes(content)
+            system, path = file_system(f"{there}/photos/{name}")
+            with system.open_output_stream(path) as target:
+                target.write(content)
         expected = formats.load(Data(name="folder", path=str(bucket)))["test"].content
         assert formats.load(Data(name="folder", path=f"{there}/photos"))["test"].content == expected
         with pytest.raises(DataError, match="cannot be read"):
             prepared_data.staged(there.replace("bucket", "none") + "/photos")
-        units, model = inputs.units(inputs.image_files([str(bucket)], print)), Tiny()
-        with embedding_shards.opened(
-            f"{there}/out.parquet", embedding_shards.plan(units, embedding_shards.source(model))
-        ) as out:
-            pass
-        list(unit_embedding.embed(model, [(out.file(i), units[i]) for i in out.missing()]))
-        assert out.missing() == []
-        rows = np.concatenate(list(out.usable_rows()))
-        np.testing.assert_allclose(rows, model.embed(list(images.values())), atol=1e-6)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dml_jax import main
+from dml_jax import main, table
 from dml_jax.commands import cli, evaluate
 from dml_jax.config import Data
 from dml_jax.data import decode, formats, sessions
@@ -16,7 +16,6 @@ from dml_jax.data.sources import Options
 from dml_jax.data.split import Split, take, together, unread
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metrics, protocol
-from dml_jax.export import embedding_files
 from dml_jax.train import model_metrics
 from tests.data import layouts
 from tests.train.experiments import small
@@ -148,7 +147,7 @@ def test_training_and_evaluation_across_sessions(
     assert code == 0, text
     results = json.loads((run / "results.json").read_text())
     assert results["protocol"].startswith("across sessions: clean protocol")
-    exported = embedding_files.read(run / "embeddings" / "test")
+    exported = table.read(run / "embeddings" / "test")
     assert set(exported.metadata["session"]) == {"a", "b"}
     expected = metrics.retrieval(
         exported.embeddings, exported.labels, groups=list(exported.metadata["session"]), ks=(1, 2)

@@ -20,10 +20,10 @@ from sklearn import datasets
 
 import dml_jax
 from dml_jax import identity as identities
-from dml_jax import seal
+from dml_jax import seal, table
 from dml_jax.commands import cli, embed, export
 from dml_jax.errors import CheckpointError, ConfigError, DataError
-from dml_jax.export import embedding_files, programs
+from dml_jax.export import programs
 from dml_jax.identity import Identity, Versions
 from dml_jax.inference import graphs
 from dml_jax.inference.embedding_model import locate
@@ -178,7 +178,7 @@ def test_the_first_answer_imports_no_jax() -> None:
         "--output=out",
     ]
     subprocess.run(command, check=True)
-    assert embedding_files.read(Path("out")).seal.about["plan"]["runtime"] == "onnxruntime"
+    assert table.read(Path("out")).seal.about["plan"]["runtime"] == "onnxruntime"
 
 
 @pytest.mark.slow
@@ -209,7 +209,7 @@ def test_the_first_command_makes_the_graph(
         assert err.count("making the ONNX graph") == 1
         assert dml_jax.load("lite0").runtime == "onnxruntime"
         if first[0] == "embed":
-            assert embedding_files.read(Path("embeddings")).seal.about["plan"]["runtime"] == "jax"
+            assert table.read(Path("embeddings")).seal.about["plan"]["runtime"] == "jax"
 
 
 @pytest.mark.slow

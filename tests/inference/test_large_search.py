@@ -1,5 +1,4 @@
-"""Neighbours by blocks are those of one search: ids bit-equal, also with ties, unusable images and
-64-bit numbers."""
+"""Neighbours by blocks are those of one search: ids bit-equal, also with ties and 64-bit numbers."""
 
 import json
 import os
@@ -9,18 +8,19 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
+from dml_jax import table
+from dml_jax.console import Console
 from dml_jax.errors import DataError
 from dml_jax.evaluation import metrics, neighbors
-from dml_jax.inference import embedding_shards, large_search
-from dml_jax.inference.inputs import Item
+from dml_jax.inference import large_search, ray_engine
 from tests.inference.test_ray_engine import cluster, workers
 from tests.test_main import ROOT, environment
+from tests.tiny_model import identity
 
 
 def embeddings(rows: int, seed: int) -> np.ndarray:
@@ -35,23 +35,10 @@ def embeddings(rows: int, seed: int) -> np.ndarray:
     return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
 
 
-def write(directory: Path, points: np.ndarray, each: int = 70) -> str:
-    """Files of `each` rows, of which every seventh is an unusable image in addition."""
-    directory.mkdir()
-    for number, start in enumerate(range(0, len(points), each)):
-        part = points[start : start + each]
-        bad = np.zeros(len(part) + len(part) // 7, bool)
-        bad[7 : 7 + 8 * (len(part) // 7) : 8] = True
-        values = np.zeros((len(bad), points.shape[1]), np.float32)
-        values[~bad] = part
-        embedding_shards.write_part(
-            directory / f"{number:06d}.parquet",
-            [Item(f"{start + i}", Path()) for i in range(len(bad))],
-            values,
-            ["damaged" if each else None for each in bad],
-        )
-    (directory / "_plan.json").write_text("{}")
-    return str(directory)
+def write(directory: Path, points: np.ndarray) -> str:
+    names = [str(i) for i in range(len(points))]
+    table.write(directory, points, None, names, identity=identity(1))
+    return str(directory / "embeddings.npy")
 
 
 @pytest.fixture
@@ -62,29 +49,35 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("alone", [True, False])
-def test_neighbours_of_all_blocks_are_those_of_one_search(tmp_path: Path, alone: bool) -> None:
+def test_neighbours_of_all_blocks_are_those_of_one_search(
+    tmp_path: Path, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gallery, queries = embeddings(730, 1), embeddings(300, 2)
-    plan = large_search.Plan(
-        large_search.table(
-            write(tmp_path / "q", gallery if alone else queries), "--query_embeddings"
-        ),
-        None if alone else large_search.table(write(tmp_path / "g", gallery), "--embeddings"),
-        12,
-    )
+    found, own = large_search.array("--embeddings", write(tmp_path / "g", gallery)), None
+    if not alone:
+        own = large_search.array("--query_embeddings", write(tmp_path / "q", queries))
+    plan = large_search.Plan(own or found, None if alone else found, 12)
     searching = gallery if alone else queries
     distances, expected = neighbors.search(searching, gallery, 12, exclude_self=alone)
-    found = []
-    with embedding_shards.opened(tmp_path / "out", plan.description()) as out:
-        assert out.count == -(-len(searching) // 64)
-        for number in out.missing():
-            plan.search(number, out.file(number))  # type: ignore[arg-type]
-            found.append(pq.read_table(out.file(number)))
-        assert out.missing() == []
-    whole = pa.concat_tables(found)
-    lists = np.array(whole["neighbors"].to_pylist())
+    console = Console(quiet=True)
+
+    def run(_: Any, function: Any, plan: Any, items: list[Any]) -> Iterator[None]:
+        return (function(plan, *item) for item in items)
+
+    monkeypatch.setattr(ray_engine, "run", run)
+    blocks = list(large_search.search(plan, tmp_path / "out", None, console))
+    assert len(blocks) == -(-len(searching) // 64)
+    lists = np.concatenate(blocks)
     assert lists.dtype == np.int64
     np.testing.assert_array_equal(lists, expected)
-    np.testing.assert_allclose(np.array(whole["distances"].to_pylist()), distances, atol=1e-6)
+    files = sorted(tmp_path.glob("out/*/distances.npy"))
+    np.testing.assert_allclose(np.concatenate([*map(np.load, files)]), distances, atol=1e-6)
+
+    monkeypatch.setattr(ray_engine, "run", None)  # nothing is missing
+    again = np.concatenate(list(large_search.search(plan, tmp_path / "out", None, console)))
+    np.testing.assert_array_equal(again, expected)
+    with pytest.raises(DataError, match="was made from something else than is there now; delete"):
+        list(large_search.search(plan._replace(k=11), tmp_path / "out", None, console))
 
 
 def test_numbers_have_64_bits() -> None:
@@ -103,21 +96,12 @@ def test_numbers_have_64_bits() -> None:
 
 
 def test_what_cannot_be_searched(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError,
-        match=r"^--embeddings=.*: holds no Parquet files; give the directory NAME\.parquet",
-    ):
-        large_search.table(str(tmp_path), "--embeddings")
-    write(tmp_path / "a", embeddings(100, 0))
-    pq.write_table(
-        pa.table({"embedding": pa.array([[1.0]], pa.list_(pa.float32(), 1))}),
-        tmp_path / "a" / "x.parquet",
-    )
-    with pytest.raises(DataError, match=r"holds embeddings of \[1, 16\] dimensions"):
-        large_search.table(str(tmp_path / "a"), "--embeddings")
-    (tmp_path / "a" / "x.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DataError, match=r"x\.parquet: is truncated or damaged"):
-        large_search.table(str(tmp_path / "a"), "--embeddings")
+    with pytest.raises(DataError, match=r"--embeddings=.*x\.npy: is missing"):
+        large_search.array("--embeddings", str(tmp_path / "x.npy"))
+    file = write(tmp_path / "a", embeddings(100, 0))
+    np.save(file, embeddings(100, 1))
+    with pytest.raises(DataError, match=r"embeddings\.npy: has changed since it was written"):
+        large_search.array("--embeddings", file)
 
 
 @pytest.mark.slow
@@ -126,7 +110,7 @@ def test_the_command_although_it_and_a_process_of_ray_are_killed(tmp_path: Path)
     second command."""
     pytest.importorskip("ray")
     points, labels = embeddings(12_000, 6), np.arange(12_000) % 3_000
-    write(tmp_path / "e.parquet", points, 2_000)
+    write(tmp_path / "e", points)
     np.save(tmp_path / "labels.npy", labels)
     command = [
         sys.executable,
@@ -134,7 +118,7 @@ def test_the_command_although_it_and_a_process_of_ray_are_killed(tmp_path: Path)
         "dml_jax",
         "evaluate",
         "--engine=ray",
-        "--embeddings=e.parquet",
+        "--embeddings=e/embeddings.npy",
         "--export=out",
         "--labels=labels.npy",
         "--ks=1,10",
@@ -144,12 +128,15 @@ def test_the_command_although_it_and_a_process_of_ray_are_killed(tmp_path: Path)
     with cluster(tmp_path, str(ROOT)) as address:
         command.append(f"--address={address}")
         first = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL)
-        while len(list((tmp_path / "out").glob("[0-9]*.parquet"))) < 2:
+        while len(list((tmp_path / "out").glob("[0-9]*/neighbors.npy"))) < 2:
             assert first.poll() is None
             time.sleep(0.01)
         first.kill()
         first.wait()
-        kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").glob("[0-9]*.parquet")}
+        kept = {
+            file: file.stat().st_mtime_ns
+            for file in (tmp_path / "out").glob("[0-9]*/neighbors.npy")
+        }
         assert 2 <= len(kept) < 12
         second = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL)
         while not (running := workers(tmp_path, b"ray::search")):
@@ -158,10 +145,8 @@ def test_the_command_although_it_and_a_process_of_ray_are_killed(tmp_path: Path)
         os.kill(running[0], signal.SIGKILL)
         assert second.wait(600) == 0
     assert kept == {file: file.stat().st_mtime_ns for file in kept}
-    files = sorted((tmp_path / "out").glob("[0-9]*.parquet"))
-    lists = np.concatenate(
-        [np.array(pq.read_table(file)["neighbors"].to_pylist()) for file in files]
-    )
+    files = sorted((tmp_path / "out").glob("[0-9]*/neighbors.npy"))
+    lists = np.concatenate([*map(np.load, files)])
     _, expected = neighbors.search(points, points, 10, exclude_self=True)
     np.testing.assert_array_equal(lists, expected)
     results = json.loads((tmp_path / "results.json").read_text())

@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
+from dml_jax import table
 from dml_jax.errors import ConfigError
 from dml_jax.inference import ray_engine
 from tests import test_published
 from tests.data import pictures
 from tests.test_main import ROOT, environment
 
-UNITS, EACH = 24, 40  # files of embeddings, and images in each
+CHUNKS, EACH = 24, 40  # chunks, and images in each
 PROGRAM = (
-    f"import sys\nfrom dml_jax.__main__ import main\nfrom dml_jax.inference import inputs\n"
-    f"inputs.ROWS = {EACH}\nsys.exit(main())"
+    f"import sys\nfrom dml_jax.__main__ import main\nfrom dml_jax.inference import bulk_embedding\n"
+    f"bulk_embedding.ROWS = {EACH}\nsys.exit(main())"
 )
 
 
@@ -124,8 +124,8 @@ def workers(folder: Path, title: bytes) -> list[int]:
     return found
 
 
-def rows(output: Path) -> list[bytes]:
-    return [file.read_bytes() for file in sorted(output.glob("*.parquet"))]
+def chunks(folder: Path) -> list[Path]:
+    return list(folder.glob("killed.chunks/[0-9]*/manifest.json"))
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def folder(tmp_path: Path) -> Path:
     test_published.write(tmp_path / "w", test_published.resnet, test_published.RESNET)
     contents = [pictures.encoded(seed, 300, 400) for seed in range(40)]
     (tmp_path / "t").mkdir()
-    for i in range(UNITS * EACH):
+    for i in range(CHUNKS * EACH):
         content = contents[i % 40] + b"%d" % i if i != 50 else b"no"  # no content is embedded twice
         (tmp_path / "t" / f"{i:04d}.jpg").write_bytes(content)
     return tmp_path
@@ -144,37 +144,39 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_rows_equal_those_of_one_machine_although_an_actor_is_killed(folder: Path) -> None:
     start(folder, "local").communicate(timeout=120)
-    assert len(rows(folder / "local.parquet")) == UNITS
     with cluster(folder, str(ROOT)) as address:
         process = start(folder, "killed", "--engine=ray", f"--address={address}")
         while (
-            len(done := rows(folder / "killed.parquet")) < 3
-            or len(running := workers(folder, b"ray::Embedder")) < 2
+            len(done := chunks(folder)) < 3
+            or len(running := workers(folder, b"ray::MapWorker")) < 2
         ):
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
         os.kill(running[0], signal.SIGKILL)
-        assert len(done) < UNITS / 2
+        assert len(done) < CHUNKS / 2
         out, err = process.communicate(timeout=300)
         assert process.returncode == 0
-        assert out.endswith(f"{UNITS * EACH - 1} embeddings with 8 dimensions: killed\n")
-        assert (
-            err == "left out: t/0050.jpg: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, "
-            "PPM)\n"
+        assert out.endswith(f"{CHUNKS * EACH - 1} embeddings with 8 dimensions: killed\n")
+        assert err.endswith(
+            "left out: t/0050.jpg: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, PPM)\n"
         )
         again = start(folder, "killed", "--engine=ray", f"--address={address}").communicate(
             timeout=120
         )[0]
-        assert again.startswith("trying 1 unusable image again\n")
+        assert again.startswith("continuing: 959 of 960 images are embedded already\n")
         wrong = start(folder, "killed", "--engine=ray", f"--address={address}", "--checkpoint=7")
-        assert (wrong.communicate(timeout=120)[1].count("\n"), wrong.returncode) == (1, 2)
-    one, other = (pq.read_table(folder / f"{name}.parquet") for name in ("local", "killed"))
-    assert other.select(["id", "error"]).equals(one.select(["id", "error"]))
-    pairs = (
-        np.concatenate([c.flatten().to_numpy() for c in table["embedding"].chunks])
-        for table in (other, one)
-    )
-    np.testing.assert_array_equal(*pairs)
+        assert (wrong.communicate(timeout=120)[1].count("\nerror: "), wrong.returncode) == (1, 2)
+    one, other = (table.read(folder / name) for name in ("local", "killed"))
+    assert (other.ids, other.metadata, other.unusable) == (one.ids, one.metadata, one.unusable)
+    np.testing.assert_array_equal(other.embeddings, one.embeddings)
+
+
+def test_a_chunk_whose_process_dies_three_times_is_named(tmp_path: Path) -> None:
+    row = {"chunk": str(tmp_path / "000004"), "root": "/photos", "names": '["a.jpg", "b.jpg"]'}
+    (tmp_path / ".000004.tries").write_text("...")
+    embedder = object.__new__(ray_engine.Embedder)
+    problem = "a.jpg to b.jpg: 3 processes died of this chunk"
+    assert embedder(row) == {"chunk": row["chunk"], "problem": problem}
 
 
 @pytest.mark.slow
@@ -190,4 +192,4 @@ def test_clusters_that_cannot_be_used(folder: Path) -> None:
         timeout=120
     )
     assert err.startswith("error: --address=127.0.0.1:1: cannot be used (")
-    assert (out, err.count("\n")) == ("", 1)
+    assert (out, err.count("\nerror") + err.startswith("error")) == ("", 1)

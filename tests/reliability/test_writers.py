@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from dml_jax import files, seal
-from dml_jax.export import embedding_files
+from dml_jax import files, seal, table
 from dml_jax.train.records import workdir
 from tests.tiny_model import identity
 
@@ -29,13 +28,11 @@ class Writer(NamedTuple):
 def write_embeddings(path: Path, version: int) -> None:
     rows = np.full((3 + version, 2), version, np.float32)
     names = [f"{version}-{i}" for i in range(len(rows))]
-    embedding_files.write(
-        path, rows, np.full(len(rows), version), names, identity=identity(version)
-    )
+    table.write(path, rows, np.full(len(rows), version), names, identity=identity(version))
 
 
 def read_embeddings(path: Path) -> int:
-    found = embedding_files.read(path)
+    found = table.read(path)
     (version,) = {
         *found.embeddings.ravel(),
         *found.labels,

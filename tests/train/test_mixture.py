@@ -14,14 +14,13 @@ import pytest
 from pyarrow import parquet
 
 import dml_jax
-from dml_jax import run
+from dml_jax import run, table
 from dml_jax.commands import export
 from dml_jax.config import Config, Data, Group, resolve
 from dml_jax.console import Console
 from dml_jax.data.formats import digits
 from dml_jax.data.split import Split, together
 from dml_jax.errors import ConfigError
-from dml_jax.export import embedding_files
 from dml_jax.methods import baseline, whitening
 from dml_jax.train import experiment as experiments
 from dml_jax.train import mixture, model, warm_start
@@ -164,7 +163,7 @@ def chosen(
     shutil.copytree(directory, tmp_path / "run")
     monkeypatch.setattr(mixture, "best", lambda gains: request.param)
     assert train(tmp_path / "run", 1e-2)["choice"]["kept"] == request.param
-    own = embedding_files.read(tmp_path / "run" / "embeddings" / "test")
+    own = table.read(tmp_path / "run" / "embeddings" / "test")
     return tmp_path / "run", images, own.embeddings[: len(images)]
 
 

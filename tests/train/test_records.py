@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax import main, run, seal
+from dml_jax import main, run, seal, table
 from dml_jax.analysis import run_report
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.export import embedding_files
 from dml_jax.train import loop, model, model_metrics, warm_start
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
@@ -205,7 +204,7 @@ def test_a_run_that_has_not_finished_says_so(
         run.export(CONFIG, directory, checkpoint, QUIET)
         warned = "has not finished" in capsys.readouterr().out
         assert warned == (source is interrupted and checkpoint == "reported")
-        assert embedding_files.read(directory / "embeddings" / "test").seal.about["finished"] == (
+        assert table.read(directory / "embeddings" / "test").seal.about["finished"] == (
             source is finished
         )
 
