@@ -251,7 +251,7 @@ def test_every_command_resolves(
         raise Reached
 
     monkeypatch.setattr(WORK["main" if module == "train" else module], reach)
-    for kind in ("runs", "images", "files", "shards"):
+    for kind in ("runs", "images", "files", "blocks"):
         monkeypatch.setattr(f"dml_jax.analysis.labelled_embeddings.evaluate_{kind}", reach)
     monkeypatch.setattr("dml_jax.main.compile_programs", reach)
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Neighbours by blocks are those of one search: ids bit-equal, also with ties and 64-bit numbers."""
+"""Neighbours by blocks are those of one search, also with ties and 64-bit numbers."""
 
 import json
 import os

