@@ -50,22 +50,20 @@ def experiment(
       backbone, method: the `Config` of their module, where it is documented.
     """
     full_name = f"{name}:{variant}" if variant else name
-    config = ConfigDict(
-        {
-            "name": full_name.replace(":", "-"),
-            "seed": 0,
-            "init_from": "",
-            "data": asdict(data),
-            "backbone": asdict(backbone),
-            "method": asdict(method),
-            "train": asdict(train),
-            "evaluation": asdict(evaluation or Evaluation()),
-            "paper": published.beside_runs(full_name),
-        }
-    )
+    values = {
+        "name": full_name.replace(":", "-"),
+        "seed": 0,
+        "init_from": "",
+        "data": asdict(data),
+        "backbone": asdict(backbone),
+        "method": asdict(method),
+        "train": asdict(train),
+        "evaluation": asdict(evaluation or Evaluation()),
+        "paper": published.beside_runs(full_name),
+    }
     for key, value in (variants or {}).get(variant, {}).items():
-        apply_override(config, key, value)
-    return config
+        apply_override(values, key, value)
+    return ConfigDict(values)
 
 
 def contents(

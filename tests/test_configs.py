@@ -194,7 +194,7 @@ def test_the_protocol_of_a_stored_run(tmp_path: Path) -> None:
     stored.write_text(json.dumps({"config": asdict(resolved("digits_baseline"))}))
     found = config_files.load_config(str(stored), {}, "paper")
     assert (found["train"]["select"], found["evaluation"]["protocol"]) == ("test", "paper")
-    stored.write_text(json.dumps({"config": found.to_dict()}))
+    stored.write_text(json.dumps({"config": found}))
     assert config_files.load_config(str(stored), {}, "paper") == config_files.load_config(
         str(stored), {}
     )

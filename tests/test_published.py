@@ -87,11 +87,11 @@ def test_control_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     values = config_files.load_config(
         str(Path(__file__).parents[1] / "configs" / "folder_baseline.py") + ":small", {}
     )
-    values.data.update(
+    values["data"].update(
         path=str(tmp_path / "photos"), batch_size=8, images_per_class=4, image_size=32, resize=37
     )
-    values.backbone = asdict(RESNET) | {"pretrained": str(tmp_path / "w")}
-    values.evaluation.update(cluster=False, batch_size=8, controls=False)
+    values["backbone"] = asdict(RESNET) | {"pretrained": str(tmp_path / "w")}
+    values["evaluation"].update(cluster=False, batch_size=8, controls=False)
     experiment = experiments.build(resolve(values))
     results, _ = model_metrics.final(
         experiment, warm_start.initial_state(experiment), "last", Console(active=False)

@@ -28,12 +28,11 @@ import pydantic
 import pydantic.dataclasses
 import pydantic_core
 from annotated_types import Ge, Gt, Le, Lt, MinLen
-from ml_collections import ConfigDict
 
 from dml_jax.errors import ConfigError, suggest
 
 T = TypeVar("T")
-Values: TypeAlias = Mapping[str, Any] | ConfigDict  # nested
+Values: TypeAlias = Mapping[str, Any]  # nested
 
 LIMIT = 2**31  # sizes and steps are 32-bit integers in JAX
 PositiveInt = Annotated[int, Gt(0), Lt(LIMIT)]
@@ -126,10 +125,9 @@ def validate(kind: type[T], values: Values, path: str = "") -> T:
 
     ConfigError for an unknown or missing key, a wrong type or a broken rule in the section `path`.
     """
-    nested = values.to_dict() if isinstance(values, ConfigDict) else values
     try:
         # JSON has no tuples or classes, so strict validation accepts lists and mappings instead.
-        return pydantic.TypeAdapter(kind).validate_json(json.dumps(nested))
+        return pydantic.TypeAdapter(kind).validate_json(json.dumps(values))
     except pydantic.ValidationError as error:
         known = [*flatten(values, f"{path}." if path else ""), *keys(kind, path)]
         raise ConfigError(_message(error, path, known)) from None
@@ -174,7 +172,7 @@ def flatten(values: Values, prefix: str = "") -> dict[str, Any]:
     """Nested values -> dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, (dict, ConfigDict, Mapping)):
+        if isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value

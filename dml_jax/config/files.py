@@ -4,7 +4,7 @@ import ast
 import json
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -114,8 +114,8 @@ def load_config(
     protocol: str | None = None,
     *,
     trust_code: bool = False,
-) -> ConfigDict:
-    """The configuration in a file, with overrides; imports the modules that it names by path.
+) -> dict[str, Any]:
+    """The values in a file, nested, with overrides; imports the modules that they name by path.
 
     Args:
       path: a Python file, FILE:VARIANT, or the `config.json` of a run.
@@ -134,29 +134,27 @@ def load_config(
     _keep_rates(values, batch_size)
     _check_frozen_network(values, overrides)
     if not same_experiment(values, overrides):
-        if "paper" in values:
-            del values["paper"]
-        values.paper = {}
+        values["paper"] = {}
     modules.import_code(values, overrides if stored and not trust_code else None)
     if stored and not trust_code:
         modules.check_stored(values)
     return values
 
 
-def _values_of_file(path: str, protocol: str | None) -> ConfigDict:
+def _values_of_file(path: str, protocol: str | None) -> dict[str, Any]:
     module, made = run_variant("--config", path, "get_config")
     stated = getattr(module, "PAPER_PROTOCOL", None)
     with running(f"--config={path}"):
-        values = ConfigDict(made)
-        json.dumps(values.to_dict(), sort_keys=True)  # raises for values that no file can store
+        values: dict[str, Any] = ConfigDict(made).to_dict()
+        json.dumps(values, sort_keys=True)  # raises for values that no file can store
         if protocol == "paper":
             _apply_protocol(values, AUTHORS if stated is None else stated)
             if stated is not None:
-                values.name += "-paper"
+                values["name"] += "-paper"
     return values
 
 
-def _stored_values(path: str, protocol: str | None) -> ConfigDict:
+def _stored_values(path: str, protocol: str | None) -> dict[str, Any]:
     """The values in the `config.json` of a run, or in a JSON file with a configuration alone."""
     remedy = "give the config.json of a run"
     content = read_json(find_file("--config", path), dict[str, Any], remedy, ConfigError)
@@ -166,43 +164,42 @@ def _stored_values(path: str, protocol: str | None) -> ConfigDict:
     if protocol == "clean" and flatten(found).get("evaluation.protocol") == "paper":
         problem = "comes from a run under the paper protocol; give its Python file"
         raise ConfigError(f"--protocol=clean: {path} {problem}")
-    with running(f"--config={path}"):  # keys can have any names
-        values = ConfigDict(found)
-        if protocol == "paper":
-            _apply_protocol(values, AUTHORS)
-    return values
+    if protocol == "paper":
+        with running(f"--config={path}"):
+            _apply_protocol(found, AUTHORS)
+    return found
 
 
-def _apply_protocol(values: ConfigDict, stated: Mapping[str, Any]) -> None:
+def _apply_protocol(values: dict[str, Any], stated: Mapping[str, Any]) -> None:
     for key, value in {**PRECISION, **stated}.items():
         apply_override(values, key, value)
 
 
-def _choose_network(values: ConfigDict, overrides: Mapping[str, Any]) -> None:
+def _choose_network(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
     """Gives another network the defaults of its options."""
     name = overrides.get("backbone.name")
     if name is not None and name != flatten(values).get("backbone.name"):
         modules.import_code({"backbone": {"name": name}})
-        values.backbone = asdict(modules.plugin_module("backbone", name).Config())
+        values["backbone"] = asdict(modules.plugin_module("backbone", name).Config())
 
 
-def _replace_length(values: ConfigDict, overrides: Mapping[str, Any]) -> None:
+def _replace_length(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
     """A length in one unit replaces the file's in the other."""
     for given, other in (("steps", "epochs"), ("epochs", "steps")):
         typed = f"train.{given}" in overrides and f"train.{other}" not in overrides
-        if typed and values.train[given]:
-            values.train[other] = 0
+        if typed and values["train"][given]:
+            values["train"][other] = 0
 
 
-def _keep_rates(values: ConfigDict, batch_size: Any) -> None:
+def _keep_rates(values: dict[str, Any], batch_size: Any) -> None:
     """States the file's batch size, for which its learning rates are given, where rates scale."""
     flat = flatten(values)
     scaled = flat.get("train.scale_rates", "none") != "none"
     if scaled and flat.get("train.rates_for_batch") == 0:
-        values.train.rates_for_batch = batch_size
+        values["train"]["rates_for_batch"] = batch_size
 
 
-def _check_frozen_network(values: ConfigDict, overrides: Mapping[str, Any]) -> None:
+def _check_frozen_network(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
     flat = flatten(values)
     weights = flat.get("init_from") or flat.get("backbone.pretrained") != "none"
     if "backbone.name" in overrides and flat.get("train.groups.backbone.freeze") and not weights:
@@ -227,7 +224,7 @@ def run_variant(option: str, path: str, function: str) -> tuple[ModuleType, Any]
         return module, getattr(module, function)(*[variant] * bool(colon))
 
 
-def _choose_options(values: ConfigDict, overrides: Mapping[str, Any]) -> None:
+def _choose_options(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
     """Gives a method whose options depend on another one, e.g. its loss, those of the new choice.
 
     New options take their defaults, and options that it no longer has are removed.
@@ -235,7 +232,7 @@ def _choose_options(values: ConfigDict, overrides: Mapping[str, Any]) -> None:
     keys = [key for key in overrides if key.startswith("method.")]
     chosen = {key.removeprefix("method."): overrides[key] for key in keys}
     name, present = flatten(values).get("method.name"), values.get("method")
-    if not chosen or "." in str(name) or not isinstance(present, ConfigDict):
+    if not chosen or "." in str(name) or not isinstance(present, dict):
         return
     method, before = modules.plugin_module("method", name), None
     if not hasattr(method, "config_type"):
@@ -246,10 +243,10 @@ def _choose_options(values: ConfigDict, overrides: Mapping[str, Any]) -> None:
     if (kind := method.config_type({**present, **chosen})) is not before:
         defaults = asdict(kind())
         kept = {key: present[key] for key in defaults if key in present and key not in chosen}
-        values.method = {**defaults, **kept}
+        values["method"] = {**defaults, **kept}
 
 
-def apply_override(values: ConfigDict, key: str, value: Any) -> None:
+def apply_override(values: dict[str, Any], key: str, value: Any) -> None:
     """Sets a dotted key; text is parsed as the type of the present value.
 
     A mapping or a dataclass may be a new section. A new path in `train.groups`, such as
@@ -259,17 +256,14 @@ def apply_override(values: ConfigDict, key: str, value: Any) -> None:
     *sections, last = key.split(".")
     section: Any = values
     for part in (*sections, last):
-        known = section if isinstance(section, ConfigDict) else {}
+        known = section if isinstance(section, dict) else {}
         group = known.get(part.partition("/")[0]) if sections[:2] == ["train", "groups"] else None
-        if part not in known and "/" in part and isinstance(group, ConfigDict):
-            section[part] = group.to_dict()
+        if part not in known and "/" in part and isinstance(group, dict):
+            known[part] = dict(group)
         if part not in known and not (part is last and is_section):
             raise ConfigError(f"{key}: there is no such key; {suggest(key, flatten(values))}")
         holder, section = section, section.get(part)
-    new = _parsed(key, value, section) if isinstance(value, str) else _plain(value)
-    same = type(new) is type(section)  # ignoring types takes long in large sections
-    with nullcontext() if same else holder.ignore_type():
-        holder[last] = new
+    holder[last] = _parsed(key, value, section) if isinstance(value, str) else _plain(value)
 
 
 def _plain(value: Any) -> Any:

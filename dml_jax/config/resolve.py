@@ -67,7 +67,7 @@ def resolve(
     Options without effect take their defaults, so that runs that differ in them are the same.
 
     Args:
-      values: nested, as `get_config()` of a configuration file returns them.
+      values: nested, as `load_config` returns them.
       typed: dotted keys that the command line sets. An option without effect among them is an
         error.
       warn: called with one sentence for each of the others.

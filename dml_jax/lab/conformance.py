@@ -442,14 +442,14 @@ def configuration(plugin: Plugin) -> Config:
         Train({name: Group(1e-3) for name in groups}, optimizer="sgd", **length),
         evaluation=Evaluation(cluster=False, ks=(1, 2)),
     )
-    values = config_files.ConfigDict(asdict(config))
+    values = asdict(config)
     overrides: dict[str, Any] = dict(plugin.overrides)
     if plugin.kind not in ("loss", "method", "backbone"):  # their options are in `config` already
         key = plugins.KEYS[plugin.kind]
         overrides = {key: [plugin.path] if key in plugins.LISTS else plugin.path} | overrides
     for key, value in overrides.items():
         config_files.apply_override(values, key, value)
-    return resolve(values.to_dict())
+    return resolve(values)
 
 
 def cpu(devices: int) -> runner.Slot:

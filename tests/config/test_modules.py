@@ -106,7 +106,7 @@ def test_a_command_line_names_code(paper: Path) -> None:
     sys.path.insert(0, str(paper))
     named = {"method.loss": "triplet+mypaper.loss.attraction"}
     found = config_files.load_config("digits_baseline", {**named, "method.attraction.scale": "3.0"})
-    Path("config.json").write_text(found.to_json())
+    Path("config.json").write_text(json.dumps(found))
     forget()
     with pytest.raises(
         ConfigError,
@@ -135,7 +135,7 @@ def test_a_file_with_values_that_cannot_be_stored(paper: str, tmp_path: Path) ->
 
 def test_another_network_starts_from_its_defaults() -> None:
     given = {"backbone.depths": "2,2,2,2", "backbone.name": "resnet", "backbone.block": "basic"}
-    found = config_files.load_config("configs/folder_baseline.py", given)["backbone"].to_dict()
+    found = config_files.load_config("configs/folder_baseline.py", given)["backbone"]
     assert found == asdict(resnet.Config(block="basic", depths=(2, 2, 2, 2)))
     with pytest.raises(
         ConfigError, match=r"backbone\.name='resnett': unknown backbone; did you mean resnet"
@@ -208,7 +208,7 @@ def test_code_that_cannot_be_imported_or_does_not_fit(paper: Path) -> None:
 @pytest.mark.parametrize("optimizer", ["sys.exit", "time.sleep", "numpy.save"])
 def test_a_stored_configuration_calls_no_function_in_memory(optimizer: str, tmp_path: Path) -> None:
     """As a run from a hub could: `sys.exit` would end the process with exit code 0."""
-    values = config_files.load_config("digits_baseline", {}).to_dict()
+    values = config_files.load_config("digits_baseline", {})
     values["train"]["optimizer"] = optimizer
     (tmp_path / "config.json").write_text(json.dumps({"config": values}))
     message = rf"train\.optimizer='{optimizer}': .* give --trust_code"
