@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+import dml_jax
 from dml_jax.commands import inspect, prepare
 from tests.commands.conftest import Execute, Fails
 from tests.data import layouts
+from tests.tiny_model import Tiny
 
 
 @pytest.fixture
@@ -167,3 +169,25 @@ def test_sources_that_cannot_be_read(fails: Fails, tmp_path: Path) -> None:
     assert "--splits=x: must be auto, classes, none, or the names" in fails(
         inspect, "empty", "--splits=x"
     )
+
+
+def test_a_look_at_the_pixels(
+    execute: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of folders that can be read in several ways, before the error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
+    monkeypatch.setattr("dml_jax.commands.jax_setup.enable_compilation_cache", lambda: None)
+    for part in ("lernen", "pruefen"):
+        layouts.photos(Path("photos", part), ("ash", "elm", "oak", "yew"))
+    code, out, err = execute(inspect, "photos", "--look")
+    assert (code, err.count("hold mostly the same names")) == (2, 1)
+    assert out.splitlines()[:2] == [
+        "embedding 24 images with lite0",
+        "looked at 24 images of 8 folders",
+    ]
+    assert "--classes=leaf" in out
+    code, out, err = execute(inspect, "photos", "--classes=leaf", "--look")
+    assert (code, err) == (0, "")
+    assert "read as: folder" in out
+    assert "looked at 24 images of 8 folders" in out
