@@ -19,7 +19,6 @@ from dml_jax.inference.index import Index
 from dml_jax.serving.enrolled_classes import Answer, EnrolledClasses
 
 NEAREST, LISTED = 24, 120  # enrolled images: the nearest ones, and those to choose from
-SIDE = 320  # pixels of the longer side of a picture
 # Another index may be served at the same address later; other sites must not show its images.
 HEADERS = {"Cache-Control": "no-store", "Cross-Origin-Resource-Policy": "same-origin"}
 FORM = """<h1>{title}</h1><div class="side">
@@ -116,6 +115,6 @@ def _tile(index: Index, i: int, note: str = "") -> str:
 
 def _thumbnail(file: bytes) -> bytes:
     picture, output = Image.fromarray(decode.rgb(file)), io.BytesIO()
-    picture.thumbnail((SIDE, SIDE))
+    picture.thumbnail((320, 320))
     picture.save(output, "JPEG", quality=85)
     return output.getvalue()
