@@ -62,8 +62,6 @@ def parser() -> cli.Parser:
     text = "number of processes; not needed with auto"
     add("--processes", type=int, default=1, help=text)
     add("--process", type=int, default=0, help="index of this process; not needed with auto")
-    text = "the run ends if one of several processes is silent for this time; default: 30"
-    add("--silence", type=float, metavar="SECONDS", help=text)
     return flags
 
 
@@ -89,7 +87,7 @@ def execute(arguments: list[str]) -> None:
 
 def check_options(options: Namespace) -> None:
     """Raises ConfigError if an option is missing, unknown or invalid with the others."""
-    mode, coordinator, silence = options.mode, options.coordinator, options.silence
+    mode, coordinator = options.mode, options.coordinator
     process, processes = options.process, options.processes
     problem = "--config: missing; give a file, e.g. --config=configs/digits_baseline.py"
     cli.require(options.config, problem)
@@ -100,8 +98,6 @@ def check_options(options: Namespace) -> None:
     cli.require(mode != "compile" or options.topology, problem)
     problem = "--coordinator: missing; several processes need HOST:PORT of the first, or auto"
     cli.require(coordinator or (processes, process) == (1, 0), problem)
-    problem = f"--silence={silence or 0:g}: must be 5 to 86400 s, and needs --coordinator"
-    cli.require(silence is None or (coordinator and 5 <= silence <= 86400), problem)
     host, _, port = (coordinator or "auto").rpartition(":")
     address = port == "auto" or (host and port.isdecimal() and 0 < int(port) < 2**16)
     problem = f"--coordinator={coordinator}: must be HOST:PORT of the first process, or auto"
@@ -160,13 +156,13 @@ def run_mode(options: Namespace, config: Config, where: Path | str, output: Path
     from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 
     mode = options.mode
-    faulthandler.register(signal.SIGUSR1, 2)  # standard error, until there is a file for the stacks
-    silence = options.silence or process_group.SILENCE
+    faulthandler.register(signal.SIGUSR1, 2)  # the stacks go to standard error
     if options.coordinator:
-        process_group.connect(options.coordinator, options.processes, options.process, silence)
+        process_group.connect(options.coordinator, options.processes, options.process)
     console = Console(quiet=options.quiet, active=device_mesh.is_main_process())
     local = buckets.local_files("--workdir", where)
-    together, checkpoint = process_group.end_together(silence), options.checkpoint or "reported"
+    together = process_group.end_together(options.coordinator)
+    checkpoint = options.checkpoint or "reported"
     try:
         with together, local as directory, Stop() as stop, run.memory(config):
             console.named = {str(directory): str(where)}

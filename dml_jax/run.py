@@ -35,7 +35,7 @@ from dml_jax.train import (
     warm_start,
 )
 from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.distributed import device_mesh, process_group
+from dml_jax.train.distributed import device_mesh
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model import TrainedModel, reading_in_results
@@ -99,7 +99,6 @@ def train(
             files.write_json(directory / "config.json", run)
         log = directory / "logs" / workdir.process_name()
         console.log_to(log.with_name(f"{log.name}.log"))
-        process_group.keep_stacks(log.with_name(f"{log.name}.stacks"))
         console.log(
             f"process {jax.process_index()} of {jax.process_count()} on {socket.gethostname()}, "
             f"{jax.local_device_count()} of {jax.device_count()} devices "

@@ -99,23 +99,26 @@ def test_a_process_that_another_has_replaced_writes_nothing_more(client: Any) ->
 
 
 def test_of_two_that_start_at_once_one_writes(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    both, outcomes = threading.Barrier(2), list[str]()
+    """Both remove the object of an earlier writer before one, and then the other, creates its own."""
+    both, one, outcomes = threading.Barrier(2), threading.Lock(), list[str]()
     remove = type(client).rm_file
 
     def removed_by_both(system: Any, path: str) -> None:
         with suppress(FileNotFoundError):
             remove(system, path)
         both.wait()
+        one.acquire()
 
     def start() -> None:
         try:
             with buckets.local_files("--workdir", URL) as local:
-                buckets.take_over(local)
-                both.wait()
+                try:
+                    buckets.take_over(local)
+                finally:
+                    one.release()
                 outcomes.append("")
         except CheckpointError as error:
             outcomes.append(str(error))
-            both.wait()
 
     monkeypatch.setattr(type(client), "rm_file", removed_by_both)
     threads = [threading.Thread(target=start) for _ in range(2)]

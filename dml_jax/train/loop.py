@@ -111,10 +111,8 @@ def make_steps(
     out.console.print("compiling the training step")
     clock = logs.Meter(batches, experiment.config.data.batch_size, start)
     previous: dict[str, jax.Array] = {}
-    directory = out.metrics.path.parent
-    minutes = directory / "logs" / f"{workdir.process_name()}.jsonl"
-    trace = directory / "profile" / workdir.process_name()
-    with batches, process_group.watched(out.console.warn, minutes) as stepped:
+    trace = out.metrics.path.parent / "profile" / workdir.process_name()
+    with batches:
         for done in range(start + 1, total + 1):
             if done == max(first, start + 1) <= last:
                 jax.block_until_ready(leaves)
@@ -124,7 +122,6 @@ def make_steps(
                 state = best[0]._replace(step=state.step, opt_state=state.opt_state)
                 leaves = jax.tree.leaves(state)
             if features and done - 1 in refreshes:
-                stepped(0)
                 check_finite(previous, done - 1)
                 state = jax.tree.unflatten(structure, leaves)
                 check_state(state)
@@ -139,7 +136,6 @@ def make_steps(
                 arrays = next(batches)
             batch = experiment.device_batch(*arrays)
             leaves, metrics = update(leaves, batch, key)
-            stepped(done)
             check_finite(previous, done - 1)  # one step behind, so that devices never wait
             previous = metrics
             if done == last:
@@ -159,7 +155,6 @@ def make_steps(
                 continue
             values, state = check_finite(metrics, done), jax.tree.unflatten(structure, leaves)
             if evaluating or saving:
-                stepped(0)
                 check_state(state)
             rate = float(rate_factor(done - 1))
             line = {"step": done, **values, "learning_rate_factor": rate}

@@ -121,7 +121,16 @@ def test_a_lost_process_ends_the_other_with_a_message(
         "--config.train.steps=100000",
         "--config.train.log_every=5",
     ]
-    processes = [start(*endless, "--silence=15", port=port, number=number) for number in range(2)]
+    program = (
+        "import sys\n"
+        "from dml_jax import main\n"
+        "from dml_jax.train.distributed import process_group\n"
+        "process_group.SILENCE = 15.0\n"
+        "sys.exit(main.main())\n"
+    )
+    processes = [
+        start(*endless, port=port, number=number, program=["-c", program]) for number in range(2)
+    ]
     deadline = time.monotonic() + 300
     while not (tmp_path / "run" / "metrics.jsonl").exists():
         assert time.monotonic() < deadline
@@ -138,9 +147,6 @@ def test_a_lost_process_ends_the_other_with_a_message(
     )
     assert f"error: process {lost} {problem}; start all processes again to continue" in error
     assert "Traceback" not in error
-    stacks = (tmp_path / "run" / "logs" / f"host-{1 - lost}.stacks").read_text()
-    assert f"process {lost} {problem}" in stacks
-    assert "train/loop.py" in stacks
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from types import FrameType
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from dml_jax.train.distributed import device_mesh
@@ -73,9 +72,7 @@ class Stop:
 
     def agreed(self) -> int:
         """The signal that any process has received, 0 for none; all must ask at the same step."""
-        if jax.process_count() == 1:
-            return self.signal
-        return int(np.max(multihost_utils.process_allgather(np.int32(self.signal))))
+        return self.signal if jax.process_count() == 1 else int(largest(self.signal))
 
 
 def largest(value: int) -> jax.Array:

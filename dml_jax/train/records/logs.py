@@ -159,13 +159,8 @@ def peak_memory() -> int:
     """The largest number of bytes that a device, or this process on CPUs, has held."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     peaks = [each["peak_bytes_in_use"] for each in stats if "peak_bytes_in_use" in each]
-    return max(peaks) if peaks else host_memory()
-
-
-def host_memory() -> int:
-    """The largest number of bytes that this process has held in the memory of its host."""
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return max(peaks, default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 
 
 def machine() -> str:
