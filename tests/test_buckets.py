@@ -99,15 +99,19 @@ def test_a_process_that_another_has_replaced_writes_nothing_more(client: Any) ->
 
 
 def test_of_two_that_start_at_once_one_writes(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both remove the object of an earlier writer before one, and then the other, creates its own."""
+    """Both remove the object of an earlier writer; then one creates its own, and then the other."""
     both, one, outcomes = threading.Barrier(2), threading.Lock(), list[str]()
-    remove = type(client).rm_file
+    connected = buckets._client
 
-    def removed_by_both(system: Any, path: str) -> None:
-        with suppress(FileNotFoundError):
-            remove(system, path)
-        both.wait()
-        one.acquire()
+    class Waiting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(connected(), name)
+
+        def rm_file(self, path: str) -> None:
+            with suppress(FileNotFoundError):
+                connected().rm_file(path)
+            both.wait()
+            one.acquire()
 
     def start() -> None:
         try:
@@ -120,7 +124,7 @@ def test_of_two_that_start_at_once_one_writes(client: Any, monkeypatch: pytest.M
         except CheckpointError as error:
             outcomes.append(str(error))
 
-    monkeypatch.setattr(type(client), "rm_file", removed_by_both)
+    monkeypatch.setattr(buckets, "_client", Waiting)
     threads = [threading.Thread(target=start) for _ in range(2)]
     for thread in threads:
         thread.start()
