@@ -306,8 +306,9 @@ def _difference(path: Path, known: Mapping[str, Any] | None) -> str:
         return f"is not in {MANIFEST}"
     if not path.is_file():
         return "is missing"
-    same_size = path.stat().st_size == known["size"]  # compared first, as it costs nothing
-    if not same_size or ("sha256" in known and sha256(path) != known["sha256"]):
+    stat: Any = path.stat()  # that of etils has other names
+    size = stat.length if is_url(path) else stat.st_size
+    if size != known["size"] or ("sha256" in known and sha256(path) != known["sha256"]):
         return "has changed since it was written"
     return ""
 

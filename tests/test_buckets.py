@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dml_jax import buckets
-from dml_jax.errors import CheckpointError, PeerError
+from dml_jax import buckets, seal
+from dml_jax.errors import CheckpointError, DataError, PeerError
 from tests import emulator
 
 pytest.importorskip("gcsfs")
@@ -64,6 +64,22 @@ def test_a_run_is_kept_in_a_bucket(client: Any) -> None:
     copy = buckets.read_copy("--model", f"{URL}/")
     assert (copy / "metrics.jsonl").read_text() == "1\n2\n"
     assert (copy / "z" / "figure.png").read_text() == "now"
+
+
+def test_the_seal_of_a_checkpoint_in_a_bucket(client: Any) -> None:
+    from etils import epath
+
+    path: Any = epath.Path(URL) / "checkpoints" / "latest" / "2"
+    for name, content in (("state/a", b"abc"), ("notes/b", b"")):
+        client.pipe_file(f"bucket/runs/one/checkpoints/latest/2/{name}", content)
+    seal.close(path, "checkpoint", about={"run": {"x64": False}})
+    assert seal.read(path, "checkpoint").about == {"run": {"x64": False}}
+    client.pipe_file("bucket/runs/one/checkpoints/latest/2/state/a", b"a")
+    with pytest.raises(DataError, match=rf"{URL}/.*/state/a: has changed since it was written"):
+        seal.read(path, "checkpoint")
+    client.rm_file("bucket/runs/one/checkpoints/latest/2/state/a")
+    with pytest.raises(DataError, match=rf"{URL}/.*/state/a: is missing"):
+        seal.read(path, "checkpoint")
 
 
 def test_an_error_names_the_file_in_the_bucket(client: Any) -> None:
