@@ -1,554 +1,420 @@
-"""The checks of `dml-jax check`: a plug-in by itself, then its training on the digits."""
+"""The checks of `dml-jax check`: rules for what a plug-in returns and means, then a training.
 
-import contextlib
-import importlib.util
+Each function yields rules, and whether they hold (None: unknown); the plug-in's error ends it.
+"""
+
 import json
 import os
+import subprocess
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
-import jax.export
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.test_util import check_grads
+from jax.flatten_util import ravel_pytree
 
-from dml_jax import run as main
 from dml_jax.backbones import functional, resnet
-from dml_jax.config import Config, Data, Evaluation, Group, Train, modules, resolve
+from dml_jax.config import Config, Data, Evaluation, Group, Train, fields, modules, resolve
 from dml_jax.config import files as config_files
-from dml_jax.console import Console
 from dml_jax.data import arrays, formats, relations
-from dml_jax.data.split import Split
-from dml_jax.errors import ConfigError, UserError, require
-from dml_jax.evaluation import metric_table, user_distances
+from dml_jax.errors import UserError, require
+from dml_jax.evaluation import metrics, user_distances
 from dml_jax.evaluation.unit_rows import unit_rows
-from dml_jax.export import programs
-from dml_jax.identity import Versions
-from dml_jax.inference import graphs
-from dml_jax.lab import plugins, runner
-from dml_jax.lab.plan import Trial
+from dml_jax.files import write_json
+from dml_jax.lab import plugins
 from dml_jax.losses import signature
+from dml_jax.losses.pairwise import Candidates, distances
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import TrainingSet, input_shape, zeros
 
-ROWS, CLASSES, WIDTH = 16, 4, 6  # size of the batches on which functions are examined
-STEP = 1e-7  # length of a finite difference: short, because hinges of losses are kinks
-LARGEST = 1e-4  # largest relative error of a gradient
-DESCENT = 100  # steps in which an optimizer must get lower
-GRADIENT = "check custom_vjp, stop_gradient and integer casts"
-LABELS = np.arange(ROWS, dtype=np.int32) % CLASSES
-COUNT = "divide by jnp.maximum(count, 1), and mask before dividing"
-ROOT = "square roots of distances: numerics.root"
-Degenerate = tuple[Callable[[Any], Any], np.ndarray, str]  # change of the rows, labels, remedy
-DEGENERATE: dict[str, Degenerate] = {
-    "duplicates": (lambda x: jnp.repeat(x[::2], 2, axis=0), LABELS, ROOT),
-    "single class": (lambda x: x, np.zeros_like(LABELS), COUNT),
-    "every image its own class": (lambda x: x, np.arange(ROWS), "a row without positives adds 0"),
-    "zero rows": (jnp.zeros_like, LABELS, "normalise with numerics.unit"),
-}
+Rules = Iterator[tuple[str, Any]]
+ROWS, MANY, CLASSES, WIDTH = 24, 150, 10, 6  # rows of small and of large batches; dimensions
+LABELS, MORE = (np.arange(n, dtype=np.int32) % c for n, c in ((ROWS, 4), (MANY, CLASSES)))
 SMALL_NETWORK = resnet.Config(block="basic", depths=(1,), widths=(8,), stem="small")
-STEPS, CHECKPOINT = 30, 3  # length of the training, steps between its checkpoints
-FEW = 3  # first steps whose losses must agree on 1 and 8 devices
-ON_DEVICES, LOADED = 1e-3, 1e-4  # largest relative errors of losses and of embeddings
+GRADIENT = "the gradient equals finite differences; see custom_vjp, stop_gradient, integer casts"
+FINITE = "finite value and gradient for {}; see numerics.root, numerics.unit, jnp.maximum(count, 1)"
+TWICE = "the same when called twice: no state in Python, random numbers from the arguments only"
+NAMED = "the first field of Config is the import path"
 
 
 @dataclass
 class Outcome:
-    """One check."""
+    """A rule, "passed", "failed" or "skipped", the plug-in's error and where it was raised."""
 
     check: str
-    result: Literal["passed", "failed", "skipped"] = "passed"
-    text: str = ""  # what failed or was found, or why it was skipped
-    where: str = ""  # file and line of the plug-in where it failed
-    remedy: str = ""
+    result: str
+    text: str = ""
+    where: str = ""
 
 
 class Plugin:
-    """A user's module or function, and the outcomes of its checks."""
+    """A user's module or function, with the overrides of the command line."""
 
     def __init__(self, path: str, kind: str, overrides: Mapping[str, str]) -> None:
         self.path, self.kind, self.overrides = path, kind, overrides
         modules.import_code(overrides)
         self.module: Any = sys.modules.get(path)  # None for a function
         self.function: Any = None if self.module else modules.function("MODULE", path)
-        self.outcomes: list[Outcome] = []
+        self.file = str((self.module or sys.modules[path.rpartition(".")[0]]).__file__)
 
-    @contextlib.contextmanager
-    def check(self, name: str, remedy: str) -> Iterator[Outcome]:
-        """Context of one check, which an exception fails; `remedy` is how to fix it."""
-        outcome = Outcome(name)
-        self.outcomes.append(outcome)
-        try:
-            yield outcome
-        except Exception as error:
-            file = str((self.module or sys.modules[self.path.rpartition(".")[0]]).__file__)
-            frames = traceback.extract_tb(error.__traceback__)
-            lines = [f":{frame.lineno}" for frame in frames if frame.filename == file]
-            kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-            outcome.result, outcome.text = "failed", kind + " ".join(str(error).split())[:300]
-            outcome.where, outcome.remedy = file + "".join(lines[-1:]), remedy
+    def data(self) -> Any:
+        """The splits of the data set: itself, that of the options, or the digits."""
+        own = self.path if self.kind == "data" else self.overrides.get("data.name", "digits")
+        return formats.load(Data(name=own, path=self.overrides.get("data.path", "")))
 
 
 def check(
     path: str, kind: str, overrides: Mapping[str, str], directory: Path | None
 ) -> list[Outcome]:
-    """All checks of a plug-in; with a directory, also of its training, if the others pass."""
-    plugin = Plugin(path, kind, overrides)
-    EXAMINATIONS[kind](plugin)
-    if directory is None:
-        return plugin.outcomes
-    if any(outcome.result == "failed" for outcome in plugin.outcomes):
-        plugin.outcomes.append(Outcome("training", "skipped", "until the checks above pass"))
-    else:
-        check_training(plugin, directory)
-    return plugin.outcomes
-
-
-def compare_gradient(value: Callable[[Any], jax.Array], x: Any) -> None:
-    """Raises ConfigError unless a directional derivative, in float64, equals finite differences."""
-    tolerance = {"atol": 1e-3 * LARGEST, "rtol": LARGEST, "eps": STEP}
-    with jax.enable_x64(True):
-        exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), x)
+    """All rules for a plug-in; with a directory, also for its training, if the others hold."""
+    plugin, outcomes = Plugin(path, kind, overrides), dict[str, Outcome]()
+    for rules in (
+        globals()[f"of_{kind}"](plugin),
+        directory and of_training(plugin, directory / path),
+    ):
+        if any(outcome.result == "failed" for outcome in outcomes.values()) or not rules:
+            break
         try:
-            check_grads(jax.jit(value), (exact,), 1, ["rev"], **tolerance)
-        except AssertionError as error:
-            message = "the derivative differs from finite differences in float64"
-            raise ConfigError(message) from error
+            for rule, holds in rules:
+                result = "skipped" if holds is None else "passed" if holds else "failed"
+                if rule not in outcomes or result == "failed":
+                    outcomes[rule] = Outcome(rule, result, "", "" if holds else plugin.file)
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [f":{frame.lineno}" for frame in frames if frame.filename == plugin.file]
+            name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+            text, where = " ".join(str(error).split())[:300], plugin.file + "".join(lines[-1:])
+            outcomes["no error"] = Outcome("no error", "failed", name + text, where)
+    return list(outcomes.values())
 
 
-def require_finite(value: Callable[[Any], jax.Array], x: Any, what: str) -> None:
-    """Raises ConfigError unless value and gradient are finite."""
-    found, gradient = jax.jit(jax.value_and_grad(value))(x)
-    require(found.shape == (), f"{what}: returns shape {list(found.shape)}; a loss is a scalar")
-    require(np.isfinite(found), f"{what}: the value is {found}")
-    leaves = [np.asarray(leaf, np.float32) for leaf in jax.tree.leaves(gradient)]
-    require(all(map(all_finite, leaves)), f"{what}: the gradient is not finite")
+def rows(count: int = ROWS, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, WIDTH)).astype(np.float32)
 
 
-def all_finite(x: np.ndarray | jax.Array) -> bool:
-    return bool(np.isfinite(x).all())
+def close(one: Any, other: Any, rtol: float = 0.0) -> bool:
+    return np.allclose(np.asarray(one), np.asarray(other), rtol, rtol, equal_nan=True)
 
 
-def check_degenerate(plugin: Plugin, value: Callable[[Any, np.ndarray], jax.Array], x: Any) -> None:
-    """Checks the value and gradient of a loss of rows (a tree of arrays) and labels."""
-    for name, (change, labels, remedy) in DEGENERATE.items():
-        with plugin.check(name, remedy):
-            require_finite(lambda rows: value(rows, labels), jax.tree.map(change, x), name)  # noqa: B023 used at once
+def differentiates(value: Callable[[Any], jax.Array], x: Any) -> bool:
+    """Whether 16 directional derivatives equal finite differences.
+
+    In float64, these are short, because hinges are kinks; of a loss that casts to float32, longer.
+    A `stop_gradient` may change the derivative if the direction remains, as in the circle loss.
+    """
+    with jax.enable_x64(True):
+        flat, tree = ravel_pytree(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), x))
+        function = jax.jit(lambda flat: value(tree(flat)))
+        exact = function(flat).dtype == jnp.float64
+        length, tolerance = (1e-7, 1e-4) if exact else (1e-2, 0.1)
+        steps = length * np.random.default_rng(0).normal(size=(16, flat.size))
+        ours = steps @ np.asarray(jax.grad(function)(flat))
+        finite = np.array([float(function(flat + d) - function(flat - d)) / 2 for d in steps])
+    right = np.abs(ours - finite).max() <= tolerance * (np.abs(finite).max() + 1e-3 * length)
+    detached = not right and "stop_gradient" in str(jax.make_jaxpr(value)(x))
+    return bool(right or (detached and np.corrcoef(ours, finite)[0, 1] > 0.9))
 
 
-def check_name(plugin: Plugin) -> None:
-    with plugin.check("name", "the first field of Config is its import path"):
-        name = plugin.module.Config.name
-        wanted = f"it must be the import path {plugin.path!r}"
-        require(name == plugin.path, f"Config.name is {name!r}; {wanted}")
+def finite_rules(value: Callable[[Any, Any], jax.Array], x: Any) -> Rules:
+    """Of a loss of rows (a tree of arrays) and labels."""
+    evaluate = jax.jit(jax.value_and_grad(value))
+    twice, own = jax.tree.map(lambda x: jnp.repeat(x[::2], 2, axis=0), x), np.arange(ROWS)
+    zero = jax.tree.map(jnp.zeros_like, x)
+    for name, given, labels in (
+        *(("a batch", x, LABELS), ("duplicates", twice, LABELS), ("zero rows", zero, LABELS)),
+        *(("a single class", x, 0 * LABELS), ("a class for every row", x, own)),
+    ):
+        leaves = jax.tree.leaves(evaluate(given, jnp.asarray(labels, jnp.int32)))
+        yield FINITE.format(name), all(bool(jnp.isfinite(leaf).all()) for leaf in leaves)
 
 
-def rows(seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=(ROWS, WIDTH)).astype(np.float32)
-
-
-def of_loss(plugin: Plugin) -> None:
-    options = signature.options(plugin.function)()
+def of_loss(plugin: Plugin) -> Rules:
+    kind = signature.options(plugin.function)
+    options = fields.validate(kind, asdict(kind()), "default options")
     criterion = baseline.Criterion({plugin.path: options}, ROWS, WIDTH)
     params, _ = functional.init(criterion, jax.random.key(0), functional.struct(1, WIDTH))
-    whole = {"params": params, "rows": jnp.asarray(rows())}
 
-    def value(x: Any, labels: Any = LABELS) -> Any:
-        given = x["rows"], jnp.asarray(labels), jax.random.key(1)
-        found: Any = criterion.apply({"params": x["params"]}, *given, method="values")
+    def value(x: Any, labels: Any, key: Any = None, others: Any = None, of: Any = None) -> Any:
+        key = jax.random.key(1) if key is None else key
+        given = {"params": x["params"]}, x["rows"], jnp.asarray(labels), key, others
+        found: Any = (of or criterion).apply(*given, method="values")
         return found[plugin.path]
 
-    with plugin.check("scalar, finite", "return a scalar; see the losses in docs/api"):
-        require_finite(value, whole, "a batch")
-    with plugin.check("gradient", GRADIENT):
-        compare_gradient(value, whole)
-    exact = rows().astype(np.float64)
+    def at(x: Any, labels: Any = MORE, **more: Any) -> float:
+        return float(jax.jit(lambda x: value(x, labels, **more))(x))
+
+    small, large = ({"params": params, "rows": jnp.asarray(rows(n))} for n in (ROWS, MANY))
+    found = value(small, LABELS)
+    yield "returns a scalar", np.shape(found) == () and found is not None
+    yield TWICE, close(found, value(small, LABELS))
+    yield from finite_rules(lambda x, labels: value({**small, "rows": x}, labels), small["rows"])
+    yield GRADIENT, differentiates(lambda x: value(x, LABELS), small)
+    found = value({**small, "rows": small["rows"].astype(jnp.bfloat16)}, LABELS)
+    rule = "float32 for embeddings in bfloat16: numerics.at_least_float32(embeddings)"
+    yield rule, found.dtype == jnp.float32 and jnp.isfinite(found)
     if not baseline.takes(plugin.function, "key"):  # random losses depend on the order
-        remedy = "compare labels, not positions"
-        with plugin.check("order of the rows", remedy), jax.enable_x64(True):
-            orders = np.arange(ROWS), np.random.default_rng(0).permutation(ROWS)
-            one, other = (
-                float(jax.jit(value)({"params": params, "rows": exact[order]}, LABELS[order]))
-                for order in orders
+        order = np.random.default_rng(1).permutation(MANY)
+        one, moved = at(large), at({**large, "rows": large["rows"][order]}, MORE[order])
+        rule = "every row has an effect, their order none: compare labels, not positions"
+        yield rule, abs(one - moved) <= 1e-4 * abs(one)
+    yield "points that descend it separate by class: check sign, labels", separates(value, large)
+    for name, first, second in _inputs(plugin.function, options, criterion):
+        one, other = at(large, **first), at(large, **second)
+        yield f"{name} has an effect", abs(one - other) > 1e-6 * abs(one)
+    with jax.debug_key_reuse(True):  # raises an error
+        yield "a key is used once", np.isfinite(jax.jit(value)(small, LABELS, jax.random.key(1)))
+
+
+def _inputs(loss: Any, options: Any, criterion: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The arguments that a loss declares, with two different values."""
+    same = MORE[:, None] == np.arange(ROWS) % CLASSES
+    one, two = ({"others": Candidates(jnp.asarray(rows(seed=n)), same, ~same)} for n in (1, 2))
+    weights = np.random.default_rng(0).uniform(0.2, 1, same.shape).astype(np.float32)
+    if baseline.takes(loss, "candidates"):
+        yield "candidates", one, two
+        yield "their relation", one, {"others": Candidates(one["others"][0], ~same, same)}
+    if signature.takes_weights(loss):
+        weighted = Candidates(one["others"][0], weights * same, weights * ~same)
+        yield "weights of pairs", one, {"others": weighted}
+    if baseline.takes(loss, "distance"):
+        far = criterion.clone(distance=lambda a, b: 0.5 * distances(a, b) + 0.1)
+        yield "distance", {}, {"of": far}
+    if any(isinstance(option, str) for option in vars(options).values()):
+        return  # a choice may use no key, or not all options
+    if baseline.takes(loss, "key"):
+        yield "key", {}, {"key": jax.random.key(2)}
+    for name, option in vars(options).items():
+        if isinstance(option, float) and baseline.takes(loss, name):
+            changed = replace(options, **{name: 0.9 * option or 0.1})
+            yield (
+                name,
+                {},
+                {"of": criterion.clone(options=dict.fromkeys(criterion.options, changed))},
             )
-            same = np.isclose(one, other, rtol=1e-9)
-            require(same, f"the value changes from {one} to {other} with the order")
-    check_degenerate(plugin, lambda x, labels: value({"params": params, "rows": x}, labels), rows())
-    with plugin.check("bfloat16", "numerics.at_least_float32(embeddings)"):
-        small = whole | {"rows": jnp.asarray(rows(), jnp.bfloat16)}
-        require_finite(value, small, "bfloat16 embeddings")
-        kind = value(small).dtype
-        message = f"bfloat16 embeddings: the value is {kind}; compute in float32"
-        require(kind == jnp.float32, message)
-    if importlib.util.find_spec("pytorch_metric_learning") and not params:
-        context = plugin.check("pytorch-metric-learning", "compare the defaults of both")
-        with context as outcome, jax.enable_x64(True):
-            found = float(value({"params": {}, "rows": exact}))
-            outcome.text = compare_pml(plugin.path, exact, found)
 
 
-def compare_pml(path: str, x: np.ndarray, value: float) -> str:
-    """Compares a loss of `LABELS` with that of the same name in pytorch-metric-learning."""
-    import torch
-    from pytorch_metric_learning import losses as theirs
+def separates(value: Callable[..., jax.Array], x: Any) -> bool:
+    """Whether points that descend a loss for 200 steps reach a Recall@1 of a half."""
+    optimizer = optax.adam(0.03)
 
-    wanted = path.rpartition(".")[2].replace("_", "").lower() + "loss"
-    named = next((name for name in dir(theirs) if name.lower() == wanted), None)
-    if named is None:
-        return f"it has no {wanted}"
-    other = float(getattr(theirs, named)()(torch.tensor(x), torch.tensor(LABELS)))
-    message = f"{value:.9g}, and {named} with its defaults gives {other:.9g}"
-    require(np.isclose(value, other, rtol=1e-6), message)
-    return f"equals {named} to {abs(value - other) / max(abs(other), 1e-30):.0e}"
+    def step(carry: Any, key: jax.Array) -> tuple[Any, None]:
+        updates, state = optimizer.update(jax.grad(value)(carry[0], MORE, key), carry[1])
+        return (optax.apply_updates(carry[0], updates), state), None
 
-
-def of_distance(plugin: Plugin) -> None:
-    distance = plugin.function
-    a, b = rows(), rows(1)
-    with plugin.check("pairs of rows", "use a[:, None] and b[None]; no statistics of a block"):
-        ((_, found),) = user_distances.blocks(distance, a, b)
-        for i in (0, 3):
-            ((_, alone),) = user_distances.blocks(distance, a[i : i + 1], b[i : i + 1])
-            same = np.isclose(found[i, i], alone[0, 0], rtol=1e-4, atol=1e-6)
-            require(same, f"the distance of rows {i} depends on the other rows of the blocks")
-    with plugin.check("finite, symmetric", "raise small values before logarithms and divisions"):
-        for x in (a, np.repeat(a[::2], 2, axis=0), np.zeros_like(a)):
-            list(user_distances.blocks(distance, x, x))
-    with plugin.check("gradient", "square roots have an infinite slope at 0: numerics.root"):
-        compare_gradient(lambda x: jnp.sum(distance(x["a"], x["b"])), {"a": a, "b": b})
-        for name, (change, _, _) in DEGENERATE.items():
-            require_finite(lambda x: jnp.sum(distance(x, x)), change(a), name)
+    keys = jax.random.split(jax.random.key(0), 200)
+    (x, _), _ = jax.jit(lambda x: jax.lax.scan(step, (x, optimizer.init(x)), keys))(x)
+    found = [
+        metrics.retrieval(np.nan_to_num(x["rows"]), MORE, ks=1, metric=m)
+        for m in ("cosine", "euclidean")
+    ]
+    return bool(max(each["recall@1"] for each in found) > 0.5)
 
 
-def splits(plugin: Plugin) -> dict[str, Split]:
-    """The splits of the data set that the options name; of the digits by default."""
-    name, path = (plugin.overrides.get(f"data.{key}", "") for key in ("name", "path"))
-    return formats.load(Data(name=name or "digits", path=path))
+def of_distance(plugin: Plugin) -> Rules:
+    a, b, distance = rows(), rows(seed=1), plugin.function
+
+    def whole(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return next(user_distances.blocks(distance, a, b))[1]  # finite and symmetric, or an error
+
+    rule = "rows are compared pair by pair: a[:, None] and b[None], no statistics of a block"
+    yield rule, close(whole(a, b)[:2, :2], whole(a[:2], b[:2]), 1e-4)
+    yield TWICE, close(whole(a, b), whole(a, b))
+    found, own = whole(a, a), np.diag(whole(a, a))[:, None]
+    yield "d(x, x) <= d(x, y): not a similarity", np.all(own <= found + 1e-3 * np.abs(found))
+    yield "d(x, x) < d(x, y) for most: not constant", np.mean(own < found) > 0.5
+    yield GRADIENT, differentiates(lambda x: jnp.sum(distance(x["a"], x["b"])), {"a": a, "b": b})
+    yield from finite_rules(lambda x, _: jnp.sum(distance(x, x)), a)
 
 
-def of_relation(plugin: Plugin) -> None:
-    names = [str(name) for name in splits(plugin)["train"].classes]
-    remedy = "return one weight for each pair, of names of the data set (--config.data.name)"
-    with plugin.check("weights", remedy) as outcome:
-        weights = relations.between_classes(plugin.path, names)
-        assert weights is not None
-        some = np.array(names[1:3]), np.array(names[:3])
-        same = np.array_equal(np.float32(plugin.function(*some)), weights[1:3, :3], equal_nan=True)
-        require(same, "the weight of two names depends on the other names")
-        related = (weights > 0).sum() - (np.diag(weights) > 0).sum()
-        outcome.text = f"{related:,} of {weights.size - len(names):,} pairs of classes are related"
+def of_relation(plugin: Plugin) -> Rules:
+    names = [str(name) for name in plugin.data()["train"].classes]
+    weights: Any = relations.between_classes(plugin.path, names)
+    some = plugin.function(np.array(names[1:3]), np.array(names[:3]))
+    yield f"independent of the other names, and {TWICE}", close(some, weights[1:3, :3], 1e-6)
+    yield "each class is related to itself", np.all(np.diag(weights) > 0)
+    related = np.sum(weights > 0) > len(names)
+    yield "classes of the data (--config.data.name) are related to others", related
 
 
-def of_sampler(plugin: Plugin) -> None:
-    labels = np.repeat(np.arange(CLASSES), ROWS)
+def of_sampler(plugin: Plugin) -> Rules:
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(CLASSES), ROWS))
 
-    def batches(seed: int, steps: Iterable[int]) -> list[np.ndarray]:
-        sampler = plugin.function(labels, 8, images_per_class=2, seed=seed)
-        return [np.asarray(sampler.batch(step)) for step in steps]
+    def batches(size: int = 8, seed: int = 0, order: int = 1) -> list[np.ndarray]:
+        sampler = plugin.function(labels, size, images_per_class=2, seed=seed)
+        steps = range(max(sampler.first_step(1), 2 * len(labels) // size))
+        return [np.asarray(sampler.batch(step)) for step in steps[::order]][::order]
 
-    with plugin.check("batches", "return int [batch_size], indices into labels"):
-        for step, batch in enumerate(batches(0, range(20))):
-            shape = list(batch.shape)
-            require(shape == [8], f"step {step}: gives shape {shape} for batches of 8")
-            inside = batch.dtype.kind == "i" and 0 <= batch.min() <= batch.max() < len(labels)
-            what = f"{batch.dtype} from {batch.min()} to {batch.max()}"
-            require(inside, f"step {step}: holds {what}; give rows 0..{len(labels) - 1}")
-    remedy = "np.random.default_rng((seed, step)), no state"
-    with plugin.check("a function of seed and step", remedy):
-        found, backwards = batches(0, range(10)), batches(0, reversed(range(10)))[::-1]
-        require(np.array_equal(found, backwards), "a batch depends on the batches drawn before it")
-        same = np.array_equal(found, batches(1, range(10)))
-        require(not same, "the batches do not depend on the seed")
-
-
-def of_optimizer(plugin: Plugin) -> None:
-    remedy = "return the direction before the learning rate, with the sign of the gradient"
-    with plugin.check("descends", remedy):
-        start: Any = {"kernel": jnp.asarray(rows()), "bias": jnp.ones(3)}
-        first = optax.tree.norm(start, squared=True)
-        # A usual rate, and the rate 1 of optimizers that find their own and begin far below it.
-        last = min(_sum_of_squares_after(plugin.function(0.0), rate, start) for rate in (0.01, 1.0))
-        change = f"from {first:.4g} to {last:.4g}"
-        require(last < first, f"{DESCENT} steps against it take a sum of squares {change}")
-    with plugin.check("weight decay", "optax.add_decayed_weights(weight_decay)"):
-        made, params = plugin.function(0.1), {"kernel": jnp.ones((2, 2))}
-        updates, _ = made.update(jax.tree.map(jnp.zeros_like, params), made.init(params), params)
-        pulled = bool(jnp.all(updates["kernel"] > 0))
-        require(pulled, "weight_decay does not pull parameters to zero")
+    for size in (12, 8):
+        for batch in (found := batches(size)):
+            right = batch.shape == (size,) and batch.dtype.kind == "i"
+            right = right and 0 <= batch.min() <= batch.max() < len(labels)
+            given = f"{batch.dtype} {list(batch.shape)} in {batch.min()}..{batch.max()}"
+            require(right, f"batches are {given}; give int [{size}] in 0..{len(labels) - 1}")
+    yield f"independent of earlier batches, and {TWICE}", close(found, batches(order=-1))
+    yield "the seed has an effect", not close(found, batches(seed=1))
+    yield "the step has an effect", not any(map(np.array_equal, found, found[1:]))
+    yield "each batch has several classes", all(len(set(labels[batch])) > 1 for batch in found)
+    yield "all classes come within an epoch", len(set(labels[np.unique(found)])) == CLASSES
+    yield "most images come within two epochs", 2 * len(np.unique(found)) > len(labels)
 
 
-def _sum_of_squares_after(direction: Any, rate: float, params: Any) -> float:
-    """The squared norm after DESCENT steps against it; infinite if they diverge."""
-    made = optax.chain(direction, optax.scale(-rate))
-
-    def step(carry: Any, _: None) -> tuple[Any, None]:
-        params, state = carry
-        gradient = jax.tree.map(lambda leaf: 2 * leaf, params)
-        updates, state = made.update(gradient, state, params)
-        return (optax.apply_updates(params, updates), state), None
-
-    (params, _), _ = jax.lax.scan(step, (params, made.init(params)), length=DESCENT)
-    return float(jnp.nan_to_num(optax.tree.norm(params, squared=True), nan=jnp.inf))
-
-
-def of_metric(plugin: Plugin) -> None:
-    with plugin.check("finite numbers", "rows without a relevant row are left out before"):
-        for hits in ([True], [True, False, False], [False, False, True], [True] * 4):
-            found = plugin.function(np.array(hits))
-            number = np.ndim(found) == 0 and np.isfinite(found)
-            require(number, f"is {found!r} for hits {hits}; give a finite number")
+def of_optimizer(plugin: Plugin) -> Rules:
+    start, lengths = {"kernel": jnp.asarray(rows()), "bias": jnp.ones(3)}, [np.inf]
+    for rate in (0.01, 1.0):  # a usual one, and that of optimizers that find their own
+        optimizer, x = optax.chain(plugin.function(0.0), optax.scale(-rate)), start
+        state, update = optimizer.init(x), jax.jit(optimizer.update)
+        for _ in range(100):
+            updates, state = update(x, state, x)  # the gradient of half the sum of squares
+            x = optax.apply_updates(x, updates)
+        lengths.append(float(optax.tree.norm(x)))
+    descended = np.nanmin(lengths) < float(optax.tree.norm(start))
+    yield "steps against it descend: the sign of the gradient, no learning rate", descended
+    decayed, ones = plugin.function(0.1), {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(3)}
+    updates, _ = decayed.update(jax.tree.map(jnp.zeros_like, ones), decayed.init(ones), ones)
+    yield "weight_decay pulls: optax.add_decayed_weights", jnp.all(updates["kernel"] > 0)
 
 
-def of_refinement(plugin: Plugin) -> None:
-    unit = unit_rows(rows())
-    remedy = "return the refined queries [Q, D]; gallery is None if they search each other"
-    with plugin.check("queries", remedy):
-        for gallery in (None, unit[::-1].copy()):
-            given = unit.copy()
-            found = np.asarray(plugin.function(given, gallery))
-            right = found.ndim == 2 and len(found) == ROWS
-            require(right, f"gives shape {list(found.shape)} for {ROWS} queries")
-            same = gallery is None or found.shape[1] == WIDTH
-            require(same, "queries and gallery must have equally many columns")
-            require(all_finite(found), "the queries are not finite")
-            require(np.array_equal(given, unit), "it changes the array that it is given")
+def of_metric(plugin: Plugin) -> Rules:
+    found = []
+    for hits in ([True], [True, False, False], [False, False, True], [True] * 4):
+        value, again = (plugin.function(np.array(hits)) for _ in range(2))
+        require(np.ndim(value) == 0 and np.isfinite(value), f"is {value!r} for hits {hits}")
+        yield TWICE, value == again
+        found.append(float(value))
+    yield "rankings have different values", len(set(found)) > 1
 
 
-def of_backbone(plugin: Plugin) -> None:
-    check_name(plugin)
-    remedy = "see Backbone in docs/api/extending.md; one for other arrays than images needs "
-    with plugin.check("features", f"{remedy}--config.data.name, a data set of them") as outcome:
-        row = np.asarray(splits(plugin)["train"].read(0, None))
-        shape = (16, 16) if arrays.is_image(arrays.shape_of(row)) else arrays.shape_of(row)
-        outcome.text = f"of {arrays.described(shape)}"
-        made = plugin.module.build(plugin.module.Config())
-        params, stats = made.init(jax.random.key(0), input_shape(zeros(1, shape)))
-        inputs = made.preprocess(jnp.asarray(arrays.random(shape, 4)))
-        for train in (False, True):
-            found, after = made.apply(params, stats, inputs, train=train, key=jax.random.key(1))
-            given, wanted = list(found.shape), f"[B, h, w, {made.channels}]"
-            right = found.ndim == 4 and given[::3] == [4, made.channels]
-            require(right, f"train={train}: features have shape {given}; give {wanted}")
-            require(all_finite(found), f"train={train}: features are not finite")
-            same = bool(jax.tree.structure(after) == jax.tree.structure(stats))  # type: ignore[operator]
-            require(same, f"train={train}: returns other statistics than init")
-        first, _ = made.apply(params, stats, inputs[:2], train=False)
-        whole, _ = made.apply(params, stats, inputs, train=False)
-        close = np.allclose(first, whole[:2], rtol=1e-4, atol=1e-5)
-        require(close, "train=False: the features of a row depend on the other rows")
+def of_refine(plugin: Plugin) -> Rules:
+    labels = np.arange(ROWS) // 4
+    points = unit_rows(rows()[labels] + 0.1 * rows(seed=1))
+    for gallery, classes in ((None, labels), (points[::-1].copy(), labels[::-1])):
+        given = points.copy()
+        found, again = (np.asarray(plugin.function(given, gallery)) for _ in range(2))
+        right = found.shape[0] == ROWS and (gallery is None or found.shape == points.shape)
+        require(right, f"gives {list(found.shape)} for queries {list(points.shape)}")
+        yield "returns finite queries, its arrays unchanged", np.isfinite(found).all()
+        yield TWICE, close(found, again) and close(given, points)
+        cosines = unit_rows(found) @ unit_rows(found if gallery is None else gallery).T
+        cosines -= 3 * np.eye(ROWS) if gallery is None else 0
+        right = np.mean(classes[cosines.argmax(axis=1)] == labels) > 0.9
+        yield "queries in clear classes, in their order, still find their own", right
 
 
-def of_method(plugin: Plugin) -> None:
-    check_name(plugin)
-    with plugin.check("contract", "see Method in docs/api/extending.md") as outcome:
-        module, backbone = plugin.module, resnet.build(SMALL_NETWORK)
-        made = module.build(module.Config(), backbone, TrainingSet(ROWS, ROWS, np.arange(ROWS)))
-        images = arrays.random((8, 8), made.hooks.views * ROWS)
-        given: Any = {"images": images.reshape(made.hooks.views, ROWS, 8, 8, 3)}
-        given |= {"labels": LABELS, "index": np.arange(ROWS, dtype=np.int32)}
-        batch = zeros(ROWS, (8, 8), made.hooks.views)._replace(**given)
-        params, model_state = made.init(jax.random.key(0), batch)
-        for name, tree in (("params", params), ("model_state", model_state)):
-            require("backbone" in tree, f'init: {name} has no "backbone"')
-        same = set(made.groups) == set(module.GROUPS)
-        require(same, f"groups are {made.groups}, GROUPS of the module {module.GROUPS}")
-        paths = jax.tree_util.tree_leaves_with_path(params)
-        groups = {made.group(tuple(part.key for part in path)) for path, _ in paths}
-        unknown = sorted(groups - set(made.groups))
-        require(not unknown, f"group: gives {unknown}, which groups does not have")
-        rows = made.embed(params, model_state, batch.images[0])
-        right = rows.ndim == 2 and len(rows) == ROWS
-        require(right, f"embed: gives shape {list(rows.shape)}; give [B, D]")
-        alone = made.embed(params, model_state, batch.images[0][:3])
-        same = np.allclose(alone, rows[:3], rtol=1e-3, atol=1e-4)
-        require(same, "embed: depends on the other images of the batch")
-        key = jax.random.key(2)
-        encoded = made.encode(params, model_state, batch.images, train=True, key=key)[0]
-    if outcome.result == "failed":
+def of_backbone(plugin: Plugin) -> Rules:
+    network, split = plugin.module.build(plugin.module.Config()), plugin.data()["train"]
+    yield NAMED, plugin.module.Config.name == plugin.path
+    shape = arrays.shape_of(np.asarray(split.read(0, None)))  # of other data: --config.data.name
+    shape = (16, 16) if arrays.is_image(shape) else shape
+    params, stats = network.init(jax.random.key(0), input_shape(zeros(1, shape)))
+    inputs, key = network.preprocess(jnp.asarray(arrays.random(shape, 4))), jax.random.key(1)
+    for train in (True, False):
+        found, after = network.apply(params, stats, inputs, train=train, key=key)
+        right = found.ndim == 4 and (len(found), found.shape[3]) == (4, network.channels)
+        yield "features are finite [B, h, w, channels]", right and jnp.isfinite(found).all()
+        given: Any = jax.tree.structure(stats)
+        yield "the statistics of init", jax.tree.structure(after) == given
+    first, _ = network.apply(params, stats, inputs[:2], train=False)
+    yield "in evaluation, a row does not depend on others", close(first, found[:2], 1e-4)
+
+
+def of_method(plugin: Plugin) -> Rules:
+    module, data, key = plugin.module, TrainingSet(ROWS, ROWS, np.arange(ROWS)), jax.random.key(1)
+    yield NAMED, module.Config.name == plugin.path
+    method = module.build(module.Config(), resnet.build(SMALL_NETWORK), data)
+    images = arrays.random((8, 8), method.hooks.views * ROWS).reshape(-1, ROWS, 8, 8, 3)
+    given: Any = {"images": images, "labels": LABELS, "index": np.arange(ROWS, dtype=np.int32)}
+    batch = zeros(ROWS, (8, 8), method.hooks.views)._replace(**given)
+    params, state = method.init(jax.random.key(0), batch)
+    yield 'params and model_state have a "backbone"', "backbone" in params and "backbone" in state
+    paths = jax.tree_util.tree_leaves_with_path(params)
+    groups = {method.group(tuple(part.key for part in path)) for path, _ in paths}
+    yield "group gives one of groups, GROUPS", groups <= set(method.groups) == set(module.GROUPS)
+    found, alone = (method.embed(params, state, batch.images[0][:n]) for n in (ROWS, 3))
+    yield "embed gives [B, D]", found.ndim == 2 and len(found) == ROWS
+    yield "embed does not depend on the other images", close(alone, found[:3], 1e-3)
+    encoded = method.encode(params, state, batch.images, train=True, key=key)[0]
+    if not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(encoded)):
         return
 
     def loss(encoded: Any, labels: Any = LABELS) -> Any:
         labelled = batch._replace(labels=jnp.asarray(labels))
-        step, key = jnp.zeros((), jnp.int32), jax.random.key(1)
-        return made.loss(params, model_state, encoded, labelled, step, key)[0]
+        return method.loss(params, state, encoded, labelled, jnp.zeros((), int), key)[0]
 
-    if not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(encoded)):
-        plugin.outcomes.append(Outcome("gradient", "skipped", "what it encodes holds integers"))
-        return
-    with plugin.check("gradient", GRADIENT) as outcome:
-        compare_gradient(loss, encoded)
-    if "finite differences" in outcome.text:
-        program = str(jax.make_jaxpr(loss)(encoded))
-        if used := [name for name in ("stop_gradient", "custom_vjp") if name in program]:
-            text = f"{outcome.text}; right if the {' and '.join(used)} of its loss mean this"
-            plugin.outcomes[-1] = Outcome("gradient", "skipped", text)
-    check_degenerate(plugin, loss, encoded)
+    meant = any(name in str(jax.make_jaxpr(loss)(encoded)) for name in ("stop_gradient", "custom_"))
+    yield GRADIENT, differentiates(loss, encoded) or (None if meant else False)
+    yield from finite_rules(loss, encoded)
 
 
-def of_data(plugin: Plugin) -> None:
-    with plugin.check("splits", "see Split in docs/api/extending.md") as outcome:
-        found = formats.load(Data(name=plugin.path, path=plugin.overrides.get("data.path", "")))
-        for name in ("train", "test"):
-            require(name in found, f"load: has no split {name!r}")
-            split = found[name]
-            count = len(split.labels)
-            require(len(split.ids) == count, f"{name}: {len(split.ids)} ids for {count} labels")
-            classes = len(split.classes)
-            known = np.array_equal(np.unique(split.labels), np.arange(classes))
-            require(known, f"{name}: labels must be 0..{classes - 1}, each class with images")
-            one, again = (np.asarray(split.read(0, None)) for _ in range(2))
-            arrays.shape_of(one)
-            require(np.array_equal(one, again), f"{name}: read(0, None) differs between two calls")
-        outcome.text = ", ".join(f"{len(split.labels):,} {name}" for name, split in found.items())
-
-
-EXAMINATIONS: dict[str, Callable[[Plugin], None]] = {
-    "loss": of_loss,
-    "relation": of_relation,
-    "distance": of_distance,
-    "sampler": of_sampler,
-    "optimizer": of_optimizer,
-    "metric": of_metric,
-    "refine": of_refinement,
-    "method": of_method,
-    "backbone": of_backbone,
-    "data": of_data,
-}
+def of_data(plugin: Plugin) -> Rules:
+    splits = plugin.data()
+    for split in (splits["train"], splits["test"]):
+        counts = np.bincount(split.labels, minlength=len(split.classes))
+        yield (
+            "labels are 0..C-1, each class has some",
+            len(counts) == len(split.classes) <= sum(counts > 0),
+        )
+        yield "an id for each label", len(split.ids) == len(split.labels)
+        yield f"read(0, None) is {TWICE}", close(split.read(0, None), split.read(0, None))
 
 
 def configuration(plugin: Plugin) -> Config:
-    loss = plugin.path if plugin.kind == "loss" else "contrastive"
-    method: Any = baseline.make_config(loss, embedding_dim=8)
-    groups: tuple[str, ...] = baseline.GROUPS
+    method: Any = baseline.make_config(
+        plugin.path if plugin.kind == "loss" else "contrastive", embedding_dim=8
+    )
+    groups, backbone = baseline.GROUPS, SMALL_NETWORK
     if plugin.kind == "method":
         method, groups = plugin.module.Config(), plugin.module.GROUPS
-    backbone: Any = plugin.module.Config() if plugin.kind == "backbone" else SMALL_NETWORK
-    if name := plugin.overrides.get("backbone.name"):
+    if name := plugin.path if plugin.kind == "backbone" else plugin.overrides.get("backbone.name"):
         backbone = modules.plugin_module("backbone", name).Config()
-    length: Any = {"steps": STEPS, "log_every": 1, "checkpoint_every": CHECKPOINT}
-    config = Config(
-        "check",
-        Data(name="digits", batch_size=32, images_per_class=4, threads=1),
-        backbone,
-        method,
-        Train({name: Group(1e-3) for name in groups}, optimizer="sgd", **length),
-        evaluation=Evaluation(cluster=False, ks=(1, 2)),
-    )
-    values = asdict(config)
-    overrides: dict[str, Any] = dict(plugin.overrides)
-    if plugin.kind not in ("loss", "method", "backbone"):  # their options are in `config` already
-        key = plugins.KEYS[plugin.kind]
-        overrides = {key: [plugin.path] if key in plugins.LISTS else plugin.path} | overrides
-    for key, value in overrides.items():
-        config_files.apply_override(values, key, value)
+    data = Data(name="digits", batch_size=32, images_per_class=4, threads=1)
+    length: Any = {"steps": 30, "log_every": 1, "checkpoint_every": 3, "optimizer": "sgd"}
+    train = Train({name: Group(1e-3) for name in groups}, **length)
+    evaluation = Evaluation(cluster=False, ks=(1, 2))
+    config = Config("check", data, backbone, method, train, evaluation=evaluation)
+    values, key = asdict(config), plugins.KEYS[plugin.kind]
+    own = {} if plugin.kind in ("loss", "method", "backbone") else {key: plugin.path}
+    for key, value in {**own, **plugin.overrides}.items():
+        config_files.apply_override(values, key, [value] if key in plugins.LISTS else value)
     return resolve(values)
 
 
-def cpu(devices: int) -> runner.Slot:
-    """An environment with emulated devices, in which the same modules can be imported as here."""
-    package = str(Path(__file__).parents[2])
-    folders = [os.getcwd(), package, os.environ.get("PYTHONPATH", "")]
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    variables = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(folders)}
-    return runner.Slot(frozenset(), variables)
+def of_training(plugin: Plugin, directory: Path) -> Rules:
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / "config.json", {"config": asdict(configuration(plugin))})
+    folders = [os.getcwd(), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
 
-
-def run(directory: Path, name: str, config: Config, devices: int = 1) -> Path:
-    """Trains to the end in another process: the work directory; ConfigError with the reason."""
-    trial = Trial(name, name, 0, directory / name, config)
-    done = runner.execute(directory, trial, cpu(devices), threading.Event())
-    require(done, runner.failure(directory, name))
-    return trial.directory
-
-
-def kill(directory: Path, name: str, config: Config) -> int:
-    """Starts a training, kills it after its first checkpoint and returns this checkpoint's step."""
-    trial = Trial(name, name, 0, directory / name, config)
-    log = runner.file_of(directory, name, "log")
-    steps: list[int] = []
-    with cpu(1).start(runner.command(directory, trial), log) as process:
-        while not steps and process.poll() is None:
+    def train(name: str, devices: int = 1, kill: bool = False) -> tuple[np.ndarray, Any]:
+        """In another process, or until a checkpoint: losses and embeddings of the run."""
+        run, log = directory / name, directory / f"{name}.log"
+        options = (f"--config={directory}/config.json", f"--workdir={run}", "--quiet")
+        command = [sys.executable, "-m", "dml_jax.main", *options, "--trust_code"]
+        flags = (
+            f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+        )
+        given = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(folders), "XLA_FLAGS": flags}
+        with log.open("wb") as to:
+            process = subprocess.Popen(command, stdout=to, stderr=to, env={**os.environ, **given})
+        while process.poll() is None:
             time.sleep(0.02)
-            names = [path.name for path in trial.directory.glob("checkpoints/latest/*")]
-            steps = [int(name) for name in names if name.isdecimal()]
-        process.kill()
-    require(steps and process.returncode < 0, "ends before it writes a checkpoint")
-    return max(steps)
+            if kill and any(run.glob("checkpoints/latest/[0-9]*")):
+                process.kill()
+        last = log.read_text(errors="replace").splitlines()[-1:]
+        require(process.returncode == 0 or (kill and process.returncode < 0), f"{log}: {last}")
+        logged = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+        losses = np.array([line["loss"] for line in logged if "loss" in line])
+        return losses, None if kill else np.load(run / "embeddings/test/embeddings.npy")
 
-
-def embeddings(run: Path) -> np.ndarray:
-    return np.asarray(np.load(run / "embeddings/test/embeddings.npy"))
-
-
-def losses(run: Path) -> np.ndarray:
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return np.array([line["loss"] for line in lines if "loss" in line])
-
-
-def check_training(plugin: Plugin, directory: Path) -> None:
-    """The checks of a training on the digits."""
-    directory = directory / plugin.path
-    (directory / "trials").mkdir(parents=True, exist_ok=True)
-    config = configuration(plugin)
-    remedy = "keep the runs with --workdir; their logs are in trials/"
-    with plugin.check("train", remedy) as outcome:
-        whole = run(directory, "whole", config)
-        found = losses(whole)
-        require(np.isfinite(found).all(), f"the loss is {found[-1]} after {len(found)} steps")
-        outcome.text = f"loss {found[0]:.4g} to {found[-1]:.4g} in {len(found)} steps"
-    if outcome.result == "failed":
-        plugin.outcomes.append(Outcome("everything after training", "skipped", "until it trains"))
-        return
-    remedy = "keep state in params, model_state or the step only"
-    with plugin.check("kill and resume", remedy) as outcome:
-        step = kill(directory, "killed", config)
-        same = np.array_equal(embeddings(whole), embeddings(run(directory, "killed", config)))
-        require(same, f"killed after step {step} and resumed, it ends with other embeddings")
-        outcome.text = f"killed after step {step}: the same bits"
-    results = json.loads((whole / "results.json").read_text())
-    with plugin.check("evaluate", "embed must depend on parameters and image only") as outcome:
-        again = main.evaluate(config, whole, "reported", Console(active=False))
-        retrieval = [key for key in results if "@" in key]
-        wrong = [
-            key for key in retrieval if not np.isclose(results[key], again[key], equal_nan=True)
-        ]
-        require(not wrong, f"evaluated again, {', '.join(wrong)} differ")
-        shown = [f"Recall@1 {results['recall@1']:.1%}"]
-        for key in results:
-            if key.startswith(metric_table.USER) and not key.endswith("_stderr"):
-                shown.append(f"{key.removeprefix(metric_table.USER)} {results[key]:.4g}")
-        outcome.text = ", ".join(shown)
-    with plugin.check("refine", "return finite queries [Q, D]") as outcome:
-        if not results.get("refined"):
-            outcome.result, outcome.text = "skipped", "it has no test-time refinement"
-        for name, metrics in results.get("refined", {}).items():
-            require("problem" not in metrics, f"{name}: {metrics.get('problem')}")
-            outcome.text = f"Recall@1 after {name} {metrics['recall@1']:.1%}"
-    with plugin.check("load", "embed must depend on parameters and image only") as outcome:
-        model: Any = graphs.load(whole, "reported", None, trust_code=True, versions=Versions())
-        split = formats.load(model.config.data)["test"]
-        rows = model.embed([split.read(i, None) for i in range(10)])
-        close = np.allclose(rows, embeddings(whole)[:10], rtol=LOADED, atol=LOADED)
-        require(close, "a loaded model gives other embeddings than the run")
-        distance = model.distance_of_probe()
-        outcome.text = f"{rows.shape[1]} dimensions; the row of the probe differs by {distance:.0e}"
-    with plugin.check("export", "embed must be traceable: no NumPy on arrays, no Python on values"):
-        (batch,) = jax.export.symbolic_shape("batch")
-        one = arrays.blank(model.shape)
-        images = jax.ShapeDtypeStruct((batch, *one.shape), one.dtype)
-        jax.export.export(jax.jit(programs.function_of(model.trained)))(images)
-    remedy = "compare rows of the whole batch, draw random numbers by the key"
-    with plugin.check("8 devices", remedy) as outcome:
-        one, other = found[:FEW], losses(run(directory, "eight", config, devices=8))[:FEW]
-        error = float(np.max(np.abs(one - other) / np.maximum(np.abs(one), 1e-6)))
-        difference = f"the loss of the first {FEW} steps differs by {error:.1e}"
-        require(error < ON_DEVICES, f"on 8 devices, {difference}")
-        outcome.text = f"losses differ by {error:.0e}"
+    losses, embeddings = train("whole")
+    yield f"trains: loss {losses[0]:.4g} to {losses[-1]:.4g}", np.isfinite(losses).all()
+    train("killed", kill=True)
+    rule = "killed and resumed, it ends with the same embeddings: no state but params, model_state"
+    yield rule, np.array_equal(embeddings, train("killed")[1])
+    rule = "two devices have the losses of one: compare rows of the whole batch, draw by the key"
+    yield rule, close(train("two", devices=2)[0][:3] / losses[:3], 1.0, 1e-3)

@@ -2,7 +2,6 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dml_jax.config import modules
@@ -10,49 +9,29 @@ from dml_jax.errors import ConfigError, suggest
 
 
 class Kind(NamedTuple):
-    """A kind of function."""
+    """A kind of function: its first argument, its configuration key, arguments and result."""
 
-    key: str  # configuration key
-    call: str  # arguments and result, as in the guide
-    # Whether it has these parameters, given their names and the number without a default.
-    known: Callable[[Sequence[str], int], bool]
+    first: str
+    key: str
+    call: str
 
 
-# In the order in which a function is compared with them.
 FUNCTIONS = {
     "loss": Kind(
-        "method.loss",
-        "(embeddings [N, D], labels [N], *, options) -> scalar",
-        lambda names, needed: names[0] == "embeddings" or "labels" in names[1:],
+        "embeddings", "method.loss", "(embeddings [N, D], labels [N], *, options) -> scalar"
     ),
     "sampler": Kind(
-        "data.sampler",
-        "(labels [N], batch_size, images_per_class, seed) -> Sampler",
-        lambda names, needed: names[0] == "labels" and "seed" in names,
+        "labels", "data.sampler", "(labels [N], batch_size, images_per_class, seed) -> Sampler"
     ),
-    "relation": Kind(
-        "data.relation",
-        "(names [N], names [M]) -> weights [N, M]",
-        lambda names, needed: names[0] == "names" and needed == 2,
-    ),
+    "relation": Kind("names", "data.relation", "(names [N], names [M]) -> weights [N, M]"),
     "optimizer": Kind(
-        "train.optimizer",
-        "(weight_decay) -> optax.GradientTransformation",
-        lambda names, needed: names[0] == "weight_decay",
+        "weight_decay", "train.optimizer", "(weight_decay) -> optax.GradientTransformation"
     ),
-    "metric": Kind(
-        "evaluation.metrics", "(hits [G]) -> number", lambda names, needed: names[0] == "hits"
-    ),
+    "metric": Kind("hits", "evaluation.metrics", "(hits [G]) -> number"),
     "refine": Kind(
-        "evaluation.refine",
-        "(queries [Q, D], gallery [G, D] or None) -> [Q, D]",
-        lambda names, needed: names[0] == "queries",
+        "queries", "evaluation.refine", "(queries [Q, D], gallery [G, D] or None) -> [Q, D]"
     ),
-    "distance": Kind(
-        "method.distance",
-        "(a [N, D], b [M, D]) -> [N, M]",
-        lambda names, needed: len(names) >= 2 == needed,
-    ),
+    "distance": Kind("a", "method.distance", "(a [N, D], b [M, D]) -> [N, M]"),
 }
 LISTS = ("evaluation.metrics", "evaluation.refine")  # keys that name several functions
 MODULES = {"method": "method.name", "backbone": "backbone.name", "data": "data.name"}
@@ -67,14 +46,15 @@ def kind_of(plugin: Any) -> str | None:
         if not hasattr(plugin, "build"):
             return None
         return "backbone" if len(inspect.signature(plugin.build).parameters) == 1 else "method"
-    parameters = inspect.signature(plugin).parameters.values()
-    needed = sum(
-        p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        for p in parameters
-    )
-    names = [p.name for p in parameters]
-    known = (name for name, kind in FUNCTIONS.items() if names and kind.known(names, needed))
-    return next(known, None)
+    parameters = inspect.signature(plugin).parameters
+    needed = [p for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
+    first = next(iter(parameters), None)
+    if "embeddings" in parameters or "labels" in list(parameters)[1:]:
+        return "loss"
+    if first == "labels" and "seed" not in parameters:
+        return None
+    known = (name for name, kind in FUNCTIONS.items() if kind.first == first)
+    return next(known, "distance" if len(needed) == 2 else None)
 
 
 def find_plugins(path: str, kind: str | None = None) -> list[tuple[str, str]]:
@@ -92,19 +72,14 @@ def find_plugins(path: str, kind: str | None = None) -> list[tuple[str, str]]:
     functions = {path: named}
     if named is None or inspect.ismodule(named):
         modules.import_module("MODULE", path, path)
-        module = sys.modules[path]
-        if whole := kind or kind_of(module):
+        if whole := kind or kind_of(sys.modules[path]):
             return [(path, whole)]
-        functions = {
-            f"{path}.{key}": value
-            for key, value in vars(module).items()
-            if getattr(value, "__module__", None) == path and not key.startswith("_")
-        }
+        public = {key: f for key, f in vars(sys.modules[path]).items() if not key.startswith("_")}
+        own = {key for key, f in public.items() if getattr(f, "__module__", None) == path}
+        functions = {f"{path}.{key}": public[key] for key in public if key in own}
     kinds = {key: kind or kind_of(f) for key, f in functions.items() if inspect.isfunction(f)}
     if not any(kinds.values()):
         calls = "; ".join(f"{name} {kind.call}" for name, kind in FUNCTIONS.items())
-        raise ConfigError(
-            f"{path}: is not a plug-in; a module defines build or load, or functions, which are "
-            f"known by the names of their arguments ({calls}); give --kind"
-        )
+        known = f"a module defines build or load, or functions with the arguments of {calls}"
+        raise ConfigError(f"{path}: is not a plug-in; {known}; give --kind")
     return [(key, found) for key, found in kinds.items() if found]
