@@ -31,9 +31,9 @@ Pair = tuple[jax.Array, jax.Array]
 class KMeans(NamedTuple):
     """A clustering."""
 
-    centers: np.ndarray  # float [k, D]
+    centers: np.ndarray  # float [k, D], float64 if float32 might not hold them
     assignments: np.ndarray  # int32 [N] in 0..k-1, the nearest centre of each point
-    inertia: float  # sum of squared distances from the points to their centres
+    inertia: float  # sum of squared distances from the points to their centres, or infinity
     iterations: int  # in the best restart; the last one changes no assignment
 
 
@@ -91,8 +91,8 @@ def fit(
         error = tiles.error_bound(x.shape[1], dtype)
         close = (squares > 0) & tiles.unreliable(squares, lengths, error)
         precise = dtype == np.float64 or bool(close.mean() < CLOSE_POINTS)
-        centers = centers / centering.scale + centering.center
-        inertia /= centering.scale**2
+        centers = centering.unscaled(centers + centering.center)
+        inertia = float(centering.unscaled(inertia, 2))
         return KMeans(centers, nearest, inertia, int(iterations)), precise
 
     dtype = validation.compute_dtype(checked)
@@ -100,7 +100,8 @@ def fit(
     if not precise:
         with jax.enable_x64(True):
             result, _ = run(np.dtype(np.float64))
-    return result._replace(centers=result.centers.astype(dtype))
+    kind = np.dtype(np.float64) if centering.exponent else dtype
+    return result._replace(centers=result.centers.astype(kind))
 
 
 def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:

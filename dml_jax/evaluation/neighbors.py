@@ -43,7 +43,8 @@ def search(
       exclude_self: query i excludes gallery row i.
 
     Returns:
-      distances [Q, k], 1 - cosine or Euclidean (not squared), and indices int32 [Q, k].
+      distances [Q, k], 1 - cosine or Euclidean (not squared; float64 if float32 might not hold
+      them), and indices int32 [Q, k].
     """
     validation.metric(metric, "cosine", "euclidean")
     points = query_points, gallery_points = validation.searched_pair(queries, gallery)
@@ -67,7 +68,7 @@ def search(
     squares, indices = _correct(left, right, *found, k, exclude_self)
     if metric == "cosine":
         return np.clip(squares / 2, 0, 2), indices
-    return np.sqrt(np.maximum(squares, 0)) / dtype.type(centering.scale), indices
+    return centering.unscaled(np.sqrt(np.maximum(squares, 0))), indices
 
 
 def nearer(

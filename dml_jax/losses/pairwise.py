@@ -221,7 +221,8 @@ def weighted_mean(
     """
     counted = jnp.ones(values.shape, bool) if counted is None else counted
     if weights is None:
-        return jnp.sum(values, where=counted) / jnp.maximum(counted.sum(), 1)
+        number = counted.sum(axis=-1).astype(values.dtype).sum()  # int32 ends at 2**31 pairs
+        return jnp.sum(values, where=counted) / jnp.maximum(number, 1)
     w = jnp.asarray(weights, values.dtype)
     w = jnp.where(counted, w.reshape(w.shape + (1,) * (values.ndim - w.ndim)), 0)
     total = w.sum()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.metrics import adjusted_mutual_info_score
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import metrics
@@ -19,6 +20,21 @@ def test_single_groups_and_singletons():
     assert metrics.nmi(many, one) == metrics.nmi(one, many) == 0
     assert metrics.ami(many, one) == pytest.approx(0, abs=1e-12)
     assert np.isnan(metrics.f1_pairs(many, many))
+
+
+@pytest.mark.parametrize(("classes", "clusters"), [(2, 2), (300, 40), (40, 1500), (1500, 1500)])
+def test_adjusted_information_against_scikit_learn(classes, clusters):
+    rng = np.random.default_rng(classes)
+    labels = rng.integers(0, classes, 3000)
+    mixed = np.where(rng.random(3000) < 0.2, rng.integers(0, clusters, 3000), labels % clusters)
+    for assignments in (mixed, rng.integers(0, clusters, 3000), np.arange(3000)):
+        expected = adjusted_mutual_info_score(labels, assignments)
+        assert metrics.ami(labels, assignments) == pytest.approx(expected, abs=1e-9)
+
+
+def test_adjusted_information_takes_no_work_for_every_class_and_cluster():
+    labels, clusters = np.repeat(np.arange(10**5), 2), np.tile(np.arange(10**5), 2)
+    assert metrics.ami(labels, clusters) == pytest.approx(-1e-5, abs=1e-5)  # hours otherwise
 
 
 @pytest.mark.parametrize("name", ["nmi", "nmi_stderr", "ami", "f1_pairs"])

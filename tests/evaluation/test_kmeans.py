@@ -111,6 +111,26 @@ def test_far_from_the_origin_and_out_of_the_range_of_squares(shift, scale):
     assert result.inertia == pytest.approx(plain.inertia * scale**2, rel=1e-3)
 
 
+@pytest.mark.parametrize("exponent", [-1060, -700, 600, 1015])
+def test_scales_near_the_ends_of_float64(exponent):
+    points = (blobs(7) * 8).round()  # exact, also as subnormal numbers
+    plain = kmeans.fit(points, 12, init=points[:12])
+    scaled = np.ldexp(points.astype(np.float64), exponent)
+    result = kmeans.fit(scaled, 12, init=scaled[:12])
+    np.testing.assert_array_equal(result.assignments, plain.assignments)
+    np.testing.assert_allclose(np.ldexp(result.centers, -exponent), plain.centers, atol=0.1)
+    assert result.inertia == (0 if exponent < 0 else np.inf)
+
+
+def test_rows_of_subnormal_float32_numbers():
+    points = (blobs(7) * 8).round()
+    plain = kmeans.fit(points, 12, init=points[:12])
+    small = np.ldexp(points, -140)
+    result = kmeans.fit(small, 12, init=small[:12])
+    np.testing.assert_array_equal(result.assignments, plain.assignments)
+    assert result.inertia == pytest.approx(np.ldexp(plain.inertia, -280), rel=1e-3)
+
+
 @pytest.mark.parametrize("init", ["k-means++", "given"])
 def test_far_groups(init):
     points, _ = brute.far_groups()

@@ -71,6 +71,16 @@ def test_against_brute_force(metric, exclude_self, k):
     np.testing.assert_allclose(distances, reference, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("exponent", [-1000, 1000])
+def test_distances_that_float32_does_not_hold(exponent):
+    queries, gallery = rows(0, 170), rows(1, 230)
+    reference, order = expected(brute.distances(queries, gallery, "euclidean"), 5, False)
+    large = (np.ldexp(side.astype(np.float64), exponent) for side in (queries, gallery))
+    distances, indices = neighbors.search(*large, 5, metric="euclidean")
+    np.testing.assert_array_equal(indices, order)
+    np.testing.assert_allclose(np.ldexp(distances, -exponent), reference, rtol=2e-6)
+
+
 @pytest.mark.parametrize(
     ("count", "memory"), [(8, None), (2, 5_000)]
 )  # the second holds 2 tiles of 5 at once

@@ -182,10 +182,12 @@ def test_a_shift_does_not_change_euclidean_ranks():
         points.astype(np.float64) + 2.0**12, labels, metric="euclidean", per_query=True
     )
     assert np.mean(plain["rank"] == shifted["rank"]) > 0.99
-    scaled = metrics.retrieval(
-        points * np.float32(2.0**80), labels, metric="euclidean", per_query=True
-    )
-    np.testing.assert_array_equal(plain["rank"], scaled["rank"])
+    whole = (points * 64).round()  # exact, also as subnormal numbers
+    plain = metrics.retrieval(whole, labels, metric="euclidean", per_query=True)
+    large = np.ldexp(whole.astype(np.float64), 1000)
+    for scaled in (np.ldexp(whole, 80), np.ldexp(whole, -140), large, np.ldexp(large, -2050)):
+        found = metrics.retrieval(scaled, labels, metric="euclidean", per_query=True)
+        np.testing.assert_array_equal(plain["rank"], found["rank"])
 
 
 @pytest.mark.parametrize("position", [True, False])

@@ -324,3 +324,8 @@ def test_a_loss_of_ones_own_takes_everything(x64: None) -> None:
     assert float(plain) == pytest.approx(np.average(MANHATTAN[POSITIVE], weights=weights))
     np.testing.assert_allclose(each, np.where(POSITIVE, 2 * D, 0), atol=1e-12)
     assert vars(signature.options(pulled)()) == {"divisor": "active", "scale": 2.0}
+
+
+def test_more_pairs_than_int32_counts() -> None:
+    mean = jax.jit(lambda x: pairwise.weighted_mean(jnp.broadcast_to(x, (51_000, 51_000))))
+    assert mean(jnp.float32(1)) == 1  # XLA computes it without the 2.6e9 values

@@ -18,9 +18,10 @@ That depends on the embeddings (groups that are far apart, or a narrow cone), so
 each query.
 """
 
+import math
 from collections.abc import Iterator
 from functools import partial
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -75,17 +76,25 @@ def choose_tile_size(rows: int, mesh: Mesh) -> int:
 class Centering(NamedTuple):
     """Shift and scale applied to raw rows before they are compared; neither changes a ranking."""
 
-    center: np.ndarray  # float64 [D]
-    scale: float  # a power of two
+    center: np.ndarray  # float64 [D], of scaled rows
+    exponent: int = 0  # rows are scaled by this power of two
 
     def apply(self, rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """(rows - center) * scale, as `dtype`; not a copy where nothing changes."""
-        if not self.center.any() and self.scale == 1:
-            return np.asarray(rows, dtype)
-        wide = np.dtype(np.float32 if rows.dtype == np.float32 else np.float64)
-        result = np.subtract(rows, self.center.astype(wide)[None, :], dtype=wide)
-        result *= wide.type(self.scale)
-        return result.astype(dtype, copy=False)
+        """Scaled rows - center, as `dtype`; not a copy where nothing changes."""
+        wide = np.float32 if rows.dtype == np.float32 else np.float64
+        if self.exponent:  # the power itself may be beyond the type
+            rows = np.ldexp(np.asarray(rows, wide), self.exponent)
+        if self.center.any():
+            rows = np.subtract(rows, self.center.astype(wide)[None, :], dtype=wide)
+        return np.asarray(rows, dtype)
+
+    def unscaled(self, values: Any, power: int = 1) -> Any:
+        """Distances (or their `power`) of prepared rows as those of the rows; float64 if these were
+        scaled, and infinite or 0 beyond its range."""
+        if not self.exponent:
+            return values
+        with np.errstate(over="ignore", under="ignore"):
+            return np.ldexp(np.asarray(values, np.float64), -power * self.exponent)
 
 
 def choose_centering(sources: list[np.ndarray], metric: Metric) -> Centering:
@@ -98,21 +107,22 @@ def choose_centering(sources: list[np.ndarray], metric: Metric) -> Centering:
     """
     width = sources[0].shape[1]
     if metric == "cosine":
-        return Centering(np.zeros(width), 1.0)
+        return Centering(np.zeros(width))
     blocks = [partial(validation.row_blocks, source) for source in sources]
     largest = max(float(max(x.max(), -x.min())) for source in blocks for x in source())
     moderate = largest == 0 or 2.0**-30 < largest < 2.0**30
-    scale = 1.0 if moderate else float(2.0 ** -np.ceil(np.log2(largest)))
+    _, digits = math.frexp(largest)
+    scaling = Centering(np.zeros(width), 0 if moderate else -digits)
     total, squares, rows = np.zeros(width), 0.0, sum(map(len, sources))
     for block in (block for source in blocks for block in source()):
-        scaled = block if scale == 1 else block * block.dtype.type(scale)
+        scaled = scaling.apply(block, block.dtype)
         total += scaled.sum(axis=0, dtype=np.float64)
         squares += float(np.einsum("nd,nd->n", scaled, scaled).sum(dtype=np.float64))
     mean = total / rows
     if mean @ mean <= 0.8 * squares / rows:
-        return Centering(np.zeros(width), scale)
-    grain = 2.0 ** (np.ceil(np.log2(largest * scale)) - 7)
-    return Centering(np.round(mean / grain) * grain / scale, scale)
+        return scaling
+    grain = 2.0 ** (np.ceil(np.log2(math.ldexp(largest, scaling.exponent))) - 7)
+    return scaling._replace(center=np.round(mean / grain) * grain)
 
 
 class TiledRows(NamedTuple):
@@ -292,7 +302,7 @@ def _between(left: np.ndarray, right: np.ndarray, unit: bool) -> np.ndarray:
 def _prepared(raw: np.ndarray, rows: TiledRows) -> np.ndarray:
     """Rows of the source as float64: of unit length for the cosine, else centred and scaled."""
     if rows.metric == "euclidean":
-        return (np.asarray(raw, np.float64) - rows.centering.center[None]) * rows.centering.scale
+        return np.array(rows.centering.apply(np.asarray(raw, np.float64), np.dtype(np.float64)))
     unit = np.array(raw, np.float64)
     normalize(unit)
     return unit
