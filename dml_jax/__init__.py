@@ -56,14 +56,14 @@ def load(
 
     Raises:
       CheckpointError: no run there, or no such checkpoint.
-      ConfigError: the run needs code that is not trusted, or its network takes images of one size
-        only.
+      ConfigError: an argument is invalid, the run needs code that is not trusted, or its network
+        takes images of one size only.
       DataError: it cannot be downloaded.
     """
     from dml_jax.identity import Versions
     from dml_jax.inference import graphs
 
-    versions = Versions(flip, tuple(map(float, scales)))
+    versions = Versions.of(flip, scales)
     step = str(checkpoint)
     found: Any = graphs.load(model, step, runtime, trust_code=trust_code, versions=versions)
     return found  # a `GraphModel` has all attributes of a `Model`

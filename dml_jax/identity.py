@@ -11,6 +11,7 @@ the rounding of JAX and onnxruntime on CPUs in float32 (1.3e-6 of the largest va
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
@@ -24,7 +25,7 @@ from dml_jax.config import Data
 from dml_jax.config.fields import Effect, Mark, declared, flatten
 from dml_jax.data import arrays, decode, transforms
 from dml_jax.data.arrays import Shape
-from dml_jax.errors import CheckpointError
+from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.seal import Identity
 
 KEY = "dml_jax.identity"  # in the metadata of ONNX graphs and Parquet files
@@ -44,6 +45,16 @@ class Versions(NamedTuple):
 
     flip: bool = False
     scales: tuple[float, ...] = (1.0,)
+
+    @staticmethod
+    def of(flip: bool, scales: Any) -> "Versions":
+        """Those that a caller asks for; ConfigError for scales that are none."""
+        with suppress(TypeError, ValueError):
+            numbers = tuple(float(1.0 * scale) for scale in scales)  # no text
+            if numbers and all(0 < scale < 10 for scale in numbers):
+                return Versions(flip, numbers)
+        rule = "give a tuple of one or more numbers above 0 and below 10"
+        raise ConfigError(f"scales={scales!r}: {rule}, e.g. (1.0, 1.25)")
 
 
 def described(

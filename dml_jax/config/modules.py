@@ -123,6 +123,9 @@ def function(key: str, path: str) -> Callable[..., Any]:
 def import_module(key: str, name: str, path: str) -> None:
     """Imports a module that the user's configuration or command line names as `name`."""
     try:
+        if "/" in path or not all(path.split(".")):  # importlib would want a package
+            remedy = "join the names of folders and file by dots, e.g. mypaper.losses"
+            raise ConfigError(f"is not an import path; {remedy}")
         importlib.import_module(path)
         _imported.add(path)
     except Exception as error:

@@ -79,7 +79,7 @@ def evaluate(
     options |= {"metric": metric, "exclusion": "index" if protocol == "clean" else "position"}
     result = metrics.retrieval(points, labels, gallery=gallery, **options)
     if cluster:
-        classes = validation.labels(np.asarray(labels), len(points))
+        classes = validation.labels(labels, len(points))
         count = len(np.unique(classes))
         if metric == "cosine":
             # Long rows leave the range of float32 unless they are normalised before.

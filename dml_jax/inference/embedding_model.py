@@ -4,6 +4,7 @@ runtimes."""
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from dml_jax.data import decode, transforms
 from dml_jax.data.arrays import Shape, is_image
 from dml_jax.data.files import File, Record
 from dml_jax.data.read_ahead import check_finite
-from dml_jax.errors import DataError
+from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation.unit_rows import first_bad_row
 from dml_jax.files import expand_path, is_url, read_json
 from dml_jax.identity import Versions
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 def locate(model: str | Path) -> Path:
     """The directory of a model, which is downloaded (`hf://user/name`) or converted (packaged
     weights) if necessary."""
+    if not isinstance(model, str | PathLike):
+        what = "the work directory of a run, hf://user/name, converted weights, or lite0"
+        raise ConfigError(f"model={model!r}: give {what}")
     if str(model).startswith("hf://"):
         from dml_jax.export import hub  # imports JAX
 

@@ -42,10 +42,7 @@ class Model(EmbeddingModel):
     ):
         self.directory = locate(model)
         trained = models.load(self.directory, checkpoint, trust_code=trust_code)
-        versions = Versions(flip, tuple(map(float, scales)))
-        if not versions.scales or not all(0 < scale < 10 for scale in versions.scales):
-            problem = "give one or more numbers above 0 and below 10"
-            raise ConfigError(f"scales={versions.scales}: {problem}")
+        versions = Versions.of(flip, scales)
         if versions.scales != (1.0,) and getattr(trained.config.backbone, "fixed_size", False):
             raise ConfigError(f"scales={versions.scales}: need {ANY_SIZE}")
         embed = embedding.averaged(trained.method.embed, *versions)

@@ -89,6 +89,7 @@ def test_a_distance_of_ones_own(
         ("manhattan", "must be cosine, euclidean or"),
         ("mine.e", "mine has no function e"),
         ("nowhere.d", "cannot be imported"),
+        ("../photos.d", "is not an import path; join the names of folders and file by dots"),
     ):
         assert message in fails(evaluate, *options, f"--metric={name}")
     sys.modules.pop("mine")

@@ -147,11 +147,24 @@ def test_invalid_input(
     ("options", "message"),
     [
         ({"runtime": "tensorflow"}, "runtime='tensorflow': must be one of jax, onnxruntime"),
-        ({"scales": ()}, r"scales=\(\): give one or more numbers above 0"),
-        ({"scales": (1, 0)}, r"scales=\(1.0, 0.0\): give one or more numbers above 0"),
-        ({"scales": (float("nan"),)}, r"scales=\(nan,\): give one or more numbers above 0"),
+        ({"scales": ()}, r"scales=\(\): give a tuple of one or more numbers above 0"),
+        ({"scales": (1, 0)}, r"scales=\(1, 0\): give a tuple of one or more numbers above 0"),
+        ({"scales": 1.5}, r"scales=1\.5: give a tuple of one or more numbers above 0"),
+        ({"scales": "1"}, r"scales='1': give a tuple of one or more numbers above 0"),
+        ({"scales": (1, None)}, r"scales=\(1, None\): give a tuple of one or more numbers above 0"),
+        (
+            {"scales": (float("nan"),)},
+            r"scales=\(nan,\): give a tuple of one or more numbers above 0",
+        ),
     ],
 )
 def test_load_refuses_unknown_values(options: dict[str, Any], message: str, photos: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         dml_jax.load("weights", **options)
+
+
+@pytest.mark.parametrize("runtime", [None, "jax"])
+@pytest.mark.parametrize("model", [None, 3])
+def test_load_refuses_what_is_no_model(model: Any, runtime: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^model={model}: give the work directory of a run"):
+        dml_jax.load(model, runtime=runtime)

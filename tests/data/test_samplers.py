@@ -1,5 +1,6 @@
 """Samplers: guarantees of the balanced sampler, purity of all samplers, and error messages."""
 
+import pickle
 from functools import partial
 from typing import Any
 
@@ -55,6 +56,23 @@ def test_batch_is_a_pure_function_of_seed_and_step(name: str) -> None:
     assert np.stack(batches).shape == (40, 12)
     assert np.min(batches) >= 0
     assert np.max(batches) < len(LABELS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pickled_sampler_draws_the_same_batches(name: str) -> None:
+    sampler = build(name, 12, 3)
+    copied = pickle.loads(pickle.dumps(sampler))
+    for step in (0, 7, 31):
+        np.testing.assert_array_equal(copied.batch(step), sampler.batch(step))
+        assert copied.epoch(step) == sampler.epoch(step)
+    assert copied.first_step(2) == sampler.first_step(2)
+
+
+def test_own_samplers_can_be_pickled_if_their_functions_can() -> None:
+    copied = pickle.loads(pickle.dumps(samplers.from_batches(np.arange, 3)))
+    assert (copied.batch(4).tolist(), copied.epoch(4)) == ([0, 1, 2, 3], 1)
+    copied = pickle.loads(pickle.dumps(samplers.from_epochs(np.zeros, 4, 3)))
+    assert copied.first_step(2) == 6
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,11 +2,12 @@
 
 A sampler is a pure function of the seed and the step. It keeps no state between calls, so the batch
 of a step depends neither on the number of threads nor on where a run was interrupted. It returns
-the indices of the whole global batch, and each host takes its slice of it.
+the indices of the whole global batch, and each host takes its slice of it. A sampler is pickled as
+the call that made it.
 """
 
 from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from inspect import signature
 from math import ceil, gcd
 from operator import index
@@ -38,6 +39,26 @@ class Sampler(NamedTuple):
     epoch: Callable[[int], int]
 
 
+class _Called(Sampler):
+    """A sampler that is pickled as the call that returned it, since it has no other state."""
+
+    call: Callable[[], Sampler]
+
+    def __reduce__(self) -> Any:
+        return self.call, ()
+
+
+def _pickled_as_call(make: Make) -> Make:
+    @wraps(make)
+    def call(*arguments: Any, **keywords: Any) -> Sampler:
+        sampler = _Called(*make(*arguments, **keywords))
+        sampler.call = partial(call, *arguments, **keywords)
+        return sampler
+
+    return call  # type: ignore[return-value]
+
+
+@_pickled_as_call
 def from_batches(batch: Callable[[int], np.ndarray], steps: int) -> Sampler:
     """A sampler of independent batches, `batch`: step -> int [B]; an epoch has `steps` steps."""
     _check_steps(steps)
@@ -64,6 +85,7 @@ def _from_zero(*functions: Callable[[int], Any]) -> Sampler:
     return Sampler(*map(checking, functions))
 
 
+@_pickled_as_call
 def from_epochs(order: Callable[[int], np.ndarray], batch_size: int, steps: int) -> Sampler:
     """A sampler that draws a whole epoch at a time; every epoch has `steps` steps.
 
@@ -78,6 +100,7 @@ def _check_steps(steps: int) -> None:
         raise ConfigError(f"steps={steps}: an epoch has at least one step")
 
 
+@_pickled_as_call
 def from_varying_epochs(
     order: Callable[[int], np.ndarray], length: Callable[[int], int], batch_size: int
 ) -> Sampler:
@@ -123,7 +146,7 @@ def checked(make: Make) -> Make:
             raise ConfigError(f"seed={seed!r}: must be a whole number from 0 on")
         return make(*arguments, **keywords)
 
-    return call  # type: ignore[return-value]
+    return _pickled_as_call(call)  # type: ignore[return-value]
 
 
 def distinct_classes_per_batch(batch_size: int, images_per_class: int, available: int) -> int:
