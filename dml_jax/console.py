@@ -1,26 +1,47 @@
 """Messages and progress on standard output: a live bar on a terminal, plain lines elsewhere."""
 
+import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import rich.console
+from rich.console import ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 
-from dml_jax.errors import printable
+from dml_jax.errors import LAYOUT, printable
 
 REPORT_SECONDS = 20.0  # between plain progress lines
 FIRST_REPORT_SECONDS = 2.0
 LOG_WIDTH = 132  # table width if the output is not a terminal
 
 
+class RichConsole(rich.console.Console):
+    """Rich's console, which escapes the control characters in texts but not its own."""
+
+    def __init__(self, **options: Any):
+        stream: Any = sys.stdout
+        while hasattr(stream, "rich_proxied_file"):  # of `Escaping`, and of a console with a bar
+            stream = stream.rich_proxied_file
+        super().__init__(file=stream, highlight=False, soft_wrap=True, **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else printable(segment.text, LAYOUT)
+            yield segment._replace(text=text)
+
+
 class Console:
     """Prints messages and, unless `quiet`, progress; nothing in processes that are not `active`."""
 
     def __init__(self, *, quiet: bool = False, active: bool = True):
-        self.rich = rich.console.Console(quiet=not active, highlight=False, soft_wrap=True)
+        self.rich = RichConsole(quiet=not active)
         if not self.rich.is_terminal:
             self.rich.width = LOG_WIDTH
         self._live = self.rich.is_terminal and not quiet

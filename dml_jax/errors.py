@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from typing import Any, TextIO
 
 
 class UserError(Exception):
@@ -88,11 +89,33 @@ def message_of(error: BaseException) -> str:
     return printable(" ".join(message.split()))
 
 
-def printable(text: str) -> str:
-    """Text on one line, with control characters and the undecodable bytes of file names escaped."""
+def printable(text: str, kept: str = "") -> str:
+    """Text with control characters and the undecodable bytes of file names escaped: on one line,
+    unless ends of lines are `kept`."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    escaped = {c: c.encode("unicode_escape").decode() for c in {*text} if not c.isprintable()}
+    return text.translate({ord(c): escaped[c] for c in escaped.keys() - {*kept}})
+
+
+LAYOUT = "\n\t"  # the control characters that commands print
+
+
+class Escaping:
+    """A stream for `print` that escapes what would control a terminal, such as the codes in the
+    name of a file; Rich writes its own codes past it, and other libraries write none."""
+
+    def __init__(self, stream: TextIO):
+        self.rich_proxied_file = stream  # Rich looks for this name
+
+    def write(self, text: str) -> int:
+        return self.rich_proxied_file.write(printable(text, LAYOUT))
+
+    def isatty(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
 
 
 def counted(number: int, noun: str) -> str:

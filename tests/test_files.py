@@ -4,6 +4,7 @@ kinds."""
 import errno
 import io
 import os
+import re
 import runpy
 import stat
 import struct
@@ -18,6 +19,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from pydantic import StrictInt
+from rich.table import Table
+from rich.text import Text
 
 from dml_jax import errors, files, seal
 from dml_jax.backbones.weights import converted, tensor_files
@@ -175,15 +178,45 @@ def test_messages_are_printable(
     )
 
     def body() -> None:
-        print("caf\udce9")
+        print("caf\udce9\n\t\x1b[2J\x07\u202e")
+        print("\x9b31m", file=sys.stderr)
+        Console().print("a\x1b[2Jb\nc")
         raise ConfigError("--output=a\x1b[2Jb: no")
 
     screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", screen)
     assert cli.exit_code(body) == 2
     screen.seek(0)
-    assert screen.read() == "caf\\udce9\n"
-    assert capsys.readouterr().err == "error: --output=a\\x1b[2Jb: no\n"
+    assert screen.read() == "caf\\udce9\n\t\\x1b[2J\\x07\\u202e\na\\x1b[2Jb\\nc\n"
+    assert capsys.readouterr().err == "\\x9b31m\nerror: --output=a\\x1b[2Jb: no\n"
+
+
+def test_a_console_keeps_its_own_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Escaped are those in the texts, also in tables, of the bar and of `print` beside a bar."""
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("TERM", "xterm")
+
+    def body() -> None:
+        with Console() as console:
+            console.start_progress("bar \x1b[2J", 2)
+            console.update_progress(1, "text \x1b[3J")
+            table = Table(title="title \x1b[4J")
+            table.add_row(Text("cell \x1b[5J", "bold"))
+            console.rich.print(table)
+            print("printed \x1b]0;title\x07")
+        Console().warn("after \x1b[6J")
+
+    assert cli.exit_code(body) == 0
+    shown = screen.getvalue()
+    for text in ("bar", "text", "title", "cell", "after"):
+        assert f"{text} \\x1" in shown  # cropped to the width of its column
+    assert "printed" in shown
+    codes = {*re.findall(r"\x1b\S?[^a-zA-Z]*[a-zA-Z]", shown)}
+    assert codes >= {"\x1b[1m", "\x1b[0m", "\x1b[?25l"}  # bold, plain, no cursor
+    assert not codes & {f"\x1b[{number}J" for number in range(2, 7)}
+    assert "\x07" not in shown
 
 
 def test_of_two_that_hold_a_lock_one_waits(tmp_path: Path) -> None:

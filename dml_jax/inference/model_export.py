@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
-from dml_jax.errors import DataError, printable
+from dml_jax.errors import DataError
 from dml_jax.export import embedding_files, hub, programs
 from dml_jax.inference import graphs
 from dml_jax.train import model as models
@@ -50,13 +50,13 @@ def export_model(
     for split in splits:
         written.append(output / f"{split.name}.parquet")
         embedding_files.write_parquet(written[-1], embedding_files.of_run(directory, split.name))
-        say(printable(str(written[-1])))
+        say(str(written[-1]))
     if trained:
         file = output / "model.onnx"
         written.append(file)
         made = trained.identity(few=True)
         difference = programs.write_onnx(file, programs.function_of(trained), trained.shape, made)
-        say(f"{printable(str(file))}: largest difference from the model {difference:.1e}")
+        say(f"{file}: largest difference from the model {difference:.1e}")
         if trained.stored:  # the reported model, in its own precision
             graphs.keep(made, partial(shutil.copy, file))
     if push:
