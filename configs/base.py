@@ -2,7 +2,7 @@
 an experiment."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -66,9 +66,25 @@ def experiment(
     return ConfigDict(values)
 
 
-def contents(
-    name: str, protocol: Mapping[str, Any], variants: Variants, **sections: Any
+def on(
+    dataset: str,
+    method: Any,
+    protocol: Mapping[str, Any],
+    variants: Variants | None = None,
+    differences: Mapping[str, Any] | None = None,
+    **sections: Any,
 ) -> Contents:
-    """The contents of a file, of which only values in `variants` depend on the variant; see
-    `experiment`."""
-    return protocol, variants, partial(experiment, name, variants=variants, **sections)
+    """The contents of the file of a method on one of the papers' data sets.
+
+    Args:
+      differences: between its `sections`, see `experiment`, and those of this data set.
+    """
+    found = {
+        name: {**(differences or {}), **own} for name, own in {"": {}, **(variants or {})}.items()
+    }
+    sections["data"] = replace(sections["data"], name=dataset, path=f"data/{dataset}")
+    sections["evaluation"] = EVALUATION[dataset]
+    make = partial(
+        experiment, f"{dataset}_{method.name}", variants=found, method=method, **sections
+    )
+    return protocol, variants or {}, make

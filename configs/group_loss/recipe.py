@@ -1,12 +1,10 @@
-"""Shared by the configurations of the Group Loss (Elezi, Vascon, Torcinovich, Pelillo, Leal-Taixé,
-ECCV 2020).
+"""The Group Loss (Elezi, Vascon, Torcinovich, Pelillo, Leal-Taixé, ECCV 2020).
 
 The settings follow its authors' code (github.com/dvl-tum/group_loss), unrounded; the embedding is
-BN-Inception's pooled features, and converting its weights needs the extra `torch`. There are two
-differences. The authors start from a network that was fine-tuned on the training classes for 10
-epochs; here, training starts from the ImageNet weights (`--config.init_from` starts from another
-run). The authors' sampler repeats the images of small classes until all classes have the same size,
-which is not done here.
+BN-Inception's pooled features. There are two differences. The authors start from a network that was
+fine-tuned on the training classes for 10 epochs; here, training starts from the ImageNet weights
+(`--config.init_from` starts from another run). The authors' sampler repeats the images of small
+classes until all classes have the same size, which is not done here.
 """
 
 from typing import Any
@@ -16,17 +14,29 @@ from configs.recipes import resnet_227
 from dml_jax.backbones import bn_inception
 from dml_jax.methods import group_loss
 
+METHODS = {
+    "cub": group_loss.Config(embedding_dim=0, pooling="avg", anchors=2, temperature=24.0),
+    "cars": group_loss.Config(embedding_dim=0, pooling="avg", anchors=3, temperature=79.0),
+}
+TRAINING: dict[str, dict[str, Any]] = {
+    "cub": {
+        "rate": 0.0001563663718906821,
+        "decay": 6.059722614369727e-06,
+        "batch_size": 54,
+        "images_per_class": 9,
+    },
+    "cars": {
+        "rate": 0.0002,
+        "decay": 4.863656728256105e-07,
+        "batch_size": 35,
+        "images_per_class": 7,
+    },
+}
 
-def on(dataset: str, *, anchors: int, temperature: float, **options: Any) -> base.Contents:
-    """The Group Loss on a data set; `options` as of `resnet_227.on`."""
+
+def on(dataset: str) -> base.Contents:
+    """The contents of the file of a data set."""
+    network = bn_inception.Config(pretrained="weights/bn_inception", bn_momentum=0.9)
     return resnet_227.on(
-        dataset,
-        {},
-        method=group_loss.Config(
-            embedding_dim=0, pooling="avg", anchors=anchors, temperature=temperature
-        ),
-        backbone=bn_inception.Config(pretrained="weights/bn_inception", bn_momentum=0.9),
-        erasing=0.0,
-        sampler="chunks",
-        **options,
+        dataset, METHODS[dataset], {}, backbone=network, erasing=0.0, **TRAINING[dataset]
     )

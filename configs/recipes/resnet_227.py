@@ -1,16 +1,14 @@
 """The network and the protocol that the authors of MPN also used for its students and for the Group
 Loss.
 
-The settings come from the authors' configuration files, unrounded (github.com/dvl-tum/intra_batch).
-The code contains details that the paper does not mention: max pooling, random erasing, a standard
-deviation of 0.299 instead of 0.229 for red, and two updates of the running batch statistics per
-step (activations are recomputed in the backward pass).
-
-Paper and code disagree on test images: the paper resizes them to 256 x 256; its code resizes the
-shorter side to 256, which is done here. For the `large` images, the paper gives only the size, 256
-x 256; the shorter side of 288 is used by the methods it compares with there.
+The settings come from the authors' configuration files (github.com/dvl-tum/intra_batch). The code
+contains details that the paper does not mention: max pooling, random erasing, a standard deviation
+of 0.299 instead of 0.229 for red, and two updates of the running batch statistics per step
+(activations are recomputed in the backward pass). The paper resizes test images to 256 x 256; its
+code resizes the shorter side to 256, which is done here.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from configs import base
@@ -24,44 +22,61 @@ BACKBONE = resnet.Config(
 # After 30 and 50 epochs, the authors' code returns to the best epoch; it decays the learning rate
 # only at the first of the two. The clean protocol decays it but does not go back.
 PAPER_PROTOCOL = {**base.PAPER_PROTOCOL, "train.reload_best_epochs": (30, 50)}
-LARGE = {"data.image_size": 256, "data.resize": 288}  # appendix B
+# Appendix B gives the size of the crop; the methods it compares with there resize to 288.
+LARGE = {"data.image_size": 256, "data.resize": 288}
+TRAINING: dict[str, dict[str, Any]] = {  # of MPN and its students
+    "cub": {
+        "rate": 0.0001563663718906821,
+        "decay": 6.059722614369727e-06,
+        "sampler": "redrawn_chunks",
+        "batch_size": 54,
+    },
+    "cars": {
+        "rate": 0.00036683239911604993,
+        "decay": 2.551918610962277e-09,
+        "batch_size": 70,
+        "images_per_class": 7,
+    },
+    "sop": {
+        "rate": 0.0002472471515853406,
+        "decay": 2.7650277063275255e-13,
+        "batch_size": 90,
+        "images_per_class": 6,
+    },
+    "inshop": {
+        "rate": 0.00011265974954242144,
+        "decay": 1.0554824926510768e-07,
+        "batch_size": 56,
+        "images_per_class": 4,
+    },
+}
 
 
 def on(
     dataset: str,
-    variants: base.Variants,
-    *,
     method: Any,
+    variants: base.Variants,
+    protocol: Mapping[str, Any] = PAPER_PROTOCOL,
+    *,
     rate: float,
     decay: float,
-    teacher: str = "",
     backbone: Any = BACKBONE,
-    erasing: float = 0.5,
     **data: Any,
 ) -> base.Contents:
     """A method of these authors on a data set.
 
     Args:
       rate, decay: learning rate and weight decay of all parameters.
-      teacher: work directory of the teacher under the authors' protocol, if the method has one.
-      data: further options of the data.
+      data: options of the data that are not the usual ones.
     """
-    return base.contents(
-        f"{dataset}_{method.name}",
-        {**PAPER_PROTOCOL, "method.teacher": teacher} if teacher else PAPER_PROTOCOL,
+    usual: dict[str, Any] = {"sampler": "chunks", "erasing": 0.5}
+    return base.on(
+        dataset,
+        method,
+        protocol,
         variants,
-        data=Data(
-            name=dataset,
-            path=f"data/{dataset}",
-            crop="random_resized",
-            image_size=227,
-            resize=256,
-            flip=0.5,
-            erasing=erasing,
-            **data,
-        ),
+        data=Data(crop="random_resized", image_size=227, resize=256, flip=0.5, **{**usual, **data}),
         backbone=backbone,
-        method=method,
         train=Train(
             groups=dict.fromkeys(
                 plugin_module("method", method.name).GROUPS, Group(rate, weight_decay=decay)
@@ -73,5 +88,4 @@ def on(
             gamma=0.1,
             checkpoint_every=1000,
         ),
-        evaluation=base.EVALUATION[dataset],
     )
