@@ -2,7 +2,8 @@
 cannot drift.
 
 A line `<!-- generated: NAME -->` in a page is replaced by what the function NAME in PARTS returns.
-Each notebook becomes a page, each `configs/*/paper.py`, and so do the reports in `benchmarks/`.
+Each notebook becomes a page, and so do the reports in `benchmarks/`; the tables and figures in
+`papers/*.md` get their published numbers.
 """
 
 import ast
@@ -22,13 +23,12 @@ from unittest import mock
 from markdown.extensions.toc import slugify
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from benchmarks.claims import ledger
 from benchmarks.claims import verdicts as decided
 from benchmarks.claims.ledger import Target
-from configs import papers as stated_papers
 from configs import published
-from configs.papers import Paper, Place
 from dml_jax.__main__ import COMMANDS, main
 from dml_jax.config import Config, choices, plugin_module
 from dml_jax.config import files as config_files
@@ -104,16 +104,23 @@ def places(text: str) -> set[str]:
     return found
 
 
-def printed_in(paper: Paper, place: Place) -> list[tuple[str, list[published.Entry]]]:
+def sections(page: str) -> tuple[str, str, list[str]]:
+    """What a page of a paper begins with, the paper's name in `published.csv`, which is its second
+    paragraph, and its sections, one for each table or figure."""
+    head, *found = re.split(r"^(?=## )", page, flags=re.MULTILINE)
+    return head, head.split("\n\n")[1].strip(), found
+
+
+def printed_in(source: str, section: str) -> list[tuple[str, list[published.Entry]]]:
     """The published results in a table or figure, each with what it is the result of."""
-    author = paper.source.partition(",")[0]
+    author, heading = source.partition(",")[0], section.partition(":")[0]
     found = (
         entry
         for entry in published.entries()
-        if (entry.paper == paper.source or entry.place.startswith(f"quoted by {author},"))
-        and places(entry.place) & places(place.name)
+        if (entry.paper == source or entry.place.startswith(f"quoted by {author},"))
+        and places(entry.place) & places(heading)
     )
-    given = set(re.findall(r"--(?:config|study)=(\S+)", " ".join(place.commands)))
+    given = set(re.findall(r"--(?:config|study)=(\S+)", section))
     results = [list(metrics) for _, metrics in itertools.groupby(found, lambda entry: entry[:8])]
     names = [
         [of for of in result[0].of if of.partition("/")[0] in given] or [result[0].of[0]]
@@ -122,17 +129,17 @@ def printed_in(paper: Paper, place: Place) -> list[tuple[str, list[published.Ent
     return [(f"`{name[0]}`", result) for name, result in zip(names, results, strict=True)]
 
 
-def stored_results(place: Place) -> tuple[list[str], list[str]]:
+def stored_results(section: str) -> tuple[list[str], list[str]]:
     """Where results of the studies of a table or figure are: headings in `benchmarks/RESULTS.md`
     below which a study is named, and the data sets on which claims measured it
     (`benchmarks/claims`)."""
-    studies = set(re.findall(r"--study=(\w+:\w+)-", " ".join(place.commands)))
-    sections = re.split(
+    studies = set(re.findall(r"--study=(\w+:\w+)-", section))
+    parts = re.split(
         r"^## ", (ROOT / "benchmarks/RESULTS.md").read_text(encoding="utf-8"), flags=re.MULTILINE
     )
     headings = [
         part.partition("\n")[0]
-        for part in sections[1:]
+        for part in parts[1:]
         if any(f"`{name}-" in part for name in studies)
     ]
     return headings, [
@@ -150,24 +157,19 @@ def measurements() -> dict[str, ledger.Lines]:
     return dict(sorted(found.items()))
 
 
-def paper_page(paper: Paper) -> str:
+def paper_page(page: str) -> str:
     """Every table and figure of a paper, with the commands that give it, published numbers and our
     own."""
+    head, source, found = sections(page)
     text = [
-        f"# {paper.title}\n",
-        f"{paper.source}. Training needs the data and the ImageNet weights. The tables show the "
-        "published numbers, in percent; their first column is the configuration, or the study and "
-        "its row. What the paper quotes from others for comparison is left out unless it has a "
-        "configuration here.\n",
+        head,
+        "Training needs the data and the ImageNet weights. The tables show the published numbers, "
+        "in percent; their first column is the configuration, or the study and its row. What the "
+        "paper quotes from others for comparison is left out unless it has a configuration here.\n",
     ]
-    text += [*(f"- {limit}" for limit in paper.limits), ""]
-    for place in paper.places:
-        text.append(f"## {place.name}: {place.about}\n")
-        if place.commands:
-            text.append("```bash\n" + "\n".join(place.commands) + "\n```\n")
-        if place.note:
-            text.append(f"{place.note}\n")
-        headings, measured = stored_results(place)
+    for section in found:
+        text.append(section)
+        headings, measured = stored_results(section)
         for heading in headings:
             anchor = slugify(heading.replace("`", ""), "-")
             text.append(
@@ -179,7 +181,7 @@ def paper_page(paper: Paper) -> str:
                 f"Claims of it are tested on {' and '.join(measured)}: [the "
                 "ledger](../claims.md).\n"
             )
-        text.append(results_table("result of", printed_in(paper, place)))
+        text.append(results_table("result of", printed_in(source, section)))
     return "\n".join(text)
 
 
@@ -374,9 +376,9 @@ def notebook(path: Path) -> str:
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Lists the pages of the papers, below "Results"."""
-    pages = [{paper.title: f"papers/{name}.md"} for name, paper in stated_papers.known().items()]
+    pages = sorted(path.name for path in Path(config.docs_dir, "papers").glob("*.md"))
     next(section["Results"] for section in config.nav or () if "Results" in section).insert(
-        2, {"Papers": pages}
+        2, {"Papers": [f"papers/{name}" for name in pages]}
     )
     return config
 
@@ -391,14 +393,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         )
         content = content.replace("](../docs/", "](").replace("](RESULTS.md", "](results.md")
         files.append(File.generated(config, page, content=content))
-    for name, paper in stated_papers.known().items():
-        files.append(File.generated(config, f"papers/{name}.md", content=paper_page(paper)))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Fills in what is generated; links to files that are read outside of the site lead to the
     pages made from them."""
+    if page.file.src_uri.startswith("papers/"):
+        return paper_page(markdown)
     markdown = re.sub(
         r"(?<=\]\()((?:\.\./)*)\.\./benchmarks/RESULTS\.md", r"\1results.md", markdown
     )

@@ -7,62 +7,71 @@ from pathlib import Path
 import pytest
 
 from benchmarks.claims import ledger
-from configs import papers, published
+from configs import published
 from dml_jax import analyses
 from dml_jax.commands import analyse
 from dml_jax.config import files as config_files
 from dml_jax.lab import plan
 from docs import generate
+from tests.papers import PAPERS, absent, paper_of
 
 ROOT = Path(__file__).parents[1]
-PAPERS = papers.known()
+PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs/papers").glob("*.md"))}
 
 
 def check_places(name: str, *, tables: int, figures: int) -> None:
     """Every table and figure, counted in the paper, is on its page."""
-    texts = " ".join(f"{place.name}; {place.about};" for place in PAPERS[name].places)
+    _, _, sections = generate.sections(PAGES[name])
+    texts = "; ".join(section.partition("\n")[0] for section in sections)
     found = {re.sub(r"[a-z]$", "", place) for place in generate.places(texts)}
     expected = {f"Table {i + 1}" for i in range(tables)}
     assert found == expected | {f"Figure {i + 1}" for i in range(figures)}
 
 
-@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize("name", PAGES)
 def test_every_published_number_of_a_paper_is_on_its_page(name: str) -> None:
-    paper = PAPERS[name]
+    _, source, sections = generate.sections(PAGES[name])
     shown = {
         entry
-        for place in paper.places
-        for _, result in generate.printed_in(paper, place)
+        for section in sections
+        for _, result in generate.printed_in(source, section)
         for entry in result
     }
-    assert shown >= {entry for entry in published.entries() if entry.paper == paper.source}
-    page = generate.paper_page(paper)
+    assert shown >= {entry for entry in published.entries() if entry.paper == source} != set()
+    page = generate.paper_page(PAGES[name])
     assert all(f"| {entry.printed}" in page for entry in shown)
 
 
-@pytest.mark.parametrize("name", PAPERS)
-def test_the_commands_of_a_page_exist(name: str) -> None:
-    for command in (command for place in PAPERS[name].places for command in place.commands):
-        words = [word for word in command.split() if word != "--protocol=paper"]
-        option = words[-1]
-        if words[0] == "python" and words[2].startswith("benchmarks.papers."):
-            assert importlib.util.find_spec(words[2])
-        elif words[1] == "analyse":
-            options, _ = analyse.parser().read(words[2:])
-            request = analyses.Request(**vars(options))
-            assert not any(
-                analyses.reason_against(what, request) for what in request.what.split(",")
-            )
-        elif words[2].startswith("benchmarks.papers."):
-            file = ROOT / f"{words[2].replace('.', '/')}.py"
-            assert f'"{option}"' in file.read_text()
-        elif option.startswith("--study="):
-            study = option.removeprefix("--study=")
-            assert plan.load(study)
-        else:
-            file, _, variant = option.removeprefix("--config=").partition(":")
-            module = config_files.run_file("--config", file)
-            assert variant in ("", *getattr(module, "VARIANTS", ()))
+COMMANDS = [
+    command
+    for page in PAGES.values()
+    for block in re.findall(r"^```bash\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    for command in block.splitlines()
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_commands_of_a_page_exist(command: str) -> None:
+    """Unless they are of a paper that has been deleted."""
+    words = [word for word in command.split() if word != "--protocol=paper"]
+    option, _, named = words[-1].partition("=")
+    name, _, variant = named.partition(":")
+    if words[2].startswith("benchmarks.papers."):
+        assert importlib.util.find_spec(words[2])
+        code = (ROOT / f"{words[2].replace('.', '/')}.py").read_text()
+        choices = [word for word in words[3:] if "/" not in word and not word.startswith("--")]
+        assert all(f'"{choice}"' in code for choice in choices)
+    elif words[1] == "analyse":
+        options, _ = analyse.parser().read(words[2:])
+        request = analyses.Request(**vars(options))
+        assert not any(analyses.reason_against(what, request) for what in request.what.split(","))
+    elif option == "--study":
+        known = config_files.run_file("--study", name).VARIANTS
+        assert variant in known or any(map(absent, PAPERS))
+        assert variant not in known or plan.load(named)
+    elif not absent(paper_of(f"{name}.py") or PAPERS[0]):
+        module = config_files.run_file("--config", name)
+        assert variant in ("", *getattr(module, "VARIANTS", ()))
 
 
 def test_the_page_of_claims() -> None:

@@ -45,7 +45,7 @@ BN_INCEPTION: dict[str, dict[str, Any]] = {
         "train.optimizer": "adamw",
     },
 }
-VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+VARIANTS: dict[str, base.Variants] = {
     "cub": {
         "retuned": loss(24.0, 1.15),
         "bn_inception": {**BN_INCEPTION["cub"], **loss(16.0, 1.0)},
