@@ -30,8 +30,7 @@ from dml_jax.methods import baseline
 
 HEADS = {name: module.HEAD for name, module in papers.stating("folder").items()} | {
     name: Head(
-        baseline.make_config(name, embedding_dim=256),
-        {"embedding": LAYER, "loss": Group(1e-2)},
+        baseline.make_config(name, embedding_dim=256), {"embedding": LAYER, "loss": Group(1e-2)}
     )
     for name in ("proxy_anchor", "multi_similarity", "normalized_softmax")
 }

@@ -2,19 +2,17 @@
 
     dml-jax study --study=crt:components-cub
 
-`geometry` are Tables 1 and 2, `branches` Tables 3 and 4, `backbones` Table 5, `components` Table 6,
-`gamma` Table 7, `first_prototypes` Table 8, `prototypes` Table 9, `sharing` Table 10. On CUB,
-Tables 6 to 10 use MiT-B1. The paper does not state the backbone of Tables 1 and 2; here it is
-MiT-B2, as in its main results. It tests the first branch, with 128 dimensions; for the second, with
-1,024, no results are published.
+On CUB, Tables 6 to 10 use MiT-B1. The paper does not state the backbone of Tables 1 and 2; here it
+is MiT-B2, as in its main results. It tests the first branch, with 128 dimensions; for the second,
+with 1,024, no results are published.
 """
 
 from typing import Any
 
-from configs import published
+from configs import tables
 from configs.folder_heads import file_of
 from dml_jax.config import Group
-from dml_jax.lab.definition import Row, Study, grid
+from dml_jax.lab.definition import Row, grid
 
 AVERAGE = {"method.transform": "average"}
 MS_ALONE = {**AVERAGE, "method.lambda1": (1.0, 0.0), "method.lambda2": 0.0}
@@ -30,37 +28,6 @@ BACKBONES = {
     "DeiT-S": "deit",
     "MiT-B1": "mit_b1",
 }
-TEXTS = {  # what varies, and the paper's statement
-    "geometry": (
-        "geometry of the embeddings",
-        "Tables 1 and 2: CRT raises the density and lowers the spectral decay on every data set.",
-    ),
-    "branches": ("both branches", "Tables 3 (CUB, Cars196) and 4 (SOP, In-Shop)."),
-    "backbones": (
-        "backbones",
-        "Table 5: CRT improves the multi-similarity loss (MS) with every backbone.",
-    ),
-    "components": (
-        "components",
-        "Table 6: each row leaves out one component more; R@1 falls by 2.0 and by 1.7.",
-    ),
-    "gamma": ("same or different Gamma", "Table 7: different heads improve R@1 by 1.6."),
-    "first_prototypes": ("prototypes of the first branch", "Table 8: K1 hardly matters."),
-    "prototypes": ("prototypes of both branches", "Table 9: R@1 grows up to 64 prototypes."),
-    "sharing": ("shared weights", "Table 10: no difference."),
-}
-PAPER = ("cub", "cars", "sop", "inshop")
-VARIANTS = (
-    *(
-        f"{name}-{data}"
-        for name in ("geometry", "branches")
-        for data in (*PAPER, "omniglot", "lite0")
-    ),
-    *(f"backbones-{data}" for data in PAPER),
-    *(f"{name}-lite0_stages" for name in ("geometry", "components")),
-    "components-lite0_last",
-    *(f"{name}-{data}" for name in [*TEXTS][3:] for data in ("cub", "omniglot", "lite0")),
-)
 SECOND = {"cub": 64, "omniglot": 16, "lite0": 16}  # prototypes of the second branch
 
 
@@ -109,8 +76,4 @@ def rows_of(name: str, data: str) -> tuple[Row, ...]:
     return grid(small, {key: values})
 
 
-def get_study(variant: str = "components-cub") -> Study:
-    name, _, data = variant.partition("-")
-    title, source = TEXTS[name]
-    study = Study(f"CRT, {title}: {data}", f"Paper, {source}", rows_of(name, data))
-    return published.beside_rows(f"crt:{variant}", study)
+VARIANTS, get_study = tables.contents("crt", "CRT", rows_of)

@@ -75,12 +75,7 @@ SECTIONS: dict[str, Any] = {
         temperature=0.01,
     ),
     "train": Train(
-        groups={
-            "backbone": NETWORK,
-            "embedding": NETWORK,
-            "beta": Group(5e-4),
-            "psi": Group(1e-5),
-        },
+        groups={"backbone": NETWORK, "embedding": NETWORK, "beta": Group(5e-4), "psi": Group(1e-5)},
         optimizer="adam",
         epochs=350,
         schedule="step",

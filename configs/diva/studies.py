@@ -3,21 +3,21 @@ set.
 
     dml-jax study --study=diva:tasks-cub
 
-`tasks` is Table 1, `backbones` Table 2, `separate` Table 3, whose data set is not stated (CUB
-fits), and `self_supervision` Figure 4. They use BN-Inception at a fixed learning rate, but for
-Table 2. All rows of `tasks` have about 512 dimensions in total (256 on Omniglot). The separate
-models' embeddings have the weights of DiVA's. `equations` compares the authors' code with the text,
-which does not give lambda, the bound of DaNCE's weights; no results are published for it.
+They use BN-Inception at a fixed learning rate, but for `backbones` (Table 2). The data set of
+`separate` (Table 3) is not stated; CUB fits. All rows of `tasks` have about 512 dimensions in total
+(256 on Omniglot). The separate models' embeddings have the weights of DiVA's. `equations` compares
+the authors' code with the text, which does not give lambda, the bound of DaNCE's weights; no
+results are published for it.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from configs import published
+from configs import tables
 from configs.diva import recipe
 from configs.folder_heads import file_of
+from configs.tables import Rows
 from dml_jax.config import Group
-from dml_jax.lab.definition import Row, Study
+from dml_jax.lab.definition import Row
 
 D, DANCE, SHARED, INTRA = "discriminative", "selfsimilarity", "shared", "intra"
 SELF_SUPERVISION = {
@@ -37,7 +37,6 @@ BACKBONES = {
     "ResNet-50, triplet loss": ":triplet", "ResNet-50": "",
 }  # fmt: skip
 LAMBDAS = (0.1, 0.3, 3.0, 10.0)  # upper bounds of the weights of DaNCE
-Rows = tuple[Row, ...]
 
 
 class Ablations(NamedTuple):
@@ -170,47 +169,7 @@ def equations(data: str) -> Rows:
     )
 
 
-PAPER = ("cub", "cars", "sop")
-# Rows, data sets, title, source.
-STUDIES: dict[str, tuple[Callable[[str], Rows], tuple[str, ...], str, str]] = {
-    "tasks": (
-        tasks,
-        (*PAPER, "omniglot", "lite0"),
-        "combinations of tasks (discriminative, DaNCE, shared, intra-class)",
-        "Table 1: every added task raises R@1 on CUB and Cars196, not with I on SOP.",
-    ),
-    "backbones": (
-        backbones,
-        PAPER,
-        "backbones and losses",
-        "Table 2; with `--protocol=paper`, as there, the best of several weightings of the "
-        "embeddings.",
-    ),
-    "separate": (
-        separate,
-        ("cub", "cars", "omniglot", "lite0"),
-        "no decorrelation and separate models",
-        "Table 3: decorrelation gains 0.8 points of R@1; separate models are far worse.",
-    ),
-    "self_supervision": (
-        self_supervision,
-        (*PAPER, "omniglot", "lite0"),
-        "the bars of Figure 4",
-        "Figure 4: DaNCE gains most, NCE is below the baseline; heights are not printed.",
-    ),
-    "equations": (
-        equations,
-        ("cub", "cars", "lite0"),
-        "equations",
-        "the published numbers are those of the authors' code.",
-    ),
+STUDIES = {
+    made.__name__: made for made in (tasks, backbones, separate, self_supervision, equations)
 }
-VARIANTS = tuple(f"{name}-{data}" for name, (_, sets, *_) in STUDIES.items() for data in sets)
-
-
-def get_study(variant: str = "tasks-cub") -> Study:
-    name, _, data = variant.partition("-")
-    rows, _, title, source = STUDIES[name]
-    return published.beside_rows(
-        f"diva:{variant}", Study(f"DiVA, {title}: {data}", f"Paper, {source}", rows(data))
-    )
+VARIANTS, get_study = tables.contents("diva", "DiVA", lambda name, data: STUDIES[name](data))

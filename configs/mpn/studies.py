@@ -1,12 +1,7 @@
-"""MPN: the studies of its paper and of its reproduction, one variant per study and data set.
+"""MPN: the studies of its paper (Seidenschwarz et al., ICML 2021) and of its reproduction ([Re]
+Learning Intra-Batch Connections), one variant per study and data set.
 
     dml-jax study --study=mpn:losses-cub
-
-Of Seidenschwarz et al. (ICML 2021), `losses` is Table 3, `ensembles` Table 4, `embedding_size`
-Table 5 and Figure 5, `image_size` Table 7, `test_time` and `students` Table 8, `layers_heads`
-Figures 3, 4 and 17, `batches` Figures 18 and 19, `group_loss` Tables 1 and 4 and Figure 8. Of the
-reproduction ([Re] Learning Intra-Batch Connections), `re_table2` is Table 2, with all data sets in
-one, and `re_table3` Table 3.
 
 On Cars196, the authors' network after message passing has one layer and four heads. The network of
 their other results has two layers and eight heads, and its classifier sees the concatenated outputs
@@ -16,13 +11,13 @@ uses BN-Inception except on Omniglot; its settings on SOP are not known. No resu
 for `equations` (see `dml_jax/methods/mpn/method.py`) and `concatenation` with two layers.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from configs import folder_heads, published
+from configs import folder_heads, tables
 from configs.papers import installed
-from dml_jax.lab.definition import Row, Study, grid
+from configs.tables import Rows
+from dml_jax.lab.definition import Row, grid
 
 APART = 1000  # between the seeds of two networks
 STUDENTS = {
@@ -38,7 +33,6 @@ PLACEBOS = {
     "permuted messages": "permuted",
 }
 BASELINES = {"Proxy-Anchor": "proxy_anchor", "multi-similarity": "multi_similarity"}
-Rows = tuple[Row, ...]
 file_of = partial(folder_heads.file_of, method="mpn")
 baseline = partial(folder_heads.file_of, method="baseline")
 
@@ -160,10 +154,20 @@ def group_loss(data: str) -> Rows:
     return (own, Row("Group Loss", folder_heads.file_of(data, "group_loss")))
 
 
-def re_table2(data: str) -> Rows:
-    return tuple(
-        Row(f"MPN on {name}", file_of(name)) for name in (PAPER if data == "all" else (data,))
-    )
+def equations(data: str) -> Rows:
+    return grid(file_of(data), {"method.equations": ("authors", "transformer", "paper")})
+
+
+def concatenation(data: str) -> Rows:
+    return grid(file_of(data), {"method.concatenate": (False, True)}, {"method.layers": 2})
+
+
+def attention(data: str) -> Rows:
+    return (Row("untrained", file_of(data), {"train.steps": 1}), Row("trained", file_of(data)))
+
+
+def re_table2(_: str) -> Rows:
+    return tuple(Row(f"MPN on {data}", file_of(data)) for data in ("cub", "cars", "sop", "inshop"))
 
 
 def re_table3(data: str) -> Rows:
@@ -176,127 +180,9 @@ def re_table3(data: str) -> Rows:
     )
 
 
-PAPER = ("cub", "cars", "sop", "inshop")
-SMALL = ("cub", "cars", "omniglot")
-# Rows, data sets, title, source.
-STUDIES: dict[str, tuple[Callable[[str], Rows], tuple[str, ...], str, str]] = {
-    "losses": (
-        losses,
-        (*SMALL, "lite0", "lite0_stages", "lite0_last"),
-        "losses, and message passing at test time",
-        "Paper, Table 3: without the MPN, R@1 is 3 to 4 lower; message passing at test time adds "
-        "half a point.",
-    ),
-    "ensembles": (
-        ensembles,
-        (*PAPER, "omniglot", "lite0"),
-        "ensembles",
-        "Paper, Table 4: two networks gain 0.1 to 2.8 points of R@1, five 0.6 to 3.4.",
-    ),
-    "embedding_size": (
-        embedding_size,
-        (*PAPER, "omniglot", "lite0"),
-        "size of the embedding",
-        "Paper, Table 5: R@1 grows with the size on CUB and Cars196; In-Shop is best at 512.",
-    ),
-    "image_size": (
-        image_size,
-        (*PAPER, "omniglot"),
-        "size of the images",
-        "Paper, Table 7: larger images are better, by 0.1 (In-Shop) to 2.1 points of R@1 "
-        "(Cars196).",
-    ),
-    "test_time": (
-        test_time,
-        (*SMALL, "lite0"),
-        "batches at test time",
-        "Paper, Table 8: only reciprocal neighbours improve on the backbone's embeddings.",
-    ),
-    "students": (
-        students,
-        SMALL,
-        "students",
-        "Paper, Table 8: no student reaches MPN itself, nor on CUB training without a teacher "
-        "(Table 3).",
-    ),
-    "layers_heads": (
-        layers_heads,
-        ("cub", "cars", "sop", "omniglot", "lite0"),
-        "layers and attention heads",
-        "Paper, Figures 3, 4 and 17: best with one layer and two heads on CUB, two and eight on "
-        "Cars196; worst "
-        "with four layers; on SOP, more layers or heads are worse. Values are not printed.",
-    ),
-    "batches": (
-        batches,
-        (*SMALL, "lite0"),
-        "composition of the batches",
-        "Paper, Figures 18 and 19: at most 2.8 (CUB) and 3.4 (Cars196) below the best; values are "
-        "not printed.",
-    ),
-    "group_loss": (
-        group_loss,
-        (*SMALL, "lite0"),
-        "MPN and the Group Loss",
-        "Paper, Tables 1 and 4: R@1 is 4.8 (CUB) and 2.5 (Cars196) higher than with the Group "
-        "Loss.",
-    ),
-    "selection": (
-        selection,
-        ("cub", "cars", "lite0_stages"),
-        "without feedback from the test classes",
-        "Paper, Table 9: R@1 hardly changes without it.",
-    ),
-    "equations": (
-        lambda data: grid(file_of(data), {"method.equations": ("authors", "transformer", "paper")}),
-        SMALL,
-        "equations",
-        "The published numbers are those of the authors' code.",
-    ),
-    "concatenation": (
-        lambda data: grid(
-            file_of(data), {"method.concatenate": (False, True)}, overrides={"method.layers": 2}
-        ),
-        SMALL,
-        "outputs of both layers concatenated",
-        "The published numbers on Cars196 are with concatenation.",
-    ),
-    "attention": (
-        lambda data: (
-            Row("untrained", file_of(data), {"train.steps": 1}),
-            Row("trained", file_of(data)),
-        ),
-        ("lite0", "lite0_stages"),
-        "attention",
-        "Reproduction, Figures 1 and 2: it diverges from uniform in training.",
-    ),
-    "re_table2": (
-        re_table2,
-        ("all", *PAPER),
-        "its reproduction",
-        "Reproduction, Table 2: R@1 within one point of the paper; NMI on Cars196 is 4.8 lower, "
-        "3.9 with the "
-        "authors' weights.",
-    ),
-    "re_table3": (
-        re_table3,
-        ("cub", "cars"),
-        "its reproduction at test time",
-        "Reproduction, Table 3: message passing at test time improves NMI, while R@2 to R@8 are "
-        "always lower.",
-    ),
-}
-if not installed("group_loss"):
-    del STUDIES["group_loss"]
-if not installed("student"):
-    del STUDIES["students"]
-VARIANTS = tuple(f"{name}-{data}" for name, (_, sets, *_) in STUDIES.items() for data in sets)
-
-
-def get_study(variant: str = "losses-cub") -> Study:
-    name, _, data = variant.partition("-")
-    rows, _, title, source = STUDIES[name]
-    study = Study(f"MPN, {title}: {data}", source, rows(data))
-    return published.beside_rows(
-        f"mpn:{'re_table2-all' if name == 're_table2' else variant}", study
-    )
+FUNCTIONS = (
+    losses, ensembles, embedding_size, image_size, test_time, students, layers_heads, batches,
+    selection, group_loss, equations, concatenation, attention, re_table2, re_table3,
+)  # fmt: skip
+STUDIES = {made.__name__: made for made in FUNCTIONS}
+VARIANTS, get_study = tables.contents("mpn", "MPN", lambda name, data: STUDIES[name](data))
