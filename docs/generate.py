@@ -2,12 +2,13 @@
 cannot drift.
 
 A line `<!-- generated: NAME -->` in a page is replaced by what the function NAME in PARTS returns.
-Each notebook becomes a page, and so do the reports in `benchmarks/`; the tables and figures in
-`papers/*.md` get their published numbers.
+Each notebook becomes a page, and so do the reports in `benchmarks/` and the cards of the
+configurations; the tables and figures in `papers/*.md` get their published numbers.
 """
 
 import ast
 import dataclasses
+import inspect
 import io
 import itertools
 import json
@@ -28,7 +29,7 @@ from mkdocs.structure.pages import Page
 from benchmarks.claims import ledger
 from benchmarks.claims import verdicts as decided
 from benchmarks.claims.ledger import Target
-from configs import published
+from configs import cards, published
 from dml_jax.__main__ import COMMANDS, main
 from dml_jax.config import Config, choices, plugin_module
 from dml_jax.config import files as config_files
@@ -185,6 +186,54 @@ def paper_page(page: str) -> str:
     return "\n".join(text)
 
 
+def card_page(path: Path) -> str:
+    """Every value of a configuration file that decides a result, with its source, and where the
+    authors' protocol or a variant has another one."""
+    name, module = path.stem, config_files.run_file("--config", str(path))
+    main = cards.values(config_files.resolved(name, {}))
+
+    def section(title: str, variant: str, protocol: str) -> str:
+        experiment = f"{name}:{variant}" if variant else name
+        values = cards.values(config_files.resolved(experiment, {}, protocol=protocol))
+        lines = {key: cards.line_of(f"{experiment}@{protocol or 'clean'}", key) for key in values}
+        rows = [
+            [f"`{key}`", f"`{line.value}`", line.state, line.source]
+            for key, line in lines.items()
+            if line and (title == "Values" or values[key] != main.get(key))
+        ]
+        command = f"python -m dml_jax.main --config={experiment}"
+        command += f" --protocol={protocol}" if protocol else ""
+        shown = table(["key", "value", "state", "source"], rows)
+        return f"## {title}\n\n```bash\n{command}\n```\n\n{shown}"
+
+    variants = getattr(module, "VARIANTS", ())
+    names = {
+        name: "PROTOCOL",
+        **{f"{name}:{variant}": f":{variant}PROTOCOL" for variant in variants},
+    }
+    text = [
+        f"# {name}",
+        inspect.cleandoc(module.__doc__ or "").partition("\n\n")[0],
+        "A value that is not `as the authors`, `as the paper` or `as the reproduction` says why.",
+        numbers("published, in percent", {key: f"`{name}{end}`" for key, end in names.items()}),
+        section("Values", "", ""),
+    ]
+    if hasattr(module, "PAPER_PROTOCOL"):
+        text.append(section("The authors' protocol: what differs", "", "paper"))
+    text += (section(f"`{variant}`: what differs", variant, "") for variant in variants)
+    return "\n\n".join(text)
+
+
+def configurations() -> dict[str, Path]:
+    """The files that have a page, by its path."""
+    files = config_files.known_files("--config").values()
+    return {
+        f"configurations/{path.stem}.md": path
+        for path in sorted(files)
+        if "get_config" in path.read_text(encoding="utf-8")
+    }
+
+
 def papers() -> str:
     """The papers' numbers in percent, with the command of each."""
     text = []
@@ -201,9 +250,9 @@ def papers() -> str:
                 {name: f"`python -m dml_jax.main --config={name}PROTOCOL`" for name in names},
             )
             if found:
-                text.append(
-                    f"### {path.stem}\n\n{(module.__doc__ or '').partition(chr(10))[0]}\n\n{found}"
-                )
+                about = (module.__doc__ or "").partition("\n")[0]
+                link = f"[{path.stem}](configurations/{path.stem}.md)"
+                text.append(f"### {link}\n\n{about}\n\n{found}")
     return "\n".join(text)
 
 
@@ -375,10 +424,13 @@ def notebook(path: Path) -> str:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Lists the pages of the papers, below "Results"."""
+    """Lists the pages of the papers below "Results", and those of the configurations."""
     pages = sorted(path.name for path in Path(config.docs_dir, "papers").glob("*.md"))
     next(section["Results"] for section in config.nav or () if "Results" in section).insert(
         2, {"Papers": [f"papers/{name}" for name in pages]}
+    )
+    next(section["Reference"] for section in config.nav or () if "Reference" in section).append(
+        {"Configurations": list(configurations())}
     )
     return config
 
@@ -393,6 +445,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         )
         content = content.replace("](../docs/", "](").replace("](RESULTS.md", "](results.md")
         files.append(File.generated(config, page, content=content))
+    for page, path in configurations().items():
+        files.append(File.generated(config, page, content=card_page(path)))
     return files
 
 

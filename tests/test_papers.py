@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.claims import ledger
-from configs import published
+from configs import cards, published
 from dml_jax import analyses
 from dml_jax.commands import analyse
 from dml_jax.config import files as config_files
@@ -72,6 +72,21 @@ def test_the_commands_of_a_page_exist(command: str) -> None:
     elif not absent(paper_of(f"{name}.py") or PAPERS[0]):
         module = config_files.run_file("--config", name)
         assert variant in ("", *getattr(module, "VARIANTS", ()))
+
+
+def test_the_page_of_a_configuration() -> None:
+    """Has every value of its card, and of a variant those that differ."""
+    page = generate.card_page(ROOT / "configs/folder_baseline.py")
+    main, *variants = page.split("\n## ")[1:]
+    values = cards.values(config_files.resolved("folder_baseline", {}))
+    assert len(re.findall(r"^\| `", main, flags=re.MULTILINE)) == len(values) > 80
+    line = cards.line_of("folder_baseline@clean", "train.steps")
+    assert line is not None
+    assert f"| `train.steps` | `300` | {line.state} | {line.source} |" in main
+    small = next(part for part in variants if part.startswith("`small`"))
+    assert "| `data.image_size` | `64` |" in small
+    assert "`train.optimizer`" in small
+    assert "`evaluation.controls`" not in small
 
 
 def test_the_page_of_claims() -> None:
