@@ -235,8 +235,7 @@ def evaluate_blocks(
             lists, classes, labels, relevant, ks, lone_queries
         )
     sizes = {"rows": len(classes), "columns": rows.shape[1], "classes": len(np.unique(classes))}
-    place = printable(str(directory))
-    results["protocol"] = f"exact neighbours by cosine, {depth} of each query, in {place}"
+    results["protocol"] = f"exact neighbours by cosine, {depth} of each query, in {directory}"
     return results | sizes | ({} if alone else {"gallery_rows": len(labels)})
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from dml_jax.commands import cli, jax_setup
-from dml_jax.errors import DataError, printable
+from dml_jax.errors import DataError
 from dml_jax.files import as_text, expand_path
 
 
@@ -46,7 +46,7 @@ def execute(arguments: list[str]) -> None:
             pairs = ((path, name) for name in classes for path in classes[name])
             label_of = {path.resolve(): name for path, name in pairs if isinstance(path, Path)}
     except DataError as problem:
-        warn(f"without labels: {printable(str(problem))}")
+        warn(f"without labels: {problem}")
     model = jax_setup.load(options)
     engine = bulk_embedding.local_engine(model)
     how = {"skip_bad": True, "quiet": options.quiet}

@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dml_jax.commands import cli, jax_setup
-from dml_jax.errors import counted, printable
+from dml_jax.errors import counted
 from dml_jax.files import expand_path
 
 if TYPE_CHECKING:
@@ -81,13 +81,13 @@ def execute(arguments: list[str]) -> None:
         how = {"skip_bad": options.skip_bad, "quiet": options.quiet}
         exported = bulk_embedding.embed_files(opened, files, output, **how)
     rows, dimensions = counted(len(exported.ids), "embedding"), exported.embeddings.shape[1]
-    print(f"{rows} with {dimensions} dimensions: {printable(str(output))}")
+    print(f"{rows} with {dimensions} dimensions: {output}")
     if query_row is not None:
         from dml_jax.evaluation import neighbors
 
         count = min(NEIGHBORS, len(exported.ids))
         distances, indices = neighbors.search(query_row, exported.embeddings, count)
         for distance, row in zip(distances[0].tolist(), indices[0].tolist(), strict=True):
-            print(f"cosine {1 - distance:.4f}  {printable(exported.ids[row])}")
+            print(f"cosine {1 - distance:.4f}  {exported.ids[row]}")
     if local:
         graphs.make(model)

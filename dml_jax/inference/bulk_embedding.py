@@ -11,7 +11,7 @@ import numpy as np
 
 from dml_jax import table
 from dml_jax.console import Console
-from dml_jax.errors import DataError, counted, printable
+from dml_jax.errors import DataError, counted
 from dml_jax.files import as_text
 from dml_jax.inference.embedding_model import EmbeddingModel
 from dml_jax.inference.inputs import Item
@@ -107,7 +107,7 @@ def embed_files(
         _embed_missing(engine, files, grown, quiet=quiet, say=say)
         verb = "left out" if skip_bad else "unusable"
         for name, reason in list(grown.unusable.items())[:SHOWN]:
-            print(f"{verb}: {printable(f'{name}: {reason}')}", file=sys.stderr)
+            print(f"{verb}: {name}: {reason}", file=sys.stderr)
         bad = len(grown.unusable)
         count = f"{bad:,} of {counted(len(files), 'image')}"
         if bad and (bad == len(files) or not skip_bad):

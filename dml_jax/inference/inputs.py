@@ -8,7 +8,7 @@ from pathlib import Path
 from dml_jax.data.files import IMAGE_SUFFIXES, File, is_image, walk
 from dml_jax.data.sources import packed_files, survey
 from dml_jax.data.understand import shown
-from dml_jax.errors import DataError, printable
+from dml_jax.errors import DataError
 from dml_jax.files import expand_path
 
 
@@ -53,5 +53,5 @@ def image_files(paths: Iterable[str], warn: Callable[[str], object]) -> list[str
         else:
             raise DataError(f"{name}: there is no such file or directory")
     for line in shown(doubts):
-        warn(printable(line))
+        warn(line)
     return files
