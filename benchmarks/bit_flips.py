@@ -130,13 +130,12 @@ def trials(folder: Path) -> dict[str, Trial]:
     model: Any = dml_jax.load(run, runtime="jax")
     rng = np.random.default_rng(1)
     images = list(rng.integers(0, 256, (8, *model.shape, 3), np.uint8))
-    (folder / "index").mkdir()
-    model.enroll({"a": images[:2], "b": images[2:4]}).save(folder / "index" / "i.npz")
+    model.enroll({"a": images[:2], "b": images[2:4]}).save(folder / "index")
     model_export.export_model(run, ["onnx"], folder / "exported", say=lambda line: None)
     entry = graphs.entry(model.identity)
 
     def of_index() -> Any:
-        index = Index.load(model, folder / "index" / "i.npz")
+        index = Index.load(model, folder / "index")
         return [(answer.name, answer.probability) for answer in index.classify(images)]
 
     def of_graph() -> Any:

@@ -111,14 +111,6 @@ def data_of(identity: Identity) -> Data:
     )
 
 
-def read_identity(content: Any) -> Identity:
-    """The identity in the metadata of a file of another format; ValueError if it is damaged."""
-    try:
-        return Identity(**content)
-    except TypeError as error:
-        raise ValueError(str(error)) from error
-
-
 def check_results(workdir: Path, results: Mapping[str, Any], remedy: str) -> None:
     """Raises CheckpointError unless the `results.json` of a run is of its model."""
     stated = seal.stated(workdir).identity if seal.sealed(workdir) else None

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -37,7 +36,6 @@ from dml_jax.errors import (
     printable,
 )
 from dml_jax.evaluation import validation
-from dml_jax.inference.index import Index
 from dml_jax.train.records.logs import JsonLines
 
 
@@ -339,7 +337,6 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
         lambda: files.read_json(pipe, dict),
         lambda: tensor_files.read(pipe),
         lambda: split_metadata.load(pipe),
-        lambda: Index.load(SimpleNamespace(method_distance=False), pipe),  # type: ignore[arg-type]
         lambda: JsonLines(pipe).truncate(1),
         lambda: seal.stated(tmp_path),
     )

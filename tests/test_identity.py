@@ -261,12 +261,12 @@ def test_an_index_of_the_same_variables_on_other_pixels(tmp_path: Path) -> None:
     other = dml_jax.load(weights(tmp_path / "vit", pixels=halves), runtime="jax")
     assert one.identity.variables == other.identity.variables
     images = list(identities.probe(one.data, one.shape))
-    one.enroll({"a": images[:1], "b": images[1:]}).save(tmp_path / "i.npz")
-    assert Index.load(one, tmp_path / "i.npz").classes == ["a", "b"]
+    one.enroll({"a": images[:1], "b": images[1:]}).save(tmp_path / "i")
+    assert Index.load(one, tmp_path / "i").classes == ["a", "b"]
     with pytest.raises(
-        DataError, match=r"i\.npz: was made by another model \(deviation is .*, mean is \[0\.485"
+        DataError, match=r"i: was made by another model \(deviation is .*, mean is \[0\.485"
     ):
-        Index.load(other, tmp_path / "i.npz")
+        Index.load(other, tmp_path / "i")
     table.write(tmp_path / "rows", np.eye(2), None, ["a", "b"], identity=one.identity)
     with pytest.raises(DataError, match=r"rows: was made by another model \(deviation"):
         table.read(tmp_path / "rows", expect=other.identity)

@@ -1,8 +1,8 @@
 """Enrolls new classes without training, classifies images, and measures how well that works:
 
-    dml-jax enroll --model=lite0 --index=birds.npz gallery/ [--session=date]
-    dml-jax enroll --model=lite0 --index=birds.npz --classify photos/ [--top=3] [--format=json]
-    dml-jax enroll --model=lite0 --index=birds.npz --check=later/ [--session=date]
+    dml-jax enroll --model=lite0 --index=birds gallery/ [--session=date]
+    dml-jax enroll --model=lite0 --index=birds --classify photos/ [--top=3] [--format=json]
+    dml-jax enroll --model=lite0 --index=birds --check=later/ [--session=date]
 
 The first creates the index from class folders, a CSV file or a prepared data set, or adds images
 that it does not hold yet, and fits its classifier; --remove=wren forgets a class,
@@ -31,7 +31,7 @@ from functools import partial
 from dml_jax.class_names import normalised
 from dml_jax.commands import cli, jax_setup
 from dml_jax.errors import printable
-from dml_jax.files import write_rows
+from dml_jax.files import directory, write_rows
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -40,7 +40,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add = flags.add_argument
     add("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="folders of class folders, or images")
     cli.add_model(flags, versions=True, runtime=True)
-    add("--index", default="", help=".npz file with the enrolled classes")
+    text = "directory of the enrolled classes"
+    add("--index", required=True, metavar="DIRECTORY", help=text)
     add("--classify", action="store_true", help="classify images instead of enrolling classes")
     add("--format", choices=("csv", "json"), default="csv", help="of the answers")
     several = partial(add, metavar="CLASS", action="append", type=normalised, default=[])
@@ -57,8 +58,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     cli.add_decision(flags)
     add("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     options = flags.read_plain(arguments)
-    problem = f"--index={options.index}: give a file that ends in .npz, e.g. --index=birds.npz"
-    cli.require(options.index.endswith(".npz"), problem)
     names = ("remove", "rename", "merge", "calibrate", "check")
     changes = any(getattr(options, name) for name in names)
     problem = "--list and --classify: change and check nothing; leave the other options out"
@@ -76,10 +75,10 @@ def execute(arguments: list[str]) -> None:
     """Reads the command line; enrolls classes or classifies images."""
     options = parse(arguments)
     limit = cli.decision(options)
-    path = cli.file_to_write("--index", options.index)
+    path = directory("--index", options.index)
     adds = options.paths and not options.classify
-    problem = f"--index={path}: there is no such file; enroll classes first"
-    cli.require(adds or path.is_file(), problem)
+    problem = f"--index={path}: there is no index; enroll classes first"
+    cli.require(adds or path.exists(), problem)
     from dml_jax.data import formats, sessions
     from dml_jax.evaluation import promises
     from dml_jax.inference import answers, enrollment, graphs, inputs

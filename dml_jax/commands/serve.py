@@ -1,7 +1,7 @@
 """Serves a model over HTTP (`pip install starlette uvicorn httptools
 python-multipart`):
 
-    dml-jax serve --model=runs/birds [--index=birds.npz] [--host=0.0.0.0] [--port=8000]
+    dml-jax serve --model=runs/birds [--index=birds] [--host=0.0.0.0] [--port=8000]
     curl -F file=@photo.jpg http://localhost:8000/  # or: curl --data-binary @photo.jpg ...
 
 The address is printed once the server listens; a browser shows there the answers and the nearest
@@ -29,7 +29,7 @@ def execute(arguments: list[str]) -> None:
     """Reads the command line; serves until SIGTERM or Ctrl-C."""
     flags = cli.Parser(__doc__)
     cli.add_model(flags, versions=True, runtime=True)
-    flags.add_argument("--index", help=".npz file with enrolled classes")
+    flags.add_argument("--index", help="directory of enrolled classes")
     cli.add_decision(flags)
     text = "default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere"
     flags.add_argument("--host", default="127.0.0.1", help=text)

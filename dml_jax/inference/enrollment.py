@@ -1,4 +1,4 @@
-"""Changing the index of enrolled classes in a file, and reports of what to expect of it."""
+"""Changing the index of enrolled classes in a directory, and reports of what to expect of it."""
 
 import math
 from collections import Counter
@@ -16,8 +16,9 @@ from dml_jax.errors import DataError, counted, printable
 from dml_jax.evaluation import open_set, protocol
 from dml_jax.evaluation.promises import ALWAYS, Choice
 from dml_jax.files import locked
+from dml_jax.inference import index as indexes
 from dml_jax.inference.embedding_model import EmbeddingModel
-from dml_jax.inference.index import EMPTY, Index, file_name
+from dml_jax.inference.index import EMPTY, Added, Index
 
 FEW = 5  # images of a class
 SHOWN = 10  # names in a list
@@ -46,21 +47,12 @@ class Changes:
     sessions: Mapping[Path | Record, str] = field(default_factory=dict)  # of each image
 
 
-def usable(model: EmbeddingModel, classes: Folders, say: Say, *, needed: bool = True) -> Images:
-    """The images by class that the model can embed; `say` gets the reasons against the others.
-
-    Raises DataError if images are given and none can be used, but one is `needed`.
-    """
-    kept: Images = {}
-    for name, files in classes.items():
-        for file in files:
-            try:
-                model.read(file)
-            except DataError as error:
-                say(f"left out: {printable(str(error))}")
-            else:
-                kept.setdefault(name, []).append(file)
-    if needed and classes and not kept:
+def usable(model: EmbeddingModel, classes: Folders, say: Say) -> Images:
+    """The images by class that the model can embed, see `index.usable`; DataError if there are
+    none."""
+    found = {name: indexes.usable(model, files, say) for name, files in classes.items()}
+    kept = {name: files for name, files in found.items() if files}
+    if not kept:
         count = counted(sum(map(len, classes.values())), "image")
         raise DataError(f"none of {count} can be used; the reasons are listed above")
     return kept
@@ -75,10 +67,10 @@ def update(
     say: Say = print,
     on_bad: Say | None = None,
 ) -> Index:
-    """Changes an index file, or creates it, while no other command can; returns the index.
+    """Changes the index in a directory, or creates it, while no other command can; returns it.
 
-    Images that are enrolled in the same class already are skipped. If an image cannot be used, the
-    file does not change.
+    Images that their class holds already are skipped, see `Index.add`. If an image cannot be used,
+    the directory does not change.
 
     Args:
       choice: for which the report says what to expect.
@@ -86,20 +78,19 @@ def update(
       on_bad: gets the reasons why images are left out; without it, they are errors.
     """
     changed = any(value for name, value in vars(changes).items() if name != "sessions")
-    with locked(path) if changed else nullcontext():
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.resolve().with_name(f"{path.resolve().name}.update")
+    with locked(lock) if changed else nullcontext():
         index = Index.load(model, path) if path.exists() else Index(model)
         forgotten = sum(index.remove(name) for name in changes.remove)
         for old, new in changes.rename:
             index.rename(old, new)
         for name, into in changes.merge:
             index.merge(name, into)
-        classes, others = _new_images(index, changes.enroll), changes.calibrate
-        known = sum(map(len, changes.enroll.values())) - sum(map(len, classes.values()))
-        index.check_names(classes)
+        classes, others = changes.enroll, changes.calibrate
         if not others:
             index.read_others()  # before the images are embedded
-        if on_bad:
-            classes = usable(model, classes, on_bad, needed=not known)
+        if on_bad and others:
             others = usable(model, others, on_bad)
         for group in near_equal([*index.classes, *classes]):
             added = [name for name in group if name not in index.classes]
@@ -109,12 +100,17 @@ def update(
                 remedy = f"if they are one class, --merge={pair!r}, else --rename one"
                 say(f"doubt: {names} are near-equal names of different classes; {remedy}")
         before = len(index.images)
-        for change, images in ((index.add, classes), (index.calibrate, others)):
-            if images:
-                taken = {
-                    name: [changes.sessions[f] for f in files] for name, files in images.items()
-                }
-                change(images, taken)
+        taken = [
+            {name: [changes.sessions[file] for file in files] for name, files in each.items()}
+            for each in (classes, others)
+        ]
+        counts = index.add(classes, taken[0], on_bad) if classes else Added(*[0] * 6)
+        before -= counts.replaced
+        if classes and not index.images:
+            count = counted(sum(map(len, classes.values())), "image")
+            raise DataError(f"none of {count} can be used; the reasons are listed above")
+        if others:
+            index.calibrate(others, taken[1])
         expected = report(index, choice) if index.images else EMPTY
         renamed, merged = ([":".join(p) for p in each] for each in (changes.rename, changes.merge))
         done = [
@@ -126,15 +122,22 @@ def update(
             )
             if names
         ]
-        if classes:
-            count = counted(sum(map(len, classes.values())), "image")
-            done.append(f"enrolled {count} of {counted(len(classes), 'class')}")
+        if counts.enrolled:
+            count = counted(counts.enrolled, "image")
+            done.append(f"enrolled {count} of {counted(counts.classes, 'class')}")
+        for number, what in (
+            (counts.replaced, "replaced, as the file has changed"),
+            (counts.moved, "found at another path"),
+            (counts.sessions, "with another session than before"),
+        ):
+            if number:
+                done.append(f"{counted(number, 'image')} {what}")
         if others:
             done.append(f"calibrated on {counted(len(others), 'class')}")
         if done:
             index.save(path)
-        if known:
-            done.append(f"skipped {counted(known, 'enrolled image')}")
+        if counts.known:
+            done.append(f"skipped {counted(counts.known, 'enrolled image')}")
         now = f"{counted(len(index.images), 'image')} of {counted(len(index.classes), 'class')}"
         say(f"{path}: {'; '.join([*done, f'now {now}'])}")
         if forgotten:
@@ -144,17 +147,6 @@ def update(
             say(line)
         say(expected)
         return index
-
-
-def _new_images(index: Index, classes: Folders) -> Images:
-    """The images that are not enrolled in their class, by class."""
-    labels = zip(index.labels, index.images, strict=True)
-    enrolled = {(index.classes[label], name) for label, name in labels}
-    new = {
-        name: [file for file in files if (name, file_name(file)) not in enrolled]
-        for name, files in classes.items()
-    }
-    return {name: files for name, files in new.items() if files}
 
 
 def _shared(index: Index, first: int) -> Iterator[str]:

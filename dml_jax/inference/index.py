@@ -7,32 +7,25 @@ part. Without `promises.FEWEST` other classes, each enrolled class is left out i
 stranger too.
 """
 
-import io
-import json
-import math
-import os
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.lib import format as npy
 from PIL import Image as pillow
 
-from dml_jax import identity as identities
-from dml_jax import seal
+from dml_jax import seal, table
 from dml_jax.class_names import normalised
-from dml_jax.data.files import Record
-from dml_jax.errors import DataError, suggest
+from dml_jax.data.files import File, Record
+from dml_jax.data.read_ahead import ordered_map
+from dml_jax.errors import DataError, printable, suggest
 from dml_jax.evaluation import open_set, promises
-from dml_jax.evaluation.open_set import KNOWN, STRANGER, Classifier, Measured, Photographs
+from dml_jax.evaluation.open_set import Classifier, Measured, Photographs
 from dml_jax.evaluation.promises import ALWAYS, Choice, Point
 from dml_jax.evaluation.unit_rows import first_bad_row
-from dml_jax.files import atomic_write, reading, reason
 from dml_jax.inference.answers import Answer
-from dml_jax.seal import Identity
+from dml_jax.table import Table
 
 if TYPE_CHECKING:
     from dml_jax.inference.embedding_model import EmbeddingModel
@@ -40,37 +33,41 @@ if TYPE_CHECKING:
 UNKNOWN = "unknown"
 ENROLL_AGAIN = "enroll again"
 EMPTY = "the index is empty; add classes first"
+KIND, CLASSIFIER = "index", "classifier.npz"
 SAME_IMAGE = 1 - 2e-6  # cosine of two embeddings of equal images, which differ by rounding
 BLOCK_ELEMENTS = 1 << 22  # cosines in memory at once
-# The arrays of a file in groups, of which all but the first are optional. By name: the kind of
-# numbers, and what the axes count.
-FIELDS: tuple[dict[str, tuple[str | np.dtype[Any], tuple[str, ...]]], ...] = (
-    {
-        "embeddings": ("float32", ("enrolled images", "dimensions")),
-        "labels": ("int64", ("enrolled images",)),
-        "classes": ("str", ("classes",)),
-        "images": ("str", ("enrolled images",)),
-        "sessions": ("str", ("enrolled images",)),
-        "identity": ("str", ()),
-    },
-    {
-        "other_rows": ("float32", ("other images", "dimensions")),
-        "other_labels": ("int64", ("other images",)),
-        "other_sessions": ("str", ("other images",)),
-        "other_classes": ("str", ("other classes",)),
-    },
-    {
-        "mean": ("float32", ("dimensions",)),
-        "projection": ("float32", ("dimensions", "discriminants")),
-        "weights": ("float32", ("fitted classes", "discriminants")),
-        "intercepts": ("float32", ("fitted classes",)),
-        "known": (KNOWN, ("known images",)),
-        "strangers": (STRANGER, ("strangers",)),
-        "temperature": ("float64", ()),
-    },
-)
 Image = str | Path | Record | bytes | pillow.Image | np.ndarray
 Images = Sequence[Image] | np.ndarray  # an array [N, H, W, 3] is a batch of images
+
+
+class Added(NamedTuple):
+    """What `Index.add` did with images."""
+
+    enrolled: int
+    classes: int  # of the images that were enrolled
+    known: int  # whose class holds the content of their file already
+    moved: int  # known ones whose file had another name
+    sessions: int  # known ones whose session was another one
+    replaced: int  # enrolled ones whose file had another content, which is forgotten
+
+
+class Given(NamedTuple):
+    """An image that is or will be enrolled."""
+
+    name: str  # of its class
+    image: Image  # until it is embedded
+    file: str  # name of its file, or ""
+    content: str  # SHA-256 of its file, or ""
+    session: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """By which it is recognised."""
+        return self.name, self.content
+
+    def again(self, other: "Given") -> "Given":
+        """This enrolled image with the file and session that are given now, if they are."""
+        return self._replace(file=other.file or self.file, session=other.session or self.session)
 
 
 class Found(NamedTuple):
@@ -107,18 +104,22 @@ class Index:
                 "enrolled images are compared; give a model without"
             )
         self.model = model
-        self.classes: list[str] = []
-        self.embeddings = np.zeros((0, 0), np.float32)
-        self.labels = np.zeros(0, np.int64)
-        self.images: list[str] = []
-        self.sessions: list[str] = []
         # Images for thresholds and the names of their classes, which may be enrolled; the unseen
         # classes of the run are read when they are needed.
         self._others: tuple[Photographs, list[str]] | None = None
+        self._hold([], np.zeros((0, 0), np.float32))
+
+    def _hold(self, items: Sequence[Given], embeddings: np.ndarray) -> None:
+        """Sets the enrolled images, and drops results that depend on them."""
+        self._items, self.embeddings = items, embeddings
+        self.classes = list(dict.fromkeys(each.name for each in items))
+        number = {name: i for i, name in enumerate(self.classes)}
+        self.labels = np.array([number[each.name] for each in items], np.int64)
+        self.images = [each.file for each in items]
+        self.sessions = [each.session for each in items]
         self._forget()
 
     def _forget(self) -> None:
-        """Drops cached results that depend on the enrolled images."""
         self._fitted: tuple[Classifier, Measured] | None = None
         self._points = dict[Choice, Point]()
 
@@ -130,65 +131,76 @@ class Index:
         self,
         classes: Mapping[str, Sequence[Image]],
         sessions: Mapping[str, Sequence[str]] | None = None,
-    ) -> None:
+        on_bad: Callable[[str], object] | None = None,
+    ) -> Added:
         """Enrolls images (as for `Model.embed`) of new or existing classes; none after an error.
+
+        Images are known by the content of their files: those that their class holds are not
+        embedded again, but get the session and file name that are given now. If a file of the class
+        has another content now, the earlier one is forgotten.
 
         Args:
           classes: images by class. Equal images of several classes are enrolled, see `shared`.
-          sessions: of the images; by default they are unknown.
+          sessions: of the images; by default, and where they are "", they are unknown.
+          on_bad: gets the reasons why images are left out; without it, they are errors.
         """
-        classes = self._listed(classes)
-        files = self.check_names(classes)
-        rows, names, taken = self._embedded(classes, sessions)
-        self.classes += [name for name in dict.fromkeys(names) if name not in self.classes]
-        position = {name: i for i, name in enumerate(self.classes)}
-        labels = np.array([position[name] for name in names], np.int64)
-        self.labels = np.concatenate([self.labels, labels])
-        self.embeddings = np.concatenate([self.embeddings, rows]) if self.images else rows
-        self.images, self.sessions = [*self.images, *files], [*self.sessions, *taken]
-        self._forget()
-
-    def check_names(self, classes: Mapping[str, Sequence[Image]]) -> list[str]:
-        """The file names of images to enroll; DataError for the name of a class that cannot be one
-        and for a file that is enrolled."""
-        labels = zip(self.images, self.labels, strict=True)
-        class_of = {image: self.classes[label] for image, label in labels if image}
-        files = []
-        for name, images in classes.items():
-            _check_name(name)
-            for file in map(file_name, images):
-                if file in class_of:
-                    raise DataError(
-                        f"{file}: is already enrolled as {class_of[file]}; give each image once, "
-                        f"not as {name} too"
-                    )
-                if file:
-                    class_of[file] = name
-                files.append(file)
-        return files
+        given = self._given(self._listed(classes), sessions)
+        held = {each.key: i for i, each in enumerate(self._items) if each.content}
+        known = {held[each.key]: each for each in given if each.key in held}
+        fresh = {
+            (each.name, each.content or i): each
+            for i, each in enumerate(given)
+            if each.key not in held
+        }
+        new = list(fresh.values())
+        if on_bad:
+            new = [each for each in new if usable(self.model, [each.image], on_bad)]
+        rows = self._embedded(new)
+        places = {(each.name, each.file) for each in (*new, *known.values()) if each.file}
+        kept = {
+            i: item.again(known.get(i, item))
+            for i, item in enumerate(self._items)
+            if i in known or (item.name, item.file) not in places
+        }
+        pairs = [(item, self._items[i]) for i, item in kept.items()]
+        moved = sum(item.file != before.file for item, before in pairs)
+        changed = sum(item.session != before.session for item, before in pairs)
+        replaced, skipped = len(self._items) - len(kept), len(given) - len(fresh)
+        rows = np.concatenate([self.embeddings[[*kept]], rows]) if kept else rows
+        self._hold([*kept.values(), *(each._replace(image="") for each in new)], rows)
+        count = len({each.name for each in new})
+        return Added(len(new), count, skipped, moved, changed, replaced)
 
     def _listed(self, classes: Mapping[str, Sequence[Image]]) -> dict[str, Sequence[Image]]:
         return {name: self.model.listed(images, str(name)) for name, images in classes.items()}
 
-    def _embedded(
+    def _given(
         self,
         classes: Mapping[str, Sequence[Image]],
-        sessions: Mapping[str, Sequence[str]] | None = None,
-    ) -> tuple[np.ndarray, list[str], list[str]]:
-        """Embeddings float32 [N, D], classes, and sessions of images."""
+        sessions: Mapping[str, Sequence[str]] | None,
+    ) -> list[Given]:
         for name, images in classes.items():
+            _check_name(name)
             count = len(sessions.get(name, ())) if sessions else len(images)
             if count != len(images):
                 what = f"sessions of {name}: {count}"
                 raise DataError(f"{what}, but {len(images)} images; give one for each")
-        files = [image for images in classes.values() for image in images]
-        names = [name for name, images in classes.items() for _ in images]
-        taken = [s for name in classes for s in sessions[name]] if sessions else [""] * len(files)
-        rows = self._comparable(self.model.embed(files))
+        images = [image for each in classes.values() for image in each]
+        names = [name for name, each in classes.items() for _ in each]
+        taken = [s for name in classes for s in sessions[name]] if sessions else [""] * len(images)
+        contents = ordered_map(_content, images)
+        columns = names, images, map(file_name, images), contents, taken
+        return [Given(*each) for each in zip(*columns, strict=True)]
+
+    def _embedded(self, given: Sequence[Given]) -> np.ndarray:
+        """Embeddings float32 [N, D] of images."""
+        if not given:
+            return self.embeddings[:0]
+        rows = self._comparable(self.model.embed([each.image for each in given]))
         if bad := first_bad_row(rows):
-            name = file_name(files[bad[0]]) or f"image {bad[0]}"
+            name = given[bad[0]].file or f"image {bad[0]}"
             raise DataError(f"{name}: its embedding {bad[1]}; leave it out")
-        return rows, names, taken
+        return rows
 
     def _comparable(self, rows: np.ndarray) -> np.ndarray:
         """The rows; DataError unless they are as wide as those of the index."""
@@ -222,39 +234,35 @@ class Index:
 
     def remove(self, name: str) -> int:
         """Removes a class with its images; returns their number."""
-        label = self._position(name)
-        rows = np.flatnonzero(self.labels != label)
-        forgotten = len(self.labels) - len(rows)
-        self.classes.remove(name)
-        self.embeddings, labels = self.embeddings[rows], self.labels[rows]
-        self.labels = labels - (labels > label)
-        self.images, self.sessions = ([x[i] for i in rows] for x in (self.images, self.sessions))
-        self._forget()
+        self._check_enrolled(name)
+        kept = [i for i, each in enumerate(self._items) if each.name != name]
+        forgotten = len(self._items) - len(kept)
+        self._hold([self._items[i] for i in kept], self.embeddings[kept])
         return forgotten
 
-    def _position(self, name: str) -> int:
+    def _check_enrolled(self, name: str) -> None:
         if name not in self.classes:
             raise DataError(f"{name}: is not enrolled; {suggest(name, self.classes)}")
-        return self.classes.index(name)
+
+    def _call(self, old: str, new: str) -> None:
+        items = [each._replace(name=new) if each.name == old else each for each in self._items]
+        self._hold(items, self.embeddings)
 
     def rename(self, old: str, new: str) -> None:
         """Gives a class another name; its images stay."""
-        label = self._position(old)
+        self._check_enrolled(old)
         if new in self.classes:
             raise DataError(f"{new!r} is already a class name; choose another or merge the classes")
         _check_name(new)
-        self.classes[label] = new
-        self._forget()
+        self._call(old, new)
 
     def merge(self, name: str, into: str) -> None:
         """Gives the images of a class to another one; the class is gone."""
-        label, other = self._position(name), self._position(into)
-        if label == other:
+        self._check_enrolled(name)
+        self._check_enrolled(into)
+        if name == into:
             raise DataError(f"{name}: cannot be merged with itself; give another class")
-        labels = np.where(self.labels == label, other, self.labels)
-        self.labels = labels - (labels > label)
-        self.classes.remove(name)
-        self._forget()
+        self._call(name, into)
 
     def calibrate(
         self,
@@ -263,9 +271,10 @@ class Index:
     ) -> None:
         """Takes images (as for `add`) for those of other classes, instead of the unseen classes of
         the run."""
-        rows, names, taken = self._embedded(self._listed(classes), sessions)
-        known, labels = np.unique(names, return_inverse=True)
-        photographs = Photographs(rows, labels, np.array(taken, np.str_))
+        given = self._given(self._listed(classes), sessions)
+        known, labels = np.unique([each.name for each in given], return_inverse=True)
+        taken = np.array([each.session for each in given], np.str_)
+        photographs = Photographs(self._embedded(given), labels, taken)
         self._others = photographs.where(open_set.choose(photographs)), known.tolist()
         self._forget()
 
@@ -351,7 +360,8 @@ class Index:
     def measure(self, classes: Mapping[str, Sequence[Image]], choice: Choice = ALWAYS) -> Found:
         """Classifies labelled images (as for `add`) of enrolled and of other classes."""
         self.at(choice)  # refuses before images are embedded
-        rows, names, _ = self._embedded(self._listed(classes))
+        given = self._given(self._listed(classes), None)
+        rows, names = self._embedded(given), [each.name for each in given]
         new = ~_among(rows, self.embeddings)
         if self._others and len(self._others[0].rows):
             new &= ~_among(rows, self._others[0].rows)
@@ -451,50 +461,59 @@ class Index:
         return rows
 
     def save(self, path: str | Path) -> None:
-        """Writes a `.npz` file, completely or not at all, with the images of other classes and the
-        classifier, which is fitted if necessary."""
-        path = Path(path).expanduser()
-        arrays: dict[str, Any] = {
-            "embeddings": self.embeddings,
-            "labels": self.labels,
-            "classes": np.array(self.classes, np.str_),
-            "images": np.array(self.images, np.str_),
-            "sessions": np.array(self.sessions, np.str_),
-            "identity": np.array(json.dumps(asdict(self.model.identity))),
-        }
-        if self.images:
-            for part in self.fitted():
-                arrays |= part._asdict()
-        if self._others is not None and self._others[1]:
-            arrays |= {f"other_{name}": array for name, array in self._others[0]._asdict().items()}
-            arrays["other_classes"] = np.array(self._others[1], np.str_)
-        with atomic_write(path) as draft, draft.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
+        """Writes a directory, completely or not at all: the table of the enrolled images, that of
+        other classes if they were given, and the classifier, which is fitted if necessary."""
+        entries = "enrolled", "others", CLASSIFIER
+        path, identity = Path(path).expanduser(), self.model.identity
+        with seal.write(path, KIND, identity=identity, entries=entries) as draft:
+            contents = [each.content for each in self._items]
+            columns = self.images, self.enrolled, self.classes
+            _write(draft / "enrolled", *columns, sha256=contents)
+            if self._others is not None and self._others[1]:
+                others, names = self._others
+                _write(draft / "others", [""] * len(others.labels), others, names)
+            if self.images:
+                arrays: dict[str, Any] = {}
+                for part in self.fitted():
+                    arrays |= part._asdict()
+                np.savez(draft / CLASSIFIER, allow_pickle=False, **arrays)
 
     @classmethod
     def load(cls, model: "EmbeddingModel", path: str | Path) -> "Index":
-        """Reads an index written by `save`; DataError if it is damaged, has other arrays, or
-        belongs to another model."""
+        """Reads an index written by `save`; DataError if it is damaged or belongs to another
+        model."""
         path = Path(path).expanduser()
-        with reading(path, ENROLL_AGAIN), path.open("rb") as file:
-            arrays = _arrays(file)  # each has a checksum
-            if problem := next(_problems(arrays), ""):
-                raise DataError(f"{problem}; {ENROLL_AGAIN}")
+        seal.read(path, KIND, remedy=ENROLL_AGAIN)
         remedy = f"give the model that it was created with, or {ENROLL_AGAIN}"
-        seal.check_identity(
-            _identity(arrays), model.identity, str(path), error=DataError, remedy=remedy
-        )
-        index = cls(model)
-        index.labels, index.classes = arrays["labels"], arrays["classes"].tolist()
-        index.embeddings = arrays["embeddings"]
-        index.images, index.sessions = arrays["images"].tolist(), arrays["sessions"].tolist()
-        if "other_rows" in arrays:
-            others = Photographs(*(arrays[f"other_{name}"] for name in Photographs._fields))
-            index._others = others, arrays["other_classes"].tolist()
-        if "weights" in arrays:
-            classifier = Classifier(*(arrays[name] for name in Classifier._fields))
-            index._fitted = classifier, Measured(*(arrays[name] for name in Measured._fields))
+        seal.read(path, KIND, names=(), expect=model.identity, remedy=remedy)
+        index, (found, rows, classes) = cls(model), _read(path / "enrolled")
+        names = [classes[label] for label in rows.labels]
+        columns = names, names, found.ids, found.metadata["sha256"], rows.sessions.tolist()
+        index._hold([Given(*each) for each in zip(*columns, strict=True)], rows.rows)
+        if (path / "others").exists():
+            index._others = _read(path / "others")[1:]
+        if index.images:
+            with np.load(path / CLASSIFIER) as arrays:
+                parts = ([arrays[name] for name in kind._fields] for kind in (Classifier, Measured))
+                index._fitted = Classifier(*next(parts)), Measured(*next(parts))
         return index
+
+
+def _write(
+    directory: Path, ids: list[str], rows: Photographs, classes: list[str], **columns: list[str]
+) -> None:
+    columns["class_name"] = [classes[label] for label in rows.labels]
+    columns["session"] = rows.sessions.tolist()
+    table.write(directory, rows.rows, rows.labels, ids, metadata=columns)
+
+
+def _read(directory: Path) -> tuple[Table, Photographs, list[str]]:
+    found = table.read(directory, remedy=ENROLL_AGAIN)
+    sessions = np.array(found.metadata["session"], np.str_)
+    # A sample of other classes need not have all numbers.
+    _, first, labels = np.unique(np.asarray(found.labels), return_index=True, return_inverse=True)
+    names = [found.metadata["class_name"][i] for i in first]
+    return found, Photographs(np.array(found.embeddings), labels, sessions), names
 
 
 def _among(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
@@ -507,25 +526,6 @@ def _among(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
     return found
 
 
-def _arrays(file: IO[bytes]) -> dict[str, np.ndarray]:
-    """The arrays of an uncompressed .npz file; DataError if it declares more than its size."""
-    size, found = file.seek(0, os.SEEK_END), {}
-    with zipfile.ZipFile(file) as archive:
-        if sum(info.file_size for info in archive.infolist()) > size:
-            raise DataError("declares arrays that are larger than the file")
-        for info in archive.infolist():
-            content = io.BytesIO(archive.read(info))
-            old = npy.read_magic(content) == (1, 0)
-            read_header = npy.read_array_header_1_0 if old else npy.read_array_header_2_0
-            shape, _, dtype = read_header(content)
-            # NumPy would allocate the whole array.
-            if math.prod(shape) * dtype.itemsize > info.file_size - content.tell():
-                raise DataError(f"{info.filename}: is shorter than its shape {list(shape)}")
-            content.seek(0)
-            found[info.filename.removesuffix(".npy")] = npy.read_array(content, allow_pickle=False)
-    return found
-
-
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or normalised(name) != name or name in ("", UNKNOWN):
         raise DataError(
@@ -534,70 +534,31 @@ def _check_name(name: str) -> None:
         )
 
 
-def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """What is wrong with the arrays of a file; later checks assume that earlier ones passed."""
-    wanted = dict(FIELDS[0])
-    for group in FIELDS[1:]:
-        if group.keys() & arrays.keys():
-            wanted |= group
-    for name in sorted(wanted.keys() ^ arrays.keys()):
-        yield f"has no {name}" if name in wanted else f"has {name}, which no index has"
-    sizes: dict[str, int] = {}
-    for name, (kind, axes) in wanted.items():
-        array = arrays[name]
-        right = array.dtype.kind == "U" if kind == "str" else array.dtype == kind
-        fits = array.ndim == len(axes) and all(
-            sizes.setdefault(axis, size) == size
-            for axis, size in zip(axes, array.shape, strict=True)
-        )
-        if not right or not fits:
-            shape = ", ".join(f"{axis} {sizes[axis]}" if axis in sizes else axis for axis in axes)
-            yield f"{name}: is {array.dtype} {list(array.shape)}; must be {kind} [{shape}]"
-    names = arrays["classes"].tolist()
-    if len(set(names)) < len(names):
-        yield "classes: a name is there twice"
-    for each in names:
+def usable(
+    model: "EmbeddingModel", images: Sequence[Any], say: Callable[[str], object]
+) -> list[Any]:
+    """The images that the model can embed; `say` gets the reasons against the others."""
+    kept = []
+    for image in images:
         try:
-            _check_name(each)
-        except DataError as problem:
-            yield f"classes: {problem}"
+            model.read(image)
+        except DataError as error:
+            say(f"left out: {printable(str(error))}")
+        else:
+            kept.append(image)
+    return kept
+
+
+def _content(image: Image) -> str:
+    """The SHA-256 of the file of an image; "" if there is none, or it cannot be read, which
+    embedding it will say."""
+    if isinstance(image, str | Path):
+        image = Record(str(image), File(Path(image).expanduser()).read, "")
     try:
-        _identity(arrays)
-    except ValueError as problem:
-        yield f"identity: {reason(problem)}"
-    labels, others = arrays["labels"], arrays.get("other_labels", np.zeros(0, np.int64))
-    if sorted(set(labels.tolist())) != list(range(sizes["classes"])):
-        yield f"labels: are not the numbers of the {sizes['classes']} classes, each at least once"
-    if not all(0 <= label < sizes.get("other classes", 0) for label in set(others.tolist())):
-        yield f"other_labels: are not numbers of the {sizes['other classes']} classes"
-    both = zip(arrays["images"].tolist(), labels.tolist())  # noqa: B905
-    named = {(image, label) for image, label in both if image}
-    if len(dict(named)) < len(named):
-        yield "images: the same file is in several classes"
-    for name in wanted.keys() & {"embeddings", "other_rows"}:
-        if bad := first_bad_row(arrays[name]):
-            yield (
-                f"{name}: row {bad[0]} of {list(arrays[name].shape)} {bad[1]}; rows must be finite "
-                "and of unit length"
-            )
-    for name in FIELDS[2].keys() & arrays.keys():
-        array = arrays[name]
-        columns = [array[each] for each in array.dtype.names] if array.dtype.names else [array]
-        if not all(np.isfinite(column).all() for column in columns):
-            yield f"{name}: not all numbers are finite"
-    if sizes.get("fitted classes", sizes["classes"]) < sizes["classes"]:
-        yield f"weights: are those of fewer than {sizes['classes']} classes"
-    if arrays.get("temperature", np.ones(1)) <= 0:
-        yield "temperature: is not above 0"
-    if "known" in arrays:
-        found = np.concatenate([arrays["known"]["answer"], arrays["known"]["label"]])
-        if found.size and not 0 <= found.min() <= found.max() < sizes["fitted classes"]:
-            yield f"known: has other than numbers of the {sizes['fitted classes']} fitted classes"
-
-
-def _identity(arrays: Mapping[str, np.ndarray]) -> Identity:
-    """The identity of the embedding function; ValueError if it is damaged."""
-    return identities.read_identity(json.loads(str(arrays["identity"])))
+        content = image.read() if isinstance(image, Record) else image
+    except DataError:
+        return ""
+    return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else ""
 
 
 def file_name(image: Image) -> str:

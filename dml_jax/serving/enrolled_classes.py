@@ -18,9 +18,9 @@ Answer = dict[str, Any]
 
 
 class EnrolledClasses:
-    """Answers with the classes of an index file, which is read again when it is replaced.
+    """Answers with the classes of an index, which is read again when it is replaced.
 
-    A new file that cannot be used is reported on stderr once, and the previous index is kept.
+    A new one that cannot be used is reported on stderr once, and the previous index is kept.
     `limit` holds arguments of `Index.classify`, `top` is the number of classes in an answer.
     """
 
@@ -38,7 +38,7 @@ class EnrolledClasses:
 
     @property
     def index(self) -> Index:
-        """The index, from the newest file that can be used."""
+        """The index, the newest that can be used."""
         if (version := stamp(self._path)) != self._version and self._path.exists():
             self._version = version
             try:

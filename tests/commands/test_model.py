@@ -3,6 +3,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -61,16 +62,16 @@ def test_thresholds_from_classes_that_are_not_enrolled(
     Path("others").mkdir()
     for name in CLASSES[2:]:
         (photos / name).rename(f"others/{name}")
-    command = ["--model=weights", "--index=i.npz"]
+    command = ["--model=weights", "--index=i"]
     enroll.execute([*command, "--calibrate=others", str(photos)])
     said = capsys.readouterr().out
     assert re.search(r"always a name: right .* unknown 0\.0, strangers accepted 100\.0\n", said)
-    Path("i.npz").unlink()
+    shutil.rmtree("i")
     layouts.photos(Path("more"), [f"class {i}" for i in range(6)], each=6)
     (photos / "ash").rename("more/ash")
     enroll.execute([*command, "--calibrate=more", str(photos)])
     assert "enrolled 6 images of 1 class; calibrated on 7 classes" in capsys.readouterr().out
-    index = Index.load(dml_jax.load("weights"), "i.npz")
+    index = Index.load(dml_jax.load("weights"), "i")
     assert index.classes == ["elm"]
     index.add({"pine": sorted(Path("more/ash").iterdir())[:1]})  # an equal image under another name
     assert "ash" in index.overlap()

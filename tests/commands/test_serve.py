@@ -28,13 +28,13 @@ def check_command(run: Path) -> None:
     model = dml_jax.load(run)
     images = np.random.default_rng(0).integers(0, 256, (2, *model.shape, 3), dtype=np.uint8)
     index = model.enroll({"one": [images[0]], "other": [images[1] // 2]})
-    index.save(run / "index.npz")
+    index.save(run / "index")
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
     margins = [answer.margin for answer in index.classify(list(images))]
     threshold = float(np.mean(margins))  # between the margins of both images
     options = (
         f"--model={run}",
-        f"--index={run / 'index.npz'}",
+        f"--index={run / 'index'}",
         f"--threshold={threshold}",
         "--port=0",
     )

@@ -157,8 +157,8 @@ def test_rows_and_identity_are_those_of_jax(cached: Path) -> None:
     assert np.isnan(rows).all(axis=1).nonzero()[0].tolist() == [30]
     np.testing.assert_allclose(np.delete(rows, 30, axis=0), expected, atol=1e-5)
     assert len(bad) == 1
-    ours.enroll({"a": images[:2], "b": images[2:4]}).save("i.npz")
-    assert Index.load(theirs, "i.npz").classes == ["a", "b"]
+    ours.enroll({"a": images[:2], "b": images[2:4]}).save("i")
+    assert Index.load(theirs, "i").classes == ["a", "b"]
     assert theirs.config.data.image_size == 224  # of the model that JAX loads for it
 
 

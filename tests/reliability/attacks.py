@@ -28,7 +28,7 @@ from dml_jax.data.formats import csv as csv_tables
 from dml_jax.errors import UserError
 from dml_jax.evaluation import validation
 from dml_jax.evaluation.open_set import Photographs
-from dml_jax.inference.index import Index
+from dml_jax.inference.index import Given, Index
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
 from tests.data import pictures
@@ -265,14 +265,21 @@ def _read_arrays(directory: Path) -> None:
     validation.labels(given, len(points))
 
 
-def _index() -> bytes:
+ITEMS = ("a", "", "x", "", ""), ("b", "", "y", "1", "1"), ("b", "", "", "2", "")
+
+
+@functools.cache
+def _index() -> Files:
     index = Index(MODEL)
-    index.classes, index.labels = ["a", "b"], np.array([0, 1, 1])
-    index.embeddings = np.eye(3, dtype=np.float32)
-    index.images, index.sessions = ["x", "y", ""], ["", "1", ""]
+    index._hold([Given(*each) for each in ITEMS], np.eye(3, dtype=np.float32))
     with tempfile.TemporaryDirectory() as folder:
-        index.save(Path(folder, "i.npz"))
-        return Path(folder, "i.npz").read_bytes()
+        index.save(Path(folder, "i"))
+        paths = [path for path in Path(folder).rglob("*") if path.is_file()]
+        return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(paths)}
+
+
+def _damaged_index(name: str) -> SearchStrategy[Files]:
+    return damaged(_index()[name]).map(lambda content: _index() | {name: content})  # type: ignore
 
 
 def _no_others() -> tuple[Photographs, list[str]]:
@@ -290,7 +297,7 @@ DEVICES: dict[str, Callable[[Path], object]] = {
     "config.json": lambda file: workdir.read_config(file.parent),
     "metrics.jsonl": lambda file: JsonLines(file).truncate(2),
     "w.safetensors": tensor_files.read,
-    "i.npz": lambda file: Index.load(MODEL, file),
+    "manifest.json": lambda file: Index.load(MODEL, file.parent),
     "x.jpg": lambda file: files.File(file).read(),
     "c.py": lambda file: load_config(str(file), {}),
 }
@@ -308,7 +315,10 @@ ATTACKS = {
         _read_device,
         share=1,
     ),
-    "index": Attack(_damaged("i.npz", [_index()]), lambda d: Index.load(MODEL, d / "i.npz")),
+    "index": Attack(
+        st.sampled_from([*_index()]).flatmap(_damaged_index),
+        lambda d: Index.load(MODEL, d / "i"),
+    ),
     "configuration": Attack(
         _overrides(),
         lambda d: main.execute([CONFIG, *_lines(d), "--mode=show"]),

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import socket
 import threading
 import time
@@ -301,7 +302,7 @@ def enroll(model: Colours, path: Path, threshold: float, **colours: Any) -> Enro
 
 
 def test_a_bad_embedding_does_not_concern_other_images_of_the_batch(tmp_path: Path) -> None:
-    enrolled = enroll(Colours(), tmp_path / "i.npz", -99, caf=200)
+    enrolled = enroll(Colours(), tmp_path / "i", -99, caf=200)
     enrolled._index.classes = ["caf\udce9"]  # JSON is UTF-8, the name of the folder was not
     rows = Colours().embed([np.full((20, 20, 3), 200, np.uint8)] * 3)
     rows[0, 0], rows[2] = np.inf, 0
@@ -341,7 +342,7 @@ def test_names_of_others_are_refused(host: str, status: int, port: int) -> None:
 def test_pages_of_other_sites_are_refused(tmp_path: Path) -> None:
     """A browser sends their images without asking; the answers must not be counted."""
     model = Colours()
-    with serving(model, enroll(model, tmp_path / "i.npz", -99, red=(255, 0, 0))) as port:
+    with serving(model, enroll(model, tmp_path / "i", -99, red=(255, 0, 0))) as port:
         for origin, status in (
             ("http://attacker.example", 403),
             ("null", 403),
@@ -372,7 +373,7 @@ def test_requests_on_their_way_at_the_end_are_answered() -> None:
 def test_classes_of_an_index(tmp_path: Path) -> None:
     model = Colours()
     with serving(
-        model, enroll(model, tmp_path / "i.npz", -0.5, red=(255, 0, 0), green=(0, 255, 0))
+        model, enroll(model, tmp_path / "i", -0.5, red=(255, 0, 0), green=(0, 255, 0))
     ) as port:
         for colour, wanted in (
             ((250, 9, 9), "red"),
@@ -402,20 +403,21 @@ def test_classes_of_an_index(tmp_path: Path) -> None:
 
 
 def test_a_replaced_index_is_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, path = Colours(), tmp_path / "i.npz"
+    model, path = Colours(), tmp_path / "i"
     classify = enroll(model, path, -0.5, red=(255, 0, 0))
     rows = model.embed_pixels(np.full((1, 20, 20, 3), (0, 255, 0), np.uint8))
     assert classify(rows)[0]["class"] == "unknown"
-    whole = path.read_bytes()
-    (tmp_path / "cut").write_bytes(whole[:-200])
-    (tmp_path / "cut").replace(path)
+    shutil.copytree(path, tmp_path / "cut")
+    (tmp_path / "cut" / "classifier.npz").write_bytes(b"")
+    shutil.rmtree(path)
+    (tmp_path / "cut").rename(path)
     for _ in range(2):
         assert [found["class"] for found in classify(rows)[0]["classes"]] == ["red"]
     warning = capsys.readouterr().err
-    assert warning.startswith(f"warning: {path}: is truncated or damaged")
+    assert warning.startswith(f"warning: {path}/classifier.npz: has changed")
     assert warning.endswith("enroll again; the index before it is kept\n")
     assert warning.count("\n") == 1
-    path.unlink()
+    shutil.rmtree(path)
     assert [found["class"] for found in classify(rows)[0]["classes"]] == ["red"]
     enroll(model, path, -0.5, green=(0, 255, 0))
     assert classify(rows)[0]["class"] == "green"

@@ -31,9 +31,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Inde
     for file in files:
         file.write_bytes(picture((30, 700), tuple(colours.integers(0, 256, 3).tolist())))
     index.add({name: files[label::3] for label, name in enumerate(CLASSES)})
-    index.save(folder / "index.npz")
+    index.save(folder / "index")
     Path(index.images[7]).unlink()
-    enrolled = EnrolledClasses(model, folder / "index.npz", {})  # type: ignore[arg-type]
+    enrolled = EnrolledClasses(model, folder / "index", {})  # type: ignore[arg-type]
     with serving(model, enrolled) as port:
         yield port, index
 
