@@ -142,7 +142,7 @@ def rank_by_sorting(
 def _value(function: RowFunction, relevant: np.ndarray) -> float:
     """The value of a user's metric; ConfigError unless it is a number, e.g. without a `return`."""
     value = function(relevant)
-    if np.ndim(value) or not np.issubdtype(np.asarray(value).dtype, np.number):
+    if np.asarray(value).dtype.kind not in "biuf" or np.ndim(value):  # a hit is a bool
         name = getattr(function, "__name__", repr(function))
         raise ConfigError(f"metric {name}: returned {value!r:.60}; return a number")
     return float(value)
