@@ -44,11 +44,11 @@ def execute(arguments: list[str]) -> None:
 
     how = cli.layout(options)
     path, problem = expand_path("SOURCE", options.source), None
-    if marker := prepared_data.read_marker(path):
+    if about := prepared_data.stated(path):
         cli.require(not options.look, "--look: is for sources that are not prepared; remove it")
-        name, where = marker["name"], shlex.quote(options.source)
+        name, where = about["name"], shlex.quote(options.source)
         lines = [f"read as: {name}, a prepared data set"]
-        for split, sizes in marker["splits"].items():
+        for split, sizes in about["splits"].items():
             images, classes = counted(sizes["images"], "image"), counted(sizes["classes"], "class")
             lines.append(f"{split}: {images} of {classes}")
         lines.append(f"use it: --config.data.name={name} --config.data.path={where}")

@@ -3,10 +3,10 @@
     dml-jax verify runs/cars_hist
     dml-jax verify birds_index
 
-DIRECTORY is a run, or anything else with a manifest.json: stored embeddings, converted weights, an
-index, features, a graph in the cache. Compares the size and SHA-256 of every file, also of the
-parts that belong to it. A model also computes the embedding of an image that is kept with this
-package, and the results of a run are computed again from its stored embeddings.
+DIRECTORY is a run, or anything else with a manifest.json: a prepared data set, stored embeddings,
+converted weights, an index, features, a graph in the cache. Compares the size and SHA-256 of every
+file, also of the parts that belong to it. A model also computes the embedding of an image that is
+kept with this package, and the results of a run are computed again from its stored embeddings.
 
 Digests notice damage and mix-ups. They are no signature: whoever can edit a file can also edit
 manifest.json.

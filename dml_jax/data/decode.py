@@ -7,7 +7,7 @@ are rarely tested. HEIC, the format of phones, needs the extra "heic".
 Pixels are those that Pillow gives after applying the EXIF orientation, converting to RGB and
 dropping alpha, but for 16-bit greyscale, which Pillow would clip to almost white. simplejpeg
 decodes JPEG files other than CMYK to the same bits, faster. A decoder does not detect all damage,
-e.g. flipped bits in a JPEG scan; checksums do, see `prepared_data.verify`.
+e.g. flipped bits in a JPEG scan; checksums do, see `seal`.
 
 The memory of the images that all threads decode at a time is limited: see `Room`.
 """

@@ -1,10 +1,18 @@
-"""Prepared data sets: an ArrayRecord file of encoded images per split, an Arrow index, a marker."""
+"""Prepared data sets: a sealed directory with an ArrayRecord file of encoded images per split, and
+an index. What its manifest says `about` them is:
+
+    name: of the data set
+    sha256: digest of all images with their names and classes
+    splits: split -> numbers of "images" and "classes"
+    request: the options of the preparation that determine its result
+    skipped: the images that were left out, with the reasons
+    metadata, exif_rotated, duplicates: see `prepare_dataset.summary`
+"""
 
 import functools
 import hashlib
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -12,33 +20,20 @@ from typing import Any
 import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 from pyarrow import fs
-from pydantic import StrictInt
 
-from dml_jax import buckets
+from dml_jax import buckets, seal
 from dml_jax.config import Data, plugin_module
 from dml_jax.data import decode, sessions, split_metadata
 from dml_jax.data.files import Entry, File, Record, stamp, walk
 from dml_jax.data.prepare import duplicates
-from dml_jax.data.sources import MARKER, Options, Recipe
+from dml_jax.data.sources import Options, Recipe
 from dml_jax.data.split import Read, Split
 from dml_jax.data.understand import Understood, shown, understand
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.files import atomic_directory, cache_dir, locked, read_json, reading, sha256
+from dml_jax.files import atomic_directory, cache_dir, locked, reading
 
-INDEX, RECORDS = "index.arrow", "records"
+KIND, INDEX, RECORDS = "data set", "index.json", "records"
 REMEDY = "prepare the data set again"
-
-
-@dataclass
-class Marker:
-    """The fields of the marker file."""
-
-    name: str
-    sha256: str  # digest of all images with their names and classes
-    splits: dict[str, dict[str, StrictInt]]  # split -> numbers of "images" and "classes"
-    files: dict[str, tuple[StrictInt, str]]  # path -> (size in bytes, SHA-256)
-    request: dict[str, Any]  # the options of the preparation that determine its result
-    skipped: list[Any]  # images that were left out, with the reasons
 
 
 def records(directory: Path, split: str) -> Callable[[int], bytes]:
@@ -87,37 +82,23 @@ def file_reader(files: Sequence[str], data: Data) -> Read:
     return read
 
 
-def read_marker(directory: Path) -> dict[str, Any] | None:
-    """The content of the marker file, None without one; DataError if a field is damaged."""
-    path = directory / MARKER
-    return read_json(path, Marker, REMEDY) if path.is_file() else None
-
-
-def verify(directory: Path) -> None:
-    """Raises DataError unless every file of a prepared data set has the recorded SHA-256."""
-    marker = read_marker(directory)
-    if marker is None:
-        raise DataError(f"{directory}: not a prepared data set")
-    for name in marker["files"]:
-        _check_digest(directory, name, marker)
-
-
-def _check_digest(directory: Path, name: str, marker: dict[str, Any]) -> None:
-    with reading(directory / name, REMEDY):
-        if sha256(directory / name) != marker["files"][name][1]:
-            raise DataError(f"has changed since it was written; {REMEDY}")
+def stated(directory: Path) -> dict[str, Any] | None:
+    """What the manifest says about a prepared data set; None for another directory."""
+    if not (directory / RECORDS).is_dir() or not seal.sealed(directory):
+        return None
+    return seal.stated(directory, KIND, remedy=REMEDY).about
 
 
 def load(data: Data, recipe: Recipe) -> dict[str, Split]:
     """The splits of a prepared data set, or of a folder that the recipe reads in place."""
     directory = Path(data.path).expanduser()
     exists = bool(data.path) and directory.is_dir()
-    marker = read_marker(directory) if exists else None
-    if marker is None and exists and recipe.in_place:
+    about = stated(directory) if exists else None
+    if about is None and exists and recipe.in_place:
         scanned = _scan_folder(directory, recipe, data).items()
         return {key: part._replace(read=file_reader(part.files, data)) for key, part in scanned}
     given = f"data.path={data.path}"
-    if marker is None:
+    if about is None:
         what = "not a prepared data set" if exists else "no such directory"
         remedy = f"dml-jax prepare --name={data.name} --source=… --output={data.path} creates one"
         if recipe.in_place:
@@ -127,18 +108,18 @@ def load(data: Data, recipe: Recipe) -> dict[str, Split]:
     if (data.splits, data.classes) != ("auto", "auto"):
         what = "data.splits and data.classes: are for unprepared data sets"
         raise ConfigError(f"{what}; give them to dml-jax prepare")
-    if marker["name"] != data.name:
-        found = f"contains the data set {marker['name']!r}"
+    if about["name"] != data.name:
+        found = f"contains the data set {about['name']!r}"
         raise DataError(f"{given}: {found}, but data.name is {data.name!r}")
-    for name, (size, _) in marker["files"].items():
+    for name, known in seal.stated(directory).files.items():  # the digests take long
         file = directory / name
-        if not file.is_file() or file.stat().st_size != size:
+        if not file.is_file() or file.stat().st_size != known["size"]:
             raise DataError(f"{file}: missing or of the wrong size; {REMEDY}")
-    _check_digest(directory, INDEX, marker)
+    seal.read(directory, KIND, names=[INDEX], remedy=REMEDY)
     splits = split_metadata.load(directory / INDEX)
     for key in splits:
         read = record_reader(directory / RECORDS, key, data)
-        splits[key] = splits[key]._replace(read=read, content=marker["sha256"])
+        splits[key] = splits[key]._replace(read=read, content=about["sha256"])
     return splits
 
 
@@ -220,6 +201,6 @@ def staged(url: str) -> Path:
             local = fs.LocalFileSystem()
             fs.copy_files(root, str(draft), source_filesystem=system, destination_filesystem=local)
             with reading(url, "prepare and upload it again"):
-                if read_marker(draft):
-                    verify(draft)
+                if stated(draft):
+                    seal.read(draft, KIND, exact=False)
     return target

@@ -26,13 +26,10 @@ UNPACK = {  # suffix of an archive -> how to unpack it
     **dict.fromkeys((".rar", ".7z"), "7z x"),
 }
 PARQUET = ".parquet"
-MARKER = "prepared.json"  # marks a prepared data set
 OUTPUTS = {  # files that mark what this package has written, with keys that they have -> what it is
     "config.json": ({"config", "data_hash"}, "a run"),
     "study.json": ({"study", "title"}, "a study"),
-    MARKER: ({"name", "sha256", "splits"}, "a prepared data set"),
     seal.MANIFEST: ({"files", "sha256"}, "results"),
-    "_plan.json": ({"parts", "inputs_sha256"}, "embeddings"),
 }
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dml_jax import seal
 from dml_jax.commands import prepare
 from dml_jax.config import Data
 from dml_jax.data import decode, formats, prepared_data, read_ahead
@@ -41,8 +42,8 @@ def prepared(
     return run
 
 
-def marker() -> bytes:
-    return (OUT / prepared_data.MARKER).read_bytes()
+def manifest() -> bytes:
+    return (OUT / seal.MANIFEST).read_bytes()
 
 
 def test_a_finished_data_set_is_left_unchanged(
@@ -54,9 +55,9 @@ def test_a_finished_data_set_is_left_unchanged(
     assert out.endswith(
         "\nwritten: out; use with --config.data.name=folder --config.data.path=out\n"
     )
-    before = marker()
+    before = manifest()
     assert "is already prepared" in prepared()
-    assert marker() == before
+    assert manifest() == before
     assert "was prepared with another short_side" in fails(prepare, *OPTIONS, "--short_side=16")
     assert execute(prepare, f"--verify={OUT}")[0] == 0
 
@@ -162,8 +163,10 @@ def test_all_unusable_images_are_listed(prepared: Callable[..., str], execute: E
         assert any(line.startswith(f"{name}: {reason}") for line in out.splitlines()), (name, out)
 
     assert f"left out: {len(expected)} images" in prepared("--skip_bad")
-    assert {name for name, _ in json.loads(marker())["skipped"]} == set(expected)
-    assert sum(split["images"] for split in json.loads(marker())["splits"].values()) == 16
+    assert {name for name, _ in json.loads(manifest())["about"]["skipped"]} == set(expected)
+    assert (
+        sum(split["images"] for split in json.loads(manifest())["about"]["splits"].values()) == 16
+    )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
@@ -187,7 +190,7 @@ def test_an_interrupted_preparation_leaves_nothing(
         assert execute(prepare, *options)[0] == 130
     assert sorted(tmp_path.iterdir()) == before
     assert execute(prepare, *options)[0] == 0
-    prepared_data.verify(out)
+    seal.read(out, prepared_data.KIND)
 
 
 def test_duplicates_are_reported(prepared: Callable[..., str]) -> None:

@@ -15,6 +15,7 @@ import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 
+from dml_jax import seal
 from dml_jax.config import Data, plugin_module
 from dml_jax.console import Console
 from dml_jax.data import decode, formats, prepared_data, split_metadata, transforms, understand
@@ -113,12 +114,12 @@ def test_prepare_and_load(tmp_path: Path, case: str) -> None:
     }
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {
-        prepared_data.MARKER,
+        seal.MANIFEST,
         prepared_data.INDEX,
         prepared_data.RECORDS,
         duplicates.TABLE,
     }
-    prepared_data.verify(tmp_path / "out")
+    seal.read(tmp_path / "out", prepared_data.KIND)
 
 
 def test_invalid_image_lists(tmp_path: Path) -> None:
@@ -475,7 +476,7 @@ def test_validation_and_metadata_columns_of_a_csv(tmp_path: Path) -> None:
         }
     assert len(held.ids) == 3
     assert (
-        prepare_dataset.summary(prepared_data.read_marker(tmp_path / "out" / "x") or {})[3]
+        prepare_dataset.summary(prepared_data.stated(tmp_path / "out" / "x") or {})[3]
         == "metadata: price, shop"
     )
     (tmp_path / "t.csv").write_text(text.replace("elm,val", "yew,val"), encoding="utf-8")
@@ -585,9 +586,9 @@ def test_damage_after_preparation(tmp_path: Path) -> None:
     records.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
     load("folder", tmp_path / "out")
     with pytest.raises(DataError, match="has changed since it was written"):
-        prepared_data.verify(tmp_path / "out")
-    marker = tmp_path / "out" / prepared_data.MARKER
-    marker.write_text(marker.read_text()[:-5])
+        seal.read(tmp_path / "out", prepared_data.KIND)
+    manifest = tmp_path / "out" / seal.MANIFEST
+    manifest.write_text(manifest.read_text()[:-5])
     with pytest.raises(DataError, match="damaged"):
         load("folder", tmp_path / "out")
 
@@ -719,16 +720,16 @@ def test_metadata_keeps_any_name(tmp_path: Path) -> None:
         ),
         "test": Split(labels, ["1", "2", "3"], unread, ["a", "b"]),
     }
-    split_metadata.save(tmp_path / "i.arrow", splits)
-    loaded = split_metadata.load(tmp_path / "i.arrow")
+    split_metadata.save(tmp_path / "i.json", splits)
+    loaded = split_metadata.load(tmp_path / "i.json")
     assert loaded.keys() == splits.keys()
     for name, split in splits.items():
         np.testing.assert_array_equal(loaded[name].labels, split.labels)
         assert (list(loaded[name].ids), loaded[name].classes) == (split.ids, split.classes)
         assert list(loaded[name].files) == list(split.files)
-    (tmp_path / "i.arrow").write_bytes((tmp_path / "i.arrow").read_bytes()[:200])
-    with pytest.raises(DataError, match=r"i\.arrow: is truncated or damaged"):
-        split_metadata.load(tmp_path / "i.arrow")
+    (tmp_path / "i.json").write_bytes((tmp_path / "i.json").read_bytes()[:200])
+    with pytest.raises(DataError, match=r"i\.json: is truncated or damaged"):
+        split_metadata.load(tmp_path / "i.json")
 
 
 def test_data_hash_covers_the_prepared_pixels(tmp_path: Path) -> None:

@@ -287,8 +287,6 @@ def test_splits_of_tables(tmp_path: Path) -> None:
 OUTPUTS = {
     "config.json": {"config": {}, "data_hash": "x"},
     "manifest.json": {"files": {}, "sha256": "x"},
-    "prepared.json": {"name": "folder", "sha256": "x", "splits": {}},
-    "_plan.json": {"parts": 1, "inputs_sha256": "x"},
     "study.json": {"study": "x", "title": "x"},
 }
 

@@ -5,11 +5,13 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from dml_jax import seal
 from dml_jax.config import Data
-from dml_jax.data import formats
+from dml_jax.data import formats, prepared_data, split_metadata
 from dml_jax.data.prepare import duplicates
 from dml_jax.data.split import digest
 from dml_jax.errors import DataError
@@ -67,13 +69,41 @@ def test_copies_have_the_same_hash(tmp_path: Path) -> None:
     assert data_hash(photos) != before
 
 
+def test_every_flipped_bit_of_the_cache_is_noticed(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or without effect, as in the white space of the manifest; the cache is written again."""
+    photos = layouts.photos(tmp_path / "photos")
+    data = Data(name="folder", path=str(photos))
+    before = data_hash(photos)
+    [sealed] = cache.iterdir()
+    files = {file: file.read_bytes() for file in sealed.iterdir()}
+    every = [(file, bit) for file, whole in files.items() for bit in range(8 * len(whole))]
+    rng, again = np.random.default_rng(0), list[int]()
+    with monkeypatch.context() as patch:
+        patch.setattr(prepared_data, "_scan", lambda *_: again.append(1) or {})
+        patch.setattr(split_metadata, "save", lambda *_: None)
+        for i in rng.choice(len(every), 400, replace=False):
+            file, bit = every[i]
+            flipped = bytearray(files[file])
+            flipped[bit // 8] ^= 1 << bit % 8
+            file.write_bytes(flipped)
+            if splits := formats.load(data):
+                assert (file.name, digest(splits)) == (seal.MANIFEST, before)
+            for path, whole in files.items():
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(whole)
+    assert len(again) > 300
+
+
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", None])
+@pytest.mark.parametrize("name", ["splits.json", seal.MANIFEST])
 def test_a_damaged_cache_is_replaced(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes | None
 ) -> None:
     photos = layouts.photos(tmp_path / "photos")
     before = data_hash(photos)
-    [file] = cache.iterdir()
+    [file] = cache.glob(f"*/{name}")
     file.write_bytes(file.read_bytes()[:-100] if content is None else content)
     assert data_hash(photos) == before
     monkeypatch.setattr(duplicates, "inspect_images", None)  # the replaced cache is used again

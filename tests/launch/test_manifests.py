@@ -56,7 +56,7 @@ def test_slurm_copies_the_data_to_the_nodes(tmp_path: Path) -> None:
     )
     (tmp_path / "srun").chmod(0o755)
     (tmp_path / "data" / "sop").mkdir(parents=True)
-    (tmp_path / "data" / "sop" / "prepared.json").write_text("{}")
+    (tmp_path / "data" / "sop" / "manifest.json").write_text("{}")
     (tmp_path / "node").mkdir()
     job = {
         "SLURM_JOB_ID": "77",
@@ -74,7 +74,7 @@ def test_slurm_copies_the_data_to_the_nodes(tmp_path: Path) -> None:
             text=True,
         )
         assert printed.stdout.splitlines()[-1] == f"--config.data.path={tmp_path / 'node' / 'sop'}"
-    assert (tmp_path / "node" / "sop" / "prepared.json").read_text() == "{}"
+    assert (tmp_path / "node" / "sop" / "manifest.json").read_text() == "{}"
 
 
 @pytest.mark.parametrize("file", [*LAUNCH.glob("jobset_*.yaml")], ids=lambda path: path.stem)

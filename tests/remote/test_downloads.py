@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tensorflow_datasets
 
+from dml_jax import seal
 from dml_jax.commands import cli, prepare
 from dml_jax.data import prepared_data
 from dml_jax.data.formats import cub, omniglot, sop
@@ -151,7 +152,7 @@ def test_prepare_downloads(
     code, out, err = run(capsys, *command)
     assert (code, err) == (0, "")
     assert "train: 9 images of 3 classes" in out
-    prepared_data.verify(tmp_path / "data" / "cub")
+    seal.read(tmp_path / "data" / "cub", prepared_data.KIND)
     requests = len(hub.asked)
     assert run(capsys, *command)[0] == 0
     assert run(capsys, *command, "--output=again", "--short_side=16")[::2] == (

@@ -65,8 +65,8 @@ def class_folders(paths: list[str], options: Options = AUTO) -> dict[str, list[P
             remedy = "give a directory with one folder of images per class"
             raise DataError(f"{name}: there is no such directory; {remedy}")
         images: list[tuple[str, Path | Record]]
-        if marker := prepared_data.read_marker(path):
-            records = prepared_data.by_class(path, marker["name"], options.session)
+        if prepared := prepared_data.stated(path):
+            records = prepared_data.by_class(path, prepared["name"], options.session)
             images = [(label, record) for label in records for record in records[label]]
         else:
             images = [
@@ -104,7 +104,7 @@ def load_labelled(path: Path, data: Data, options: Options = AUTO) -> dict[str, 
     These are the test split of a prepared data set, with its "gallery" if it has one, or all images
     of a folder of classes. The column "session" holds known sessions, see `data.sessions`.
     """
-    if path.is_dir() and (prepared := prepared_data.read_marker(path)):
+    if path.is_dir() and (prepared := prepared_data.stated(path)):
         if data.class_split and Path(data.path).expanduser().resolve() != path.resolve():
             print(f"{path}: is not the data set of the run, whose data.class_split is left out")
             data = replace(data, class_split=0)

@@ -16,6 +16,7 @@ import numpy as np
 import simplejpeg
 from array_record.python.array_record_module import ArrayRecordWriter
 
+from dml_jax import seal
 from dml_jax.console import Console
 from dml_jax.data import decode, prepared_data, sources, split_metadata, transforms
 from dml_jax.data.files import Entry, File
@@ -25,7 +26,7 @@ from dml_jax.data.read_ahead import ordered_map
 from dml_jax.data.sources import Options, Recipe
 from dml_jax.data.understand import shown, understand
 from dml_jax.errors import ConfigError, DataError, counted
-from dml_jax.files import atomic_directory, cache_dir, name_file, sha256, write_csv, write_json
+from dml_jax.files import cache_dir, name_file, sha256, write_csv
 from dml_jax.remote import downloads
 
 MIB = 2**20
@@ -47,25 +48,16 @@ class Request(NamedTuple):
 
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""
-        keys = (
-            "name",
-            "test_share",
-            "splits",
-            "session",
-            "classes",
-            "short_side",
-            "pixels",
-            "skip_bad",
-        )
-        values = self._asdict() | self.options._asdict()
-        sources = [str(path.resolve()) for path in self.sources]
-        return {"sources": sources} | {key: values[key] for key in (*keys, "subset")}
+        given = self._asdict() | self.options._asdict()
+        for key in ("options", "output", "download"):
+            del given[key]
+        return given | {"sources": [str(path.resolve()) for path in self.sources]}
 
 
 def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
-    """Prepares a data set and returns its marker; a finished one is left unchanged."""
+    """Prepares a data set and returns what it is; a finished one is left unchanged."""
     output = request.output
-    done = prepared_data.read_marker(output)
+    done = prepared_data.stated(output)
     if done is not None:
         identity = request.identity()
         if differing := [key for key in identity if done["request"].get(key) != identity[key]]:
@@ -81,8 +73,10 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
     if used or any(output.resolve().is_relative_to(folder) for folder in folders):
         rule = "must be a new or empty directory outside of the sources"
         raise ConfigError(f"--output={output}: {rule}")
-    with atomic_directory(output) as draft:
-        return _prepare(request, recipe, console, draft)
+    about: dict[str, Any] = {}
+    with seal.write(output, prepared_data.KIND, about=about) as draft:
+        about |= _prepare(request, recipe, console, draft)
+    return about
 
 
 def summary(content: Mapping[str, Any]) -> list[str]:
@@ -177,16 +171,14 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     pairs = duplicates.find_duplicates(entries, facts)
     write_csv(draft / duplicates.TABLE, [("kind", "where", "first", "second"), *pairs])
     numbers = Counter((kind, place) for kind, place, *_ in pairs)
-    marker = written | {
+    shutil.rmtree(scratch)
+    return written | {
         "name": request.name,
         "request": request.identity(),
         "skipped": skipped,
         "exif_rotated": sum(fact.rotated for fact in facts.values()),
         "duplicates": [(*what, number) for what, number in numbers.items()],
     }
-    shutil.rmtree(scratch)
-    write_json(draft / prepared_data.MARKER, marker)
-    return marker
 
 
 def encode(data: bytes, image: np.ndarray, short_side: int = 0, pixels: bool = False) -> bytes:
@@ -235,13 +227,13 @@ def write_records(
     progress: Callable[[int], None],
     note: str = "",
 ) -> dict[str, Any]:
-    """Writes the images and the index of a data set; returns the marker's fields about them.
+    """Writes the images and the index of a data set; returns what is stated about them.
 
     The `note` is for the users of the data set, see `Split.note`.
     """
     splits = split_metadata.from_entries(entries)
     content, done = hashlib.sha256(), 0
-    index, records = directory / prepared_data.INDEX, directory / prepared_data.RECORDS
+    records = directory / prepared_data.RECORDS
     records.mkdir()
     for split in splits:
         members = [entry for entry in entries if entry.split == split]
@@ -256,7 +248,7 @@ def write_records(
                 done += 1
                 progress(done)
     indexed = {name: split._replace(files=(), note=note) for name, split in splits.items()}
-    split_metadata.save(index, indexed)
+    split_metadata.save(directory / prepared_data.INDEX, indexed)
     return {
         "sha256": content.hexdigest(),
         "splits": {
@@ -264,8 +256,4 @@ def write_records(
             for name, split in splits.items()
         },
         "metadata": sorted({column for split in splits.values() for column in split.metadata}),
-        "files": {
-            path.relative_to(directory).as_posix(): [path.stat().st_size, sha256(path)]
-            for path in (index, *sorted(records.iterdir()))
-        },
     }
