@@ -1,4 +1,4 @@
-"""Answers of enrolled classes: shares right at shares of strangers, and promises that hold.
+"""Answers of enrolled classes: shares right at shares of strangers, and expectations that hold.
 
     python -m benchmarks.answers photos/ --session='^(train|val|test)_' --asked=test [--draws=12]
 
@@ -15,16 +15,16 @@ import dml_jax
 from dml_jax.data import formats, sessions
 from dml_jax.data.sources import Options
 from dml_jax.evaluation import open_set
+from dml_jax.evaluation.expectations import ALWAYS, Choice, expected
 from dml_jax.evaluation.open_set import Photographs
-from dml_jax.evaluation.promises import ALWAYS, Choice, expected
 
 RATES = 0.05, 0.1, 0.2, 0.3
 
 
 def draw(taken: Photographs, asked: np.ndarray, seed: int, *, calibrate: bool) -> list[float]:
     """Results of one draw: right among all, right at each of RATES by the strangers asked, the
-    number of promises of RATES and of "always" that hold, and the mean probability less the share
-    right."""
+    number of expectations of RATES and of "always" that hold, and the mean probability less the
+    share right."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(taken.labels.max() + 1)
     position = np.argsort(order)[taken.labels]
@@ -78,7 +78,9 @@ def main() -> None:
     names = np.array([taken[file] for file in files], np.str_)
     photographs = Photographs(dml_jax.load(options.model).embed(files), labels, names)
     asked = (names == options.asked) & (options.asked != "")
-    print("in %: right; right at 5, 10, 20, 30 % of strangers; promises kept; probability - right")
+    print(
+        "in %: right; right at 5, 10, 20, 30 % of strangers; expectations met; probability - right"
+    )
     for calibrate in (True, False):
         draws = [draw(photographs, asked, i, calibrate=calibrate) for i in range(options.draws)]
         text = "  ".join(f"{100 * value:.1f}" for value in np.mean(draws, axis=0))

@@ -54,7 +54,7 @@ TESTS = {
     "evaluation/_engine/query_metrics": ("evaluation/test_relevance", "evaluation/test_retrieval"),
     "evaluation/validation": ("evaluation/test_relevance", "evaluation/test_validation"),
     "evaluation/open_set": ("evaluation/test_open_set",),
-    "evaluation/promises": ("evaluation/test_promises",),
+    "evaluation/expectations": ("evaluation/test_expectations",),
     "evaluation/neighbors": ("evaluation/test_neighbors",),
     "evaluation/clustering": ("evaluation/test_clustering",),
     "evaluation/geometry": ("evaluation/test_geometry",),

@@ -191,10 +191,10 @@ def add_decision(flags: argparse.ArgumentParser) -> None:
 def decision(options: argparse.Namespace) -> dict[str, float | None]:
     """The limit of `add_decision`, after checking all of its options."""
     require(options.top >= 1, f"--top={options.top}: must be 1 or more; e.g. 3")
-    from dml_jax.evaluation import promises  # whose import is slow
+    from dml_jax.evaluation import expectations  # whose import is slow
 
     limit = {key: getattr(options, key) for key in ("reject", "min_probability", "threshold")}
-    promises.choice(**limit)
+    expectations.choice(**limit)
     return limit
 
 

@@ -80,7 +80,7 @@ def execute(arguments: list[str]) -> None:
     problem = f"--index={path}: there is no index; enroll classes first"
     cli.require(adds or path.exists(), problem)
     from dml_jax.data import formats, sessions
-    from dml_jax.evaluation import promises
+    from dml_jax.evaluation import expectations
     from dml_jax.inference import answers, enrollment, graphs, inputs
     from dml_jax.inference.index import Index
 
@@ -109,7 +109,7 @@ def execute(arguments: list[str]) -> None:
     else:
         changed = options.remove, options.rename, options.merge
         changes = enrollment.Changes(*changed, classes, others, taken)
-        choice = promises.choice(**limit)
+        choice = expectations.choice(**limit)
         index = enrollment.update(model, path, changes, choice=choice, on_bad=on_bad)
         if labelled:
             print(enrollment.comparison(index, labelled, options.check, choice, on_bad))

@@ -19,7 +19,8 @@ enrolled classes. Its temperature is the one that suits whole sessions that were
 images of other classes, are rejected is the log-odds of the best enrolled class b in a softmax over
 the scores s_c of all classes: s_b - log sum_{c != b} exp(s_c).
 
-What to expect is measured on sessions and classes that were left out (`measure`); see `promises`.
+What to expect is measured on sessions and classes that were left out (`measure`), see
+`expectations`.
 """
 
 from collections.abc import Iterable, Iterator

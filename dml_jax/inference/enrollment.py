@@ -14,7 +14,7 @@ from dml_jax.class_names import near_equal
 from dml_jax.data.files import Record
 from dml_jax.errors import DataError, counted, printable
 from dml_jax.evaluation import open_set, protocol
-from dml_jax.evaluation.promises import ALWAYS, Choice
+from dml_jax.evaluation.expectations import ALWAYS, Choice
 from dml_jax.files import locked
 from dml_jax.inference import index as indexes
 from dml_jax.inference.embedding_model import EmbeddingModel

@@ -3,8 +3,8 @@
 An image gets the most probable class, or "unknown" where that is asked for. Other classes improve
 the classifier and play the strangers: the unseen classes of the run or, after `Index.calibrate`,
 those given. Classes of these that are enrolled, by their name or by an equal image, do not take
-part. Without `promises.FEWEST` other classes, each enrolled class is left out in turn and plays the
-stranger too.
+part. Without `expectations.FEWEST` other classes, each enrolled class is left out in turn and plays
+the stranger too.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ from dml_jax.class_names import normalised
 from dml_jax.data.files import File, Record
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import DataError, printable, suggest
-from dml_jax.evaluation import open_set, promises
+from dml_jax.evaluation import expectations, open_set
+from dml_jax.evaluation.expectations import ALWAYS, Choice, Point
 from dml_jax.evaluation.open_set import Classifier, Measured, Photographs
-from dml_jax.evaluation.promises import ALWAYS, Choice, Point
 from dml_jax.evaluation.unit_rows import first_bad_row
 from dml_jax.inference.answers import Answer
 from dml_jax.table import Table
@@ -317,11 +317,11 @@ class Index:
         """The enrolled classes that play strangers in turn, and whether the run was trained on
         some; none if there are enough others."""
         others = len(np.unique(self.background().labels))
-        if others >= promises.FEWEST:
+        if others >= expectations.FEWEST:
             return [], False
         trained = set(self.model.training_classes()) & set(self.classes)
         unseen = [name for name in self.classes if name not in trained]
-        if others + len(unseen) >= promises.FEWEST or not trained:
+        if others + len(unseen) >= expectations.FEWEST or not trained:
             return unseen, False
         return self.classes, True
 
@@ -349,12 +349,12 @@ class Index:
         threshold: float | None = None,
     ) -> Point:
         """What to expect of `classify` with these arguments."""
-        return self.at(promises.choice(reject, min_probability, threshold))
+        return self.at(expectations.choice(reject, min_probability, threshold))
 
     def at(self, choice: Choice) -> Point:
-        """What to expect with a choice; DataError as for `promises.rejecting`."""
+        """What to expect with a choice; DataError as for `expectations.rejecting`."""
         if choice not in self._points:
-            self._points[choice] = promises.expected(self.fitted()[1], choice)
+            self._points[choice] = expectations.expected(self.fitted()[1], choice)
         return self._points[choice]
 
     def measure(self, classes: Mapping[str, Sequence[Image]], choice: Choice = ALWAYS) -> Found:
@@ -420,7 +420,7 @@ class Index:
         """
         if top < 1:
             raise DataError(f"top={top}: must be 1 or more; e.g. 3")
-        choice = promises.choice(reject, min_probability, threshold)
+        choice = expectations.choice(reject, min_probability, threshold)
         self.at(choice)  # refuses before images are embedded
         return self._answer(self._rows(images), top, choice)
 

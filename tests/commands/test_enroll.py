@@ -21,7 +21,7 @@ import dml_jax
 from dml_jax import seal, table
 from dml_jax.commands import enroll, prepare
 from dml_jax.errors import DataError
-from dml_jax.evaluation import open_set, promises
+from dml_jax.evaluation import expectations, open_set
 from dml_jax.evaluation.open_set import Photographs
 from dml_jax.files import locked, write_json
 from dml_jax.identity import Versions
@@ -129,7 +129,7 @@ def test_enroll_classify_add(photos, tmp_path, monkeypatch):
         patch.setattr(open_set, "fit", None)
         assert again.classify(asked, reject=0.1) == index.classify(asked, reject=0.1)
         assert again.expect(reject=0.1) == index.expect(reject=0.1)
-        patch.setattr(promises, "rejecting", None)  # `serve` asks for each batch
+        patch.setattr(expectations, "rejecting", None)  # `serve` asks for each batch
         assert again.classify(asked, reject=0.1) == index.classify(asked, reject=0.1)
     again.remove("blue")
     assert again.expect(reject=0.1).limit != index.expect(reject=0.1).limit
@@ -186,7 +186,7 @@ def test_each_enrolled_class_plays_the_stranger_if_there_is_no_other(tmp_path):
     assert "from 0 images of 0 classes as if enrolled" in enrollment.report(single)
     one.save(tmp_path / "one")
     assert Index.load(Alone(), tmp_path / "one").classify(images["c5"][:1]) == [answer]
-    assert "too few strangers" in enrollment.report(one, promises.Choice("reject", 0.1))
+    assert "too few strangers" in enrollment.report(one, expectations.Choice("reject", 0.1))
 
 
 def test_merge(photos):

@@ -1,4 +1,4 @@
-"""Promised shares on classes and sessions that they were not measured on."""
+"""Expected shares on classes and sessions that they were not measured on."""
 
 import math
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import open_set, promises
+from dml_jax.evaluation import expectations, open_set
+from dml_jax.evaluation.expectations import ALWAYS, Choice, expected
 from dml_jax.evaluation.open_set import KNOWN, STRANGER, Measured
-from dml_jax.evaluation.promises import ALWAYS, Choice, expected
 from tests.evaluation.test_open_set import in_sessions
 
 
@@ -23,9 +23,9 @@ def measured_of(
     return Measured(answers, strangers, np.array(1.0))
 
 
-def test_promises_hold_on_other_classes_and_sessions() -> None:
+def test_expectations_hold_on_other_classes_and_sessions() -> None:
     """Limits, shares and probabilities, over six draws."""
-    held, accepted, promised, cautious, gaps = [], [], [], [], []
+    held, accepted, expected_right, cautious, gaps = [], [], [], [], []
     for seed in range(6):
         taken = in_sessions(60, 4, seed)
         first = taken.sessions != "2"
@@ -41,7 +41,7 @@ def test_promises_hold_on_other_classes_and_sessions() -> None:
         best, margins = open_set.margins(scores, known)
         right = best == asked.labels
         held.append(always.right[1] <= right.mean() <= always.right[2])
-        promised.append(always.right[0] - right.mean())
+        expected_right.append(always.right[0] - right.mean())
         cautious.append(point.right[0] - (right & (margins >= point.limit)).mean())
         strangers = taken.rows[(taken.labels >= 12) & (taken.labels < 40)]
         scores_of = classifier.scores(strangers)
@@ -50,13 +50,13 @@ def test_promises_hold_on_other_classes_and_sessions() -> None:
         gaps.append(shares.max(axis=1).mean() - right.mean())
     assert sum(held) >= 4  # the interval leaves out that the asked images are a sample as well
     assert np.mean(accepted) == pytest.approx(0.1, abs=0.05)
-    assert abs(np.mean(promised)) < 0.1
+    assert abs(np.mean(expected_right)) < 0.1
     assert np.mean(cautious) < 0  # the classifiers that are measured have a session less
     assert abs(np.mean(gaps)) < 0.1
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.2])
-def test_a_new_class_is_accepted_at_the_promised_rate(rate: float) -> None:
+def test_a_new_class_is_accepted_at_the_expected_rate(rate: float) -> None:
     """Against loops: the most strangers are accepted with which at most a share of those of a class
     left out would."""
     rng = np.random.default_rng(0)
@@ -118,9 +118,9 @@ def test_too_few_strangers(images: int, classes: int, rate: float) -> None:
 
 
 def test_one_choice_of_a_possible_value() -> None:
-    assert promises.choice() == ALWAYS
-    assert promises.choice(reject=0.05) == Choice("reject", 0.05)
-    assert promises.choice(threshold=-3) == Choice("threshold", -3)
+    assert expectations.choice() == ALWAYS
+    assert expectations.choice(reject=0.05) == Choice("reject", 0.05)
+    assert expectations.choice(threshold=-3) == Choice("threshold", -3)
     for arguments, message in (
         ({"reject": 0.1, "threshold": 0.5}, "reject and threshold: give one of them"),
         ({"reject": 1}, "reject=1: must be above 0 and below 1"),
@@ -128,4 +128,4 @@ def test_one_choice_of_a_possible_value() -> None:
         ({"threshold": math.nan}, "threshold=nan: must be a number"),
     ):
         with pytest.raises(DataError, match=message):
-            promises.choice(**arguments)
+            expectations.choice(**arguments)
