@@ -191,12 +191,15 @@ def test_the_command_verify(own: Path, capsys: pytest.CaptureFixture[str]) -> No
         return cli.exit_code(lambda: verify.execute([str(directory)]))
 
     assert status(own) == status(own / "embeddings" / "test") == 0
-    assert "run, " in (out := capsys.readouterr().out)
+    assert ": run, " in (out := capsys.readouterr().out)
+    assert "test: embeddings, 4 files as written" in out
     assert "the probe's embedding differs by" in out
     log = own / "metrics.jsonl"
     log.write_text(log.read_text().replace("1", "2", 1))
     assert status(own) == 2
     assert "metrics.jsonl: has changed since it was written" in capsys.readouterr().err
+    assert status(log) == 2
+    assert "metrics.jsonl: is a file, below one, or a broken link; give" in capsys.readouterr().err
 
 
 def test_embeddings_of_another_run_are_refused(runs: list[Path], own: Path) -> None:

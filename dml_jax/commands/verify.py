@@ -1,7 +1,7 @@
 """Checks that an artefact is as it was written:
 
     dml-jax verify runs/cars_hist
-    dml-jax verify birds_index
+    dml-jax verify birds
 
 DIRECTORY is a run, or anything else with a manifest.json: a prepared data set, stored embeddings,
 converted weights, an index, features, a graph in the cache. Compares the size and SHA-256 of every
@@ -12,10 +12,9 @@ Digests notice damage and mix-ups. They are no signature: whoever can edit a fil
 manifest.json.
 """
 
-from dml_jax import seal
+from dml_jax import files, seal
 from dml_jax.commands import cli
 from dml_jax.errors import counted
-from dml_jax.files import expand_path
 
 
 def execute(arguments: list[str]) -> None:
@@ -24,7 +23,7 @@ def execute(arguments: list[str]) -> None:
     flags.add_argument("directory", metavar="DIRECTORY", help="a directory with a manifest.json")
     flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
     options = flags.read_plain(arguments)
-    directory = expand_path("DIRECTORY", options.directory)
+    directory = files.directory("DIRECTORY", options.directory)
     stated = seal.read(directory, "", exact=False)
     distance = None
     if stated.kind == "run":
@@ -38,7 +37,7 @@ def execute(arguments: list[str]) -> None:
         from dml_jax.inference.model import Model
 
         distance = Model(directory, trust_code=options.trust_code).distance_of_probe()
-    names = [*stated.files, *stated.parts]
-    print(f"{directory}: {stated.kind}, {counted(len(names), 'file or part')} as written")
+    parts = f" and {counted(len(stated.parts), 'part')}" if stated.parts else ""
+    print(f"{directory}: {stated.kind}, {counted(len(stated.files), 'file')}{parts} as written")
     if distance is not None:
         print(f"the probe's embedding differs by {distance:.2g} of its length")
