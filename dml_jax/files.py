@@ -18,7 +18,7 @@ import pydantic
 
 from dml_jax.errors import PASSING, UNWRITABLE, ConfigError, DataError, UserError, require
 
-BUCKETS = ("gs://", "s3://")  # URLs of data sets and shards of images
+BUCKETS = ("gs://", "s3://")  # URLs of data sets
 NO_URL = "is a URL; give a path, e.g. one where the bucket is mounted (gcsfuse, mount-s3)"
 OBSTRUCTED = "is a file, below one, or a broken link"
 

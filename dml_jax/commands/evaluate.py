@@ -15,7 +15,7 @@ the runs' cosines (Seidenschwarz et al., ICML 2021, sec. 4.4); with weights w, t
 w². The settings of the first run's evaluation are the defaults. --export writes the embeddings and
 results.json in the layout of a run. --verify checks that all files of finished runs are as they
 were written, that the results follow from the stored embeddings, and that the models still compute
-the embeddings of three small images that the runs state.
+the embedding of the probe image that the runs state.
 
 Images are a folder with one subfolder per class, or the test split of a prepared data set. Files of
 embeddings are real numbers [N, D], memory-mapped, so they may be larger than the memory. Labels are
