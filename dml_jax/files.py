@@ -3,13 +3,11 @@
 import contextlib
 import csv
 import fcntl
-import glob
 import hashlib
 import json
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -196,55 +194,6 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
             lock.unlink(missing_ok=True)
         finally:
             os.close(file)
-
-
-@contextlib.contextmanager
-def atomic_directory(directory: Path) -> Iterator[Path]:
-    """Context with a new, empty directory that replaces `directory` if no exception occurs.
-
-    It is locked meanwhile. After a crash between the renames, `restore_directory` restores the old
-    one.
-    """
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    directory = directory.resolve()  # "." has no name
-    with locked(directory), name_file(directory):
-        _restore(directory)
-        for remains in _beside(directory, "tmp"):  # from killed writers: this one has the lock
-            shutil.rmtree(remains)
-        draft = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.tmp")
-        draft.mkdir()
-        try:
-            yield draft
-            for path in filter(Path.is_file, draft.rglob("*")):
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-            if directory.exists():
-                directory.rename(draft.with_suffix(".old"))
-            draft.rename(directory)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
-        finally:
-            _restore(directory)
-
-
-def restore_directory(directory: Path) -> None:
-    """Restores a directory that a killed writer had moved aside."""
-    if not directory.exists() and _beside(directory, "old"):
-        with locked(directory):
-            _restore(directory)
-
-
-def _restore(directory: Path) -> None:
-    for old in _beside(directory, "old"):
-        if directory.exists():
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            old.rename(directory)
-
-
-def _beside(directory: Path, kind: str) -> list[Path]:
-    return list(directory.parent.glob(f".{glob.escape(directory.name)}.????????.{kind}"))
 
 
 def as_text(name: str) -> str:

@@ -130,20 +130,30 @@ def write(
             replace(seal, identity=identity(directory) if callable(identity) else identity),
         )
         return
+    with replacing(directory) as draft:
+        _check_replaceable(directory, entries)
+        yield draft
+        seal = Seal(kind, digests(draft), {}, parent, None, dict(about or {}))
+        if callable(identity):
+            _close(draft, seal)  # so that the draft can be read
+            identity = identity(draft)
+        _close(draft, replace(seal, identity=identity))
+
+
+@contextmanager
+def replacing(directory: Path) -> Iterator[Path]:
+    """Context with an empty directory that becomes `directory`, which is locked meanwhile, if no
+    exception occurs; `write` also seals it."""
     directory = directory.resolve()  # "." has no name
     directory.parent.mkdir(parents=True, exist_ok=True)
     with locked(directory), name_file(directory):
         _finish(directory)
-        _check_replaceable(directory, entries)
         draft = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.tmp")
         draft.mkdir()
         try:
             yield draft
-            seal = Seal(kind, digests(draft), {}, parent, None, dict(about or {}))
-            if callable(identity):
-                _close(draft, seal)  # so that the draft can be read
-                identity = identity(draft)
-            _close(draft, replace(seal, identity=identity))
+            for path in (draft, *draft.rglob("*")):
+                _sync(path)
             if directory.exists():
                 directory.rename(draft.with_suffix(".old"))
             draft.rename(directory)
@@ -274,7 +284,13 @@ def close(
         files = _sizes(directory) if is_url(directory) else digests(directory, names)
     digest_of = {part: stated(directory / part).sha256 for part in parts}
     seal = Seal(kind, files, digest_of, "", identity, dict(about or {}))
+    if not is_url(directory):  # the manifest follows once everything else is on disk
+        paths = [directory / name for name in files]
+        for path in (*paths, *{path.parent for path in paths}):
+            _sync(path)
     _close(directory, seal)
+    if not is_url(directory):
+        _sync(directory)
     return seal
 
 
@@ -289,15 +305,7 @@ def digests(directory: Path, names: Iterable[str] | None = None) -> dict[str, di
 
 
 def _close(directory: Path, seal: Seal) -> None:
-    """Writes the manifest once everything else is on disk."""
-    if not is_url(directory):
-        for name in seal.files:
-            _sync(directory / name)
-        for folder in {(directory / name).parent for name in seal.files}:
-            _sync(folder)
     write_json(directory / MANIFEST, {**asdict(seal), "sha256": seal.digest})
-    if not is_url(directory):
-        _sync(directory)
 
 
 def _difference(path: Path, known: Mapping[str, Any] | None) -> str:

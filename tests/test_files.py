@@ -240,26 +240,6 @@ def test_of_two_that_hold_a_lock_one_waits(tmp_path: Path) -> None:
         pass
 
 
-def test_a_directory_is_replaced_whole(tmp_path: Path) -> None:
-    """Also after writers that were killed: before the first rename, and between the two."""
-    target = tmp_path / "a[1]"
-    for text in "12":
-        with files.atomic_directory(target) as draft:
-            (draft / "inner").mkdir()
-            (draft / "inner" / "x").write_text(text)
-        assert (target / "inner" / "x").read_text() == text
-    with pytest.raises(ZeroDivisionError), files.atomic_directory(target) as draft:
-        1 / len(list(draft.iterdir()))
-    (tmp_path / ".a[1].abcdefgh.tmp").mkdir()
-    (tmp_path / ".a[1].more.abcdefgh.tmp").mkdir()
-    target.rename(tmp_path / ".a[1].abcdefgh.old")
-    files.restore_directory(target)
-    assert (target / "inner" / "x").read_text() == "2"
-    with files.atomic_directory(target):
-        pass
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".a[1].more.abcdefgh.tmp", "a[1]"]
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [

@@ -30,7 +30,7 @@ from dml_jax.data.sources import Options, Recipe
 from dml_jax.data.split import Read, Split
 from dml_jax.data.understand import Understood, shown, understand
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.files import atomic_directory, cache_dir, locked, reading
+from dml_jax.files import cache_dir, locked, reading
 
 KIND, INDEX, RECORDS = "data set", "index.json", "records"
 REMEDY = "prepare the data set again"
@@ -194,7 +194,7 @@ def staged(url: str) -> Path:
             return target
         size = f"{len(found):,} files, {sum(info.size for info in found.values()) / 2**20:,.0f} MiB"
         print(f"copying {size}, from {url} to {caches}", flush=True)
-        with atomic_directory(target) as draft, buckets.accessing(url):
+        with seal.replacing(target) as draft, buckets.accessing(url):
             for name in found:  # a bucket need not have directories
                 (draft / name).parent.mkdir(parents=True, exist_ok=True)
             system, root = buckets.file_system(url)
