@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pydantic
 
@@ -173,27 +173,19 @@ def atomic_write(path: Path) -> Iterator[Path]:
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Holds `.NAME.lock` beside a file or directory; without `wait`, UserError if it is held."""
     lock = path.with_name(f".{path.name}.lock")
-    while True:
-        file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if os.fstat(file).st_nlink:
+    with contextlib.ExitStack() as held:
+        while True:
+            file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            held.callback(os.close, file)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                problem = "another command is writing there; wait for its end"
+                raise UserError(f"{path}: {problem}") from None
+            if os.fstat(file).st_nlink:  # else its holder has removed it
                 break
-        except BlockingIOError:
-            os.close(file)
-            problem = "another command is writing there; wait for its end"
-            raise UserError(f"{path}: {problem}") from None
-        except BaseException:
-            os.close(file)
-            raise
-        os.close(file)  # its holder has removed it
-    try:
+        held.callback(lock.unlink, missing_ok=True)
         yield
-    finally:
-        try:
-            lock.unlink(missing_ok=True)
-        finally:
-            os.close(file)
 
 
 def as_text(name: str) -> str:
@@ -212,22 +204,7 @@ def write_csv(path: Path, rows: Iterable[Iterable[Any]]) -> None:
     """Writes the rows of a table completely or not at all."""
     options: Any = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
     with atomic_write(path) as draft, draft.open("w", **options) as file:
-        write_rows(file, rows)
-
-
-def write_rows(file: TextIO, rows: Iterable[Iterable[Any]]) -> None:
-    """Writes rows as CSV; a text that a spreadsheet would run as a formula gets an apostrophe."""
-
-    def inert(cell: Any) -> Any:
-        if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
-            return cell
-        try:
-            float(cell)
-        except ValueError:
-            return f"'{cell}"
-        return cell
-
-    csv.writer(file, lineterminator="\n").writerows(map(inert, row) for row in rows)
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def finite(value: Any) -> Any:

@@ -89,21 +89,38 @@ def check_options(options: Namespace) -> None:
     """Raises ConfigError if an option is missing, unknown or invalid with the others."""
     mode, coordinator = options.mode, options.coordinator
     process, processes = options.process, options.processes
-    problem = "--config: missing; give a file, e.g. --config=configs/digits_baseline.py"
-    cli.require(options.config, problem)
-    for name, modes in VALID_WITH.items():
-        valid = mode in modes or not getattr(options, name)
-        cli.require(valid, f"--{name} is only valid with --mode={' or '.join(modes)}")
-    problem = "--topology: missing; --mode=compile needs devices, e.g. --topology=h100:8 or v5e:4x4"
-    cli.require(mode != "compile" or options.topology, problem)
-    problem = "--coordinator: missing; several processes need HOST:PORT of the first, or auto"
-    cli.require(coordinator or (processes, process) == (1, 0), problem)
     host, _, port = (coordinator or "auto").rpartition(":")
     address = port == "auto" or (host and port.isdecimal() and 0 < int(port) < 2**16)
-    problem = f"--coordinator={coordinator}: must be HOST:PORT of the first process, or auto"
-    cli.require(address, problem)
-    problem = f"--process={process}: must be at least 0 and less than --processes={processes}"
-    cli.require(0 <= process < processes, problem)
+    for valid, problem in (
+        (
+            options.config,
+            "--config: missing; give a file, e.g. --config=configs/digits_baseline.py",
+        ),
+        *(
+            (
+                mode in modes or not getattr(options, name),
+                f"--{name} is only valid with --mode={' or '.join(modes)}",
+            )
+            for name, modes in VALID_WITH.items()
+        ),
+        (
+            mode != "compile" or options.topology,
+            "--topology: missing; --mode=compile needs devices, e.g. --topology=h100:8 or v5e:4x4",
+        ),
+        (
+            coordinator or (processes, process) == (1, 0),
+            "--coordinator: missing; several processes need HOST:PORT of the first, or auto",
+        ),
+        (
+            address,
+            f"--coordinator={coordinator}: must be HOST:PORT of the first process, or auto",
+        ),
+        (
+            0 <= process < processes,
+            f"--process={process}: must be at least 0 and less than --processes={processes}",
+        ),
+    ):
+        cli.require(valid, problem)
 
 
 def steps_to_trace(profile: str) -> tuple[int, int]:

@@ -24,6 +24,7 @@ class is left out in turn.
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import sys
 from functools import partial
@@ -31,7 +32,7 @@ from functools import partial
 from dml_jax.class_names import normalised
 from dml_jax.commands import cli, jax_setup
 from dml_jax.errors import printable
-from dml_jax.files import directory, write_rows
+from dml_jax.files import directory
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -105,7 +106,8 @@ def execute(arguments: list[str]) -> None:
             shown = {"model": options.model, "index": options.index, "images": images}
             print(json.dumps(shown, indent=1))
         else:
-            write_rows(sys.stdout, answers.as_rows(files, found, index.images))
+            rows = answers.as_rows(files, found, index.images)
+            csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
     else:
         changed = options.remove, options.rename, options.merge
         changes = enrollment.Changes(*changed, classes, others, taken)

@@ -131,32 +131,10 @@ def _trial(row: Row, seed: int, settings: Settings) -> Trial:
     return Trial(directory.name, row.name, seed, directory, config, needs, length=length)
 
 
-@dataclass
-class StatedRow:
-    """A row in `study.json`, with published metrics by source."""
-
-    name: str
-    reported: dict[str, Any]
-    refined: dict[str, Any]
-
-
-@dataclass
-class StudyFile:
-    """The contents of `study.json`."""
-
-    study: str
-    title: str
-    source: str
-    metric: str
-    paper: bool
-    rows: list[StatedRow]
-    trials: list[dict[str, Any]]
-
-
 def read_facts(root: Path) -> dict[str, Any] | None:
     """The contents of `study.json`, which marks the directory of a study; None without it."""
     path = root / "study.json"
-    return files.read_json(path, StudyFile, "give another --root") if path.exists() else None
+    return files.read_json(path, dict[str, Any], "give another --root") if path.exists() else None
 
 
 def stated_trials(root: Path, facts: Mapping[str, Any]) -> list[Trial]:
@@ -187,15 +165,21 @@ def begin(name: str, study: Study, settings: Settings, made: Sequence[Trial]) ->
     Returns its contents. UserError if the directory or a trial's belongs to something else.
     """
     root, before = settings.root, read_facts(settings.root)
-    rows = [StatedRow(row.name, dict(row.reported), dict(row.refined)) for row in study.rows]
-    known = name, study.title, study.source, study.metric, settings.paper, rows
     stated = ("name", "row", "seed", "length", "needs")
-    trials = [
-        {key: getattr(trial, key) for key in stated}
-        | {"members": [path.name for path in trial.members]}
-        for trial in made
-    ]
-    facts = asdict(StudyFile(*known, trials=trials))
+    facts = {
+        "study": name,
+        **{key: getattr(study, key) for key in ("title", "source", "metric")},
+        "paper": settings.paper,
+        "rows": [
+            {key: getattr(row, key) for key in ("name", "reported", "refined")}
+            for row in study.rows
+        ],
+        "trials": [
+            {key: getattr(trial, key) for key in stated}
+            | {"members": [path.name for path in trial.members]}
+            for trial in made
+        ],
+    }
     if before is None:
         foreign = root.exists() and (not root.is_dir() or any(root.iterdir()))
     else:

@@ -19,8 +19,8 @@ class Download(NamedTuple):
     """A file to download."""
 
     url: str  # http or https address
-    size: int | None = None  # in bytes; None if unknown
-    sha256: str = ""  # hexadecimal, or its first digits; empty if unknown
+    size: int  # in bytes
+    sha256: str  # hexadecimal
 
     @property
     def name(self) -> str:
@@ -37,18 +37,17 @@ def fetch(wanted: Download, target: Path, elsewhere: str, progress: Callable[[in
                 draft.open("wb") as file,
                 urllib.request.urlopen(wanted.url, timeout=SECONDS) as reply,
             ):
-                length = reply.headers["Content-Length"]
-                total, done = wanted.size if length is None else int(length), 0
-                kind = reply.headers.get_content_type()
-                if kind == "text/html" or wanted.size not in (None, total):
-                    raise ValueError(f"{kind} of {total} bytes: the file has moved or changed")
+                length = int(reply.headers["Content-Length"] or wanted.size)
+                kind, done = reply.headers.get_content_type(), 0
+                if kind == "text/html" or length != wanted.size:
+                    raise ValueError(f"{kind} of {length} bytes: the file has moved or changed")
                 while chunk := reply.read(CHUNK):
                     file.write(chunk)
                     done += len(chunk)
                     progress(done)
-            if total is not None and done != total:
-                raise ValueError(f"ended after {done} of {total} bytes")
-            if not (digest := sha256_of(draft)).startswith(wanted.sha256):
+            if done != wanted.size:
+                raise ValueError(f"ended after {done} of {wanted.size} bytes")
+            if (digest := sha256_of(draft)) != wanted.sha256:
                 raise ValueError(f"its SHA-256 is {digest} instead of {wanted.sha256}")
     except (OSError, HTTPException, ValueError) as problem:
         if isinstance(problem, OSError) and problem.errno in UNWRITABLE:

@@ -13,7 +13,6 @@ import jax
 import numpy as np
 import pytest
 
-from dml_jax import seal
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
 from dml_jax.backbones.weights import convert as from_torch
 from dml_jax.backbones.weights import converted, known_networks, tensor_files
@@ -151,33 +150,6 @@ def test_complete_files_of_other_sizes_are_refused(
     line = fails(convert, "--weights=w.safetensors", "--output=out")
     assert line.startswith("w.safetensors: contains another network (name='deit', ")
     assert "), not one of bn_inception, deit_small" in line
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        [],
-        {"architecture": 5},
-        {"image_shape": ["224", "224"]},
-        {"image_shape": [0, 9]},
-        {"image_shape": [224.0, 224]},
-        {"crop_fraction": "0.875"},
-        {"crop_fraction": 0},
-        {"crop_fraction": True},
-    ],
-)
-def test_wrong_fields_of_weights_json(content: Any) -> None:
-    converted.write(Path("w"), {"x": np.ones(3, np.float32)}, {"architecture": {"name": "resnet"}})
-    whole = json.loads(Path("w/weights.json").read_text())
-    Path("w/weights.json").write_text(
-        json.dumps(whole | content if isinstance(content, dict) and content else content)
-    )
-    seal.close(Path("w"), converted.KIND)
-    with pytest.raises(
-        WeightsError,
-        match=r"w/weights\.json: is truncated or damaged \(.*convert the weights again",
-    ):
-        converted.read(Path("w"))
 
 
 def test_every_mismatch_is_named(tiny: state_dicts.StateDict, fails: Fails) -> None:

@@ -32,13 +32,14 @@ def served(hub: Hub) -> dict[str, bytes]:
 
 def fetch(
     target: Path,
-    size: int | None = len(CONTENT),
-    sha256: str = DIGEST,
     name: str = "x",
     where: str = WHERE,
 ) -> None:
     downloads.fetch(
-        downloads.Download(f"{where}/{name}", size, sha256), target, "ask the owner", lambda _: None
+        downloads.Download(f"{where}/{name}", len(CONTENT), DIGEST),
+        target,
+        "ask the owner",
+        lambda _: None,
     )
 
 
@@ -72,7 +73,7 @@ def test_bytes_of_another_file_are_noticed(served: dict[str, bytes], tmp_path: P
         fetch(tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
     served["x.bin"] = CONTENT  # which the server has elsewhere
-    fetch(tmp_path / "x", None, DIGEST[:8], "x.bin")
+    fetch(tmp_path / "x", name="x.bin")
     assert (tmp_path / "x").read_bytes() == CONTENT
 
 

@@ -15,38 +15,23 @@ import importlib.util
 import json
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
-from annotated_types import Ge, Gt, Le
-from pydantic import StrictFloat, StrictInt
 
 from dml_jax import files, seal
 from dml_jax._version import __version__
 from dml_jax.config.fields import flatten
 from dml_jax.config.modules import plugin_module
 from dml_jax.errors import WeightsError
-from dml_jax.files import cache_dir, read_json, reading, sha256
+from dml_jax.files import cache_dir, reading, sha256
 from dml_jax.seal import Identity
 
 FORMAT = 5  # version of conversions and of the probe; part of the names of cached conversions
 WEIGHTS, METADATA, KIND = "weights.safetensors", "weights.json", "converted weights"
 REMEDY = "give a directory of converted weights, or convert the weights again"
-
-Side = Annotated[StrictInt, Ge(1), Le(1 << 14)]
-
-
-@dataclass
-class Metadata:
-    """The fields of `weights.json` that are read again."""
-
-    architecture: dict[str, Any]
-    image_shape: tuple[Side, Side] = (224, 224)
-    crop_fraction: Annotated[StrictFloat | StrictInt, Gt(0), Le(1)] = 0.875
-    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
 
 
 def check_output(directory: Path) -> None:
@@ -75,7 +60,8 @@ def write(
 def read_metadata(directory: Path) -> dict[str, Any]:
     """The content of `weights.json`."""
     seal.read(directory, KIND, names=[METADATA], error=WeightsError, remedy=REMEDY)
-    return read_json(directory / METADATA, Metadata, REMEDY, WeightsError)
+    metadata: dict[str, Any] = json.loads((directory / METADATA).read_text())
+    return metadata
 
 
 def read(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

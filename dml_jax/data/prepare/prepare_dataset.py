@@ -115,9 +115,9 @@ def _download(recipe: Recipe, targets: Sequence[Path], console: Console) -> None
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         console.print(f"downloading {wanted.url}")
-        console.start_progress(f"{wanted.name}, MiB", (wanted.size or 0) // MIB)
+        console.start_progress(f"{wanted.name}, MiB", wanted.size // MIB)
         downloads.fetch(wanted, target, remedy, lambda done: console.update_progress(done // MIB))
-    size = sum(wanted.size or 0 for wanted in recipe.downloads) // MIB
+    size = sum(wanted.size for wanted in recipe.downloads) // MIB
     console.print(f"the archives ({size} MiB) stay in {targets[0].parent}")
 
 
