@@ -3,7 +3,7 @@
 import errno
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, TextIO
 
@@ -122,6 +122,12 @@ def counted(number: int, noun: str) -> str:
     """A number with its noun: "1 class", "2 classes", "1,000 images"."""
     plural = "" if number == 1 else "es" if noun.endswith("s") else "s"
     return f"{number:,} {noun}{plural}"
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def refuse(problems: Iterable[str]) -> None:

@@ -132,7 +132,8 @@ def _scan_folder(directory: Path, recipe: Recipe, data: Data) -> Mapping[str, Sp
     files = dict(walk(directory.resolve()))
     options = Options(splits=data.splits, session=data.session, classes=data.classes)
     page = understand(recipe, files, options, source)
-    duplicates.check_number_of_classes(page.entries, source)
+    if problem := duplicates.too_few_classes(page.entries):
+        raise DataError(f"{source}: {problem}")
     lines = [str(directory.resolve())]
     for e in page.entries:
         about = e.id, e.split, e.class_name, str(dict(e.metadata)), stamp(e.file.path)

@@ -11,7 +11,7 @@ from dml_jax.config import plugin_module
 from dml_jax.data.files import Entry, Files, is_missing
 from dml_jax.data.prepare import duplicates
 from dml_jax.data.sources import Options, Recipe, list_files, packed_files, survey
-from dml_jax.data.understand import Understood, check_splits, understood
+from dml_jax.data.understand import Understood, mixed_splits, understood
 from dml_jax.errors import DataError, counted
 
 REFUSED = "not read as"
@@ -41,10 +41,9 @@ def recognised(files: Files, options: Options, source: str) -> tuple[str, Unders
             reasons.append(f"{REFUSED} {name}: {error}")
             continue
         try:
-            page = understood(table, found, options, source, reads=recipe.reads, labelled=True)
+            page = understood(recipe, table, found, options, labelled=True)
         except DataError as error:
-            problem = str(error).removeprefix(f"{source}: ")
-            raise DataError(f"{source}: {'; '.join([*reasons, problem])}") from error
+            raise DataError(f"{source}: {'; '.join([*reasons, str(error)])}") from error
         return name, page._replace(doubts=[*reasons, *page.doubts])
     no_images = "no images: give a folder with one folder of images per class, or with a table"
     raise DataError(f"{source}: {'; '.join(reasons or packed_files(files)) or no_images}")
@@ -58,22 +57,20 @@ def refusal(page: Understood) -> str:
 def page(path: Path, options: Options, source: str) -> list[str]:
     """The lines that tell how a folder or a table is understood."""
     name, found = recognised(list_files([path], "SOURCE"), options, source)
-    problem = ""
-    try:
-        check_splits(found, source, decided=bool(options.named()))
-        duplicates.check_number_of_classes(found.entries, source)
-        problem = _unusable(found.entries, source)
-    except DataError as error:
-        problem = str(error).removeprefix(f"{source}: ")
+    problem = (
+        mixed_splits(found, options)
+        or duplicates.too_few_classes(found.entries)
+        or _unusable(found.entries)
+    )
     refused = [line for line in found.doubts if line.startswith(REFUSED)]
     doubts = [f"doubt: {line}" for line in found.doubts if line not in refused]
     facts, advice = _facts(name, found, options), _advice(name, path, found, options, problem)
     return [*refused, *facts, *doubts, *advice]
 
 
-def _unusable(entries: Sequence[Entry], source: str) -> str:
+def _unusable(entries: Sequence[Entry]) -> str:
     """A sentence about images that are missing or have no other of their class to be compared with;
-    DataError if too few classes remain without them."""
+    "" if there are none."""
     missing = {i: "missing" for i, entry in enumerate(entries) if is_missing(entry.file)}
     reasons = missing | duplicates.find_unmatched(entries, {*range(len(entries))} - {*missing})
     if not reasons:
@@ -83,12 +80,9 @@ def _unusable(entries: Sequence[Entry], source: str) -> str:
         f"{len(reasons):,} of {counted(len(entries), 'image')} cannot be used, the first is "
         f"{entries[first].id!r}: {reasons[first]}"
     )
-    try:
-        kept = [entry for i, entry in enumerate(entries) if i not in reasons]
-        duplicates.check_number_of_classes(kept, f"{source}: {problem}; without them")
-    except DataError as error:
-        raise DataError(str(error).partition("; at least")[0]) from error
-    return f"{problem}; --skip_bad leaves them out"
+    few = duplicates.too_few_classes([e for i, e in enumerate(entries) if i not in reasons])
+    without = f"without them: {few.partition('; at least')[0]}"
+    return f"{problem}; {without if few else '--skip_bad leaves them out'}"
 
 
 def _facts(name: str, page: Understood, options: Options) -> list[str]:

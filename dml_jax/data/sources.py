@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from dml_jax import seal
 from dml_jax.data.files import SPLITS, Entry, File, Files, is_hidden, is_image, walk
-from dml_jax.errors import ConfigError, DataError, counted
+from dml_jax.errors import ConfigError, DataError, counted, listed
 from dml_jax.files import reading
 from dml_jax.remote.downloads import Download
 
@@ -96,35 +96,29 @@ class Survey(NamedTuple):
 
     files: Files
     outputs: Mapping[str, str]  # folders and files that are left out -> what they are
-    skipped: Mapping[str, int]  # suffix ("" for none) -> number of files that are not images
     hidden: Sequence[str]  # images in hidden folders
 
     def doubts(self, reads: Sequence[str] = ()) -> list[str]:
         """Sentences about what is left out; files of the suffixes `reads` are not."""
         found = []
         if self.outputs:
-            shown = [f"{name} ({what})" for name, what in list(self.outputs.items())[:3]]
-            more = f" and {len(self.outputs) - 3} more" if len(self.outputs) > 3 else ""
-            found.append(f"left out, because dml_jax has written them: {', '.join(shown)}{more}")
+            shown = listed([f"{name} ({what})" for name, what in self.outputs.items()], 3)
+            found.append(f"left out, because dml_jax has written them: {shown}")
         if self.hidden:
             number = counted(len(self.hidden), "image")
             found.append(f"left out {number} in hidden folders, e.g. {self.hidden[0]!r}")
-        packed = packed_files(self.files)
-        found += [f"images in it are not used: {line}" for line in packed]
-        ranked = sorted(self.skipped.items(), key=lambda pair: (-pair[1], pair[0]))
-        ranked = [(suffix, count) for suffix, count in ranked if suffix not in reads]
-        if ranked:
-            listed = [f"{suffix or 'no suffix'}: {count:,}" for suffix, count in ranked[:8]]
-            others = sum(count for _, count in ranked[8:])
-            total = counted(sum(count for _, count in ranked), "file")
-            listed += [f"others: {others:,}"] if others else []
-            found.append(f"skipped {total} other than images ({', '.join(listed)})")
+        found += [f"images in it are not used: {line}" for line in packed_files(self.files)]
+        others = (posixpath.splitext(path)[1].lower() for path in self.files if not is_image(path))
+        skipped = Counter(suffix for suffix in others if suffix not in reads)
+        ranked = sorted(skipped.items(), key=lambda pair: (-pair[1], pair[0]))
+        if kinds := listed([f"{suffix or 'no suffix'}: {count:,}" for suffix, count in ranked], 8):
+            total = counted(skipped.total(), "file")
+            found.append(f"skipped {total} other than images ({kinds})")
         return found
 
 
 def survey(found: Iterable[tuple[str, File]]) -> Survey:
-    """Leaves out hidden folders and what this package has written, and counts files other than
-    images."""
+    """Leaves out hidden folders and what this package has written."""
     everything = dict(sorted(found))
     files = {path: file for path, file in everything.items() if not is_hidden(path)}
     outputs: dict[str, str] = {}
@@ -145,9 +139,8 @@ def survey(found: Iterable[tuple[str, File]]) -> Survey:
                     inside = sorted(tops & {"analysis", "figures"})
                     outputs |= dict.fromkeys([folder] if folder else inside, what)
     kept = {path: file for path, file in files.items() if not written(path)}
-    skipped = Counter(posixpath.splitext(path)[1].lower() for path in kept if not is_image(path))
     hidden = [path for path in everything if path not in files and is_image(path)]
-    return Survey(kept, outputs, skipped, [path for path in hidden if is_hidden(path, files=False)])
+    return Survey(kept, outputs, [path for path in hidden if is_hidden(path, files=False)])
 
 
 def packed_files(files: Iterable[str]) -> list[str]:

@@ -22,7 +22,7 @@ from dml_jax.class_names import likeness, near_equal, normalised
 from dml_jax.data import sessions
 from dml_jax.data.files import SPLITS, Entry, Files, is_image, is_missing
 from dml_jax.data.sources import Options, Recipe, Survey, Table, survey
-from dml_jax.errors import DataError, counted
+from dml_jax.errors import DataError, counted, listed
 
 FEW = 20  # values in a column of splits
 SHOWN = 10  # lines of doubts that a command prints
@@ -87,37 +87,25 @@ def understand(
     """Reads files by a recipe; `source` stands for them in messages. See `understood`."""
     found = survey(files.items())
     try:
-        table = recipe.read(found.files)
+        return understood(recipe, recipe.read(found.files), found, options, labelled=labelled)
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
-    return understood(table, found, options, source, reads=recipe.reads, labelled=labelled)
 
 
 def understood(
-    table: Table,
-    found: Survey,
-    options: Options,
-    source: str,
-    *,
-    reads: Sequence[str],
-    labelled: bool = False,
+    recipe: Recipe, table: Table, found: Survey, options: Options, *, labelled: bool = False
 ) -> Understood:
-    """What a table means; `reads` are the suffixes of files other than images that it is made of.
+    """What a table that a recipe has read means.
 
     With `labelled`, the images are to be compared with each other, whatever their split, so no
     class is held out. Raises DataError if the table can be read in several ways, none of the images
     exists, or test classes are also classes of training or validation, or near-equal to one.
     """
     columns, rows, doubts = "", list(table.rows), list(table.doubts)
-    try:
-        if rows and rows[0].metadata:
-            columns, rows, more = _of_columns(rows, options)
-            doubts += more
-        if not all(row.class_name for row in rows):
-            rows, more = _of_folders(rows, options)
-            doubts += more
-    except DataError as error:
-        raise DataError(f"{source}: {error}") from error
+    if rows and rows[0].metadata:
+        columns, rows = _of_columns(rows, options, doubts)
+    if not all(row.class_name for row in rows):
+        rows = _of_folders(rows, options, doubts)
     names = {name: normalised(name) for name in {row.class_name for row in rows}}
     divided = options.splits in ("classes", "none")
     rows = [
@@ -126,8 +114,10 @@ def understood(
     ]
     undecided = [row.class_name for row in rows if not row.split]
     tested = test_classes(set(undecided), options.test_share)
-    drawn = {name: "test" if name in tested else "train" for name in undecided}
-    entries = [row if row.split else row._replace(split=drawn[row.class_name]) for row in rows]
+    entries = [
+        row._replace(split=row.split or ("test" if row.class_name in tested else "train"))
+        for row in rows
+    ]
     near = near_equal(names.values())
     result = Understood(entries, (), found, near, len(undecided), table.doubts, columns)
     missing = result.missing()
@@ -135,12 +125,12 @@ def understood(
         images = [p for p, file in found.files.items() if is_image(p) and not is_missing(file)]
         there = f"{counted(len(images), 'image')}, e.g. {images[0]}" if images else ""
         raise DataError(
-            f"{source}: all {len(missing):,} listed images are missing, e.g. {missing[0]!r}; the "
-            f"source holds {there or 'no images; give their folder as well'}"
+            f"all {len(missing):,} listed images are missing, e.g. {missing[0]!r}; the source "
+            f"holds {there or 'no images; give their folder as well'}"
         )
-    if not labelled:
-        check_splits(result, source, decided=bool(options.named()))
-    return result._replace(doubts=[*doubts, *_doubts(result, names, options, reads)])
+    if not labelled and (problem := mixed_splits(result, options)):
+        raise DataError(problem)
+    return result._replace(doubts=[*doubts, *_doubts(result, names, options, recipe.reads)])
 
 
 def test_classes(classes: Collection[str], share: float) -> set[str]:
@@ -152,13 +142,11 @@ def test_classes(classes: Collection[str], share: float) -> set[str]:
     for name in sorted(classes):
         together.setdefault(likeness(name), []).append(name)
 
-    def digest(group: list[str]) -> bytes:
-        return hashlib.sha256(group[0].encode(errors="surrogateescape")).digest()
-
     chosen: set[str] = set()
-    for group in sorted(together.values(), key=digest):
+    raw = {key: group[0].encode(errors="surrogateescape") for key, group in together.items()}
+    for key in sorted(together, key=lambda key: hashlib.sha256(raw[key]).digest()):
         if len(chosen) < round(share * len(classes)):
-            chosen |= set(group)
+            chosen |= {*together[key]}
     return chosen
 
 
@@ -176,20 +164,19 @@ def _words(name: str) -> set[str]:
 
 def splits_of(names: Iterable[str], options: Options) -> dict[str, str]:
     """The split that each name gives, by its words without those that all names share; or ""."""
+    if (named := options.named()) or options.splits == "none":
+        return {name: named.get(name, "") for name in names}
     words = {name: _words(name) if name.isascii() else set() for name in names}
     common = set.intersection(*words.values()) if len(words) > 1 else set()
-    named = options.named()
-
-    def split(name: str) -> str:
-        if named or options.splits == "none":
-            return named.get(name, "")
-        given = words[name] - NEUTRAL - common
-        found = {SPLIT_NAMES.get(w) or SPLIT_NAMES.get(w.removesuffix("set"), "") for w in given}
-        if found == {"train", "validation"}:
-            return "train"
-        return found.pop() if len(found) == 1 else ""
-
-    return {name: split(name) for name in words}
+    found = {
+        name: {SPLIT_NAMES.get(w) or SPLIT_NAMES.get(w.removesuffix("set"), "") for w in given}
+        for name, given in ((name, words[name] - NEUTRAL - common) for name in words)
+    }
+    both = {"train", "validation"}
+    return {
+        name: "train" if splits == both else min(splits) if len(splits) == 1 else ""
+        for name, splits in found.items()
+    }
 
 
 def column_of(kind: str, names: Sequence[str]) -> str:
@@ -198,8 +185,10 @@ def column_of(kind: str, names: Sequence[str]) -> str:
     return next((plain[usual] for usual in COLUMNS[kind].split() if usual in plain), "")
 
 
-def _of_columns(rows: Sequence[Entry], options: Options) -> tuple[str, list[Entry], list[str]]:
-    """What the columns of a table are, its rows with class and split, and doubts."""
+def _of_columns(
+    rows: Sequence[Entry], options: Options, doubts: list[str]
+) -> tuple[str, list[Entry]]:
+    """What the columns of a table are, and its rows with class and split; adds `doubts`."""
     names = list(rows[0].metadata)
     texts = {name: [str(row.metadata[name] or "").strip() for row in rows] for name in names}
     kinds = {column_of(kind, names): kind for kind in ("path", "class", "role")}
@@ -210,14 +199,11 @@ def _of_columns(rows: Sequence[Entry], options: Options) -> tuple[str, list[Entr
     fitting = [name for name in others if splits[name] and all(splits[name].values())]
     usual = column_of("split", others)
     chosen = usual if usual in fitting or usual.lower() == "split" else next(iter(fitting), "")
-    if options.splits == "none":
-        chosen = ""
-    elif unknown := {
-        text for text in texts.get(chosen, ()) if text and not splits[chosen].get(text)
-    }:
+    chosen = "" if options.splits == "none" else chosen
+    if unknown := {text for text in texts.get(chosen, ()) if text and not splits[chosen].get(text)}:
         what = f"the column {chosen!r} holds {min(unknown)!r}, which is no split"
         raise DataError(f"{what}; {NAME_SPLITS}")
-    doubts = [
+    doubts += [
         f"the column {name!r} looks like splits, and {'is used' if name == chosen else 'is not'}"
         for name in fitting
         if name != chosen or name != usual
@@ -258,7 +244,7 @@ def _of_columns(rows: Sequence[Entry], options: Options) -> tuple[str, list[Entr
         )
         for i, row in enumerate(rows)
     ]
-    return ", ".join(told), found, doubts
+    return ", ".join(told), found
 
 
 def _flag(column: str) -> str:
@@ -268,8 +254,8 @@ def _flag(column: str) -> str:
     return word if word in ROLES else SPLIT_NAMES.get(word, "")
 
 
-def _of_folders(rows: Sequence[Entry], options: Options) -> tuple[list[Entry], list[str]]:
-    """The rows with class and split from the folders in their names, and doubts about that.
+def _of_folders(rows: Sequence[Entry], options: Options, doubts: list[str]) -> list[Entry]:
+    """The rows with class and split from the folders in their names; adds `doubts` about that.
 
     A class is the path of its folder, without folders that all classes are in and those that give
     the split or a part. Folders inside a folder that holds images belong to its class.
@@ -277,45 +263,39 @@ def _of_folders(rows: Sequence[Entry], options: Options) -> tuple[list[Entry], l
     given = [tuple(row.id.split("/")[:-1]) for row in rows]
     twice = {a for parts in given for a, b in pairwise(parts) if likeness(a) == likeness(b)}
     places = [_undoubled(parts) for parts in given]
-    images, doubts = Counter(places), list[str]()
+    images = Counter(places)
     top = _top(images)
-    if any(splits_of(top, options).values()):
-        name = next(name for name, split in splits_of(top, options).items() if split)
-        doubts.append(f"all images are in the folder {name!r}, so it gives no split")
+    around = [name for name, split in splits_of(top, options).items() if split]
+    doubts += [f"all images are in the folder {n!r}, so it gives no split" for n in around[:1]]
     bare = {parts: parts[len(top) :] for parts in images}
     level, split_of = _split_level(set(bare.values()), options)
-    splits = {
-        parts: split_of.get(inner[level], "") if level is not None and len(inner) > level else ""
-        for parts, inner in bare.items()
-    }
-    inner = bare
-    if level is not None:
-        inner = {parts: rest[:level] + rest[level + 1 :] for parts, rest in bare.items()}
-    elif options.named():
-        raise DataError(f"--splits={options.splits}: there are no folders of these names")
-    elif options.splits == "classes":
-        inner = {parts: _without_splits(rest, options) for parts, rest in bare.items()}
-    elif options.splits == "auto":
-        doubts += _check_mixed(set(bare.values()), options)
-    outside = {parts for parts in images if level is not None and not splits[parts]}
+    splits = {p: split_of.get("".join(rest[level : level + 1]), "") for p, rest in bare.items()}
+    inner = {parts: rest[:level] + rest[level + 1 :] for parts, rest in bare.items()}
+    if not split_of:
+        words = _split_words(inner.values(), options, doubts)
+        inner = {p: tuple(n for n in rest if n not in words) or rest for p, rest in inner.items()}
+    outside = {parts for parts in images if split_of and not splits[parts]}
     loose = {parts for parts in images if not inner[parts]} - outside
-    classes, more = _classes({inner[p] for p in images if p not in loose | outside}, twice, options)
+    more = list[str]()  # after those about images that are left out
+    classes = _classes({inner[p] for p in images if p not in loose | outside}, twice, options, more)
     kept = [
         row._replace(class_name="/".join(classes[inner[parts]]), split=row.split or splits[parts])
         for row, parts in zip(rows, places, strict=True)
         if parts not in loose | outside
     ]
     for left, where in ((loose, "no class folder"), (outside, "none of the folders of splits")):
-        if left:
-            stray = [row.id for row, parts in zip(rows, places, strict=True) if parts in left]
-            verb = "is" if len(stray) == 1 else "are"
-            what = f"{counted(len(stray), 'image')}, e.g. {stray[0]!r}, {verb} in {where}"
-            if len(stray) > len(kept):
-                folder = stray[0].rpartition("/")[0].rpartition("/")[2]
-                remedy = f", or give --splits=none if {folder!r} is a class" if folder else ""
-                raise DataError(f"{what}: put the images of each class into a folder{remedy}")
-            doubts.append(f"{what}, and left out")
-    return kept, [*doubts, *more]
+        stray = [row.id for row, parts in zip(rows, places, strict=True) if parts in left]
+        if not stray:
+            continue
+        verb = "is" if len(stray) == 1 else "are"
+        what = f"{counted(len(stray), 'image')}, e.g. {stray[0]!r}, {verb} in {where}"
+        if len(stray) > len(kept):
+            folder = stray[0].rpartition("/")[0].rpartition("/")[2]
+            remedy = f", or give --splits=none if {folder!r} is a class" if folder else ""
+            raise DataError(f"{what}: put the images of each class into a folder{remedy}")
+        doubts.append(f"{what}, and left out")
+    doubts += more
+    return kept
 
 
 def _top(images: Mapping[Folders, int]) -> Folders:
@@ -336,13 +316,11 @@ def _undoubled(parts: Folders) -> Folders:
     return tuple(p for i, p in enumerate(parts) if not i or likeness(p) != likeness(parts[i - 1]))
 
 
-def _split_level(
-    folders: Collection[Folders], options: Options
-) -> tuple[int | None, dict[str, str]]:
-    """The level of the folders that give the split of every image, if there is one, and the split
-    of each of these folders."""
-    named = bool(options.named())
-    for level in range(max(map(len, folders))):
+def _split_level(folders: Collection[Folders], options: Options) -> tuple[int, dict[str, str]]:
+    """The level of the folders that give the split of every image, and the split of each of them;
+    a level below all folders if there is none."""
+    named, depth = bool(options.named()), max(map(len, folders))
+    for level in range(depth):
         # A folder without class folders, such as of unlabelled images, need not be named so.
         holding = {parts for parts in folders if len(parts) > level + 1} or folders
         names = splits_of({parts[level] for parts in holding if len(parts) > level}, options)
@@ -350,34 +328,41 @@ def _split_level(
         given = any(names.values()) if named else all(names.values()) and everywhere
         if given and (len(names) > 1 or named):
             return level, names
-    return None, {}
+    if named:
+        raise DataError(f"--splits={options.splits}: there are no folders of these names")
+    return depth, {}
 
 
-def _without_splits(parts: Folders, options: Options) -> Folders:
-    return tuple(part for part in parts if not splits_of([part], options)[part]) or parts
+def _split_words(
+    folders: Collection[Folders], options: Options, doubts: list[str]
+) -> Collection[str]:
+    """The names that look like splits and are no class, because the classes are to be divided.
 
-
-def _check_mixed(folders: Collection[Folders], options: Options) -> list[str]:
-    """Refuses folders for training and test beside folders that give no split; doubts about
-    others."""
+    Refuses folders for training and test beside folders that give no split; adds a doubt about
+    others.
+    """
+    looks = {name: splits_of([name], options)[name] for parts in folders for name in parts}
+    words = sorted(name for name, split in looks.items() if split)
+    if options.splits == "classes":
+        return words
     for level in range(max(map(len, folders))):
         held = {parts[level] for parts in folders if len(parts) > max(level, 1)}
-        looks = [name for name in sorted(held) if splits_of([name], options)[name]]
-        if {"train", "test"} <= {splits_of([name], options)[name] for name in looks}:
+        if {"train", "test"} <= {looks[name] for name in held}:
+            ends = [name for name in words if name in held]
             raise DataError(
-                f"the folders {looks[0]!r} and {looks[-1]!r} look like splits, but others beside "
+                f"the folders {ends[0]!r} and {ends[-1]!r} look like splits, but others beside "
                 f"them do not; {NAME_SPLITS}, {NO_SPLITS}"
             )
-    names = {part for parts in folders for part in parts if splits_of([part], options)[part]}
-    listed = ", ".join(map(repr, sorted(names)[:4]))
-    return [f"the folders {listed} count as classes, not as splits"] if names else []
+    if words:
+        listed = ", ".join(map(repr, words[:4]))
+        doubts.append(f"the folders {listed} count as classes, not as splits")
+    return ()
 
 
 def _classes(
-    folders: Collection[Folders], twice: Collection[str], options: Options
-) -> tuple[dict[Folders, Folders], list[str]]:
-    """The class of each folder of images, and doubts; `twice` are names of doubled folders."""
-    doubts = list[str]()
+    folders: Collection[Folders], twice: Collection[str], options: Options, doubts: list[str]
+) -> dict[Folders, Folders]:
+    """The class of each folder of images; `twice` are names of doubled folders. Adds `doubts`."""
     outer = {
         parts: next((parts[:i] for i in range(1, len(parts)) if parts[:i] in folders), parts)
         for parts in folders
@@ -393,10 +378,9 @@ def _classes(
             f"{verb} as part of that class, here {'/'.join(outer[inside[0]])!r}"
         )
     chosen = "path" if options.splits == "none" and options.classes == "auto" else options.classes
-    named, more = _shortened(set(outer.values()), twice)
+    named = _shortened(set(outer.values()), twice, doubts if chosen == "auto" else [])
     if chosen == "auto":
         _check_crossing(set(named.values()))
-        doubts += more
     else:
         named = {label: label[READINGS[chosen]] for label in named}
     if deep := sorted(label for label in set(named.values()) if len(label) > 1):
@@ -406,24 +390,19 @@ def _classes(
             f"{counted(len(deep), 'class')}, e.g. {'/'.join(deep[0])!r}, {verb} in {above}; if "
             "such folders are parts of one class, give --classes=top, or --session=folder for days"
         )
-    return {parts: named[outer[parts]] for parts in folders}, doubts
+    return {parts: named[outer[parts]] for parts in folders}
 
 
 def _shortened(
-    labels: Collection[Folders], twice: Collection[str]
-) -> tuple[dict[Folders, Folders], list[str]]:
+    labels: Collection[Folders], twice: Collection[str], doubts: list[str]
+) -> dict[Folders, Folders]:
     """The labels without levels at which all have the same name, last folders that are days or
-    other sessions, and parts that hold the same classes, such as folds; and doubts."""
-    short, doubts, level = {label: label for label in labels}, list[str](), 0
-
-    def drop(level: int) -> None:
-        short.update({label: s[:level] + s[level + 1 :] or s for label, s in short.items()})
-
-    while level < (depth := min(map(len, short.values()), default=0)):
-        if depth > 1 and len({s[level] for s in short.values()}) == 1:
-            drop(level)
-        else:
-            level += 1
+    other sessions, and parts that hold the same classes, such as folds. Adds `doubts`."""
+    depth = min(map(len, labels), default=0)
+    same = [i for i in range(depth) if len({label[i] for label in labels}) == 1][: depth - 1]
+    short = {
+        label: tuple(name for i, name in enumerate(label) if i not in same) for label in labels
+    }
     deep = sorted(s for s in short.values() if len(s) > 1)
     if deep and all(_is_numbered(s[-1], SESSIONS) for s in deep):
         short = {label: s[: max(1, len(s) - 1)] for label, s in short.items()}
@@ -435,10 +414,10 @@ def _shortened(
         names = sorted({s[level] for s in short.values() if len(s) > level})
         numbered = all(_is_numbered(name, PARTS) or _is_numbered(name, SESSIONS) for name in names)
         if numbered or set(names) <= set(twice):
-            drop(level)
+            short = {label: s[:level] + s[level + 1 :] or s for label, s in short.items()}
             listed = ", ".join(map(repr, names[:3]))
             doubts.append(f"the folders {listed} hold the same classes and are taken together")
-    return short, doubts
+    return short
 
 
 def _is_numbered(name: str, words: Collection[str]) -> bool:
@@ -473,11 +452,11 @@ def _check_crossing(labels: Collection[Folders]) -> None:
     if not (levels := _crossing(labels)):
         return
     level = levels[0]
-    readings = []
-    for name, part in READINGS.items():
-        classes = sorted({label[part] for label in labels})
-        number = counted(len(classes), "class")
-        readings.append(f"--classes={name}: {number}, e.g. {'/'.join(classes[0])!r}")
+    classes = {name: {label[part] for label in labels} for name, part in READINGS.items()}
+    readings = [
+        f"--classes={name}: {counted(len(found), 'class')}, e.g. {'/'.join(min(found))!r}"
+        for name, found in classes.items()
+    ]
     names = sorted({label[level] for label in labels if len(label) > level})
     listed = ", ".join(map(repr, names[:3])) + (", …" if names[3:] else "")
     raise DataError(
@@ -487,43 +466,45 @@ def _check_crossing(labels: Collection[Folders]) -> None:
     )
 
 
-def check_splits(page: Understood, source: str, *, decided: bool) -> None:
-    """Raises DataError if classes of test are in other splits or, unless `decided`, alike."""
+def mixed_splits(page: Understood, options: Options) -> str:
+    """A sentence if test classes are in other splits or, unless these are named, alike; or ""."""
     classes = page.classes()
     test = {*classes.get("test", ()), *classes.get("gallery", ())}
     for name, split in (("training", "train"), ("validation", "validation")):
         seen = set(classes.get(split, ()))
         if shared := sorted(seen & test):
-            raise DataError(
-                f"{source}: {len(shared)} classes are in both {name} and test ({_listed(shared)}): "
-                f"test classes must be new to the model; {DIVIDE}, or train with "
-                "data.splits=classes"
+            return (
+                f"{len(shared)} classes are in both {name} and test ({listed(shared)}): test "
+                f"classes must be new to the model; {DIVIDE}, or train with data.splits=classes"
             )
         alike = [group for group in page.near if seen & set(group) and test & set(group)]
-        if alike and not decided:
+        if alike and not options.named():
             first, second = min(seen & set(alike[0])), min(test & set(alike[0]))
             more = f" ({len(alike) - 1} more such pairs)" if alike[1:] else ""
-            raise DataError(
-                f"{source}: the classes {first!r} in {name} and {second!r} in test look like the "
-                f"same one{more}; rename one, {DIVIDE} or, if they differ, name the splits, e.g. "
+            return (
+                f"the classes {first!r} in {name} and {second!r} in test look like the same "
+                f"one{more}; rename one, {DIVIDE} or, if they differ, name the splits, e.g. "
                 "--splits=train:valid:test"
             )
+    return ""
 
 
 def _doubts(
     page: Understood, names: Mapping[str, str], options: Options, reads: Sequence[str]
 ) -> list[str]:
-    found, spellings = list[str](), dict[str, list[str]]()
-    for given, name in sorted(names.items()):
-        spellings.setdefault(name, []).append(given)
-    if merged := [given for given in spellings.values() if len(given) > 1]:
+    found, counts = list[str](), Counter(names.values())
+    if merged := [
+        sorted(given for given in names if names[given] == name)
+        for name, count in counts.items()
+        if count > 1
+    ]:
         verb = "is" if len(merged) == 1 else "are"
         several = f"{counted(len(merged), 'class')} {verb} written in several ways"
         found.append(f"{several}, e.g. {' and '.join(map(ascii, min(merged)))}")
     if page.near:
-        pairs = [" and ".join(map(ascii_if_alike(group), group)) for group in page.near[:3]]
-        listed = _listed(pairs, len(page.near))
-        found.append(f"near-equal names of classes: {listed}; rename those that are the same")
+        pairs = [" and ".join(map(ascii_if_alike(group), group)) for group in page.near]
+        shown = listed(pairs, 3)
+        found.append(f"near-equal names of classes: {shown}; rename those that are the same")
     if 0 < page.undecided < len(page.entries):
         share = f"{100 * options.test_share:g} % of their classes are for test"
         number = counted(page.undecided, "image")
@@ -543,8 +524,3 @@ def _doubts(
 def ascii_if_alike(group: Sequence[str]) -> Callable[[object], str]:
     """How to show names: invisible differences as escapes."""
     return ascii if len({re.sub(r"\W", "", name) for name in group}) == 1 else repr
-
-
-def _listed(names: Sequence[str], count: int = 0) -> str:
-    more = (count or len(names)) - len(names[:5])
-    return ", ".join(names[:5]) + (f" and {more} more" if more else "")

@@ -49,20 +49,21 @@ def incomplete(recipe: Recipe, entries: Sequence[Entry]) -> str:
     return ""
 
 
-def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
-    """Raises DataError unless training and test have two classes, and validation none or two."""
+def too_few_classes(entries: Sequence[Entry]) -> str:
+    """A sentence unless training and test have two classes, and validation none or two; or ""."""
     classes = {split: {e.class_name for e in entries if e.split == split} for split in SPLITS}
     train, validation, test = (len(classes[split]) for split in SPLITS[:3])
-    if min(train, test) < 2 or validation == 1:
-        names = sorted(set().union(*classes.values()))
-        more = ", …" if len(names) > 3 else ""
-        listed = f" ({', '.join(map(repr, names[:3]))}{more})" if names else ""
-        remedy = "; dml-jax prepare --splits=classes divides all classes" if len(names) >= 4 else ""
-        raise DataError(
-            f"{sources}: {counted(len(entries), 'image')} of {counted(len(names), 'class')}{listed}"
-            f": {train} training, {validation} validation and {test} test classes; at least 2 of "
-            f"each are needed, but for validation, which may have none{remedy}"
-        )
+    if min(train, test) >= 2 and validation != 1:
+        return ""
+    names = sorted(set().union(*classes.values()))
+    more = ", …" if len(names) > 3 else ""
+    shown = f" ({', '.join(map(repr, names[:3]))}{more})" if names else ""
+    remedy = "; dml-jax prepare --splits=classes divides all classes" if len(names) >= 4 else ""
+    return (
+        f"{counted(len(entries), 'image')} of {counted(len(names), 'class')}{shown}: {train} "
+        f"training, {validation} validation and {test} test classes; at least 2 of each are "
+        f"needed, but for validation, which may have none{remedy}"
+    )
 
 
 def difference_hash(pixels: np.ndarray) -> np.ndarray:

@@ -140,7 +140,8 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
         raise DataError("; ".join([problem, *page.stated, remedy]))
     for line in shown(page.doubts, named):
         console.print(line)
-    duplicates.check_number_of_classes(entries, named)
+    if problem := duplicates.too_few_classes(entries):
+        raise DataError(f"{named}: {problem}")
 
     console.start_progress("checking images", len(entries))
     entries, facts, reasons = check_images(
@@ -158,7 +159,8 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
         )
     facts = {i: facts[i] for i in range(len(entries)) if i not in reasons}
     kept = [entries[i] for i in facts]
-    duplicates.check_number_of_classes(kept, named)
+    if problem := duplicates.too_few_classes(kept):
+        raise DataError(f"{named}: {problem}")
     conflicts = duplicates.label_conflicts(
         (fact.pixels, entries[i].class_name, entries[i].id) for i, fact in facts.items()
     )
