@@ -28,7 +28,8 @@ import dml_jax
 from dml_jax.data.pipeline import usable_cores
 from dml_jax.data.read_ahead import CHUNK
 from dml_jax.files import sha256
-from dml_jax.inference import bulk_embedding, graphs, inputs
+from dml_jax.inference import graphs, inputs
+from dml_jax.inference.bulk_embedding import ROWS
 from dml_jax.inference.embedding_model import EmbeddingModel
 from tests.data import pictures
 
@@ -90,7 +91,7 @@ def throughput(name: str, files: list[str], rounds: int) -> None:
     graph = graphs.entry(on_jax.identity)
     assert graph is not None
     session = onnxruntime.InferenceSession(graph / graphs.GRAPH, providers=["CPUExecutionProvider"])
-    groups = [files[i : i + inputs.ROWS] for i in range(0, len(files), inputs.ROWS)]
+    groups = [files[i : i + ROWS] for i in range(0, len(files), ROWS)]
 
     def embed_all(model: EmbeddingModel) -> int:
         return sum(map(len, model.embed_each(groups)))
@@ -176,7 +177,7 @@ def kill_and_continue(name: str, photos: Path, folder: Path) -> None:
         return subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
 
     assert start("whole").wait() == 0
-    files = -(-len(inputs.image_files([str(photos)], print)) // bulk_embedding.ROWS)
+    files = -(-len(inputs.image_files([str(photos)], print)) // ROWS)
     for part in range(1, 6):
         process = start("killed")
         while (

@@ -82,7 +82,8 @@ def embed_killed_at(moment: int, output: str, photos: str) -> int:
     def kill(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal count
         if event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir") and (
-            isinstance(arguments[0], int) or os.path.dirname(output) in os.fspath(arguments[0])
+            arguments[-1] != -1  # a name in an open directory
+            or os.path.dirname(output) in os.fspath(arguments[0])
         ):
             count += 1
             if count == moment:
