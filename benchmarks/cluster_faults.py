@@ -110,7 +110,7 @@ def arm(fault: str, moment: str, marker: str) -> None:
         "compile": (Experiment, "jitted_step"),
         "step": (Experiment, "device_batch"),
         "save": (Checkpoints, "_write"),
-        "evaluation": (loop, "evaluate_and_record"),
+        "evaluation": (loop.Training, "evaluate"),
         "export": (run, "write_embeddings"),
     }[moment]
     wait = {"step": 15, "save": 2}.get(moment, 1)  # calls, of which the last one meets the fault

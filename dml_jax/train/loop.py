@@ -26,7 +26,6 @@ from dml_jax.train.distributed import device_mesh, process_group
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.model_metrics import VariantsEmbedder
 from dml_jax.train.records import logs, workdir
 from dml_jax.train.step import TrainState, inference_state
 from dml_jax.train.step import check_finite as check_state
@@ -69,156 +68,257 @@ def train(
     main = device_mesh.is_main_process()
     metrics = logs.JsonLines(directory / "metrics.jsonl", main, show)
     speed = logs.JsonLines(directory / "timing.jsonl", main)
-    keep_every = experiment.config.train.keep_every
-    stored = Checkpoints(
-        *(directory / "checkpoints", experiment.template, console.warn),
-        run=facts,
-        keep_every=keep_every,
-    )
-    with closing(stored) as checkpoints:
-        out = Records(checkpoints, metrics, speed, console)
-        return make_steps(experiment, out, stop, profile)
+    options: dict[str, Any] = {"run": facts, "keep_every": experiment.config.train.keep_every}
+    path = directory / "checkpoints"
+    with closing(Checkpoints(path, experiment.template, console.warn, **options)) as checkpoints:
+        run = Training(experiment, Records(checkpoints, metrics, speed, console), stop)
+        if line := run.progress.pending:
+            run.evaluate(line)
+        if run.start < experiment.steps:
+            run.make_steps(profile)
+        return run.state
 
 
-def make_steps(
-    experiment: Experiment, out: Records, stop: Stop, profile: tuple[int, int] | None
-) -> TrainState:
-    """The loop of `train`."""
-    config, total, method = experiment.config.train, experiment.steps, experiment.method
-    state, progress = resume_or_start(experiment, out)
-    start = int(state.step)
-    tested = model_metrics.compiled(experiment, state)
-    if line := progress.pending:
-        progress = evaluate_and_record(experiment, out, tested, state, line, progress, stop)
-    if start == total:
+class Training:
+    """A run between two of its steps: its state, and the actions that can be due.
+
+    An action before a step, or after it, takes the number of the step. The state is kept as its
+    leaves, see `Experiment.jitted_step`.
+    """
+
+    def __init__(self, experiment: Experiment, out: Records, stop: Stop):
+        self.experiment, self.out, self.stop = experiment, out, stop
+        state = self.resume_or_start()
+        self.start = int(state.step)
+        self.leaves, self.structure = jax.tree.flatten(state)
+        self.tested = model_metrics.compiled(experiment, state)
+        self.rate_factor = jax.jit(experiment.schedule)
+        self.metrics: dict[str, jax.Array] = {}  # of the last step
+
+    def resume_or_start(self) -> TrainState:
+        """The state of the newest checkpoint, or of the start; sets the progress, and removes later
+        records."""
+        experiment, out = self.experiment, self.out
+        here = Progress(experiment.mesh.size, jax.process_count())
+        if restored := out.checkpoints.restore():
+            state, notes = restored
+            before, digests = Progress(**notes["progress"]), notes["metrics"]
+            self.progress = before._replace(devices=here.devices, processes=here.processes)
+            out.console.print(f"resuming from step {int(state.step)}")
+            if self.progress != before:
+                now, then = (
+                    f"{each.devices} of {counted(each.processes, 'process')}"
+                    for each in (here, before)
+                )
+                out.console.print(
+                    f"devices: {now}, until now {then}; from here on, equal to the same run up to "
+                    "rounding"
+                )
+        else:
+            self.progress, digests = here, {}
+            state = experiment.filled(warm_start.initial_state(experiment, out.console))
+        start = int(state.step)
+        # At the end of a shorter run, there may be a line that a longer one does not write.
+        whole = self.measuring(start) and not self.progress.pending
+        last, lines = (start, "through") if whole else (start - 1, "before")
+        out.metrics.truncate(last, digests.get(lines))  # may refuse, so before anything is deleted
+        out.checkpoints.drop_newer("best", start)
+        out.timing.truncate(start)
         return state
-    first, last = profile or (0, 0)
-    if profile and last <= start:
-        steps = f"steps {first} to {last}"
-        out.console.warn(f"no trace of {steps}: training continues after step {start}")
-    update = experiment.jitted_step(state)
-    leaves, structure = jax.tree.flatten(state)
-    rate_factor = jax.jit(experiment.schedule)
-    key = device_mesh.place(experiment.mesh, experiment.key)
-    batches = experiment.batches(start, total)
-    first_step, refresh = experiment.sampler.first_step, method.hooks.refresh
-    reloads = {first_step(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
-    refreshes = refresh_steps(refresh, experiment.sampler, total)
-    features = experiment.embedder(refresh.features) if refresh else None
-    if stop.agreed():
-        save_unless_held(out, state, progress)
-        raise Interrupted(stop.agreed())
-    out.console.print("compiling the training step")
-    clock = logs.Meter(batches, experiment.config.data.batch_size, start)
-    previous: dict[str, jax.Array] = {}
-    trace = out.metrics.path.parent / "profile" / workdir.process_name()
-    with batches:
-        for done in range(start + 1, total + 1):
-            if done == max(first, start + 1) <= last:
-                jax.block_until_ready(leaves)
-                jax.profiler.start_trace(trace)
-            if done - 1 in reloads and (best := out.checkpoints.restore("best")):
-                state = jax.tree.unflatten(structure, leaves)
-                state = best[0]._replace(step=state.step, opt_state=state.opt_state)
-                leaves = jax.tree.leaves(state)
-            if features and done - 1 in refreshes:
-                check_finite(previous, done - 1)
-                state = jax.tree.unflatten(structure, leaves)
-                check_state(state)
-                state = refresh_state(experiment, out, features, state, progress, stop)
-                leaves = jax.tree.leaves(state)
-                clock.restart(done - 1)
-            if done == 1 and config.select == "mixture":
-                state = jax.tree.unflatten(structure, leaves)
-                out.checkpoints.save("first", state, {}, background=True)
-            logging, evaluating = logging_due(experiment, done), evaluation_due(experiment, done)
-            with jax.profiler.TraceAnnotation("waiting for data"):
-                arrays = next(batches)
-            batch = experiment.device_batch(*arrays)
-            leaves, metrics = update(leaves, batch, key)
-            check_finite(previous, done - 1)  # one step behind, so that devices never wait
-            previous = metrics
-            if done == last:
-                jax.block_until_ready(metrics)
-                jax.profiler.stop_trace()
-                viewers = f"pip install xprof && xprof --logdir={trace}, or ui.perfetto.dev"
-                out.console.print(f"trace of steps {max(first, start + 1)} to {last}: {viewers}")
-                clock.restart(done)  # writing the trace takes a while
-            if done == start + 1:
-                jax.block_until_ready(metrics)  # keeps the compilation out of the throughput
-                out.console.start_progress("training", total, done)
-                clock.restart(done)
 
-            stopping = bool(stop.poll())
-            saving = saving_due(experiment, done) or stopping
-            if not (logging or evaluating or saving):
-                continue
-            values, state = check_finite(metrics, done), jax.tree.unflatten(structure, leaves)
-            if evaluating or saving:
-                check_state(state)
-            rate = float(rate_factor(done - 1))
-            line = {"step": done, **values, "learning_rate_factor": rate}
-            if logging:
-                speed = clock.read(done)
-                out.timing.write(speed)
-                shown = f"loss {values['loss']:.4f}  {logs.describe(speed)}"
-                out.console.update_progress(done, shown)
-            if evaluating:
-                best_before = progress.best
-                progress = evaluate_and_record(experiment, out, tested, state, line, progress, stop)
-                # So that `best` is never ahead of `latest` by two models.
-                saving = saving or progress.best != best_before
-            elif logging:
-                out.metrics.write(line)
-            if logging or evaluating:
-                clock.restart(done)  # the throughput counts training only
-            if saving:
-                save(out, state, progress, background=not stopping)
-            if stopping:
-                raise Interrupted(stop.agreed())
-    return state
+    @property
+    def state(self) -> TrainState:
+        """The state after the last step."""
+        return TrainState(*jax.tree.unflatten(self.structure, self.leaves))
 
+    def make_steps(self, profile: tuple[int, int] | None) -> None:
+        """Makes the steps after `start`; before and after each of them, what is due."""
+        experiment, out, stop = self.experiment, self.out, self.stop
+        config, start, total = experiment.config.train, self.start, experiment.steps
+        if stop.agreed():
+            self.save_unless_held()
+            raise Interrupted(stop.agreed())
+        self.trace = out.metrics.path.parent / "profile" / workdir.process_name()
+        first, last = profile or (0, 0)
+        self.traced = range(max(first, start + 1), last + 1)
+        if profile and not self.traced:
+            steps = f"steps {first} to {last}"
+            out.console.warn(f"no trace of {steps}: training continues after step {start}")
+        sampler, refresh = experiment.sampler, experiment.method.hooks.refresh
+        reloads = {sampler.first_step(config.warmup_epochs + n) for n in config.reload_best_epochs}
+        refreshes = refresh_steps(refresh, sampler, total)
+        if refresh:
+            self.features = experiment.embedder(refresh.features)
+        update = experiment.jitted_step(self.state)
+        key = device_mesh.place(experiment.mesh, experiment.key)
+        batches = experiment.batches(start, total)
+        out.console.print("compiling the training step")
+        self.clock = logs.Meter(batches, experiment.config.data.batch_size, start)
+        self.ahead = self.stopping = False
+        before: list[tuple[Callable[[int], bool], Callable[[int], None]]] = [
+            (lambda step: step in self.traced[:1], self.start_trace),
+            (lambda step: step - 1 in reloads, self.reload_best),
+            (lambda step: step - 1 in refreshes, self.refresh),
+            (lambda step: step == 1 and config.select == "mixture", self.keep_first),
+        ]
+        after: list[tuple[Callable[[int], bool], Callable[[int], None]]] = [
+            (lambda step: step in self.traced[-1:], self.stop_trace),
+            (lambda step: step == start + 1, self.start_progress),
+            (lambda step: self.evaluating(step) or self.saving(step), self.check),
+            (self.logging, self.log),
+            (self.evaluating, lambda step: self.evaluate(self.line(step))),
+            # The throughput counts training only.
+            (self.measuring, self.clock.restart),
+            (self.saving, lambda step: self.save(background=not self.stopping)),
+        ]
+        with batches:
+            for step in range(start + 1, total + 1):
+                for due, action in before:
+                    if due(step):
+                        action(step)
+                with jax.profiler.TraceAnnotation("waiting for data"):
+                    arrays = next(batches)
+                previous, batch = self.metrics, experiment.device_batch(*arrays)
+                self.leaves, self.metrics = update(self.leaves, batch, key)
+                check_finite(previous, step - 1)  # one step behind, so that devices never wait
+                self.stopping = bool(stop.poll())
+                for due, action in after:
+                    if due(step):
+                        action(step)
+                if self.stopping:
+                    raise Interrupted(stop.agreed())
 
-def save_unless_held(out: Records, state: TrainState, progress: Progress) -> None:
-    """Saves a checkpoint unless there is one of this step: replacing it could lose it."""
-    if not out.checkpoints.holds(int(state.step)):
-        save(out, state, progress)
+    def logging(self, step: int) -> bool:
+        every = self.experiment.config.train.log_every
+        return step % every == 0 or step == self.experiment.steps
 
+    def evaluating(self, step: int) -> bool:
+        config, epoch = self.experiment.config.train, self.experiment.sampler.epoch
+        if config.selects_steps and step == self.experiment.steps:
+            return True
+        if config.evaluate_every:
+            return step % config.evaluate_every == 0
+        return config.epochs > 0 and epoch(step) != epoch(step - 1)
 
-def save(out: Records, state: TrainState, progress: Progress, *, background: bool = False) -> None:
-    """Saves a checkpoint for resuming, with the digests of the metrics that belong to it."""
-    notes = {"progress": progress._asdict(), "metrics": out.metrics.digests(int(state.step))}
-    out.checkpoints.save("latest", state, notes, background=background)
+    def measuring(self, step: int) -> bool:
+        return self.logging(step) or self.evaluating(step)
 
+    def saving(self, step: int) -> bool:
+        config = self.experiment.config.train
+        due = any(n and step % n == 0 for n in (config.checkpoint_every, config.keep_every))
+        return due or step == self.experiment.steps or self.stopping or self.ahead
 
-def resume_or_start(experiment: Experiment, out: Records) -> tuple[TrainState, Progress]:
-    """State and progress of the newest checkpoint, or of the start; removes later records."""
-    restored = out.checkpoints.restore()
-    here = {"devices": experiment.mesh.size, "processes": jax.process_count()}
-    if restored:
-        before, digests = Progress(**restored[1]["progress"]), restored[1]["metrics"]
-        state, progress = restored[0], before._replace(**here)
-        out.console.print(f"resuming from step {int(state.step)}")
-        if progress != before:
-            now, then = (
-                f"{each.devices} of {counted(each.processes, 'process')}"
-                for each in (progress, before)
+    def start_trace(self, step: int) -> None:
+        jax.block_until_ready(self.leaves)
+        jax.profiler.start_trace(self.trace)
+
+    def stop_trace(self, step: int) -> None:
+        jax.block_until_ready(self.metrics)
+        jax.profiler.stop_trace()
+        viewers = f"pip install xprof && xprof --logdir={self.trace}, or ui.perfetto.dev"
+        self.out.console.print(f"trace of steps {self.traced[0]} to {step}: {viewers}")
+        self.clock.restart(step)  # writing the trace takes a while
+
+    def start_progress(self, step: int) -> None:
+        jax.block_until_ready(self.metrics)  # keeps the compilation out of the throughput
+        self.out.console.start_progress("training", self.experiment.steps, step)
+        self.clock.restart(step)
+
+    def reload_best(self, step: int) -> None:
+        """Returns to the best model so far, if there is one."""
+        if best := self.out.checkpoints.restore("best"):
+            kept = {"step": self.state.step, "opt_state": self.state.opt_state}
+            self.leaves = jax.tree.leaves(best[0]._replace(**kept))
+
+    def refresh(self, step: int) -> None:
+        """The method's refresh. On a signal, the state before is on disk before `Interrupted`."""
+        self.check(step - 1)
+        self.out.console.print(f"step {step - 1}: computing features of all training images")
+        try:
+            state = refreshed(self.experiment, self.features, self.state, self.on_progress)
+        except Interrupted:
+            self.save_unless_held()
+            raise
+        self.leaves = jax.tree.leaves(state)
+        self.clock.restart(step - 1)
+
+    def keep_first(self, step: int) -> None:
+        self.out.checkpoints.save("first", self.state, {}, background=True)
+
+    def check(self, step: int) -> None:
+        """Raises DivergedError if the state or a metric is not finite."""
+        check_finite(self.metrics, step)
+        check_state(self.state)
+
+    def line(self, step: int) -> dict[str, Any]:
+        """The line of metrics of the last step."""
+        rate = float(self.rate_factor(step - 1))
+        return {"step": step, **check_finite(self.metrics, step), "learning_rate_factor": rate}
+
+    def log(self, step: int) -> None:
+        line, speed = self.line(step), self.clock.read(step)
+        self.out.timing.write(speed)
+        shown = f"loss {line['loss']:.4f}  {logs.describe(speed)}"
+        self.out.console.update_progress(step, shown)
+        if not self.evaluating(step):
+            self.out.metrics.write(line)
+
+    def on_progress(self, done: int) -> None:
+        self.stop.raise_if_stopped()
+
+    def evaluate(self, line: dict[str, Any]) -> None:
+        """Evaluates, writes the line of metrics with the results, and keeps the model if it is the
+        best so far.
+
+        On a signal, the newest checkpoint records that this evaluation is pending before
+        `Interrupted` is raised.
+        """
+        experiment, out, state = self.experiment, self.out, self.state
+        config, distance = experiment.config, experiment.method.distance
+        unseen = "validation" in experiment.splits and config.train.select != "test"
+        name = "validation" if unseen else "test"
+        splits = with_gallery(experiment.splits, name)
+        try:
+            model = inference_state(state)
+            found = {
+                variant: model_metrics.metrics(config, distance, splits, rows, cluster=False)
+                for variant, rows in self.tested.embed(model, splits, self.on_progress).items()
+            }
+            variant = model_metrics.reported(config.evaluation, found)
+            results = found[variant]
+            seen = model_metrics.of_training_classes(
+                experiment, self.tested, variant, model, splits[name], self.on_progress
             )
-            out.console.print(
-                f"devices: {now}, until now {then}; from here on, equal to the same run up to "
-                "rounding"
-            )
-    else:
-        progress, digests = Progress(**here), {}
-        state = experiment.filled(warm_start.initial_state(experiment, out.console))
-    start = int(state.step)
-    # At the end of a shorter run, there may be a line that a longer one does not write.
-    due = logging_due(experiment, start) or evaluation_due(experiment, start)
-    last, lines = (start, "through") if due and not progress.pending else (start - 1, "before")
-    out.metrics.truncate(last, digests.get(lines))  # may refuse, so before anything is deleted
-    out.checkpoints.drop_newer("best", start)
-    out.timing.truncate(start)
-    return state, progress
+        except Interrupted:
+            self.progress = self.progress._replace(pending=line)
+            self.save_unless_held()
+            raise
+        self.progress = self.progress._replace(pending=None)
+        values = {f"{name}/{metric}": value for metric, value in results.items()}
+        for other in filter(None, found):
+            values[f"{name}/recall@1 {other}"] = found[other]["recall@1"]
+        out.metrics.write(line | seen | values)
+        # Processes may rank near ties differently.
+        recall = process_group.decided_by_first(lambda: float(results["recall@1"]))
+        shown = f"Recall@1 {recall:.1%}  MAP@R {results['map@r']:.1%}"
+        which = f"  ({variant})" if variant else ""
+        out.console.print(f"step {int(state.step)}: {name} {shown}{which}")
+        if config.train.selects_steps and recall > self.progress.best:
+            out.checkpoints.save("best", state, {"recall@1": recall}, background=True)
+            self.progress = self.progress._replace(best=recall)
+            self.ahead = True  # `best` must never be ahead of `latest` by two models
+
+    def save_unless_held(self) -> None:
+        """Saves a checkpoint unless there is one of this step: replacing it could lose it."""
+        if not self.out.checkpoints.holds(int(self.state.step)):
+            self.save()
+
+    def save(self, *, background: bool = False) -> None:
+        """Saves a checkpoint for resuming, with the digests of the metrics that belong to it."""
+        state, progress = self.state, self.progress._asdict()
+        notes = {"progress": progress, "metrics": self.out.metrics.digests(int(state.step))}
+        self.out.checkpoints.save("latest", state, notes, background=background)
+        self.ahead = False
 
 
 def check_finite(metrics: dict[str, jax.Array], step: int) -> dict[str, float]:
@@ -232,78 +332,6 @@ def check_finite(metrics: dict[str, jax.Array], step: int) -> dict[str, float]:
     return values
 
 
-def logging_due(experiment: Experiment, step: int) -> bool:
-    return step % experiment.config.train.log_every == 0 or step == experiment.steps
-
-
-def saving_due(experiment: Experiment, step: int) -> bool:
-    periods = experiment.config.train.checkpoint_every, experiment.config.train.keep_every
-    return step == experiment.steps or any(every and step % every == 0 for every in periods)
-
-
-def evaluation_due(experiment: Experiment, step: int) -> bool:
-    config = experiment.config.train
-    if config.selects_steps and step == experiment.steps:
-        return True
-    if config.evaluate_every:
-        return step % config.evaluate_every == 0
-    epoch = experiment.sampler.epoch
-    return config.epochs > 0 and epoch(step) != epoch(step - 1)
-
-
-def evaluate_and_record(
-    experiment: Experiment,
-    out: Records,
-    tested: VariantsEmbedder,
-    state: TrainState,
-    line: dict[str, Any],
-    progress: Progress,
-    stop: Stop,
-) -> Progress:
-    """Evaluates, writes the line of metrics with the results, and keeps the model if it is the best
-    so far.
-
-    On a signal, the newest checkpoint records that this evaluation is pending before `Interrupted`
-    is raised.
-    """
-    select, options = experiment.config.train.select, experiment.config.evaluation
-    distance = experiment.method.distance
-    name = "validation" if "validation" in experiment.splits and select != "test" else "test"
-    splits = with_gallery(experiment.splits, name)
-
-    def on_progress(done: int) -> None:
-        stop.raise_if_stopped()
-
-    try:
-        model = inference_state(state)
-        found = {
-            variant: model_metrics.metrics(experiment.config, distance, splits, rows, cluster=False)
-            for variant, rows in tested.embed(model, splits, on_progress).items()
-        }
-        variant = model_metrics.reported(options, found)
-        results = found[variant]
-        seen = model_metrics.of_training_classes(
-            experiment, tested, variant, model, splits[name], on_progress
-        )
-    except Interrupted:
-        save_unless_held(out, state, progress._replace(pending=line))
-        raise
-    progress = progress._replace(pending=None)
-    values = {f"{name}/{metric}": value for metric, value in results.items()}
-    for other in filter(None, found):
-        values[f"{name}/recall@1 {other}"] = found[other]["recall@1"]
-    out.metrics.write(line | seen | values)
-    # Processes may rank near ties differently.
-    recall = process_group.decided_by_first(lambda: float(results["recall@1"]))
-    shown = f"Recall@1 {recall:.1%}  MAP@R {results['map@r']:.1%}"
-    which = f"  ({variant})" if variant else ""
-    out.console.print(f"step {int(state.step)}: {name} {shown}{which}")
-    if not experiment.config.train.selects_steps or recall <= progress.best:
-        return progress
-    out.checkpoints.save("best", state, {"recall@1": recall}, background=True)
-    return progress._replace(best=recall)
-
-
 def refresh_steps(refresh: Refresh | None, sampler: Sampler, steps: int) -> frozenset[int]:
     """The numbers of steps of a run of `steps` after which a refresh is due, including 0."""
     if not refresh or not refresh.epochs:
@@ -312,30 +340,22 @@ def refresh_steps(refresh: Refresh | None, sampler: Sampler, steps: int) -> froz
     return frozenset(takewhile(lambda step: step < steps, starts))
 
 
-def refresh_state(
+def refreshed(
     experiment: Experiment,
-    out: Records,
     features: Embedder,
     state: TrainState,
-    progress: Progress,
-    stop: Stop,
+    on_progress: Callable[[int], None],
 ) -> TrainState:
     """The state after the method's refresh, a function of the state before.
 
-    On a signal, that state is on disk before `Interrupted` is raised.
+    `features` computes those of the training images, unless the experiment has them.
     """
-    out.console.print(f"step {int(state.step)}: computing features of all training images")
-    refresh = experiment.method.hooks.refresh
+    refresh, given = experiment.method.hooks.refresh, experiment.features
     assert refresh is not None
-    train, given = experiment.splits["train"], experiment.features
-    try:
-        if given is not None:  # the first view is that of the evaluation
-            found = np.asarray(jax.jit(refresh.features)(*state[1:3], given[:, 0]))
-        else:
-            found = features.embed_split(state, train, lambda done: stop.raise_if_stopped())
-    except Interrupted:
-        save_unless_held(out, state, progress)
-        raise
+    if given is not None:  # the first view is that of the evaluation
+        found = np.asarray(jax.jit(refresh.features)(*state[1:3], given[:, 0]))
+    else:
+        found = features.embed_split(state, experiment.splits["train"], on_progress)
     key = jax.random.fold_in(jax.random.fold_in(experiment.key, 2**31 - 2), int(state.step))
     local = jax.tree.map(np.asarray, (state.params, state.model_state))
     updated = refresh.update(*local, found, key)

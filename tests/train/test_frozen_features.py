@@ -4,7 +4,6 @@ faster."""
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -118,14 +117,14 @@ def test_a_layer_in_closed_form_is_computed_from_the_features(tmp_path: Path) ->
     refresh = made.method.hooks.refresh
     assert refresh is not None
     state, embedder = warm_start.initial_state(made), made.embedder(refresh.features)
-    rest: Any = SimpleNamespace(console=Console(active=False)), embedder, state, None, Stop()
-    expected = loop.refresh_state(made, *rest).params["embedding"]
+    rest: Any = embedder, state, lambda done: None
+    expected = loop.refreshed(made, *rest).params["embedding"]
     with_maps = with_features(made, tmp_path)
     unread = {"train": made.splits["train"]._replace(read=unread_split)}
     assert with_maps.features is not None
     two = np.concatenate([with_maps.features, 2 * with_maps.features + 1], axis=1)
     given = with_maps._replace(splits=made.splits | unread, features=two)
-    found = loop.refresh_state(given, *rest).params
+    found = loop.refreshed(given, *rest).params
     assert np.abs(expected["kernel"] - np.eye(4)).max() > 1e-2
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-3), found["embedding"], expected)
 
