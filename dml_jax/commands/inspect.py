@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dml_jax.commands import cli
-from dml_jax.errors import DataError, counted, printable
+from dml_jax.errors import DataError, printable
 from dml_jax.files import expand_path
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ def execute(arguments: list[str]) -> None:
         cli.require(not options.look, "--look: is for sources that are not prepared; remove it")
         name, where = about["name"], shlex.quote(options.source)
         lines = [f"read as: {name}, a prepared data set"]
-        for split, sizes in about["splits"].items():
-            images, classes = counted(sizes["images"], "image"), counted(sizes["classes"], "class")
-            lines.append(f"{split}: {images} of {classes}")
+        lines += prepared_data.sizes(about)
         lines.append(f"use it: --config.data.name={name} --config.data.path={where}")
     else:
         try:

@@ -12,7 +12,7 @@ an index. What its manifest says `about` them is:
 import functools
 import hashlib
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -29,7 +29,7 @@ from dml_jax.data.prepare import duplicates
 from dml_jax.data.sources import Options, Recipe
 from dml_jax.data.split import Read, Split
 from dml_jax.data.understand import Understood, shown, understand
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.files import cache_dir, locked, reading
 
 KIND, INDEX, RECORDS = "data set", "index.json", "records"
@@ -145,9 +145,21 @@ def _scan_folder(directory: Path, recipe: Recipe, data: Data) -> Mapping[str, Sp
     return {name: split._replace(note=notes[name]) for name, split in splits.items()}
 
 
-def identity(entry: Entry) -> bytes:
-    """What the digest of a data set covers apart from the content of an image."""
-    return f"{entry.split}\n{entry.class_name}\n{entry.id}\n".encode()
+def content_digest(entries: Iterable[Entry], images: Iterable[bytes]) -> str:
+    """Digest of a data set: of the SHA-256 of each image, with its split, class and name."""
+    found = hashlib.sha256()
+    for entry, image in zip(entries, images, strict=True):
+        found.update(image)
+        found.update(f"{entry.split}\n{entry.class_name}\n{entry.id}\n".encode())
+    return found.hexdigest()
+
+
+def sizes(about: Mapping[str, Any]) -> list[str]:
+    """A line about each split of a prepared data set, by what is `stated`."""
+    return [
+        f"{name}: {counted(size['images'], 'image')} of {counted(size['classes'], 'class')}"
+        for name, size in about["splits"].items()
+    ]
 
 
 def _scan(directory: Path, page: Understood, name: str) -> Mapping[str, Split]:
@@ -163,15 +175,12 @@ def _scan(directory: Path, page: Understood, name: str) -> Mapping[str, Split]:
             f"first is {entries[first].id}: {reasons[first]}; {preparation} lists all of them, and "
             "with --skip_bad leaves them out"
         )
-    content = hashlib.sha256()
-    for i, entry in enumerate(entries):
-        content.update(facts[i].sha256)
-        content.update(identity(entry))
+    digest = content_digest(entries, (facts[i].sha256 for i in range(len(entries))))
     note = duplicates.label_conflicts(
         (facts[i].pixels, entry.class_name, entry.id) for i, entry in enumerate(entries)
     )
     note += f"; {preparation} lists all of them in {duplicates.TABLE}" if note else ""
-    splits, digest = split_metadata.from_entries(entries).items(), content.hexdigest()
+    splits = split_metadata.from_entries(entries).items()
     return {name: split._replace(content=digest, note=note) for name, split in splits}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from dml_jax.config import plugin_module
 from dml_jax.data.files import Entry, Files, is_missing
 from dml_jax.data.prepare import duplicates
-from dml_jax.data.sources import Options, Recipe, list_files, packed_files, survey
+from dml_jax.data.sources import AUTO, Options, Recipe, list_files, packed_files, survey
 from dml_jax.data.understand import Understood, mixed_splits, understood
 from dml_jax.errors import DataError, counted
 
@@ -112,21 +112,25 @@ def _facts(name: str, page: Understood, options: Options) -> list[str]:
 def _advice(name: str, path: Path, page: Understood, options: Options, problem: str) -> list[str]:
     """The commands that read the source as the page says, after what keeps them from it."""
     recipe = _recipes()[name]
-    splits = "classes" if "--splits=classes" in problem else options.splits
-    given = f" --splits={shlex.quote(splits)}" if splits != "auto" else ""
-    given += f" --classes={options.classes}" if options.classes != "auto" else ""
-    given += f" --session={shlex.quote(options.session)}" if options.session else ""
+    if divide := "--splits=classes" in problem:
+        options = options._replace(splits="classes")
+    values = {key: getattr(options, key) for key in ("splits", "classes", "session")}
+    given = "".join(
+        f" --{key}={shlex.quote(value)}"
+        for key, value in values.items()
+        if value != getattr(AUTO, key)
+    )
     images = Counter(entry.split for entry in page.entries)
     complete = all(images[split] == count for split, (count, _) in (recipe.counts or {}).items())
-    given += " --skip_bad" if "--skip_bad" in problem else ""
-    subset = "" if complete else " --subset"
+    skip = " --skip_bad" if "--skip_bad" in problem else ""
+    given += skip + ("" if complete else " --subset")
     source = shlex.quote(str(path))
     output = shlex.quote(f"data/{path.absolute().name.split('.')[0]}")
-    command = f"dml-jax prepare --name={name} --source={source}{given}{subset} --output={output}"
+    command = f"dml-jax prepare --name={name} --source={source}{given} --output={output}"
     what = "fix that, or read it like this anyway" if refusal(page) else "prepare it"
     lines = [f"error in training: {problem}"] if problem else []
     enough = len({entry.class_name for entry in page.entries}) >= 4  # for both splits
-    if not problem or "--skip_bad" in problem or ("--splits=classes" in problem and enough):
+    if not problem or skip or (divide and enough):
         lines.append(f"{what}: {command}")
     if path.is_dir() and recipe.in_place and not problem and not given and not refusal(page):
         lines.append(f"or use it in place: --config.data.name={name} --config.data.path={source}")

@@ -12,7 +12,7 @@ import re
 
 import numpy as np
 
-from dml_jax.data.files import Entry, File, Files, is_image
+from dml_jax.data.files import Entry, Files, is_image
 from dml_jax.data.prepare import official
 from dml_jax.data.sources import Recipe, Table
 from dml_jax.errors import DataError
@@ -43,14 +43,13 @@ def read(files: Files) -> Table:
     tables, titles, entries = _tables(files), _titles(files), []
     for table in tables:
         path, rows = _annotations(files, table)
-        if table == JOINED:
-            names = [str(name) for name in rows["relative_im_path"]]
-            images = official.find_images(files, path, names, "car_ims/", OTHER_NUMBERS)
-        else:
-            names = [f"{FOLDERS[table]}{name}" for name in rows["fname"]]
-            images = official.find_images(files, path, names)
-        for name, file, number in zip(names, images, map(int, rows["class"]), strict=True):
-            entries.append(_entry(name, file, number, titles.get(number, "")))
+        names = rows["relative_im_path" if table == JOINED else "fname"]
+        listed = [
+            (FOLDERS.get(table, "") + str(name), *_class(number, titles.get(number, "")))
+            for name, number in zip(names, map(int, rows["class"]), strict=True)
+        ]
+        how = ("car_ims/", OTHER_NUMBERS) if table == JOINED else ()
+        entries += official.find_images(files, path, listed, *how)
     if not tables:
         doubt = (
             "class folders of Cars196: as in the papers, the classes 1 to 98 (AM General to Eagle) "
@@ -83,9 +82,9 @@ def _tables(files: Files) -> list[str]:
     return [t for t in original if any(f"/{FOLDERS[t]}" in f"/{p}" for p in files)] or original
 
 
-def _entry(name: str, file: File, number: int, title: str) -> Entry:
-    split = "train" if number <= TRAINING_CLASSES else "test"
-    return Entry(name, file, f"{number:03d} {title}".strip(), split)
+def _class(number: int, title: str) -> tuple[str, str]:
+    """The name of a class, and its split."""
+    return f"{number:03d} {title}".strip(), "train" if number <= TRAINING_CLASSES else "test"
 
 
 def _folders(files: Files, titles: dict[int, str]) -> list[Entry]:
@@ -102,7 +101,7 @@ def _folders(files: Files, titles: dict[int, str]) -> list[Entry]:
         number = int(match[1]) if match else number_of.get(_plain(folder), 0)
         if 1 <= number <= CLASSES:
             title = titles.get(number) or (match and match[2]) or ""
-            entries.append(_entry(path, files[path], number, title))
+            entries.append(Entry(path, files[path], *_class(number, title)))
         elif YEAR.fullmatch(folder):
             split = "train" if folder[0].lower() < "f" else "test"
             entries.append(Entry(path, files[path], folder, split))

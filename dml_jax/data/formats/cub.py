@@ -39,8 +39,8 @@ def _listed(files: Files) -> dict[str, File]:
         return {}
     table = official.path_of(files, "images.txt", "CUB-200-2011")
     with reading(table):
-        names = [name for _, name in read_rows(files, table)]
-    return dict(zip(names, official.find_images(files, table, names), strict=True))
+        rows = [(name, "", "") for _, name in read_rows(files, table)]
+    return {entry.id: entry.file for entry in official.find_images(files, table, rows)}
 
 
 def _unlisted(files: Files) -> dict[str, File]:

@@ -3,7 +3,7 @@
 dml-jax prepare --name=inshop --source=inshop --source=inshop/Img/img.zip --output=data/inshop
 """
 
-from dml_jax.data.files import Entry, Files, read_rows
+from dml_jax.data.files import Files, read_rows
 from dml_jax.data.prepare import official
 from dml_jax.data.sources import Recipe, Table
 from dml_jax.files import reading
@@ -23,9 +23,7 @@ def read(files: Files) -> Table:
         rows = [  # below a number and a header
             (name, item, SPLITS[status]) for name, item, status in read_rows(files, table)[2:]
         ]
-    images = official.find_images(files, table, [name for name, *_ in rows], "img/")
-    pairs = zip(rows, images, strict=True)
-    return Table([Entry(name, file, item, split) for (name, item, split), file in pairs])
+    return Table(official.find_images(files, table, rows, "img/"))
 
 
 def recognised(files: Files) -> bool:

@@ -1,6 +1,6 @@
 """Stanford Online Products: images of 22,634 products, in the official split."""
 
-from dml_jax.data.files import Entry, Files, read_rows
+from dml_jax.data.files import Files, read_rows
 from dml_jax.data.prepare import official
 from dml_jax.data.sources import Recipe, Table
 from dml_jax.files import reading
@@ -16,14 +16,9 @@ def read(files: Files) -> Table:
     for split in ("train", "test"):
         table = official.path_of(files, f"Ebay_{split}.txt", EXPECTED)
         with reading(table):
-            rows = [
-                (path, f"{int(label):05d}") for _, label, _, path in read_rows(files, table)[1:]
-            ]
-        images = official.find_images(files, table, [path for path, _ in rows])
-        entries += [
-            Entry(path, file, label, split)
-            for (path, label), file in zip(rows, images, strict=True)
-        ]
+            lines = read_rows(files, table)[1:]
+            rows = [(path, f"{int(label):05d}", split) for _, label, _, path in lines]
+        entries += official.find_images(files, table, rows)
     return Table(entries)
 
 

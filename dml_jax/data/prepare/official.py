@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from dml_jax.data.files import File, Files, file_at, is_image
+from dml_jax.data.files import Entry, Files, file_at, is_image
 from dml_jax.errors import DataError, counted
 
 ANOTHER = "give the folder or archive that contains them as another --source"
@@ -40,13 +40,18 @@ def path_of(files: Files, name: str, expected: str) -> str:
 
 
 def find_images(
-    files: Files, table: str, names: Sequence[str], below: str = "", remedy: str = ANOTHER
-) -> list[File]:
+    files: Files,
+    table: str,
+    rows: Sequence[tuple[str, str, str]],
+    below: str = "",
+    remedy: str = ANOTHER,
+) -> list[Entry]:
     """The images that a table names, relative to the folder that contains most of them.
 
-    The folder `below` may have another name. DataError if there are no images; those that are
-    missing in the folder raise DataError when they are read.
+    Each row is name, class and split. The folder `below` may have another name. DataError if there
+    are no images; those that are missing in the folder raise DataError when they are read.
     """
+    names = [name for name, *_ in rows]
     paths = [name.removeprefix(below) for name in names]
     wanted, depths = set(paths), {path.count("/") + 1 for path in paths}
     folders: Counter[str] = Counter()
@@ -59,4 +64,7 @@ def find_images(
         raise DataError(f"{table}: {listed} is among the files; {found(files)}; {remedy}")
     beside = table.rpartition("/")[0]
     folder = max(folders, key=lambda name: (folders[name], name.rstrip("/") == beside))
-    return [file_at(files, folder + path) for path in paths]
+    return [
+        Entry(name, file_at(files, folder + path), label, split)
+        for path, (name, label, split) in zip(paths, rows, strict=True)
+    ]

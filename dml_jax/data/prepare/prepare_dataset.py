@@ -81,10 +81,7 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
 
 def summary(content: Mapping[str, Any]) -> list[str]:
     """Lines that summarise a prepared data set."""
-    lines = [
-        f"{name}: {counted(size['images'], 'image')} of {counted(size['classes'], 'class')}"
-        for name, size in content["splits"].items()
-    ]
+    lines = prepared_data.sizes(content)
     if content["metadata"]:
         lines.append(f"metadata: {', '.join(content['metadata'])}")
     if content["skipped"]:
@@ -234,25 +231,23 @@ def write_records(
     The `note` is for the users of the data set, see `Split.note`.
     """
     splits = split_metadata.from_entries(entries)
-    content, done = hashlib.sha256(), 0
+    ordered = [entry for split in splits for entry in entries if entry.split == split]
+    digests = list[bytes]()
     records = directory / prepared_data.RECORDS
     records.mkdir()
     for split in splits:
-        members = [entry for entry in entries if entry.split == split]
-        images = ordered_map(lambda entry: entry.file.read(), members)
+        images = ordered_map(lambda e: e.file.read(), [e for e in ordered if e.split == split])
         path = records / f"{split}.array_record"
         options = "group_size:1" if compressed else "group_size:1,uncompressed"
         with name_file(path), contextlib.closing(ArrayRecordWriter(str(path), options)) as writer:
-            for entry, image in zip(members, images, strict=True):
+            for image in images:
                 writer.write(image)
-                content.update(hashlib.sha256(image).digest())
-                content.update(prepared_data.identity(entry))
-                done += 1
-                progress(done)
+                digests.append(hashlib.sha256(image).digest())
+                progress(len(digests))
     indexed = {name: split._replace(files=(), note=note) for name, split in splits.items()}
     split_metadata.save(directory / prepared_data.INDEX, indexed)
     return {
-        "sha256": content.hexdigest(),
+        "sha256": prepared_data.content_digest(ordered, digests),
         "splits": {
             name: {"images": len(split.labels), "classes": len(set(split.labels.tolist()))}
             for name, split in splits.items()
