@@ -58,17 +58,12 @@ class Parser(argparse.ArgumentParser):
         refuse(f"--config.{text}: {problem}" for text in given if "=" not in text)
         overrides = dict(text.split("=", 1) for text in given)
         known = [name for action in self._actions for name in action.option_strings]
-
-        def refuse_unknown(given: Sequence[str]) -> None:
-            names = ((name, suggest(name.split("=")[0], known)) for name in given)
-            refuse(f"{name}: there is no such option; {remedy}" for name, remedy in names)
-
-        try:
-            options, rest = self.parse_known_args(plain)
-        except ConfigError:  # of two mistakes, a misspelt option explains a missing one
-            refuse_unknown([a for a in plain if a[:2] == "--" and a.partition("=")[0] not in known])
-            raise
-        refuse_unknown(rest)
+        # Before argparse: a misspelt option explains one that is missing.
+        names = ((a, a.partition("=")[0]) for a in plain if a[:2] == "--" and a != "--")
+        wrong = ((a, suggest(name, known)) for a, name in names if name not in known)
+        refuse(f"{a}: there is no such option; {remedy}" for a, remedy in wrong)
+        options, rest = self.parse_known_args(plain)
+        refuse(f"{a}: there is no such option; {suggest(a, known)}" for a in rest)
         return options, overrides
 
     def read_plain(self, arguments: Sequence[str]) -> argparse.Namespace:
@@ -88,12 +83,6 @@ def read_with_data(
         problem = f"--split={options.split}: is not used with --data; remove it"
         require(options.split == "test", problem)
     return options, overrides
-
-
-def of_methods(part: str) -> list[Path]:
-    """The files of the modules `part` in the packages of methods (`config.modules.parts`), whose
-    import is slow."""
-    return sorted(Path(__file__).parents[1].glob(f"methods/*/{part}.py"))
 
 
 def add_layout(flags: Parser, sessions: Sequence[str] = ()) -> None:

@@ -6,7 +6,7 @@
 --weights is a .safetensors, .pth or .pt file, or hf://owner/repository[/file]. Torch's files (.pth,
 .pt) need the extra "torch"; their code is never executed. Supported are weights from torchvision,
 timm, Cadene's pretrained-models.pytorch, SegFormer, DINO, DINOv2 and Hugging Face, and checkpoints
-published by authors of a method (CHECKPOINTS); if these are two files, they are separated by a
+published by authors of a method of this package; if these are two files, they are separated by a
 comma: backbone,network. The tensors of some networks do not tell how they were trained (deit_small,
 vit_small and dino_vits16 are the same network for different pixels); then the name of the file
 decides, or --backbone. --weights=lite0 takes EfficientNet-Lite0 from the installed package
@@ -19,8 +19,7 @@ from dml_jax.commands import cli
 
 
 def parser() -> cli.Parser:
-    methods = ", ".join(path.parent.name for path in cli.of_methods("checkpoints"))
-    flags = cli.Parser((__doc__ or "").replace("CHECKPOINTS", methods))
+    flags = cli.Parser(__doc__)
     text = "file or hf://owner/repository"
     flags.add_argument("--weights", required=True, metavar="FILE", help=text)
     text = "default: weights/<backbone>; or weights/<name of FILE>"

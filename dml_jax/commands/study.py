@@ -80,8 +80,11 @@ def run_study(options: Namespace, overrides: dict[str, str]) -> None:
     from dml_jax.lab import plan, studies
 
     name, study = plan.load(options.study) if options.study else plan.comparison(options.compare)
-    root, paper = options.root or Path("runs/studies") / name, options.protocol == "paper"
-    seeds = tuple(dict.fromkeys(options.seeds or study.seeds))
-    settings = plan.Settings(root, seeds, overrides, paper)
-    shown, only_list = options.columns, options.list
-    studies.run(name, study, settings, jobs=options.jobs, only_list=only_list, columns=shown)
+    settings = plan.Settings(
+        options.root or Path("runs/studies") / name,
+        tuple(dict.fromkeys(options.seeds or study.seeds)),
+        overrides,
+        options.protocol == "paper",
+    )
+    shown = {"only_list": options.list, "columns": options.columns}
+    studies.run(name, study, settings, jobs=options.jobs, **shown)
