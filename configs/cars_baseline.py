@@ -3,20 +3,10 @@
     python -m dml_jax.main --config=configs/cars_baseline.py:proxy_anchor
     python -m dml_jax.main --config=configs/cars_baseline.py:proxy_anchor-lite0
 
-Published: R@1 84.2 (normalised softmax), 87.7 (Proxy-Anchor), 86.5 (ProxyNCA++), 79.6 (margin,
-128-d), 79.92 (multi-similarity, 128-d, 227 x 227 pixels). Cost: not published. No paper has the
-variant `proxy_anchor-lite0` (`configs/recipes/cars_lite0.py`), which takes hours on two CPU cores.
+No paper has `proxy_anchor-lite0` (`configs/recipes/cars_lite0.py`): hours on two CPU cores.
 """
 
-from ml_collections import ConfigDict
+from configs.recipes import cars_lite0
+from configs.recipes.baseline import on
 
-from configs.recipes import baseline, cars_lite0
-
-PAPER_PROTOCOL = baseline.base.PAPER_PROTOCOL
-LITE0 = "proxy_anchor-lite0"
-VARIANTS = (*baseline.VARIANTS, LITE0)
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    overrides = {LITE0: cars_lite0.OVERRIDES}
-    return baseline.config("cars", variant, overrides)
+PAPER_PROTOCOL, VARIANTS, get_config = on("cars", {"proxy_anchor-lite0": cars_lite0.OVERRIDES})

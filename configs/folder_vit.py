@@ -5,10 +5,9 @@
     python -m dml_jax.main --config=configs/folder_vit.py --config.data.path=photos/
 
 The results include the published weights without further training, a strong baseline; to use those
-weights as they are, run `dml-jax embed --model=weights/dinov2_vits14 photos/`. Lower blocks are
-trained at lower rates. The variant `frozen` trains only the last two blocks, for when you have few
-images or no GPU. The rates were chosen by convention (AdamW, a factor of 0.75 from block to block),
-not by a search.
+as they are, run `dml-jax embed --model=weights/dinov2_vits14 photos/`. Lower blocks are trained at
+lower rates, which are conventional, not searched. The variant `frozen` trains only the last two
+blocks, for when you have few images or no GPU.
 """
 
 from dataclasses import replace
@@ -20,12 +19,8 @@ from dml_jax.backbones import vit
 from dml_jax.config import Group, Train
 from dml_jax.methods import baseline
 
-FROZEN = (
-    "patch_embed",
-    "pos_embed",
-    "cls_token",
-    "blocks_[0-9]",
-)  # all but the last two blocks and the last norm
+# All but the last two blocks and the last norm.
+FROZEN = ("patch_embed", "pos_embed", "cls_token", "blocks_[0-9]")
 VARIANTS: Variants = {"frozen": {f"train.groups.backbone/{name}.freeze": True for name in FROZEN}}
 get_config = partial(
     experiment,

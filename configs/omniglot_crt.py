@@ -1,7 +1,4 @@
-"""CRT on Omniglot: the same experiment as `omniglot_hist.py` except for the method.
-
-python -m dml_jax.main --config=configs/omniglot_crt.py
-"""
+"""CRT on Omniglot; see configs/recipes/small.py."""
 
 from configs.recipes.small import on_omniglot
 from dml_jax.config import Group

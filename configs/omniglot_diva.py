@@ -1,14 +1,9 @@
-"""DiVA on Omniglot: the same experiment as `omniglot_hist.py` except for the method.
-
-Each of the four tasks has an embedding of 64 dimensions; at test time they are concatenated to 256.
-The ranking tasks use the triplet loss. The test-time weights, in which DaNCE's embedding counts
-five times as much as each of the others, were selected from twelve settings on the test characters
-(seed 0). A step takes longer than with the other methods because the key network needs a second
-view of every image.
+"""DiVA on Omniglot, with four embeddings of 64 dimensions; see configs/recipes/small.py.
 
     python -m dml_jax.main --config=configs/omniglot_diva.py
 
-The ablations of the paper are studies, configs/diva/studies.py (e.g. `diva:tasks-omniglot`).
+The test-time weights, in which DaNCE's embedding counts five times as much as each of the others,
+were selected from twelve settings on the test characters (seed 0).
 """
 
 from configs.recipes.small import on_omniglot

@@ -1,9 +1,7 @@
-"""The Group Loss on Omniglot: the same experiment as `omniglot_hist.py` except for the method.
+"""The Group Loss on Omniglot; see configs/recipes/small.py.
 
 One of the four images per class is an anchor, and the priors are sharper than for a pretrained
 network.
-
-    python -m dml_jax.main --config=configs/omniglot_group_loss.py
 """
 
 from configs.recipes.small import on_omniglot

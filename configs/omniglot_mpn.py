@@ -1,7 +1,4 @@
-"""MPN on Omniglot: the same experiment as `omniglot_hist.py` except for the method.
-
-python -m dml_jax.main --config=configs/omniglot_mpn.py
-"""
+"""MPN on Omniglot; see configs/recipes/small.py."""
 
 from configs.recipes.small import on_omniglot
 from dml_jax.config import Group

@@ -1,14 +1,11 @@
-"""A student of `omniglot_mpn.py` on Omniglot: the same experiment without message passing.
+"""A student of `omniglot_mpn.py` on Omniglot; see configs/student/recipe.py for the variants.
 
     python -m dml_jax.main --config=configs/omniglot_mpn.py
     python -m dml_jax.main --config=configs/omniglot_student.py
 
-The student imitates the class probabilities, with the variant `:imitation` the refined embeddings,
-and with `:relational` their distances. `:distillation_kl` also imitates the probabilities, with the
-other form of the loss in the authors' code. Any run on the same data can be the teacher of
-embeddings and distances (`--config.method.teacher=DIRECTORY`); a teacher of probabilities needs a
-classifier, as MPN and the classification losses have. The control without a teacher is
-`configs/omniglot_mpn.py --config.method.losses=auxiliary`.
+Any run on the same data can be the teacher of embeddings and distances
+(`--config.method.teacher=DIRECTORY`); a teacher of probabilities needs a classifier, as MPN and the
+classification losses have. Without a teacher: `omniglot_mpn.py --config.method.losses=auxiliary`.
 """
 
 from configs.recipes.small import on_omniglot

@@ -7,8 +7,6 @@ fine-tuned on the training classes for 10 epochs; here, training starts from the
 classes until all classes have the same size, which is not done here.
 """
 
-from typing import Any
-
 from configs import base
 from configs.recipes import resnet_227
 from dml_jax.backbones import bn_inception
@@ -18,19 +16,9 @@ METHODS = {
     "cub": group_loss.Config(embedding_dim=0, pooling="avg", anchors=2, temperature=24.0),
     "cars": group_loss.Config(embedding_dim=0, pooling="avg", anchors=3, temperature=79.0),
 }
-TRAINING: dict[str, dict[str, Any]] = {
-    "cub": {
-        "rate": 0.0001563663718906821,
-        "decay": 6.059722614369727e-06,
-        "batch_size": 54,
-        "images_per_class": 9,
-    },
-    "cars": {
-        "rate": 0.0002,
-        "decay": 4.863656728256105e-07,
-        "batch_size": 35,
-        "images_per_class": 7,
-    },
+TRAINING = {
+    "cub": resnet_227.training(0.0001563663718906821, 6.059722614369727e-06, 54, 9),
+    "cars": resnet_227.training(0.0002, 4.863656728256105e-07, 35, 7),
 }
 
 

@@ -1,45 +1,15 @@
 """The baselines on ResNet-50, trained as in the literature: one function per way of training.
 
-Three losses are trained as their authors train them, from their initial values:
-
     normalized_softmax    Zhai & Wu, BMVC 2019; code azgo14/classification_metric_learning
     proxy_anchor          Kim, Kim, Cho, Kwak, CVPR 2020; code tjddus9597/Proxy-Anchor-CVPR2020
     proxy_nca_pp          Teh, DeVries, Taylor, ECCV 2020; code euwern/proxynca_pp
+    LOSS-memory           Wang et al., CVPR 2020; code msight-tech/research-xbm
+    all others            the recipe for comparing losses of Roth et al., ICML 2020; code
+                          Confusezius/Revisiting_Deep_Metric_Learning_PyTorch
 
-So are `contrastive-memory`, `triplet-memory`, `multi_similarity-memory` (Wang et al., CVPR 2020;
-code msight-tech/research-xbm). All others share one recipe designed to compare losses, with 128
-dimensions and frozen batch normalisation (Roth et al., ICML 2020; code
-Confusezius/Revisiting_Deep_Metric_Learning_PyTorch). In that recipe, `triplet` uses semi-hard
-mining.
-
-The papers do not state everything, and no results are published for a fixed schedule; margin and
-multi-similarity were published with other recipes. On In-Shop, the shared recipe is SOP's. It lacks
-`cross_entropy`, `cosface`, `subcenter_arcface`, `sup_con`, `smooth_ap` and `recall_at_k`; the first
-three use ArcFace's settings here (the authors of the last train on batches of about 400 to 4,000
-images, and with a temperature of 1 for every K). For Proxy-Anchor with ResNet-50 on SOP and
-In-Shop, the authors' command for BN-Inception is used, the only one they give. The code of
-ProxyNCA++ lowers the rate, and ends, by results on held-out classes; here the rate and the length
-are constant. The rate is constant with the memory, too.
-
-There are differences. The shared recipe samples pairs by distance for the contrastive loss,
-compares all positives with all negatives for lifted structure, without normalising them but with a
-penalty on their length, and uses soft mining of hard triplets; here, the first and the last have
-the forms of their own papers, and lifted structure that of its paper on unit embeddings. For
-SoftTriple, it weights classes instead of the centres of a class. Gradients are not clipped. Zhai &
-Wu exclude a query by its index and ProxyNCA++ is not selected on the test classes, which
-`--protocol=paper` does for all.
-
-With the memory, the losses have the forms of this package: the contrastive loss is the mean over
-active pairs of a distance with margin 1, instead of a sum over pairs of cosines above 0.5 (the same
-boundary) divided by the number of images; the triplet loss is on semi-hard triplets, instead of all
-pairs near the hardest one without a hinge. Its authors' ResNet-50 has no ReLU before the max
-pooling of the stem, they divide the rate when results stop rising, and they report the model with
-the best MAP@R.
-
-Zhai & Wu resize images to 256 x 256 before cropping, without keeping the aspect ratio. ProxyNCA++
-uses Adam with an epsilon of 1, which for its small gradients is SGD with momentum at a tenth of the
-rate; its batches draw classes again each time, while here an epoch shows all equally often. Both
-start a new optimizer after the warm-up, here the momentum stays.
+`values.csv` says value by value what follows the authors and what does not. In particular, losses
+that Roth et al. do not have use the settings of similar ones, on In-Shop their recipe is SOP's, and
+margin and multi-similarity were published with other recipes.
 """
 
 from dataclasses import replace
@@ -76,10 +46,8 @@ SHARED = {  # by variant: the method, and the learning rate of the loss's own pa
     "recall_at_k": (make("recall_at_k"), 0.0),
 }
 MEMORIES = {f"{loss}-memory": loss for loss in ("contrastive", "triplet", "multi_similarity")}
-PROXY_NCA_PP = {
-    "proxy_nca_pp": (256, 288),
-    "proxy_nca_pp-227": (227, 256),
-}  # sides of crop and image, in pixels
+# Sides of crop and image, in pixels.
+PROXY_NCA_PP = {"proxy_nca_pp": (256, 288), "proxy_nca_pp-227": (227, 256)}
 VARIANTS = ("normalized_softmax", "proxy_anchor", *PROXY_NCA_PP, *SHARED, *MEMORIES)
 
 
@@ -87,34 +55,13 @@ IMAGES = {"cub": 5_864, "cars": 8_054, "sop": 59_551, "inshop": 25_882}  # in tr
 SHARED_EPOCHS = {"cub": 150, "cars": 150, "sop": 100, "inshop": 100}
 # Learning rate of the network, and images per class in a batch of 75.
 SOFTMAX = {"cub": (1e-3, 25), "cars": (1e-2, 25), "sop": (1e-2, 5), "inshop": (1e-2, 5)}
-MANY_ANCHORS = {
-    "rate": 6e-4,
-    "warmup": 1,
-    "every": 20,
-    "gamma": 0.25,
-    "batch_size": 180,
-    "freeze_bn": False,
-}
-ANCHOR: dict[str, dict[str, Any]] = {  # arguments of `proxy_anchor`
-    "cub": {
-        "rate": 1e-4,
-        "warmup": 5,
-        "every": 5,
-        "gamma": 0.5,
-        "batch_size": 120,
-        "freeze_bn": True,
-    },
-    "cars": {
-        "rate": 1e-4,
-        "warmup": 5,
-        "every": 10,
-        "gamma": 0.5,
-        "batch_size": 120,
-        "freeze_bn": True,
-    },
-    "sop": MANY_ANCHORS,
-    "inshop": MANY_ANCHORS,
-}
+# Rate of the network, of which the proxies have 100 times as much; epochs of the warm-up, which
+# trains all but the backbone; epochs, with the warm-up, between two multiplications of the rates by
+# gamma; gamma; images in a batch; whether batch normalisation is frozen.
+ANCHOR = {
+    "cub": (1e-4, 5, 5, 0.5, 120, True), "cars": (1e-4, 5, 10, 0.5, 120, True),
+    "sop": (6e-4, 1, 20, 0.25, 180, False), "inshop": (6e-4, 1, 20, 0.25, 180, False),
+}  # fmt: skip
 # Learning rates of the network and of the proxies, for the authors' epsilon of 1; epochs after 5 of
 # warm-up; images in a batch and per class.
 NCA_PP = {
@@ -123,30 +70,30 @@ NCA_PP = {
 }  # fmt: skip
 
 
-def on(dataset: str) -> base.Contents:
-    """The contents of the file of a data set; see `config`."""
-    return base.PAPER_PROTOCOL, VARIANTS, partial(config, dataset)
-
-
-def config(dataset: str, variant: str = "", variants: base.Variants | None = None) -> ConfigDict:
-    """A baseline on a data set.
+def on(dataset: str, more: base.Variants | None = None) -> base.Contents:
+    """The contents of the file of a data set.
 
     Args:
-      variant: one of VARIANTS, "" for the first, or one of `variants`.
-      variants: overrides of the variant whose name a name begins with, before "-".
+      more: by name, the overrides of the variant with which the name begins, before "-".
     """
-    found = variant.partition("-")[0] if variant in (variants or {}) else variant
-    match found:
+    found: base.Variants = {name: {} for name in VARIANTS} | dict(more or {})
+    return base.PAPER_PROTOCOL, found, partial(config, dataset, found)
+
+
+def config(dataset: str, variants: base.Variants, variant: str = "") -> ConfigDict:
+    """A baseline on a data set."""
+    name = variant if variant in VARIANTS else variant.partition("-")[0]
+    match name:
         case "" | "normalized_softmax":
             sections = normalized_softmax(dataset)
         case "proxy_anchor":
-            sections = proxy_anchor(dataset, **ANCHOR[dataset])
+            sections = proxy_anchor(dataset)
         case "proxy_nca_pp" | "proxy_nca_pp-227":
-            sections = proxy_nca_pp(dataset, *PROXY_NCA_PP[found])
-        case _ if found in MEMORIES:
-            sections = memory(dataset, MEMORIES[found])
+            sections = proxy_nca_pp(dataset, *PROXY_NCA_PP[name])
+        case _ if name in MEMORIES:
+            sections = memory(dataset, MEMORIES[name])
         case _:
-            sections = shared(dataset, found)
+            sections = shared(dataset, name)
     evaluation = base.EVALUATION[dataset]
     return base.experiment(
         f"{dataset}_baseline", variant, variants, **sections, evaluation=evaluation
@@ -175,23 +122,9 @@ def normalized_softmax(dataset: str) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def proxy_anchor(
-    dataset: str,
-    *,
-    rate: float,
-    warmup: int,
-    every: int,
-    gamma: float,
-    batch_size: int,
-    freeze_bn: bool,
-) -> dict[str, Any]:
-    """Proxy-Anchor as its authors train it, for 60 epochs that include the warm-up.
-
-    Args:
-      rate: of the network; the proxies have 100 times as much.
-      warmup: epochs that train all but the backbone.
-      every: epochs, warm-up included, between two multiplications of the rates by `gamma`.
-    """
+def proxy_anchor(dataset: str) -> dict[str, Any]:
+    """Proxy-Anchor as its authors train it, for 60 epochs that include the warm-up."""
+    rate, warmup, every, gamma, batch_size, freeze_bn = ANCHOR[dataset]
     return _sections(
         dataset,
         baseline.make_config("proxy_anchor", pooling="avg+max", init="he"),
@@ -212,12 +145,10 @@ def proxy_anchor(
 def proxy_nca_pp(dataset: str, image_size: int, resize: int) -> dict[str, Any]:
     """ProxyNCA++ as its authors train it; 227 pixels as in MPN's Table 6."""
     rate, proxies, epochs, batch_size, images_per_class = NCA_PP[dataset]
-    options = {"init": "eighth"}
+    options: dict[str, Any] = {"embedding_dim": 2048, "pooling": "max", "layer_norm": True}
     return _sections(
         dataset,
-        baseline.make_config(
-            "proxy_nca_pp", options, embedding_dim=2048, pooling="max", layer_norm=True
-        ),
+        baseline.make_config("proxy_nca_pp", {"init": "eighth"}, **options),
         Train(
             groups=_groups(rate / 10, 0.0, proxies / 10, warmup="freeze"),
             epochs=epochs,
@@ -225,11 +156,9 @@ def proxy_nca_pp(dataset: str, image_size: int, resize: int) -> dict[str, Any]:
             optimizer="sgd",
             momentum=0.9,
         ),
-        batch_size=batch_size,
-        images_per_class=images_per_class,
-        image_size=image_size,
-        resize=resize,
-    )
+        batch_size=batch_size, images_per_class=images_per_class,
+        image_size=image_size, resize=resize,
+    )  # fmt: skip
 
 
 def shared(dataset: str, loss: str) -> dict[str, Any]:
@@ -247,15 +176,10 @@ def shared(dataset: str, loss: str) -> dict[str, Any]:
 def memory(dataset: str, loss: str) -> dict[str, Any]:
     """A pair loss with a memory of at most the number of training images."""
     method, _ = SHARED[loss]
+    size = min(55_000, IMAGES[dataset])
     return _sections(
         dataset,
-        replace(
-            method,
-            init="he",
-            pooling="max",
-            memory=min(55_000, IMAGES[dataset]),
-            memory_after=1000,
-        ),
+        replace(method, init="he", pooling="max", memory=size, memory_after=1000),
         Train(groups=_groups(1e-4, 5e-4, 0.0), steps=35_000, evaluate_every=1000),
         sampler="distinct_chunks", batch_size=64, images_per_class=4,
         resize_first=True, crop_scale=(0.2, 1.0),
@@ -266,14 +190,9 @@ def _sections(
     dataset: str, method: Any, train: Train, *, freeze_bn: bool = False, **data: Any
 ) -> dict[str, Any]:
     """Arguments of `experiment`."""
-    common: dict[str, Any] = {
-        "crop": "random_resized",
-        "image_size": 224,
-        "resize": 256,
-        "flip": 0.5,
-    }
+    usual: dict[str, Any] = {"crop": "random_resized", "image_size": 224, "resize": 256}
     return {
-        "data": Data(name=dataset, path=f"data/{dataset}", **{**common, **data}),
+        "data": Data(name=dataset, path=f"data/{dataset}", flip=0.5, **{**usual, **data}),
         "backbone": resnet.Config(pretrained="weights/resnet50", freeze_bn=freeze_bn),
         "method": method,
         "train": replace(train, checkpoint_every=1000),

@@ -24,31 +24,20 @@ BACKBONE = resnet.Config(
 PAPER_PROTOCOL = {**base.PAPER_PROTOCOL, "train.reload_best_epochs": (30, 50)}
 # Appendix B gives the size of the crop; the methods it compares with there resize to 288.
 LARGE = {"data.image_size": 256, "data.resize": 288}
-TRAINING: dict[str, dict[str, Any]] = {  # of MPN and its students
-    "cub": {
-        "rate": 0.0001563663718906821,
-        "decay": 6.059722614369727e-06,
-        "sampler": "redrawn_chunks",
-        "batch_size": 54,
-    },
-    "cars": {
-        "rate": 0.00036683239911604993,
-        "decay": 2.551918610962277e-09,
-        "batch_size": 70,
-        "images_per_class": 7,
-    },
-    "sop": {
-        "rate": 0.0002472471515853406,
-        "decay": 2.7650277063275255e-13,
-        "batch_size": 90,
-        "images_per_class": 6,
-    },
-    "inshop": {
-        "rate": 0.00011265974954242144,
-        "decay": 1.0554824926510768e-07,
-        "batch_size": 56,
-        "images_per_class": 4,
-    },
+
+
+def training(rate: float, decay: float, batch_size: int, images_per_class: int) -> dict[str, Any]:
+    """Learning rate and weight decay of all parameters, and a batch."""
+    batch = {"batch_size": batch_size, "images_per_class": images_per_class}
+    return {"rate": rate, "decay": decay, **batch}
+
+
+TRAINING = {  # of MPN and its students
+    "cub": training(0.0001563663718906821, 6.059722614369727e-06, 54, 4)
+    | {"sampler": "redrawn_chunks"},
+    "cars": training(0.00036683239911604993, 2.551918610962277e-09, 70, 7),
+    "sop": training(0.0002472471515853406, 2.7650277063275255e-13, 90, 6),
+    "inshop": training(0.00011265974954242144, 1.0554824926510768e-07, 56, 4),
 }
 
 

@@ -2,15 +2,9 @@
 all, on the class token. A paper states its loss in `transformer.py` in its folder.
 
 Variants: a loss and the weights to start from, `vit_small` (ImageNet-21k), `dino_vits16`,
-`dinov2_vits14` or, of ViT-B, `dinov2_vitb14`.
-
-There are no expected results, since no paper reports these combinations with these settings. AdamW
-with a rate of 1e-5 and a weight decay of 0.01, 2 images per class, and a first epoch that does not
-train the network are taken from the public commands of HIER (Kim et al., CVPR 2023) for ViT-S from
-ImageNet-21k on CUB and Cars196; they train for 100 epochs on two devices with 90 images each, and
-DINO at half the rate. We chose 50 epochs and batches of 90; as many dimensions as the class token
-has; ten times the rate for the embedding layer and a thousand times for the parameters of the loss;
-and cosine decay. The losses have their authors' parameters.
+`dinov2_vits14` or, of ViT-B, `dinov2_vitb14`. No paper reports these combinations with these
+settings, which follow the public commands of HIER (Kim et al., CVPR 2023) where `values.csv` says
+so. The losses have their authors' parameters.
 """
 
 from collections.abc import Mapping
