@@ -21,6 +21,8 @@ PAPER_PROTOCOL = {
     "train.select": "test",  # the epoch that is best on the test classes
     "evaluation.protocol": "paper",  # drops the first neighbour, whichever image it is
 }
+# Crops of what most authors train on; the options of `Data`.
+CROPS: dict[str, Any] = {"crop": "random_resized", "image_size": 224, "resize": 256, "flip": 0.5}
 EVALUATION = {  # by data set
     "cub": Evaluation(ks=(1, 2, 4, 8)),
     "cars": Evaluation(ks=(1, 2, 4, 8)),

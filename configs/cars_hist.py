@@ -28,10 +28,12 @@ PAPER_PROTOCOL = {
 }
 
 
-def groups(rate: float, decay: float, distributions: float, hgnn: float) -> dict[str, Group]:
+def groups(
+    rate: float, decay: float, distributions: float, hgnn: float, warmup: Any = "freeze"
+) -> dict[str, Group]:
     """With the learning rates of the network, the distributions and the hypergraph network."""
     return {
-        "backbone": Group(rate, decay, warmup="freeze"),
+        "backbone": Group(rate, decay, warmup=warmup),
         "embedding": Group(rate, decay),
         "distributions": Group(distributions, decay),
         "hgnn": Group(hgnn, decay),

@@ -4,8 +4,7 @@
     python -m dml_jax.main --config=configs/cub_vit.py
     python -m dml_jax.main --config=configs/cub_vit.py:multi_similarity-vit_small
 
-The second command trains with Proxy-Anchor from DINOv2, the third with another loss from other
-weights; see configs/recipes/vit.py.
+The second command trains with Proxy-Anchor from DINOv2; see configs/recipes/vit.py.
 """
 
 from configs.recipes.vit import on

@@ -8,4 +8,4 @@ For the variants, see configs/recipes/small_baseline.py.
 
 from configs.recipes import small, small_baseline
 
-VARIANTS, get_config = small_baseline.on(small.DIGITS, learning_rate=1e-3, evaluate_every=300)
+VARIANTS, get_config = small_baseline.on(small.DIGITS, rate=1e-3, every=300)

@@ -3,8 +3,9 @@
 from functools import partial
 
 from configs.base import experiment
+from configs.cars_hist import groups
 from configs.recipes import small
-from dml_jax.config import Group, Train
+from dml_jax.config import Train
 from dml_jax.methods import hist
 
 get_config = partial(
@@ -12,12 +13,7 @@ get_config = partial(
     "digits_hist",
     method=hist.Config(embedding_dim=64, hidden_dim=64, tau=16.0, alpha=1.0),
     train=Train(
-        groups={
-            "backbone": Group(1e-3, weight_decay=1e-4),
-            "embedding": Group(1e-3, weight_decay=1e-4),
-            "distributions": Group(1e-1, weight_decay=1e-4),
-            "hgnn": Group(5e-3, weight_decay=1e-4),
-        },
+        groups=groups(1e-3, 1e-4, 1e-1, 5e-3, "train"),
         steps=1200,
         schedule="cosine",
         evaluate_every=300,

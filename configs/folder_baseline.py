@@ -18,6 +18,7 @@ To read large photographs faster, prepare the folder first:
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from configs.base import Variants, experiment
 from dml_jax.backbones import efficientnet_lite, resnet
@@ -38,26 +39,24 @@ DATA = Data(
     crop_scale=(0.3, 1.0),
 )
 BACKBONE = efficientnet_lite.Config(pretrained="lite0", freeze_bn=True)
-SMALL_DATA = Data(
-    name="folder",
-    path="data/photos",
-    batch_size=32,
-    images_per_class=4,
-    flip=0.5,
-    jitter=0.3,
-    greyscale=0.1,
-    crop="random_resized",
-    image_size=64,
-    resize=72,
-    crop_scale=(0.2, 1.0),
+AUGMENTED: dict[str, Any] = {"crop_scale": (0.2, 1.0), "jitter": 0.3, "greyscale": 0.1}
+SMALL_DATA = replace(
+    DATA, training_size=0, image_size=64, resize=72, interpolation="bilinear", **AUGMENTED
 )
 SMALL_BACKBONE = resnet.Config(
     block="basic", depths=(1, 1, 1, 1), widths=(16, 32, 64, 128), stem="small"
 )
 EVALUATION = Evaluation(controls=True, batch_size=32)  # 256 at once would need gigabytes
-HEAD = {"embedding": Group(3e-4, weight_decay=1e-4), "loss": Group(1e-2, weight_decay=1e-4)}
+
+
+def groups(backbone: float, embedding: float) -> dict[str, Group]:
+    """With these learning rates."""
+    rates = {"backbone": backbone, "embedding": embedding, "loss": 1e-2}
+    return {name: Group(rate, weight_decay=1e-4) for name, rate in rates.items()}
+
+
 ON_FEATURES = Train(
-    groups={"backbone": Group(0.0, freeze=True), **HEAD},
+    groups={**groups(0.0, 3e-4), "backbone": Group(0.0, freeze=True)},
     feature_views=2,
     steps=600,
     optimizer="adamw",
@@ -69,15 +68,7 @@ VARIANTS: Variants = {
         "data": SMALL_DATA,
         "backbone": SMALL_BACKBONE,
         "method": baseline.make_config(embedding_dim=64),
-        "train": Train(
-            groups={
-                "backbone": Group(1e-3, weight_decay=1e-4),
-                "embedding": Group(1e-3, weight_decay=1e-4),
-                "loss": Group(1e-2, weight_decay=1e-4),
-            },
-            epochs=20,
-            schedule="cosine",
-        ),
+        "train": Train(groups=groups(1e-3, 1e-3), epochs=20, schedule="cosine"),
     },
 }
 get_config = partial(
@@ -88,11 +79,7 @@ get_config = partial(
     backbone=BACKBONE,
     method=baseline.make_config("proxy_anchor", embedding_dim=0, init="whitened"),
     train=Train(
-        groups={
-            "backbone": Group(1e-4, weight_decay=1e-4),
-            "embedding": Group(3e-5, weight_decay=1e-4),
-            "loss": Group(1e-2, weight_decay=1e-4),
-        },
+        groups=groups(1e-4, 3e-5),
         steps=300,
         optimizer="adamw",
         schedule="cosine",

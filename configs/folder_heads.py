@@ -5,15 +5,13 @@ folders.
     python -m dml_jax.main --config=folder_heads:proxy_anchor-stages --config.data.path=photos/
     python -m benchmarks.claims mpn --on=photos:lite0_last --config.data.path=photos/
 
-Data and network are those of `folder_baseline.py`. All methods train for 200 steps on batches of 16
-classes (CRT: 8) with 4 images; only a linear layer, or CRT's prototypes and heads, and the
-parameters of the loss are trained. CRT needs whole feature maps, which are stored when claims are
-tested (`python -m benchmarks.claims crt --on=photos:lite0`); the command above refuses it.
-
-The variants `METHOD-stages` also train blocks 11 to 15 and the last convolution, for 150 steps of
-32 images in random crops of 128 pixels; claims are tested on them with `--on=photos:lite0_stages`.
-The variants `METHOD-last` train block 15 and the last convolution for 600 steps of 32 images, on
-stored outputs of block 14 for images of 128 pixels without augmentation. They are for claims only.
+Data and network are those of `folder_baseline.py`. A linear layer, or CRT's prototypes and heads,
+and the parameters of the loss are trained for 200 steps on batches of 16 classes (CRT: 8) with 4
+images. CRT needs whole feature maps, which are stored when claims are tested (`--on=photos:lite0`);
+the command above refuses it. `METHOD-stages` also trains blocks 11 to 15 and the last convolution,
+for 150 steps of 32 images in random crops of 128 pixels. `METHOD-last`, for claims only, trains
+block 15 and the last convolution for 600 steps of 32 images, on stored outputs of block 14 for
+images of 128 pixels without augmentation.
 """
 
 from collections.abc import Mapping
@@ -34,11 +32,8 @@ HEADS = {name: module.HEAD for name, module in papers.stating("folder").items()}
     )
     for name in ("proxy_anchor", "multi_similarity", "normalized_softmax")
 }
-STAGES = (
-    "backbone/blocks_1[1-5]",
-    "backbone/conv_head",
-    "backbone/bn1",
-)  # the last two stages and the head
+# The last two stages and the head.
+STAGES = ("backbone/blocks_1[1-5]", "backbone/conv_head", "backbone/bn1")
 # Claims try each of these factors of all rates, for every row, on held-out training classes.
 FACTORS = (1.0, 0.3, 3.0, 10.0)
 LAST = ("backbone/blocks_15", *STAGES[1:])
@@ -59,14 +54,10 @@ def get_choices(variant: str) -> tuple[Mapping[str, float], ...]:
     """Overrides from which claims choose, the default first; none for `METHOD-stages`."""
     name, _, trained = variant.partition("-")
     groups = _groups(name, trained) if trained != "stages" else {}
-    return tuple(
-        {
-            f"train.groups.{name}.learning_rate": factor * group.learning_rate
-            for name, group in groups.items()
-        }
-        for factor in FACTORS
-        if groups
-    )
+    rates = {
+        f"train.groups.{key}.learning_rate": made.learning_rate for key, made in groups.items()
+    }
+    return tuple({key: factor * rate for key, rate in rates.items()} for factor in FACTORS if rates)
 
 
 def _groups(name: str, trained: str) -> dict[str, Group]:

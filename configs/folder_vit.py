@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from configs.base import Variants, experiment
-from configs.folder_baseline import DATA, EVALUATION
+from configs.folder_baseline import AUGMENTED, DATA, EVALUATION
 from dml_jax.backbones import vit
 from dml_jax.config import Group, Train
 from dml_jax.methods import baseline
@@ -26,7 +26,7 @@ get_config = partial(
     experiment,
     "folder_vit",
     variants=VARIANTS,
-    data=replace(DATA, training_size=0, crop_scale=(0.2, 1.0), jitter=0.3, greyscale=0.1),
+    data=replace(DATA, training_size=0, **AUGMENTED),
     backbone=replace(
         vit.PUBLISHED["dinov2_vits14"], pretrained="weights/dinov2_vits14", drop_path=0.1
     ),

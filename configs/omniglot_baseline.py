@@ -8,4 +8,4 @@ For the variants, see configs/recipes/small_baseline.py.
 
 from configs.recipes import small, small_baseline
 
-VARIANTS, get_config = small_baseline.on(small.OMNIGLOT, learning_rate=4e-3, evaluate_every=600)
+VARIANTS, get_config = small_baseline.on(small.OMNIGLOT, rate=4e-3, every=600)

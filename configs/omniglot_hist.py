@@ -8,16 +8,11 @@ All `omniglot_*.py` share the experiment (configs/recipes/small.py). Tau and the
 the distributions were selected from five settings on the test characters.
 """
 
+from configs.cars_hist import groups
 from configs.recipes.small import on_omniglot
-from dml_jax.config import Group
 from dml_jax.methods import hist
 
 get_config = on_omniglot(
     hist.Config(embedding_dim=64, hidden_dim=64, tau=10.0, alpha=1.0),
-    {
-        "backbone": Group(4e-3, weight_decay=1e-4),
-        "embedding": Group(4e-3, weight_decay=1e-4),
-        "distributions": Group(1e-2, weight_decay=1e-4),
-        "hgnn": Group(5e-3, weight_decay=1e-4),
-    },
+    groups(4e-3, 1e-4, 1e-2, 5e-3, "train"),
 )

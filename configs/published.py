@@ -26,11 +26,7 @@ from typing import NamedTuple
 
 from dml_jax.lab.definition import Study
 
-SELECTED = {
-    "paper": "selected on test",
-    "clean": "not selected on test",
-    "not stated": "selection not stated",
-}
+SELECTED = {"paper": "selected on test", "clean": "not selected on test"}
 
 
 class Entry(NamedTuple):
@@ -59,10 +55,10 @@ class Entry(NamedTuple):
     def numbers(self) -> dict[str, float]:
         """The fraction, and half the width of its printed interval, if any, by key of
         `results.json`."""
-        spread = (
-            {f"{self.metric}_stderr": round(float(self.spread) / 100, 6)} if self.spread else {}
-        )
-        return {self.metric: self.fraction, **spread}
+        if not self.spread:
+            return {self.metric: self.fraction}
+        spread = round(float(self.spread) / 100, 6)
+        return {self.metric: self.fraction, f"{self.metric}_stderr": spread}
 
 
 @cache
@@ -71,10 +67,8 @@ def entries() -> tuple[Entry, ...]:
     found: list[Entry] = []
     for path in sorted(Path(__file__).parent.glob("*/published.csv")):
         with path.open(encoding="utf-8", newline="") as lines:
-            found += (
-                Entry(**line | {"of": tuple(line["of"].split("; "))})
-                for line in csv.DictReader(lines)
-            )
+            read = csv.DictReader(lines)
+            found += (Entry(**line | {"of": tuple(line["of"].split("; "))}) for line in read)
     return tuple(found)
 
 
@@ -100,7 +94,7 @@ def _beside(of: str, protocol: str) -> dict[str, dict[str, float]]:
     nearest: dict[str, tuple[list[str], list[Entry]]] = {}
     for result in results(of):
         entry = result[0]
-        selected = SELECTED[entry.protocol]
+        selected = SELECTED.get(entry.protocol, "selection not stated")
         refined = f"after refinement, {entry.refined}" if entry.refined else ""
         differences = [entry.settings, refined, selected if entry.protocol != protocol else ""]
         differences = [difference for difference in differences if difference]

@@ -16,6 +16,11 @@ from dml_jax.lab.definition import Row, grid
 
 AVERAGE = {"method.transform": "average"}
 MS_ALONE = {**AVERAGE, "method.lambda1": (1.0, 0.0), "method.lambda2": 0.0}
+COMPONENTS: dict[str, dict[str, Any]] = {
+    "CRT": {},
+    "without residuals": AVERAGE,
+    "multi-similarity loss alone": MS_ALONE,
+}
 PLACEBOS: dict[str, dict[str, Any]] = {
     "fixed prototypes": {"train.groups.prototypes": Group(0.0, freeze=True)},
     "shuffled residuals": {"method.transform": "shuffled"},
@@ -38,10 +43,8 @@ def rows_of(name: str, data: str) -> tuple[Row, ...]:
         case "geometry":
             return (Row("multi-similarity loss alone", file, MS_ALONE), Row("CRT", file))
         case "branches":
-            return (
-                Row("branch 1", file),
-                Row("branch 2", file, {"method.tested_branch": "branch2"}),
-            )
+            other = {"method.tested_branch": "branch2"}
+            return (Row("branch 1", file), Row("branch 2", file, other))
         case "backbones":
             return tuple(
                 Row(f"{text}, {suffix}", f"{file}:{key}", overrides)
@@ -49,31 +52,20 @@ def rows_of(name: str, data: str) -> tuple[Row, ...]:
                 for suffix, overrides in (("MS", MS_ALONE), ("MS + CRT", {}))
             )
         case "components":
-            rows: dict[str, dict[str, Any]] = {
-                "CRT": {},
-                "without residuals": AVERAGE,
-                "multi-similarity loss alone": MS_ALONE,
-            }
             # The paper's third row leaves out both; this one keeps the residuals.
             more = {} if data == "cub" else {"without consistency": {"method.lambda2": 0.0}}
-            return (
-                *(Row(name, small, part) for name, part in {**rows, **more, **PLACEBOS}.items()),
-                Row("Proxy-Anchor", file_of(data, "baseline", "proxy_anchor")),
-            )
+            rows = {**COMPONENTS, **more, **PLACEBOS}.items()
+            proxy_anchor = Row("Proxy-Anchor", file_of(data, "baseline", "proxy_anchor"))
+            return (*(Row(name, small, part) for name, part in rows), proxy_anchor)
         case "first_prototypes":
-            pairs = tuple(
-                (first, SECOND[data]) for first in (1, 4, 16, 64) if first <= SECOND[data]
-            )
+            second = SECOND[data]
+            pairs = tuple((first, second) for first in (1, 4, 16, 64) if first <= second)
             return grid(small, {"method.prototypes": pairs}, {"method.sharing": "separate"})
-    key, values = {
-        "gamma": ("method.gamma", ("single", "per_prototype")),
-        "prototypes": (
-            "method.prototypes",
-            tuple((n, n) for n in (1, 4, 16, 64, 100) if n < 100 or data == "cub"),
-        ),
-        "sharing": ("method.sharing", ("shared", "separate")),
-    }[name]
-    return grid(small, {key: values})
+        case "prototypes":
+            counts = (1, 4, 16, 64, 100) if data == "cub" else (1, 4, 16, 64)
+            return grid(small, {"method.prototypes": tuple((n, n) for n in counts)})
+    values = {"gamma": ("single", "per_prototype"), "sharing": ("shared", "separate")}[name]
+    return grid(small, {f"method.{name}": values})
 
 
 VARIANTS, get_study = tables.contents("crt", "CRT", rows_of)

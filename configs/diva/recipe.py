@@ -5,19 +5,14 @@ Where code and paper differ, the code is followed. The variants `printed` and `b
 follow the text, also in the equations: shared triplets of three classes, beta fixed at 1.2,
 negatives alone in DaNCE's denominator and its weights min(lambda, 1/q). The text does not give
 lambda; with the default 1 the weights at 128 dimensions lie in [0.706, 1], almost plain NCE
-(`diva:equations-cub` varies it). In Cars196's `bn_inception-printed` the learning rate stays as it
-is, as the command's milestone, 160, comes after the 150 epochs of the text. `triplet` replaces the
-margin loss of the ranking tasks with the triplet loss and keeps the other settings, since no others
-are published.
+(`diva:equations-cub` varies it). `triplet` replaces the margin loss of the ranking tasks; no other
+settings are published for it.
 
 After every epoch, the authors evaluate several weightings of the embeddings and keep the best on
 the test set, although the paper does not say so; `--protocol=paper` does the same, on Cars196 also
-with the weights 1:4 of their published models. Under the clean protocol, the weights are fixed,
-with twice the weight for the auxiliary embeddings on CUB and Cars196, as stated in the paper
-(`--config.method.ensemble` sets others).
-
-Nothing is published for In-Shop, which the authors' code does not support: it has the settings of
-SOP, which also has thousands of classes with few images each.
+with the weights 1:4 of their published models. Under the clean protocol, the weights are fixed, as
+stated in the paper (`--config.method.ensemble` sets others). In-Shop, for which nothing is
+published, has the settings of SOP.
 """
 
 from typing import Any
@@ -56,15 +51,7 @@ RATIOS = {
 }
 NETWORK = Group(1e-5, weight_decay=4e-4)
 SECTIONS: dict[str, Any] = {
-    "data": Data(
-        sampler="with_replacement",
-        batch_size=112,
-        images_per_class=2,
-        crop="random_resized",
-        image_size=224,
-        resize=256,
-        flip=0.5,
-    ),
+    "data": Data(sampler="with_replacement", batch_size=112, images_per_class=2, **base.CROPS),
     "backbone": resnet.Config(pretrained="weights/resnet50", freeze_bn=True),
     "method": Config(
         embedding_dim=128,

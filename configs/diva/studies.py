@@ -20,14 +20,7 @@ from dml_jax.config import Group
 from dml_jax.lab.definition import Row
 
 D, DANCE, SHARED, INTRA = "discriminative", "selfsimilarity", "shared", "intra"
-SELF_SUPERVISION = {
-    "instance": "instance discrimination, memory",  # of all images, as the paper cites it
-    # With the second views of the batch, as in the authors' code.
-    "spread": "instance discrimination, views",
-    "rotnet": "RotNet",
-    "deepcluster": "DeepCluster",
-}
-EQUAL = {"method.ensemble": (1.0, 1.0, 1.0, 1.0)}
+EQUAL: dict[str, Any] = {"method.ensemble": (1.0, 1.0, 1.0, 1.0)}
 ONE = recipe.alpha(1.0)
 MODELS = {
     f"separate_{'dance' if task == DANCE else task}": task for task in (D, DANCE, SHARED, INTRA)
@@ -40,39 +33,29 @@ LAMBDAS = (0.1, 0.3, 3.0, 10.0)  # upper bounds of the weights of DaNCE
 
 
 class Ablations(NamedTuple):
-    """Common settings of the paper's ablations on a data set.
+    """Common settings of the paper's ablations on a data set; no commands are published."""
 
-    Attributes:
-      config: of DiVA with all four tasks.
-      overrides: as stated in the paper, 150 epochs at a fixed learning rate; no commands are
-        published, so that the other settings come from `config`.
-      dimensions: of all embeddings together.
-      classifier: parameter group of RotNet's and DeepCluster's classifiers.
-    """
-
-    config: str
-    overrides: dict[str, Any]
-    dimensions: int
-    classifier: Group
+    config: str  # of DiVA with all four tasks, from which the other settings come
+    overrides: dict[str, Any]  # as stated in the paper, 150 epochs at a fixed learning rate
+    dimensions: int  # of all embeddings together
+    classifier: Group  # of RotNet's and DeepCluster's classifiers
 
     def tasks(self, *names: str, **method: Any) -> dict[str, Any]:
         """Overrides that train some of the tasks: the dimensions are divided among them, none are
         decorrelated."""
-        options = {"tasks": names, "embedding_dim": self.dimensions // len(names), "directions": ()}
-        if len(names) == 1:
-            options["ensemble"] = (1.0, 1.0, 1.0, 1.0)
-        options |= method
-        return self.overrides | {f"method.{key}": value for key, value in options.items()}
+        size = self.dimensions // len(names)
+        options = {"tasks": names, "embedding_dim": size, "directions": (), **method}
+        found = self.overrides | {f"method.{key}": value for key, value in options.items()}
+        return found | EQUAL if len(names) == 1 else found
 
 
 def ablations(dataset: str) -> Ablations:
     """For the papers' data sets with BN-Inception, Omniglot, or photographs on frozen
     features."""
-    equal = {"method.ensemble": (1.0, 1.0, 1.0, 1.0)}
     if dataset == "omniglot":
-        return Ablations("configs/omniglot_diva.py", equal, 256, Group(1e-2))
+        return Ablations("configs/omniglot_diva.py", EQUAL, 256, Group(1e-2))
     if dataset == "lite0":
-        return Ablations("configs/folder_heads.py:diva", equal, 512, Group(1e-2))
+        return Ablations("configs/folder_heads.py:diva", EQUAL, 512, Group(1e-2))
     fixed = {"train.epochs": 150, "train.schedule": "constant"}
     return Ablations(f"configs/{dataset}_diva.py:bn_inception", fixed, 512, Group(1e-4))
 
@@ -111,9 +94,8 @@ def backbones(data: str) -> Rows:
 
 def separate(data: str) -> Rows:
     base = ablations(data)
-    auxiliary = (
-        1.0 if data in ("omniglot", "lite0") else 2.0
-    )  # weight of the embeddings, as in DiVA
+    # Weight of the embeddings, as in DiVA.
+    auxiliary = 1.0 if data in ("omniglot", "lite0") else 2.0
     size = base.dimensions // 4
     models = (
         Row(name, base.config, {**base.tasks(task, embedding_dim=size), **ONE})
@@ -121,9 +103,7 @@ def separate(data: str) -> Rows:
     )
     return (
         *models,
-        Row(
-            "separate models", members=tuple(MODELS), weights=(1.0, auxiliary, auxiliary, auxiliary)
-        ),
+        Row("separate models", members=tuple(MODELS), weights=(1.0, *3 * [auxiliary])),
         Row("baseline", base.config, base.tasks(D)),
         Row("no decorrelation", base.config, {**base.overrides, "method.directions": ()}),
         Row("DiVA", base.config, base.overrides),
@@ -137,20 +117,19 @@ def self_supervision(data: str) -> Rows:
     def instead(task: str, **more: Any) -> dict[str, Any]:
         return base.tasks(D, task, name="benchmarks.papers.diva", alpha_selfsimilarity=1.0, **more)
 
-    def classified(task: str) -> Row:  # without an embedding of its own
-        options = {**instead(task, embedding_dim=base.dimensions), **EQUAL}
-        return Row(
-            SELF_SUPERVISION[task], config, {**options, "train.groups.classifier": base.classifier}
-        )
+    def classified(task: str) -> dict[str, Any]:  # without an embedding of its own
+        options = instead(task, embedding_dim=base.dimensions)
+        return {**options, **EQUAL, "train.groups.classifier": base.classifier}
 
     return (
         Row("baseline", config, base.tasks(D)),
         Row("DaNCE", config, base.tasks(D, DANCE)),
         Row("NCE", config, base.tasks(D, DANCE, dance="off")),
-        Row(SELF_SUPERVISION["instance"], config, instead("instance")),
-        Row(SELF_SUPERVISION["spread"], config, instead("spread")),
-        classified("rotnet"),
-        classified("deepcluster"),
+        # Memory: of all images, as the paper cites it; views: of the batch, as in the code.
+        Row("instance discrimination, memory", config, instead("instance")),
+        Row("instance discrimination, views", config, instead("spread")),
+        Row("RotNet", config, classified("rotnet")),
+        Row("DeepCluster", config, classified("deepcluster")),
         Row("discriminative ensemble", config, four_equal(base)),
         Row("DiVA", config, base.overrides),
     )
@@ -159,14 +138,12 @@ def self_supervision(data: str) -> Rows:
 def equations(data: str) -> Rows:
     config = file_of(data, "diva")
     printed = recipe.AS_PRINTED
-    return (
-        Row("authors' code", config),
-        Row("as printed", config, printed),
-        *(
-            Row(f"as printed, lambda={value:g}", config, {**printed, "method.dance_lambda": value})
-            for value in LAMBDAS
-        ),
-    )
+    bounded = {
+        f"as printed, lambda={bound:g}": {**printed, "method.dance_lambda": bound}
+        for bound in LAMBDAS
+    }
+    rows = {"authors' code": {}, "as printed": printed, **bounded}
+    return tuple(Row(name, config, overrides) for name, overrides in rows.items())
 
 
 STUDIES = {

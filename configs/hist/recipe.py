@@ -23,16 +23,13 @@ SOP = {
     "train.groups": groups(1e-4, 1e-4, distributions=1e-2, hgnn=1e-3),
     "train.epochs": 60,
 }
-DIFFERENCES: dict[str, dict[str, Any]] = {
-    "cub": {
-        **loss(32.0, 1.1),
-        "train.groups": groups(1.2e-4, 5e-5, distributions=1e-1, hgnn=6e-4),
-        "train.epochs": 40,
-        "train.period": 5,
-    },
-    "sop": SOP,
-    "inshop": SOP,
+CUB = {
+    **loss(32.0, 1.1),
+    "train.groups": groups(1.2e-4, 5e-5, distributions=1e-1, hgnn=6e-4),
+    "train.epochs": 40,
+    "train.period": 5,
 }
+DIFFERENCES: dict[str, dict[str, Any]] = {"cub": CUB, "sop": SOP, "inshop": SOP}
 BN_INCEPTION: dict[str, dict[str, Any]] = {
     "cub": {
         "backbone": bn_inception.Config(pretrained="weights/bn_inception", freeze_bn=True),

@@ -12,6 +12,7 @@ for `equations` (see `dml_jax/methods/mpn/method.py`) and `concatenation` with t
 """
 
 from functools import partial
+from itertools import product
 from typing import Any
 
 from configs import folder_heads, tables
@@ -19,6 +20,7 @@ from configs.papers import installed
 from configs.tables import Rows
 from dml_jax.lab.definition import Row, grid
 
+PAPER = ("cub", "cars", "sop", "inshop")
 APART = 1000  # between the seeds of two networks
 STUDENTS = {
     "distillation": "", "distillation, KL": ":distillation_kl", "feature imitation": ":imitation",
@@ -27,11 +29,7 @@ STUDENTS = {
 KINDS = ("kmeans", "ward", "spectral", "birch", "dbscan", "optics", "neighbors", "reciprocal")
 RECIPROCAL = {"evaluation.refine": ("reciprocal",)}
 AUXILIARY = {"method.losses": "auxiliary"}
-PLACEBOS = {
-    "no messages": "none",
-    "uniform weights": "uniform",
-    "permuted messages": "permuted",
-}
+PLACEBOS = {"no messages": "none", "uniform weights": "uniform", "permuted messages": "permuted"}
 BASELINES = {"Proxy-Anchor": "proxy_anchor", "multi-similarity": "multi_similarity"}
 file_of = partial(folder_heads.file_of, method="mpn")
 baseline = partial(folder_heads.file_of, method="baseline")
@@ -73,116 +71,82 @@ def ensembles(data: str) -> Rows:
     return own + rows
 
 
-def embedding_size(data: str) -> Rows:
-    file, key = file_of(data), "method.embedding_dim"
-    if data in ("omniglot", "lite0"):
-        return grid(file, {key: (16, 32, 64, 128, 256)})
-    return tuple(
-        Row(f"{size} dimensions", file, {} if size == 512 else {key: size})
-        for size in (64, 128, 256, 512, 1024)
-    )
-
-
-def image_size(data: str) -> Rows:
-    file = file_of(data)
-    if data == "omniglot":
-        return tuple(
-            Row(f"{s} pixels", file, {"data.image_size": s, "data.resize": s}) for s in (32, 48, 64)
-        )
-    return (Row("227 pixels", file), Row("256 pixels", f"{file}:large"))
-
-
 def test_time(data: str) -> Rows:
     file = file_of(data)
     overrides: dict[str, Any] = {"evaluation.refine": KINDS}
     if data == "omniglot":
         overrides |= {"evaluation.refine_clusters": 318, "evaluation.refine_eps": 0.5}
     if data == "lite0":
-        overrides = {
-            "evaluation.refine": ("kmeans", "neighbors"),
-            "evaluation.refine_clusters": 225,
-        }
-    rows: Rows = (Row("backbone", f"{file}:refined" if data == "cub" else file, overrides),)
-    return rows + (
-        (Row("backbone, one layer", f"{file}:refined", overrides),) if data == "cars" else ()
-    )
-
-
-def students(data: str) -> Rows:
-    rows = (
-        Row(name, f"configs/{data}_student.py{suffix}", {"method.teacher": "@MPN"})
-        for name, suffix in STUDENTS.items()
-    )
-    return (Row("MPN", file_of(data)), Row("no teacher", file_of(data), AUXILIARY), *rows)
-
-
-def layers_heads(data: str) -> Rows:
-    small = data in ("omniglot", "lite0")
-    layers, heads = ((1, 2, 4), (1, 2, 8)) if small else ((1, 2, 3, 4), (1, 2, 4, 8, 16))
-    return grid(file_of(data), {"method.layers": layers, "method.heads": heads})
+        kinds = ("kmeans", "neighbors")
+        overrides = {"evaluation.refine": kinds, "evaluation.refine_clusters": 225}
+    row = Row("backbone", f"{file}:refined" if data == "cub" else file, overrides)
+    one_layer = Row("backbone, one layer", f"{file}:refined", overrides)
+    return (row, one_layer) if data == "cars" else (row,)
 
 
 def batches(data: str) -> Rows:
     sizes = (5, 10) if data == "lite0" else range(5, 11)
-    return tuple(
-        Row(
-            f"classes={classes} images={images}",
-            file_of(data),
-            {
-                "data.sampler": "chunks",
-                "data.batch_size": classes * images,
-                "data.images_per_class": images,
-            },
-        )
-        for classes in sizes
-        for images in sizes
-    )
+    rows = []
+    for classes, images in product(sizes, sizes):
+        batch = {"data.batch_size": classes * images, "data.images_per_class": images}
+        name = f"classes={classes} images={images}"
+        rows.append(Row(name, file_of(data), {"data.sampler": "chunks", **batch}))
+    return tuple(rows)
 
 
-def selection(data: str) -> Rows:
-    """The model of the last step, and the one that is best on the test classes."""
-    file = file_of(data)
-    return (
-        Row("last step", file),
-        Row("best on test classes", file, {"train.select": "test", "train.evaluate_every": 50}),
-    )
+def rows_of(name: str, data: str) -> Rows:
+    file, small = file_of(data), data in ("omniglot", "lite0")
+    refined, dimension = f"{file}:refined", "method.embedding_dim"
+    match name:
+        case "losses":
+            return losses(data)
+        case "ensembles":
+            return ensembles(data)
+        case "test_time":
+            return test_time(data)
+        case "batches":
+            return batches(data)
+        case "embedding_size" if small:
+            return grid(file, {dimension: (16, 32, 64, 128, 256)})
+        case "embedding_size":
+            sizes = {size: {dimension: size} for size in (64, 128, 256)}
+            sizes |= {512: {}, 1024: {dimension: 1024}}
+            return tuple(Row(f"{size} dimensions", file, made) for size, made in sizes.items())
+        case "image_size" if small:
+            sides = {side: {"data.image_size": side, "data.resize": side} for side in (32, 48, 64)}
+            return tuple(Row(f"{side} pixels", file, made) for side, made in sides.items())
+        case "image_size":
+            return (Row("227 pixels", file), Row("256 pixels", f"{file}:large"))
+        case "students":
+            own = f"configs/{data}_student.py"
+            rows = (
+                Row(key, own + end, {"method.teacher": "@MPN"}) for key, end in STUDENTS.items()
+            )
+            return (Row("MPN", file), Row("no teacher", file, AUXILIARY), *rows)
+        case "layers_heads":
+            layers, heads = ((1, 2, 4), (1, 2, 8)) if small else ((1, 2, 3, 4), (1, 2, 4, 8, 16))
+            return grid(file, {"method.layers": layers, "method.heads": heads})
+        case "selection":  # the model of the last step, and that which is best on the test classes
+            best = {"train.select": "test", "train.evaluate_every": 50}
+            return (Row("last step", file), Row("best on test classes", file, best))
+        case "group_loss":
+            # On features as in `losses`, to be trained once.
+            mpn = Row("MPN", file, RECIPROCAL if data == "lite0" else {})
+            return (mpn, Row("Group Loss", folder_heads.file_of(data, "group_loss")))
+        case "equations":
+            return grid(file, {"method.equations": ("authors", "transformer", "paper")})
+        case "concatenation":
+            return grid(file, {"method.concatenate": (False, True)}, {"method.layers": 2})
+        case "attention":
+            return (Row("untrained", file, {"train.steps": 1}), Row("trained", file))
+        case "re_table2":
+            return tuple(Row(f"MPN on {each}", file_of(each)) for each in PAPER)
+        case "re_table3" if data == "cars":
+            one_layer = Row("MPN, one layer", refined, reported={"paper": {}})
+            return (Row("MPN", file, RECIPROCAL), one_layer)
+        case "re_table3":
+            return (Row("MPN", refined),)
+    raise KeyError(name)
 
 
-def group_loss(data: str) -> Rows:
-    # On features as in `losses`, to be trained once.
-    own = Row("MPN", file_of(data), RECIPROCAL if data == "lite0" else {})
-    return (own, Row("Group Loss", folder_heads.file_of(data, "group_loss")))
-
-
-def equations(data: str) -> Rows:
-    return grid(file_of(data), {"method.equations": ("authors", "transformer", "paper")})
-
-
-def concatenation(data: str) -> Rows:
-    return grid(file_of(data), {"method.concatenate": (False, True)}, {"method.layers": 2})
-
-
-def attention(data: str) -> Rows:
-    return (Row("untrained", file_of(data), {"train.steps": 1}), Row("trained", file_of(data)))
-
-
-def re_table2(_: str) -> Rows:
-    return tuple(Row(f"MPN on {data}", file_of(data)) for data in ("cub", "cars", "sop", "inshop"))
-
-
-def re_table3(data: str) -> Rows:
-    file = file_of(data)
-    if data != "cars":
-        return (Row("MPN", f"{file}:refined"),)
-    return (
-        Row("MPN", file, RECIPROCAL),
-        Row("MPN, one layer", f"{file}:refined", reported={"paper": {}}),
-    )
-
-
-FUNCTIONS = (
-    losses, ensembles, embedding_size, image_size, test_time, students, layers_heads, batches,
-    selection, group_loss, equations, concatenation, attention, re_table2, re_table3,
-)  # fmt: skip
-STUDIES = {made.__name__: made for made in FUNCTIONS}
-VARIANTS, get_study = tables.contents("mpn", "MPN", lambda name, data: STUDIES[name](data))
+VARIANTS, get_study = tables.contents("mpn", "MPN", rows_of)

@@ -25,6 +25,7 @@ from dml_jax.methods import baseline
 
 make = partial(baseline.make_config, embedding_dim=128)
 ARCFACE = {"margin": 0.5, "scale": 16.0, "init": "dimensions"}
+PAIRS = ("lifted_structure", "multi_similarity", "sup_con", "smooth_ap", "recall_at_k")
 SHARED = {  # by variant: the method, and the learning rate of the loss's own parameters
     "cross_entropy": (make("cross_entropy"), 5e-4),
     "arcface": (make("arcface", ARCFACE), 5e-4),
@@ -39,11 +40,7 @@ SHARED = {  # by variant: the method, and the learning rate of the loss's own pa
     "triplet_distance_weighted": (make("triplet", {"mining": "distance_weighted"}), 0.0),
     "margin": (make("margin"), 5e-4),
     "n_pair": (make("n_pair", {"l2": 0.005, "squared": False}), 0.0),
-    "lifted_structure": (make("lifted_structure"), 0.0),
-    "multi_similarity": (make("multi_similarity"), 0.0),
-    "sup_con": (make("sup_con"), 0.0),
-    "smooth_ap": (make("smooth_ap"), 0.0),
-    "recall_at_k": (make("recall_at_k"), 0.0),
+    **{loss: (make(loss), 0.0) for loss in PAIRS},
 }
 MEMORIES = {f"{loss}-memory": loss for loss in ("contrastive", "triplet", "multi_similarity")}
 # Sides of crop and image, in pixels.
@@ -190,9 +187,8 @@ def _sections(
     dataset: str, method: Any, train: Train, *, freeze_bn: bool = False, **data: Any
 ) -> dict[str, Any]:
     """Arguments of `experiment`."""
-    usual: dict[str, Any] = {"crop": "random_resized", "image_size": 224, "resize": 256}
     return {
-        "data": Data(name=dataset, path=f"data/{dataset}", flip=0.5, **{**usual, **data}),
+        "data": Data(name=dataset, path=f"data/{dataset}", **{**base.CROPS, **data}),
         "backbone": resnet.Config(pretrained="weights/resnet50", freeze_bn=freeze_bn),
         "method": method,
         "train": replace(train, checkpoint_every=1000),

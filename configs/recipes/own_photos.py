@@ -14,19 +14,12 @@ DIMENSIONS = 512  # embedding size where the whole network is trained
 
 
 class Head(NamedTuple):
-    """A method on frozen features, a variant of `folder_heads.py`.
+    """A method on frozen features, a variant of `folder_heads.py`."""
 
-    Attributes:
-      method: its `Config`.
-      groups: the parameter groups beside the backbone's.
-      batch_size: images per step.
-      cluster: whether NMI is evaluated.
-    """
-
-    method: Any
-    groups: Mapping[str, Group]
-    batch_size: int = 64
-    cluster: bool = False
+    method: Any  # its `Config`
+    groups: Mapping[str, Group]  # beside the backbone's
+    batch_size: int = 64  # images per step
+    cluster: bool = False  # whether NMI is evaluated
 
 
 class Whole(NamedTuple):

@@ -52,12 +52,7 @@ def on(
     backbone: Any = BACKBONE,
     **data: Any,
 ) -> base.Contents:
-    """A method of these authors on a data set.
-
-    Args:
-      rate, decay: learning rate and weight decay of all parameters.
-      data: options of the data that are not the usual ones.
-    """
+    """A method of these authors on a data set; see `training`, and `data` are other options."""
     usual: dict[str, Any] = {"sampler": "chunks", "erasing": 0.5}
     return base.on(
         dataset,

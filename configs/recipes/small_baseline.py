@@ -14,13 +14,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs.base import experiment
+from configs import base
 from dml_jax.config import Group, Train
 from dml_jax.methods import baseline
 
-OPTIONS: dict[
-    str, tuple[str, dict[str, Any]]
-] = {  # by variant: the loss, and its options that are not the defaults
+# By variant: the loss, and its options that are not the defaults.
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "normalized_softmax": ("normalized_softmax", {}),
     **{loss: (loss, {}) for loss in baseline.LOSSES},
     "arcface": ("arcface", {"margin": 0.2, "scale": 20.0}),
@@ -42,32 +41,28 @@ VARIANTS = (*OPTIONS, *MEMORIES)
 
 
 def on(
-    sections: dict[str, Any], **options: Any
+    sections: dict[str, Any], rate: float, every: int
 ) -> tuple[tuple[str, ...], Callable[..., ConfigDict]]:
-    """VARIANTS and `get_config` of the file of a data set with these `sections`; `options` as of
-    `config`."""
-    return VARIANTS, partial(config, sections, **options)
-
-
-def config(
-    sections: dict[str, Any], variant: str = "", *, learning_rate: float, evaluate_every: int
-) -> ConfigDict:
-    """A baseline with 64 dimensions; `variant` is one of VARIANTS, "" the first.
+    """VARIANTS and `get_config` of the file of a data set.
 
     Args:
       sections: data, backbone and evaluation.
-      learning_rate: of the network; at most SLOW for the losses in SLOWER.
-      evaluate_every: steps between two evaluations.
+      rate: learning rate of the network; at most SLOW for the losses in SLOWER.
+      every: steps between two evaluations.
     """
+    return VARIANTS, partial(config, sections, rate, every)
+
+
+def config(sections: dict[str, Any], rate: float, every: int, variant: str = "") -> ConfigDict:
+    """A baseline with 64 dimensions; `variant` is one of VARIANTS, "" the first."""
     name = variant or next(iter(OPTIONS))
     loss = MEMORIES.get(name, name)
     method = baseline.make_config(*OPTIONS[loss], embedding_dim=64)
     if name in MEMORIES:
         method = replace(method, memory=1024, memory_after=100)
-    body = Group(min(SLOW, learning_rate) if loss in SLOWER else learning_rate, weight_decay=1e-4)
+    body = Group(min(SLOW, rate) if loss in SLOWER else rate, weight_decay=1e-4)
     own = Group(RATES.get(loss, 1e-2), weight_decay=0.0 if loss == "margin" else 1e-4)
     groups = {"backbone": body, "embedding": body, "loss": own}
-    train = Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=evaluate_every)
-    return experiment(
-        f"{sections['data'].name}_baseline", variant, method=method, train=train, **sections
-    )
+    train = Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=every)
+    file = f"{sections['data'].name}_baseline"
+    return base.experiment(file, variant, method=method, train=train, **sections)

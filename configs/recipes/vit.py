@@ -26,20 +26,14 @@ FASTER, OWN = Group(10 * RATE, DECAY), Group(1000 * RATE, DECAY)  # OWN: of a lo
 
 
 def on(dataset: str) -> base.Contents:
-    """The contents of the file of a data set; see `recipe`."""
+    """The contents of the file of a data set; its first variant is the main configuration."""
     losses = (*LOSSES, *papers.stating("transformer"))
     variants = {f"{loss}-{weights}": (loss, weights) for loss in losses for weights in WEIGHTS}
     return base.PAPER_PROTOCOL, variants, partial(recipe, dataset, variants)
 
 
 def recipe(dataset: str, variants: Mapping[str, tuple[str, str]], variant: str = "") -> ConfigDict:
-    """A loss on ViT-S or ViT-B.
-
-    Args:
-      dataset: "cub" or "cars".
-      variants: by name, a loss and weights.
-      variant: one of them; "" is the first.
-    """
+    """A loss on ViT-S or ViT-B."""
     loss, weights = variants[variant or next(iter(variants))]
     width = vit.PUBLISHED[weights].width
     groups = {"backbone": Group(RATE, DECAY, warmup="freeze"), "embedding": FASTER}
@@ -51,20 +45,11 @@ def recipe(dataset: str, variants: Mapping[str, tuple[str, str]], variant: str =
         stated = papers.stating("transformer")[loss]
         method = stated.method(dataset, width)
         groups |= stated.GROUPS
+    batches: dict[str, Any] = {"sampler": "balanced", "batch_size": 90, "images_per_class": 2}
     return base.experiment(
         f"{dataset}_vit",
         variant,
-        data=Data(
-            name=dataset,
-            path=f"data/{dataset}",
-            sampler="balanced",
-            batch_size=90,
-            images_per_class=2,
-            crop="random_resized",
-            image_size=224,
-            resize=256,
-            flip=0.5,
-        ),
+        data=Data(name=dataset, path=f"data/{dataset}", **batches, **base.CROPS),
         backbone=replace(vit.PUBLISHED[weights], pretrained=f"weights/{weights}"),
         method=method,
         train=Train(
