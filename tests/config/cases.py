@@ -1,8 +1,8 @@
-"""What the tests of configurations check. `P.py` beside this file has it for paper P, copied from
-its tables and its authors' commands, independently of `configs/`."""
+"""What the tests of configurations check beside their values, which are on the cards
+(`tests/test_cards.py`). `P.py` beside this file has it for paper P, numbers copied from its tables
+independently of `configs/`."""
 
 from collections.abc import Callable, Collection, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tests.papers import ROOT, modules
@@ -15,7 +15,6 @@ class Facts(NamedTuple):
       files: those for the data sets on which papers report results.
       number: of all configurations and variants, a lower bound, so that none is lost unnoticed.
       weights: the directories of published weights that they name, perhaps among others.
-      settings: keys, separated by spaces -> their values by file, or file and variant.
       printed: (configuration or row of a study, source, paper, numbers as copied from the paper).
       without_effect: configuration and overrides, of which the last one has no effect, or not the
         one that its name promises.
@@ -24,23 +23,17 @@ class Facts(NamedTuple):
         of no others, a run is continued).
       unused: configuration of a method -> the parameter groups that it leaves without parameters.
       of_students: whether their methods can only be built with a teacher.
-      reloaded: the epochs at which the authors' code continues from the best one.
-      nmi_average, k_means: of the authors' clustering, on data sets where they cluster.
     """
 
     files: list[str]
     number: int
     weights: set[str]
-    settings: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType({})
     printed: Collection[tuple[str, str, str, Mapping[str, str]]] = ()
     without_effect: Collection[str] = ()
     late: Collection[str] = ()
     free: Collection[tuple[str, str, set[str]]] = ()
     unused: Callable[[Any], set[str]] = lambda method: set()
     of_students: bool = False
-    reloaded: tuple[int, ...] = ()
-    nmi_average: str = "arithmetic"
-    k_means: tuple[Any, ...] = ()
 
 
 def of_papers() -> dict[str, Facts]:

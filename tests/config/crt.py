@@ -1,4 +1,4 @@
-"""CRT's configurations, with the values and numbers of the paper."""
+"""CRT's configurations, with the numbers of the paper."""
 
 from tests.config.cases import Facts
 
@@ -10,17 +10,6 @@ FACTS = Facts(
     files=FILES,
     number=25,
     weights={"deit_small", "googlenet", "mit_b1", "mit_b2", "bn_inception"},
-    settings={  # section 4.1
-        "data.batch_size method.lambda1": {
-            "cub_crt": (80, [1.0, 0.1]),
-            "cars_crt": (80, [1.0, 0.1]),
-            "sop_crt": (180, [1.0, 0.9]),
-            "inshop_crt": (180, [1.0, 0.9]),
-        },
-        "method.embedding_dims train.groups.prototypes.learning_rate": dict.fromkeys(
-            FILES, ([128, 1024], 3e-5)
-        ),
-    },
     printed=[("sop_crt", *SOURCE, {"recall@1": "83.41", "recall@1000": "99.31"})],
     without_effect=[
         f"{AVERAGE} method.prototypes=8,8",

@@ -8,5 +8,4 @@ FACTS = Facts(
     weights={"resnet50"},
     without_effect=["cub_student:imitation method.soft_temperature=3"],
     of_students=True,
-    reloaded=(30, 50),
 )
