@@ -9,7 +9,7 @@ import shlex
 import tarfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -143,19 +143,16 @@ def survey(found: Iterable[tuple[str, File]]) -> Survey:
     return Survey(kept, outputs, [path for path in hidden if is_hidden(path, files=False)])
 
 
-def packed_files(files: Iterable[str]) -> list[str]:
+def packed_files(files: Collection[str]) -> list[str]:
     """What to do with archives and Parquet files, whose images are not read: a sentence for each
     kind."""
-    packed, found = [path for path in files if packing(path)], []
-    for kind in dict.fromkeys(map(packing, packed)):
-        paths = [path for path in packed if packing(path) == kind]
-        more = f" (and {len(paths) - 1} more)" if paths[1:] else ""
+    found = []
+    for kind in dict.fromkeys(filter(None, map(packing, files))):
+        paths = [path for path in files if packing(path) == kind]
+        what = f"an archive; unpack it first: {UNPACK.get(kind)} {shlex.quote(paths[0])}"
         if kind == PARQUET:
-            remedy = "write its images to a folder first, as the page on data shows"
-            found.append(f"{paths[0]}{more} is a Parquet file; {remedy}")
-        else:
-            remedy = f"unpack it first: {UNPACK[kind]} {shlex.quote(paths[0])}"
-            found.append(f"{paths[0]}{more} is an archive; {remedy}")
+            what = "a Parquet file; write its images to a folder first, as the page on data shows"
+        found.append(f"{paths[0]}{f' (and {len(paths) - 1} more)' if paths[1:] else ''} is {what}")
     return found
 
 

@@ -276,26 +276,24 @@ def _of_folders(rows: Sequence[Entry], options: Options, doubts: list[str]) -> l
         inner = {p: tuple(n for n in rest if n not in words) or rest for p, rest in inner.items()}
     outside = {parts for parts in images if split_of and not splits[parts]}
     loose = {parts for parts in images if not inner[parts]} - outside
-    more = list[str]()  # after those about images that are left out
-    classes = _classes({inner[p] for p in images if p not in loose | outside}, twice, options, more)
-    kept = [
-        row._replace(class_name="/".join(classes[inner[parts]]), split=row.split or splits[parts])
-        for row, parts in zip(rows, places, strict=True)
-        if parts not in loose | outside
-    ]
+    inside = images.keys() - loose - outside
     for left, where in ((loose, "no class folder"), (outside, "none of the folders of splits")):
         stray = [row.id for row, parts in zip(rows, places, strict=True) if parts in left]
         if not stray:
             continue
         verb = "is" if len(stray) == 1 else "are"
         what = f"{counted(len(stray), 'image')}, e.g. {stray[0]!r}, {verb} in {where}"
-        if len(stray) > len(kept):
+        if len(stray) > sum(images[parts] for parts in inside):
             folder = stray[0].rpartition("/")[0].rpartition("/")[2]
             remedy = f", or give --splits=none if {folder!r} is a class" if folder else ""
             raise DataError(f"{what}: put the images of each class into a folder{remedy}")
         doubts.append(f"{what}, and left out")
-    doubts += more
-    return kept
+    classes = _classes({inner[parts] for parts in inside}, twice, options, doubts)
+    return [
+        row._replace(class_name="/".join(classes[inner[parts]]), split=row.split or splits[parts])
+        for row, parts in zip(rows, places, strict=True)
+        if parts in inside
+    ]
 
 
 def _top(images: Mapping[Folders, int]) -> Folders:
