@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from dml_jax import files
 from dml_jax.config import Config
@@ -131,10 +131,30 @@ def _trial(row: Row, seed: int, settings: Settings) -> Trial:
     return Trial(directory.name, row.name, seed, directory, config, needs, length=length)
 
 
+class StatedRow(TypedDict):
+    """A row in `study.json`, with published metrics by source."""
+
+    name: str
+    reported: dict[str, Any]
+    refined: dict[str, Any]
+
+
+class StudyFile(TypedDict):
+    """The contents of `study.json`."""
+
+    study: str
+    title: str
+    source: str
+    metric: str
+    paper: bool
+    rows: list[StatedRow]
+    trials: list[dict[str, Any]]
+
+
 def read_facts(root: Path) -> dict[str, Any] | None:
     """The contents of `study.json`, which marks the directory of a study; None without it."""
     path = root / "study.json"
-    return files.read_json(path, dict[str, Any], "give another --root") if path.exists() else None
+    return files.read_json(path, StudyFile, "give another --root") if path.exists() else None
 
 
 def stated_trials(root: Path, facts: Mapping[str, Any]) -> list[Trial]:

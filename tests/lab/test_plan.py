@@ -180,9 +180,11 @@ def test_roots_of_others(tmp_path: Path) -> None:
         match=r"belongs to a run of another configuration: seed \(5 there, 0 here\)",
     ):
         plan.begin("mine", one, settings(tmp_path), made)
-    (tmp_path / "study.json").write_text('{"study": "mi')
-    with pytest.raises(DataError, match=r"study\.json: is truncated .*give another --root"):
-        plan.read_facts(tmp_path)
+    facts = plan.read_facts(tmp_path) or {}
+    for broken in (facts | {"rows": [{"name": "a"}]}, {"study": "mine", "title": "x"}):
+        (tmp_path / "study.json").write_text(json.dumps(broken))
+        with pytest.raises(DataError, match=r"study\.json: .*field required.* another --root"):
+            plan.read_facts(tmp_path)
     (tmp_path / "study.json").unlink()
     with pytest.raises(ConfigError, match="holds another study, "):
         plan.begin("mine", one, settings(tmp_path), made)
