@@ -23,7 +23,7 @@ from dml_jax.config.sections import Evaluation
 from dml_jax.console import Console
 from dml_jax.data import relations, sessions
 from dml_jax.data.split import Split, unread
-from dml_jax.errors import DataError, counted, printable, require
+from dml_jax.errors import DataError, counted, listed, printable, require
 from dml_jax.evaluation import (
     metric_table,
     metrics,
@@ -183,11 +183,8 @@ def _warn_of_names(*labels: Any) -> None:
     if alike := near_equal(
         str(name) for each in values if each.dtype.kind == "U" for name in np.unique(each)
     ):
-        shown = ", ".join(" and ".join(map(repr, group)) for group in alike[:3])
-        Console().warn(
-            "--labels: near-equal names count as different classes: "
-            f"{shown}{f' and {len(alike) - 3} more' if len(alike) > 3 else ''}"
-        )
+        shown = listed([" and ".join(map(repr, group)) for group in alike], 3)
+        Console().warn(f"--labels: near-equal names count as different classes: {shown}")
 
 
 def _classes(given: Mapping[str, str], key: str) -> np.ndarray | list[list[str]]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from dml_jax.data.files import Entry, Files, file_at, is_image
-from dml_jax.errors import DataError, counted
+from dml_jax.errors import DataError, counted, listed
 
 ANOTHER = "give the folder or archive that contains them as another --source"
 
@@ -14,10 +14,7 @@ def found(files: Files) -> str:
     images = [path for path in files if is_image(path)]
     others = [path for path in files if not is_image(path)]
     parts = [f"{counted(len(images), 'image')}, e.g. {images[0]}"] if images else ["no image"]
-    if others:
-        more = f" and {len(others) - 5:,} other files" if len(others) > 5 else ""
-        parts.append(", ".join(others[:5]) + more)
-    return f"found {' and '.join(parts)}"
+    return f"found {' and '.join([*parts, listed(others)] if others else parts)}"
 
 
 def named(files: Files, *names: str) -> list[str]:
