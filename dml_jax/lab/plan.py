@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from dml_jax import files
 from dml_jax.config import Config
@@ -131,7 +131,8 @@ def _trial(row: Row, seed: int, settings: Settings) -> Trial:
     return Trial(directory.name, row.name, seed, directory, config, needs, length=length)
 
 
-class StatedRow(TypedDict):
+@dataclass
+class StatedRow:
     """A row in `study.json`, with published metrics by source."""
 
     name: str
@@ -139,7 +140,8 @@ class StatedRow(TypedDict):
     refined: dict[str, Any]
 
 
-class StudyFile(TypedDict):
+@dataclass
+class StudyFile:
     """The contents of `study.json`."""
 
     study: str
