@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pydantic
 
@@ -204,7 +204,22 @@ def write_csv(path: Path, rows: Iterable[Iterable[Any]]) -> None:
     """Writes the rows of a table completely or not at all."""
     options: Any = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
     with atomic_write(path) as draft, draft.open("w", **options) as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
+        write_rows(file, rows)
+
+
+def write_rows(file: TextIO, rows: Iterable[Iterable[Any]]) -> None:
+    """Writes rows as CSV; a text that a spreadsheet would run as a formula gets an apostrophe."""
+
+    def inert(cell: Any) -> Any:
+        if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+            return cell
+        try:
+            float(cell)
+        except ValueError:
+            return f"'{cell}"
+        return cell
+
+    csv.writer(file, lineterminator="\n").writerows(map(inert, row) for row in rows)
 
 
 def finite(value: Any) -> Any:

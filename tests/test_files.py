@@ -58,6 +58,11 @@ def test_reading_turns_any_exception_into_one_error(raised: Exception) -> None:
         raise raised
 
 
+def test_a_formula_in_a_table_is_text(tmp_path: Path) -> None:
+    files.write_csv(tmp_path / "a.csv", [["=HYPERLINK(1)", "-0.5", "+x", "@y", "a-b", 3, -2.5]])
+    assert (tmp_path / "a.csv").read_text() == "'=HYPERLINK(1),-0.5,'+x,'@y,a-b,3,-2.5\n"
+
+
 def test_reading_tells_absent_and_unreadable_files(tmp_path: Path) -> None:
     with (
         pytest.raises(DataError, match=rf"^{tmp_path}/x: is missing; copy it$"),

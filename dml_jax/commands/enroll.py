@@ -24,7 +24,6 @@ class is left out in turn.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 from functools import partial
@@ -32,7 +31,7 @@ from functools import partial
 from dml_jax.class_names import normalised
 from dml_jax.commands import cli, jax_setup
 from dml_jax.errors import printable
-from dml_jax.files import directory
+from dml_jax.files import directory, write_rows
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -106,8 +105,7 @@ def execute(arguments: list[str]) -> None:
             shown = {"model": options.model, "index": options.index, "images": images}
             print(json.dumps(shown, indent=1))
         else:
-            rows = answers.as_rows(files, found, index.images)
-            csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
+            write_rows(sys.stdout, answers.as_rows(files, found, index.images))
     else:
         changed = options.remove, options.rename, options.merge
         changes = enrollment.Changes(*changed, classes, others, taken)
