@@ -194,6 +194,8 @@ def test_the_command_verify(own: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert ": run, " in (out := capsys.readouterr().out)
     assert "test: embeddings, 4 files as written" in out
     assert "the probe's embedding differs by" in out
+    assert status(own / "figures") == 2
+    assert "figures: has no manifest.json" in capsys.readouterr().err
     log = own / "metrics.jsonl"
     log.write_text(log.read_text().replace("1", "2", 1))
     assert status(own) == 2

@@ -14,7 +14,7 @@ manifest.json.
 
 from dml_jax import files, seal
 from dml_jax.commands import cli
-from dml_jax.errors import counted
+from dml_jax.errors import counted, require
 
 
 def execute(arguments: list[str]) -> None:
@@ -24,6 +24,8 @@ def execute(arguments: list[str]) -> None:
     flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
     options = flags.read_plain(arguments)
     directory = files.directory("DIRECTORY", options.directory)
+    problem = f"{directory}: has no {seal.MANIFEST}, so dml_jax has not written it or not finished"
+    require(seal.sealed(directory), f"{problem}; give a finished run, an index or another artefact")
     stated = seal.read(directory, "", exact=False)
     distance = None
     if stated.kind == "run":
