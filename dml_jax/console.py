@@ -1,12 +1,11 @@
 """Messages and progress on standard output: a live bar on a terminal, plain lines elsewhere."""
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
@@ -24,10 +23,19 @@ class RichConsole(rich.console.Console):
     """Rich's console, which escapes the control characters in texts but not its own."""
 
     def __init__(self, **options: Any):
-        stream: Any = sys.stdout
+        super().__init__(highlight=False, soft_wrap=True, **options)
+
+    @property
+    def file(self) -> IO[str]:
+        """The present standard output, below the streams that stand in for it."""
+        stream: Any = super().file
         while hasattr(stream, "rich_proxied_file"):  # of `Escaping`, and of a console with a bar
             stream = stream.rich_proxied_file
-        super().__init__(file=stream, highlight=False, soft_wrap=True, **options)
+        return stream
+
+    @file.setter
+    def file(self, stream: IO[str]) -> None:
+        self._file = stream
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
