@@ -126,7 +126,7 @@ class Reached(Exception):
 
 
 WORK = {  # command: the function that first needs data, weights, devices, a port or a network
-    "verify": "dml_jax.seal.read",
+    "verify": "dml_jax.seal.sealed",
     "main": "dml_jax.main.run_mode",
     "inspect": "dml_jax.data.recognise.page",
     "prepare": "dml_jax.data.prepare.prepare_dataset.prepare",
