@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
+from dml_jax import seal
 from dml_jax.errors import CheckpointError, DataError, PeerError, UserError
 from dml_jax.files import is_url, reason
 
@@ -108,7 +109,7 @@ def upload(directory: Path, *patterns: str) -> None:
         check_writer(directory)
         found = {path for pattern in patterns for path in directory.glob(pattern)}
         files = [path for path in found if path.is_file() and not path.name.startswith(".")]
-        files.sort(key=lambda path: (path.name == "manifest.json", -len(path.parts)))
+        files.sort(key=lambda path: (path.name == seal.MANIFEST, -len(path.parts)))
         for path in files:
             origin(path).write_bytes(path.read_bytes())
 
