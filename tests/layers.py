@@ -6,7 +6,8 @@
 LAYERS = (
     {"_version", "errors"},
     {"class_names", "console", "drawing", "files", "numerics"},
-    {"buckets", "remote", "seal"},
+    {"seal"},
+    {"buckets", "remote"},
     {"table"},
     {"config"},
     {"losses"},
