@@ -81,6 +81,11 @@ gc.set_threshold(100_000, 50, 100)  # with many programs in memory, collecting g
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "write the sentences of tests/refusals as they are printed now"
+    parser.addoption("--update", action="store_true", help=text)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that start processes run first: they take longest, and parallel workers should finish
     together."""

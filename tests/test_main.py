@@ -74,95 +74,12 @@ def in_process(
         jax.config.update(key, value)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "wanted"),
-    [
-        ([CONFIG, "--config.seed=abc"], "seed=abc: must be a whole number"),
-        (
-            [CONFIG, "--config.evaluation.refine=ward,birch"],
-            "method baseline has no test-time refinement",
-        ),
-        ([CONFIG, "--processes=2"], "--coordinator: missing"),
-        ([CONFIG, "--coordinator=localhost"], "--coordinator=localhost: must be HOST:PORT"),
-        (
-            [CONFIG, "--coordinator=localhost:1234", "--processes=2", "--process=2"],
-            "--process=2: must be at least 0 and less than --processes=2",
-        ),
-        (
-            [CONFIG, "--config.init_from=~no-such-user/run"],
-            "init_from=~no-such-user/run: cannot be used (Could not",
-        ),
-        ([CONFIG, "--config.seed"], "--config.seed: give the value after an equals sign"),
-        ([CONFIG, "--config.train=3"], "train: is a section"),
-        (
-            [CONFIG, "--config.evaluation.cluster=maybe"],
-            "evaluation.cluster=maybe: must be true or false",
-        ),
-        ([CONFIG, "--config.train.select=validation"], "set data.validation_share"),
-        (
-            [CONFIG, "--config.init_from=/no/such/run"],
-            "init_from=/no/such/run: there is no such directory",
-        ),
-        ([CONFIG, "--config.backbone.pretrained=/no/weights"], "/no/weights"),
-        ([CONFIG, "stray"], "stray: there is no such option"),
-        ([CONFIG, "--mode=trian"], "--mode: invalid choice: 'trian'"),
-        (
-            [CONFIG, "--checkpoint=best"],
-            "--checkpoint is only valid with --mode=evaluate or export",
-        ),
-        (
-            [CONFIG, "--profile=20:10"],
-            "--profile=20:10: must be FIRST:LAST, two steps in order, e.g. 10:20",
-        ),
-        ([CONFIG, "--profile=1:2000"], "--profile=1:2000: the run has 1200 steps"),
-        (
-            [CONFIG, "--mode=evaluate", "--output=."],
-            "--output=.: must be a file in an existing directory",
-        ),
-        (["--config=configs/base.py"], "--config=configs/base.py: has no get_config()"),
-        ([], "--config: missing"),
-    ],
-)
-def test_invalid_options(
-    arguments: list[str], wanted: str, in_process: InProcess, tmp_path: Path
-) -> None:
-    done = in_process(*arguments, f"--workdir={tmp_path / 'run'}")
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert wanted in done.stderr
-    assert not (tmp_path / "run").exists()
-
-
 def test_invalid_option_in_a_process(tmp_path: Path) -> None:
     """Standard error holds the one-line message only, whatever is imported; the process exits with
     code 2."""
     done = command(CONFIG, "--config.method.pooilng=max", f"--workdir={tmp_path / 'run'}")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: method.pooilng: there is no such key; did you mean pooling?\n"
-
-
-def test_configuration_file_that_raises(in_process: InProcess, tmp_path: Path) -> None:
-    assign = (
-        "from configs import digits_baseline as own\ndef get_config():\n    config = "
-        "own.get_config()\n  "
-        "  "
-        "config."
-    )
-    for text, wanted in (
-        ("x = (", "SyntaxError"),
-        ("import no_such_module", "no_such_module"),
-        (
-            f"{assign}evaluation.ks = 1\n    return config",
-            "TypeError: Could not override field 'ks'",
-        ),
-        (f"{assign}no_such_section.steps = 1\n    return config", "no_such_section"),
-    ):
-        (tmp_path / "broken.py").write_text(text)
-        done = in_process(f"--config={tmp_path / 'broken.py'}", f"--workdir={tmp_path / 'run'}")
-        assert (done.returncode, done.stderr.count("\n"), wanted in done.stderr) == (2, 1, True), (
-            done.stderr
-        )
 
 
 FAULTS = """
