@@ -14,7 +14,7 @@ import calendar
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
@@ -163,7 +163,11 @@ def _words(name: str) -> set[str]:
 
 
 def splits_of(names: Iterable[str], options: Options) -> dict[str, str]:
-    """The split that each name gives, by its words without those that all names share; or ""."""
+    """The split that each name gives, or "".
+
+    Its words tell, without those that all names share; other words count unless the names of all
+    hold those of one split each, and these differ.
+    """
     if (named := options.named()) or options.splits == "none":
         return {name: named.get(name, "") for name in names}
     words = {name: _words(name) if name.isascii() else set() for name in names}
@@ -172,11 +176,21 @@ def splits_of(names: Iterable[str], options: Options) -> dict[str, str]:
         name: {SPLIT_NAMES.get(w) or SPLIT_NAMES.get(w.removesuffix("set"), "") for w in given}
         for name, given in ((name, words[name] - NEUTRAL - common) for name in words)
     }
-    both = {"train", "validation"}
+    both, known = {"train", "validation"}, {name: found[name] - {""} for name in found}
+    if all(len(splits) == 1 for splits in known.values()) and len(set().union(*known.values())) > 1:
+        found = known
     return {
         name: "train" if splits == both else min(splits) if len(splits) == 1 else ""
         for name, splits in found.items()
     }
+
+
+def _searchable(images: Collection[tuple[str | None, Hashable]]) -> bool:
+    """Whether most classes of the queries are in the gallery, given split and class of images."""
+    test, gallery = (
+        {name for split, name in images if split == which} for which in ("test", "gallery")
+    )
+    return 2 * len(test & gallery) > len(test)
 
 
 def column_of(kind: str, names: Sequence[str]) -> str:
@@ -200,6 +214,9 @@ def _of_columns(
     usual = column_of("split", others)
     chosen = usual if usual in fitting or usual.lower() == "split" else next(iter(fitting), "")
     chosen = "" if options.splits == "none" else chosen
+    if chosen and not options.named() and "gallery" in splits[chosen].values():
+        pairs = [(splits[chosen].get(texts[chosen][i]), texts[label][i]) for i in range(len(rows))]
+        chosen = chosen if _searchable(pairs) else ""
     if unknown := {text for text in texts.get(chosen, ()) if text and not splits[chosen].get(text)}:
         what = f"the column {chosen!r} holds {min(unknown)!r}, which is no split"
         raise DataError(f"{what}; {NAME_SPLITS}")
@@ -208,6 +225,9 @@ def _of_columns(
         for name in fitting
         if name != chosen or name != usual
     ]
+    if usual and usual not in (*fitting, chosen) and 1 < len(few.get(usual, ())) < 5:
+        given = ":".join(sorted(few[usual]))
+        doubts.append(f"the column {usual!r} is not used; --splits={given}, in order, if it splits")
     flags = {
         name: flag
         for name in others
@@ -217,10 +237,18 @@ def _of_columns(
     held = set(flags.values()) - ROLES.keys()
     retrieval = bool(role and any(texts[role])) or not ROLES.keys().isdisjoint(flags.values())
 
+    rest_role = ""  # a single column such as is_query, of the same classes, tells both roles
+    if len(flags) == 1 and not chosen and not role and {*flags.values()} <= ROLES.keys():
+        ((name, flag),) = flags.items()
+        other = min(ROLES.keys() - {flag})
+        sides = [ROLES[flag if text.lower() in TRUE else other] for text in texts[name]]
+        rest_role = other if _searchable([*zip(sides, texts[label], strict=True)]) else ""
+
     def split(i: int) -> str:
         given = splits[chosen].get(texts[chosen][i], "") if chosen else ""
         true = {flag for name, flag in flags.items() if texts[name][i].lower() in TRUE}
         roles = (true & ROLES.keys()) | ({texts[role][i].lower()} - {""} if role else set())
+        roles = roles or {rest_role} - {""}
         if not given and held:
             given = next(iter(true & held), "test" if "train" in held else "train")
         if not roles:
@@ -239,7 +267,7 @@ def _of_columns(
     found = [
         row._replace(
             class_name=str(row.metadata[label]),
-            split=split(i),
+            split=split(i) or row.split,
             metadata={name: row.metadata[name] for name in rest},
         )
         for i, row in enumerate(rows)
@@ -251,7 +279,8 @@ def _flag(column: str) -> str:
     """The split or role that a column such as "is_query" or "is_training_img" is about, or ""."""
     words = _words(column) - NEUTRAL
     word = words.pop() if len(words) == 1 else ""
-    return word if word in ROLES else SPLIT_NAMES.get(word, "")
+    split = SPLIT_NAMES.get(word, "")
+    return word if word in ROLES else "" if split == "gallery" else split
 
 
 def _of_folders(rows: Sequence[Entry], options: Options, doubts: list[str]) -> list[Entry]:
@@ -274,6 +303,8 @@ def _of_folders(rows: Sequence[Entry], options: Options, doubts: list[str]) -> l
     if not split_of:
         words = _split_words(inner.values(), options, doubts)
         inner = {p: tuple(n for n in rest if n not in words) or rest for p, rest in inner.items()}
+    if len({rest[-1:] for rest in inner.values()}) == 1 and max(map(len, inner.values())) > 1:
+        inner = {parts: rest[:-1] for parts, rest in inner.items()}
     outside = {parts for parts in images if split_of and not splits[parts]}
     loose = {parts for parts in images if not inner[parts]} - outside
     inside = images.keys() - loose - outside
@@ -316,14 +347,22 @@ def _undoubled(parts: Folders) -> Folders:
 
 def _split_level(folders: Collection[Folders], options: Options) -> tuple[int, dict[str, str]]:
     """The level of the folders that give the split of every image, and the split of each of them;
-    a level below all folders if there is none."""
+    a level below all folders if there is none.
+
+    A folder without class folders, such as of unlabelled images, may be anywhere if it is named so.
+    A gallery holds most of the classes of the queries.
+    """
     named, depth = bool(options.named()), max(map(len, folders))
     for level in range(depth):
-        # A folder without class folders, such as of unlabelled images, need not be named so.
         holding = {parts for parts in folders if len(parts) > level + 1} or folders
         names = splits_of({parts[level] for parts in holding if len(parts) > level}, options)
-        everywhere = all(len(parts) > level for parts in folders if parts)
-        given = any(names.values()) if named else all(names.values()) and everywhere
+        short = {parts[-1] for parts in folders if 0 < len(parts) <= level}
+        given = all(names.values()) and all(splits_of([name], options)[name] for name in short)
+        if given and "gallery" in names.values():
+            given = _searchable(
+                [(names[p[level]], p[:level] + p[level + 1 :]) for p in holding if len(p) > level]
+            )
+        given = any(names.values()) if named else given
         if given and (len(names) > 1 or named):
             return level, names
     if named:
@@ -424,8 +463,9 @@ def _is_numbered(name: str, words: Collection[str]) -> bool:
     if words is SESSIONS and DATE.fullmatch(name):
         return True
     letters = _words(name)
-    stem = "".join(letter for letter in letters if len(letter) > 1)
-    known = stem in words or stem.removesuffix("s") in words
+    stems = {letter for letter in letters if len(letter) > 1}
+    kinds = {stem.removesuffix("s") for stem in stems - NEUTRAL or stems}
+    known = bool(kinds) and kinds <= {*words, *(() if words is SESSIONS else NEUTRAL)}
     numbered = any(map(str.isdigit, name)) or any(len(letter) == 1 for letter in letters)
     return known and (words is SESSIONS or numbered)
 
@@ -434,13 +474,17 @@ def _crossing(labels: Collection[Folders]) -> list[int]:
     """The levels whose folders hold mostly the same names, without the last one."""
     found = []
     for level in range(max(map(len, labels), default=0) - 1):
-        inside: dict[Folders, set[str]] = {}
+        inside: dict[str, set[Folders]] = {}
         for label in labels:
             if len(label) > level + 1:
                 rest = tuple(map(likeness, label[:level] + label[level + 1 :]))
-                inside.setdefault(rest, set()).add(label[level])
-        shared = sum(len(names) > 1 for names in inside.values())
-        if shared and 2 * shared >= len(inside):
+                inside.setdefault(label[level], set()).add(rest)
+        counts = Counter(rest for names in inside.values() for rest in names)
+        shared = [sum(counts[rest] > 1 for rest in names) for names in inside.values()]
+        most = sum(
+            2 * count > len(names) for count, names in zip(shared, inside.values(), strict=True)
+        )
+        if most and 2 * most >= len(inside):
             found.append(level)
     return found
 

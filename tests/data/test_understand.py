@@ -56,6 +56,77 @@ def test_folders_of_validation(name: str) -> None:
     assert page.classes() == {**TWO, "validation": ["oak"]}
 
 
+TREES = ("oak", "elm", "ash")
+READ = {  # structure -> folders, and the splits that are read
+    "names of splits among other words": (
+        [f"{a}/{b}" for a in ("box_train", "box_test", "query") for b in TREES],
+        {"train", "test"},
+    ),
+    "unlabelled images of a split": (
+        [*(f"x/x/{a}/{b}" for a in ("train", "valid") for b in TREES), "test/test"],
+        {"train", "validation"},
+    ),
+    "one folder in each class, and images of no class": (
+        [*(f"train/{b}/images" for b in TREES), "val/images"],
+        {"train"},
+    ),
+    "numbered parts": ([f"dataset_{a}/{b}" for a in "12" for b in TREES], {"train", "test"}),
+    "queries and a gallery": (
+        [f"{a}/{b}" for a in ("index", "support", "query") for b in TREES],
+        {"test", "gallery"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_structure(name: str) -> None:
+    folders, splits = READ[name]
+    page = read(at(*folders), labelled=True)
+    assert {entry.class_name for entry in page.entries} == {*TREES}
+    assert {*page.classes()} == splits
+
+
+def test_a_gallery_has_the_classes_of_its_queries() -> None:
+    """Words do not decide that folders or a column are roles."""
+    folders = ["index/a", "index/b", "query/c", "query/d"]
+    page = read(at(*folders), labelled=True)
+    assert {entry.class_name for entry in page.entries} == {*folders}
+    rest = [f"test/k{i}" for i in range(3)]
+    with pytest.raises(DataError, match="--classes=leaf: 9 classes"):
+        read(at(*(f"lernen/k{i}" for i in range(9)), *(f.replace("test", "x") for f in rest)))
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "splits"),
+    [("is_query", "0101", {"test", "gallery"}), ("is_gallery", "0101", {"test", "gallery"}),
+     ("is_query", "0011", {"train", "test"}), ("reference", "0101", {"train", "test"}),
+     ("support", "0011", {"train", "test"})],
+)  # fmt: skip
+def test_columns_of_one_role(tmp_path: Path, column: str, values: str, splits: set[str]) -> None:
+    rows = [
+        f"{i}.jpg,{label},{value}"
+        for i, (label, value) in enumerate(zip("aabb", values, strict=True))
+    ]
+    files = table([f"path,label,{column}", *rows], [f"{i}.jpg" for i in range(4)], tmp_path)
+    page = read(files, recipe=csv.RECIPE, labelled=True)
+    assert {*page.classes()} == splits
+    assert bool(page.undecided) == (column in ("reference", "support"))
+
+
+def test_tables_of_splits_are_one(tmp_path: Path) -> None:
+    for name, labels in (("train", "ab"), ("test", "cd")):
+        rows = "".join(f"{i},{label}.jpg,{label}\n" for i, label in enumerate(labels))
+        (tmp_path / f"{name}.csv").write_text(f",path,label\n{rows}")  # as pandas writes it
+    images = {f"{label}.jpg": File(Path(f"{label}.jpg")) for label in "abcd"}
+    images |= {f"{name}.csv": File(tmp_path / f"{name}.csv") for name in ("train", "test")}
+    page = read(images, recipe=csv.RECIPE)
+    assert page.classes() == {"train": ["a", "b"], "test": ["c", "d"]}
+    assert page.columns == "'path' gives the path, 'label' gives the class"
+    (tmp_path / "test.csv").write_text("path,label,x\na.jpg,a,1\n")
+    with pytest.raises(DataError, match=r"train\.csv has other columns than test\.csv"):
+        read(images, recipe=csv.RECIPE)
+
+
 def test_folders_below_each_class_are_splits() -> None:
     page = read(at("oak/train", "oak/test", "elm/train", "elm/test"), labelled=True)
     assert page.classes() == {"train": ["elm", "oak"], "test": ["elm", "oak"]}
