@@ -31,13 +31,12 @@ from benchmarks.claims import verdicts as decided
 from benchmarks.claims.ledger import Target
 from configs import cards, published
 from dml_jax.__main__ import COMMANDS, main
-from dml_jax.config import Config, choices, plugin_module
+from dml_jax.config import Config, choices, modules, plugin_module
 from dml_jax.config import files as config_files
 from dml_jax.config.fields import meanings
 from dml_jax.config.sections import Data, Evaluation, Group, Train
 from dml_jax.config.show import type_name
 from dml_jax.lab import outcomes, plan
-from dml_jax.losses import signature
 from dml_jax.methods import baseline
 from tests.layers import LAYERS
 
@@ -369,7 +368,7 @@ def options() -> str:
         for name in choices(kind):
             sections[f"{kind}.name={name}"] = rows_of(plugin_module(kind, name).Config, f"{kind}.")
     for name, loss in baseline.LOSSES.items():
-        sections[f"method.loss={name}"] = rows_of(signature.options(loss), f"method.{name}.")
+        sections[f"method.loss={name}"] = rows_of(modules.options(loss), f"method.{name}.")
     header = ["key", "type", "default", "meaning"]
     return "\n".join(
         f"## `{title}`\n\n{table(header, rows)}"

@@ -268,7 +268,9 @@ def evaluate_runs(
     count = counted(len(runs), "number")
     require(len(weights) == len(runs), f"--weights: give {count}, one for each run")
     configs = [workdir.read_config(run)["config"] for run in runs]
-    base = validate(Evaluation, configs[0]["evaluation"], "evaluation")
+    stated = configs[0]["evaluation"].items()  # without the options of functions
+    own = {key: value for key, value in stated if key in Evaluation.__dataclass_fields__}
+    base = validate(Evaluation, own, "evaluation")
     of_run = configs[0].get("data", {}).get("session")
     groups = session_groups(settings.session, first) if settings.session or of_run else {}
     (modules.import_code if trust_code else modules.check_stored)(configs[0], ["data.relation"])

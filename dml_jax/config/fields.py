@@ -85,6 +85,7 @@ class Mark(enum.Enum):
     SAME_EXPERIMENT = "published numbers also hold for other values"
     PATH = "a path"
     CODE = "names functions, also by import paths, which the option's owner checks"
+    BY_PATH = "the function has no options, because commands also call it by its path alone"
     TRAINING = "a network with given weights embeds alike, whatever the value"
 
 

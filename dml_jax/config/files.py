@@ -1,6 +1,7 @@
 """Finds and runs configuration files, and applies the overrides of the command line."""
 
 import ast
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -127,15 +128,12 @@ def load_config(
     values = _stored_values(path, protocol) if stored else _values_of_file(path, protocol)
     batch_size = flatten(values).get("data.batch_size")
     _choose_network(values, overrides)
-    _choose_options(values, overrides)
-    for key, value in overrides.items():
-        apply_override(values, key, value)
+    override(values, overrides, overrides if stored and not trust_code else None)
     _replace_length(values, overrides)
     _keep_rates(values, batch_size)
     _check_frozen_network(values, overrides)
     if not same_experiment(values, overrides):
         values["paper"] = {}
-    modules.import_code(values, overrides if stored and not trust_code else None)
     if stored and not trust_code:
         modules.check_stored(values)
     return values
@@ -224,26 +222,36 @@ def run_variant(option: str, path: str, function: str) -> tuple[ModuleType, Any]
         return module, getattr(module, function)(*[variant] * bool(colon))
 
 
-def _choose_options(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Gives a method whose options depend on another one, e.g. its loss, those of the new choice.
+def override(
+    values: dict[str, Any], overrides: Mapping[str, Any], trusted: Collection[str] | None = None
+) -> None:
+    """Sets dotted keys, and gives each section the options of the functions that it names.
 
-    New options take their defaults, and options that it no longer has are removed.
+    New options take their defaults, and those of functions that it no longer names are removed. The
+    modules that `trusted` keys name, or all, are imported.
     """
-    keys = [key for key in overrides if key.startswith("method.")]
-    chosen = {key.removeprefix("method."): overrides[key] for key in keys}
-    name, present = flatten(values).get("method.name"), values.get("method")
-    if not chosen or "." in str(name) or not isinstance(present, dict):
-        return
-    method, before = modules.plugin_module("method", name), None
-    if not hasattr(method, "config_type"):
-        return
-    modules.import_code({"method": {"name": name, **chosen}})
-    with suppress(ConfigError):  # a stored configuration may name code that is not trusted
-        before = method.config_type(present)
-    if (kind := method.config_type({**present, **chosen})) is not before:
-        defaults = asdict(kind())
-        kept = {key: present[key] for key in defaults if key in present and key not in chosen}
-        values["method"] = {**defaults, **kept}
+
+    def kinds_of(section: str) -> dict[str, Any]:
+        with suppress(ConfigError):  # a stored configuration may name code that is not trusted
+            options = dataclasses.fields(modules.section_type(section, values))
+            kinds = {option.name: option.default_factory for option in options}
+            return {key: kind for key, kind in kinds.items() if is_dataclass(kind)}
+        return {}
+
+    sections = [name for name in modules.SECTIONS if isinstance(values.get(name), dict)]
+    before = {name: kinds_of(name) for name in sections}
+    functions = {key: value for key, value in overrides.items() if key.count(".") < 2}
+    for key, value in functions.items():
+        apply_override(values, key, value)
+    modules.import_code(values, trusted)
+    for name in sections:
+        present, after = values[name], kinds_of(name)
+        for key in before[name].keys() - after.keys() if after else ():
+            present.pop(key, None)
+        for key, kind in after.items():
+            present[key] = {**asdict(kind()), **present.get(key, {})}
+    for key in overrides.keys() - functions.keys():
+        apply_override(values, key, overrides[key])
 
 
 def apply_override(values: dict[str, Any], key: str, value: Any) -> None:

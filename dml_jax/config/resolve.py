@@ -13,7 +13,7 @@ from annotated_types import Ge, Lt
 
 from dml_jax.config import fields as rules
 from dml_jax.config.fields import LIMIT, Effect, Mark, Values, flatten, section
-from dml_jax.config.modules import plugin_module
+from dml_jax.config.modules import SECTIONS, plugin_module, section_type
 from dml_jax.config.sections import WITHOUT_CLASSES, Data, Evaluation, Train
 from dml_jax.errors import ConfigError, UserError
 from dml_jax.files import BUCKETS, expand_path
@@ -91,7 +91,7 @@ def resolve(
 
 def _validated(values: Values) -> Config:
     flat = flatten(values)
-    kind: Any = _with_types(*(_options(name, values) for name in ("backbone", "method")))
+    kind: Any = _with_types(*(section_type(name, values) for name in SECTIONS))
     for key, value in flat.items():
         is_path = key == PRETRAINED or Mark.PATH in rules.declared(kind, key)
         in_bucket = key == "data.path" and str(value).startswith(BUCKETS)
@@ -103,24 +103,20 @@ def _validated(values: Values) -> Config:
     return Config(**{option.name: getattr(made, option.name) for option in fields(Config)})
 
 
-def _options(kind: str, values: Values) -> Any:
-    """The type of the options of a backbone or method, which may depend on their values."""
-    found = plugin_module(kind, flatten(values).get(f"{kind}.name"))
-    return found.config_type(values[kind]) if hasattr(found, "config_type") else found.Config
-
-
 @cache
-def _with_types(backbone: type, method: type) -> type[Config]:
-    annotations = {"backbone": backbone, "method": method}
+def _with_types(*kinds: Any) -> type[Config]:
+    annotations = dict(zip(SECTIONS, kinds, strict=True))
+    evaluation = annotations["evaluation"]
+    annotations["evaluation"] = Annotated[evaluation, Effect.NONE]
     return section(type("Config", (Config,), {"__annotations__": annotations}))
 
 
 def _known_types(values: Values) -> type[Config]:
-    """The types of a configuration's options; Any for a section whose code is not available."""
-    known: list[Any] = [Any, Any]
-    for place, name in enumerate(("backbone", "method")):
+    """The types of a configuration's options; Any for options whose code is not available."""
+    known: list[Any] = [kind or Any for kind in SECTIONS.values()]
+    for place, name in enumerate(SECTIONS):
         with suppress(UserError):
-            known[place] = _options(name, values)
+            known[place] = section_type(name, values)
     return _with_types(*known)
 
 

@@ -43,6 +43,7 @@ ANY_SIZE = (
     "a convolutional network as the backbone, as others have positions for one size of images"
 )
 Optimizer = Annotated[str, AfterValidator(Named(("adam", "adamw", "radam", "sgd")))]
+Schedule = Annotated[str, AfterValidator(Named(("constant", "cosine", "step")))]
 FIXED_COUNT = ("kmeans", "ward", "spectral", "birch")  # find a given number of clusters
 DENSITY_BASED = ("dbscan", "optics")  # determine that number, and label outliers as noise
 # How batches for test-time refinement are made: from neighbours, or from clusters.
@@ -117,7 +118,7 @@ class Data:
     session: str = ""
     splits: str = "auto"
     classes: Literal["auto", "leaf", "top", "path"] = "auto"
-    relation: Annotated[str, AfterValidator(Named(("",)))] = ""
+    relation: Annotated[str, AfterValidator(Named(("",))), Mark.BY_PATH] = ""
     sampler: Sampler = "balanced"
     batch_size: AtLeastTwo = 64
     images_per_class: PositiveInt = 4
@@ -274,7 +275,7 @@ class Train:
         its square root ("sqrt").
       rates_for_batch: Batch size for which the learning rates are given; 0: the batch size in the
         configuration file.
-      schedule: Schedule of all learning rates.
+      schedule: Schedule of all learning rates, or an import path.
       period: With the schedule "step", the number of epochs, without warm-up, after which learning
         rates are multiplied by `gamma` each time; 0: use `milestones`.
       milestones: Epochs, without warm-up, after which learning rates are multiplied by `gamma`; in
@@ -309,7 +310,7 @@ class Train:
     momentum: Fraction = 0.0
     scale_rates: Literal["none", "linear", "sqrt"] = "none"
     rates_for_batch: NonNegativeInt = 0
-    schedule: Literal["constant", "cosine", "step"] = "constant"
+    schedule: Schedule = "constant"
     period: NonNegativeInt = 0
     milestones: tuple[NonNegativeInt, ...] = ()
     gamma: Annotated[float, Gt(0), Le(1)] = 0.1

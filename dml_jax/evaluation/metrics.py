@@ -73,7 +73,8 @@ def retrieval(
         a miss in Recall@K and MRR, or left out of all metrics.
       functions: further metrics by name, functions from whether each row is relevant, nearest
         first, bool [G], to a number; their means over the queries that have a relevant row are
-        returned as "user/NAME". Every query is then sorted.
+        returned as "user/NAME". Functions with an argument `grades` also get these, float [G], 0
+        and 1 without a `relation`. Every query is then sorted.
       relation: grades of relevance in place of equal classes: a function from some of the labels
         and of the gallery's, each once, [n] and [m], to [n, m]: above 0 for relevant rows, 0 for
         others, NaN for rows that the query leaves out. Also returns "ndcg" and "ndcg@K", normalised

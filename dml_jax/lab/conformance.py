@@ -23,7 +23,8 @@ from jax.flatten_util import ravel_pytree
 from dml_jax.backbones import functional, resnet
 from dml_jax.config import Config, Data, Evaluation, Group, Train, fields, modules, resolve
 from dml_jax.config import files as config_files
-from dml_jax.data import arrays, formats, relations
+from dml_jax.config.modules import takes
+from dml_jax.data import arrays, formats, relations, samplers
 from dml_jax.errors import UserError, require
 from dml_jax.evaluation import metrics, user_distances
 from dml_jax.evaluation.unit_rows import unit_rows
@@ -136,7 +137,7 @@ def finite_rules(value: Callable[[Any, Any], jax.Array], x: Any) -> Rules:
 
 
 def of_loss(plugin: Plugin) -> Rules:
-    kind = signature.options(plugin.function)
+    kind = modules.options(plugin.function)
     options = fields.validate(kind, asdict(kind()), "default options")
     criterion = baseline.Criterion({plugin.path: options}, ROWS, WIDTH)
     params, _ = functional.init(criterion, jax.random.key(0), functional.struct(1, WIDTH))
@@ -159,7 +160,7 @@ def of_loss(plugin: Plugin) -> Rules:
     found = value({**small, "rows": small["rows"].astype(jnp.bfloat16)}, LABELS)
     rule = "float32 for embeddings in bfloat16: numerics.at_least_float32(embeddings)"
     yield rule, found.dtype == jnp.float32 and jnp.isfinite(found)
-    if not baseline.takes(plugin.function, "key"):  # random losses depend on the order
+    if not takes(plugin.function, "key"):  # random losses depend on the order
         order = np.random.default_rng(1).permutation(MANY)
         one, moved = at(large), at({**large, "rows": large["rows"][order]}, MORE[order])
         rule = "every row has an effect, their order none: compare labels, not positions"
@@ -177,21 +178,21 @@ def _inputs(loss: Any, options: Any, criterion: Any) -> Iterator[tuple[str, Any,
     same = MORE[:, None] == np.arange(ROWS) % CLASSES
     one, two = ({"others": Candidates(jnp.asarray(rows(seed=n)), same, ~same)} for n in (1, 2))
     weights = np.random.default_rng(0).uniform(0.2, 1, same.shape).astype(np.float32)
-    if baseline.takes(loss, "candidates"):
+    if takes(loss, "candidates"):
         yield "candidates", one, two
         yield "their relation", one, {"others": Candidates(one["others"][0], ~same, same)}
     if signature.takes_weights(loss):
         weighted = Candidates(one["others"][0], weights * same, weights * ~same)
         yield "weights of pairs", one, {"others": weighted}
-    if baseline.takes(loss, "distance"):
+    if takes(loss, "distance"):
         far = criterion.clone(distance=lambda a, b: 0.5 * distances(a, b) + 0.1)
         yield "distance", {}, {"of": far}
     if any(isinstance(option, str) for option in vars(options).values()):
         return  # a choice may use no key, or not all options
-    if baseline.takes(loss, "key"):
+    if takes(loss, "key"):
         yield "key", {}, {"key": jax.random.key(2)}
     for name, option in vars(options).items():
-        if isinstance(option, float) and baseline.takes(loss, name):
+        if isinstance(option, float) and takes(loss, name):
             changed = replace(options, **{name: 0.9 * option or 0.1})
             yield (
                 name,
@@ -247,7 +248,8 @@ def of_sampler(plugin: Plugin) -> Rules:
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(CLASSES), ROWS))
 
     def batches(size: int = 8, seed: int = 0, order: int = 1) -> list[np.ndarray]:
-        sampler = plugin.function(labels, size, images_per_class=2, seed=seed)
+        chosen = Data(sampler=plugin.path, batch_size=size, images_per_class=2)
+        sampler = samplers.build(chosen, labels, seed, np.ones((CLASSES, CLASSES)))
         steps = range(max(sampler.first_step(1), 2 * len(labels) // size))
         return [np.asarray(sampler.batch(step)) for step in steps[::order]][::order]
 
@@ -281,10 +283,22 @@ def of_optimizer(plugin: Plugin) -> Rules:
     yield "weight_decay pulls: optax.add_decayed_weights", jnp.all(updates["kernel"] > 0)
 
 
+def of_schedule(plugin: Plugin) -> Rules:
+    schedule, again = (jax.jit(jax.vmap(plugin.function(100))) for _ in range(2))
+    factors = np.asarray(schedule(jnp.arange(200)))  # a longer run may go on
+    right = factors.shape == (200,) and np.isfinite(factors).all() and factors.min() >= 0
+    yield "factors are finite scalars >= 0, also after the end", right
+    yield TWICE, close(factors, again(jnp.arange(200)))
+    yield "some learn: factors are above 0 and at most 1000", 0 < factors[:100].max() <= 1000
+    yield "the step has an effect", np.ptp(factors[:100]) > 0
+
+
 def of_metric(plugin: Plugin) -> Rules:
     found = []
     for hits in ([True], [True, False, False], [False, False, True], [True] * 4):
-        value, again = (plugin.function(np.array(hits)) for _ in range(2))
+        graded = takes(plugin.function, "grades")
+        given = {"grades": np.array(hits) * np.arange(len(hits), 0, -1.0)} if graded else {}
+        value, again = (plugin.function(np.array(hits), **given) for _ in range(2))
         require(np.ndim(value) == 0 and np.isfinite(value), f"is {value!r} for hits {hits}")
         yield TWICE, value == again
         found.append(float(value))
@@ -380,8 +394,9 @@ def configuration(plugin: Plugin) -> Config:
     config = Config("check", data, backbone, method, train, evaluation=evaluation)
     values, key = asdict(config), plugins.KEYS[plugin.kind]
     own = {} if plugin.kind in ("loss", "method", "backbone") else {key: plugin.path}
-    for key, value in {**own, **plugin.overrides}.items():
-        config_files.apply_override(values, key, [value] if key in plugins.LISTS else value)
+    given = {**own, **plugin.overrides}
+    listed = {key: [value] for key, value in given.items() if key in plugins.LISTS}
+    config_files.override(values, given | listed)
     return resolve(values)
 
 

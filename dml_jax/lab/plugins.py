@@ -24,10 +24,13 @@ FUNCTIONS = {
         "labels", "data.sampler", "(labels [N], batch_size, images_per_class, seed) -> Sampler"
     ),
     "relation": Kind("names", "data.relation", "(names [N], names [M]) -> weights [N, M]"),
+    "schedule": Kind(
+        "steps", "train.schedule", "(steps) -> (step -> factor of all learning rates)"
+    ),
     "optimizer": Kind(
         "weight_decay", "train.optimizer", "(weight_decay) -> optax.GradientTransformation"
     ),
-    "metric": Kind("hits", "evaluation.metrics", "(hits [G]) -> number"),
+    "metric": Kind("hits", "evaluation.metrics", "(hits [G], *, grades [G]) -> number"),
     "refine": Kind(
         "queries", "evaluation.refine", "(queries [Q, D], gallery [G, D] or None) -> [Q, D]"
     ),
@@ -48,7 +51,7 @@ def kind_of(plugin: Any) -> str | None:
         return "backbone" if len(inspect.signature(plugin.build).parameters) == 1 else "method"
     parameters = inspect.signature(plugin).parameters
     needed = [p for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
-    first = next(iter(parameters), None)
+    first = needed[0].name if needed else None
     if "embeddings" in parameters or "labels" in list(parameters)[1:]:
         return "loss"
     if first == "labels" and "seed" not in parameters:

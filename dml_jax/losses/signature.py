@@ -16,9 +16,8 @@
 
 - Positional arguments after the labels are learned; their annotation is `Proxies`, `Kernel`, `Bias`
   or another `Annotated[Array, Learned(…)]`.
-- Keyword arguments with a default other than None are options, `method.my_loss.scale` in a
-  configuration. Their type states the rules (see `dml_jax.config.fields`; without one, the type of
-  the default), the docstring the meaning.
+- Keyword arguments with a number, text or tuple as default are options, `method.my_loss.scale` in a
+  configuration; see `dml_jax.config.modules`.
 - Other keyword arguments are those of `Arguments`; a training passes those that a loss has.
 
 A training finds the pairs of such a function, its embeddings and its checks by itself; called
@@ -31,7 +30,7 @@ import inspect
 import textwrap
 import typing
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 import jax
@@ -48,6 +47,7 @@ from dml_jax.config.fields import (
     meanings,
     section,
 )
+from dml_jax.config.modules import options
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.losses.pairwise import PAIR_WEIGHTS, Candidates, pairs_of
 from dml_jax.numerics import as_labels, as_numpy, at_least_float32
@@ -119,26 +119,6 @@ def learned(function: Callable[..., Any]) -> Mapping[str, Learned]:
     hints = typing.get_type_hints(function, include_extras=True)
     marks = ((name, mark) for name in hints for mark in getattr(hints[name], "__metadata__", ()))
     return {name: mark for name, mark in marks if isinstance(mark, Learned)}
-
-
-@functools.cache
-def options(function: Callable[..., Any]) -> Any:
-    """The section of a loss's options, a type."""
-    hints = typing.get_type_hints(function, include_extras=True)
-    parameters = inspect.signature(function).parameters.values()
-    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "reduce"]
-    defaults = {p.name: p.default for p in keywords if p.default not in (None, p.empty)}
-    kinds = {name: hints.get(name, type(default)) for name, default in defaults.items()}
-    bases = []
-    for parameter in learned(function).values():
-        if parameter.options is not None:
-            bases.append(type(parameter.options))
-            defaults |= asdict(parameter.options)
-            kinds |= typing.get_type_hints(bases[-1], include_extras=True)
-    members = {"__doc__": function.__doc__, "__annotations__": kinds, **defaults}
-    if hasattr(function, "inert"):
-        members["inert"] = function.inert
-    return section(type(function.__name__, tuple(bases), members))
 
 
 def only_with(option: str, value: Any, *names: str) -> Callable[[F], F]:

@@ -15,11 +15,10 @@ multi-similarity, 128-d, 62.64, 79.92, 76.49 (Kan et al., NeurIPS 2022); Proxy-A
 87.7 on the first two (its authors' repository).
 """
 
-import inspect
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, field
-from functools import cache, partial
+from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 import flax.linen as nn
@@ -44,7 +43,14 @@ from dml_jax.config.fields import (
     section,
     validate,
 )
-from dml_jax.config.modules import function, import_code, imported
+from dml_jax.config.modules import (
+    function,
+    import_code,
+    imported,
+    section_type,
+    takes,
+    with_options,
+)
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.losses import cross_batch_memory, pairwise, signature
 from dml_jax.losses.pairwise import Candidates, distances
@@ -65,11 +71,6 @@ from dml_jax.numerics import unit
 Loss = Callable[..., Array]
 # "loss" holds a classifier, proxies or boundaries; for most pair losses it is empty.
 GROUPS = ("backbone", "embedding", "loss")
-
-
-def takes(loss: Loss, argument: str) -> bool:
-    """Whether a loss has the argument."""
-    return argument in inspect.signature(loss).parameters
 
 
 LOSSES: dict[str, Loss] = {
@@ -128,7 +129,9 @@ class Config:
     name: str = "baseline"
     loss: Annotated[str, Mark.CODE] = "normalized_softmax"
     weights: tuple[NonNegative, ...] = ()
-    distance: Annotated[str, AfterValidator(Named(("cosine", "euclidean")))] = "cosine"
+    distance: Annotated[str, AfterValidator(Named(("cosine", "euclidean"))), Mark.BY_PATH] = (
+        "cosine"
+    )
     embedding_dim: NonNegativeInt = 512
     pooling: Pooling = "avg"
     layer_norm: bool = False
@@ -177,16 +180,6 @@ class Config:
         return {loss: getattr(self, section_name(loss)) for loss in self.losses}
 
 
-@cache
-def _with_losses(loss: str) -> type[Config]:
-    """`Config` with the section of each loss of a sum."""
-    kinds = {section_name(name): signature.options(find(name)) for name in loss.split("+")}
-    defaults = {name: field(default_factory=kind) for name, kind in kinds.items()}
-    kinds["loss"] = Annotated[str, Mark.CODE]
-    members = {"__annotations__": kinds, "loss": loss, **defaults}
-    return section(type("Config", (Config,), members))
-
-
 def config_type(values: Mapping[str, Any]) -> type[Config]:
     """`Config` with the section of each loss that `values` choose."""
     loss = values.get("loss", Config.loss)
@@ -196,7 +189,8 @@ def config_type(values: Mapping[str, Any]) -> type[Config]:
     if len({section_name(name) for name in names}) < len(names):
         remedy = "give it a weight instead (method.weights)"
         raise ConfigError(f"method.loss={loss!r}: names a loss twice; {remedy}")
-    return _with_losses(loss)
+    kind: type[Config] = with_options(Config, *((name, find(name)) for name in names))
+    return kind
 
 
 def make_config(
@@ -207,10 +201,10 @@ def make_config(
     The options belong to the loss, or to each loss of a sum by its name; `shared` are fields of
     `Config`. The module of a user's loss is imported.
     """
-    import_code({"method": {"name": "baseline", "loss": loss}})
     sections = (options or {}) if "+" in loss else {section_name(loss): options or {}}
-    values = {"loss": loss, **sections, **shared}
-    return validate(config_type(values), values, "method")
+    values = {"name": "baseline", "loss": loss, **sections, **shared}
+    import_code({"method": values})
+    return validate(section_type("method", {"method": values}), values, "method")
 
 
 class Criterion(nn.Module):

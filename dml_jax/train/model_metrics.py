@@ -110,7 +110,7 @@ def metrics(
         clustering=options.clustering,
         lone_queries="omit" if across else options.lone_queries,  # classes with one session
         functions={
-            name.rpartition(".")[2]: function("evaluation.metrics", name)
+            name.rpartition(".")[2]: function("evaluation.metrics", name, options)
             for name in options.metrics
         },
         relation=relations.named(relation),
@@ -279,7 +279,7 @@ def refined_embeddings(
     refine queries and gallery alike.
     """
     data, users = config.data, "." in kind
-    refining: Any = function("evaluation.refine", kind) if users else None
+    refining: Any = function("evaluation.refine", kind, config.evaluation) if users else None
     refining = refining or partial(refine, state.params, state.model_state)
     if users or kind == "reciprocal":
         refined = refining(embeddings["test"], embeddings.get("gallery"))

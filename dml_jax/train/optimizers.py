@@ -51,6 +51,9 @@ def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, .
         return jnp.minimum(jnp.asarray(step + 1, float) / train.linear_warmup, 1.0) * chosen(step)
 
     schedules = {"constant": lambda step: jnp.ones(()), "cosine": cosine, "step": stairs}
+    if "." in train.schedule:
+        own = function("train.schedule", train.schedule, train)(stop - start)
+        schedules[train.schedule] = lambda step: own(jnp.maximum(step - start, 0))
     chosen = schedules[train.schedule]
     return rising if train.linear_warmup else chosen
 
@@ -67,7 +70,7 @@ def scaled(schedule: Schedule, train: Train, batch_size: int) -> Schedule:
 def _direction(train: Train, decay: float) -> optax.GradientTransformation:
     """The direction of an update including weight decay, before the learning rate."""
     if "." in train.optimizer:
-        return function("train.optimizer", train.optimizer)(decay)
+        return function("train.optimizer", train.optimizer, train)(decay)
     coupled, decoupled = optax.add_decayed_weights(decay), optax.add_decayed_weights(decay)
     parts = {
         "adam": (coupled, optax.scale_by_adam()),

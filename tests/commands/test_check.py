@@ -18,6 +18,7 @@ PLUGINS = {
     "distance.poincare": "distance",
     "sampler.one_against_many": "sampler",
     "optimizer.lion": "optimizer",
+    "schedule.restarts": "schedule",
     "metric.last_hit": "metric",
     "refine.expand": "refine",
     "method": "method",
@@ -104,6 +105,8 @@ MISTAKES = {
     ),
     # the others
     "def a(weight_decay):\n    return optax.scale(-1.0)": ("steps against", "weight_decay pulls"),
+    "def a(steps):\n    return lambda step: 1.0 - step / steps": ("factors are",),
+    "def a(steps):\n    return lambda step: 1.0 + 0 * step": ("the step has",),
     "def a(hits):\n    return np.flatnonzero(hits)": ("is array",),
     "def a(hits):\n    return np.random.rand()": (TWICE,),
     "def a(hits):\n    return 0.5": ("rankings have",),

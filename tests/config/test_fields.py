@@ -16,6 +16,7 @@ from dml_jax.config import (
     Train,
     choices,
     fields,
+    modules,
     plugin_module,
 )
 from dml_jax.config.fields import (
@@ -29,7 +30,6 @@ from dml_jax.config.fields import (
     validate,
 )
 from dml_jax.errors import ConfigError, suggest
-from dml_jax.losses import signature
 from dml_jax.methods.baseline import LOSSES
 
 
@@ -141,7 +141,7 @@ def test_meanings_are_those_of_the_docstring() -> None:
 
 def test_every_option_has_a_meaning() -> None:
     sections: list[Any] = [Config, Data, Train, Evaluation, Group, Pixels]
-    sections += [signature.options(loss) for loss in LOSSES.values()]
+    sections += [modules.options(loss) for loss in LOSSES.values()]
     for kind in ("backbone", "method"):
         sections += [plugin_module(kind, name).Config for name in choices(kind)]
     for kind in sections:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dml_jax import losses
+from dml_jax.config import modules
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.losses import mining, pair_losses, pairwise, signature
 from dml_jax.methods.baseline import LOSSES, takes
@@ -40,7 +41,7 @@ KINDS = ("cross_entropy", "margin", "contrastive", "n_pair")
 OPTIONS = [
     (name, option)
     for name, loss in LOSSES.items()
-    for option in vars(signature.options(loss)())
+    for option in vars(modules.options(loss)())
     if takes(loss, option)
     and option not in TABLES[name]
     and (name, option) != ("multi_similarity", "base")
@@ -49,7 +50,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize(("name", "option"), OPTIONS)
 def test_every_option_has_its_rule_in_direct_calls(name: str, option: str) -> None:
-    default = getattr(signature.options(LOSSES[name])(), option)
+    default = getattr(modules.options(LOSSES[name])(), option)
     with pytest.raises(ConfigError, match=rf"^\w+: {option}(\[0\])?=.*: must be"):
         called(name, **{option: WRONG[type(default).__name__]})()
 

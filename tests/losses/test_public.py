@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from dml_jax import losses
+from dml_jax.config import modules
 from dml_jax.errors import DataError
-from dml_jax.losses import cross_batch_memory, mining, signature
+from dml_jax.losses import cross_batch_memory, mining
 from dml_jax.methods.baseline import LOSSES
 
 RNG = np.random.default_rng(11)
@@ -402,7 +403,7 @@ DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
 
 
 def test_options_and_their_defaults() -> None:
-    assert {name: asdict(signature.options(loss)()) for name, loss in LOSSES.items()} == DEFAULTS
+    assert {name: asdict(modules.options(loss)()) for name, loss in LOSSES.items()} == DEFAULTS
 
 
 @pytest.mark.parametrize("name", CALLS)

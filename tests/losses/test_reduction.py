@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dml_jax import losses
+from dml_jax.config import modules
 from dml_jax.losses import mining, pairwise, signature
 from dml_jax.methods.baseline import LOSSES, PAIR_LOSSES
 from tests.losses.test_public import BETA, KEY, LABELS, NEGATIVE, POSITIVE, ROWS, D, S, X, floats
@@ -323,7 +324,7 @@ def test_a_loss_of_ones_own_takes_everything(x64: None) -> None:
     weights = np.broadcast_to(np.arange(12)[:, None], (12, 12))[POSITIVE]
     assert float(plain) == pytest.approx(np.average(MANHATTAN[POSITIVE], weights=weights))
     np.testing.assert_allclose(each, np.where(POSITIVE, 2 * D, 0), atol=1e-12)
-    assert vars(signature.options(pulled)()) == {"divisor": "active", "scale": 2.0}
+    assert vars(modules.options(pulled)()) == {"divisor": "active", "scale": 2.0}
 
 
 def test_more_pairs_than_int32_counts() -> None:

@@ -29,6 +29,7 @@ GUIDES = HERE.parents[1] / "docs" / "guides"
                 "loss.py",
                 "sampler.py",
                 "optimizer.py",
+                "schedule.py",
                 "distance.py",
                 "metric.py",
                 "refine.py",

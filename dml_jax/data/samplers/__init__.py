@@ -10,18 +10,17 @@
 published code. They take labels [N], integers or text, and raise `ConfigError` unless
 `images_per_class` divides `batch_size` into two or more classes (see `Data`). `data.sampler` may
 also be the import path of such a function, (labels, batch_size, images_per_class, seed) -> Sampler.
-A function with an argument `relation`, such as `related`, also gets the weights [C, C] of
-`data.relation`.
+`images_per_class` is given to functions that have it, and the weights [C, C] of `data.relation` to
+those that have `relation`, such as `related`.
 """
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dml_jax.config import Data, sections
-from dml_jax.config.modules import function
+from dml_jax.config.modules import function, takes
 from dml_jax.data.samplers.base import Sampler, balanced, from_batches, from_epochs, related
 from dml_jax.data.samplers.published import (
     chunks,
@@ -43,10 +42,11 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {
 
 def build(data: Data, labels: np.ndarray, seed: int, relation: np.ndarray | None = None) -> Sampler:
     """The sampler `data.sampler` for labels int [N] in 0..C-1 of the training split, seed >= 0."""
-    make = SAMPLERS.get(data.sampler) or function("data.sampler", data.sampler)
-    by_class = data.sampler not in sections.WITHOUT_CLASSES
-    options: dict[str, Any] = {"images_per_class": data.images_per_class} if by_class else {}
-    if "relation" in inspect.signature(make).parameters:
+    make = SAMPLERS.get(data.sampler) or function("data.sampler", data.sampler, data)
+    options: dict[str, Any] = {}
+    if takes(make, "images_per_class"):
+        options["images_per_class"] = data.images_per_class
+    if takes(make, "relation"):
         if relation is None:
             remedy = "needs data.relation, or another sampler"
             raise ConfigError(f"data.sampler={data.sampler!r}: {remedy}")

@@ -16,10 +16,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
+from dml_jax.config.modules import takes
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation._engine.tiles import REPLICATED, TiledRows, product
 
-RowFunction = Callable[[np.ndarray], float]  # relevance, nearest first, bool [G] -> value
+# Relevance, nearest first, bool [G] -> value; with an argument `grades`, also the grades [G].
+RowFunction = Callable[..., float]
 UNUSED = np.iinfo(np.int32).max
 
 
@@ -130,7 +132,8 @@ def rank_by_sorting(
         if len(hits):
             results.nearest[query] = scores[order[hits[0]]]
         if count > 0:
-            results.by_functions[query] = [_value(each, relevant[order]) for each in task.functions]
+            given = relevant[order], grades[order]
+            results.by_functions[query] = [_value(each, *given) for each in task.functions]
             if task.graded_ks is not None:
                 results.graded[query] = ndcg(grades[order], task.graded_ks)
 
@@ -139,9 +142,10 @@ def rank_by_sorting(
             list(pool.map(rank_query, queries[part].tolist(), scores))
 
 
-def _value(function: RowFunction, relevant: np.ndarray) -> float:
+def _value(function: RowFunction, relevant: np.ndarray, grades: np.ndarray) -> float:
     """The value of a user's metric; ConfigError unless it is a number, e.g. without a `return`."""
-    value = function(relevant)
+    asked = {"grades": grades.astype(float)} if takes(function, "grades") else {}
+    value = function(relevant, **asked)
     if np.asarray(value).dtype.kind not in "biuf" or np.ndim(value):  # a hit is a bool
         name = getattr(function, "__name__", repr(function))
         raise ConfigError(f"metric {name}: returned {value!r:.60}; return a number")

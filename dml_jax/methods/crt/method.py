@@ -36,9 +36,9 @@ from jax import Array
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, uniform_fan_in
 from dml_jax.config.fields import Effect, NonNegative, PositiveInt, Rules, require, section
+from dml_jax.config.modules import options
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
-from dml_jax.losses.signature import options
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, TrainingSet
 from dml_jax.numerics import at_least_float32, product, unit

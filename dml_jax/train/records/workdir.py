@@ -180,7 +180,8 @@ def _may_be_longer(config: Mapping[str, Any], steps: int) -> bool:
     regular = not every
     if steps:
         regular = bool(every) and not config["train.warmup_epochs"] and steps % every == 0
-    return config["train.schedule"] != "cosine" and (config["train.select"] == "last" or regular)
+    fixed = config["train.schedule"] in ("constant", "step")  # whatever the length
+    return fixed and (config["train.select"] == "last" or regular)
 
 
 @contextmanager
