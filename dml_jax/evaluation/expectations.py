@@ -29,7 +29,7 @@ class Choice(NamedTuple):
         return "always a name" if self.kind == "always" else f"--{self.kind}={self.value:g}"
 
     def of(self, answers: Mapping[str, np.ndarray] | np.ndarray) -> np.ndarray:
-        """What the limit is compared with, float32 [N], of answers `open_set.STRANGER` or KNOWN."""
+        """What the limit is compared with, float32 [N], of `open_set.ANSWERS`."""
         return np.asarray(answers["probability" if self.kind == "min_probability" else "margin"])
 
 

@@ -37,7 +37,9 @@ LARGEST = 2_000_000  # images times classes for logistic regression: seconds
 FOLDS = 5  # parts of the classes of strangers, and of each class's sessions, that are left out
 NEAR_COPY = 0.95  # cosine of two images that count as one session if their sessions are unknown
 IMAGES_PER_CLASS, IMAGES = 20, 5_000  # limits of the others; more images change little
-TEMPERATURES = np.geomspace(0.1, 10, 81)
+OCTAVE = 12  # temperatures from one to its double
+TEMPERATURES = 2 ** (np.arange(-40, 41) / OCTAVE)  # 0.1 to 10
+BLOCK_SCORES = 1 << 18  # scores that are reduced at once, in a processor's cache
 
 
 class Photographs(NamedTuple):
@@ -155,25 +157,38 @@ def probabilities(scores: np.ndarray, candidates: np.ndarray, temperature: float
     return np.asarray(special.softmax(scaled, axis=1))
 
 
+def log_sums(scores: np.ndarray) -> np.ndarray:
+    """log sum_c exp(s_c / t) of scores float64 [Q, C] for each t of `TEMPERATURES`: [Q, T].
+
+    Halving a temperature squares the exponentials, so only `OCTAVE` of them are computed.
+    """
+    highest = scores.max(axis=1, keepdims=True)
+    sums = np.empty((len(scores), len(TEMPERATURES)))
+    for last in range(len(TEMPERATURES) - OCTAVE, len(TEMPERATURES)):
+        terms = np.exp((scores - highest) / TEMPERATURES[last])
+        for i in range(last, -1, -OCTAVE):
+            sums[:, i] = terms.sum(axis=1)
+            terms *= terms
+    return np.log(sums) + highest / TEMPERATURES
+
+
 # Answers to images that the classifier was not fitted to: of enrolled classes and of others.
-KNOWN = np.dtype(
+ANSWERS = np.dtype(
     [
         ("margin", np.float32),
         ("probability", np.float32),  # of the best class
-        ("rank", np.int64),  # of the right class among all; 0 if it is the best
         ("answer", np.int64),  # best class
         ("label", np.int64),  # right class
-        ("session", np.int64),  # number in the class
+        ("rank", np.int64),  # of the right class among all; 0 if it is the best
     ]
 )
-STRANGER = np.dtype([("margin", np.float32), ("probability", np.float32), ("label", np.int64)])
 
 
 class Measured(NamedTuple):
     """What is known about a classifier from images that it was not fitted to."""
 
-    known: np.ndarray  # KNOWN [K]
-    strangers: np.ndarray  # STRANGER [S]
+    known: np.ndarray  # ANSWERS [K]
+    strangers: np.ndarray  # ANSWERS [S], all of rank 0
     temperature: np.ndarray  # float64 [], of the softmax of all probabilities
 
 
@@ -191,29 +206,20 @@ def measure(photographs: Photographs, enrolled: int, playing: np.ndarray) -> Mea
       playing: classes int [P], of either kind, whose images are strangers.
     """
     labels, groups = photographs.labels, session_groups(photographs)
-    classes = np.arange(labels.max() + 1)
     turns = _without_sessions(photographs, groups, enrolled)
-    asked, scores = _left_out(photographs, enrolled, turns)
-    right = labels[asked]
-    candidates, temperature = (classes < enrolled) | (classes == right[:, None]), 1.0
-    if len(asked):
-        temperature = min(
-            TEMPERATURES, key=lambda t: _surprise(probabilities(scores, candidates, t), right)
-        )
-    shares, known = probabilities(scores, candidates, temperature), np.zeros(len(asked), KNOWN)
-    known["answer"], known["margin"] = margins(scores, candidates)
-    known["probability"] = shares.max(axis=1)
-    known["rank"] = (shares > np.take_along_axis(shares, right[:, None], axis=1)).sum(axis=1)
-    known["label"], known["session"] = right, groups[asked]
+    known, own, best, sums = _answers(photographs, enrolled, turns, known=True)
+    place = int(TEMPERATURES.searchsorted(1))
+    if len(known):
+        place = int(_surprise(own, best, sums).argmin())
+    temperature = TEMPERATURES[place]
+    known["probability"] = np.exp(best / temperature - sums[:, place])
 
     order = np.random.default_rng(0).permutation(playing)
     folds = len(playing) if len(playing) <= 2 * FOLDS else FOLDS
     parts = (np.isin(labels, order[fold::folds]) for fold in range(folds))
-    asked, scores = _left_out(photographs, enrolled, ((part, ~part) for part in parts))
-    strangers, candidates = np.zeros(len(asked), STRANGER), classes < enrolled
-    strangers["margin"] = margins(scores, candidates)[1]
-    strangers["probability"] = probabilities(scores, candidates, temperature).max(axis=1)
-    strangers["label"] = labels[asked]
+    out = ((part, np.flatnonzero(~part)) for part in parts)
+    strangers, _, best, sums = _answers(photographs, enrolled, out, known=False)
+    strangers["probability"] = np.exp(best / temperature - sums[:, place])
     return Measured(known, strangers, np.array(temperature))
 
 
@@ -239,27 +245,59 @@ def _without_sessions(
         yield ~remain & (share[labels] <= 0.5), np.concatenate(kept)
 
 
-def _left_out(
-    photographs: Photographs, enrolled: int, turns: Iterable[tuple[np.ndarray, np.ndarray]]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Positions int [A] of the images that were asked, and their scores float32 [A, C] by
-    classifiers of those that remained, -inf for classes without any. Turns without most of the
-    enrolled classes do not count."""
+def _answers(
+    photographs: Photographs,
+    enrolled: int,
+    turns: Iterable[tuple[np.ndarray, np.ndarray]],
+    *,
+    known: bool,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The answers, without probabilities, to images that are asked by classifiers of those that
+    remain; the scores [A] of the right and of the best class; and `log_sums` [A, T]. The images of
+    other classes count as enrolled if they are `known`. Turns without most of the enrolled classes
+    do not count."""
     rows, labels, _ = photographs
-    asked = np.zeros(len(rows), bool)
-    scores = np.full((len(rows), labels.max() + 1), -np.inf, np.float32)
-    for now, remaining in turns:
+    parts = [
+        (
+            np.zeros(0, np.int64),
+            np.zeros(0, ANSWERS),
+            *np.zeros((2, 0)),
+            np.zeros((0, len(TEMPERATURES))),
+        )
+    ]
+    for asked, remaining in turns:
         classes = np.unique(labels[remaining])
-        if now.any() and 2 * np.sum(classes < enrolled) >= enrolled:
-            classifier = fit(rows[remaining], labels[remaining])
-            scores[np.ix_(now, classes)] = classifier.scores(rows[now])
-            asked |= now
-    return np.flatnonzero(asked), scores[asked]
+        if not asked.any() or 2 * np.sum(classes < enrolled) < enrolled:
+            continue
+        classifier = fit(rows[remaining], labels[remaining])
+        step = max(1, BLOCK_SCORES // len(classes))
+        positions = np.flatnonzero(asked)
+        for start in range(0, len(positions), step):
+            now = positions[start : start + step]
+            scores, right = classifier.scores(rows[now]), labels[now, None]
+            candidates = (classes < enrolled) | (known & (classes == right))
+            found = np.zeros(len(now), ANSWERS)
+            best, found["margin"] = margins(scores, candidates)
+            found["answer"], found["label"] = classes[best], right[:, 0]
+            among = np.where(candidates, scores.astype(np.float64), -np.inf)
+            highest = own = among[np.arange(len(now)), best]
+            if known:
+                own = among[classes == right]
+                found["rank"] = (among > own[:, None]).sum(axis=1)
+            parts.append((now, found, own, highest, log_sums(among)))
+    positions, *columns = map(np.concatenate, zip(*parts, strict=True))
+    answers, own, best, sums = (column[np.argsort(positions)] for column in columns)
+    return answers, own, best, sums
 
 
-def _surprise(shares: np.ndarray, right: np.ndarray) -> float:
-    """The negative log-likelihood of the right classes, and of one more answer of mean probability
-    that is wrong: a few right answers make none certain."""
-    own = np.take_along_axis(shares, right[:, None], axis=1)
-    wrong = 1 - shares.max(axis=1).mean()
-    return float(-np.log(np.maximum(np.append(own, wrong), 1e-12)).sum())
+def _surprise(own: np.ndarray, best: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """The negative log-likelihood [T] of the right classes, and of one more answer of mean
+    probability that is wrong: a few right answers make none certain.
+
+    Args:
+      own, best: scores [A] of the right and of the best class.
+      sums: [A, T], see `log_sums`.
+    """
+    right, highest = (np.exp(each[:, None] / TEMPERATURES - sums) for each in (own, best))
+    wrong = 1 - highest.mean(axis=0)
+    return np.asarray(-np.log(np.maximum([*right, wrong], 1e-12)).sum(axis=0))

@@ -8,7 +8,7 @@ import pytest
 from dml_jax.errors import DataError
 from dml_jax.evaluation import expectations, open_set
 from dml_jax.evaluation.expectations import ALWAYS, Choice, expected
-from dml_jax.evaluation.open_set import KNOWN, STRANGER, Measured
+from dml_jax.evaluation.open_set import ANSWERS, Measured
 from tests.evaluation.test_open_set import in_sessions
 
 
@@ -16,7 +16,7 @@ def measured_of(
     margins: np.ndarray, classes: np.ndarray, known: np.ndarray, ranks: np.ndarray
 ) -> Measured:
     """Strangers with these margins and known images with these probabilities, each of its class."""
-    answers, strangers = np.zeros(len(known), KNOWN), np.zeros(len(margins), STRANGER)
+    answers, strangers = np.zeros(len(known), ANSWERS), np.zeros(len(margins), ANSWERS)
     answers["margin"] = answers["probability"] = known
     answers["rank"], answers["label"] = ranks, np.arange(len(known))
     strangers["margin"], strangers["label"] = margins, classes
