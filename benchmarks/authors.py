@@ -8,8 +8,8 @@ Each method trains its layer and its own parameters from its recipe's initial va
 losses, optimizer and sampler, on features of EfficientNet-Lite0 (the evaluation's crop only), which
 are computed once; the last model is evaluated. Seeds that are in the output are not trained again.
 `Case.authors` has the results of the authors' public code on the same features, changed only to run
-on a CPU. Prints both with the p-value of Welch's test over seeds, corrected for the number of tests
-(Holm).
+on a CPU. Writes the table "authors": whether the means are equivalent, by two one-sided Welch tests
+over seeds, and whether seeds spread alike, by the F test, both corrected (Holm).
 """
 
 import argparse
@@ -19,14 +19,21 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from scipy.stats import ttest_ind_from_stats
+from scipy.stats import f, ttest_ind_from_stats
 
+from benchmarks import tables
 from benchmarks.claims import heads
 from dml_jax.config.files import resolved
 from dml_jax.console import Console
 from dml_jax.lab import outcomes
 
 METRICS = ("recall@1", "map@r", "nmi")
+MARGINS = {"recall@1": 1.0, "map@r": 0.5}  # of equivalence, in points
+LEVEL = 0.05
+COLUMNS = (
+    "method", "metric", "ours (seeds)", "authors' code", "difference", "margin", "p", "verdict",
+    "spread, theirs ÷ ours", "p of the spread",
+)  # fmt: skip
 LITE0 = {
     "backbone.name": "efficientnet_lite",
     "backbone.pretrained": "lite0",
@@ -143,24 +150,42 @@ def trained(head: heads.Head, seed: int) -> dict[str, float]:
     return {metric: 100 * found[metric] for metric in METRICS} | found["timing"]
 
 
-def compared(results: Mapping[str, Mapping[str, list[float]]]) -> str:
-    """A table of the methods and metrics, in Markdown."""
-    rows, tests = [], []
-    for name, found in results.items():
-        for metric in METRICS:
-            ours = Sample(mean(found[metric]), stdev(found[metric]), len(found[metric]))
-            theirs = CASES[name].authors[metric]
-            rows.append((name, metric, ours, theirs))
-            tests.append(float(ttest_ind_from_stats(*ours, *theirs, equal_var=False).pvalue))
-    lines = [
-        "| method | metric | ours (seeds) | authors' code | p | Holm |",
-        "|---|---|---|---|--:|--:|",
+def equivalence(ours: Sample, theirs: Sample, margin: float) -> float:
+    """The p-value of means that differ by `margin` or more, by two one-sided Welch tests
+    (Schuirmann, 1987)."""
+
+    def beyond(shift: float, alternative: str) -> float:
+        shifted = ours._replace(mean=ours.mean + shift)
+        options = {"equal_var": False, "alternative": alternative}
+        return float(ttest_ind_from_stats(*shifted, *theirs, **options).pvalue)
+
+    return max(beyond(margin, "greater"), beyond(-margin, "less"))
+
+
+def spread(ours: Sample, theirs: Sample) -> float:
+    """The p-value of equal deviations, by the F test of variances."""
+    ratio = (ours.deviation / theirs.deviation) ** 2
+    below = float(f.cdf(ratio, ours.seeds - 1, theirs.seeds - 1))
+    return 2 * min(below, 1 - below)
+
+
+def compared(results: Mapping[str, Mapping[str, Sample]]) -> list[list[str]]:
+    """The rows of the table, with COLUMNS; p-values are corrected for their number (Holm)."""
+    pairs = [
+        (name, metric, found[metric], CASES[name].authors[metric])
+        for name, found in results.items()
+        for metric in MARGINS
     ]
-    for (name, metric, ours, theirs), p, holm in zip(
-        rows, tests, outcomes.holm(tests), strict=True
-    ):
-        lines.append(f"| {name} | {metric} | {ours} | {theirs} | {p:.2g} | {holm:.2g} |")
-    return "\n".join(lines)
+    tests = [equivalence(ours, theirs, MARGINS[metric]) for _, metric, ours, theirs in pairs]
+    spreads = [spread(ours, theirs) for *_, ours, theirs in pairs]
+    return [
+        [name, metric, str(ours), str(theirs), f"{ours.mean - theirs.mean:+.2f}",
+         f"±{MARGINS[metric]:g}", outcomes.p_text(p), "equivalent" if p < LEVEL else "undecided",
+         f"{theirs.deviation / ours.deviation:.1f}", outcomes.p_text(q)]
+        for (name, metric, ours, theirs), p, q in zip(
+            pairs, outcomes.holm(tests), outcomes.holm(spreads), strict=True
+        )
+    ]  # fmt: skip
 
 
 def main() -> None:
@@ -187,7 +212,11 @@ def main() -> None:
                 found.setdefault(key, []).append(value)
             options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
             print(f"{name}, seed {seed}: {found['seconds'][-1]:.0f} s", flush=True)
-    print(compared(results))
+    samples = {
+        name: {key: Sample(mean(found[key]), stdev(found[key]), len(found[key])) for key in MARGINS}
+        for name, found in results.items()
+    }
+    tables.write("authors", "python -m benchmarks.authors", COLUMNS, compared(samples))
 
 
 if __name__ == "__main__":

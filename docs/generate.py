@@ -36,7 +36,7 @@ from dml_jax.config import files as config_files
 from dml_jax.config.fields import meanings
 from dml_jax.config.sections import Data, Evaluation, Group, Train
 from dml_jax.config.show import type_name
-from dml_jax.lab import outcomes, plan
+from dml_jax.lab import plan
 from dml_jax.methods import baseline
 from tests.layers import LAYERS
 
@@ -283,31 +283,17 @@ def studies() -> str:
 def verdict_tables() -> str:
     """The verdicts on every data set and recipe of which there are measurements."""
     text, verdicts = [], []
-    measured = measurements()
-    for name, lines in measured.items():
+    for name, lines in measurements().items():
         target = Target(*name.split("-"))
         for paper in ledger.papers():
             title, stated = ledger.load(paper)
-            if entries := [
-                entry for entry in decided.ledger(stated, lines, target) if entry.first.found
-            ]:
-                rows = [list(decided.cells(entry)) for entry in entries]
+            entries = decided.ledger(stated, lines, target)
+            if shown := [entry for entry in entries if entry.first.units.values]:
+                rows = [list(decided.cells(entry, len(entries))) for entry in shown]
                 text.append(f"\n### {title}, on {name}\n\n{table(list(decided.HEAD), rows)}")
-                verdicts += [entry.first.verdict for entry in entries]
-    counts = ", ".join(
-        f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(sorted(verdicts)[::-1])
-    )
-    seconds = sum(
-        float(line["seconds"])
-        for lines in measured.values()
-        for line in lines
-        if " + " not in line["row"]
-    )
-    summary = (
-        f"Verdicts: {counts or 'none yet'}, after {outcomes.duration(seconds)} of training on a "
-        "busy machine."
-    )
-    return f"{summary}\n\n" + "\n".join(text)
+                verdicts += [entry.first.verdict for entry in shown]
+    counts = (f"{verdicts.count(name)} {name}" for name in sorted(set(verdicts), reverse=True))
+    return f"Verdicts: {', '.join(counts) or 'none yet'}.\n\n" + "\n".join(text)
 
 
 def claims() -> str:

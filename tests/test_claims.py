@@ -4,6 +4,7 @@ import csv
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,28 @@ import pytest
 from scipy import stats
 
 from benchmarks.claims import verdicts
-from benchmarks.claims.ledger import Claim, Lines, Target
+from benchmarks.claims.ledger import Claim, Lines, Target, merged, packed
+from dml_jax.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
 NOISE = np.random.default_rng(0).normal(0, 0.002, 8)
-PLACEBO = Claim("a", "", "", "s:t", ("first", "second"), placebos=("p",))
+PLACEBO = Claim(
+    "a", "", "", "mpn:losses", ("first", "second"), placebos=("p",), active=("at_work", "above", 1)
+)
 
 
 def lines(**effects: float) -> Lines:
     """Eight seeds of each row, with another order of the same noise."""
-    facts = {"study": "s:t", "split": "0", "seconds": "3", "look": "1", "data": "d", "code": "c"}
+    facts = {"study": "mpn:losses", "split": "0", "seconds": "3", "data": "d", "code": "c"}
     return [
-        facts | {"row": row, "seed": str(i), "recall@1": str(0.5 + effect + noise)}
+        facts | {"row": row, "seed": str(i), "recall@1": str(0.5 + effect + noise), "at_work": "2"}
         for number, (row, effect) in enumerate(effects.items())
         for i, noise in enumerate(np.roll(NOISE, number))
     ]
+
+
+def decided(found: Lines, claim: Claim = PLACEBO) -> verdicts.Entry:
+    return verdicts.ledger([claim], found, Target("cub"))[0]
 
 
 @pytest.mark.parametrize("expects", ["higher", "lower", "equal"])
@@ -47,13 +55,66 @@ def test_statistics(expects: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "placebo", "verdict"),
-    [(0.02, 0.001, "supported by its mechanism"), (0.02, 0.018, "the placebo does as well"),
-     (0.0, 0.0, "undecided"), (-0.02, 0.0, "refuted")],
+    ("second", "placebo", "at_work", "verdict", "mechanism"),
+    [(0.02, 0.001, 2, "supported", "the mechanism's"), (0.0, 0.0, 2, "undecided", ""),
+     (0.02, 0.018, 2, "supported", "the placebo does as well"), (-0.02, 0.0, 2, "refuted", ""),
+     (0.02, 0.001, 0, "supported", "not at work"), (-0.02, 0.001, 0, "refuted", "")],
 )  # fmt: skip
-def test_verdicts(second: float, placebo: float, verdict: str) -> None:
-    found = lines(first=0.0, second=second, p=placebo)
-    assert verdicts.ledger([PLACEBO], found, Target("cub"))[0].first.verdict == verdict
+def test_verdicts(
+    second: float, placebo: float, at_work: int, verdict: str, mechanism: str
+) -> None:
+    """A mechanism that is not at work takes nothing from a verdict on the claim itself."""
+    found = [line | {"at_work": str(at_work)} for line in lines(first=0, second=second, p=placebo)]
+    entry = decided(found)
+    assert (entry.first.verdict, entry.mechanism) == (verdict, mechanism)
+
+
+@pytest.mark.parametrize(("untrained", "verdict"), [(0.53, "not testable here"), (0.51, "refuted")])
+def test_rows_below_no_training_decide_nothing(untrained: float, verdict: str) -> None:
+    found = lines(first=0.02, second=0.0, p=0.0)
+    found = [line | {"untrained recall@1": str(untrained)} for line in found]
+    assert decided(found).first.verdict == verdict
+
+
+def test_all_claims_of_a_paper_count() -> None:
+    """Claims that are not measured count in Holm's correction, so that measuring them one at a
+    time gains nothing."""
+    found, others = lines(first=0.0, second=0.004), [replace(PLACEBO, name=str(i)) for i in "bcde"]
+    others = [replace(claim, rows=("first", "not run")) for claim in others]
+    alone = decided(found).first.p
+    together = verdicts.ledger([PLACEBO, *others], found, Target("cub"))[0].first.p
+    assert together == pytest.approx(min(1.0, 5 * alone))
+
+
+def test_classes_are_units() -> None:
+    """As a t-test of the differences of class means, over the splits that test a class."""
+    random = np.random.default_rng(2)
+    values = random.uniform(size=(2, 2, 40))  # row, split, class
+    tested = [range(30), range(10, 40)]
+    found = [
+        {"study": "mpn:losses", "row": row, "split": str(split), "seed": "0", "recall@1": "0.5",
+         "seconds": "1", "data": str(split), "code": "c",
+         "recall@1 by class": packed({str(c): float(values[i, split, c]) for c in tested[split]})}
+        for i, row in enumerate(("first", "second"))
+        for split in range(2)
+    ]  # fmt: skip
+    difference = np.where(
+        np.arange(40) < 10,
+        values[1, 0] - values[0, 0],
+        np.where(np.arange(40) < 30, (values[1] - values[0]).mean(0), values[1, 1] - values[0, 1]),
+    )
+    made = decided(found).first
+    assert (made.units.kind, len(made.units.values)) == ("classes", 40)
+    assert made.found is not None
+    expected = stats.ttest_1samp(difference, 0)
+    assert made.found.p == pytest.approx(expected.pvalue, rel=1e-2)  # stored with four digits
+    assert made.found.mean == pytest.approx(difference.mean(), abs=1e-4)
+
+
+def test_a_plan_is_not_extended() -> None:
+    found = lines(first=0.0)
+    with pytest.raises(ConfigError, match="split 0 with seed 4, which is not in this plan"):
+        merged(found, found[:4])
 
 
 FILES = {

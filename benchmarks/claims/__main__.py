@@ -3,8 +3,9 @@
     python -m benchmarks.claims hist --on=omniglot --list
     python -m benchmarks.claims all --on=cars:lite0 --splits=0,1,2,3,4 --config.data.path=data/cars
 
-Measurements are added to OUTPUT/DATA-RECIPE.csv, and used in a verdict once all of its claim are
-there; choices are added to OUTPUT/choices/DATA-RECIPE.csv.
+Measurements are added to OUTPUT/DATA-RECIPE.csv, and choices to OUTPUT/choices/DATA-RECIPE.csv.
+Verdicts are made once, when all runs of the plan are there; a follow-up with other splits or seeds
+is a new plan with another OUTPUT.
 """
 
 import itertools
@@ -18,6 +19,7 @@ from dml_jax import files
 from dml_jax.analysis import text_tables
 from dml_jax.commands import cli, jax_setup
 from dml_jax.console import Console
+from dml_jax.errors import ConfigError
 from dml_jax.lab import plan, runner
 from dml_jax.lab.plan import Trial
 
@@ -55,7 +57,10 @@ def run(
     output: Path,
     jobs: int,
 ) -> None:
-    """Makes choices, trains missing runs, and writes measurements and verdicts."""
+    """Makes choices, trains missing runs, and writes measurements and verdicts.
+
+    ConfigError if there are measurements of another plan, and if a run failed.
+    """
     every, placebos = list(itertools.chain(*stated.values())), ledger.imitated(stated, target)
     root, file = settings.root, output / f"{target.name}.csv"
     tried = ledger.choices(every, target, settings, placebos)
@@ -66,21 +71,23 @@ def run(
         best = ledger.chosen(tried, placebos)
         owners = ledger.planned(every, target, settings, best)
         before = ledger.read(file)
+        ledger.merged(before, ledger.measurements(owners))  # raises before anything is trained
         try:
             train(root, ledger.distinct(owners.values()), jobs)
         finally:  # after a signal, too, what is finished is written
-            looked = ledger.complete(every, target, owners)
-            measured = ledger.measurements(owners, looked, ledger.next_look(before))
-            lines = ledger.merged(before, measured)
+            lines = ledger.merged(before, ledger.measurements(owners))
             ledger.write(file, lines, ledger.columns(lines))
             if tried:
                 choices = output / "choices" / file.name
                 made = ledger.choice_lines(tried, best, ledger.read(choices))
                 ledger.write(choices, made, ledger.CHOICE)
-            found = [verdicts.table(paper, lines, target, shown) for paper, shown in stated.items()]
-            for table in found:
-                text_tables.print_table(table, Console().rich)
-            text_tables.write_report(output, found, "")
+    if missing := ledger.unfinished(owners):
+        error = f"{missing} of {len(owners)} runs are missing; repeat the command"
+        raise ConfigError(error)
+    found = [verdicts.table(paper, lines, target, shown) for paper, shown in stated.items()]
+    for table in found:
+        text_tables.print_table(table, Console().rich)
+    text_tables.write_report(output, found, "")
 
 
 def train(root: Path, trials: Sequence[Trial], jobs: int) -> None:

@@ -173,6 +173,8 @@ class HeadInputs(NamedTuple):
     maps: Maps
     splits: dict[str, Split]  # with data.class_split=0
     part: str  # of the backbone, whose outputs the maps are; empty: the whole one
+    network: Backbone
+    variables: Any  # of the network before training
 
 
 def head_inputs(config: Config, console: Console) -> HeadInputs:
@@ -212,7 +214,7 @@ def head_inputs(config: Config, console: Console) -> HeadInputs:
             with files.reading(file, "remove it"):
                 found.cells[name].append(np.load(file, allow_pickle=False))
         found.places.update({image: (name, row) for row, image in enumerate(split.ids)})
-    return HeadInputs(found, experiment.splits, part)
+    return HeadInputs(found, experiment.splits, part, network, variables)
 
 
 class Head:
@@ -233,9 +235,24 @@ class Head:
         self.features = maps.of(experiment.splits["train"].ids, count, whole=whole)
         self.tested = "validation" if config.train.select == "validation" else "test"
         self.points = maps.of(experiment.splits[self.tested].ids, 1, whole=whole)[:, 0]
+        self.untrained = self._untrained(inputs, config)
         self.embed = jax.jit(experiment.method.embed)
         as_floats = experiment._replace(augment=lambda maps, key: maps.astype(jnp.float32))
         self.update = as_floats.jitted_step(experiment.template())
+
+    def _untrained(self, inputs: HeadInputs, config: Config) -> dict[str, Any]:
+        """Retrieval by the averages of the maps of the network before training."""
+
+        def pooled(maps: jax.Array) -> jax.Array:
+            maps = maps.astype(jnp.float32)
+            if inputs.part:
+                above = _with_output(inputs.network, inputs.part, maps)
+                images = inputs.network.preprocess(jnp.zeros((len(maps), SIDE, SIDE, 3), jnp.uint8))
+                maps = above(*inputs.variables, images, train=False)[0]
+            return maps.mean(axis=(1, 2))
+
+        rows = by_chunks(jax.jit(pooled), self.points)
+        return retrieval(self.experiment, rows, self.tested, cluster=False)
 
     def trained(self, seed: int) -> tuple[Experiment, TrainState]:
         """The state after training with a seed."""
@@ -262,13 +279,7 @@ class Head:
 
     def embedded(self, state: TrainState, points: np.ndarray) -> np.ndarray:
         """The embeddings float32 [N, D] of images, from their maps or cells."""
-        rows = []
-        for start in range(0, len(points), CHUNK):
-            part = points[start : start + CHUNK]
-            padded = np.zeros((CHUNK, *part.shape[1:]), np.float32)
-            padded[: len(part)] = part
-            rows.append(np.asarray(self.embed(state.params, state.model_state, padded)))
-        return np.concatenate(rows)[: len(points)]
+        return by_chunks(lambda part: self.embed(state.params, state.model_state, part), points)
 
     def results(self, seed: int, console: Console) -> tuple[dict[str, Any], np.ndarray]:
         """The contents of `results.json` and the embeddings of the tested images."""
@@ -286,6 +297,7 @@ class Head:
             results["overfitting"] = found - results["recall@1"]
         train = experiment.config.train
         return results | {
+            "untrained": {key: self.untrained[key] for key in ("recall@1", "map@r")},
             "protocol": model_metrics.protocol_of(experiment, self.tested),
             "length": {"steps": train.steps, "epochs": train.epochs},
             "step": int(state.step),
@@ -295,13 +307,35 @@ class Head:
         }, rows
 
 
+def by_chunks(embed: Callable[[np.ndarray], Any], points: np.ndarray) -> np.ndarray:
+    """The embeddings float32 [N, D] of images, from their maps or cells, by one program."""
+    rows = []
+    for start in range(0, len(points), CHUNK):
+        part = points[start : start + CHUNK]
+        padded = np.zeros((CHUNK, *part.shape[1:]), np.float32)
+        padded[: len(part)] = part
+        rows.append(np.asarray(embed(padded)))
+    return np.concatenate(rows)[: len(points)]
+
+
 def retrieval(
     experiment: Experiment, rows: np.ndarray, name: str, *, cluster: bool
 ) -> dict[str, Any]:
-    """Retrieval, and with `cluster` NMI, of the embeddings float32 [N, D] of a split."""
+    """Retrieval, also by class, and with `cluster` NMI, of embeddings float32 [N, D] of a split."""
     config, distance = experiment.config, experiment.method.distance
-    splits, embeddings = {"test": experiment.splits[name]}, {"test": rows}
-    return model_metrics.metrics(config, distance, splits, embeddings, cluster=cluster)
+    split = experiment.splits[name]
+    found = model_metrics.metrics(
+        config, distance, {"test": split}, {"test": rows}, cluster=cluster, per_query=True
+    )
+    queries = {"recall@1": found["rank"] == 1, "map@r": found["map@r_per_query"]}
+    found["by_class"] = {
+        metric: {
+            name: float(np.mean(values[split.labels == number]))
+            for number, name in enumerate(split.classes)
+        }
+        for metric, values in queries.items()
+    }
+    return {key: value for key, value in found.items() if not isinstance(value, np.ndarray)}
 
 
 def measured(experiment: Experiment, rows: np.ndarray, tested: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ classes, and placebos take the choice of the row that they imitate. `verdicts` d
 import csv
 import json
 import runpy
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -29,9 +30,10 @@ from dml_jax.lab.plan import Trial
 HERE = Path(__file__).parent
 PERCENT = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "nmi", "overfitting")
 METRICS = (*PERCENT, "density", "spectral_decay")
+BY_CLASS = ("recall@1", "map@r")  # also measured by class, and before training
 CHOICE = ("study", "row", "overrides", "recall@1", "chosen")
 KEYS = ("study", "row", "split", "seed")  # of a line
-END = ("seconds", "look", "data", "code", "machine")
+END = ("seconds", "data", "code", "machine")
 HELD_OUT = 0.3  # of the training classes, for choices
 Lines = list[dict[str, str]]
 
@@ -347,37 +349,33 @@ def chosen(
 
 
 def choice_lines(tried: Sequence[Choice], made: Mapping[str, Chosen], before: Lines) -> Lines:
-    """A line for each finished choice; earlier ones stay, unless their rows chose again."""
+    """A line for each finished choice; earlier ones stay, unless their rows chose again. Of equally
+    good ones, the first is chosen, and "chosen" says of how many."""
     again = {(choice.study, choice.row) for choice in tried}
     found = [line for line in before if (line["study"], line["row"]) not in again]
-    for choice in tried:
-        if results := outcomes.read(choice.trial.directory):
-            is_best = made[choice.study][choice.row] is choice.overrides
+    values = [outcomes.read(choice.trial.directory).get("recall@1") for choice in tried]
+    alike = Counter((c.study, c.row, value) for c, value in zip(tried, values, strict=True))
+    for choice, value in zip(tried, values, strict=True):
+        if value is not None:
             facts = {"study": choice.study, "row": choice.row}
             facts |= {"overrides": json.dumps(dict(choice.overrides), sort_keys=True)}
-            facts |= {"recall@1": f"{results['recall@1']:.6f}", "chosen": "yes" if is_best else ""}
+            facts |= {"recall@1": f"{value:.6f}", "chosen": ""}
+            if made[choice.study][choice.row] is choice.overrides:
+                equal = alike[choice.study, choice.row, value]
+                facts["chosen"] = f"the first of {equal} equal ones" if equal > 1 else "yes"
             found.append(facts)
     return sorted(found, key=lambda line: (line["study"], line["row"]))
 
 
-def complete(claims: Iterable[Claim], target: Target, owners: Owners) -> set[tuple[str, str]]:
-    """The studies and rows of the claims all of whose planned trials are finished."""
-    unfinished = {
-        key[:2] for key, trial in owners.items() if not (trial.directory / "results.json").exists()
-    }
-    found: set[tuple[str, str]] = set()
-    for claim in claims:
-        names = (*rows_of(claim, target), *claim.placebos)
-        rows = {(claim.study, unrefined(name)) for name in names}
-        found |= rows if rows.isdisjoint(unfinished) else set()
-    return found
+def unfinished(owners: Owners) -> int:
+    """The number of runs without a result."""
+    return sum(not (trial.directory / "results.json").exists() for trial in owners.values())
 
 
-def measurements(owners: Owners, looked: Collection[tuple[str, str]] = (), look: str = "") -> Lines:
-    """A line for each finished seed of each row, refined rows included.
+def measurements(owners: Owners) -> Lines:
+    """A line for each finished seed of each row, refined rows included."""
+    from dml_jax.train.controls import PUBLISHED  # imports JAX
 
-    `look` counts the times that verdicts were made from the measurements of the rows `looked` at.
-    """
     found = []
     for (study, row, split, seed), trial in owners.items():
         if not (results := outcomes.read(trial.directory)):
@@ -386,12 +384,17 @@ def measurements(owners: Owners, looked: Collection[tuple[str, str]] = (), look:
         mechanism = results.get("mechanism", {})
         parts = {row: results | results.get("geometry", {}) | mechanism}
         parts |= {f"{row} + {kind}": part for kind, part in results.get("refined", {}).items()}
+        untrained = results.get("untrained") or results.get("controls", {}).get(PUBLISHED, {})
         for name, part in parts.items():
             keys = [key for key in (*METRICS, *mechanism) if isinstance(part.get(key), float | int)]
             line = {"study": study, "row": name, "split": str(split), "seed": str(seed)}
             line |= {key: f"{part[key]:.6f}" for key in keys}
+            for metric in BY_CLASS:
+                if metric in untrained:
+                    line[floor(metric)] = f"{untrained[metric]:.6f}"
+                if values := part.get("by_class", {}).get(metric):
+                    line[by_class(metric)] = packed(values)
             line["seconds"] = f"{results.get('timing', {}).get('seconds', 0.0):.1f}"
-            line["look"] = look if (study, row) in looked else ""
             line["data"] = facts.get("data_hash", "")[:12]
             line["code"] = (facts.get("code") or facts.get("commit") or "")[:12]
             line["machine"] = results.get("machine", "")
@@ -399,20 +402,48 @@ def measurements(owners: Owners, looked: Collection[tuple[str, str]] = (), look:
     return found
 
 
+def floor(metric: str) -> str:
+    """The column of a metric of the features before training, on the same test classes."""
+    return f"untrained {metric}"
+
+
+def by_class(metric: str) -> str:
+    """The column of a metric's means over the queries of each class."""
+    return f"{metric} by class"
+
+
+def packed(values: Mapping[str, float]) -> str:
+    """Values by class as one cell; `unpacked` is the inverse, to four digits."""
+    return json.dumps({name: round(value, 4) for name, value in values.items()})
+
+
+def unpacked(cell: str) -> dict[str, float]:
+    found: dict[str, float] = json.loads(cell)
+    return found
+
+
 def columns(lines: Lines) -> list[str]:
-    """The columns of lines: keys, metrics, what methods measure, and the circumstances."""
+    """The columns of lines: keys, metrics, what methods measure, the circumstances, and values by
+    class."""
     seen = {key for line in lines for key in line}
-    measured = sorted(seen - {*KEYS, *METRICS, *END})
-    return [*KEYS, *(key for key in METRICS if key in seen), *measured, *END]
+    floors, classes = ([of(key) for key in BY_CLASS if of(key) in seen] for of in (floor, by_class))
+    measured = sorted(seen - {*KEYS, *METRICS, *END, *floors, *classes})
+    return [*KEYS, *(key for key in METRICS if key in seen), *floors, *measured, *END, *classes]
 
 
 def merged(old: Lines, new: Lines) -> Lines:
-    """Lines by study, row, split and seed; new ones replace old ones, whose look they keep."""
-    keyed = {tuple(line[key] for key in KEYS): line for line in old}
-    for line in new:
-        key = tuple(line[name] for name in KEYS)
-        before = keyed.get(key, {}).get("look", "")
-        keyed[key] = line | {"look": before or line["look"]}
+    """Lines by study, row, split and seed; new ones replace old ones.
+
+    ConfigError if there are other splits or seeds than new ones have, for that is another plan.
+    """
+    planned = {(line["split"], line["seed"]) for line in new}
+    if new and (others := {(line["split"], line["seed"]) for line in old} - planned):
+        split, seed = min(others)
+        raise ConfigError(
+            f"--output: the measurements there have split {split} with seed {seed}, which is not "
+            "in this plan; verdicts are made once for each plan, so give another --output"
+        )
+    keyed = {tuple(line[key] for key in KEYS): line for line in (*old, *new)}
     lines = list(keyed.values())
     return sorted(lines, key=lambda x: (x["study"], x["row"], int(x["split"]), int(x["seed"])))
 
@@ -429,11 +460,6 @@ def read(path: Path) -> Lines:
         return []
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
-
-
-def next_look(lines: Lines) -> str:
-    """The number of the look that further measurements make possible."""
-    return str(max((int(line["look"]) for line in lines if line["look"]), default=0) + 1)
 
 
 def on_maps(trials: Sequence[Trial]) -> list[Trial]:

@@ -1,24 +1,25 @@
 """Verdicts on claims, from measurements.
 
-The unit of replication is a split of the classes, whose seeds are averaged: an effect is the mean,
-over units, of the difference of two rows with the same splits and seeds. Where all measurements are
-of one split, the units are its seeds, and a verdict is about these classes only. Two t-tests
-compare the effect with the claim's margin, one for and one against the claim; the p-value is twice
-the smaller one, corrected for the paper's number of claims (Holm).
+Two questions: does the claim hold, and if it does, is it the mechanism? The effect is the
+difference of two rows with the same splits and seeds. The units are the test classes: the
+difference of a class is the mean over its queries, averaged over seeds and over the splits in which
+the class is tested, so that a verdict speaks of classes like these. Measurements without values by
+class have splits as units, or the seeds of one split, and speak of these classes only.
 
-A claim that its test supports is tested again: the mechanism must account for more than half of the
-effect, (row 1 + row 2) / 2 - placebo > 0, for every placebo; a placebo that keeps more than half
-of the effect does as well.
+Two t-tests compare the effect with the claim's margin, one for and one against the claim; the
+p-value is twice the smaller one, corrected (Holm) for all claims of the paper that the data set and
+recipe can decide, measured or not. A claim between two rows that are no better than the features
+before training is not tested. Each plan is looked at once, when all its runs are there.
 
-Measurements are looked at repeatedly: the k-th time that those of a claim grew, its verdict is
-made at the level of `level(k)`. The first one stands. The levels sum to LEVEL, so that no number of
-follow-ups makes a false verdict more probable.
+A claim that holds is the mechanism's if it accounts for more than half of the effect,
+(row 1 + row 2) / 2 - placebo > 0 for every placebo; a placebo that keeps more than half does as
+well. A mechanism that the claim's condition finds inert is not at work, whatever the effect.
 """
 
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -28,40 +29,53 @@ from dml_jax.analysis.text_tables import Table
 from dml_jax.errors import ConfigError
 from dml_jax.lab import outcomes
 
-SEEDS = 8  # with fewer, and one split, no claim is decided
-SPLITS = 5  # with fewer, but more than one, neither
+CLASSES, SPLITS, SEEDS = 20, 5, 8  # with fewer units of a kind, no claim is decided
 SEEDS_PER_SPLIT = 4  # trained by default
-LEVEL, FIRST = 0.05, 0.04  # of all looks together, and of the first one
+LEVEL = 0.05  # the probability of a false verdict for a paper
+POWER = 0.8  # with which the smallest detectable effect is found
 SECOND = {"recall@1": "map@r", "map@r": "recall@1"}
-# Verdicts.
-SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "undecided"  # the first without placebos
-BY_MECHANISM, BY_PLACEBO = "supported by its mechanism", "the placebo does as well"
+SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "undecided"
 NOT_TESTABLE = "not testable here"
+BY_MECHANISM, BY_PLACEBO, INERT = "the mechanism's", "the placebo does as well", "not at work"
 Key = tuple[int, int]  # split and seed
-Values = Mapping[Key, float]
+Values = Mapping[Key, Mapping[str, float]]  # by class; one value named "" without classes
 
 
-def level(look: int) -> float:
-    """The probability of a false verdict that the look may add: 0.04, 0.005, 0.0025, …"""
-    return FIRST if look == 1 else (LEVEL - FIRST) / 2 ** (look - 1)
+@dataclass(frozen=True)
+class Units:
+    """Differences of two rows.
+
+    Attributes:
+      kind: "classes", "splits" or "seeds".
+      values: one per unit.
+    """
+
+    kind: str
+    values: tuple[float, ...]
+
+    @property
+    def shortage(self) -> str:
+        """Why there are too few units for a verdict; empty if there are enough."""
+        least = {"classes": CLASSES, "splits": SPLITS, "seeds": SEEDS}[self.kind]
+        count = len(self.values)
+        return f"{count} of {least} {self.kind}" if count < least else ""
 
 
-def units(values: Values) -> list[float]:
-    """The mean of each split, or the values of the seeds if there is one split."""
-    splits: dict[int, list[float]] = {}
-    for (split, _), value in sorted(values.items()):
-        splits.setdefault(split, []).append(value)
-    if len(splits) == 1:
-        return next(iter(splits.values()))
-    return [float(np.mean(found)) for found in splits.values()]
-
-
-def shortage(values: Values) -> str:
-    """Why there are too few units for a verdict; empty if there are enough."""
-    splits = len({split for split, _ in values})
-    if splits > 1:
-        return f"{splits} of {SPLITS} splits" if splits < SPLITS else ""
-    return f"{len(values)} of {SEEDS} seeds" if len(values) < SEEDS else ""
+def units(values: Values) -> Units:
+    """The mean of each class; without classes, that of each split, or the values of one split's
+    seeds."""
+    found: dict[tuple[int, str], list[float]] = {}  # by split and class, of all seeds
+    for (split, _), by_class in sorted(values.items()):
+        for name, value in by_class.items():
+            found.setdefault((split, name), []).append(value)
+    if any(name for _, name in found):
+        classes: dict[str, list[float]] = {}
+        for (_, name), of_seeds in found.items():
+            classes.setdefault(name, []).append(float(np.mean(of_seeds)))
+        return Units("classes", tuple(float(np.mean(means)) for means in classes.values()))
+    if len(found) == 1:
+        return Units("seeds", tuple(itertools.chain(*found.values())))
+    return Units("splits", tuple(float(np.mean(of_seeds)) for of_seeds in found.values()))
 
 
 @dataclass(frozen=True)
@@ -119,26 +133,37 @@ class Decision:
     """What the measurements of one metric say about a claim."""
 
     metric: str
+    units: Units
     found: Test | None = None
     reason: str = ""  # why there is no other verdict
-    p: float = math.nan  # corrected
+    p: float = 1.0  # corrected
     verdict: str = UNDECIDED
-    own: float = math.nan  # effect on the data set's own split
+    floor: float = math.nan  # of the features before training, mean over the same splits
+    by_split: tuple[float, ...] = ()  # the effect in each split
 
 
 @dataclass
 class Entry:
-    """A claim in the ledger."""
+    """A claim in the ledger.
+
+    Attributes:
+      seconds: training time of the rows.
+      first: by the claim's metric, whose verdict counts.
+      second: by the other metric of retrieval.
+      kept: the part of the effect that each placebo has.
+      contrasts: for every placebo, the test of half the effect beyond it.
+      active: mean of what the condition of the claim measures; NaN if it was not measured.
+      mechanism: whether it is the mechanism; empty if nothing asks.
+    """
 
     claim: Claim
-    seconds: float  # training time of the rows
-    first: Decision  # by the claim's metric, whose verdict counts
-    second: Decision | None  # by the other metric of retrieval
-    kept: dict[str, float]  # the part of the effect that each placebo has
-    contrasts: list[Test | None]  # for every placebo, of half the effect beyond it
-    active: float  # mean of what the condition of the claim measures; NaN if it was not
-    looks: int  # that added splits or seeds
-    latest: int  # the last one that added a measurement
+    seconds: float
+    first: Decision
+    second: Decision | None
+    kept: dict[str, float]
+    contrasts: list[Test | None]
+    active: float
+    mechanism: str = ""
 
 
 @dataclass(frozen=True)
@@ -148,11 +173,35 @@ class Measured:
     # Both rows, the second one without refinement, the placebos.
     rows: tuple[Mapping[Key, dict[str, str]], ...]
 
-    def of(self, metric: str, *rows: int) -> list[dict[Key, float]]:
+    def of(self, metric: str, *rows: int) -> list[Values]:
         """The values of some rows, at the splits and seeds where all of these have some."""
         having = [{key for key in self.rows[i] if self.rows[i][key].get(metric)} for i in rows]
         keys = sorted(set.intersection(*having))
-        return [{key: float(self.rows[i][key][metric]) for key in keys} for i in rows]
+        classes = claims.by_class(metric)
+        fine = all(self.rows[i][key].get(classes) for i in rows for key in keys)
+        return [
+            {key: claims.unpacked(self.rows[i][key][classes]) for key in keys}
+            if fine
+            else {key: {"": float(self.rows[i][key][metric])} for key in keys}
+            for i in rows
+        ]
+
+    def means(self, metric: str, row: int, splits: Collection[int]) -> float:
+        """The mean over some splits, of the means of their seeds; NaN if there is none."""
+        found: dict[int, list[float]] = {split: [] for split in splits}
+        for (split, _), line in self.rows[row].items():
+            if split in found and line.get(metric):
+                found[split].append(float(line[metric]))
+        of_splits = [float(np.mean(values)) for values in found.values() if values]
+        return float(np.mean(of_splits)) if of_splits else math.nan
+
+
+def difference(first: Values, second: Values) -> Values:
+    """`second - first` by split, seed and class."""
+    return {
+        key: {name: value - first[key][name] for name, value in values.items()}
+        for key, values in second.items()
+    }
 
 
 def measured(claim: Claim, lines: Lines, target: Target) -> Measured:
@@ -175,22 +224,13 @@ def measured(claim: Claim, lines: Lines, target: Target) -> Measured:
 
 
 def ledger(stated: Sequence[Claim], lines: Lines, target: Target) -> list[Entry]:
-    """The claims of a paper with their verdicts, each of the first look that had one.
+    """The claims of a paper with their verdicts.
 
     Raises ConfigError if the rows of a claim were run with different data or code.
     """
-    final: dict[str, Entry] = {}
-    for look in sorted({int(line["look"]) for line in lines if line["look"]}) or [1]:
-        seen = [line for line in lines if line["look"] and int(line["look"]) <= look]
-        entries = [_entry(claim, seen, target) for claim in stated]
-        decide(entries)
-        for entry in entries:
-            before = final.get(entry.claim.name)
-            if before is None or (
-                before.first.verdict == UNDECIDED and entry.latest > before.latest
-            ):
-                final[entry.claim.name] = entry
-    return [final[claim.name] for claim in stated]
+    entries = [_entry(claim, lines, target) for claim in stated]
+    decide(entries)
+    return entries
 
 
 def _entry(claim: Claim, lines: Lines, target: Target) -> Entry:
@@ -200,137 +240,149 @@ def _entry(claim: Claim, lines: Lines, target: Target) -> Entry:
         for metric in (claim.metric, SECOND.get(claim.metric))
         if metric
     ]
-    used = [line for row in found.rows[:2] for line in row.values()]
-    if not used and not claims.study_of(claim, target):
+    if not claims.study_of(claim, target):
         first.verdict, first.reason = NOT_TESTABLE, f"no study on {target.variant}"
-    kept, contrasts = {}, []
+    kept, contrasts = {}, list[Test | None]()
     for number, name in enumerate(claim.placebos, start=3):
         a, b, placebo = found.of(claim.metric, 0, 1, number)
-        effect, of_placebo = (sum(x[key] - a[key] for key in a) for x in (b, placebo))
-        kept[name] = of_placebo / effect if effect else math.nan
-        beyond = {key: (a[key] + b[key]) / 2 - placebo[key] for key in a}
-        enough = not shortage(beyond)
-        contrasts.append(test(claim.expects, 0.0, units(beyond)) if enough else None)
+        beyond = units(difference(placebo, {k: _half(a[k], b[k]) for k in b}))
+        contrasts.append(None if beyond.shortage else test(claim.expects, 0.0, beyond.values))
+        if beyond.values:
+            effect, of_placebo = (np.mean(units(difference(a, x)).values) for x in (b, placebo))
+            kept[name] = float(of_placebo / effect) if effect else math.nan
     # A row after refinement measures nothing of its own.
     measures = [found.of(claim.active[0], i)[0] for i in (1, 2)] if claim.active else [{}]
-    at_work = measures[0] or measures[-1]
-    active = float(np.mean(units(at_work))) if at_work else math.nan
+    at_work = units(measures[0] or measures[-1]).values if any(measures) else ()
+    active = float(np.mean(at_work)) if at_work else math.nan
+    used = [line for row in found.rows[:2] for line in row.values()]
     seconds = sum(float(line["seconds"]) for line in used)
-    compared, placebos = found.rows[:2], found.rows[3:]
-    looks = [_looks(*compared), *(_looks(*compared, row) for row in placebos)]
-    shown = (claim, seconds, first, (*others, None)[0], kept, contrasts, active)
-    return Entry(*shown, max(map(len, looks)), max(set().union(*looks), default=0))
+    return Entry(claim, seconds, first, (*others, None)[0], kept, contrasts, active)
 
 
-def _looks(*rows: Mapping[Any, Mapping[str, Any]]) -> set[int]:
-    """The looks at which a comparison of rows grew: a row may be older than the others, because
-    another claim has it, too."""
-    keys = set.intersection(*map(set, rows))
-    return {max(int(row[key]["look"]) for row in rows) for key in keys}
+def _half(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    return {name: (value + first[name]) / 2 for name, value in second.items()}
 
 
 def _tested(claim: Claim, metric: str, found: Measured) -> Decision:
     first, second = found.of(metric, 0, 1)
-    effects = {key: second[key] - first[key] for key in first}
-    own = [effect for (split, _), effect in effects.items() if split == 0]
-    made = Decision(metric, own=float(np.mean(own)) if own else math.nan)
-    made.reason = shortage(effects)
+    effect = difference(first, second)
+    splits = dict.fromkeys(split for split, _ in sorted(effect))
+    made = Decision(metric, units(effect) if effect else Units("splits", ()))
+    whole = [found.means(metric, row, [split]) for split in splits for row in (0, 1)]
+    made.by_split = tuple(b - a for a, b in zip(whole[::2], whole[1::2], strict=True))
+    made.reason = made.units.shortage
     if not made.reason:
-        made.found = test(claim.expects, claim.margin, units(effects))
+        made.found = test(claim.expects, claim.margin, made.units.values)
+    made.floor = found.means(claims.floor(metric), 1, splits)
+    best = max((found.means(metric, row, splits) for row in (0, 1)), default=math.nan)
+    if best <= made.floor:
+        made.verdict = NOT_TESTABLE
+        made.reason = f"both rows are at most {best:.3f}, no training {made.floor:.3f}"
     return made
 
 
 def decide(entries: Sequence[Entry]) -> None:
-    """Sets verdicts, and p-values that are corrected for the number of claims."""
+    """Sets verdicts, and p-values that are corrected for the number of claims that could be
+    decided."""
+    possible = [entry for entry in entries if not entry.first.reason.startswith("no study")]
     for part in ("first", "second"):
-        tested = [
-            (entry, made, made.found)
-            for entry in entries
-            if (made := getattr(entry, part)) is not None and made.found
-        ]
-        corrected = outcomes.holm([found.p for *_, found in tested])
-        for (entry, made, found), p in zip(tested, corrected, strict=True):
-            made.p = p
-            if p < level(entry.looks):
-                made.verdict = SUPPORTED if found.for_it < found.against else REFUTED
+        made = [d for entry in possible if (d := getattr(entry, part)) is not None]
+        p_values = [one.found.p if one.found else 1.0 for one in made]
+        for one, p in zip(made, outcomes.holm(p_values), strict=True):
+            one.p = p
+            if one.found and p < LEVEL and one.verdict == UNDECIDED:
+                one.verdict = SUPPORTED if one.found.for_it < one.found.against else REFUTED
     # A mechanism must beat every placebo, which needs no correction; one placebo of several is
     # enough to do as well, which does.
-    compared = [entry for entry in entries if None not in entry.contrasts and entry.contrasts]
-    each = [[found for found in entry.contrasts if found] for entry in compared]
-    by_mechanism = outcomes.holm([min(1.0, 2 * max(x.for_it for x in made)) for made in each])
-    by_placebo = outcomes.holm(
-        [min(1.0, 2 * len(made) * min(x.against for x in made)) for made in each]
+    asked = [entry for entry in possible if entry.first.verdict == SUPPORTED and entry.contrasts]
+    each = [[found for found in entry.contrasts if found] for entry in asked]
+    full = [len(made) == len(entry.contrasts) for entry, made in zip(asked, each, strict=True)]
+    by_mechanism = outcomes.holm(
+        [
+            min(1.0, 2 * max(x.for_it for x in made)) if whole else 1.0
+            for made, whole in zip(each, full, strict=True)
+        ]
     )
-    for entry in entries:
-        made, limit = entry.first, level(entry.looks)
-        if made.verdict == SUPPORTED and entry.claim.placebos:
-            made.verdict, made.reason = UNDECIDED, "supported, without all placebos"
-            if entry in compared:
-                number = compared.index(entry)
-                made.reason = "supported, but not whether by its mechanism"
-                if by_placebo[number] < limit:
-                    made.verdict, made.reason = BY_PLACEBO, ""
-                elif by_mechanism[number] < limit:
-                    made.verdict, made.reason = BY_MECHANISM, ""
-        if not entry.claim.active or made.found is None:
-            continue
-        name, side, bound = entry.claim.active
-        if math.isnan(entry.active):
-            made.reason = made.reason or f"{name} was not measured"
-            if made.verdict == BY_MECHANISM:
-                made.verdict = UNDECIDED
-        elif (entry.active > bound) != (side == "above"):
-            made.verdict = NOT_TESTABLE
-            made.reason = f"{name} {entry.active:.2g} is not {side} {bound:g}"
+    by_placebo = outcomes.holm(
+        [min(1.0, 2 * len(m) * min(x.against for x in m)) if m else 1.0 for m in each]
+    )
+    for entry, ours, placebo in zip(asked, by_mechanism, by_placebo, strict=True):
+        entry.mechanism = UNDECIDED
+        if ours < LEVEL:
+            entry.mechanism = BY_MECHANISM
+        elif placebo < LEVEL:
+            entry.mechanism = BY_PLACEBO
+    for entry in possible:
+        if entry.first.verdict == SUPPORTED and entry.claim.active and not math.isnan(entry.active):
+            _, side, bound = entry.claim.active
+            if (entry.active > bound) != (side == "above"):
+                entry.mechanism = INERT
 
 
 EFFECT = "effect [95 % interval]"
 HEAD = (
-    "claim", "metric", "expected", EFFECT, "own split", "units", "p (Holm)", "verdict",
-    "kept by placebos", "mechanism", "also", "time",
+    "claim", "metric", "expected", EFFECT, "by split", "units", "detectable", "p (Holm)",
+    "does it hold?", "is it the mechanism?", "kept by placebos", "also", "time",
 )  # fmt: skip
 
 
 def table(paper: str, lines: Lines, target: Target, shown: Collection[Claim]) -> Table:
-    """The ledger of a paper; only some claims are shown, but all that are measured count in the
-    correction."""
+    """The ledger of a paper; only some claims are shown, but all count in the correction."""
     title, stated = claims.load(paper)
-    rows = [cells(entry) for entry in ledger(stated, lines, target) if entry.claim in shown]
+    entries = ledger(stated, lines, target)
+    rows = [cells(entry, len(entries)) for entry in entries if entry.claim in shown]
     made = dict(zip(HEAD, zip(*rows, strict=True), strict=True))
     return Table(f"{title}: claims on {target.name}", (), made)
 
 
-def cells(entry: Entry) -> tuple[str, ...]:
-    """A row of the table, with the columns of HEAD."""
+def cells(entry: Entry, number: int) -> tuple[str, ...]:
+    """A row of the table of a paper with this number of claims, with the columns of HEAD."""
     claim, first = entry.claim, entry.first
     factor, unit = (100, " points") if first.metric in PERCENT else (1, "")
     margin, opposite = (f"{factor * value:g}{unit}" for value in (claim.margin, -claim.margin or 0))
     expected = {
         "higher": f"> {margin}", "lower": f"< {opposite}", "equal": f"within ±{margin}"
     }[claim.expects].replace("-", "−")  # fmt: skip
-    count = str(len(first.found.values)) if first.found else "–"
-    p = outcomes.p_text(first.p) if first.found else "–"
     verdict = first.verdict + (f" ({first.reason})" if first.reason else "")
     # The share of an effect that may be zero says nothing.
     held = first.found is not None and first.found.for_it < LEVEL / 2
     shares = {name: share for name, share in entry.kept.items() if held and not math.isnan(share)}
-    kept = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
-    mechanism = ""
+    mechanism = entry.mechanism
     if claim.active and not math.isnan(entry.active):
-        mechanism = f"{claim.active[0]} {entry.active:.2g}"
+        mechanism = f"{mechanism} ({claim.active[0]} {entry.active:.2g})".lstrip()
     also = ""
     if entry.second and entry.second.found:
         also = f"{entry.second.metric} {_effect(entry.second)}"
-        agrees = first.verdict in (BY_MECHANISM, BY_PLACEBO)
-        plain = SUPPORTED if agrees else first.verdict
-        if entry.second.verdict != plain:
+        if entry.second.verdict != first.verdict:
             also += f": **{entry.second.verdict}**"
-    own = "" if math.isnan(first.own) else f"{factor * first.own:+.{2 if factor > 1 else 3}f}"
+    splits = [f"{factor * value:+.{1 if factor > 1 else 3}f}" for value in first.by_split]
     found = (
-        claim.name, first.metric, expected, _effect(first), own, count, p, verdict, kept,
-        mechanism, also, outcomes.duration(entry.seconds),
-    )  # fmt: skip
+        claim.name,
+        first.metric,
+        expected,
+        _effect(first),
+        ", ".join(splits),
+        f"{len(first.units.values)} {first.units.kind}" if first.units.values else "",
+        f"{factor * detectable(first.found, number):.2g}{unit}" if first.found else "",
+        outcomes.p_text(first.p) if first.found else "",
+        verdict,
+        mechanism,
+        ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items()),
+        also,
+        outcomes.duration(entry.seconds),
+    )
     return tuple(cell or "–" for cell in found)
+
+
+def detectable(found: Test, number: int) -> float:
+    """The distance from the margin that is found with the probability POWER, at the level of the
+    first of `number` claims; by Student's t, whose shift under the alternative is neglected."""
+    from scipy import special
+
+    freedom = len(found.values) - 1
+    error = float(np.std(found.values, ddof=1)) / math.sqrt(len(found.values))
+    quantiles = special.stdtrit(freedom, [1 - LEVEL / (2 * number), POWER])
+    return error * float(quantiles.sum())
 
 
 def _effect(made: Decision) -> str:
