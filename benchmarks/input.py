@@ -195,7 +195,7 @@ def prepared(archive: Path, work: Path) -> dict[str, Split]:
         ("short side 256", ["--short_side=256"]),
         ("short side 256, pixels", ["--short_side=256", "--pixels"]),
     ):
-        prepare(work / "classes", work / name, "--skip_bad", "--test_share=0.2", *more)
+        prepare(work / "classes", work / name, "--test_share=0.2", *more)
         stores[name] = formats.load(Data(name="folder", path=str(work / name)))["train"]
     return stores
 

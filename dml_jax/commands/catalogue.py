@@ -49,8 +49,7 @@ def execute(arguments: list[str]) -> None:
         warn(f"without labels: {problem}")
     model = jax_setup.load(options)
     engine = bulk_embedding.local_engine(model)
-    how = {"skip_bad": True, "quiet": options.quiet}
-    exported = bulk_embedding.embed_files(engine, files, arrays, **how)
+    exported = bulk_embedding.embed_files(engine, files, arrays, quiet=options.quiet)
     if len(exported.ids) < 2:
         raise DataError(f"{folder}: holds one image; give another folder")
     file_of = {as_text(name): name for name in files}

@@ -36,8 +36,8 @@ def parser() -> cli.Parser:
     cli.add_model(flags, versions=True, runtime=True)
     text = "directory to write (default: embeddings)"
     flags.add_argument("--output", default="embeddings", help=text)
-    text = "leave unusable images out of <output>, and do not fail"
-    flags.add_argument("--skip_bad", action="store_true", help=text)
+    text = "fail in the end if images cannot be used, instead of leaving them out"
+    flags.add_argument("--strict", action="store_true", help=text)
     flags.add_argument("--query", help="image: list its nearest neighbours")
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     cli.add_engine(flags)
@@ -78,7 +78,7 @@ def execute(arguments: list[str]) -> None:
             options.address, options.model, options.checkpoint, **model_options
         )
     with engine as opened:
-        how = {"skip_bad": options.skip_bad, "quiet": options.quiet}
+        how = {"strict": options.strict, "quiet": options.quiet}
         exported = bulk_embedding.embed_files(opened, files, output, **how)
     rows, dimensions = counted(len(exported.ids), "embedding"), exported.embeddings.shape[1]
     print(f"{rows} with {dimensions} dimensions: {output}")

@@ -56,7 +56,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--check", metavar="FOLDER", help="class folders to compare with what is expected")
     cli.add_layout(flags)
     cli.add_decision(flags)
-    add("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
+    text = "stop if images cannot be used, instead of leaving them out"
+    add("--strict", action="store_true", help=text)
     options = flags.read_plain(arguments)
     names = ("remove", "rename", "merge", "calibrate", "check")
     changes = any(getattr(options, name) for name in names)
@@ -92,7 +93,7 @@ def execute(arguments: list[str]) -> None:
     labelled = read([options.check]) if options.check else {}
     model = jax_setup.load(options)
     taken = sessions.by_file((classes, others, labelled), options.session, warn)
-    on_bad = warn if options.skip_bad else None
+    on_bad = None if options.strict else warn
     if options.list:
         for name, count in Index.load(model, path).counts().items():
             print(f"{count}\t{printable(name)}")

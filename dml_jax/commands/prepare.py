@@ -4,7 +4,7 @@
     dml-jax prepare --name=cub --source=CUB_200_2011.tgz --output=data/cub
     dml-jax prepare --name=folder --source=photos/ --output=data/photos --short_side=256
 
-Every image is decoded, all images that cannot be used are listed, and duplicates.csv lists
+Every image is decoded, those that cannot be used are listed and left out, and duplicates.csv lists
 duplicates. --source can be repeated for data sets that consist of several archives.
 """
 
@@ -17,7 +17,7 @@ from dml_jax.errors import ConfigError
 SWITCHES = {
     "download": "cub, sop, omniglot: from their owners; prints the terms",
     "pixels": "store uncompressed pixels: fast to read, needs much space",
-    "skip_bad": "leave out unusable images instead of stopping",
+    "strict": "stop if images cannot be used, instead of leaving them out",
     "subset": "accept a part of a data set with a known size",
     "quiet": "no progress bars",
 }
@@ -83,7 +83,7 @@ def execute(arguments: list[str]) -> None:
         options=how,
         short_side=options.short_side,
         pixels=options.pixels,
-        skip_bad=options.skip_bad,
+        strict=options.strict,
         subset=options.subset,
         download=options.download,
     )

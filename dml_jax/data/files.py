@@ -25,6 +25,7 @@ IGNORED_NAMES = (
     *("#recycle", "@recycle", "$recycle.bin", "system volume information"),
 )
 MAX_BYTES = 2**28  # size limit of a single file
+MISSING = "missing"  # the reason that `File.read` gives
 
 Scalar = str | int | float | bool | None  # a value of metadata
 
@@ -49,7 +50,7 @@ class File(NamedTuple):
             return self.path.read_bytes()
         except (OSError, ValueError) as error:
             missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-            raise DataError("missing" if missing else f"cannot be read: {reason(error)}") from error
+            raise DataError(MISSING if missing else f"cannot be read: {reason(error)}") from error
 
 
 Files = Mapping[str, File]  # path relative to the source, with slashes -> file

@@ -26,7 +26,7 @@ from dml_jax.config import Data, plugin_module
 from dml_jax.data import decode, sessions, split_metadata
 from dml_jax.data.files import Entry, File, Record, stamp, walk
 from dml_jax.data.prepare import duplicates
-from dml_jax.data.sources import Options, Recipe
+from dml_jax.data.sources import Options, Recipe, leave_out
 from dml_jax.data.split import Read, Split
 from dml_jax.data.understand import Understood, shown, understand
 from dml_jax.errors import ConfigError, DataError, counted
@@ -168,20 +168,20 @@ def _scan(directory: Path, page: Understood, name: str) -> Mapping[str, Split]:
     reasons |= duplicates.find_invalid(entries, facts)
     source, output = shlex.quote(str(directory)), shlex.quote(f"{directory.resolve()}_prepared")
     preparation = f"dml-jax prepare --name={name} --source={source} --output={output}"
-    if reasons:
-        first = min(reasons)
-        raise DataError(
-            f"data.path={directory}: {len(reasons)} of {len(entries)} images cannot be used, the "
-            f"first is {entries[first].id}: {reasons[first]}; {preparation} lists all of them, and "
-            "with --skip_bad leaves them out"
-        )
+    lines = list[str]()
+    bad = [(entries[i].id, reasons[i]) for i in sorted(reasons)]
+    leave_out(bad, len(entries), lines.append)
+    entries = [entry for i, entry in enumerate(entries) if i not in reasons]
+    facts = dict(enumerate(facts[i] for i in sorted(facts.keys() - reasons.keys())))
+    if problem := duplicates.too_few_classes(entries):
+        raise DataError("; ".join([*lines, f"data.path={directory}: {problem}"]))
     digest = content_digest(entries, (facts[i].sha256 for i in range(len(entries))))
     note = duplicates.label_conflicts(
         (facts[i].pixels, entry.class_name, entry.id) for i, entry in enumerate(entries)
     )
-    note += f"; {preparation} lists all of them in {duplicates.TABLE}" if note else ""
+    lines += [f"{note}; {preparation} lists all of them in {duplicates.TABLE}"] if note else []
     splits = split_metadata.from_entries(entries).items()
-    return {name: split._replace(content=digest, note=note) for name, split in splits}
+    return {name: split._replace(content=digest, note="\n".join(lines)) for name, split in splits}
 
 
 def staged(url: str) -> Path:

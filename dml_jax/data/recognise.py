@@ -3,12 +3,12 @@
 import pkgutil
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 from dml_jax.config import plugin_module
-from dml_jax.data.files import Entry, Files, is_missing
+from dml_jax.data.files import MISSING, Files, is_missing
 from dml_jax.data.prepare import duplicates
 from dml_jax.data.sources import AUTO, Options, Recipe, list_files, packed_files, survey
 from dml_jax.data.understand import Understood, mixed_splits, understood
@@ -57,32 +57,19 @@ def refusal(page: Understood) -> str:
 def page(path: Path, options: Options, source: str) -> list[str]:
     """The lines that tell how a folder or a table is understood."""
     name, found = recognised(list_files([path], "SOURCE"), options, source)
-    problem = (
-        mixed_splits(found, options)
-        or duplicates.too_few_classes(found.entries)
-        or _unusable(found.entries)
-    )
+    missing = {i: MISSING for i, entry in enumerate(found.entries) if is_missing(entry.file)}
+    there = {*range(len(found.entries))} - {*missing}
+    reasons = missing | duplicates.find_unmatched(found.entries, there)
+    kept = [entry for i, entry in enumerate(found.entries) if i not in reasons]
+    problem = mixed_splits(found, options) or duplicates.too_few_classes(kept)
     refused = [line for line in found.doubts if line.startswith(REFUSED)]
     doubts = [f"doubt: {line}" for line in found.doubts if line not in refused]
+    if reasons:
+        first = f"the first is {found.entries[min(reasons)].id!r}: {reasons[min(reasons)]}"
+        count = f"{len(reasons):,} of {counted(len(found.entries), 'image')}"
+        doubts.append(f"doubt: training and prepare leave out {count}, {first}")
     facts, advice = _facts(name, found, options), _advice(name, path, found, options, problem)
     return [*refused, *facts, *doubts, *advice]
-
-
-def _unusable(entries: Sequence[Entry]) -> str:
-    """A sentence about images that are missing or have no other of their class to be compared with;
-    "" if there are none."""
-    missing = {i: "missing" for i, entry in enumerate(entries) if is_missing(entry.file)}
-    reasons = missing | duplicates.find_unmatched(entries, {*range(len(entries))} - {*missing})
-    if not reasons:
-        return ""
-    first = min(reasons)
-    problem = (
-        f"{len(reasons):,} of {counted(len(entries), 'image')} cannot be used, the first is "
-        f"{entries[first].id!r}: {reasons[first]}"
-    )
-    few = duplicates.too_few_classes([e for i, e in enumerate(entries) if i not in reasons])
-    without = f"without them: {few.partition('; at least')[0]}"
-    return f"{problem}; {without if few else '--skip_bad leaves them out'}"
 
 
 def _facts(name: str, page: Understood, options: Options) -> list[str]:
@@ -122,15 +109,14 @@ def _advice(name: str, path: Path, page: Understood, options: Options, problem: 
     )
     images = Counter(entry.split for entry in page.entries)
     complete = all(images[split] == count for split, (count, _) in (recipe.counts or {}).items())
-    skip = " --skip_bad" if "--skip_bad" in problem else ""
-    given += skip + ("" if complete else " --subset")
+    given += "" if complete else " --subset"
     source = shlex.quote(str(path))
     output = shlex.quote(f"data/{path.absolute().name.split('.')[0]}")
     command = f"dml-jax prepare --name={name} --source={source}{given} --output={output}"
     what = "fix that, or read it like this anyway" if refusal(page) else "prepare it"
     lines = [f"error in training: {problem}"] if problem else []
     enough = len({entry.class_name for entry in page.entries}) >= 4  # for both splits
-    if not problem or skip or (divide and enough):
+    if not problem or (divide and enough):
         lines.append(f"{what}: {command}")
     if path.is_dir() and recipe.in_place and not problem and not given and not refusal(page):
         lines.append(f"or use it in place: --config.data.name={name} --config.data.path={source}")

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dml_jax import seal
-from dml_jax.data.files import SPLITS, Entry, File, Files, is_hidden, is_image, walk
-from dml_jax.errors import ConfigError, DataError, counted, listed
+from dml_jax.data.files import MISSING, SPLITS, Entry, File, Files, is_hidden, is_image, walk
+from dml_jax.errors import ConfigError, DataError, counted, listed, printable
 from dml_jax.files import reading
 from dml_jax.remote.downloads import Download
 
@@ -26,6 +26,7 @@ UNPACK = {  # suffix of an archive -> how to unpack it
     **dict.fromkeys((".rar", ".7z"), "7z x"),
 }
 PARQUET = ".parquet"
+SHOWN = 10  # images that are named
 OUTPUTS = {  # files that mark what this package has written, with keys that they have -> what it is
     "config.json": ({"config", "data_hash"}, "a run"),
     "study.json": ({"study", "title"}, "a study"),
@@ -172,6 +173,41 @@ def unpack(archive: Path, folder: Path) -> Path:
             with tarfile.open(archive) as tarred:
                 tarred.extractall(folder, filter="data")
     return folder
+
+
+def leave_out(
+    reasons: Sequence[tuple[str, str]],
+    count: int,
+    say: Callable[[str], object],
+    *,
+    strict: bool = False,
+    remedy: str = "leave --strict out",
+) -> None:
+    """The rule for images of the user that cannot be used: they are named and left out.
+
+    Args:
+      reasons: the name of each such image, with the reason.
+      count: of all images of the source.
+      say: gets the lines; missing images share one.
+      strict: whether such images are an error, of which all are named.
+      remedy: what to do then, other than to fix them.
+
+    Raises:
+      DataError: there are such images, with `strict`, or no others.
+    """
+    missing = [name for name, reason in reasons if reason == MISSING]
+    several, what = len(missing) > 1, "unusable" if strict else "left out"
+    lines = [f"{what}: {name}: {why}" for name, why in reasons if why != MISSING or not several]
+    if several:
+        number, few = counted(len(missing), "image"), ", ".join(missing[:3])
+        lines.append(f"{what}: {number} that are missing, e.g. {few}")
+    for line in lines if strict else lines[:SHOWN]:
+        say(printable(line))
+    if reasons and (strict or len(reasons) == count):
+        which = f"{len(reasons):,} of {counted(count, 'image')} cannot be used (listed above)"
+        raise DataError(f"{which}; fix them{f', or {remedy}' if strict else ''}")
+    if reasons:
+        say(f"left out: {len(reasons):,} of {counted(count, 'image')}")
 
 
 def list_files(sources: Sequence[Path], option: str = "--source") -> Files:

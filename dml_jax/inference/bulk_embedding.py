@@ -4,6 +4,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from dml_jax import table
 from dml_jax.console import Console
+from dml_jax.data.sources import leave_out
 from dml_jax.errors import DataError, counted
 from dml_jax.files import as_text
 from dml_jax.inference.embedding_model import EmbeddingModel
@@ -19,7 +21,6 @@ from dml_jax.seal import Identity
 from dml_jax.table import Growing, Table
 
 ROWS = 2048  # images of a chunk, the most that a kill wastes
-SHOWN = 10  # unusable images that are listed
 
 Chunk = tuple[Path, Sequence[Item]]  # the directory to write, and its images
 
@@ -86,7 +87,7 @@ def embed_files(
     files: Sequence[str],
     output: Path,
     *,
-    skip_bad: bool = False,
+    strict: bool = False,
     quiet: bool = False,
     say: Callable[[str], object] = print,
 ) -> Table:
@@ -96,26 +97,17 @@ def embed_files(
 
     Args:
       output: the directory of the table.
-      skip_bad: leaves unusable images out; otherwise they are an error at the end.
+      strict: whether unusable images, which are left out, are an error at the end.
       quiet: shows no progress.
       say: gets messages.
 
     Raises:
-      DataError: an image is unusable, unless `skip_bad`; or all are.
+      DataError: an image is unusable, with `strict`; or all are.
     """
     with table.growing(output, engine.identity) as grown:
         _embed_missing(engine, files, grown, quiet=quiet, say=say)
-        verb = "left out" if skip_bad else "unusable"
-        for name, reason in list(grown.unusable.items())[:SHOWN]:
-            print(f"{verb}: {name}: {reason}", file=sys.stderr)
-        bad = len(grown.unusable)
-        count = f"{bad:,} of {counted(len(files), 'image')}"
-        if bad and (bad == len(files) or not skip_bad):
-            remedy = "" if skip_bad else f"; give --skip_bad to leave such images out of {output}"
-            where = f"all reasons are in {grown.chunks}/*/manifest.json"
-            raise DataError(f"{count} cannot be used; {where}{remedy}")
-        if bad:
-            say(f"left out: {count}")
+        warn = partial(print, file=sys.stderr)
+        leave_out(list(grown.unusable.items()), len(files), warn, strict=strict)
         before, found = grown.before, grown.finish(files, finished=engine.finished)
         if before and before is not found:
             say(_changes(before, found))

@@ -153,9 +153,13 @@ class Index:
             if each.key not in held
         }
         new = list(fresh.values())
-        if on_bad:
+        try:
+            rows = self._embedded(new)
+        except DataError:  # all are read again, which is quick
+            if not on_bad:
+                raise
             new = [each for each in new if usable(self.model, [each.image], on_bad)]
-        rows = self._embedded(new)
+            rows = self._embedded(new)
         places = {(each.name, each.file) for each in (*new, *known.values()) if each.file}
         kept = {
             i: item.again(known.get(i, item))
@@ -538,12 +542,18 @@ def usable(
     model: "EmbeddingModel", images: Sequence[Any], say: Callable[[str], object]
 ) -> list[Any]:
     """The images that the model can embed; `say` gets the reasons against the others."""
-    kept = []
-    for image in images:
+
+    def problem(image: Any) -> str:
         try:
             model.read(image)
         except DataError as error:
-            say(f"left out: {printable(str(error))}")
+            return str(error)
+        return ""
+
+    kept = []
+    for image, reason in zip(images, ordered_map(problem, images), strict=True):
+        if reason:
+            say(f"left out: {printable(reason)}")
         else:
             kept.append(image)
     return kept

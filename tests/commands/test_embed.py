@@ -104,7 +104,7 @@ def read_images(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def check_as_from_scratch(run: Execute) -> None:
     """The rows, names and errors in `out` are those of a new output of the same images."""
-    run("--skip_bad", "--output=new")
+    run("--output=new")
     assert Path("out/ids.json").read_text() == Path("new/ids.json").read_text()
     rows = [np.load(f"{name}/embeddings.npy") for name in ("out", "new")]
     np.testing.assert_allclose(*rows, atol=1e-6)  # batches of other sizes round differently
@@ -118,7 +118,7 @@ def test_changes_of_the_images(run: Execute, photos: Path, monkeypatch: pytest.M
     """Only new and changed contents are embedded, deleted images are dropped, unusable ones are
     tried again; killed in the middle, too."""
     (photos / "03.jpg").write_text("no")
-    assert run("--skip_bad")[0] == 0
+    assert run()[0] == 0
     before = np.load("out/embeddings.npy")
     pictures.write(photos / "00 new.jpg", 99)  # all later images move to other rows
     pictures.write(photos / "03.jpg", 3, 20, 24)
@@ -132,9 +132,9 @@ def test_changes_of_the_images(run: Execute, photos: Path, monkeypatch: pytest.M
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))  # only the change time tells
     monkeypatch.setattr(bulk_embedding, "ROWS", 2)
     stop_after(1, monkeypatch)
-    assert run("--skip_bad")[0] == 130
+    assert run()[0] == 130
     names = read_images(monkeypatch)
-    code, out, err = run("--skip_bad")
+    code, out, err = run()
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         f"continuing: {COUNT} of {COUNT + 1} images are embedded already",
@@ -225,17 +225,13 @@ def test_options_of_ray(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unusable_images(run: Execute, photos: Path) -> None:
-    """They are rows with an error; without --skip_bad the command fails in the end, and goes on
-    from there with it."""
+    """They are left out and named; with --strict the command fails in the end, and goes on from
+    there without it."""
     for name in ("02.jpg", "17.jpg"):
         (photos / name).write_text("no")
-    code, _, err = run()
+    code, _, err = run("--strict")
     reasons = [f"photos/{i}.jpg: {NO_IMAGE}" for i in ("02", "17")]
-    where = Path("out.chunks").resolve()
-    error = (
-        f"2 of 20 images cannot be used; all reasons are in {where}/*/manifest.json; give "
-        "--skip_bad to leave such images out of out"
-    )
+    error = "2 of 20 images cannot be used (listed above); fix them, or leave --strict out"
     unusable = [f"unusable: {reason}" for reason in reasons]
     assert (code, err.splitlines(), Path("out").exists()) == (
         2,
@@ -243,12 +239,12 @@ def test_unusable_images(run: Execute, photos: Path) -> None:
         False,
     )
     listed = [f"left out: {reason}" for reason in reasons]
-    code, out, err = run("--skip_bad")
-    found = ["left out: 2 of 20 images", f"18 embeddings with {DIM} dimensions: out"]
+    code, out, err = run()
+    found = [f"18 embeddings with {DIM} dimensions: out"]
     assert (code, out.splitlines(), err.splitlines()) == (
         0,
         ["continuing: 18 of 20 images are embedded already", *found],
-        listed,
+        [*listed, "left out: 2 of 20 images"],
     )
     ids = json.loads(Path("out/ids.json").read_text())
     assert ids == [f"photos/{i:02d}.jpg" for i in range(COUNT) if i not in (2, 17)]
@@ -268,18 +264,18 @@ def test_an_error_of_a_missing_package_is_not_final(
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "pillow_heif", None)
         for _ in range(2):
-            code, out, err = run("--skip_bad")
+            code, out, err = run()
             assert (code, "photos/20.heic: is HEIC, which needs one more package" in err) == (
                 0,
                 True,
             )
-        assert out.startswith("continuing" if _ else "left out: 2 of 22 images")
+        assert out.startswith("continuing" if _ else f"{COUNT} embeddings")
         assert len(table.read(Path("out")).ids) == COUNT
-    code, out, err = run("--skip_bad")
-    assert (code, err) == (0, f"left out: photos/no.png: {NO_IMAGE}\n")
+    code, out, err = run()
+    assert (code, err) == (0, f"left out: photos/no.png: {NO_IMAGE}\nleft out: 1 of 22 images\n")
     exported = table.read(Path("out"))
     assert (exported.ids[-1], len(exported.ids)) == ("photos/20.heic", COUNT + 1)
-    assert "continuing: 21 of 22 images are embedded already" in run("--skip_bad")[1]
+    assert "continuing: 21 of 22 images are embedded already" in run()[1]
 
 
 def test_what_is_left_out_is_said(run: Execute, photos: Path) -> None:

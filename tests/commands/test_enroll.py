@@ -61,6 +61,9 @@ class Colours:
     def training_classes(self):
         return []
 
+    def read(self, image, name="image"):
+        return self.embed([image])
+
     def embed(self, images):
         rows = []
         for image in images:
@@ -486,7 +489,7 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
         ([later], "enrolled 3 images of 1 class; now 13 images of 4 classes"),
         ([gallery, later], "i: skipped 13 enrolled images; now 13 images of 4 classes\n"),
         (
-            ["--remove=blue", "--remove=red", "--skip_bad"],
+            ["--remove=blue", "--remove=red"],
             "7 images of removed classes forgotten; enrolling their folder again brings them back",
         ),
         (
@@ -664,17 +667,16 @@ def test_one_command_at_a_time(photos, tmp_path, monkeypatch):
 
 
 def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, execute):
-    """As `prepare`: hidden files and those of file managers are ignored, --skip_bad lists the
-    others."""
+    """As `prepare`: hidden files and those of file managers are ignored, the others are
+    listed."""
     gallery, model = tmp_path / "gallery", Colours()
     for name in (".hidden.png", "Thumbs.db", "__MACOSX/a.png", ".git/a.png", "bad\x1b.png"):
         (gallery / "red" / name).parent.mkdir(exist_ok=True)
         (gallery / "red" / name).write_text("no")
-    monkeypatch.setattr(Colours, "read", lambda self, path: self.embed([path]), raising=False)
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: model)
     index, reason = f"--index={tmp_path / 'i'}", f"{gallery}/red/bad\\x1b.png: not an image\n"
-    assert execute(enroll, "--model=w", index, gallery)[::2] == (2, f"error: {reason}")
-    assert execute(enroll, "--model=w", "--skip_bad", index, gallery)[::2] == (
+    assert execute(enroll, "--model=w", "--strict", index, gallery)[::2] == (2, f"error: {reason}")
+    assert execute(enroll, "--model=w", index, gallery)[::2] == (
         0,
         f"left out: {reason}",
     )
@@ -685,7 +687,6 @@ def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, execute):
         enroll,
         "--model=w",
         index,
-        "--skip_bad",
         "--classify",
         tabbed,
         gallery / "red" / "bad\x1b.png",

@@ -70,11 +70,9 @@ def test_images_that_needed_a_missing_package_are_remembered(
     pillow_heif.from_pillow(Image.fromarray(pictures.pixels(1))).save(PHOTOS / "oak" / "9.heic")
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "pillow_heif", None)
-        assert "oak/9.heic: is HEIC, which needs one more package" in prepared("--skip_bad")
-        assert "could be read now" not in prepared("--skip_bad")
-    assert "warning: out: lacks 1 image that could be read now; delete it to add them" in prepared(
-        "--skip_bad"
-    )
+        assert "oak/9.heic: is HEIC, which needs one more package" in prepared()
+        assert "could be read now" not in prepared()
+    assert "warning: out: lacks 1 image that could be read now; delete it to add them" in prepared()
 
 
 def test_each_image_is_decoded_once_on_all_cores(
@@ -156,13 +154,16 @@ def bad_photos(root: Path) -> dict[str, str]:
 def test_all_unusable_images_are_listed(prepared: Callable[..., str], execute: Execute) -> None:
     expected = bad_photos(PHOTOS)
     (PHOTOS / "oak" / "Thumbs.db").write_bytes(b"clutter")
-    code, out, err = execute(prepare, *OPTIONS)
+    code, out, err = execute(prepare, *OPTIONS, "--strict")
     assert (code, OUT.exists()) == (2, False)
     assert err.startswith(f"error: {len(expected)} of 22 images cannot be used (listed above)")
     for name, reason in expected.items():
-        assert any(line.startswith(f"{name}: {reason}") for line in out.splitlines()), (name, out)
+        assert any(line.startswith(f"unusable: {name}: {reason}") for line in out.splitlines()), (
+            name,
+            out,
+        )
 
-    assert f"left out: {len(expected)} images" in prepared("--skip_bad")
+    assert f"left out: {len(expected)} of 22 images" in prepared()
     assert {name for name, _ in json.loads(manifest())["about"]["skipped"]} == set(expected)
     assert (
         sum(split["images"] for split in json.loads(manifest())["about"]["splits"].values()) == 16
@@ -216,19 +217,17 @@ def test_duplicates_are_reported(prepared: Callable[..., str]) -> None:
     ]
 
 
-@pytest.mark.parametrize("options", [(), ("--skip_bad",)])
 def test_equal_images_in_two_classes_are_reported_and_kept(
     prepared: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    options: tuple[str],
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     layouts.photos(PHOTOS)
     shutil.copy(PHOTOS / "elm/1.jpg", PHOTOS / "oak/copied.jpg")
     shutil.copy(PHOTOS / "elm/1.jpg", PHOTOS / "elm/same class.jpg")
     Image.open(PHOTOS / "oak/2.jpg").save(PHOTOS / "yew/equal pixels.png")
-    out = prepared(*options)
+    out = prepared()
     told = (
         "warning: 2 images are in more than one class, e.g. elm/1.jpg (class elm) = "
         "oak/copied.jpg (class oak); oak/2.jpg (class oak) = yew/equal pixels.png (class yew); at "

@@ -21,6 +21,7 @@ from dml_jax.console import Console
 from dml_jax.data import decode, formats, prepared_data, split_metadata, transforms, understand
 from dml_jax.data import sources as source_files
 from dml_jax.data.files import File, file_at
+from dml_jax.data.formats import sop
 from dml_jax.data.prepare import duplicates, official, prepare_dataset
 from dml_jax.data.sources import Options
 from dml_jax.data.split import Split, digest, redrawn, subset, unread
@@ -255,20 +256,22 @@ def test_of_several_copies_the_most_complete_counts(tmp_path: Path) -> None:
         official.path_of(files, "t.txt", "")
 
 
-def test_missing_images_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_images_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And an error of a data set that is not a part of it."""
     root = layouts.sop(tmp_path).with_suffix("")
     for label in (1, 2, 11_319):
         (root / f"bicycle_final/{110_000_000_000 + label}_1.JPG").unlink()
-    with pytest.raises(DataError, match=r"^3 of 12 images cannot be used \(listed above\)"):
-        prepare("sop", [root], tmp_path / "out", Console())
+    whole = pytest.raises(DataError, match=r"^5 of 12 images cannot be used .* with --subset$")
+    with monkeypatch.context() as patch, whole:
+        patch.setattr(sop, "RECIPE", sop.RECIPE._replace(counts=None))
+        prepare("sop", [root], tmp_path / "out", Console(), subset=False)
     names = ", ".join(f"bicycle_final/{110_000_000_000 + label}_1.JPG" for label in (1, 2, 11_319))
     doubt, *lines = capsys.readouterr().out.splitlines()
     assert f": 25 % of the listed images (3) are missing, e.g. '{names.partition(',')[0]}'" in doubt
-    assert lines == [
-        f"3 images are missing, e.g. {names}; give the folder or archive that contains them as "
-        "another --source"
-    ]
-    prepare("sop", [root], tmp_path / "out", skip_bad=True)
+    assert lines[-1] == f"unusable: 3 images that are missing, e.g. {names}"
+    prepare("sop", [root], tmp_path / "out", subset=True)
     assert counts(load("sop", tmp_path / "out")) == {"train": (4, 3), "test": (5, 2)}
 
 
@@ -377,7 +380,6 @@ def test_train_and_test_folders(tmp_path: Path) -> None:
         [tmp_path / "p"],
         tmp_path / "by_class",
         options=Options(0.4, "classes"),
-        skip_bad=True,
     )
     splits = load("folder", tmp_path / "by_class")
     assert sorted([*splits["train"].classes, *splits["test"].classes]) == ["a", "b", "c", "d", "e"]
@@ -517,10 +519,15 @@ def test_unprepared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert list(split.ids) == list(splits[name].ids)
         np.testing.assert_array_equal(split.read(3, None), splits[name].read(3, None))
     (photos / "oak" / "1.jpg").write_bytes(b"nothing")
-    with pytest.raises(
-        DataError,
-        match=r"1 of 12 images cannot be used, the first is oak/1.jpg: not .*photos_prepared",
-    ):
+    left = load("folder", photos)
+    assert sum(len(split.ids) for split in left.values()) == 11
+    note = left["test"].note.splitlines()
+    assert note[0].startswith("left out: oak/1.jpg: not an image")
+    assert note[1:] == ["left out: 1 of 12 images"]
+    for name in ("elm", "yew"):  # fewer than two classes are left for training or test
+        for file in (photos / name).iterdir():
+            file.write_bytes(b"nothing")
+    with pytest.raises(DataError, match=r"left out: 7 of 12 .*at least 2 of each are needed"):
         load("folder", photos)
     (tmp_path / "bare").mkdir()
     with pytest.raises(

@@ -101,7 +101,6 @@ def start(folder: Path, output: str, *arguments: str) -> subprocess.Popen[str]:
         "--model=w",
         f"--output={output}",
         "--quiet",
-        "--skip_bad",
         *arguments,
         "t",
     ]

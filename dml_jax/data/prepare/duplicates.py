@@ -13,12 +13,10 @@ from PIL import Image
 
 from dml_jax.data import decode, transforms
 from dml_jax.data.files import SPLITS, Entry
-from dml_jax.data.prepare import official
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.data.sources import Recipe
 from dml_jax.errors import DataError, counted
 
-MISSING = "missing"  # the reason that `File.read` gives
 MIN_SIDE = 8  # pixels
 CONTRAST = 2  # levels by which neighbouring patches must differ to set a bit of the difference hash
 
@@ -143,17 +141,6 @@ def find_unmatched(entries: Sequence[Entry], usable: set[int]) -> dict[int, str]
         elif split != "gallery" and counts[split, name] == 1:
             reasons[i] = f"the only image of its class {name!r}"
     return reasons
-
-
-def listed(unusable: Sequence[tuple[str, str]]) -> list[str]:
-    """Lines that list unusable images, given as (name, reason); missing ones share a line."""
-    missing = [name for name, reason in unusable if reason == MISSING]
-    several = len(missing) > 1
-    lines = [f"{name}: {why}" for name, why in unusable if why != MISSING or not several]
-    if several:
-        what = f"{counted(len(missing), 'image')} are missing, e.g. {', '.join(missing[:3])}"
-        lines.append(f"{what}; {official.ANOTHER}")
-    return lines
 
 
 def label_conflicts(images: Iterable[tuple[Hashable, str, str]]) -> str:

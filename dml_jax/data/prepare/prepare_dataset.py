@@ -42,7 +42,7 @@ class Request(NamedTuple):
     options: Options = Options()
     short_side: int = 0  # see `encode`
     pixels: bool = False
-    skip_bad: bool = False  # leave out unusable images instead of stopping
+    strict: bool = False  # an unusable image is an error
     subset: bool = False  # accept other counts than the complete data set's
     download: bool = False  # whether the sources are `archives` to be downloaded
 
@@ -84,8 +84,6 @@ def summary(content: Mapping[str, Any]) -> list[str]:
     lines = prepared_data.sizes(content)
     if content["metadata"]:
         lines.append(f"metadata: {', '.join(content['metadata'])}")
-    if content["skipped"]:
-        lines.append(f"left out: {counted(len(content['skipped']), 'image')}")
     lines += [f"{kind} {place}: {number}" for kind, place, number in content["duplicates"]]
     if count := content["exif_rotated"]:
         lines.append(f"EXIF rotation: {counted(count, 'image')} (data.exif_rotation)")
@@ -147,13 +145,14 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     if recipe.counts is None:
         reasons |= duplicates.find_invalid(entries, facts)
     skipped = [(entries[i].id, reasons[i]) for i in sorted(reasons)]
-    for line in duplicates.listed(skipped):
-        console.print(line)
-    if reasons and not request.skip_bad:
-        raise DataError(
-            f"{len(reasons)} of {len(entries)} images cannot be used (listed above); fix them, or "
-            "leave them out with --skip_bad"
-        )
+    whole = bool(recipe.home) and not request.subset  # what others measured on
+    sources.leave_out(
+        skipped,
+        len(entries),
+        console.print,
+        strict=request.strict or whole,
+        remedy="accept a part of the data set with --subset" if whole else "leave --strict out",
+    )
     facts = {i: facts[i] for i in range(len(entries)) if i not in reasons}
     kept = [entries[i] for i in facts]
     if problem := duplicates.too_few_classes(kept):
