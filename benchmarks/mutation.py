@@ -1,67 +1,46 @@
-"""Mutation testing: makes small mistakes in a module and counts how many its own tests notice.
+"""Mutation testing: makes small mistakes in modules and configurations and counts how many their
+tests notice.
 
-    python -m benchmarks.mutation [--mutants=300] [--seed=0] [--jobs=2] [--only=losses/pairwise,…]
-    [--output=FILE]
+    python -m benchmarks.mutation [--mutants=400] [--seed=0] [--jobs=2] [--only=losses/,configs/…]
+    [--again] [--results=FILE]
 
-A mutant is one changed comparison, arithmetic or boolean operator, condition, sign or constant.
-Each runs the module's tests in a process that is forked after the imports of JAX and pytest, which
-would otherwise take most of the time; mutmut forks after running tests, which JAX's threads do not
-survive. Survivors are listed to be read: some are no mistakes (a tolerance, a tile size). A mutant
-takes as long as the module's tests, seconds to a minute; needs requirements-dev.txt.
+A mutant is one changed comparison, arithmetic or boolean operator, condition, sign or constant of a
+module of `mutated.csv`, or one changed value of a configuration: a number, or a word that another
+configuration has for the same option. Each is written into a copy of the project, where the tests
+of its module run, the nearest first, until one fails. Their process is forked after the imports of
+JAX and pytest, which would otherwise take most of the time; mutmut forks after running tests, which
+JAX's threads do not survive. Every outcome is appended to FILE at once, and what stands there is not
+repeated, except for survivors with `--again`, after tests have changed. Survivors are listed to be
+read: some are no mistakes (a tolerance, a tile size). 400 mutants take two hours on two cores; needs
+requirements-dev.txt.
 """
 
 import argparse
 import ast
+import compileall
 import copy
-import importlib.abc
-import importlib.machinery
-import importlib.util
+import csv
+import hashlib
+import importlib
 import itertools
+import json
 import os
 import random
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 300.0  # for the tests of one mutant; a loop without end counts as noticed
-# By module: its tests.
-TESTS = {
-    "numerics": ("test_numerics", "losses/test_duplicates", "train/test_precision"),
-    "losses/classification": ("losses/test_classification", "losses/test_public"),
-    "losses/cross_batch_memory": ("losses/test_public", "methods/test_baseline"),
-    "losses/mining": ("losses/test_mining", "golden/test_losses"),
-    "losses/pair_losses": (
-        "losses/test_pair_losses",
-        "losses/test_public",
-        "losses/test_weights",
-        "golden/test_losses",
-    ),
-    "losses/pairwise": ("losses/test_weights", "losses/test_duplicates", "losses/test_close_rows"),
-    "losses/proxies": ("losses/test_public", "methods/test_baseline"),
-    "losses/ranking": ("losses/test_ranking", "losses/test_public"),
-    "losses/similarity_losses": ("losses/test_similarity_losses", "losses/test_public"),
-    "evaluation/metrics": (
-        "evaluation/test_retrieval",
-        "evaluation/test_validation",
-        "evaluation/test_package",
-    ),
-    "evaluation/_engine/query_metrics": ("evaluation/test_relevance", "evaluation/test_retrieval"),
-    "evaluation/validation": ("evaluation/test_relevance", "evaluation/test_validation"),
-    "evaluation/open_set": ("evaluation/test_open_set",),
-    "evaluation/expectations": ("evaluation/test_expectations",),
-    "evaluation/neighbors": ("evaluation/test_neighbors",),
-    "evaluation/clustering": ("evaluation/test_clustering",),
-    "evaluation/geometry": ("evaluation/test_geometry",),
-    "data/samplers/base": ("data/test_samplers",),
-    "data/samplers/published": ("data/test_samplers", "golden/test_transforms"),
-    "train/checkpoint": ("train/test_checkpoint", "train/test_loop"),
-}
+with (ROOT / "benchmarks" / "mutated.csv").open(encoding="utf-8", newline="") as table:
+    TESTS = {row["module"]: row["tests"] for row in csv.DictReader(table)}  # the nearest first
+CARDS = "test_cards test_configs test_own_data_configs test_published test_papers lab/test_plan"
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -89,44 +68,55 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 
 
 class Mutant(NamedTuple):
-    """A mistake: the module, what changed at which line, and the changed source."""
+    """A mistake: the file, what changed at which line, and the changed source."""
 
-    module: str
+    path: str
     change: str
     source: str
 
 
-def mutants(module: str, most: int, rng: random.Random) -> list[Mutant]:
-    """Up to `most` mutants of a module, sampled from all."""
-    tree = ast.parse((ROOT / "dml_jax" / f"{module}.py").read_text(encoding="utf-8"))
+Words = dict[str, list[str]]  # by option: those that configurations have
+
+
+def words_of_options() -> Words:
+    """What configurations give as an option that is a word."""
+    found: Words = {}
+    for file in sorted(ROOT.glob("configs/**/*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match node:
+                case ast.keyword(arg=str(name), value=ast.Constant(value=str(word))):
+                    found.setdefault(name, []).append(word)
+    return {name: sorted(set(words)) for name, words in found.items()}
+
+
+def mutants(path: str, most: int, rng: random.Random, words: Words) -> list[Mutant]:
+    """Up to `most` mutants of a file, sampled from all."""
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    words = words if path.startswith("configs/") else {}
     unseen = {
         id(inner) for node in ast.walk(tree) for part in _unseen(node) for inner in ast.walk(part)
     }
     places = [
         i
         for i, node in enumerate(ast.walk(tree))
-        if id(node) not in unseen and _change(copy.deepcopy(node))
+        if id(node) not in unseen and _change(copy.deepcopy(node), words)
     ]
-    return [
-        _mutant(module, tree, place) for place in sorted(rng.sample(places, min(most, len(places))))
-    ]
+    chosen = sorted(rng.sample(places, min(most, len(places))))
+    return [_mutant(path, tree, place, words) for place in chosen]
 
 
-def _mutant(module: str, tree: ast.Module, place: int) -> Mutant:
+def _mutant(path: str, tree: ast.Module, place: int, words: Words) -> Mutant:
     changed = copy.deepcopy(tree)
     before, after = (
         next(itertools.islice(ast.walk(root), place, None)) for root in (tree, changed)
     )
-    _change(after)
+    _change(after, words)
     texts = [ast.unparse(getattr(node, "test", node)) for node in (before, after)]
-    return Mutant(
-        module,
-        f"line {getattr(before, 'lineno', 0)}: `{texts[0]}` → `{texts[1]}`",
-        ast.unparse(changed),
-    )
+    change = f"line {getattr(before, 'lineno', 0)}: `{texts[0]}` → `{texts[1]}`"
+    return Mutant(path, change, ast.unparse(changed))
 
 
-def _change(node: ast.AST) -> bool:
+def _change(node: ast.AST, words: Words) -> bool:
     """Changes a node; returns whether there was something to change."""
     match node:
         case ast.Compare(ops=[first, *_]) if type(first) in COMPARISONS:
@@ -144,6 +134,11 @@ def _change(node: ast.AST) -> bool:
             node.value = not node.value
         case ast.Constant(value=int() | float()):
             node.value += 1
+        case ast.keyword(arg=str(name), value=ast.Constant(value=str(word))) if (
+            len(words.get(name, [])) > 1
+        ):
+            others = words[name]
+            node.value = ast.Constant(others[(others.index(word) + 1) % len(others)])
         case _:
             return False
     return True
@@ -164,126 +159,159 @@ def _unseen(node: ast.AST) -> list[ast.AST]:
             return []
 
 
-class Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports the mutant instead of the module."""
-
-    def __init__(self, mutant: Mutant) -> None:
-        self.name, self.source = f"dml_jax.{mutant.module.replace('/', '.')}", mutant.source
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        file = str(ROOT / f"{self.name.replace('.', '/')}.py")
-        return (
-            importlib.util.spec_from_file_location(fullname, file, loader=self)
-            if fullname == self.name
-            else None
-        )  # type: ignore[arg-type]
-
-    def exec_module(self, module: ModuleType) -> None:
-        code = compile(self.source, str(module.__file__), "exec")
-        exec(code, module.__dict__)
+def tests(path: str) -> list[str]:
+    """The files of tests of a module or configuration, the nearest first."""
+    parts = Path(path).with_suffix("").parts
+    if parts[0] == "dml_jax":
+        names = TESTS["/".join(parts[1:])].split()
+    else:  # those of a paper are in a folder of its name, or end in its name
+        paper = parts[1] if len(parts) > 2 else parts[-1].partition("_")[2]
+        names = [*CARDS.split(), f"config/test_{paper}", f"lab/test_{paper}"]
+    files = [f"tests/{name}.py" for name in names]
+    return [file for file in files if (ROOT / file).exists()]
 
 
-def start(mutant: Mutant) -> int:
-    """Starts the tests of a module on its mutant in a forked process; returns the id of the
-    process."""
+def paths(only: Sequence[str]) -> list[str]:
+    """The modules and all configurations whose path contains one of the texts."""
+    modules = [f"dml_jax/{name}.py" for name in TESTS]
+    configurations = sorted(str(file.relative_to(ROOT)) for file in ROOT.glob("configs/**/*.py"))
+    return [path for path in [*modules, *configurations] if any(text in path for text in only)]
+
+
+def sampled(chosen: Sequence[str], total: int, seed: int) -> list[Mutant]:
+    """About `total` mutants, from each file in proportion to its length, and at least one."""
+    rng, words = random.Random(seed), words_of_options()
+    sizes = {path: len((ROOT / path).read_bytes()) for path in chosen}
+    share = total / sum(sizes.values())
+    drawn = [mutants(path, max(1, round(share * sizes[path])), rng, words) for path in chosen]
+    return [mutant for of_file in drawn for mutant in of_file]
+
+
+def copied(folder: Path) -> Path:
+    """A copy of the project's files, compiled, without those that git ignores."""
+    listed = ["git", "ls-files", "-co", "--exclude-standard"]
+    for name in subprocess.check_output(listed, cwd=ROOT, text=True).splitlines():
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    compileall.compile_dir(folder, quiet=2)
+    return folder
+
+
+def start(path: str, folder: Path) -> int:
+    """Starts the tests of a file in a forked process; returns the id of the process."""
     if pid := os.fork():
         return pid
+    os.setsid()
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    sys.meta_path.insert(0, Replaced(mutant))
+    os.chdir(folder)
+    sys.path[:] = [str(folder), *(p for p in sys.path if p not in ("", str(ROOT)))]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "benchmarks"]:
+        del sys.modules[name]
     import pytest
 
-    files = [f"tests/{name}.py" for name in TESTS[mutant.module]]
-    os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *files]))
+    os._exit(pytest.main(["-x", "-q", "-n0", "-p", "no:cacheprovider", *tests(path)]))
 
 
-def run_all(selected: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, int, float]]:
+def run_all(
+    selected: Sequence[Mutant], folders: Sequence[Path]
+) -> Iterator[tuple[Mutant, int, float]]:
     """Yields each mutant with the exit code of its tests (0: not noticed) and the seconds that they
-    took."""
-    waiting, running = list(reversed(selected)), dict[int, tuple[Mutant, float]]()
+    took; one runs at a time in each folder."""
+    waiting, running = list(reversed(selected)), dict[int, tuple[Mutant, Path, float]]()
+    free, times = list(folders), itertools.count(1)
     while waiting or running:
-        while waiting and len(running) < jobs:
-            mutant = waiting.pop()
-            running[start(mutant)] = mutant, time.monotonic()
+        while waiting and free:
+            mutant, folder = waiting.pop(), free.pop()
+            file = folder / mutant.path
+            file.write_text(mutant.source, encoding="utf-8")
+            os.utime(file, (next(times),) * 2)  # which no compiled file has
+            running[start(mutant.path, folder)] = mutant, folder, time.monotonic()
         time.sleep(0.05)
-        for pid, (mutant, began) in list(running.items()):
-            if time.monotonic() - began > SECONDS:
-                os.kill(pid, signal.SIGKILL)
-            done, status = os.waitpid(pid, os.WNOHANG)
+        for pid, (mutant, folder, began) in list(running.items()):
+            if late := time.monotonic() - began > SECONDS:
+                os.killpg(pid, signal.SIGKILL)
+            done, status = os.waitpid(pid, 0 if late else os.WNOHANG)
             if done:
                 del running[pid]
+                shutil.copy2(ROOT / mutant.path, folder / mutant.path)
+                free.append(folder)
                 yield mutant, os.waitstatus_to_exitcode(status), time.monotonic() - began
 
 
-def sampled(modules: Sequence[str], total: int, seed: int) -> list[Mutant]:
-    """About `total` mutants, from each module in proportion to its length."""
-    rng = random.Random(seed)
-    lengths = {module: len((ROOT / "dml_jax" / f"{module}.py").read_bytes()) for module in modules}
-    share = total / sum(lengths.values())
-    return [
-        mutant
-        for module in modules
-        for mutant in mutants(module, max(1, round(share * lengths[module])), rng)
-    ]
-
-
 def main() -> int:
-    """Runs the mutants and prints the table; returns 1 if a module's tests fail without a
+    """Runs the mutants and prints the table; returns 1 if the tests of a file fail without a
     mistake."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for name, default in {"mutants": 300, "seed": 0, "jobs": 2}.items():
+    for name, default in {"mutants": 400, "seed": 0, "jobs": 2}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--only", default=",".join(TESTS), help="modules, separated by commas")
-    parser.add_argument("--output", type=Path, help="Markdown file to write")
+    parser.add_argument("--only", default="/", help="parts of paths, separated by commas")
+    parser.add_argument("--again", action="store_true", help="repeat survivors")
+    parser.add_argument("--results", type=Path, default=ROOT / ".cache" / "mutants.jsonl")
     options = parser.parse_args()
-    modules = options.only.split(",")
-    os.chdir(ROOT)
-    with tempfile.TemporaryDirectory() as cache:
-        # As in tests/conftest.py, which is imported after JAX has read this number.
-        os.environ |= {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_NUM_CPU_DEVICES": "8"}
-        for name in ("jax", "flax.linen", "optax", "scipy.stats", "sklearn.metrics", "pytest"):
-            importlib.import_module(name)
-        unchanged = [
-            Mutant(name, "", (ROOT / "dml_jax" / f"{name}.py").read_text(encoding="utf-8"))
-            for name in modules
-        ]
-        for mutant, code, seconds in run_all(unchanged, options.jobs):
-            print(f"{mutant.module}: tests take {seconds:.0f} s", flush=True)
+    results = options.results.resolve()
+    results.parent.mkdir(parents=True, exist_ok=True)
+    results.touch()
+    rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    known = {row["digest"]: row["code"] for row in rows}
+    selected = sampled(paths(options.only.split(",")), options.mutants, options.seed)
+    todo = [
+        mutant
+        for mutant in selected
+        if (code := known.get(digest(mutant))) is None or (options.again and code == 0)
+    ]
+    unchanged = [
+        Mutant(path, "", (ROOT / path).read_text(encoding="utf-8"))
+        for path in dict.fromkeys(mutant.path for mutant in todo)
+    ]
+    sys.dont_write_bytecode = True
+    with tempfile.TemporaryDirectory() as name:
+        os.environ |= {
+            "PYTHONDONTWRITEBYTECODE": "1", "JAX_COMPILATION_CACHE_DIR": f"{name}/cache",
+            # As in tests/conftest.py, which is imported after JAX has read them.
+            "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.02",
+        }  # fmt: skip
+        for module in ("jax", "flax.linen", "optax", "scipy.stats", "sklearn.metrics", "pytest"):
+            importlib.import_module(module)
+        folders = [copied(Path(name, str(number))) for number in range(options.jobs)]
+        first = {tuple(tests(mutant.path)): mutant for mutant in unchanged}
+        for mutant, code, seconds in run_all([*first.values()], folders):
+            print(f"{mutant.path}: tests take {seconds:.0f} s", flush=True)
             if code:
-                print(
-                    f"error: the tests of {mutant.module} fail without a mistake", file=sys.stderr
-                )
+                print(f"error: the tests of {mutant.path} fail without a mistake", file=sys.stderr)
                 return 1
-        outcomes = []
-        for mutant, code, seconds in run_all(
-            sampled(modules, options.mutants, options.seed), options.jobs
-        ):
-            outcomes.append((mutant, code))
-            print(
-                f"{seconds:4.0f} s  {'noticed' if code else 'SURVIVED'}  {mutant.module}, "
-                f"{mutant.change}",
-                flush=True,
-            )
-    text = markdown(modules, outcomes)
-    print(f"\n{text}")
-    if options.output:
-        options.output.write_text(text, encoding="utf-8")
+        for mutant, code, seconds in run_all(todo, folders):
+            known[digest(mutant)] = code
+            row = {"path": mutant.path, "change": mutant.change, "code": code}
+            row |= {"seconds": round(seconds), "digest": digest(mutant)}
+            with results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            outcome = "noticed" if code else "SURVIVED"
+            print(f"{seconds:4.0f} s  {outcome}  {mutant.path}, {mutant.change}", flush=True)
+    print("\n" + markdown([(mutant, known[digest(mutant)]) for mutant in selected]))
     return 0
 
 
-def markdown(modules: Sequence[str], outcomes: Sequence[tuple[Mutant, int]]) -> str:
-    """The table by module, and the survivors."""
-    lines = ["| module | mutants | noticed | share |", "|---|--:|--:|--:|"]
-    for name in (*modules, "all"):
-        codes = [code for mutant, code in outcomes if name in (mutant.module, "all")]
+def digest(mutant: Mutant) -> str:
+    """What says that a mutant was tested already."""
+    return hashlib.sha256(f"{mutant.path} {mutant.source}".encode()).hexdigest()[:16]
+
+
+def markdown(outcomes: Sequence[tuple[Mutant, int]]) -> str:
+    """The table by folder, and the survivors."""
+    lines = ["| files | mutants | noticed | share |", "|---|--:|--:|--:|"]
+    folders = ["/".join(Path(mutant.path).parts[:-1][:2]) for mutant, _ in outcomes]
+    for name in (*dict.fromkeys(folders), "all"):
+        chosen = zip(outcomes, folders, strict=True)
+        codes = [code for (_, code), folder in chosen if name in (folder, "all")]
         noticed = sum(code != 0 for code in codes)
         lines.append(f"| {name} | {len(codes)} | {noticed} | {noticed / max(len(codes), 1):.0%} |")
-    survivors = [f"- {mutant.module}, {mutant.change}" for mutant, code in outcomes if code == 0]
+    survivors = [f"- {mutant.path}, {mutant.change}" for mutant, code in outcomes if code == 0]
     return "\n".join([*lines, "", "Survivors:", "", *survivors]) + "\n"
 
 
