@@ -9,10 +9,10 @@ module of `mutated.csv`, or one changed value of a configuration: a number, or a
 configuration has for the same option. Each is written into a copy of the project, where the tests
 of its module run, the nearest first, until one fails. Their process is forked after the imports of
 JAX and pytest, which would otherwise take most of the time; mutmut forks after running tests, which
-JAX's threads do not survive. Every outcome is appended to FILE at once, and what stands there is not
-repeated, except for survivors with `--again`, after tests have changed. Survivors are listed to be
-read: some are no mistakes (a tolerance, a tile size). 400 mutants take two hours on two cores; needs
-requirements-dev.txt.
+JAX's threads do not survive. Every outcome is appended to FILE at once, and what stands there is
+not repeated, except for survivors with `--again`, after tests have changed. Survivors are listed to
+be read: some are no mistakes (a tolerance, a tile size). 400 mutants take two hours on two cores;
+needs requirements-dev.txt.
 """
 
 import argparse
@@ -173,7 +173,7 @@ def tests(path: str) -> list[str]:
 
 def paths(only: Sequence[str]) -> list[str]:
     """The modules and all configurations whose path contains one of the texts."""
-    modules = [f"dml_jax/{name}.py" for name in TESTS]
+    modules = [f"dml_jax/{name}.py" for name in TESTS if (ROOT / f"dml_jax/{name}.py").exists()]
     configurations = sorted(str(file.relative_to(ROOT)) for file in ROOT.glob("configs/**/*.py"))
     return [path for path in [*modules, *configurations] if any(text in path for text in only)]
 
