@@ -14,6 +14,7 @@ import itertools
 import json
 import re
 import sys
+import tomllib
 import typing
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -408,12 +409,19 @@ def notebook(path: Path) -> str:
     return "\n\n".join(text) + f"\n\n[Download this notebook]({path.name})\n"
 
 
+def repository() -> str:
+    """The address of the repository."""
+    facts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return str(facts["project"]["urls"]["Repository"])
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Lists the pages of the papers below "Results", and those of the configurations."""
     pages = sorted(path.name for path in Path(config.docs_dir, "papers").glob("*.md"))
     next(section["Results"] for section in config.nav or () if "Results" in section).insert(
         2, {"Papers": [f"papers/{name}" for name in pages]}
     )
+    config.repo_url = repository()
     next(section["Reference"] for section in config.nav or () if "Reference" in section).append(
         {"Configurations": list(configurations())}
     )
@@ -446,6 +454,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     markdown = re.sub(
         r"(?<=\]\()((?:\.\./)*)\.\./benchmarks/ACCELERATORS\.md", r"\1ACCELERATORS.md", markdown
     )
+    markdown = markdown.replace("REPOSITORY", repository())
     markdown = re.sub(r"(?<=/notebooks/)(\w+)\.ipynb(?=[)#])", r"\1.md", markdown)
     return re.sub(
         r"^<!-- generated: (\w+) -->$",

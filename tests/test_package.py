@@ -32,6 +32,13 @@ def python(
     )
 
 
+def test_the_citation_is_of_this_release() -> None:
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    lines = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    assert f"version: {dml_jax.__version__}" in lines
+    assert f"repository-code: {urls['Repository']}" in lines
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the package as the wheel installs it."""
