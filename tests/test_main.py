@@ -2,11 +2,9 @@
 matters."""
 
 import json
-import os
 import platform
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -17,35 +15,12 @@ import pytest
 from dml_jax import main
 from tests.commands.test_serve import check_command
 from tests.data import pictures
+from tests.processes import CONFIG, ROOT, TINY, command
 
-ROOT = Path(__file__).parents[1]
-CONFIG = "--config=configs/digits_baseline.py:proxy_anchor"
-TINY = (
-    "--config.backbone.depths=(1,)", "--config.backbone.widths=(4,)", "--config.data.batch_size=16",
-    "--config.method.embedding_dim=8", "--config.evaluation.cluster=false",
-)  # fmt: skip
 CACHE_OPTIONS = (
     "jax_compilation_cache_dir",
     "jax_persistent_cache_min_compile_time_secs",
 )  # set by the command
-
-
-def environment() -> dict[str, str]:
-    """One device; otherwise as the tests themselves run."""
-    return {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(ROOT)}
-
-
-def command(
-    *arguments: str, program: Sequence[str] = ("-m", "dml_jax.main")
-) -> CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *program, *arguments],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 class InProcess:

@@ -12,7 +12,7 @@ from dml_jax.commands import cli
 from dml_jax.config import Data
 from dml_jax.data import prepared_data
 from dml_jax.errors import DataError
-from tests.test_main import CONFIG, ROOT
+from tests.processes import CONFIG, ROOT
 
 URL = "gs://bucket/run"
 

@@ -20,7 +20,7 @@ from dml_jax.commands import embed
 from dml_jax.inference import bulk_embedding
 from tests.commands.conftest import Execute
 from tests.data import pictures
-from tests.test_main import command
+from tests.processes import command
 from tests.tiny_model import DIM, Tiny
 
 COUNT = 20  # images, in three chunks of at most 8 rows

@@ -26,8 +26,7 @@ from dml_jax.train.distributed import device_mesh, process_group
 from tests import toys
 from tests.contract.cases import BATCH
 from tests.contract.methods import LARGE
-from tests.e2e.test_process_group import free_port
-from tests.test_main import ROOT
+from tests.processes import ROOT, free_port
 from tests.train.experiments import small
 
 STEPS = {"float32": 3, "float64": 20}

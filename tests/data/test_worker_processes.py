@@ -19,7 +19,7 @@ from dml_jax.data.split import Split
 from dml_jax.data.worker_processes import WorkerReader
 from dml_jax.errors import ConfigError, DataError, PeerError
 from tests.data.test_pipeline import assert_same, options, read_batches, split  # noqa: F401
-from tests.test_main import ROOT, environment
+from tests.processes import ROOT, environment
 
 FAILING = 6  # step
 # Prints the processes that read, and waits to be killed.

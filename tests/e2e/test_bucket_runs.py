@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests import emulator
-from tests.e2e.test_process_group import free_port
-from tests.test_main import CONFIG, ROOT, TINY, environment
+from tests import emulator, processes
+from tests.processes import CONFIG, TINY, free_port
 
 pytest.importorskip("gcsfs")
 pytest.importorskip("gcp_storage_emulator")
@@ -38,20 +36,13 @@ def client() -> Iterator[Any]:
 
 
 def start(*arguments: str, steps: int = 60, **variables: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "dml_jax.main", *RUN, f"--config.train.steps={steps}", *arguments],
-        cwd=ROOT,
-        env=environment() | variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return processes.start(*RUN, f"--config.train.steps={steps}", *arguments, **variables)
 
 
 def finished(process: subprocess.Popen[str]) -> str:
-    printed = process.communicate(timeout=900)[0]
+    printed = process.communicate(timeout=900)
     assert process.returncode == 0, printed
-    return printed
+    return "".join(printed)
 
 
 def kill_after(client: Any, path: str, process: subprocess.Popen[str]) -> None:
@@ -69,12 +60,8 @@ def test_a_run_killed_resumed_and_made_longer_is_that_of_a_local_disk_bit_for_bi
     finished(start(f"--workdir={tmp_path}", steps=90))
     first = start("--workdir=gs://bucket/killed")
     kill_after(client, "bucket/killed/checkpoints/latest/40/manifest.json", first)
-    lost = next(
-        p
-        for p in client.find("bucket/killed/checkpoints/latest/40/state")
-        if "/ocdbt.process_0/d/" in p
-    )
-    client.rm_file(lost)
+    written = client.find("bucket/killed/checkpoints/latest/40/state")
+    client.rm_file(next(path for path in written if "/ocdbt.process_0/d/" in path))
     printed = finished(start("--workdir=gs://bucket/killed"))
     assert "is missing; the checkpoint is corrupt; falling back" in printed
     assert "resuming from step 20" in printed
@@ -95,8 +82,8 @@ def test_a_run_killed_resumed_and_made_longer_is_that_of_a_local_disk_bit_for_bi
 
 def test_two_processes(client: Any) -> None:
     group = ["--workdir=gs://bucket/two", f"--coordinator=localhost:{free_port()}", "--processes=2"]
-    processes = [start(*group, f"--process={i}", JAX_NUM_CPU_DEVICES="2") for i in range(2)]
-    for process in processes:
+    both = [start(*group, f"--process={i}", JAX_NUM_CPU_DEVICES="2") for i in range(2)]
+    for process in both:
         finished(process)
     lines = client.cat_file("bucket/two/metrics.jsonl").decode().splitlines()
     assert [json.loads(line)["step"] for line in lines][-1] == 60

@@ -19,7 +19,7 @@ from dml_jax.errors import DataError
 from dml_jax.evaluation import metrics, neighbors
 from dml_jax.inference import large_search, ray_engine
 from tests.inference.test_ray_engine import cluster, workers
-from tests.test_main import ROOT, environment
+from tests.processes import ROOT, environment
 from tests.tiny_model import identity
 
 

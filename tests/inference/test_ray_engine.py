@@ -22,7 +22,7 @@ from dml_jax.errors import ConfigError
 from dml_jax.inference import ray_engine
 from tests import test_published
 from tests.data import pictures
-from tests.test_main import ROOT, environment
+from tests.processes import ROOT, environment
 
 CHUNKS, EACH = 24, 40  # chunks, and images in each
 PROGRAM = (

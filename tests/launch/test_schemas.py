@@ -19,27 +19,20 @@ def read(name: str) -> Any:
 def check(kind: str, version: str, body: dict[str, Any]) -> None:
     """Raises an error for a missing or unknown field, or one of another type."""
     kubernetes = pytest.importorskip("kubernetes_validate")
-    kubernetes.validate(
-        {"apiVersion": version, "kind": kind, "metadata": {"name": "any"}, **body},
-        "1.37",
-        strict=True,
-    )
+    whole = {"apiVersion": version, "kind": kind, "metadata": {"name": "any"}, **body}
+    kubernetes.validate(whole, "1.37", strict=True)
 
 
 def unknown(given: Any, known: Any, path: str = "") -> list[str]:
     """The paths of the values that a model has not kept."""
     if isinstance(given, dict):
-        return [
-            p
-            for key, value in given.items()
-            for p in unknown(value, (known or {}).get(key), f"{path}/{key}")
-        ]
-    if isinstance(given, list):
+        inner = [(key, value, (known or {}).get(key)) for key, value in given.items()]
+    elif isinstance(given, list):
         pairs = zip(given, known or [None] * len(given), strict=True)
-        return [
-            p for i, (one, other) in enumerate(pairs) for p in unknown(one, other, f"{path}/{i}")
-        ]
-    return [] if given == known else [path]
+        inner = [(str(i), *pair) for i, pair in enumerate(pairs)]
+    else:
+        return [] if given == known else [path]
+    return [p for key, one, other in inner for p in unknown(one, other, f"{path}/{key}")]
 
 
 @pytest.mark.parametrize("name", ["jobset_gpu.yaml", "jobset_tpu.yaml"])

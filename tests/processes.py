@@ -1,0 +1,65 @@
+"""The commands of the project in processes of their own, and programs that stand in for others."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from subprocess import CompletedProcess
+
+ROOT = Path(__file__).parents[1]
+CONFIG = "--config=configs/digits_baseline.py:proxy_anchor"
+TINY = (
+    "--config.backbone.depths=(1,)", "--config.backbone.widths=(4,)", "--config.data.batch_size=16",
+    "--config.method.embedding_dim=8", "--config.evaluation.cluster=false",
+)  # fmt: skip
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """One device; otherwise as the tests themselves run."""
+    return {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(ROOT), **variables}
+
+
+def start(
+    *arguments: str, program: Sequence[str] = ("-m", "dml_jax.main"), **variables: str
+) -> subprocess.Popen[str]:
+    """Starts the main command, or another program of Python, with its output in pipes."""
+    return subprocess.Popen(
+        [sys.executable, *program, *arguments],
+        cwd=ROOT,
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def command(
+    *arguments: str, program: Sequence[str] = ("-m", "dml_jax.main")
+) -> CompletedProcess[str]:
+    process = start(*arguments, program=program)
+    printed = process.communicate(timeout=300)
+    return CompletedProcess(arguments, process.returncode, *printed)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], object], pause: float = 0.2) -> None:
+    deadline = time.monotonic() + 400
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(pause)
+
+
+def executable(path: Path, text: str) -> Path:
+    """Writes a program for bash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/usr/bin/env bash\n{text}\n")
+    path.chmod(0o755)
+    return path
