@@ -4,14 +4,10 @@ from functools import partial
 
 import jax
 import optax
-import pytest
 
-from dml_jax.config import Config
-from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
-from dml_jax.train import experiment, method_wrappers, step
+from dml_jax.train import method_wrappers, step
 from tests import toys
-from tests.train.experiments import small
 
 
 def test_chunks_need_a_fraction_of_the_memory() -> None:
@@ -29,19 +25,3 @@ def test_chunks_need_a_fraction_of_the_memory() -> None:
         return memory.temp_size_in_bytes
 
     assert temporary(16) < temporary(1) / 4
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"chunks": 3},
-            "data.batch_size=16: must be a multiple of the 2 devices times train.chunks=3",
-        ),
-        ({"chunks": 2}, "train.chunks=2: batch norm .*backbone.freeze_bn=true"),
-    ],
-)
-def test_what_chunks_refuse(changes: dict[str, int], message: str) -> None:
-    config: Config = small(steps=1, **changes)
-    with pytest.raises(ConfigError, match=message):
-        experiment.build(config)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dml_jax.config import Config, resolve
-from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.errors import CheckpointError
 from dml_jax.files import write_json
 from dml_jax.methods import diva
 from dml_jax.train import experiment as experiments
@@ -97,25 +97,6 @@ def test_the_reading_of_the_results_is_that_of_the_model(tmp_path: Path) -> None
         assert model.reading_in_results(config, tmp_path) == expected
 
 
-def test_invalid_variants() -> None:
-    with pytest.raises(
-        ConfigError, match=r"evaluation\.test_variant='c': must be one of best, a, b"
-    ):
-        diva_config(test_variant="c")
-    for options, message in (
-        (
-            {"rho": [1.0]},
-            r"evaluation\.test_variants\.a\.rho: method diva allows variants only of ensemble",
-        ),
-        (
-            {"ensemble": [1.0]},
-            r"evaluation\.test_variants\.a\.ensemble=\[1\.0\]: has the wrong number",
-        ),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            model.with_test_variant(diva_config(test_variants={"a": options}), "a")
-
-
 def test_the_key_network_is_a_copy_of_the_network(tmp_path: Path) -> None:
     """Also if another method has trained the network."""
     params = saved(test_warm_start.build(PROXIES), tmp_path / "run")
@@ -127,12 +108,6 @@ def test_the_key_network_is_a_copy_of_the_network(tmp_path: Path) -> None:
     assert_equal(filled["key"]["backbone"], params["backbone"])
     assert_equal(filled["key"]["heads"], state.params["heads"])
     assert_equal(filled["key"]["stats"], state.model_state["backbone"])
-
-
-def test_features_of_a_backbone_that_is_trained_are_refused() -> None:
-    config = diva_config()
-    with pytest.raises(ConfigError, match=r"train\.groups\.backbone is not frozen"):
-        experiments.build(replace(config, train=replace(config.train, feature_views=1)))
 
 
 def test_nothing_of_a_frozen_group_changes() -> None:

@@ -229,13 +229,6 @@ def test_the_best_of_those_that_are_clearly_better(start: Any, trained: Any, kep
     assert mixture.best(given) == kept
 
 
-def test_other_embeddings_are_refused() -> None:
-    given = config(1e-2)
-    other = baseline.make_config("proxy_anchor", embedding_dim=8)
-    with pytest.raises(ConfigError, match=r"train\.select='mixture': needs .* train\.select=last"):
-        experiments.build(replace(given, method=other))
-
-
 def test_models_are_chosen_on_classes_that_are_not_trained() -> None:
     """Also with data.split=all and the data set's own validation split."""
 

@@ -13,10 +13,10 @@ import pytest
 from dml_jax.config import Data, Evaluation
 from dml_jax.console import Console
 from dml_jax.data.split import Split
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.errors import DataError
 from dml_jax.evaluation import metrics
 from dml_jax.evaluation.refinement_batches import Groups
-from dml_jax.train import model, model_metrics, warm_start
+from dml_jax.train import model_metrics, warm_start
 from dml_jax.train.experiment import Experiment
 from tests.train.experiments import on_patches, small
 from tests.train.test_loop import checkpoints, compiled_once, train  # noqa: F401
@@ -242,16 +242,3 @@ def test_models_are_selected_by_the_best_reading(experiment: Experiment, tmp_pat
 
 def workdir_lines(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-
-
-def test_invalid_options() -> None:
-    with pytest.raises(ConfigError, match="must not use the name 'best'"):
-        Evaluation(test_variants={"best": {}})
-    with pytest.raises(
-        ConfigError, match=r"metrics=.*: must not contain two functions of one name"
-    ):
-        Evaluation(metrics=("mine.hit", "theirs.hit"))
-    config = small(steps=4)
-    config = replace(config, evaluation=replace(config.evaluation, test_variants={"a": {"x": 1}}))
-    with pytest.raises(ConfigError, match="method baseline allows variants of no option"):
-        model.with_test_variant(config, "a")
