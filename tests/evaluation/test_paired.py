@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dml_jax.errors import DataError
 from dml_jax.evaluation import metrics, paired
 
 RNG = np.random.default_rng(0)
@@ -51,12 +50,3 @@ def test_all_metrics_of_two_models():
         assert (difference["queries"], difference["classes"]) == (59, 6)
     same = paired.compare_all(one, one, labels, omit=True)
     assert all((each["mean"], each["p"]) == (0, 1) for each in same.values())
-
-
-def test_what_cannot_be_compared():
-    for others, classes in ((3, 2), (1, 3), (2, 3)):
-        shapes = rf"\[3\] and \[{others}\] values, \[{classes}\] classes; give one of each"
-        with pytest.raises(DataError, match=shapes):
-            paired.compare(np.zeros(3), np.ones(others), np.zeros(classes))
-    with pytest.raises(DataError, match="1 have values of both models; a test needs two"):
-        paired.compare(np.zeros(3), np.ones(3), np.zeros(3))

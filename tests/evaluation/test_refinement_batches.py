@@ -1,17 +1,72 @@
-"""Clusters against known blobs and scikit-learn; chunks of neighbours against sorted distances."""
+"""Batches of reciprocal neighbours against an implementation with Python sets; clusters against
+known blobs and scikit-learn; chunks of neighbours against sorted distances."""
 
 import numpy as np
 import pytest
 from sklearn import cluster, metrics
 
-from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import refinement_batches
 
 
-def blobs(count: int, each: int, spread: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def clustered(rows: int, dim: int, seed: int) -> np.ndarray:
+    rng, count = np.random.default_rng(seed), max(rows // 12, 1)
+    points = rng.normal(size=(count, dim))[rng.integers(0, count, rows)]
+    points = points + 0.5 * rng.normal(size=(rows, dim))
+    return points / np.linalg.norm(points, axis=1, keepdims=True)
+
+
+def ranked(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    distances = ((points[:, None] - points[None]) ** 2).sum(-1)
+    return distances, np.argsort(distances, axis=1, kind="stable")
+
+
+def by_sets(points: np.ndarray, k: int, size: int, rule: str) -> list[list[int]]:
+    """Batches by the definitions, for queries that search each other."""
+    distances, order = ranked(points)
+    paper = rule == "paper"
+
+    def near(q: int, k: int) -> list[int]:
+        return [g for g in order[q] if g != q][:k] if paper else list(order[q][: k + 1])
+
+    def mutual(q: int, k: int) -> set[int]:
+        return {g for g in near(q, k) if q in near(g, k)}
+
+    batches = []
+    for q in range(len(points)):
+        original = mutual(q, k)
+        expanded = set(original)
+        for g in original:
+            half = mutual(g, round(k / 2))
+            shared, bound = len(half & original), 2 / 3 * len(half)
+            if shared >= bound if paper else shared > bound:
+                expanded |= half
+        chosen = [q, *sorted(expanded - {q}, key=lambda g: distances[q, g])]
+        batches.append((chosen + [g for g in order[q] if g not in chosen])[:size])
+    return batches
+
+
+@pytest.mark.parametrize("rule", ["authors", "paper"])
+@pytest.mark.parametrize(("rows", "k", "size"), [(90, 10, 7), (71, 5, 20), (40, 7, 3)])
+def test_reciprocal_neighbours(
+    rows: int, k: int, size: int, rule: refinement_batches.Rule, x64: None
+) -> None:
+    points = clustered(rows, 6, seed=k)
+    found = refinement_batches.reciprocal_sets(points, k=k, size=size, rule=rule)
+    np.testing.assert_array_equal(found.batches, by_sets(points, k, size, rule))
+
+
+def test_fewer_images_than_neighbours(x64: None) -> None:
+    points = clustered(4, 3, seed=0)
+    found = refinement_batches.reciprocal_sets(points, k=30, size=7).batches
+    np.testing.assert_array_equal(found, ranked(points)[1])
+    found = refinement_batches.reciprocal_sets(points[:1], points[1:], k=30, size=7).batches
+    assert found.shape == (1, 4)
+
+
+def blobs(count: int, each: int, spread: float) -> tuple[np.ndarray, np.ndarray]:
     """Unit rows float32 [count * each, 8] around orthogonal directions, and the direction index of
     each row."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     labels = rng.permutation(np.repeat(np.arange(count), each))
     points = np.eye(8)[labels] + spread * rng.normal(size=(len(labels), 8))
     return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32), labels
@@ -48,44 +103,9 @@ def test_noise_is_a_cluster_of_its_own() -> None:
     assert metrics.adjusted_rand_score([*labels, 3, 3], found.labels) == 1
 
 
-@pytest.mark.parametrize(
-    ("kind", "points", "eps", "words"),
-    [
-        (
-            "dbscan",
-            np.eye(8, dtype=np.float32),
-            0.9,
-            "finds 0 clusters and 8 images of noise among 8 images; set",
-        ),
-        ("dbscan", blobs(3, 10, 0.02)[0], 1.9, r"finds 1 cluster and 0 images .*refine_eps \(=1.9"),
-        (
-            "kmeans",
-            np.ones((9, 4), np.float32) / 2,
-            0.9,
-            "among 9 images; the embeddings are too close",
-        ),
-    ],
-)
-def test_fewer_than_two_clusters(
-    kind: refinement_batches.Algorithm, points: np.ndarray, eps: float, words: str
-) -> None:
-    with pytest.raises(DataError, match=rf"evaluation\.refine={kind}: .*{words}"):
-        refinement_batches.cluster(points, kind, count=3, eps=eps)
-
-
-def test_invalid_options() -> None:
+def test_options_that_are_not_refused() -> None:
     refinement_batches.check_options(("reciprocal", "neighbors", "optics"), 900, 5, 10**6)
     refinement_batches.check_options(("ward", "kmeans"), 900, 5, 900)
-    with pytest.raises(
-        ConfigError, match=r"evaluation\.refine_clusters=900: must not exceed the 899 images"
-    ):
-        refinement_batches.check_options(("dbscan", "birch"), 900, 5, 899)
-    with pytest.raises(ConfigError, match=r"evaluation\.refine=ward: is limited to 20,000 images"):
-        refinement_batches.check_options(("ward",), 900, 5, 60_502)
-    with pytest.raises(
-        ConfigError, match=r"evaluation\.refine_min_samples=50: must not exceed the 40 images"
-    ):
-        refinement_batches.check_options(("optics",), 9, 50, 40)
 
 
 def test_chunks_of_nearest_neighbours() -> None:
@@ -101,8 +121,5 @@ def test_chunks_of_nearest_neighbours() -> None:
     nearest = np.argsort(-cosine, axis=1)[:, :2]
     for batch in groups.batches:
         np.testing.assert_array_equal(batch[5:], nearest[batch[:5]].ravel())
-
-
-def test_chunks_of_anchors_alone() -> None:
-    groups = refinement_batches.neighbor_chunks(np.eye(4, dtype=np.float32), chunk=1, chunks=4)
-    np.testing.assert_array_equal(np.sort(groups.batches), [[0, 1, 2, 3]])
+    alone = refinement_batches.neighbor_chunks(np.eye(4, dtype=np.float32), chunk=1, chunks=4)
+    np.testing.assert_array_equal(np.sort(alone.batches), [[0, 1, 2, 3]])
