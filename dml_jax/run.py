@@ -27,10 +27,11 @@ from dml_jax.seal import Identity
 from dml_jax.train import experiment as experiments
 from dml_jax.train import (
     frozen_features,
+    length,
     loop,
-    mixture,
     model_metrics,
     parameter_groups,
+    selection,
     teacher,
     warm_start,
 )
@@ -71,6 +72,8 @@ def train(
 
     `profile` are the first and the last step of a trace.
     """
+    begun = (directory / "config.json").exists()
+    config = length.recorded(config, directory)
     workdir.check_same_run(directory, {"config": asdict(config)})
     experiment = experiments.build(config)
     if profile and profile[1] > experiment.steps:
@@ -87,6 +90,9 @@ def train(
             return
 
         experiment = teacher.with_teacher(experiment, console)
+        if config.train.minutes and not begun:
+            experiment = length.timed(experiment, console)
+            config, run = experiment.config, experiment.provenance()
         print_summary(experiment, directory, console)
         run |= {"teacher": experiment.teacher} if experiment.teacher else {}
         if main:
@@ -106,22 +112,28 @@ def train(
         )
         experiment = frozen_features.with_features(experiment, directory, console, stop)
         show = logs.tensorboard(directory / "tensorboard", config) if tensorboard and main else None
+        if config.train.select == "folds":
+            selection.prepare(experiment, directory, run, console, stop)
         trained = loop.train(experiment, directory, run, console, stop, show, profile)
         state, choice = inference_state(trained), dict[str, Any]()
-        if config.train.select == "mixture":
-            state, choice = mixture.keep(experiment, trained, directory, run, console, stop)
+        if config.train.select == "folds":
+            states, choice = selection.keep(experiment, trained, directory, run, console, stop)
+            state = states[choice["kept"]]
         elif config.train.select != "last":
             state = stored_state(experiment, directory, run, "reported", console)
 
         stop.stop_immediately()
         results, embeddings = evaluation(experiment, state, config.train.select, console)
+        if choice:
+            choice["unseen"] = selection.on_unseen(experiment, states, choice["kept"], results)
         queries = embedding_files.split_off_queries(results)
         model = experiment.model(state, results.get("test_variant", ""))
         made = model.identity()
         if not main:
             return
         results["identity"] = made.sha256
-        results |= {"choice": choice} if choice else {}
+        if choice:
+            results["choice"] = choice
         timing = logs.JsonLines(directory / "timing.jsonl")
         results["timing"] = logs.summary(timing, config.data.batch_size)
         results["machine"] = logs.machine()
@@ -136,6 +148,7 @@ def train(
             files.write_json(directory / "results.json", results)
             kind = "latest" if config.train.select == "last" else "best"
             workdir.finish(directory, f"checkpoints/{kind}/{int(state.step)}", made)
+        selection.clean_up(directory)
         buckets.upload(directory, "**/*")
         if show:
             numbers = {name: value for name, value in results.items() if isinstance(value, float)}
@@ -204,6 +217,8 @@ def check(config: Config, console: Console) -> None:
     state = warm_start.initial_state(experiment, console)
     if config.train.feature_views:
         frozen_features.check(experiment, state)
+    if config.train.select == "folds":
+        list(selection.halves(experiment))
     key = device_mesh.place(experiment.mesh, jax.random.key(config.seed))
     with experiment.batches(0, 1) as batches:
         batch = experiment.device_batch(*next(batches))
@@ -223,7 +238,7 @@ def restore(
     config: Config, directory: Path, checkpoint: str, console: Console
 ) -> tuple[Experiment, TrainState]:
     """The experiment of an existing run with this configuration, and one of its states."""
-    run = workdir.read_config(directory)
+    run, config = workdir.read_config(directory), length.recorded(config, directory)
     workdir.check_same_run(directory, {"config": asdict(config)}, selecting=False)
     experiment = experiments.build(config)
     where, split = f"data.path={config.data.path}", experiment.splits["train"]

@@ -168,7 +168,7 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "--name=cub": "needs a network",
     "--name=cars": "needs Cars196",
     "--config.init_from=weights/": "needs published weights",
-    "--config=configs/folder_baseline.py --config": "takes minutes; tests/train/test_mixture.py",
+    "--config=configs/folder_baseline.py --config": "takes minutes; tests/train/test_selection.py",
     "serve ": "serves until it is stopped; test_main.py does so",
     "onnx": "needs an optional package; test_snippets_with_other_packages",
     "runs/a,runs/b": "needs two runs; test_evaluate_runs.py",

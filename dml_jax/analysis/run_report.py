@@ -18,7 +18,7 @@ from dml_jax.analysis.text_tables import Table
 from dml_jax.config import Config, flatten, published
 from dml_jax.errors import printable
 from dml_jax.evaluation import metric_table
-from dml_jax.train import model_metrics
+from dml_jax.train import model_metrics, selection
 from dml_jax.train.controls import PUBLISHED
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
@@ -52,13 +52,20 @@ CONTROLS = {
     **dict.fromkeys(("untrained", "before training"), "the network before its first training step"),
     PUBLISHED: "the network before this training, as published",
 }
+KEYS = {"Recall@1": "recall@1", "MAP@R": "map@r"}
+CANDIDATES = {
+    selection.PUBLISHED: "published weights",
+    selection.LAYER: "layer in closed form",
+    selection.HALFWAY: "mean of layer and trained",
+    selection.TRAINED: "trained network",
+}
 TRAINING = "training"  # name of the curves, which `analyse` does not make
 
 
 def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Name and metrics of each row of the table: controls, this run, its variants, the paper."""
     variant = f", variant {results['test_variant']}" if "test_variant" in results else ""
-    model = results["choice"]["kept"] if "choice" in results else results["model"]
+    model = CANDIDATES[results["choice"]["kept"]] if "choice" in results else results["model"]
     at = "" if "choice" in results else f" (step {results['step']})"  # not all candidates are of it
     ours = f"{config.method.name}, {model}{at}{variant}"
     found = [*results.get("controls", {}).items(), (ours, results)]
@@ -169,29 +176,36 @@ def _results(config: Config, results: dict[str, Any]) -> str:
     return (
         f"<p>{text(in_words(results))}</p>{table}"
         '<p class="note">± is one standard error over the queries. '
-        f"{text(_explanations(results))}</p>{_choice(results)}"
+        f"{text(_explanations(results))}</p>{_choice(config, results)}"
         f"<h3>How it was measured</h3><ul>{rules}</ul>"
     )
 
 
-def _choice(results: Mapping[str, Any]) -> str:
-    """The candidates for the reported model on the validation classes; empty if it had none."""
+def _choice(config: Config, results: Mapping[str, Any]) -> str:
+    """The candidates for the reported model, with what to type to use another one; empty if it had
+    none."""
     if not (choice := results.get("choice")):
         return ""
     cells = []
-    for name, found in choice["validation"].items():
+    for name, found in choice["training"].items():
+        unseen = choice["unseen"][name]
+        metrics = (f"{100 * part[key]:.1f}" for part in (found, unseen) for key in KEYS.values())
         gain = f"{100 * found['gain']:+.1f} ± {100 * found['gain_stderr']:.1f}"
-        cells.append([name, f"{found['recall@1']:.1%}", f"{found['map@r']:.1%}", gain])
-    head = ("candidate", "Recall@1", "MAP@R", "gain")
-    ours = [name for name, *_ in cells].index(choice["kept"])
-    table = html.table(head, cells, "candidates on the validation classes", ours=ours)
+        option = f"--model={config.backbone.pretrained}"
+        if name != selection.PUBLISHED:
+            option = f"--model=RUN --checkpoint={name}"
+        named = CANDIDATES[name] + (" (kept)" if name == choice["kept"] else "")
+        cells.append([named, *metrics, gain, option if name != choice["kept"] else "--model=RUN"])
+    head = ["candidate", *(f"{key}, {of}" for of in ("folds", "unseen") for key in KEYS)]
+    ours = list(choice["training"]).index(choice["kept"])
+    table = html.table([*head, "gain, folds", "to use it"], cells, "candidates, in %", ours=ours)
     return (
-        f"<h3>How the model was chosen</h3>{table}"
-        f'<p class="note">On {choice["classes"]} classes that were neither trained on nor tested. '
-        "The gain is the difference from published weights in the mean of Recall@1 and MAP@R, "
-        "averaged over the classes, in points; ± is one standard error. Of the candidates whose "
-        "gain exceeds half of that, the one with the largest gain is kept; if there is none, "
-        "published weights are.</p>"
+        f"<h3>What was kept, and what else there is</h3>{table}"
+        f'<p class="note">In %. Folds: the {choice["classes"]} training classes, each measured by '
+        "a network that was trained on the other half. The gain over published weights is that in "
+        "the mean of both metrics, averaged over these classes; ± is one standard error. The "
+        "candidate with the largest gain is kept. The unseen classes have no part in the choice."
+        "</p>"
     )
 
 
@@ -234,8 +248,7 @@ def _is_undefined(value: float | None) -> bool:
 def _compared(results: Mapping[str, Any], control: str, lead: str = "") -> str:
     """One sentence that compares the run with a control."""
     controls = results["controls"]
-    keys = {"Recall@1": "recall@1", "MAP@R": "map@r"}
-    gains = {title: results[key] - controls[control][key] for title, key in keys.items()}
+    gains = {title: results[key] - controls[control][key] for title, key in KEYS.items()}
     points = ", ".join(f"{title} {100 * gain:+.1f} points" for title, gain in gains.items())
     noise = 2 * results.get("recall@1_stderr", 0)
     if gains["Recall@1"] < -noise or (gains["Recall@1"] < 0 and gains["MAP@R"] < 0):

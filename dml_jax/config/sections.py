@@ -171,8 +171,8 @@ class Data:
                 *("path", "session", "splits", "classes", "exif_rotation"),
             ),
             (
-                config.train.select in ("last", "mixture"),
-                "train.select='last' or 'mixture', because no tested class is unseen",
+                config.train.select in ("last", "folds"),
+                "train.select='last' or 'folds', because no tested class is unseen",
                 "split",
             ),
             (self.split == "classes", "data.split='classes'", "class_split"),
@@ -257,6 +257,8 @@ class Train:
       groups: Learning rates and other options of the parameter groups, by their names in the
         method; a path such as "backbone/layer1_*" takes precedence.
       steps: Length in steps; 0 if it is given in epochs.
+      minutes: Length in minutes of training, in place of `steps`: the first steps are timed, and
+        `config.json` records the number of steps, which a resumed run makes; 0: as `steps` says.
       epochs: Length in epochs, counted as in the method's paper; 0 if it is given in steps.
       warmup_epochs: Additional epochs at the start, at the full learning rate, in which groups may
         be frozen.
@@ -289,8 +291,8 @@ class Train:
       checkpoint_every: Steps between two checkpoints.
       keep_every: Steps between two checkpoints that are not deleted, for analyses; 0: none.
       select: Which model is reported: the last one; the best of those evaluated, on the
-        "validation" or the "test" classes; or the best "mixture" of published and trained weights
-        on the validation classes.
+        "validation" or the "test" classes; or, by "folds" of the training classes, the best of
+        published weights, the layer in closed form, the trained network and the mean of these two.
       reload_best_epochs: Epochs, without warm-up, at whose start training returns to the best model
         so far.
     """
@@ -299,6 +301,7 @@ class Train:
 
     groups: dict[str, Group]
     steps: NonNegativeInt = 0
+    minutes: NonNegative = 0.0
     epochs: NonNegativeInt = 0
     warmup_epochs: NonNegativeInt = 0
     linear_warmup: NonNegativeInt = 0
@@ -319,12 +322,16 @@ class Train:
     evaluate_every: Annotated[NonNegativeInt, Effect.SELECTION] = 0
     checkpoint_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 200
     keep_every: Annotated[NonNegativeInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 0
-    select: Literal["last", "validation", "test", "mixture"] = "last"
+    select: Literal["last", "validation", "test", "folds"] = "last"
     reload_best_epochs: tuple[NonNegativeInt, ...] = ()
 
     def __post_init__(self) -> None:
         rule = f"give a positive number of steps or of epochs (={self.epochs}), not both"
         require((self.steps > 0) != (self.epochs > 0), "steps", self.steps, rule)
+        rule = f"needs a length in steps, which it replaces; set train.epochs=0 (={self.epochs})"
+        require(not (self.minutes and self.epochs), "minutes", self.minutes, rule)
+        rule = "times steps on images; give train.steps with train.feature_views"
+        require(not (self.minutes and self.feature_views), "minutes", self.minutes, rule)
         rule = f"scale_rates={self.scale_rates!r} needs the batch size of the learning rates"
         require(self.scale_rates == "none" or self.rates_for_batch > 0, "rates_for_batch", 0, rule)
         increasing = list(self.milestones) == sorted(set(self.milestones))

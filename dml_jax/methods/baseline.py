@@ -386,6 +386,11 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         layer = {"kernel": kernel, "bias": bias}
         return {**params, "embedding": layer, "loss": params["loss"] | proxies}, model_state
 
+    def head(params: PyTree, features: Array) -> Array:
+        layer = params["embedding"]
+        rows = features @ layer["kernel"] + layer["bias"][None]
+        return unit(rows) if distance is None else rows
+
     def unwhitened(params: PyTree, model_state: PyTree) -> tuple[PyTree, PyTree]:
         layer = {"kernel": jnp.eye(dim), "bias": jnp.zeros(dim)}
         return {**params, "embedding": layer}, model_state
@@ -393,7 +398,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     whitened = config.init == "whitened"
     hooks = Hooks(
         after=after if config.memory else None,
-        refresh=Refresh(0, pooled, whiten) if whitened else None,
+        refresh=Refresh(0, pooled, whiten, head) if whitened else None,
         published=unwhitened if whitened else None,
         teach=teach,
         history=("memory", "seen"),

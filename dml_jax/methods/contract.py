@@ -124,11 +124,14 @@ class Refresh(NamedTuple):
       features: (params, model_state, images uint8 [B, H, W, 3]) -> [B, K].
       update: (params, model_state, features float32 [N, K] of all training images, transformed as
         for evaluation, key) -> (params, model_state), on the host.
+      head: (params, features [B, K]) -> embeddings [B, D] as of `Method.embed`, where these depend
+        on nothing else; needed for `train.select="folds"`.
     """
 
     epochs: int
     features: Embed
     update: Callable[..., tuple[PyTree, PyTree]]
+    head: Callable[[PyTree, Array], Array] | None = None
 
 
 class Hooks(NamedTuple):
@@ -143,7 +146,7 @@ class Hooks(NamedTuple):
         (`evaluation.refinement_batches.Groups`) replace the batches of the method, and the gallery.
       refresh: computation from all training images every few epochs.
       published: (params, model_state) -> (params, model_state) whose embedding is the backbone's
-        pooled features; needed for `train.select="mixture"`.
+        pooled features; needed for `train.select="folds"`.
       teach: (params, model_state, encoded) -> Teaching, what a student learns from this method's
         trained model; None where that is `embed` alone.
       diagnose: (params, model_state, images uint8 [1, B, H, W, 3], labels int32 [B]) -> numbers by

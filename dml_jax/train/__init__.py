@@ -14,7 +14,8 @@
     frozen_features     features of a frozen backbone, computed once
     parameter_groups    wraps a method: groups of parameters, frozen or of low rank
     model_metrics       metrics of splits during training, and the final results
-    mixture             chooses the model to keep: published weights, trained ones, or between
+    length              turns minutes into steps
+    selection           chooses the model to keep: published weights, trained ones, or between
     controls            baselines beside the final results
 
     distributed/        mesh, processes, signals

@@ -3,7 +3,7 @@
 `<workdir>/checkpoints/latest` keeps the newest few, and those of every `train.keep_every` steps for
 analyses; `…/best` keeps the best few, in a separate directory so that neither deletes the other's;
 `…/first` keeps the state before the first step if
-the reported model may be mixed from it (`train.select="mixture"`). Orbax writes each into a
+it is a candidate for the reported model (`train.select="folds"`). Orbax writes each into a
 temporary directory and renames it; a manifest, written last, marks it as complete and says which
 run it belongs to. A killed run leaves nothing that could be mistaken for a checkpoint, and damage
 and checkpoints of another run are found before anything is restored.
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
@@ -209,19 +210,24 @@ class Checkpoints:
 
     def restore_selected(self, checkpoint: str, select: str) -> TrainState:
         """The `inference_state` for a value of `--checkpoint` with this `train.select`."""
+        folds = select == "folds"
         if checkpoint == "reported":
-            last = select == "last" or (select == "mixture" and not self.steps("best"))
-            checkpoint = "latest" if last else "best"
+            checkpoint = "latest" if select == "last" or not self.steps("best") else "best"
+        kinds = {"latest": ["latest"], "best": ["best"]}
+        kinds |= {"layer": ["first"], "trained": ["latest"], "halfway": ["first", "latest"]}
         number = int(checkpoint) if checkpoint.isdecimal() else None
-        if number is None and checkpoint not in ("latest", "best"):
+        if number is None and checkpoint not in (kinds if folds else ("latest", "best")):
+            others = ", layer, trained, halfway" if folds else ""
             raise CheckpointError(
-                f"--checkpoint={checkpoint}: must be reported, latest, best or a step"
+                f"--checkpoint={checkpoint}: must be reported, latest, best{others} or a step"
             )
-        found = self.restore("best" if checkpoint == "best" else "latest", number)
-        if found is None:
-            missing = f"no checkpoint in {self.directory}"
-            raise CheckpointError(f"--checkpoint={checkpoint}: {missing}; train first")
-        return inference_state(found[0])
+        found = []
+        for kind in kinds.get(checkpoint, ["latest"]):
+            if (restored := self.restore(kind, number)) is None:
+                missing = f"no checkpoint in {self.directory}"
+                raise CheckpointError(f"--checkpoint={checkpoint}: {missing}; train first")
+            found.append(inference_state(restored[0]))
+        return mean_weights(*found) if len(found) > 1 else found[0]
 
     def drop_newer(self, kind: str, step: int) -> None:
         """Deletes checkpoints after `step`: the resumed run will write them again."""
@@ -253,6 +259,17 @@ class Checkpoints:
             self._background.shutdown()
             with suppress(Exception):  # the error that `save` or `wait` has raised before
                 self._checkpointer.close()
+
+
+def mean_weights(first: TrainState, last: TrainState) -> TrainState:
+    """`last` with the mean of the variables of both; counters are those of `last`."""
+
+    def mean(before: jax.Array, after: jax.Array) -> jax.Array:
+        return (before + after) / 2 if jnp.issubdtype(after.dtype, jnp.floating) else after
+
+    both = ((state.params, state.model_state) for state in (first, last))
+    params, model_state = jax.tree.map(mean, *both)
+    return last._replace(params=params, model_state=model_state)
 
 
 def _delete(path: Path) -> None:

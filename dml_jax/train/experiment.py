@@ -157,11 +157,11 @@ def build(
     mesh = mesh or device_mesh.make()
     if data.validation_share and "validation" not in splits:
         splits["train"], splits["validation"] = hold_out(splits["train"], data.validation_share)
-    elif train.select in ("validation", "mixture") and "validation" not in splits:
+    elif train.select == "validation" and "validation" not in splits:
         raise ConfigError(
             f"train.select={train.select!r}: needs a validation set; set data.validation_share=0.2"
         )
-    if train.select in ("validation", "mixture"):
+    if train.select == "validation":
         splits["train"] = _without_selecting_classes(config, splits)
     for name, split in splits.items():
         if len(np.unique(split.labels)) < 2:
@@ -197,11 +197,8 @@ def build(
     schedule = optimizers.scaled(schedule, train, data.batch_size)
     images = training_set(splits["train"])._replace(relation=relation)
     method = build_method(config, images)
-    if train.select == "mixture" and method.hooks.published is None:
-        raise ConfigError(
-            "train.select='mixture': needs an embedding that published weights can have; set "
-            "train.select=last, or method.embedding_dim=0 and method.init='whitened' (baseline)"
-        )
+    if train.select == "folds":
+        _check_folds(config, method)
     _check_refinement(config, method, splits)
     layer = getattr(config.backbone, "layer", optimizers.no_layer)
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup, layer=layer)
@@ -277,6 +274,19 @@ def _without_selecting_classes(config: Config, splits: dict[str, Split]) -> Spli
         )
     kept = [number for number, name in enumerate(train.classes) if name not in held]
     return subset(train, np.array(kept, np.int64))
+
+
+def _check_folds(config: Config, method: Method) -> None:
+    if method.hooks.published is None:
+        raise ConfigError(
+            "train.select='folds': needs an embedding that published weights can have; set "
+            "train.select=last, or method.embedding_dim=0 and method.init='whitened' (baseline)"
+        )
+    if config.train.feature_views:
+        raise ConfigError(
+            "train.select='folds': trains the whole network; set train.feature_views=0, or "
+            "train.select=last"
+        )
 
 
 def _check_refinement(config: Config, method: Method, splits: dict[str, Split]) -> None:

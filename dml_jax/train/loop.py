@@ -159,7 +159,7 @@ class Training:
             (lambda step: step in self.traced[:1], self.start_trace),
             (lambda step: step - 1 in reloads, self.reload_best),
             (lambda step: step - 1 in refreshes, self.refresh),
-            (lambda step: step == 1 and config.select == "mixture", self.keep_first),
+            (lambda step: step == 1 and config.select == "folds", self.keep_first),
         ]
         after: list[tuple[Callable[[int], bool], Callable[[int], None]]] = [
             (lambda step: step in self.traced[-1:], self.stop_trace),

@@ -131,7 +131,7 @@ def load(
 
     Args:
       directory: a work directory, a model pulled by `export.hub`, or converted weights.
-      checkpoint: "reported", "latest", "best" or a step.
+      checkpoint: "reported", "latest", "best", a step or, with train.select="folds", a candidate.
       warn: called with each damaged checkpoint before an earlier one is read; None to raise
         instead.
       dtype: of the activations, instead of the configuration's.
@@ -176,7 +176,7 @@ def load(
         *(method, *variables, int(state.step), shape, names, unfinished, name),
     )
     reported = workdir.read_results(directory).get("step") == made.step
-    if train.select == "mixture":  # the kept model has the step of the last one
+    if train.select == "folds":  # the kept model has the step of the last one
         reported = reported and checkpoint in ("reported", "best")
     same = made.config.backbone == given.backbone
     return made.checked(directory, workdir.KIND, seal.REMEDY) if reported and same else made

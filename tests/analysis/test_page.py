@@ -15,7 +15,7 @@ import pytest
 from dml_jax import files
 from dml_jax.analysis import findings, html, run_report
 from dml_jax.analysis.run_report import PUBLISHED, SUBJECTS
-from dml_jax.train import mixture, model_metrics
+from dml_jax.train import model_metrics
 from dml_jax.train.records import workdir
 from tests.analysis.runs import Run
 from tests.test_configs import resolved
@@ -233,19 +233,31 @@ def test_the_gain_is_stated_over_published_weights() -> None:
     trained = results | {"protocol": f"{model_metrics.TRAINED_ON}: clean"}
     assert "better" not in run_report.in_words(trained)
     nothing = {"gain": 0.0, "gain_stderr": 0.0}
-    validation = {
-        mixture.PUBLISHED: {"recall@1": 0.7, "map@r": 0.2, **nothing},
+    training = {
+        "published": {"recall@1": 0.7, "map@r": 0.2, **nothing},
         "halfway": {"recall@1": 0.75, "map@r": 0.26, "gain": 0.055, "gain_stderr": 0.012},
+        "trained": {"recall@1": 0.74, "map@r": 0.27, "gain": 0.054, "gain_stderr": 0.012},
     }
-    choice = {"kept": "halfway", "classes": 5, "validation": validation}
-    more = {"model": "mixture", "step": 300, "protocol": "clean"}
+    unseen = {
+        "published": {"recall@1": 0.4, "map@r": 0.3},
+        "halfway": {"recall@1": 0.5, "map@r": 0.35},
+        "trained": {"recall@1": 0.51, "map@r": 0.38},
+    }
+    choice = {"kept": "halfway", "classes": 50, "training": training, "unseen": unseen}
+    more = {"model": "folds", "step": 300, "protocol": "clean"}
     config = replace(resolved("digits_baseline"), paper={})
     page = run_report._results(config, results | more | {"choice": choice})
-    assert "How the model was chosen" in page
-    for cell in ("75.0%", "26.0%", "+5.5 ± 1.2", "5 classes"):
+    for cell in (
+        "75.0",
+        "26.0",
+        "38.0",
+        "+5.5 ± 1.2",
+        "--model=RUN --checkpoint=trained",
+        "the 50",
+    ):
         assert cell in page
-    assert f"<td>{config.method.name}, halfway</td>" in page
-    assert "<tr class=ours><td>halfway</td>" in page
+    assert f"<td>{config.method.name}, mean of layer and trained</td>" in page
+    assert "<tr class=ours><td>mean of layer and trained (kept)</td>" in page
 
 
 def test_distance_from_a_published_interval() -> None:

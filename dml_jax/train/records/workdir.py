@@ -181,7 +181,8 @@ def _may_be_longer(config: Mapping[str, Any], steps: int) -> bool:
     if steps:
         regular = bool(every) and not config["train.warmup_epochs"] and steps % every == 0
     fixed = config["train.schedule"] in ("constant", "step")  # whatever the length
-    return fixed and (config["train.select"] == "last" or regular)
+    select = config["train.select"]
+    return fixed and select != "folds" and (select == "last" or regular)
 
 
 @contextmanager

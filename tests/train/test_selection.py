@@ -1,11 +1,11 @@
-"""Which model is kept, by validation classes: training that hurts is not."""
+"""Which model is kept, by folds of the training classes: training that hurts is not."""
 
 import json
 import shutil
 import signal
-from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -20,14 +20,13 @@ from dml_jax.config import Config, Data, Group, resolve
 from dml_jax.console import Console
 from dml_jax.data.formats import digits
 from dml_jax.data.split import Split, together
-from dml_jax.errors import ConfigError
+from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.evaluation import metrics
 from dml_jax.methods import baseline, whitening
 from dml_jax.train import experiment as experiments
-from dml_jax.train import mixture, model, warm_start
-from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train import length, loop, model, selection, warm_start
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
-from dml_jax.train.embedding import Embedder
-from dml_jax.train.mixture import Gain
+from dml_jax.train.selection import Gain
 from tests.hub import Hub
 from tests.train.experiments import small, values
 
@@ -36,9 +35,9 @@ pytestmark = pytest.mark.usefixtures("few_images", "patches")
 
 
 def config(rate: float, **train: Any) -> Config:
-    given = values(steps=4, select="mixture", optimizer="sgd", **train)
+    given = values(steps=4, select="folds", optimizer="sgd", **train)
     method = baseline.make_config("proxy_anchor", embedding_dim=0, init="whitened")
-    given["method"], given["data"]["validation_share"] = asdict(method), 0.4
+    given["method"] = asdict(method)
     given["train"]["groups"] = {name: asdict(Group(rate)) for name in baseline.GROUPS}
     return resolve(given)
 
@@ -85,13 +84,13 @@ def test_published_weights_are_kept_where_training_hurts(
     monkeypatch.setattr(digits, "load", coloured)
     monkeypatch.setattr(whitening, "within_classes", spoilt)
     with monkeypatch.context() as patched:
-        patched.setattr(mixture, "keep", interrupted)
+        patched.setattr(selection, "keep", interrupted)
         with pytest.raises(Interrupted):
             train(tmp_path / "run", 30.0)
     results = train(tmp_path / "run", 30.0)
     choice, found = results["choice"], model.load(tmp_path / "run")
-    assert choice["kept"] == mixture.PUBLISHED
-    assert choice["validation"]["trained"]["map@r"] < choice["validation"][choice["kept"]]["map@r"]
+    assert choice["kept"] == selection.PUBLISHED
+    assert choice["training"]["trained"]["map@r"] < choice["training"][choice["kept"]]["map@r"]
     assert found.identity().sha256 == results["identity"]
     experiment = experiments.build(config(30.0))
     images = np.stack([experiment.splits["test"].read(i, None) for i in range(8)])
@@ -103,33 +102,33 @@ def test_published_weights_are_kept_where_training_hurts(
     np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_mixture_is_one_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mixture, "best", lambda gains: "halfway")
-    train(tmp_path / "run", 1e-2)
+def test_candidates_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that is kept is the mean of the weights before and after the training; each is loaded
+    by its name, and the report's figures on the test classes are those of the named models."""
+    monkeypatch.setattr(selection, "best", lambda gains: "halfway")
+    results = train(tmp_path / "run", 1e-2)
+    named = {name: model.load(tmp_path / "run", name) for name in ("layer", "trained", "halfway")}
     kept = model.load(tmp_path / "run").params
-    last = model.load(tmp_path / "run", "latest").params
-    made = experiments.build(config(1e-2))
-    run_facts = json.loads((tmp_path / "run" / "config.json").read_text())
-    folder = tmp_path / "run" / "checkpoints"
-    with closing(Checkpoints(folder, made.template, None, run=run_facts, writing=False)) as stored:
-        states = [stored.restore(kind)[0] for kind in ("first", "latest")]
-    first = states[0].params
+    counts = {name: int(found.step) for name, found in named.items()}
+    assert counts == {"layer": 0, "trained": 4, "halfway": 4}
 
-    def check(a: Any, b: Any, c: Any) -> None:
+    def check(a: Any, b: Any, c: Any, d: Any) -> None:
         np.testing.assert_allclose(a, (np.asarray(b) + np.asarray(c)) / 2, rtol=1e-5, atol=1e-7)
+        np.testing.assert_array_equal(a, d)
 
-    jax.tree.map(check, kept, first, last)
-    kernels = (found["embedding"]["kernel"] for found in (first, last))
-    assert np.abs(np.subtract(*map(np.asarray, kernels))).max() > 1e-4
-    rng = np.random.default_rng(0)
-    embed_split = lambda *given: rng.normal(size=(len(given[2].labels), 4))  # noqa: E731
-    monkeypatch.setattr(Embedder, "embed_split", embed_split)  # what is chosen is given below
-    for name, expected in (("before training", first), ("trained", last)):
-        monkeypatch.setattr(mixture, "best", lambda gains, name=name: name)
-        with Stop() as stop:
-            chosen, about = mixture.choose(made, *states, Console(active=False), stop)
-        assert about["kept"] == name
-        jax.tree.map(np.testing.assert_array_equal, chosen.params, expected)
+    jax.tree.map(check, kept, *(named[name].params for name in named))
+    kernels = (np.asarray(found.params["embedding"]["kernel"]) for found in named.values())
+    assert np.abs(np.subtract(*list(kernels)[:2])).max() > 1e-4
+    test = experiments.build(config(1e-2)).splits["test"]
+    for name, found in named.items():
+        rows = found.embedder().embed_split(found, test)
+        expected = metrics.retrieval(rows, test.labels, ks=(1,))
+        assert results["choice"]["unseen"][name] == pytest.approx(
+            {key: expected[key] for key in ("recall@1", "map@r")}, abs=1e-6
+        )
+    with pytest.raises(CheckpointError, match="must be reported, latest, best, layer, trained, ha"):
+        model.load(tmp_path / "run", "published")
+    assert not (tmp_path / "run" / selection.DIRECTORY).exists()
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +138,7 @@ def unchosen(
     """A run that was interrupted before its choice, and test images, uint8 [9, H, W, 3]."""
     directory = tmp_path_factory.mktemp("unchosen") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mixture, "keep", interrupted)
+        patch.setattr(selection, "keep", interrupted)
         with pytest.raises(Interrupted):
             train(directory, 1e-2)
     test = experiments.build(config(1e-2)).splits["test"]
@@ -148,8 +147,8 @@ def unchosen(
 
 @pytest.fixture(
     params=[
-        pytest.param(name, marks=[] if name in (mixture.PUBLISHED, "halfway") else pytest.mark.slow)
-        for name in (mixture.PUBLISHED, *mixture.SHARES)
+        pytest.param(name, marks=[] if name in ("published", "halfway") else pytest.mark.slow)
+        for name in ("published", "layer", "halfway", "trained")
     ]
 )
 def chosen(
@@ -161,7 +160,7 @@ def chosen(
     """The run with each of the choices, the images, and the rows that it wrote for them."""
     directory, images = unchosen
     shutil.copytree(directory, tmp_path / "run")
-    monkeypatch.setattr(mixture, "best", lambda gains: request.param)
+    monkeypatch.setattr(selection, "best", lambda gains: request.param)
     assert train(tmp_path / "run", 1e-2)["choice"]["kept"] == request.param
     own = table.read(tmp_path / "run" / "embeddings" / "test")
     return tmp_path / "run", images, own.embeddings[: len(images)]
@@ -195,38 +194,97 @@ def test_every_choice_in_onnx(chosen: tuple[Path, np.ndarray, np.ndarray]) -> No
     np.testing.assert_allclose(session.run(None, {"images": images})[0], rows, rtol=0, atol=1e-4)
 
 
-def test_the_mean_of_weights_with_shares() -> None:
-    """A quarter of the second model; its counters are those of the second model alone."""
-    first, last = ({"w": np.array([w, 4.0]), "seen": np.int32(n)} for w, n in ((0.0, 2), (2.0, 7)))
-    found = jax.jit(mixture.mixed)(first, last, 0.25)
-    np.testing.assert_allclose(found["w"], [0.5, 4.0])
-    assert found["seen"] == 7
-
-
 def test_gain_of_classes() -> None:
-    """Two classes that gain 0.2 and 0.4; a query that does not count."""
-    labels = np.array([0, 0, 1, 1, 1])
-    reference = np.array([0.5, 0.5, 0.1, 0.1, np.nan])
-    rows = reference + np.array([0.1, 0.3, 0.4, 0.4, 0.0])
-    found = mixture.gain(rows, reference, labels)
+    """Two classes that gain 0.2 and 0.4, and a third without a query that counts."""
+    labels = np.array([0, 0, 1, 1, 1, 2])
+    reference = np.array([0.5, 0.5, 0.1, 0.1, np.nan, np.nan])
+    rows = reference + np.array([0.1, 0.3, 0.4, 0.4, 0.0, 0.0])
+    means = [selection.by_class(values, labels) for values in (rows, reference)]
+    np.testing.assert_allclose(means, [[0.7, 0.5, np.nan], [0.5, 0.1, np.nan]])
+    found = selection.gain(*means)
     np.testing.assert_allclose(found, [0.3, np.std([0.2, 0.4], ddof=1) / 2**0.5])
-    assert mixture.gain(rows[:2], reference[:2], labels[:2]) == (0.0, 0.0)
+    assert selection.gain(means[0][:1], means[1][:1]) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("start", "trained", "kept"),
-    [
-        ((0.02, 0.01), (0.03, 0.02), "trained"),
-        ((0.04, 0.01), (0.03, 0.02), "start"),
-        ((0.02, 0.01), (0.03, 0.08), "start"),
-        ((0.01, 0.03), (-0.1, 0.02), mixture.PUBLISHED),
-        ((0.0, 0.0), (0.03, 0.06), mixture.PUBLISHED),
-    ],
-)
-def test_the_best_of_those_that_are_clearly_better(start: Any, trained: Any, kept: str) -> None:
-    """Published weights are kept unless a gain exceeds half its standard error."""
-    given = {mixture.PUBLISHED: Gain(0.0, 0.0), "start": Gain(*start), "trained": Gain(*trained)}
-    assert mixture.best(given) == kept
+def test_the_largest_mean_gain_is_kept() -> None:
+    """Without a margin; published weights, which come first, if nothing gains."""
+    gains = {selection.PUBLISHED: Gain(0.0, 0.0), "layer": Gain(0.01, 0.03)}
+    assert selection.best(gains | {"trained": Gain(-0.1, 0.02)}) == "layer"
+    assert selection.best(gains | {"layer": Gain(0.0, 0.0)}) == selection.PUBLISHED
+
+
+def test_candidates_are_measured_on_classes_that_they_were_not_trained_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each training class is measured once; no test class has a part in the choice."""
+    made = experiments.build(config(1e-2))
+    both = list(selection.halves(made))
+    measured = [name for _, other in both for name in other.classes]
+    assert sorted(measured) == sorted(made.class_names)
+    assert not set(measured).intersection(made.splits["test"].classes)
+    for half, other in both:
+        assert not set(half.splits["train"].ids).intersection(other.ids)
+        assert (half.steps, half.splits["test"]) == (2, other)
+    overlapping = made.splits["train"]
+    monkeypatch.setattr(selection, "hold_out", lambda split, share: (overlapping, overlapping))
+    with pytest.raises(AssertionError, match="measured on classes that are trained on"):
+        list(selection.halves(made))
+
+
+@pytest.mark.parametrize("after", ["half of a fold", "both folds"])
+def test_an_interrupted_choice_continues(
+    after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit; once the layer is measured, there is a model to use."""
+    given = replace(config(1e-2), train=replace(config(1e-2).train, checkpoint_every=1))
+    monkeypatch.setattr("tests.train.test_selection.config", lambda rate: given)
+    whole = train(tmp_path / "whole", 1e-2)
+    calls, make = [], loop.Training.make_steps
+
+    def stopping(self: loop.Training, profile: Any) -> None:
+        calls.append(self)
+        if after == "half of a fold":
+            self.stop.signal = signal.SIGTERM
+        elif len(calls) == 3:
+            raise Interrupted(signal.SIGTERM)
+        make(self, profile)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Training, "make_steps", stopping)
+        with pytest.raises(Interrupted):
+            train(tmp_path / "run", 1e-2)
+    with pytest.warns(UserWarning, match="has not finished"):
+        assert model.load(tmp_path / "run").step == 0
+    results = train(tmp_path / "run", 1e-2)
+    assert {key: results[key] for key in ("choice", "identity")} == {
+        key: whole[key] for key in ("choice", "identity")
+    }
+
+
+def test_minutes_become_steps_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed run makes the steps that were recorded, whatever the clock says then."""
+    clock = iter((100.0, 108.0))  # a second for each of the timed steps
+    monkeypatch.setattr(length, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    given = replace(config(1e-2), train=replace(config(1e-2).train, select="last", minutes=0.1))
+    monkeypatch.setattr("tests.train.test_selection.config", lambda rate: given)
+    make = loop.Training.make_steps
+
+    def stopping(self: loop.Training, profile: Any) -> None:
+        self.stop.signal = signal.SIGTERM
+        make(self, profile)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Training, "make_steps", stopping)
+        with pytest.raises(Interrupted):
+            train(tmp_path / "run", 1e-2)
+    monkeypatch.setattr(length, "timed", lambda *_: pytest.fail("timed again"))
+    results = train(tmp_path / "run", 1e-2)
+    assert (results["steps"], results["step"]) == (6, 6)
+    fixed = replace(given, train=replace(given.train, minutes=0.0, steps=6))
+    monkeypatch.setattr("tests.train.test_selection.config", lambda rate: fixed)
+    assert train(tmp_path / "fixed", 1e-2)["identity"]
+    lines = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("run", "fixed")]
+    assert lines[0] == lines[1]
 
 
 def test_models_are_chosen_on_classes_that_are_not_trained() -> None:
