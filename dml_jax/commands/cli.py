@@ -169,12 +169,10 @@ def add_decision(flags: argparse.ArgumentParser) -> None:
     text = "most probable classes in an answer (default: 3)"
     flags.add_argument("--top", type=int, default=3, help=text)
     limit = flags.add_mutually_exclusive_group()
-    text = 'answer "unknown" so that at most this share of images of other classes gets a name'
+    text = 'answer "unknown" so that at most this share of the measured strangers gets a name'
     limit.add_argument("--reject", type=float, help=text)
     text = "probability below which the answer is unknown"
     limit.add_argument("--min_probability", type=float, help=text)
-    text = "margin below which the answer is unknown"
-    limit.add_argument("--threshold", type=float, help=text)
 
 
 def decision(options: argparse.Namespace) -> dict[str, float | None]:
@@ -182,7 +180,7 @@ def decision(options: argparse.Namespace) -> dict[str, float | None]:
     require(options.top >= 1, f"--top={options.top}: must be 1 or more; e.g. 3")
     from dml_jax.evaluation import expectations  # whose import is slow
 
-    limit = {key: getattr(options, key) for key in ("reject", "min_probability", "threshold")}
+    limit = {key: getattr(options, key) for key in ("reject", "min_probability")}
     expectations.choice(**limit)
     return limit
 
@@ -284,6 +282,7 @@ def _exit_code(body: Callable[[], object]) -> int:
         print(f"error: {message_of(error)}", file=sys.stderr)
         return code
     except KeyboardInterrupt:
+        print("stopped by Ctrl-C", file=sys.stderr)
         return 130
     except SystemExit as end:  # --help, or a signal that a command handles
         broken = isinstance(end.__context__, BrokenPipeError)  # Rich ends the process with 1

@@ -12,8 +12,8 @@ prints the number of images and the name of each class.
 The second prints a table (CSV with a header, or JSON): for each image the answer, the most probable
 classes, and the probability that each is right if the class of the image is enrolled. Probabilities
 are calibrated on sessions that are left out (--session says which photographs were taken together).
-Every image gets a name unless you ask for "unknown", with one of --reject=0.05 (the share of images
-of other classes that may get a name), --min_probability=0.8 and --threshold (a margin).
+Every image gets a name unless you ask for "unknown", with --reject=0.05 (the share of the measured
+strangers, images of other classes, that gets a name) or --min_probability=0.8.
 
 A line says what to expect of photographs to come with the chosen one, with 95 % intervals. The
 third command measures it on class folders of enrolled and of other classes. Images of other classes
@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from functools import partial
 
 from dml_jax.class_names import normalised
@@ -92,15 +93,19 @@ def execute(arguments: list[str]) -> None:
     others = read([options.calibrate]) if options.calibrate else {}
     labelled = read([options.check]) if options.check else {}
     model = jax_setup.load(options)
-    taken = sessions.by_file((classes, others, labelled), options.session, warn)
+    taken, guessed = sessions.by_file((classes, others), options.session, warn)
     on_bad = None if options.strict else warn
     if options.list:
-        for name, count in Index.load(model, path).counts().items():
+        for name, count in Counter(item.name for item in Index.load(model, path).items).items():
             print(f"{count}\t{printable(name)}")
     elif options.classify:
         index = Index.load(model, path)
-        files = enrollment.usable(model, {"": files}, on_bad)[""] if on_bad else files
-        found = index.classify(files, top=options.top, **limit)
+        index.expect(**limit)  # refuses before images are embedded
+        usable, rows = index.embed(files, on_bad)
+        files = [files[i] for i in usable]
+        problem = "none of the images can be used; the reasons are listed above"
+        cli.require(files, problem)
+        found = index.classify(rows, top=options.top, **limit)
         if options.format == "json":
             images = answers.as_json(files, found, index.images)
             shown = {"model": options.model, "index": options.index, "images": images}
@@ -109,7 +114,7 @@ def execute(arguments: list[str]) -> None:
             write_rows(sys.stdout, answers.as_rows(files, found, index.images))
     else:
         changed = options.remove, options.rename, options.merge
-        changes = enrollment.Changes(*changed, classes, others, taken)
+        changes = enrollment.Changes(*changed, classes, others, taken, guessed)
         choice = expectations.choice(**limit)
         index = enrollment.update(model, path, changes, choice=choice, on_bad=on_bad)
         if labelled:

@@ -7,10 +7,10 @@ python-multipart`):
 The address is printed once the server listens; a browser shows there the answers and the nearest
 enrolled images. `POST /` answers {"embedding": [...]}; with an index of `dml-jax enroll` instead
 "class", the "probability" that the best class is right, "classes", the --top best with
-probabilities, and "margin". With --reject, --min_probability or --threshold, "class" may be
-"unknown". `POST /?embedding=1` adds the embedding. An index that was replaced is read again.
-`GET /health` answers {"status": "ok"}, and `GET /statistics` the numbers of answers by class and
-the rate of "unknown" beside the expected one. Errors have a status of 400 or more.
+probabilities, and "margin". With --reject or --min_probability, "class" may be "unknown".
+`POST /?embedding=1` adds the embedding. An index that was replaced is read again. `GET /health`
+answers {"status": "ok"}, and `GET /statistics` the numbers of answers by class and the rate of
+"unknown" beside the expected one. Errors have a status of 400 or more.
 """
 
 from __future__ import annotations
@@ -36,12 +36,17 @@ def execute(arguments: list[str]) -> None:
     text = "further name or address by which clients or a proxy call this server; repeatable"
     flags.add_argument("--host_name", metavar="NAME", action="append", default=[], help=text)
     flags.add_argument("--port", type=int, default=8000, help="default 8000; 0 for any free one")
+    text = (
+        "size of the largest photographs, up to 89 (default: %(default)s); decoding one takes 3 to "
+        "12 MB of memory for each megapixel, and several at a time share 512 MiB"
+    )
+    flags.add_argument("--megapixels", type=float, default=60, metavar="N", help=text)
     options = flags.read_plain(arguments)
+    problem = f"--megapixels={options.megapixels:g}: must be above 0 and at most 89"
+    cli.require(0 < options.megapixels <= 89, problem)
     limit = cli.decision(options)
     index = expand_path("--index", options.index) if options.index else None
-    problem = (
-        "--reject, --min_probability and --threshold: need --index; without it, no class is named"
-    )
+    problem = "--reject and --min_probability: need --index; without it, no class is named"
     cli.require(index or not any(value is not None for value in limit.values()), problem)
     cli.check_installed("serve", "httptools", cli.SERVER_PACKAGES)
     from dml_jax.data import arrays
@@ -59,7 +64,7 @@ def execute(arguments: list[str]) -> None:
         problem = f"--model: takes {shape}; only models of images are served"
         cli.require(arrays.is_image(model.shape), problem)
         enrolled = EnrolledClasses(model, index, limit, options.top) if index else None
-        service = Service(model, enrolled, options.model)
+        service = Service(model, enrolled, options.model, options.megapixels)
         service.compile()
         server = Server(service, sorted(names_of(options.host) | {*options.host_name}))
         listener.listen(server.config.backlog)

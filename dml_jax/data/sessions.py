@@ -7,6 +7,7 @@ that a regular expression matches, e.g. "^(train|val|test)_".
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
@@ -17,6 +18,8 @@ from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
 
 DATE, FOLDER, COLUMN = "date", "folder", "session"
+DAY_IN_NAME = r"(?<!\d)((?:19|20)\d\d([-_]?)[01]\d\2[0-3]\d)(?!\d)"  # IMG_20240512_101112.jpg
+START_OF_NAME = r"^([^-_ .]+)[-_ ]"  # monday_0012.jpg
 
 
 def find(
@@ -72,23 +75,50 @@ def by_file(
     groups: Iterable[Mapping[str, Sequence[Path | Record]]],
     session: str,
     warn: Callable[[str], object],
-) -> dict[Path | Record, str]:
-    """The session of each image, given groups of images by class; "" without an EXIF date."""
+) -> tuple[dict[Path | Record, str], str]:
+    """The session of each image, given groups of images by class, "" if it is unknown; and how
+    sessions were guessed, "" if `session` says what they are."""
     taken: dict[Path | Record, str] = {}
+    guesses = []
     for classes in groups:
         images = [image for found in classes.values() for image in found]
+        taken |= {image: image.session for image in images if isinstance(image, Record)}
         files = [image for image in images if isinstance(image, Path)]
         names = [str(file) for file in files]
-        dated = session == DATE or not files
-        found = _dates(names, files) if dated else find(session, names, files)
-        taken |= {image: image.session for image in images if isinstance(image, Record)}
+        labels = [name for name, found in classes.items() for image in found]
+        flat = all(len({Path(str(i)).parent for i in found}) == 1 for found in classes.values())
+        if session == DATE:
+            found = _dates(names, files)
+        elif not files or (session and not (session == FOLDER and flat)):
+            found = find(session, names, files) if files else []
+        else:
+            if session:
+                warn("warning: --session=folder: there are no folders in class folders; ignored")
+            found, how = _guess(labels, files)
+            guesses.append(how)
         taken |= zip(files, found, strict=True)
     if session == DATE and taken and not any(taken.values()):
         warn(
             f"warning: --session=date: none of {len(taken):,} images has an EXIF date, so sessions "
             "are unknown; give folder or a regular expression of the file names instead"
         )
-    return taken
+    return taken, next(iter(guesses), "")
+
+
+def _guess(labels: Sequence[str], files: Sequence[Path]) -> tuple[list[str], str]:
+    """Sessions with which half of the classes have several, and what they are: the days of EXIF,
+    those in names, or the starts of names if these repeat; otherwise unknown ones."""
+    names, classes = [str(file) for file in files], len(set(labels))
+    for what, sessions, images in (
+        ("days in EXIF", _dates(names, files), 1),
+        ("days in file names", _matches(DAY_IN_NAME, names), 1),
+        ("starts of file names", _matches(START_OF_NAME, names), 2),
+    ):
+        pairs = set(zip(labels, sessions, strict=True))
+        several = sum(count > 1 for count in Counter(label for label, _ in pairs).values())
+        if all(sessions) and 2 * several >= classes and images * len(pairs) <= len(files):
+            return sessions, f"sessions: {len(set(sessions))} {what}"
+    return [""] * len(files), "sessions: each image by itself"
 
 
 def added(split: Split, session: str) -> Split:

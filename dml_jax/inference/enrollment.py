@@ -1,7 +1,6 @@
 """Changing the index of enrolled classes in a directory, and reports of what to expect of it."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -13,15 +12,13 @@ import numpy as np
 from dml_jax.class_names import near_equal
 from dml_jax.data.files import Record
 from dml_jax.errors import DataError, counted, printable
-from dml_jax.evaluation import open_set, protocol
-from dml_jax.evaluation.expectations import ALWAYS, Choice
+from dml_jax.evaluation import expectations
+from dml_jax.evaluation.expectations import ALWAYS, Choice, Point
 from dml_jax.files import locked
-from dml_jax.inference import index as indexes
 from dml_jax.inference.embedding_model import EmbeddingModel
-from dml_jax.inference.index import EMPTY, Added, Index
+from dml_jax.inference.index import EMPTY, Index
 
-FEW = 5  # images of a class
-SHOWN = 10  # names in a list
+SHOWN = 3  # names in a list
 SHARES = {
     "right": "right",
     "right_at_3": "right at 3",
@@ -31,7 +28,6 @@ SHARES = {
 }
 
 Folders = Mapping[str, Sequence[Any]]  # paths of images by class
-Images = dict[str, list[Any]]
 Say = Callable[[str], object]
 
 
@@ -45,17 +41,7 @@ class Changes:
     enroll: Folders = field(default_factory=dict)
     calibrate: Folders = field(default_factory=dict)  # other classes
     sessions: Mapping[Path | Record, str] = field(default_factory=dict)  # of each image
-
-
-def usable(model: EmbeddingModel, classes: Folders, say: Say) -> Images:
-    """The images by class that the model can embed, see `index.usable`; DataError if there are
-    none."""
-    found = {name: indexes.usable(model, files, say) for name, files in classes.items()}
-    kept = {name: files for name, files in found.items() if files}
-    if not kept:
-        count = counted(sum(map(len, classes.values())), "image")
-        raise DataError(f"none of {count} can be used; the reasons are listed above")
-    return kept
+    guessed: str = ""  # how the sessions were guessed; "" if they were given
 
 
 def update(
@@ -69,97 +55,91 @@ def update(
 ) -> Index:
     """Changes the index in a directory, or creates it, while no other command can; returns it.
 
-    Images that their class holds already are skipped, see `Index.add`. If an image cannot be used,
-    the directory does not change.
+    If an image cannot be used, the directory does not change.
 
     Args:
       choice: for which the report says what to expect.
-      say: gets the lines of a report, which ends with what to expect of the index.
+      say: gets the lines of a report, at most five, which ends with what to expect of the index.
       on_bad: gets the reasons why images are left out; without it, they are errors.
     """
-    changed = any(value for name, value in vars(changes).items() if name != "sessions")
+    classes, others = changes.enroll, changes.calibrate
+    changed = classes or others or changes.remove or changes.rename or changes.merge
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.resolve().with_name(f"{path.resolve().name}.update")
     with locked(lock) if changed else nullcontext():
         index = Index.load(model, path) if path.exists() else Index(model)
-        forgotten = sum(index.remove(name) for name in changes.remove)
+        done, doubts = list[str](), list[str]()
+        for name in changes.remove:
+            done.append(f"removed {printable(name)}, {counted(index.remove(name), 'image')}")
         for old, new in changes.rename:
             index.rename(old, new)
+            done.append(f"renamed {printable(old)}:{printable(new)}")
         for name, into in changes.merge:
             index.merge(name, into)
-        classes, others = changes.enroll, changes.calibrate
+            done.append(f"merged {printable(name)}:{printable(into)}")
         if not others:
             index.read_others()  # before the images are embedded
-        if on_bad and others:
-            others = usable(model, others, on_bad)
-        for group in near_equal([*index.classes, *classes]):
-            added = [name for name in group if name not in index.classes]
-            if 0 < len(added) < len(group):  # those of a folder are reported when it is read
-                names = " and ".join(map(printable, group))
-                pair = f"{added[0]}:{next(name for name in group if name not in added)}"
-                remedy = f"if they are one class, --merge={pair!r}, else --rename one"
-                say(f"doubt: {names} are near-equal names of different classes; {remedy}")
-        before = len(index.images)
         taken = [
             {name: [changes.sessions[file] for file in files] for name, files in each.items()}
             for each in (classes, others)
         ]
-        counts = index.add(classes, taken[0], on_bad) if classes else Added(*[0] * 6)
-        before -= counts.replaced
-        if classes and not index.images:
-            count = counted(sum(map(len, classes.values())), "image")
-            raise DataError(f"none of {count} can be used; the reasons are listed above")
+        doubts += _near_equal(index, classes)
+        shared = index.shared()
+        known = 0
+        if classes:
+            added = index.add(classes, taken[0], on_bad, keep_sessions=bool(changes.guessed))
+            if not index.images:
+                count = counted(sum(map(len, classes.values())), "image")
+                raise DataError(f"none of {count} can be used; the reasons are listed above")
+            known = added.known
+            if added.enrolled:
+                count = counted(added.enrolled, "image")
+                how = f" ({changes.guessed})" if changes.guessed else ""
+                done.append(f"enrolled {count} of {counted(added.classes, 'class')}{how}")
+            for number, what in (
+                (added.replaced, "replaced, as the file has changed"),
+                (added.moved, "found at another path"),
+                (added.sessions, "with another session than before"),
+            ):
+                if number:
+                    done.append(f"{counted(number, 'image')} {what}")
         if others:
-            index.calibrate(others, taken[1])
-        expected = report(index, choice) if index.images else EMPTY
-        renamed, merged = ([":".join(p) for p in each] for each in (changes.rename, changes.merge))
-        done = [
-            f"{what} {printable(', '.join(names))}"
-            for what, names in (
-                ("removed", changes.remove),
-                ("renamed", renamed),
-                ("merged", merged),
-            )
-            if names
-        ]
-        if counts.enrolled:
-            count = counted(counts.enrolled, "image")
-            done.append(f"enrolled {count} of {counted(counts.classes, 'class')}")
-        for number, what in (
-            (counts.replaced, "replaced, as the file has changed"),
-            (counts.moved, "found at another path"),
-            (counts.sessions, "with another session than before"),
-        ):
-            if number:
-                done.append(f"{counted(number, 'image')} {what}")
-        if others:
+            index.calibrate(others, taken[1], on_bad)
             done.append(f"calibrated on {counted(len(others), 'class')}")
+        lines = report(index, choice) if index.images else [EMPTY]
         if done:
             index.save(path)
-        if counts.known:
-            done.append(f"skipped {counted(counts.known, 'enrolled image')}")
+        if known:
+            done.append(f"{counted(known, 'image')} enrolled already")
         now = f"{counted(len(index.images), 'image')} of {counted(len(index.classes), 'class')}"
         say(f"{path}: {'; '.join([*done, f'now {now}'])}")
-        if forgotten:
-            what = f"{counted(forgotten, 'image')} of removed classes forgotten"
-            say(f"{what}; enrolling their folder again brings them back")
-        for line in _shared(index, before):
+        if twice := [each for each in index.shared() if each not in shared]:
+            names, files = (
+                " and ".join(map(printable, of)) for of in (twice[0], twice[0].values())
+            )
+            more = f", and {counted(len(twice) - 1, 'image')} more" if len(twice) > 1 else ""
+            doubts.append(
+                f"the same image is in the classes {names}: {files}{more}; one label at most is "
+                "right, all are kept"
+            )
+        if doubts:
+            say(f"doubt: {'; '.join(doubts)}")
+        for line in lines:
             say(line)
-        say(expected)
         return index
 
 
-def _shared(index: Index, first: int) -> Iterator[str]:
-    """Warnings about equal images of several classes, see `Index.shared`."""
-    shared = index.shared(first)
-    for each in shared[:SHOWN]:
-        names, files = (" and ".join(map(printable, part)) for part in (each, each.values()))
-        yield (
-            f"warning: the same image is in the classes {names}: {files}; one label at most is "
-            "right, all are kept"
-        )
-    if len(shared) > SHOWN:
-        yield f"warning: and {counted(len(shared) - SHOWN, 'image')} more"
+def _near_equal(index: Index, classes: Folders) -> Iterator[str]:
+    """Doubts about names of new classes; those among them are reported when they are read."""
+    for group in near_equal([*index.classes, *classes]):
+        added = [name for name in group if name not in index.classes]
+        if 0 < len(added) < len(group):
+            names = " and ".join(map(printable, group))
+            pair = f"{added[0]}:{next(name for name in group if name not in added)}"
+            yield (
+                f"{names} are near-equal names of different classes; if they are one class, "
+                f"--merge={pair!r}, else --rename one"
+            )
 
 
 def comparison(
@@ -188,116 +168,72 @@ def comparison(
                 f"is enrolled; rename one, --rename={enrolled[0]!r}:{other[0]!r}"
             )
     point = index.at(choice)
-    found = index.measure(usable(index.model, classes, on_bad) if on_bad else classes, choice)
-    lines = []
-    if found.overlapping:
-        overlapping = counted(found.overlapping, "image")
-        lines.append(f"left out: {overlapping} of {folder} that the index holds")
+    measured, overlapping = index.measure(classes, choice, on_bad)
+    known, strangers, _ = measured
+    observed, lines = expectations.shares(measured, choice, point.limit), list[str]()
+    if overlapping:
+        lines.append(f"left out: {counted(overlapping, 'image')} of {folder} that the index holds")
     lines.append(
-        f"{folder}: {counted(found.known_images, 'image')} of enrolled classes, "
-        f"{counted(found.other_images, 'image')} of others; {choice}, in %:"
+        f"{folder}: {counted(len(known), 'image')} of enrolled classes, "
+        f"{counted(len(strangers), 'image')} of others; {choice}, in %:"
     )
     for name, title in SHARES.items():
-        measured, expected = getattr(found, name), getattr(point, name)
-        share, low, high = expected
-        verdict = f"  {'within' if low <= measured <= high else 'outside'} the interval"
+        share, expected = getattr(observed, name)[0], getattr(point, name)
+        verdict = "within" if expected[1] <= share <= expected[2] else "outside"
         lines.append(
-            f"  {title:18}  measured {_percent(measured):>5}  expected {_interval(expected)}"
-            f"{'' if math.isnan(measured + share) else verdict}"
+            f"  {title:18}  measured {_percent(share):>5}  expected {_interval(expected)}"
+            + ("" if math.isnan(share + expected[0]) else f"  {verdict} the interval")
         )
-    mean, observed = _percent(found.expected), _percent(found.observed)
-    lines.append(f"  mean probability {mean}, most probable class right {observed}")
+    if len(known):
+        mean, right = known["probability"].mean(), (known["rank"] == 0).mean()
+        lines.append(
+            f"  mean probability {_percent(mean)}, most probable class {_percent(right)} right"
+        )
+    if choice.kind == "reject" and len(np.unique(strangers["label"])) >= expectations.FEWEST:
+        on_these = expectations.expected(measured, choice)
+        lines.append(
+            f"  if {_interval(on_these.strangers)} of these strangers were accepted, "
+            f"{_interval(on_these.right)} would be right; --calibrate={folder} sets the limit on "
+            "them"
+        )
     return "\n".join(lines)
 
 
-def report(index: Index, choice: Choice = ALWAYS) -> str:
-    """What to expect of an index with a choice, and the images that it was measured on."""
-    _, measured = index.fitted()
-    enrolled, background = index.enrolled, index.background()
-    playing, trained = index.playing()
-    sessions = sorted({*enrolled.sessions.tolist(), *background.sessions.tolist()} - {""})
-    lines = []
-    if overlap := index.overlap():
-        verb = "is" if len(overlap) == 1 else "are"
-        lines.append(
-            f"{counted(len(overlap), 'other class')} {verb} enrolled and left out "
-            f"({_listed(overlap)}); {_classes(background.labels)} remain"
-        )
-    if not sessions:
-        share = protocol.near_copies(np.concatenate([enrolled.rows, background.rows]))
-        doubt = open_set.of_near_copies(share, "--session")
-        lines.append(f"warning: sessions are unknown: {doubt}")
-    elif len(sessions) == 1:
-        lines.append(
-            f"warning: all photographs are of one session ({sessions[0]}), so later ones cannot "
-            "be measured"
-        )
-    known = set(measured.known["label"].tolist())
-    if one := [name for label, name in enumerate(index.classes) if label not in known]:
-        lines.append(
-            "not used for the estimate, because their images are of one session: " + _listed(one)
-        )
-    if len(playing) > 1:
-        lines.append(
-            f"{counted(len(playing), 'enrolled class')} are left out in turn and play the "
-            "strangers; --calibrate=DIRECTORY with class folders of other classes is better"
-        )
-    if trained:
-        lines.append(
-            "warning: the run was trained on some of them, so more images of other classes than "
-            "stated may be accepted"
-        )
-    several = f"across sessions ({_listed(sessions)})"
-    across = several if len(sessions) > 1 else "with near-copies left out"
-    tested, strangers = (
-        f"{counted(len(labels), 'image')} of {_classes(labels)}"
-        for labels in (measured.known["label"], measured.strangers["label"])
-    )
+def report(index: Index, choice: Choice = ALWAYS) -> list[str]:
+    """How an index was measured, what to expect with a choice, and a warning if it is due."""
+    measured, (others, overlap, playing, trained) = index.fitted[1], index.background
+    sessions = sorted({*index.sessions, *others.sessions.tolist()} - {""})
+    how = "near-copies left out, as sessions are unknown; --session says what was taken together"
+    if sessions:
+        how = f"whole sessions left out, of {len(sessions)} ({_listed(sessions)})"
+    alone = len(index.classes) - len(set(measured.known["label"]) & {*range(len(index.classes))})
+    tested = f"measured on {_counts(measured.known)}, with {how}"
+    if alone:
+        tested += f"; {counted(alone, 'class')} not, whose images are of one session"
+    text = f"strangers: {_counts(measured.strangers)}"
+    if playing:
+        text += f", {len(playing)} of them enrolled ones that are left out in turn"
+        text += ", though the run was trained on some" if trained else ""
+        text += ", assuming that strangers are like these; better: --calibrate=DIRECTORY"
+    if overlap:
+        text += f"; without {counted(len(overlap), 'enrolled class')} ({_listed(overlap)})"
     try:
-        point = index.at(choice)
+        shares = _shares(index.at(choice))
     except DataError as problem:
         shares = str(problem).partition(": ")[2]
-    else:
-        shares = ", ".join(
-            f"{title} {_interval(getattr(point, name))}" for name, title in SHARES.items()
-        )
-        if choice.kind == "reject" and point.strangers[0] > choice.value:
-            shares += " (too few classes of strangers)"
-    lines.append(
-        f"expected {across}, in % with 95 % intervals, from {tested} as if enrolled and "
-        f"{strangers} as strangers; {choice}: {shares}"
-    )
+    lines = [f"{tested}; {text}", f"expected, in % with 95 % intervals, {choice}: {shares}"]
     if not len(measured.known):
         lines.append("warning: probabilities are not calibrated: no class has several sessions")
-    elif measured.known["probability"].max() < 1 and (measured.known["rank"] == 0).mean() < 0.5:
-        lines.append(f"warning: most answers would be wrong; {_causes(index)}")
-    return "\n".join(lines)
+    return lines
 
 
-def _causes(index: Index) -> str:
-    """Why many images would be wrong, as far as measurements show, and remedies."""
-    _, measured = index.fitted()
-    causes, count = [], len(index.classes)
-    pairs = Counter(
-        zip(measured.known["label"], measured.known["answer"], strict=True)
-    ).most_common()
-    alike = [
-        f"{index.classes[a]} as {index.classes[b]} ({number})"
-        for (a, b), number in pairs
-        if a != b and max(a, b) < count
-    ]
-    if alike:
-        shown = _listed(alike[:3])
-        causes.append(f"classes look alike: {shown}: enroll more images, or --merge them")
-    few = [name for label, name in enumerate(index.classes) if (index.labels == label).sum() < FEW]
-    if few:
-        number = counted(len(few), "class")
-        causes.append(f"{number} with fewer than {FEW} images ({_listed(few)}): enroll more")
-    return "; ".join(causes) or "enroll more sessions, or train on images like these"
+def _counts(answers: np.ndarray) -> str:
+    classes = counted(len(np.unique(answers["label"])), "class")
+    return f"{counted(len(answers), 'image')} of {classes}"
 
 
-def _classes(labels: np.ndarray) -> str:
-    return counted(len(np.unique(labels)), "class")
+def _shares(point: Point) -> str:
+    return ", ".join(f"{title} {_interval(getattr(point, name))}" for name, title in SHARES.items())
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -7,95 +7,54 @@ part. Without `expectations.FEWEST` other classes, each enrolled class is left o
 the stranger too.
 """
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from PIL import Image as pillow
 
 from dml_jax import seal, table
-from dml_jax.class_names import normalised
-from dml_jax.data.files import File, Record
 from dml_jax.data.read_ahead import ordered_map
-from dml_jax.errors import DataError, printable, suggest
+from dml_jax.errors import DataError, printable
 from dml_jax.evaluation import expectations, open_set
 from dml_jax.evaluation.expectations import ALWAYS, Choice, Point
-from dml_jax.evaluation.open_set import Classifier, Measured, Photographs
+from dml_jax.evaluation.open_set import ANSWERS, Classifier, Measured, Photographs
 from dml_jax.evaluation.unit_rows import first_bad_row
 from dml_jax.inference.answers import Answer
-from dml_jax.table import Table
+from dml_jax.inference.gallery import (
+    UNKNOWN,
+    Added,
+    Enrolled,
+    Gallery,
+    Image,
+    Images,
+    check_name,
+    content,
+    file_name,
+)
 
 if TYPE_CHECKING:
     from dml_jax.inference.embedding_model import EmbeddingModel
 
-UNKNOWN = "unknown"
 ENROLL_AGAIN = "enroll again"
 EMPTY = "the index is empty; add classes first"
 KIND, CLASSIFIER = "index", "classifier.npz"
 SAME_IMAGE = 1 - 2e-6  # cosine of two embeddings of equal images, which differ by rounding
-BLOCK_ELEMENTS = 1 << 22  # cosines in memory at once
-Image = str | Path | Record | bytes | pillow.Image | np.ndarray
-Images = Sequence[Image] | np.ndarray  # an array [N, H, W, 3] is a batch of images
+BLOCK_ELEMENTS = 1 << 20  # scores or cosines in memory at once
 
 
-class Added(NamedTuple):
-    """What `Index.add` did with images."""
+class Background(NamedTuple):
+    """Which images play the strangers."""
 
-    enrolled: int
-    classes: int  # of the images that were enrolled
-    known: int  # whose class holds the content of their file already
-    moved: int  # known ones whose file had another name
-    sessions: int  # known ones whose session was another one
-    replaced: int  # enrolled ones whose file had another content, which is forgotten
+    others: Photographs  # of other classes that are not enrolled
+    overlap: list[str]  # other classes that are enrolled, by name or by an equal image
+    playing: list[str]  # enrolled classes that play strangers in turn; none if there are others
+    trained: bool  # whether the run was trained on some of these
 
 
-class Given(NamedTuple):
-    """An image that is or will be enrolled."""
-
-    name: str  # of its class
-    image: Image  # until it is embedded
-    file: str  # name of its file, or ""
-    content: str  # SHA-256 of its file, or ""
-    session: str
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """By which it is recognised."""
-        return self.name, self.content
-
-    def again(self, other: "Given") -> "Given":
-        """This enrolled image with the file and session that are given now, if they are."""
-        return self._replace(file=other.file or self.file, session=other.session or self.session)
-
-
-class Found(NamedTuple):
-    """Shares of labelled images; NaN if there are none."""
-
-    right: float
-    right_at_3: float
-    wrong: float
-    unknown: float
-    strangers: float  # images of classes that are not enrolled, which were accepted
-    expected: float  # mean probability of the most probable class, of images of enrolled classes
-    observed: float  # share of these images for which that class is right
-    known_images: int
-    other_images: int
-    overlapping: int  # images that the index holds; not counted
-
-
-class Index:
-    """Embeddings of enrolled images and their classes.
-
-    Attributes:
-      model: makes the embeddings.
-      classes: names, in the order they were added.
-      embeddings: float32 [N, D].
-      labels: int64 [N], positions in `classes`.
-      images: N file names, "" for images that were not given by path.
-      sessions: N names of sessions (see `data.sessions`), "" if unknown.
-    """
+class Index(Gallery):
+    """Embeddings of enrolled images and their classes; `model` makes the embeddings."""
 
     def __init__(self, model: "EmbeddingModel"):
         if model.method_distance:
@@ -104,34 +63,17 @@ class Index:
                 "enrolled images are compared; give a model without"
             )
         self.model = model
-        # Images for thresholds and the names of their classes, which may be enrolled; the unseen
-        # classes of the run are read when they are needed.
+        # Images of other classes and the names of these, which may be enrolled; the unseen classes
+        # of the run are read when they are needed.
         self._others: tuple[Photographs, list[str]] | None = None
-        self._hold([], np.zeros((0, 0), np.float32))
-
-    def _hold(self, items: Sequence[Given], embeddings: np.ndarray) -> None:
-        """Sets the enrolled images, and drops results that depend on them."""
-        self._items, self.embeddings = items, embeddings
-        self.classes = list(dict.fromkeys(each.name for each in items))
-        number = {name: i for i, name in enumerate(self.classes)}
-        self.labels = np.array([number[each.name] for each in items], np.int64)
-        self.images = [each.file for each in items]
-        self.sessions = [each.session for each in items]
-        self._forget()
-
-    def _forget(self) -> None:
-        self._fitted: tuple[Classifier, Measured] | None = None
-        self._points = dict[Choice, Point]()
-
-    def counts(self) -> dict[str, int]:
-        """The number of enrolled images of each class."""
-        return dict(zip(self.classes, np.bincount(self.labels).tolist(), strict=True))
+        super().__init__()
 
     def add(
         self,
         classes: Mapping[str, Sequence[Image]],
         sessions: Mapping[str, Sequence[str]] | None = None,
         on_bad: Callable[[str], object] | None = None,
+        keep_sessions: bool = False,
     ) -> Added:
         """Enrolls images (as for `Model.embed`) of new or existing classes; none after an error.
 
@@ -143,68 +85,61 @@ class Index:
           classes: images by class. Equal images of several classes are enrolled, see `shared`.
           sessions: of the images; by default, and where they are "", they are unknown.
           on_bad: gets the reasons why images are left out; without it, they are errors.
+          keep_sessions: known images keep a session that they have.
         """
-        given = self._given(self._listed(classes), sessions)
-        held = {each.key: i for i, each in enumerate(self._items) if each.content}
-        known = {held[each.key]: each for each in given if each.key in held}
-        fresh = {
-            (each.name, each.content or i): each
-            for i, each in enumerate(given)
-            if each.key not in held
-        }
-        new = list(fresh.values())
-        try:
-            rows = self._embedded(new)
-        except DataError:  # all are read again, which is quick
-            if not on_bad:
-                raise
-            new = [each for each in new if usable(self.model, [each.image], on_bad)]
-            rows = self._embedded(new)
-        places = {(each.name, each.file) for each in (*new, *known.values()) if each.file}
-        kept = {
-            i: item.again(known.get(i, item))
-            for i, item in enumerate(self._items)
-            if i in known or (item.name, item.file) not in places
-        }
-        pairs = [(item, self._items[i]) for i, item in kept.items()]
-        moved = sum(item.file != before.file for item, before in pairs)
-        changed = sum(item.session != before.session for item, before in pairs)
-        replaced, skipped = len(self._items) - len(kept), len(given) - len(fresh)
-        rows = np.concatenate([self.embeddings[[*kept]], rows]) if kept else rows
-        self._hold([*kept.values(), *(each._replace(image="") for each in new)], rows)
-        count = len({each.name for each in new})
-        return Added(len(new), count, skipped, moved, changed, replaced)
-
-    def _listed(self, classes: Mapping[str, Sequence[Image]]) -> dict[str, Sequence[Image]]:
-        return {name: self.model.listed(images, str(name)) for name, images in classes.items()}
+        known, fresh = self.compare(self._given(classes, sessions))
+        new, rows = self._embedded(fresh, on_bad)
+        return self.take(known, new, rows, keep_sessions)
 
     def _given(
         self,
         classes: Mapping[str, Sequence[Image]],
         sessions: Mapping[str, Sequence[str]] | None,
-    ) -> list[Given]:
-        for name, images in classes.items():
-            _check_name(name)
-            count = len(sessions.get(name, ())) if sessions else len(images)
-            if count != len(images):
-                what = f"sessions of {name}: {count}"
-                raise DataError(f"{what}, but {len(images)} images; give one for each")
-        images = [image for each in classes.values() for image in each]
-        names = [name for name, each in classes.items() for _ in each]
-        taken = [s for name in classes for s in sessions[name]] if sessions else [""] * len(images)
-        contents = ordered_map(_content, images)
-        columns = names, images, map(file_name, images), contents, taken
-        return [Given(*each) for each in zip(*columns, strict=True)]
+    ) -> list[tuple[Enrolled, Image]]:
+        """Images to enroll or to compare with enrolled ones."""
+        listed = {name: self.model.listed(images, str(name)) for name, images in classes.items()}
+        names, images, taken = list[str](), list[Image](), list[str]()
+        for name, of_class in listed.items():
+            check_name(name)
+            of_sessions = sessions.get(name, ()) if sessions else [""] * len(of_class)
+            if len(of_sessions) != len(of_class):
+                what = f"sessions of {name}: {len(of_sessions)}"
+                raise DataError(f"{what}, but {len(of_class)} images; give one for each")
+            names += [name] * len(of_class)
+            images += of_class
+            taken += of_sessions
+        columns = names, map(file_name, images), ordered_map(content, images), taken
+        items = (Enrolled(*each) for each in zip(*columns, strict=True))
+        return list(zip(items, images, strict=True))
 
-    def _embedded(self, given: Sequence[Given]) -> np.ndarray:
-        """Embeddings float32 [N, D] of images."""
-        if not given:
-            return self.embeddings[:0]
-        rows = self._comparable(self.model.embed([each.image for each in given]))
+    def _embedded(
+        self, given: Sequence[tuple[Enrolled, Image]], on_bad: Callable[[str], object] | None
+    ) -> tuple[list[Enrolled], np.ndarray]:
+        """Images that can be used, and their embeddings float32 [N, D]."""
+        usable, rows = self.embed([image for _, image in given], on_bad)
+        return [given[i][0] for i in usable], rows
+
+    def embed(
+        self, images: Sequence[Image], on_bad: Callable[[str], object] | None = None
+    ) -> tuple[list[int], np.ndarray]:
+        """The positions of the images that can be used, and their embeddings float32 [N, D].
+
+        `on_bad` gets the reasons against the others; without it, they are errors.
+        """
+        if not images:
+            return [], self.embeddings[:0]
+        if on_bad:
+            say = on_bad
+            failed = lambda error: say(f"left out: {printable(str(error))}")  # noqa: E731
+            (rows,) = self.model.embed_each([images], failed)
+        else:
+            rows = self.model.embed(images)
+        usable = np.flatnonzero(~np.isnan(rows[:, 0])).tolist()
+        rows = self._comparable(rows[usable])
         if bad := first_bad_row(rows):
-            name = given[bad[0]].file or f"image {bad[0]}"
+            name = file_name(images[usable[bad[0]]]) or f"image {usable[bad[0]]}"
             raise DataError(f"{name}: its embedding {bad[1]}; leave it out")
-        return rows
+        return usable, rows
 
     def _comparable(self, rows: np.ndarray) -> np.ndarray:
         """The rows; DataError unless they are as wide as those of the index."""
@@ -217,70 +152,28 @@ class Index:
             )
         return rows
 
-    def shared(self, first: int = 0) -> list[dict[str, str]]:
-        """Images that several classes hold, found by their embeddings.
-
-        Returns:
-          For each image from position `first` on that equals earlier images of other classes: its
-          class and those of the earlier ones -> file name.
-        """
-        found = []
-        step = max(1, BLOCK_ELEMENTS // max(1, len(self.images)))
-        for start in range(first, len(self.images), step):
-            same = self.embeddings[start : start + step] @ self.embeddings.T > SAME_IMAGE
-            for i, row in enumerate(same, start):
-                equal = np.flatnonzero(row[:i] & (self.labels[:i] != self.labels[i]))
-                if len(equal):
-                    _, firsts = np.unique(self.labels[equal], return_index=True)
-                    images = (*equal[firsts].tolist(), i)
-                    found.append({self.classes[self.labels[j]]: self.images[j] for j in images})
-        return found
-
-    def remove(self, name: str) -> int:
-        """Removes a class with its images; returns their number."""
-        self._check_enrolled(name)
-        kept = [i for i, each in enumerate(self._items) if each.name != name]
-        forgotten = len(self._items) - len(kept)
-        self._hold([self._items[i] for i in kept], self.embeddings[kept])
-        return forgotten
-
-    def _check_enrolled(self, name: str) -> None:
-        if name not in self.classes:
-            raise DataError(f"{name}: is not enrolled; {suggest(name, self.classes)}")
-
-    def _call(self, old: str, new: str) -> None:
-        items = [each._replace(name=new) if each.name == old else each for each in self._items]
-        self._hold(items, self.embeddings)
-
-    def rename(self, old: str, new: str) -> None:
-        """Gives a class another name; its images stay."""
-        self._check_enrolled(old)
-        if new in self.classes:
-            raise DataError(f"{new!r} is already a class name; choose another or merge the classes")
-        _check_name(new)
-        self._call(old, new)
-
-    def merge(self, name: str, into: str) -> None:
-        """Gives the images of a class to another one; the class is gone."""
-        self._check_enrolled(name)
-        self._check_enrolled(into)
-        if name == into:
-            raise DataError(f"{name}: cannot be merged with itself; give another class")
-        self._call(name, into)
-
     def calibrate(
         self,
         classes: Mapping[str, Sequence[Image]],
         sessions: Mapping[str, Sequence[str]] | None = None,
+        on_bad: Callable[[str], object] | None = None,
     ) -> None:
         """Takes images (as for `add`) for those of other classes, instead of the unseen classes of
         the run."""
-        given = self._given(self._listed(classes), sessions)
-        known, labels = np.unique([each.name for each in given], return_inverse=True)
-        taken = np.array([each.session for each in given], np.str_)
-        photographs = Photographs(self._embedded(given), labels, taken)
+        given = self._given(classes, sessions)
+        items, rows = self._embedded(given, on_bad)
+        known, labels = np.unique([item.name for item in items], return_inverse=True)
+        taken = np.array([item.session for item in items], np.str_)
+        photographs = Photographs(rows, labels, taken)
         self._others = photographs.where(open_set.choose(photographs)), known.tolist()
-        self._forget()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops what was computed of the images."""
+        super().forget()
+        for name in ("background", "fitted"):
+            self.__dict__.pop(name, None)
+        self._points = dict[Choice, Point]()
 
     def read_others(self) -> tuple[Photographs, list[str]]:
         """Images of other classes and the names of these, which may be enrolled by now."""
@@ -288,112 +181,83 @@ class Index:
             self._others = self.model.unseen()
         return self._others
 
-    def overlap(self) -> list[str]:
-        """The other classes that are enrolled, by name or by an equal image."""
+    @cached_property
+    def background(self) -> Background:
+        """Which images play the strangers."""
         if not self.images:
             raise DataError(EMPTY)
-        photographs, names = self.read_others()
-        if not names:
-            return []
-        self._comparable(photographs.rows)
-        same = _among(photographs.rows, self.embeddings)
-        found = []
-        for label, name in enumerate(names):
-            of_class = photographs.labels == label
-            if of_class.any() and (name in self.classes or same[of_class].any()):
-                found.append(name)
-        return found
+        others, names = self.read_others()
+        if names:
+            self._comparable(others.rows)
+        else:  # a model without other classes may not say how wide its rows are
+            others = others._replace(rows=self.embeddings[:0])
+        same = set(others.labels[_among(others.rows, self.embeddings)].tolist())
+        present = set(others.labels.tolist())
+        overlap = [
+            label
+            for label, name in enumerate(names)
+            if label in present and (label in same or name in self.classes)
+        ]
+        others = others.where(~np.isin(others.labels, overlap))
+        count, playing, trained = len(np.unique(others.labels)), list[str](), set[str]()
+        if count < expectations.FEWEST:
+            trained = set(self.model.training_classes()) & set(self.classes)
+            playing = [name for name in self.classes if name not in trained]
+            if count + len(playing) < expectations.FEWEST:
+                playing = self.classes
+        used = bool(trained & set(playing))
+        return Background(others, [names[label] for label in overlap], playing, used)
 
-    def background(self) -> Photographs:
-        """The images of other classes that are not enrolled."""
-        overlap, (photographs, names) = self.overlap(), self.read_others()
-        enrolled = [label for label, name in enumerate(names) if name in overlap]
-        if not names:  # a model without other classes may not say how wide its rows are
-            return photographs._replace(rows=self.embeddings[:0])
-        return photographs.where(~np.isin(photographs.labels, enrolled))
-
-    @property
-    def enrolled(self) -> Photographs:
-        """The enrolled images."""
-        return Photographs(self.embeddings, self.labels, np.array(self.sessions, np.str_))
-
-    def playing(self) -> tuple[list[str], bool]:
-        """The enrolled classes that play strangers in turn, and whether the run was trained on
-        some; none if there are enough others."""
-        others = len(np.unique(self.background().labels))
-        if others >= expectations.FEWEST:
-            return [], False
-        trained = set(self.model.training_classes()) & set(self.classes)
-        unseen = [name for name in self.classes if name not in trained]
-        if others + len(unseen) >= expectations.FEWEST or not trained:
-            return unseen, False
-        return self.classes, True
-
+    @cached_property
     def fitted(self) -> tuple[Classifier, Measured]:
         """The classifier of the enrolled classes, then the others, and what was measured of it."""
-        if self._fitted is None:
-            enrolled, others = self.enrolled, self.background()
-            count = len(self.classes)
-            numbers, position = np.unique(others.labels, return_inverse=True)
-            both = enrolled
-            if len(numbers):
-                others = others._replace(labels=count + position)
-                both = Photographs(*map(np.concatenate, zip(enrolled, others, strict=True)))
-            turns = [self.classes.index(name) for name in self.playing()[0]]
-            playing = np.array([*turns, *range(count, count + len(numbers))], np.int64)
-            measured = open_set.measure(both, count, playing)
-            self._fitted = open_set.fit(both.rows, both.labels), measured
-        return self._fitted
+        others, _, playing, _ = self.background
+        count = len(self.classes)
+        numbers, position = np.unique(others.labels, return_inverse=True)
+        both = Photographs(self.embeddings, self.labels, np.array(self.sessions, np.str_))
+        if len(numbers):
+            others = others._replace(labels=count + position)
+            both = Photographs(*map(np.concatenate, zip(both, others, strict=True)))
+        turns = [self.classes.index(name) for name in playing]
+        strangers = np.array([*turns, *range(count, count + len(numbers))], np.int64)
+        return open_set.fit(both.rows, both.labels), open_set.measure(both, count, strangers)
 
-    def expect(
-        self,
-        *,
-        reject: float | None = None,
-        min_probability: float | None = None,
-        threshold: float | None = None,
-    ) -> Point:
+    def expect(self, *, reject: float | None = None, min_probability: float | None = None) -> Point:
         """What to expect of `classify` with these arguments."""
-        return self.at(expectations.choice(reject, min_probability, threshold))
+        return self.at(expectations.choice(reject, min_probability))
 
     def at(self, choice: Choice) -> Point:
-        """What to expect with a choice; DataError as for `expectations.rejecting`."""
+        """What to expect with a choice; DataError as for `expectations.limit`."""
         if choice not in self._points:
-            self._points[choice] = expectations.expected(self.fitted()[1], choice)
+            self._points[choice] = expectations.expected(self.fitted[1], choice)
         return self._points[choice]
 
-    def measure(self, classes: Mapping[str, Sequence[Image]], choice: Choice = ALWAYS) -> Found:
-        """Classifies labelled images (as for `add`) of enrolled and of other classes."""
+    def measure(
+        self,
+        classes: Mapping[str, Sequence[Image]],
+        choice: Choice = ALWAYS,
+        on_bad: Callable[[str], object] | None = None,
+    ) -> tuple[Measured, int]:
+        """Answers to labelled images (as for `add`) of enrolled and of other classes, and the
+        number of those that the index holds, which are left out."""
         self.at(choice)  # refuses before images are embedded
-        given = self._given(self._listed(classes), None)
-        rows, names = self._embedded(given), [each.name for each in given]
+        items, rows = self._embedded(self._given(classes, None), on_bad)
+        names = [item.name for item in items]
         new = ~_among(rows, self.embeddings)
         if self._others and len(self._others[0].rows):
             new &= ~_among(rows, self._others[0].rows)
         if not new.any():
             raise DataError("the index holds all of these images; give photographs taken later")
-        answers, truth = self._answer(rows[new], 3, choice), np.array(names)[new]
-        named = [[name for name, _ in answer.classes] for answer in answers]
-        known = np.isin(truth, self.classes)
-        accepted = np.array([answer.name != UNKNOWN for answer in answers])
-        first = np.array([each[0] for each in named]) == truth
-        among = np.array([name in each for name, each in zip(truth, named, strict=True)])
-        shares = np.array([answer.probability for answer in answers])
-
-        def share(of: np.ndarray, chosen: np.ndarray) -> float:
-            return float(of[chosen].mean()) if chosen.any() else float("nan")
-
-        return Found(
-            right=share(accepted & first, known),
-            right_at_3=share(accepted & among, known),
-            wrong=share(accepted & ~first, known),
-            unknown=share(~accepted, known),
-            strangers=share(accepted, ~known),
-            expected=share(shares, known),
-            observed=share(first, known),
-            known_images=int(known.sum()),
-            other_images=int((~known).sum()),
-            overlapping=int((~new).sum()),
-        )
+        count, found = len(self.classes), np.zeros(int(new.sum()), ANSWERS)
+        number = {name: i for i, name in enumerate(dict.fromkeys([*self.classes, *names]))}
+        found["label"] = [number[name] for name, fits in zip(names, new, strict=True) if fits]
+        for part, _, shares, answers in self._judged(rows[new]):
+            answers["label"] = found["label"][part]
+            own = np.take_along_axis(shares, np.minimum(answers["label"], count - 1)[:, None], 1)
+            answers["rank"] = (shares > own).sum(axis=1)
+            found[part] = answers
+        known = found["label"] < count
+        return Measured(found[known], found[~known], self.fitted[1].temperature), int(sum(~new))
 
     def classify(
         self,
@@ -402,7 +266,6 @@ class Index:
         top: int = 3,
         reject: float | None = None,
         min_probability: float | None = None,
-        threshold: float | None = None,
     ) -> list[Answer]:
         """Answers to images: the most probable classes and their probabilities.
 
@@ -413,10 +276,9 @@ class Index:
           images: as for `Model.embed`, or their embeddings, an array [N, D] with rows of unit
             length.
           top: number of classes in an answer.
-          reject: the share of images of other classes that may get a name; the others are
-            "unknown".
+          reject: the share of the measured strangers, images of other classes, that gets a name;
+            the others are "unknown".
           min_probability: images with a lower probability are "unknown".
-          threshold: images with a lower margin are "unknown".
 
         Raises:
           DataError: several limits are given, or one is impossible; an image cannot be used, or the
@@ -424,31 +286,45 @@ class Index:
         """
         if top < 1:
             raise DataError(f"top={top}: must be 1 or more; e.g. 3")
-        choice = expectations.choice(reject, min_probability, threshold)
-        self.at(choice)  # refuses before images are embedded
-        return self._answer(self._rows(images), top, choice)
-
-    def _answer(self, rows: np.ndarray, top: int, choice: Choice) -> list[Answer]:
-        classifier, measured = self.fitted()
-        limit, answers = self.at(choice).limit, list[Answer]()
-        candidates = np.arange(len(classifier.weights)) < len(self.classes)
-        step = max(1, BLOCK_ELEMENTS // len(self.embeddings))
-        for start in range(0, len(rows), step):
-            part = rows[start : start + step]
-            scores = classifier.scores(part)
-            shares = open_set.probabilities(scores, candidates, float(measured.temperature))
-            best, margins = open_set.margins(scores, candidates)
-            told = {"margin": margins, "probability": shares.max(axis=1).astype(np.float32)}
-            accepted = choice.of(told) >= limit
-            cosines = np.where(self.labels == best[:, None], part @ self.embeddings.T, -np.inf)
-            order = np.argsort(-scores[:, : len(self.classes)], axis=1, kind="stable")[:, :top]
-            for i, nearest in enumerate(cosines.argmax(axis=1).tolist()):
+        choice = expectations.choice(reject, min_probability)
+        limit = self.at(choice).limit  # refuses before images are embedded
+        rows, found = self._queries(images), list[Answer]()
+        for part, scores, shares, answers in self._judged(rows):
+            names = np.where(choice.of(answers) >= limit, answers["answer"], -1).tolist()
+            order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
+            nearest = self._nearest(rows[part], answers["answer"])
+            for i, name in enumerate(names):
                 classes = [(self.classes[label], float(shares[i, label])) for label in order[i]]
-                name = classes[0][0] if accepted[i] else UNKNOWN
-                answers.append(Answer(name, classes[0][1], classes, float(margins[i]), nearest))
-        return answers
+                called = self.classes[name] if name >= 0 else UNKNOWN
+                margin = float(answers["margin"][i])
+                found.append(Answer(called, classes[0][1], classes, margin, int(nearest[i])))
+        return found
 
-    def _rows(self, images: Images) -> np.ndarray:
+    def _judged(
+        self, rows: np.ndarray
+    ) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray]]:
+        """By blocks of rows: the scores and probabilities [B, C] of enrolled classes, and answers
+        of `ANSWERS`."""
+        (classifier, measured), count = self.fitted, len(self.classes)
+        candidates = np.arange(len(classifier.weights)) < count
+        step = max(1, BLOCK_ELEMENTS // len(candidates))
+        for start in range(0, len(rows), step):
+            scores = classifier.scores(rows[start : start + step])
+            shares = open_set.probabilities(scores, candidates, float(measured.temperature))
+            answers = np.zeros(len(scores), ANSWERS)
+            answers["answer"], answers["margin"] = open_set.margins(scores, candidates)
+            answers["probability"] = shares.max(axis=1)
+            yield slice(start, start + step), scores[:, :count], shares[:, :count], answers
+
+    def _nearest(self, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """The position of the nearest enrolled image of a class, for each row."""
+        found = np.zeros(len(rows), np.int64)
+        for label in np.unique(labels):
+            asked, own = np.flatnonzero(labels == label), np.flatnonzero(self.labels == label)
+            found[asked] = own[(rows[asked] @ self.embeddings[own].T).argmax(axis=1)]
+        return found
+
+    def _queries(self, images: Images) -> np.ndarray:
         """Embeddings float32 [N, D] of images, or an array of embeddings after checks."""
         if getattr(images, "ndim", 0) == 2:
             images = np.asarray(images)  # also of JAX
@@ -470,16 +346,16 @@ class Index:
         entries = "enrolled", "others", CLASSIFIER
         path, identity = Path(path).expanduser(), self.model.identity
         with seal.write(path, KIND, identity=identity, entries=entries) as draft:
-            contents = [each.content for each in self._items]
-            columns = self.images, self.enrolled, self.classes
-            _write(draft / "enrolled", *columns, sha256=contents)
+            columns: dict[str, Any] = {"sha256": [each.content for each in self.items]}
+            columns |= {"session": self.sessions, "class_name": [each.name for each in self.items]}
+            enrolled = self.embeddings, self.labels, self.images
+            table.write(draft / "enrolled", *enrolled, metadata=columns)
             if self._others is not None and self._others[1]:
-                others, names = self._others
-                _write(draft / "others", [""] * len(others.labels), others, names)
+                (rows, labels, taken), names = self._others
+                columns = {"class_name": [names[i] for i in labels], "session": taken.tolist()}
+                table.write(draft / "others", rows, labels, [""] * len(rows), metadata=columns)
             if self.images:
-                arrays: dict[str, Any] = {}
-                for part in self.fitted():
-                    arrays |= part._asdict()
+                arrays = {name: a for part in self.fitted for name, a in part._asdict().items()}
                 np.savez(draft / CLASSIFIER, allow_pickle=False, **arrays)
 
     @classmethod
@@ -490,34 +366,21 @@ class Index:
         seal.read(path, KIND, remedy=ENROLL_AGAIN)
         remedy = f"give the model that it was created with, or {ENROLL_AGAIN}"
         seal.read(path, KIND, names=(), expect=model.identity, remedy=remedy)
-        index, (found, rows, classes) = cls(model), _read(path / "enrolled")
-        names = [classes[label] for label in rows.labels]
-        columns = names, names, found.ids, found.metadata["sha256"], rows.sessions.tolist()
-        index._hold([Given(*each) for each in zip(*columns, strict=True)], rows.rows)
+        index, found = cls(model), table.read(path / "enrolled", remedy=ENROLL_AGAIN)
+        names, contents, taken = (found.metadata[k] for k in ("class_name", "sha256", "session"))
+        columns = zip(names, found.ids, contents, taken, strict=True)
+        index.hold([Enrolled(*each) for each in columns], found.embeddings)
         if (path / "others").exists():
-            index._others = _read(path / "others")[1:]
+            found = table.read(path / "others", remedy=ENROLL_AGAIN)
+            known, labels = np.unique(found.metadata["class_name"], return_inverse=True)
+            days = np.array(found.metadata["session"], np.str_)
+            others = Photographs(np.array(found.embeddings), labels, days)
+            index._others = others, known.tolist()
         if index.images:
             with np.load(path / CLASSIFIER) as arrays:
                 parts = ([arrays[name] for name in kind._fields] for kind in (Classifier, Measured))
-                index._fitted = Classifier(*next(parts)), Measured(*next(parts))
+                index.fitted = Classifier(*next(parts)), Measured(*next(parts))
         return index
-
-
-def _write(
-    directory: Path, ids: list[str], rows: Photographs, classes: list[str], **columns: list[str]
-) -> None:
-    columns["class_name"] = [classes[label] for label in rows.labels]
-    columns["session"] = rows.sessions.tolist()
-    table.write(directory, rows.rows, rows.labels, ids, metadata=columns)
-
-
-def _read(directory: Path) -> tuple[Table, Photographs, list[str]]:
-    found = table.read(directory, remedy=ENROLL_AGAIN)
-    sessions = np.array(found.metadata["session"], np.str_)
-    # A sample of other classes need not have all numbers.
-    _, first, labels = np.unique(np.asarray(found.labels), return_index=True, return_inverse=True)
-    names = [found.metadata["class_name"][i] for i in first]
-    return found, Photographs(np.array(found.embeddings), labels, sessions), names
 
 
 def _among(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
@@ -528,51 +391,3 @@ def _among(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
         part = slice(start, start + step)
         found[part] = (rows[part] @ held.T > SAME_IMAGE).any(axis=1)
     return found
-
-
-def _check_name(name: str) -> None:
-    if not isinstance(name, str) or normalised(name) != name or name in ("", UNKNOWN):
-        raise DataError(
-            f"{name!r}: cannot be a class name; give a text without surrounding spaces, in "
-            f"Unicode's composed form (NFC), other than {UNKNOWN!r}"
-        )
-
-
-def usable(
-    model: "EmbeddingModel", images: Sequence[Any], say: Callable[[str], object]
-) -> list[Any]:
-    """The images that the model can embed; `say` gets the reasons against the others."""
-
-    def problem(image: Any) -> str:
-        try:
-            model.read(image)
-        except DataError as error:
-            return str(error)
-        return ""
-
-    kept = []
-    for image, reason in zip(images, ordered_map(problem, images), strict=True):
-        if reason:
-            say(f"left out: {printable(reason)}")
-        else:
-            kept.append(image)
-    return kept
-
-
-def _content(image: Image) -> str:
-    """The SHA-256 of the file of an image; "" if there is none, or it cannot be read, which
-    embedding it will say."""
-    if isinstance(image, str | Path):
-        image = Record(str(image), File(Path(image).expanduser()).read, "")
-    try:
-        content = image.read() if isinstance(image, Record) else image
-    except DataError:
-        return ""
-    return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else ""
-
-
-def file_name(image: Image) -> str:
-    """The name of an enrolled image; "" unless it is a file or belongs to a prepared data set."""
-    if isinstance(image, Record):
-        return image.name
-    return str(Path(image).expanduser().resolve()) if isinstance(image, str | Path) else ""

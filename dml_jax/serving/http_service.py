@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import uvicorn
@@ -25,7 +26,6 @@ from dml_jax.serving.enrolled_classes import Answer, EnrolledClasses
 from dml_jax.serving.page import Page
 
 BODY = 32 << 20  # bytes of a request
-PIXELS = 25_000_000  # per image, somewhat more than most cameras have
 CONNECTIONS = 128  # whose requests, of up to `BODY` each, are in memory
 BATCH = 16  # images per call of the network, a power of two
 ARRIVING, ANSWERING = 0.5, 30  # seconds after SIGTERM in which requests arrive and are answered
@@ -33,10 +33,16 @@ Result = tuple[np.ndarray, Answer] | Exception  # an embedding, float32 [D], and
 
 
 class Service:
-    """Answers `POST /` with embeddings or enrolled classes."""
+    """Answers `POST /` with embeddings or enrolled classes of images up to a size."""
 
-    def __init__(self, model: EmbeddingModel, enrolled: EnrolledClasses | None, title: str):
-        self._model, self.page = model, Page(title, enrolled)
+    def __init__(
+        self,
+        model: EmbeddingModel,
+        enrolled: EnrolledClasses | None,
+        title: str,
+        megapixels: float = 60,
+    ):
+        self._model, self.page, self._megapixels = model, Page(title, enrolled), megapixels
         self._classify = enrolled or (lambda rows: [{"embedding": row.tolist()} for row in rows])
         self._waiting: list[tuple[np.ndarray, asyncio.Future[Result]]] = []
         self._computing = asyncio.Lock()
@@ -50,9 +56,9 @@ class Service:
         """The input of the network, uint8 [H, W, 3]; an image of too many pixels is not decoded."""
         with suppress(DataError):  # `read` raises it again, with a name
             width, height = decode.size(file)
-            if width * height > PIXELS:
-                problem = f"image: {width}x{height} pixels; send one of at most {PIXELS:,} pixels"
-                raise HTTPException(413, problem)
+            if width * height > self._megapixels * 1e6:
+                problem = f"image: {width}x{height} pixels; send one of at most "
+                raise HTTPException(413, f"{problem}{self._megapixels:g} megapixels (--megapixels)")
         return self._model.read(file)
 
     def _compute(self, images: Sequence[np.ndarray]) -> list[Result]:
@@ -95,35 +101,45 @@ class Service:
 
 async def _content(request: Request) -> bytes:
     """The image file in a request: the body or, in a form, the first file."""
-    size = 0
+    size, more = 0, True
 
     async def receive() -> Message:
-        nonlocal size
+        nonlocal size, more
         message = await request.receive()
-        size += len(message.get("body", b""))
+        size, more = size + len(message.get("body", b"")), message.get("more_body", False)
         if size > BODY:
             problem = f"the request is too large; send at most {BODY >> 20} MiB"
             raise HTTPException(413, problem, {"Connection": "close"})
         return message
 
     limited = Request(request.scope, receive)
-    if not request.headers.get("content-type", "").lower().startswith("multipart/"):
-        return await limited.body()
-    async with limited.form(max_files=1, max_fields=16) as form:
-        for value in form.values():
-            if not isinstance(value, str):
-                return await value.read()
-    problem = "the form contains no complete file; send one, e.g. curl -F file=@photo.jpg"
-    raise HTTPException(400, problem)
+    try:
+        if not request.headers.get("content-type", "").lower().startswith("multipart/"):
+            return await limited.body()
+        async with limited.form(max_files=1, max_fields=16) as form:
+            for value in form.values():
+                if not isinstance(value, str):
+                    return await value.read()
+        problem = "the form contains no complete file; send one, e.g. curl -F file=@photo.jpg"
+        raise HTTPException(400, problem)
+    except HTTPException:
+        while more:  # most clients do not read the answer before they have sent everything
+            more = (await request.receive()).get("more_body", False)
+        raise
 
 
-def _explain(request: Request, error: Exception) -> Response:
+def _explain(page: Page, request: Request, error: Exception) -> Response:
+    """The answer that says what is wrong: JSON, or the page if a browser sent its form."""
+    status, text = 500, "internal error; see the output of the server"
     if isinstance(error, HTTPException):
-        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
-    if isinstance(error, DataError):
+        status, text = error.status_code, error.detail
+    elif isinstance(error, DataError):
         status = 413 if isinstance(error.__cause__, decode.TooManyPixels) else 400
-        return JSONResponse({"error": printable(str(error))}, status)
-    return JSONResponse({"error": "internal error; see the output of the server"}, 500)
+        text = printable(str(error))
+    headers = getattr(error, "headers", None)
+    if request.method == "POST" and "text/html" in request.headers.get("accept", ""):
+        return page.problem(text, status, headers)
+    return JSONResponse({"error": text}, status, headers)
 
 
 class Server(uvicorn.Server):
@@ -138,7 +154,8 @@ class Server(uvicorn.Server):
 
         routes = [Route("/", service.post, methods=["POST"]), Route("/health", health)]
         trusted = Middleware(TrustedHostMiddleware, hosts, www_redirect=False)
-        handlers = dict.fromkeys((HTTPException, DataError, ClientDisconnect, Exception), _explain)
+        explain = partial(_explain, service.page)
+        handlers = dict.fromkeys((HTTPException, DataError, ClientDisconnect, Exception), explain)
         app = Starlette(False, [*routes, *service.page.routes()], [trusted], handlers)
         config = uvicorn.Config(app, http="httptools", log_level="error")
         config.limit_concurrency, config.timeout_graceful_shutdown = CONNECTIONS, ANSWERING

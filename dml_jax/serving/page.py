@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,7 @@ class Page:
         if query.get("class"):
             names = np.array(list(map(printable, index.classes)))
             shown = np.flatnonzero((names == query["class"])[index.labels])
-        tiles = "".join(_tile(index, i) for i in shown[:LISTED].tolist())
+        tiles = "".join(_tile(index, i) for i in shown[:LISTED].tolist()) or "none of this class"
         return self._document(f'<h2>Enrolled images</h2><div class="strip">{tiles}</div>')
 
     def answer(self, file: bytes | None, row: np.ndarray, answer: Answer, i: int = -1) -> Response:
@@ -84,13 +85,20 @@ class Page:
             f'<h2>Nearest enrolled images</h2><div class="strip">{tiles}</div>'
         )
 
-    def _document(self, body: str) -> Response:
+    def problem(self, text: str, status: int, headers: Mapping[str, str] | None) -> Response:
+        """The page with what was wrong with the photograph, and nothing of an earlier one."""
+        body = f'<h2 role="alert">No answer</h2><p>{html.text(text)}</p>'
+        return self._document(body, status, headers)
+
+    def _document(
+        self, body: str, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> Response:
         names = self._enrolled.index.classes if self._enrolled else []
         options = "".join(f"<option>{html.text(name)}</option>" for name in names)
         classes = CLASSES.format(options=options) if names else ""
         form = FORM.format(title=html.text(self._title), classes=classes)
         page = html.document(self._title, form + body, "data: 'self'")
-        return HTMLResponse(page, headers=HEADERS)
+        return HTMLResponse(page, status, {**HEADERS, **(headers or {})})
 
     def _image(self, request: Request) -> Response:
         assert self._enrolled

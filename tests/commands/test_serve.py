@@ -30,12 +30,12 @@ def check_command(run: Path) -> None:
     index = model.enroll({"one": [images[0]], "other": [images[1] // 2]})
     index.save(run / "index")
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
-    margins = [answer.margin for answer in index.classify(list(images))]
-    threshold = float(np.mean(margins))  # between the margins of both images
+    shares = [answer.probability for answer in index.classify(list(images))]
+    least = float(np.mean(shares))  # between the probabilities of both images
     options = (
         f"--model={run}",
         f"--index={run / 'index'}",
-        f"--threshold={threshold}",
+        f"--min_probability={least}",
         "--port=0",
     )
     with subprocess.Popen(
@@ -48,8 +48,8 @@ def check_command(run: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.communicate(timeout=300) == ("", "")
     assert process.returncode == 143
-    found = index.classify(list(images), threshold=threshold)
-    assert [each.name for each in found].count("unknown") == 1  # the image with the lower margin
+    found = index.classify(list(images), min_probability=least)
+    assert [each.name for each in found].count("unknown") == 1  # the less probable one
     for (status, answer), row, each in zip(answers, model.embed(list(images)), found, strict=True):
         assert (status, answer["class"]) == (200, each.name)
         np.testing.assert_allclose(answer["embedding"], row, atol=1e-5)
@@ -62,7 +62,11 @@ def test_invalid_options(fails: Fails) -> None:
         for arguments, words in (
             ((), "arguments are required: --model"),
             (("--model=none", "--port=http"), "--port: invalid int value"),
-            (("--model=none", "--reject=0.1"), "--reject, --min_probability and --threshold: need"),
+            (
+                ("--model=none", "--megapixels=90"),
+                "--megapixels=90: must be above 0 and",
+            ),
+            (("--model=none", "--reject=0.1"), "--reject and --min_probability: need --index"),
             (("--model=none", "--port=65536"), "--port=65536: cannot listen there (bind(): port"),
             (("--model=none", "--host=nowhere.invalid"), "--port=8000: cannot listen there"),
             (("--model=none", f"--port={used}"), f"={used}: cannot listen there (Address already"),

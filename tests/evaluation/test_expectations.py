@@ -55,27 +55,19 @@ def test_expectations_hold_on_other_classes_and_sessions() -> None:
     assert abs(np.mean(gaps)) < 0.1
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.2])
-def test_a_new_class_is_accepted_at_the_expected_rate(rate: float) -> None:
-    """Against loops: the most strangers are accepted with which at most a share of those of a class
-    left out would."""
+@pytest.mark.parametrize("rate", [0.05, 0.2, 0.33])
+def test_at_most_the_rate_of_the_strangers_is_accepted(rate: float) -> None:
+    """With one more, it would be more; the interval is Wilson's for as many classes."""
     rng = np.random.default_rng(0)
     classes = np.repeat(np.arange(10), 12)
     margins = (rng.standard_normal(10)[classes] + rng.standard_normal(120)).astype(np.float32)
-    measured = measured_of(margins, classes, np.zeros(0), np.zeros(0, int))
-
-    def of_new_classes(passing: int) -> float:
-        accepted = 0
-        for label in np.unique(classes):
-            others = sorted(margins[classes != label], reverse=True)
-            allowed = int(passing / len(classes) * len(others) + 1e-9)
-            accepted += (margins[classes == label] > others[allowed]).sum()
-        return accepted / len(classes)
-
-    point = expected(measured, Choice("reject", rate))
-    passing = int((margins >= point.limit).sum())
-    assert point.strangers[0] == pytest.approx(of_new_classes(passing))
-    assert of_new_classes(passing) <= rate < of_new_classes(passing + 1)
+    point = expected(
+        measured_of(margins, classes, np.zeros(0), np.zeros(0, int)), Choice("reject", rate)
+    )
+    accepted = margins >= point.limit
+    assert accepted.sum() == math.floor(rate * 120 + 1e-9)
+    assert point.limit > margins[~accepted].max()
+    assert point.strangers == expectations.wilson(float(accepted.mean()), 10)
     assert math.isnan(point.right[0])
 
 
@@ -93,11 +85,9 @@ def test_shares_with_each_choice() -> None:
     assert (least.right[0], least.right_at_3[0], least.wrong[0]) == (11 / 20, 14 / 20, 4 / 20)
     assert (least.unknown[0], least.strangers[0]) == (5 / 20, 0)
     assert least.strangers[2] == pytest.approx(1.96**2 / 6 / (1 + 1.96**2 / 6))  # Wilson's
-    margin = expected(measured, Choice("threshold", 0.7))
-    assert (margin.right[0], margin.strangers[0]) == (9 / 20, 1 / 60)
-    # The interval holds the shares p with |9 / 20 - p| <= 1.96 sqrt(p (1 - p) / 20).
-    for end in margin.right[1:]:
-        assert abs(9 / 20 - end) == pytest.approx(1.96 * math.sqrt(end * (1 - end) / 20))
+    # The interval holds the shares p with |11 / 20 - p| <= 1.96 sqrt(p (1 - p) / 20).
+    for end in least.right[1:]:
+        assert abs(11 / 20 - end) == pytest.approx(1.96 * math.sqrt(end * (1 - end) / 20))
 
 
 @pytest.mark.parametrize(("images", "classes", "rate"), [(40, 4, 0.05), (99, 6, 0.01), (0, 0, 0.5)])
@@ -114,4 +104,4 @@ def test_too_few_strangers(images: int, classes: int, rate: float) -> None:
         enough = measured_of(*more, np.zeros(0), np.zeros(0, int))
         assert expected(enough, Choice("reject", rate)).limit > -1
     assert expectations.choice() == ALWAYS
-    assert expectations.choice(threshold=-3) == Choice("threshold", -3)
+    assert expectations.choice(min_probability=0.7) == Choice("min_probability", 0.7)

@@ -28,7 +28,8 @@ from dml_jax.data.formats import csv as csv_tables
 from dml_jax.errors import UserError
 from dml_jax.evaluation import validation
 from dml_jax.evaluation.open_set import Photographs
-from dml_jax.inference.index import Given, Index
+from dml_jax.inference.gallery import Enrolled
+from dml_jax.inference.index import Index
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
 from tests.data import pictures
@@ -265,13 +266,13 @@ def _read_arrays(directory: Path) -> None:
     validation.labels(given, len(points))
 
 
-ITEMS = ("a", "", "x", "", ""), ("b", "", "y", "1", "1"), ("b", "", "", "2", "")
+ITEMS = ("a", "x", "", ""), ("b", "y", "1", "1"), ("b", "", "2", "")
 
 
 @functools.cache
 def _index() -> Files:
     index = Index(MODEL)
-    index._hold([Given(*each) for each in ITEMS], np.eye(3, dtype=np.float32))
+    index.hold([Enrolled(*each) for each in ITEMS], np.eye(3, dtype=np.float32))
     with tempfile.TemporaryDirectory() as folder:
         index.save(Path(folder, "i"))
         paths = [path for path in Path(folder).rglob("*") if path.is_file()]

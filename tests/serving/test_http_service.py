@@ -78,10 +78,13 @@ class Colours:
 
 @contextmanager
 def running(
-    model: Colours, enrolled: EnrolledClasses | None = None, hosts: str = "127.0.0.1 localhost"
+    model: Colours,
+    enrolled: EnrolledClasses | None = None,
+    hosts: str = "127.0.0.1 localhost",
+    megapixels: float = 60,
 ) -> Iterator[tuple[int, Server]]:
     """A server in a thread, and its port."""
-    service = Service(model, enrolled, "a <title>")  # type: ignore[arg-type]
+    service = Service(model, enrolled, "a <title>", megapixels)  # type: ignore[arg-type]
     service.compile()
     model.batches.clear()
     model.waiting = lambda: len(service._waiting)
@@ -205,8 +208,28 @@ def test_wrong_bodies(silent: int) -> None:
 
 
 def test_too_large_bodies(port: int) -> None:
-    status, answer = ask(port, bytes(BODY + 1))
-    assert (status, answer) == (413, {"error": "the request is too large; send at most 32 MiB"})
+    """They are read to their end, since most clients read no answer before they have sent all."""
+    problem = "the request is too large; send at most 32 MiB"
+    for size in (BODY + 1, 3 * BODY):
+        assert ask(port, bytes(size)) == (413, {"error": problem})
+
+
+def test_a_browser_gets_the_page_with_the_problem_only(port: int) -> None:
+    body, headers = form("file", b"no image")
+    for sent, status, text in (
+        (body, 400, "image: not an image"),
+        (body + bytes(3 * BODY), 413, "too large"),
+        (bytes(BODY - 1), 400, "No answer"),
+    ):
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/", sent, headers)
+        request.add_header("Accept", "text/html")
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=60)
+        with caught.value as error:
+            page = error.read().decode()
+            assert (error.code, text in page, "<form" in page) == (status, True, True)
+        assert "Answer" not in page
+        assert "<img" not in page
 
 
 def test_clients_that_hang_up(silent: int) -> None:
@@ -267,9 +290,7 @@ def test_two_lengths_are_refused(silent: int) -> None:
 
 
 def test_too_many_pixels_are_refused_by_their_header(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Colours()
-    monkeypatch.setattr(http_service, "PIXELS", 20 * 20)
-    with serving(model) as port:
+    with running(Colours(), megapixels=4e-4) as (port, _):
         assert ask(port, picture())[0] == 200
         monkeypatch.setattr(decode, "_pixels", lambda *given: pytest.fail("decoded"))
         # Pillow warns of the first and refuses the second.
@@ -293,17 +314,17 @@ def test_a_failure_of_the_network_ends_its_batch_only(capfd: pytest.CaptureFixtu
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
-def enroll(model: Colours, path: Path, threshold: float, **colours: Any) -> EnrolledClasses:
+def enroll(model: Colours, path: Path, reject: float | None, **colours: Any) -> EnrolledClasses:
     """A saved index with an image of each colour, as the server reads it."""
     index = Index(model)
     index.add({name: [np.full((20, 20, 3), colour, np.uint8)] for name, colour in colours.items()})
     index.save(path)
-    return EnrolledClasses(model, path, {"threshold": threshold})
+    return EnrolledClasses(model, path, {"reject": reject})
 
 
 def test_a_bad_embedding_does_not_concern_other_images_of_the_batch(tmp_path: Path) -> None:
-    enrolled = enroll(Colours(), tmp_path / "i", -99, caf=200)
-    enrolled._index.classes = ["caf\udce9"]  # JSON is UTF-8, the name of the folder was not
+    # JSON is UTF-8, the name of the folder was not.
+    enrolled = enroll(Colours(), tmp_path / "i", None, **{"caf\udce9": 200})
     rows = Colours().embed([np.full((20, 20, 3), 200, np.uint8)] * 3)
     rows[0, 0], rows[2] = np.inf, 0
     model = Colours()
@@ -342,7 +363,7 @@ def test_names_of_others_are_refused(host: str, status: int, port: int) -> None:
 def test_pages_of_other_sites_are_refused(tmp_path: Path) -> None:
     """A browser sends their images without asking; the answers must not be counted."""
     model = Colours()
-    with serving(model, enroll(model, tmp_path / "i", -99, red=(255, 0, 0))) as port:
+    with serving(model, enroll(model, tmp_path / "i", None, red=(255, 0, 0))) as port:
         for origin, status in (
             ("http://attacker.example", 403),
             ("null", 403),
@@ -373,7 +394,7 @@ def test_requests_on_their_way_at_the_end_are_answered() -> None:
 def test_classes_of_an_index(tmp_path: Path) -> None:
     model = Colours()
     with serving(
-        model, enroll(model, tmp_path / "i", -0.5, red=(255, 0, 0), green=(0, 255, 0))
+        model, enroll(model, tmp_path / "i", 0.2, red=(255, 0, 0), green=(0, 255, 0))
     ) as port:
         for colour, wanted in (
             ((250, 9, 9), "red"),
@@ -404,7 +425,7 @@ def test_classes_of_an_index(tmp_path: Path) -> None:
 
 def test_a_replaced_index_is_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, path = Colours(), tmp_path / "i"
-    classify = enroll(model, path, -0.5, red=(255, 0, 0))
+    classify = enroll(model, path, 0.2, red=(255, 0, 0))
     rows = model.embed_pixels(np.full((1, 20, 20, 3), (0, 255, 0), np.uint8))
     assert classify(rows)[0]["class"] == "unknown"
     shutil.copytree(path, tmp_path / "cut")
@@ -419,6 +440,6 @@ def test_a_replaced_index_is_read_again(tmp_path: Path, capsys: pytest.CaptureFi
     assert warning.count("\n") == 1
     shutil.rmtree(path)
     assert [found["class"] for found in classify(rows)[0]["classes"]] == ["red"]
-    enroll(model, path, -0.5, green=(0, 255, 0))
+    enroll(model, path, 0.2, green=(0, 255, 0))
     assert classify(rows)[0]["class"] == "green"
     assert capsys.readouterr().err == ""
