@@ -77,6 +77,7 @@ class Colours:
 
     def embed_each(self, groups, on_bad):
         for images in groups:
+            Colours.embedded += len(images)
             rows = np.full((len(images), 4), np.nan, np.float32)
             for i, image in enumerate(images):
                 try:
