@@ -7,17 +7,14 @@ import os
 import re
 import runpy
 import stat
-import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import StrictInt
 from rich.table import Table
 from rich.text import Text
 
@@ -32,78 +29,15 @@ from dml_jax.errors import (
     ConfigError,
     DataError,
     UserError,
-    WeightsError,
     printable,
 )
 from dml_jax.evaluation import validation
 from dml_jax.train.records.logs import JsonLines
 
 
-@dataclass
-class Facts:
-    count: StrictInt
-    names: dict[str, tuple[StrictInt, str]]
-
-
-@pytest.mark.parametrize(
-    "raised",
-    [KeyError("odd"), EOFError(), RecursionError("deep"), struct.error("odd")],
-    ids=lambda raised: type(raised).__name__,
-)
-def test_reading_turns_any_exception_into_one_error(raised: Exception) -> None:
-    expected = pytest.raises(
-        WeightsError, match=r"^w\.pth: is truncated or damaged \(.+\); download it again$"
-    )
-    with expected, files.reading("w.pth", "download it again", WeightsError):
-        raise raised
-
-
 def test_a_formula_in_a_table_is_text(tmp_path: Path) -> None:
     files.write_csv(tmp_path / "a.csv", [["=HYPERLINK(1)", "-0.5", "+x", "@y", "a-b", 3, -2.5]])
     assert (tmp_path / "a.csv").read_text() == "'=HYPERLINK(1),-0.5,'+x,'@y,a-b,3,-2.5\n"
-
-
-def test_reading_tells_absent_and_unreadable_files(tmp_path: Path) -> None:
-    with (
-        pytest.raises(DataError, match=rf"^{tmp_path}/x: is missing; copy it$"),
-        files.reading(tmp_path / "x", "copy it"),
-    ):
-        (tmp_path / "x").read_bytes()
-    with (
-        pytest.raises(DataError, match=rf"^{tmp_path}: cannot be read \(Is a directory\)"),
-        files.reading(tmp_path),
-    ):
-        tmp_path.read_bytes()
-    with pytest.raises(WeightsError, match=r"^x: has no tensors$"), files.reading("x"):
-        raise WeightsError("has no tensors")
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("{", "Expecting"),
-        ("[]", "JSON"),
-        ("3", "JSON"),
-        ('{"names": {}}', "count: field required"),
-        ('{"count": "3", "names": {}}', "count: input should be a valid integer"),
-        ('{"count": 3, "names": []}', "names: "),
-        ('{"count": 3, "names": {"a": [1]}}', r"names\.a\.1: field required"),
-        ("[" * 100_000, "recursion"),
-        (b"\xff", "utf-8"),
-    ],
-)
-def test_json_of_another_type_names_the_field(
-    text: str | bytes, named: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "facts.json"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(
-        DataError,
-        match=rf"^{path}: is truncated or damaged \(.*{named}.*\); write or copy it again$",
-    ):
-        files.read_json(path, Facts)
-    path.write_text('{"count": 3, "names": {"a": [1, "x"]}, "other": null}')
-    assert files.read_json(path, Facts) == {"count": 3, "names": {"a": [1, "x"]}, "other": None}
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o027])
@@ -118,14 +52,6 @@ def test_permissions_follow_the_umask(mask: int, tmp_path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == (0o777 if path.is_dir() else 0o666) & ~mask, (
             path
         )
-
-
-def test_paths_that_no_file_or_no_library_can_have() -> None:
-    with pytest.raises(ConfigError, match="'utf-8' codec can't encode character"):
-        files.expand_path("--output", os.fsdecode(b"caf\xe9"))
-    with pytest.raises(ConfigError, match=r"^--output=x+: cannot be used \(File name too long\)"):
-        files.expand_path("--output", 256 * "x")
-    assert files.expand_path("--output", "café") == Path("café")
 
 
 def test_file_system_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,33 +204,6 @@ def test_numbers_of_errors_that_a_system_lacks(monkeypatch: pytest.MonkeyPatch) 
 
 def raising(error: Exception) -> None:
     raise error
-
-
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [
-        (MemoryError(), ""),
-        (MemoryError("Unable to allocate 8 TiB"), " (Unable to allocate 8 TiB)"),
-        (
-            RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore"),
-            " (RESOURCE_EXHAUSTED: Out of memory)",
-        ),
-    ],
-)
-def test_too_little_memory_is_one_sentence(
-    error: Exception, why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.exit_code(lambda: raising(error)) == 2
-    remedy = "close other programs, or use fewer or smaller images, or a larger machine"
-    assert capsys.readouterr().err == f"error: not enough memory{why}; {remedy}\n"
-
-
-def test_too_little_memory_is_not_a_damaged_file() -> None:
-    with (
-        pytest.raises(MemoryError, match=r"^x\.npy: Unable to allocate 8 TiB$"),
-        files.reading("x.npy"),
-    ):
-        raise MemoryError("Unable to allocate 8 TiB")
 
 
 def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:

@@ -12,8 +12,6 @@ import pytest
 
 import dml_jax
 from dml_jax.__main__ import COMMANDS
-from dml_jax.config import files as config_files
-from dml_jax.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
 SLOWEST = {"tensorflow_datasets", "matplotlib", "sklearn"}
@@ -117,19 +115,6 @@ def test_an_installed_package_trains_and_studies(installed: Path, tmp_path: Path
     assert "--workdir=runs/studies/omniglot_methods/" in done.stdout.splitlines()[0]
 
 
-def test_a_file_that_does_not_exist_suggests_the_nearest() -> None:
-    with pytest.raises(
-        ConfigError, match=r"=car_vit: there is no such file; did you mean configs/cars_vit\.py\?"
-    ):
-        config_files.find_file("--config", "car_vit")
-    with pytest.raises(ConfigError, match=r"did you mean configs/studies/folder_methods\.py\?"):
-        config_files.find_file("--study", "configs/studies/folder_metohds.py")
-    with pytest.raises(ConfigError, match="one of the package: cars_baseline,"):  # no helper module
-        config_files.find_file("--config", "zebra")
-    with pytest.raises(ConfigError, match=r"=elsewhere/cars_vit\.py: there is no such file"):
-        config_files.find_file("--config", "elsewhere/cars_vit.py")
-
-
 def test_every_command_is_one_of_the_console_command() -> None:
     files = (ROOT / "dml_jax/commands").glob("*.py")
     assert {"train", "explore"} | {
@@ -147,11 +132,6 @@ def test_the_console_command_explains_itself() -> None:
         "usage: dml-jax export [-h]"
     )
     assert python("-m", "dml_jax", "--version").stdout == f"{dml_jax.__version__}\n"
-    done = python("-m", "dml_jax", "trian")
-    assert (done.returncode, done.stderr) == (
-        2,
-        "error: trian: unknown command; did you mean train?\n",
-    )
 
 
 def imported(code: str) -> set[str]:

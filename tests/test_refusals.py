@@ -24,6 +24,7 @@ import jax
 import pytest
 
 from dml_jax import __main__ as command
+from dml_jax.errors import printable
 
 FOLDER = Path(__file__).parent / "refusals"
 ROOT = FOLDER.parents[1]
@@ -76,7 +77,7 @@ def outcome(text: str, names: dict[str, Any], patch: pytest.MonkeyPatch, capsys:
         try:
             exec(compile(text, "refusals", "exec"), names)
         except Exception as error:
-            return " ".join(f"{type(error).__name__}: {error}".split())
+            return printable(" ".join(f"{type(error).__name__}: {error}".split()))
         return ""
     before = {p: p.lstat().st_size for p in Path.cwd().rglob("*")}
     patch.setattr(sys, "argv", ["dml-jax", *shlex.split(text[2:])])

@@ -249,23 +249,6 @@ def test_a_line_and_the_exit_code(
     assert shown.err == "error: mine.a: 1 check failed\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["nowhere.losses"],
-            r"MODULE='nowhere\.losses': cannot be imported \(ModuleNotFoundError.*PYTHONPATH",
-        ),
-        (["mine.brokn"], r"mine\.brokn: mine has no brokn; did you mean broken\?"),
-        (["mine.broken"], r"mine\.broken: is not a plug-in; a module defines build or load"),
-    ],
-)
-def test_bad_input(arguments: list[str], message: str, folder: Path) -> None:
-    (folder / "mine.py").write_text("def broken():\n    pass\n")
-    with pytest.raises(ConfigError, match=message):
-        check.execute(arguments)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLUGINS)
 def test_training(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,8 @@ hub."""
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -18,7 +16,6 @@ from dml_jax.commands import export as command
 from dml_jax.errors import DataError
 from dml_jax.train import model as models
 from dml_jax.train.records import workdir
-from tests.commands.conftest import Fails
 from tests.hub import CACHE, Fault, Hub
 from tests.train.experiments import small
 from tests.train.test_teacher import trained
@@ -181,53 +178,3 @@ def test_what_cannot_be_pulled(hub: Hub) -> None:
     }.items():
         with pytest.raises(DataError, match=f"^hf://{address}{message}"):
             dml_jax.load(f"hf://{address}")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "wanted"),
-    [
-        ([], "the following arguments are required: --model"),
-        (
-            ["--model=x", "--to=parquet", "--checkpoint=8"],
-            "--checkpoint=8: --to=parquet and --push need the",
-        ),
-        (["--model=x"], "--to: missing; give some of onnx,parquet, or --push=user/name"),
-        (
-            ["--model=x", "--to=parquet,onx"],
-            "--to=parquet,onx: there is no 'onx'; did you mean onnx?",
-        ),
-        (
-            ["--model=x", "--to=onnx"],
-            '--to=onnx: jax2onnx is not installed: pip install -e ".[onnx]"',
-        ),
-        (
-            ["--model=x", "--push=a/b"],
-            '--push=a/b: huggingface_hub is not installed: pip install -e ".[hub]"',
-        ),
-    ],
-)
-def test_one_line_errors(
-    arguments: list[str], wanted: str, monkeypatch: pytest.MonkeyPatch, fails: Fails
-) -> None:
-    for name in ("jax2onnx", "huggingface_hub"):
-        monkeypatch.setitem(sys.modules, name, None)
-    assert wanted in fails(command, *arguments)
-
-
-def test_onnx_with_a_newer_jax(monkeypatch: pytest.MonkeyPatch, fails: Fails) -> None:
-    """No release of jax2onnx can convert its programs; the extra "onnx" brings an older one."""
-    monkeypatch.setattr(cli, "check_installed", lambda *_: None)
-    monkeypatch.setattr(jax, "__version__", "0.12.0.1")
-    monkeypatch.setattr(jax, "__version_info__", (0, 12, 0))
-    assert fails(command, "--model=x", "--to=onnx") == (
-        "--to=onnx: jax2onnx cannot convert programs of JAX 0.12.0.1; install an older one, on any "
-        "Python, with "
-        'pip install -e ".[onnx]"\n'
-    )
-
-
-def test_a_run_without_embeddings(tmp_path: Path, fails: Fails) -> None:
-    facts = {"config": {}, "data_hash": "", "classes": 5, "images": 9, "shape": [8, 8]}
-    (tmp_path / "config.json").write_text(json.dumps(facts))
-    line = fails(command, f"--model={tmp_path}", "--to=parquet")
-    assert "holds no embeddings; write them with --mode=export" in line

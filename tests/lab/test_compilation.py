@@ -20,12 +20,11 @@ import pytest
 from benchmarks import hlo
 from dml_jax import main
 from dml_jax.backbones import bn_inception, efficientnet_lite, resnet, vit
-from dml_jax.commands import cli
 from dml_jax.config import files as config_files
 from dml_jax.config import plugin_module
 from dml_jax.errors import ConfigError
 from dml_jax.lab import compilation
-from dml_jax.lab.compilation import CHIPS, Topology, find_topology
+from dml_jax.lab.compilation import CHIPS, Topology
 from dml_jax.train.distributed import device_mesh
 from tests.test_configs import ROOT
 
@@ -131,35 +130,6 @@ def test_forms_for_cpus_leave_no_trace(name: str) -> None:
             line for line in lines(text, "reduce(") if "add across dimensions = [0" in line
         ]
         assert not any("bf16" in line for line in over_images)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--mode=compile"], "--topology: missing; --mode=compile needs devices"),
-        (["--mode=compile", "--topology=v5e:1x1"], "--topology=v5e:1x1: is unknown; give h100:N"),
-        (["--mode=compile", "--topology=h200:8"], "--topology=h200:8: is unknown; give h100:N"),
-    ],
-)
-def test_what_a_user_may_type(
-    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert (
-        cli.exit_code(lambda: main.execute([f"--config={ROOT}/configs/cub_baseline.py", *options]))
-        == 2
-    )
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "file"), [("h100:8", "requirements-cuda.txt"), ("v5e:2x2", "requirements-tpu.txt")]
-)
-def test_missing_wheels_are_named(name: str, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(
-        ConfigError, match=f"--topology={name}: JAX cannot compile for it; pip install -r {file}"
-    ):
-        find_topology(name)
 
 
 def test_precisions_that_a_device_does_not_have() -> None:

@@ -119,44 +119,6 @@ def test_rows_that_need_others(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made[2].members == (Path("r/second-seed3"), Path("r/the-first-seed3"))
 
 
-A, START = Row("a", DIGITS), "init_from"
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (
-            [Row("a", DIGITS, {"method.proxy_anchor.alhpa": 3})],
-            r"row 'a' .*method\.proxy_anchor\.alhpa: there is no such key; did you mean alpha",
-        ),
-        ([A, A], "row 'a': another one has the work directory a-seed0; rename it"),
-        ([Row("a b", DIGITS), Row("a-b", DIGITS)], "another one has the work directory a-b-seed0"),
-        ([A, Row("b", DIGITS, {START: "@c"})], "row 'b': needs 'c', which is not a row; .*a, b"),
-        ([A, Row("b", members=("a", "aa"))], "row 'b': needs 'aa', which is not a row"),
-        (
-            [Row("a", DIGITS, {START: "@b"}), Row("b", DIGITS, {START: "@a"})],
-            "[ab]-seed0 needs [ab]-seed0 needs [ab]-seed0: no trial can be the first",
-        ),
-    ],
-)
-def test_invalid_rows(rows: list[Row], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        plan.trials(study(*rows), settings())
-
-
-def test_invalid_files(tmp_path: Path) -> None:
-    for text, message in (
-        ("x = 1", r"has no get_study\(\)"),
-        ("def get_study(): return 1 / 0", "cannot be run .ZeroDivisionError"),
-    ):
-        file = tmp_path / "study.py"
-        file.write_text(text)
-        with pytest.raises(ConfigError, match=message):
-            plan.load(str(file))
-    with pytest.raises(ConfigError, match="there is no variant 'forzen'; did you mean frozen"):
-        plan.load("folder_methods:forzen")
-
-
 def test_roots_of_others(tmp_path: Path) -> None:
     """Another study, other files, or the run of another configuration: refused before anything is
     written."""

@@ -224,26 +224,6 @@ def test_the_command(tmp_path: Path, in_process: None, capsys: pytest.CaptureFix
     assert "alpha=13: –, training diverged" in printed
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "one of the arguments --study --compare --runs is required"),
-        (["--study=a.py", "--compare=a"], "--compare: not allowed with argument --study"),
-        (["--study=no.py"], r"--study=no\.py: there is no such file"),
-        (["--study=folder_methods:frozen", "--seeds=a"], "--seeds: a: must be whole numbers"),
-        (["--study=folder_methods:frozen", "--jobs=0"], "--jobs=0: must be one of 1 to"),
-        (["--study=a", "--output=x"], "--output: is only valid with --runs$"),
-        (["--runs", "a", "--protocol=paper"], "--protocol: is only valid with --study or --comp"),
-        (["--runs", "a", "--seeds=1"], "--seeds: is only valid with --study or --compare$"),
-        (["--runs", "a", "--output=README.md"], "--output=README.md: is a file"),
-    ],
-)
-def test_invalid_command_lines(arguments: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        command.execute(arguments)
-    assert not Path("runs/studies/folder_methods-frozen").exists()
-
-
 def test_comparison_without_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each line of the list is a command that trains in the directory of its trial."""
     root = tmp_path / "one"
