@@ -1,9 +1,9 @@
 """Analyses of runs in their directories, or of models apart from them: figures, numbers, report."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from dml_jax import run as trained_runs
 from dml_jax.analysis import findings, html, run_report
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.analysis.findings import DIRECTORY, STANDARD_DIRECTORY
-from dml_jax.analysis.run_report import SUBJECTS
+from dml_jax.analysis.run_report import ANALYSES, MAPS, OF_RUN
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
@@ -28,9 +28,8 @@ from dml_jax.train.records import workdir
 MOVABLE = ("data.path", "data.threads", "data.workers", "evaluation.batch_size")
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to analyse; the fields are the options of `dml-jax analyse`.
+class Request(NamedTuple):
+    """The options of `dml-jax analyse`.
 
     With `data` the model is applied to labelled images, otherwise to the data of its run, whose
     configuration may be changed by `overrides` with MOVABLE keys.
@@ -46,7 +45,7 @@ class Request:
     checkpoint: str = "reported"
     trust_code: bool = False
     quiet: bool = False
-    overrides: Mapping[str, str] = field(default_factory=dict)
+    overrides: Mapping[str, str] = MappingProxyType({})
 
     @property
     def apart(self) -> bool:
@@ -57,7 +56,7 @@ class Request:
 def analyse(request: Request) -> None:
     """Writes the figures, the numbers behind them and the report."""
     wanted, split = request.what, request.split
-    chosen = SUBJECTS if wanted is None else choices("--what", wanted, SUBJECTS)
+    chosen = ANALYSES if wanted is None else choices("--what", wanted, ANALYSES)
     reasons = {name: reason_against(name, request) for name in chosen}
     if wanted is not None:
         refuse(f"--what={name}: {reason}" for name, reason in reasons.items() if reason)
@@ -74,17 +73,16 @@ def analyse(request: Request) -> None:
     if request.apart:
         output.mkdir(parents=True, exist_ok=True)
     with files.locked(directory / to, wait=False):  # its report reads what is there
-        for name in SUBJECTS if request.apart else ():  # they may show another model or data
+        for name in ANALYSES if request.apart else ():  # they may show another model or data
             (output / to / f"{name}.json").unlink(missing_ok=True)
         with workdir.updated(directory, f"{to}/"):
             for name in names:
                 run.console.print(f"analysing: {name}")
-                subject, title, suffix = SUBJECTS[name], SUBJECTS[name].title, ""
-                several = request.compare and findings.side_by_side(runs, subject, split)
-                if subject.by_split and split != "test" and not request.apart:
+                (title, find), suffix = ANALYSES[name], ""
+                if name not in OF_RUN and split != "test" and not request.apart:
                     # The findings about the test split stay.
                     title, suffix = f"{title}: {split} images", f"-{split}"
-                made = several or subject.findings(run, split)
+                made = {model: find(each, split) for model, each in runs.items()}
                 findings.write(directory, name, title, run.step, made, suffix=suffix, to=to)
         if request.apart:
             write_separate_report(request, runs, output)
@@ -100,7 +98,9 @@ def analyse(request: Request) -> None:
             run.console.print(f"{message}; finishing it will include the analyses")
 
 
-def write_separate_report(request: Request, runs: dict[str, AnalysedModel], output: Path) -> None:
+def write_separate_report(
+    request: Request, runs: Mapping[str, AnalysedModel], output: Path
+) -> None:
     """Writes report.html with the findings in `output`."""
     run = next(iter(runs.values()))
     images = run.split(request.split)
@@ -110,20 +110,17 @@ def write_separate_report(request: Request, runs: dict[str, AnalysedModel], outp
     if request.data:
         place, title = f"in {request.data}", Path(request.data).name or request.data
     lead = printable(f"{models} on {counted(len(images.labels), 'image')} of {classes} {place}")
-    sections = findings.read(output, tuple(SUBJECTS))
+    sections = findings.read(output, tuple(ANALYSES))
     html.write_report(output / "report.html", printable(title), lead, sections)
 
 
 def reason_against(name: str, request: Request) -> str:
-    """Why a subject does not fit the request; empty if it does."""
-    subject, several = SUBJECTS[name], [name for name, each in SUBJECTS.items() if each.compared]
-    if request.data and subject.of_run:
+    """Why an analysis does not fit the request; empty if it does."""
+    if request.data and name in OF_RUN:
         return "needs a trained run on its own data, not --data"
-    if request.compare and not subject.compared:
-        return f"not with --compare, only {', '.join(several)}"
-    if request.split != "test" and not subject.by_split:
+    if request.split != "test" and name in OF_RUN:
         return "is not made by split; leave --split out"
-    if request.classes and not subject.is_map:
+    if request.classes and name not in MAPS:
         return "shows no chosen classes; leave --classes out"
     return ""
 

@@ -4,7 +4,7 @@ matplotlib is imported only when a figure is drawn.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -15,7 +15,7 @@ from dml_jax.errors import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, FigureBase
 
 INK, GREY = "#1f2933", "#8a949e"
 BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
@@ -58,16 +58,7 @@ def figure(width: float, height: float) -> "Figure":
 
 def save(drawn: "Figure", path: Path) -> None:
     """Writes a figure as a PNG file."""
-    drawn.savefig(path, dpi=130)
-
-
-def plot_alone(path: Path, draw: "Callable[[Axes], None]", size: tuple[float, float]) -> None:
-    """Writes a figure of one pair of axes with a legend; the size is in inches."""
-    made = figure(*size)
-    axes = made.subplots()
-    draw(axes)
-    legend(axes)
-    save(made, path)
+    drawn.savefig(path, dpi=110)
 
 
 def line(axes: "Axes", points: Sequence[tuple[int, float]], kind: int, **options: Any) -> None:
@@ -121,13 +112,17 @@ def thumbnail(image: np.ndarray) -> np.ndarray:
     return np.asarray(small)
 
 
-def plot_pictures(path: Path, *, rows: Sequence[Sequence[Picture]]) -> None:
+def size_of_pictures(rows: Sequence[Sequence[Picture]]) -> tuple[float, float]:
+    """Width and height of the figure of `draw_pictures`, in inches."""
+    return 0.75 * len(rows[0]) + 0.5, 0.9 * len(rows) + 0.3
+
+
+def draw_pictures(figure: "FigureBase", *, rows: Sequence[Sequence[Picture]]) -> None:
     """Draws one row per query: its thumbnail, then its neighbours with their notes below."""
     from matplotlib.patches import Rectangle
 
     columns, height = len(rows[0]), 1.2  # in units of the width of a picture
-    made = figure(columns + 0.6, len(rows) * height + 0.4)
-    axes = made.subplots()
+    axes = figure.subplots()
     for i, row in enumerate(rows):
         cells = montage((shown.pixels for shown in row), columns, columns, 72, gap=6)
         axes.imshow(cells, extent=(0, columns, i * height + 1, i * height))
@@ -140,7 +135,6 @@ def plot_pictures(path: Path, *, rows: Sequence[Sequence[Picture]]) -> None:
         axes.text(j + 0.5, -0.04, str(j) if j else "query", fontsize=9, ha="center", va="bottom")
     axes.set(xlim=(0, columns), ylim=(len(rows) * height, -0.25), aspect="equal")
     axes.set_axis_off()
-    made.savefig(path, dpi=80)
 
 
 def legend(axes: "Axes", **options: Any) -> None:

@@ -8,7 +8,7 @@ equation 1.
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,13 @@ import numpy as np
 from jax import Array
 
 from benchmarks.papers import runs
-from dml_jax import drawing
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.analysis.findings import Finding
 from dml_jax.config import plugin_module
 from dml_jax.methods.crt.method import Config, own_prototypes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import FigureBase
 
 IMAGES, PROTOTYPES = 6, 7  # rows and columns of the figure
 
@@ -52,6 +54,15 @@ def heat_maps(run: AnalysedModel, split: str = "test") -> list[Finding]:
     prototypes = params[run.config.method.tested_branch].get("prototypes", shared)
     weights = np.asarray(correlations(prototypes, maps), np.float64)
     shown = most_selective(weights, PROTOTYPES)
+    columns = zip(
+        *(
+            (data.ids[chosen[n]], int(k), i, j, float(weights[n, i, j, k]))
+            for n in range(len(chosen))
+            for k in shown
+            for i, j in np.ndindex(*weights.shape[1:3])
+        ),
+        strict=True,
+    )
     return [
         Finding(
             "heat_maps",
@@ -59,24 +70,18 @@ def heat_maps(run: AnalysedModel, split: str = "test") -> list[Finding]:
             f"{len(shown)} of {weights.shape[-1]} prototypes that vary most over an image, on "
             f"images of the split '{split}'. Bright: largest weight of the prototype on these "
             "images; dark: smallest.",
-            partial(plot_maps, images=images, weights=weights[..., shown], prototypes=shown),
-            ("image", "prototype", "row", "column", "weight"),
-            [
-                (data.ids[chosen[n]], int(k), i, j, float(weights[n, i, j, k]))
-                for n in range(len(chosen))
-                for k in shown
-                for i, j in np.ndindex(*weights.shape[1:3])
-            ],
+            partial(draw_maps, images=images, weights=weights[..., shown], prototypes=shown),
+            dict(zip(("image", "prototype", "row", "column", "weight"), columns, strict=True)),
+            size=(len(shown) + 1.9, len(images) + 0.5),
         )
     ]
 
 
-def plot_maps(
-    path: Path, *, images: np.ndarray, weights: np.ndarray, prototypes: np.ndarray
+def draw_maps(
+    figure: "FigureBase", *, images: np.ndarray, weights: np.ndarray, prototypes: np.ndarray
 ) -> None:
     """Draws images [N, H, W, 3] by row, prototypes by column, from weights [N, h, w, K]."""
     count, columns = len(images), weights.shape[-1] + 1
-    figure = drawing.figure(columns + 0.9, count + 0.5)
     cells = figure.subplots(count, columns, squeeze=False)
     low, high = weights.min(axis=(0, 1, 2)), weights.max(axis=(0, 1, 2))
     scaled = (weights - low) / np.maximum(high - low, 1e-12)
@@ -98,7 +103,6 @@ def plot_maps(
             if n == 0:
                 axes.set_title(f"prototype {prototypes[k - 1]}" if k else "image", fontsize=7)
     figure.colorbar(shown, ax=cells, label="relative weight", shrink=0.6)
-    figure.savefig(path, dpi=110)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -108,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     method = run.config.method
     if not isinstance(method, Config) or method.transform == "average":
         flags.error(f"{options.run}: was trained without prototypes")
-    runs.write(run, {"heat_maps": ("Prototypes over the image", heat_maps(run))})
+    runs.write(run, {"heat_maps": ("Prototypes over the image", {"": heat_maps(run)})})
 
 
 if __name__ == "__main__":

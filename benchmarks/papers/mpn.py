@@ -17,10 +17,10 @@ log-probability that the network assigns to the class of image i, with respect t
 image j. In evaluation mode only message passing connects the images.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -29,11 +29,10 @@ from jax import Array
 
 from benchmarks.papers import runs
 from dml_jax import drawing
-from dml_jax.analysis import findings
+from dml_jax.analysis import embedding_maps
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.analysis.findings import Finding
 from dml_jax.analysis.retrieval import picture
-from dml_jax.analysis.run_report import SUBJECTS
 from dml_jax.backbones import functional
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split, take
@@ -48,6 +47,9 @@ from dml_jax.methods.mpn.method import (
     batch_attention,
     normalised,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import FigureBase
 
 ANCHORS, NEIGHBORS = 6, 8  # rows and columns of the figure
 
@@ -87,13 +89,16 @@ def attention(run: AnalysedModel, rows: np.ndarray, node: int) -> list[Finding]:
             "Attention on a fixed training batch by layer and head. Left: divergence from uniform "
             "weights (0: every node attends to all others equally). Right: weight on nodes of the "
             f"same class; grey line: with uniform weights.{few}",
-            partial(plot_statistics, steps=steps, series=series, uniform=uniform),
-            ("step", "layer", "head", "kl_from_uniform_nats", "own_class_weight"),
-            [
-                (step, layer + 1, head + 1, *(float(values[t, layer, head]) for values in series))
-                for t, step in enumerate(steps)
-                for layer, head in np.ndindex(*series.divergence.shape[1:])
-            ],
+            partial(draw_statistics, steps=steps, series=series, uniform=uniform),
+            by_column(
+                ("step", "layer", "head", "kl_from_uniform_nats", "own_class_weight", "preference"),
+                (
+                    (step, layer + 1, head + 1, *(float(each[t, layer, head]) for each in series))
+                    for t, step in enumerate(steps)
+                    for layer, head in np.ndindex(*series.divergence.shape[1:])
+                ),
+            ),
+            size=(9, 3.4),
         ),
         Finding(
             "attention_node",
@@ -101,22 +106,32 @@ def attention(run: AnalysedModel, rows: np.ndarray, node: int) -> list[Finding]:
             "attends (last layer, one panel per head), at several steps. Nodes of its class are "
             "between the lines. White is the uniform weight, "
             f"{1 / len(labels):.3f}; red is more, blue is less.",
-            partial(plot_node, steps=steps, nodes=nodes, same=labels == labels[node]),
-            ("step", "head", "node", "class", "weight"),
-            [
-                (step, head + 1, other, classes[labels[other]], float(weight))
-                for head, by_step in enumerate(nodes)
-                for step, row in zip(steps, by_step, strict=True)
-                for other, weight in enumerate(row)
-            ],
+            partial(draw_node, steps=steps, nodes=nodes, same=labels == labels[node]),
+            by_column(
+                ("step", "head", "node", "class", "weight"),
+                (
+                    (step, head + 1, other, classes[labels[other]], float(weight))
+                    for head, by_step in enumerate(nodes)
+                    for step, row in zip(steps, by_step, strict=True)
+                    for other, weight in enumerate(row)
+                ),
+            ),
+            size=(
+                4.6 * min(len(nodes), 2) + 0.8,
+                (1 + 0.24 * len(steps)) * -(-len(nodes) // 2) + 0.6,
+            ),
         ),
     ]
 
 
-def plot_statistics(
-    path: Path, *, steps: list[int], series: AttentionStatistics, uniform: float
+def by_column(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """The values of rows by the names of their columns."""
+    return dict(zip(names, zip(*rows, strict=True), strict=True))
+
+
+def draw_statistics(
+    figure: "FigureBase", *, steps: list[int], series: AttentionStatistics, uniform: float
 ) -> None:
-    figure = drawing.figure(9, 3.4)
     left, right = figure.subplots(1, 2)
     for axes, values in ((left, series.divergence), (right, series.same_class)):
         for layer, head in np.ndindex(*values.shape[1:]):
@@ -138,10 +153,11 @@ def plot_statistics(
     for axes in (left, right):
         axes.set_ylim(bottom=0)
     drawing.legend(right, loc="center left", bbox_to_anchor=(1, 0.5))
-    drawing.save(figure, path)
 
 
-def plot_node(path: Path, *, steps: list[int], nodes: np.ndarray, same: np.ndarray) -> None:
+def draw_node(
+    figure: "FigureBase", *, steps: list[int], nodes: np.ndarray, same: np.ndarray
+) -> None:
     """Draws weights [M, T, B], a panel per head, a row per model; `same` marks its class [B]."""
     from matplotlib.colors import TwoSlopeNorm
 
@@ -150,7 +166,6 @@ def plot_node(path: Path, *, steps: list[int], nodes: np.ndarray, same: np.ndarr
     norm = TwoSlopeNorm(uniform, low, high)
     columns = min(heads, 2)
     rows = -(-heads // columns)
-    figure = drawing.figure(4.6 * columns + 0.8, (1 + 0.24 * len(steps)) * rows + 0.6)
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
     edges = np.flatnonzero(np.diff(same, prepend=False, append=False)) - 0.5
     for head, (axes, weights) in enumerate(zip(panels, nodes, strict=False)):
@@ -167,7 +182,6 @@ def plot_node(path: Path, *, steps: list[int], nodes: np.ndarray, same: np.ndarr
     figure.supxlabel("node of the batch, by class", fontsize=9)
     figure.supylabel("step", fontsize=9)
     figure.colorbar(image, ax=list(panels), label="attention weight")
-    drawing.save(figure, path)
 
 
 def gradient_norms(
@@ -226,14 +240,17 @@ def influence(run: AnalysedModel, rows: np.ndarray) -> list[Finding]:
             f"probability most{which}. Below each: its share of the influence of all other images. "
             "Solid blue frames: same class; dashed orange frames: another class. Mean norms of the "
             f"gradient with respect to the pixels (0 to 255): {means}.",
-            partial(drawing.plot_pictures, rows=strips),
-            ("image", "neighbor", "class", "class_of_neighbor", "gradient_norm"),
-            [
-                (anchor, neighbor, classes[labels[anchor]], classes[labels[neighbor]], float(norm))
-                for anchor, row in zip(anchors.tolist(), norms, strict=True)
-                for neighbor, norm in enumerate(row)
-            ],
-            [("", pictures) for pictures in strips],
+            partial(drawing.draw_pictures, rows=strips),
+            by_column(
+                ("image", "neighbor", "class", "class_of_neighbor", "gradient_norm"),
+                (
+                    (anchor, other, classes[labels[anchor]], classes[labels[other]], float(norm))
+                    for anchor, row in zip(anchors.tolist(), norms, strict=True)
+                    for other, norm in enumerate(row)
+                ),
+            ),
+            size=drawing.size_of_pictures(strips),
+            pictures=[("", pictures) for pictures in strips],
         )
         found.append(finding)
     return found
@@ -250,7 +267,7 @@ def strip(batch: Split, anchor: int, influence: np.ndarray) -> list[Picture]:
     return shown
 
 
-def maps(models: Sequence[AnalysedModel], rows: np.ndarray) -> list[Finding]:
+def maps(models: Sequence[AnalysedModel], rows: np.ndarray) -> dict[str, list[Finding]]:
     """t-SNE of a batch by each model, and by the first after message passing."""
     plain = {
         each.directory.name: replace(each, splits={"batch": take(each.split("train"), rows)})
@@ -262,8 +279,10 @@ def maps(models: Sequence[AnalysedModel], rows: np.ndarray) -> list[Finding]:
     batch = Groups(np.arange(len(rows))[None], len(rows))
     refined = np.asarray(refine(model.params, model.model_state, embedded, groups=batch))
     shown = plain | {"refined": replace(first, known={"batch": refined})}
-    made = findings.side_by_side(shown, SUBJECTS["tsne"], "batch")
-    return [each._replace(name="batch") for each in made]
+    return {
+        name: [found._replace(name="batch") for found in embedding_maps.by_tsne(each, "batch")]
+        for name, each in shown.items()
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -284,8 +303,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         flags.error(f"--node={options.node}: must be in 0 to {len(rows) - 1}")
     others = [runs.load(options.compare, options)[1]] if options.compare else []
     figures = {
-        "attention": ("Attention of the network", lambda: attention(run, rows, options.node)),
-        "influence": ("Influence of the batch on a prediction", lambda: influence(run, rows)),
+        "attention": ("Attention of the network", lambda: {"": attention(run, rows, options.node)}),
+        "influence": ("Influence of the batch on a prediction", lambda: {"": influence(run, rows)}),
         "batch": ("Embeddings of a training batch", lambda: maps([run, *others], rows)),
     }
     chosen = {name: figures[name] for name in options.what}

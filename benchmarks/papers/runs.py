@@ -45,8 +45,10 @@ def images(run: AnalysedModel, split: str, indices: np.ndarray) -> np.ndarray:
     return np.stack([transform(read(int(i), None)) for i in indices])
 
 
-def write(run: AnalysedModel, figures: Mapping[str, tuple[str, list[Finding]]]) -> None:
-    """Writes figures by name, each with its heading, and their numbers into a run."""
+def write(
+    run: AnalysedModel, figures: Mapping[str, tuple[str, Mapping[str, list[Finding]]]]
+) -> None:
+    """Writes figures by name, each with its heading and by model, and their numbers into a run."""
     directory = run.directory
     with (
         files.locked(directory / DIRECTORY, wait=False),

@@ -8,12 +8,12 @@ import numpy as np
 
 from dml_jax import drawing
 from dml_jax.analysis.analysed_model import AnalysedModel
-from dml_jax.analysis.findings import Finding, Panel
+from dml_jax.analysis.findings import Finding
 from dml_jax.data.split import some_classes, with_gallery
 from dml_jax.train import model_metrics
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import FigureBase
 
 Points = list[tuple[int, float]]  # (step, value)
 
@@ -26,25 +26,27 @@ def training(lines: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> 
     """The loss and Recall@1 of a run, from the lines of `metrics.jsonl`."""
     terms, recall = loss_terms(lines), recalls(lines, results)
     controls = {name: numbers["recall@1"] for name, numbers in results.get("controls", {}).items()}
-    draw_both = partial(draw_recall, recall=recall, controls=controls)
     return [
         Finding(
             "loss",
             "The training loss and its terms.",
-            partial(drawing.plot_alone, draw=partial(draw_loss, terms=terms), size=(5, 3.4)),
-            ("term", "step", "value"),
-            [(name, *point) for name, points in terms.items() for point in points],
+            partial(draw_loss, terms=terms),
+            _columns(terms, "term", "value"),
         ),
         Finding(
             "recall",
             "Recall@1 during training. Training classes: a random sample of at most 2,000 images, "
             "with no more classes than the other splits. Horizontal lines: controls on the test "
             "classes.",
-            partial(drawing.plot_alone, draw=draw_both, size=(5, 3.4)),
-            ("split", "step", "recall@1"),
-            [(name, *point) for name, points in recall.items() for point in points],
+            partial(draw_recall, recall=recall, controls=controls),
+            _columns(recall, "split", "recall@1"),
         ),
     ]
+
+
+def _columns(curves: Mapping[str, Points], kind: str, value: str) -> dict[str, list[Any]]:
+    rows = [(name, *point) for name, points in curves.items() for point in points]
+    return {key: [row[i] for row in rows] for i, key in enumerate((kind, "step", value))}
 
 
 def loss_terms(lines: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
@@ -63,29 +65,35 @@ def recalls(lines: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> d
     return {name: points for name, points in found.items() if points}
 
 
-def draw_loss(axes: "Axes", *, terms: Mapping[str, Points]) -> None:
+def draw_loss(figure: "FigureBase", *, terms: Mapping[str, Points]) -> None:
     """Draws one line per term; the total loss has the colour of the text."""
-    colours = (drawing.INK, *drawing.SERIES[:-1])
+    axes, colours = figure.subplots(), (drawing.INK, *drawing.SERIES[:-1])
     for i, (name, points) in enumerate(terms.items()):
         label, every = name.removeprefix("loss_").replace("_", " "), max(1, len(points) // 6)
         look: dict[str, Any] = {"color": colours[i % len(colours)], "markevery": every}
         drawing.line(axes, points, i, label=label, linewidth=1.1 if i else 1.6, **look)
     lowest = min(0, axes.get_ylim()[0])
     axes.set(title="Training loss", xlabel="step", ylabel="loss", ylim=(lowest, None))
+    drawing.legend(axes)
 
 
 def draw_recall(
-    axes: "Axes", *, recall: Mapping[str, Points], controls: Mapping[str, float] | None = None
+    figure: "FigureBase",
+    *,
+    recall: Mapping[str, Points],
+    controls: Mapping[str, float] | None = None,
 ) -> None:
     """Draws one line per split, and a horizontal line per control."""
+    axes = drawing.style(figure.subplots())
     for name, points in recall.items():
         percent = [(step, 100 * value) for step, value in points]
         drawing.line(axes, percent, list(LABELS).index(name), label=LABELS[name])
     for i, (name, value) in enumerate((controls or {}).items()):
         colour, line = drawing.SERIES[3 + i % 3], LINES[i % len(LINES)]
         axes.axhline(100 * value, color=colour, linestyle=line, linewidth=1.5, label=name)
-    drawing.style(axes).set(title="Recall@1", xlabel="step", ylabel="Recall@1, %", ylim=(0, 101))
+    axes.set(title="Recall@1", xlabel="step", ylabel="Recall@1, %", ylim=(0, 101))
     axes.set_xlim(left=0)
+    drawing.legend(axes)
 
 
 def overfitting(run: AnalysedModel, split: str) -> list[Finding]:
@@ -102,7 +110,6 @@ def overfitting(run: AnalysedModel, split: str) -> list[Finding]:
             found = model_metrics.metrics(run.config, distance, parts, embeddings, cluster=False)
             recall[name].append((model.step, found["recall@1"]))
     few = "" if run.config.train.keep_every else " Set train.keep_every to see more steps."
-    draw = partial(draw_recall, recall=recall)
     return [
         Finding(
             "overfitting",
@@ -110,9 +117,8 @@ def overfitting(run: AnalysedModel, split: str) -> list[Finding]:
             "images are a sample no larger than the test split, so that both are about equally "
             "hard; training images are cropped as for evaluation. A growing gap is overfitting to "
             f"the training classes.{few}",
-            partial(drawing.plot_alone, draw=draw, size=(5, 3.4)),
-            ("step", "classes", "recall@1"),
-            [(step, name, value) for name, points in recall.items() for step, value in points],
-            panel=Panel(draw, "same axes"),
+            partial(draw_recall, recall=recall),
+            _columns(recall, "classes", "recall@1"),
+            same_axes=True,
         )
     ]

@@ -1,20 +1,18 @@
 """Maps of embeddings in the plane by PCA and t-SNE, with coloured classes and thumbnails."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dml_jax import drawing
 from dml_jax.analysis.analysed_model import AnalysedModel
-from dml_jax.analysis.findings import Finding, Panel
-from dml_jax.data.split import Split
+from dml_jax.analysis.findings import Finding
 from dml_jax.evaluation.unit_rows import unit_rows
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import FigureBase
 
 MOST = 3000  # images in a map
 CELLS = 16  # thumbnails per side
@@ -29,27 +27,34 @@ def largest(labels: np.ndarray) -> list[int]:
     return sorted(order[counts[order] > 0].tolist())
 
 
-def scatter_classes(
-    axes: "Axes",
+def draw_map(
+    figure: "FigureBase",
+    *,
     points: np.ndarray,
-    labels: np.ndarray,
-    classes: Sequence[str],
-    shown: Sequence[int],
+    names: Sequence[str],
+    shown: Sequence[str],
+    thumbnails: np.ndarray,
+    axes_names: tuple[str, str],
 ) -> None:
-    """Draws points [N, 2]: classes `shown` (at most `drawing.KINDS`) in colour, the others in grey.
-
-    Labels int [N] and those `shown` are indices into the class names.
-    """
-    rest = ~np.isin(labels, shown)
-    axes.scatter(points[rest, 0], points[rest, 1], s=4, color=drawing.GREY, linewidths=0, alpha=0.5)
-    for kind, label in enumerate(shown):
-        x, y = points[labels == label].T
+    """Draws points [N, 2] by the names of their classes: those `shown` (at most `drawing.KINDS`) in
+    colour, the others in grey; and thumbnails, uint8 [H, W, 3], on a grid."""
+    left, right = figure.subplots(1, 2)
+    of = np.array(names, object)
+    rest = ~np.isin(of, shown)
+    left.scatter(points[rest, 0], points[rest, 1], s=4, color=drawing.GREY, linewidths=0, alpha=0.5)
+    for kind, name in enumerate(shown):
         turn, colour = divmod(kind, len(drawing.SERIES))
         marker = (colour + turn) % len(drawing.MARKERS)  # the first 7 share neither
         look: Any = {"color": drawing.SERIES[colour], "marker": drawing.MARKERS[marker]}
-        name = drawing.text(classes[label])
-        axes.scatter(x, y, s=12, linewidths=0, alpha=0.85, label=name, **look)
-    axes.set(xticks=[], yticks=[])
+        label = drawing.text(name)
+        left.scatter(*points[of == name].T, s=12, linewidths=0, alpha=0.85, label=label, **look)
+    left.set(xlabel=axes_names[0], ylabel=axes_names[1])
+    right.imshow(thumbnails)
+    for axes in (left, right):
+        axes.set(xticks=[], yticks=[])
+        for spine in axes.spines.values():
+            spine.set(color=drawing.GREY, linewidth=0.5)
+    drawing.legend(left, loc="upper center", bbox_to_anchor=(0.5, -0.06), ncols=3, markerscale=2)
 
 
 def principal_components(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -119,44 +124,35 @@ def _map(run: AnalysedModel, split: str, name: str, title: str) -> list[Finding]
         kept = np.isin(data.labels[rows], chosen)
         rows, points = rows[kept], points[kept]
     labels = data.labels[rows]
-    shown = chosen or largest(labels)
-    draw = partial(scatter_classes, points=points, labels=labels, classes=data.classes, shown=shown)
-    count = f"{len(rows):,} of {len(data.labels):,} images"
-    caption = f"{title} of the embeddings of the split '{split}' ({count}): {which}. {meaning}"
-    draw_all = partial(plot, draw=draw, data=data, rows=rows, points=points, axes=axes)
-    placed = zip(rows, labels, points.tolist(), strict=True)
-    table = [(data.ids[row], data.classes[label], *point) for row, label, point in placed]
-    head, panel = ("image", "class", "x", "y"), Panel(draw, "own axes")
-    return [Finding(name, caption, draw_all, head, table, panel=panel)]
-
-
-by_components = partial(_map, name="components", title="Principal components")
-by_tsne = partial(_map, name="tsne", title="t-SNE")
-
-
-def plot(
-    path: Path,
-    *,
-    draw: Callable[["Axes"], None],
-    data: Split,
-    rows: np.ndarray,
-    points: np.ndarray,
-    axes: tuple[str, str],
-) -> None:
-    """Draws points by class, and thumbnails on a grid."""
-    figure = drawing.figure(12, 6)
-    left, right = figure.subplots(1, 2)
-    draw(left)
-    left.set(xlabel=axes[0], ylabel=axes[1])
     cells = np.full((CELLS, CELLS), -1)
     for i, column, row in thumbnail_positions(points):
         cells[CELLS - 1 - row, column] = rows[i]
     blank = np.full((1, 1, 3), 255, np.uint8)
     images = (data.read(int(i), None) if i >= 0 else blank for i in cells.ravel())
-    right.imshow(drawing.montage(images, CELLS**2, CELLS, 48))
-    right.set(xticks=[], yticks=[])
-    for panel in (left, right):
-        for spine in panel.spines.values():
-            spine.set(color=drawing.GREY, linewidth=0.5)
-    drawing.legend(left, loc="upper center", bbox_to_anchor=(0.5, -0.06), ncols=3, markerscale=2)
-    figure.savefig(path, dpi=110)
+    thumbnails = drawing.montage(images, CELLS**2, CELLS, 48)
+    count = f"{len(rows):,} of {len(data.labels):,} images"
+    return [
+        Finding(
+            name,
+            f"{title} of the embeddings of the split '{split}' ({count}): {which}. {meaning}",
+            partial(
+                draw_map,
+                points=points,
+                names=[data.classes[label] for label in labels],
+                shown=[data.classes[label] for label in chosen or largest(labels)],
+                thumbnails=thumbnails,
+                axes_names=axes,
+            ),
+            {
+                "image": [data.ids[row] for row in rows],
+                "class": [data.classes[label] for label in labels],
+                "x": points[:, 0].tolist(),
+                "y": points[:, 1].tolist(),
+            },
+            size=(12, 6),
+        )
+    ]
+
+
+by_components = partial(_map, name="components", title="Principal components")
+by_tsne = partial(_map, name="tsne", title="t-SNE")

@@ -62,16 +62,12 @@ def write_report(
     title: str,
     lead: str,
     sections: Sequence[Section],
-    facts: Iterable[tuple[str, str]] = (),
 ) -> None:
-    """Writes a page with a table of contents, without empty sections and facts."""
+    """Writes a page with a table of contents, without empty sections."""
     titles = {s.title: re.sub(r"\W+", "-", s.title.lower()) for s in sections if s.body}
     anchors = {title: f"section-{words.strip('-')}" for title, words in titles.items()}
-    pairs = [(text(name), text(value)) for name, value in facts if value]
-    known = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in pairs)
     links = "".join(f'<a href="#{anchor}">{text(title)}</a>' for title, anchor in anchors.items())
     body = f'<h1>{text(title)}</h1><p class="lead">{text(lead)}</p>'
-    body += f"<dl>{known}</dl>" if known else ""
     body += f'<nav aria-label="Contents">{links}</nav>'
     for section in (section for section in sections if section.body):
         note = f" <small>{text(section.note)}</small>" if section.note else ""

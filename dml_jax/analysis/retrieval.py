@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dml_jax import drawing
-from dml_jax.analysis import html
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.analysis.findings import Finding
 from dml_jax.data import sessions
@@ -15,11 +14,9 @@ from dml_jax.drawing import Mark, Picture, thumbnail
 from dml_jax.evaluation import metrics, neighbors
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import FigureBase
 
 QUERIES, NEIGHBORS = 10, 8  # rows and columns of the sample of queries
-COLUMNS: tuple[str, ...] = ("query", "class", "first_relevant_rank", "average_precision_at_r")
-COLUMNS += ("nearest", "its_class", "distance")
 
 
 def picture(split: Split, index: int, mark: Mark, note: str = "") -> Picture:
@@ -93,13 +90,6 @@ def findings(run: AnalysedModel, split: str) -> list[Finding]:
     correct = gallery.labels[indices] == queries.labels[:, None]
     rank, precision = found["rank"], found["map@r_per_query"]
 
-    def row(query: int) -> tuple[Any, ...]:
-        nearest = indices[query, 0]
-        numbers = int(rank[query]), float(precision[query])
-        found = gallery.ids[nearest], gallery.classes[gallery.labels[nearest]]
-        image = queries.ids[query], queries.classes[queries.labels[query]]
-        return *image, *numbers, *found, float(distances[query, 0])
-
     def strip(query: int) -> list[Picture]:
         near = zip(indices[query], distances[query], correct[query], strict=True)
         return [picture(queries, query, "query")] + [
@@ -120,10 +110,18 @@ def findings(run: AnalysedModel, split: str) -> list[Finding]:
             f"number is the {'cosine' if cosine else 'distance'}. Half of the "
             "queries are sampled from those whose nearest image shows another class, so failures "
             "are over-represented. All queries are in the CSV file.",
-            partial(drawing.plot_pictures, rows=strips),
-            COLUMNS,
-            [row(query) for query in range(len(queries.labels))],
-            list(zip(first, strips, strict=True)),
+            partial(drawing.draw_pictures, rows=strips),
+            {
+                "query": queries.ids,
+                "class": [queries.classes[label] for label in queries.labels],
+                "first_relevant_rank": rank.tolist(),
+                "average_precision_at_r": precision.tolist(),
+                "nearest": [gallery.ids[i] for i in indices[:, 0]],
+                "its_class": [gallery.classes[label] for label in gallery.labels[indices[:, 0]]],
+                "distance": distances[:, 0].tolist(),
+            },
+            size=drawing.size_of_pictures(strips),
+            pictures=list(zip(first, strips, strict=True)),
         )
     ]
 
@@ -144,26 +142,30 @@ def class_findings(run: AnalysedModel, split: str) -> list[Finding]:
     counted = np.isfinite(found["map@r_per_query"]) | (not run.config.data.session)
     classes, recall, counts = recall_by_class(data.labels[counted], found["rank"][counted] == 1)
     order = np.argsort(recall, kind="stable")
-    rows = [(data.classes[classes[i]], float(recall[i]), int(counts[i])) for i in order]
-    draw = partial(draw_recall, recall=recall[order])
     return [
         Finding(
             "classes",
             f"Recall@1 of the {len(classes)} classes of the split '{split}', worst first.",
-            partial(drawing.plot_alone, draw=draw, size=(8, 3)),
-            ("class", "recall@1", "queries"),
-            rows,
-            table=html.listing(("class", "Recall@1", "queries"), rows, "classes"),
+            partial(draw_recall, recall=recall[order]),
+            {
+                "class": [data.classes[label] for label in classes[order]],
+                "recall@1": recall[order].tolist(),
+                "queries": counts[order].tolist(),
+            },
+            size=(8, 3),
+            listed=True,
         )
     ]
 
 
-def draw_recall(axes: "Axes", *, recall: np.ndarray) -> None:
+def draw_recall(figure: "FigureBase", *, recall: np.ndarray) -> None:
     """Draws the sorted recall of the classes, and their mean."""
+    axes = drawing.style(figure.subplots())
     count, mean = len(recall), recall.mean()
     steps = np.arange(count + 1), np.append(recall, recall[-1])
     axes.fill_between(*steps, step="post", color=drawing.BLUE)
     label = f"mean of the classes {mean:.3f}"
     axes.axhline(mean, color=drawing.YELLOW, linestyle="--", label=label)
     limits = {"ylim": (0, 1.15), "xlim": (0, count)}
-    drawing.style(axes).set(xlabel="classes, worst first", ylabel="Recall@1", **limits)
+    axes.set(xlabel="classes, worst first", ylabel="Recall@1", **limits)
+    drawing.legend(axes)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dml_jax.analysis import curves, embedding_maps, findings, html, retrieval, spectra, text_tables
 from dml_jax.analysis.analysed_model import AnalysedModel
-from dml_jax.analysis.findings import STANDARD_DIRECTORY, Subject
+from dml_jax.analysis.findings import STANDARD_DIRECTORY, Finding
 from dml_jax.analysis.html import Section, text
 from dml_jax.analysis.text_tables import Table
 from dml_jax.config import Config, flatten, published
@@ -23,29 +23,18 @@ from dml_jax.train.controls import PUBLISHED
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
 
-# All analyses by name, in the order of the report.
-SUBJECTS = {
-    "retrieval": Subject("Retrieved images", retrieval.findings, standard=True),
-    "classes": Subject("Classes", retrieval.class_findings, standard=True),
-    "components": Subject(
-        "Map of the embeddings (principal components)",
-        embedding_maps.by_components,
-        standard=True,
-        compared=True,
-        is_map=True,
-    ),
-    "overfitting": Subject(
-        "Training classes beside test classes",
-        curves.overfitting,
-        by_split=False,
-        of_run=True,
-        compared=True,
-    ),
-    "spectra": Subject("Geometry of the embedding space", spectra.findings, compared=True),
-    "tsne": Subject(
-        "Map of the embeddings (t-SNE)", embedding_maps.by_tsne, compared=True, is_map=True
-    ),
+# All analyses in the order of the report: heading, and what they find for a split.
+ANALYSES: dict[str, tuple[str, Callable[[AnalysedModel, str], list[Finding]]]] = {
+    "retrieval": ("Retrieved images", retrieval.findings),
+    "classes": ("Classes", retrieval.class_findings),
+    "components": ("Map of the embeddings (principal components)", embedding_maps.by_components),
+    "overfitting": ("Training classes beside test classes", curves.overfitting),
+    "spectra": ("Geometry of the embedding space", spectra.findings),
+    "tsne": ("Map of the embeddings (t-SNE)", embedding_maps.by_tsne),
 }
+STANDARD = ("retrieval", "classes", "components")  # in the report of every run
+MAPS = ("components", "tsne")  # show chosen classes
+OF_RUN = ("overfitting",)  # need a run, and are about all of its splits
 CONTROLS = {
     "raw pixels": "the images themselves, reduced to at most 32 x 32 pixels, without a network",
     "colour histogram": "fractions of 192 colours (hue, saturation, value), without a network",
@@ -114,12 +103,11 @@ def write(run: AnalysedModel, results: dict[str, Any]) -> None:
     """Writes `figures/` and `report.html` of a finished run with known test embeddings."""
     directory, lines = run.directory, JsonLines(run.directory / "metrics.jsonl").read()
     found = {TRAINING: ("Training", curves.training(lines, results))}
-    standard = {name: subject for name, subject in SUBJECTS.items() if subject.standard}
-    found |= {name: (each.title, each.findings(run, "test")) for name, each in standard.items()}
+    found |= {name: (ANALYSES[name][0], ANALYSES[name][1](run, "test")) for name in STANDARD}
     for name, (title, made) in found.items():
         earlier = directory / findings.DIRECTORY / f"{name}.json"
         earlier.unlink(missing_ok=True)
-        findings.write(directory, name, title, run.step, made, to=STANDARD_DIRECTORY)
+        findings.write(directory, name, title, run.step, {"": made}, to=STANDARD_DIRECTORY)
     write_page(directory, run.config, results)
 
 
@@ -129,18 +117,38 @@ def write_page(directory: Path, config: Config, results: dict[str, Any]) -> None
     listed = "\n".join(text(f"{key} = {value}") for key, value in settings.items())
     summary = f"<summary>All {len(settings)} values</summary>"
     details = f"<details>{summary}<pre><code>{listed}</code></pre></details>"
-    task = f"{config.method.name} on {config.data.name}: image retrieval"
+    facts = [fact for fact in _facts(directory, config, results) if fact[1]]
+    made = html.table(("", "of this run"), facts, "data, machine and versions")
     html.write_report(
         directory / "report.html",
         config.name,
-        f"{task} on {config.data.tested}.",
+        lead(config, results),
         (
             Section("Results", _results(config, results)),
-            *findings.read(directory, (TRAINING, *SUBJECTS)),
-            Section("Configuration", details),
+            *findings.read(directory, (TRAINING, *ANALYSES)),
+            Section("How it was made", made + details),
         ),
-        _facts(directory, config, results),
     )
+
+
+def lead(config: Config, results: Mapping[str, Any]) -> str:
+    """The result against the published weights, and the choice, in one or two sentences."""
+    if _is_undefined(results["recall@1"]):
+        return in_words(results)
+    words = ", ".join(f"{title} {results[key]:.1%}" for title, key in KEYS.items())
+    words = f"{config.method.name} on {config.data.tested}: {words}"
+    if published := results.get("controls", {}).get(PUBLISHED):
+        gains = (100 * (results[key] - published[key]) for key in KEYS.values())
+        words += " ({:+.1f} and {:+.1f} points over the published weights)".format(*gains)
+    if not (choice := results.get("choice")):
+        return f"{words}."
+    unseen = choice["unseen"]
+    best = max(unseen, key=lambda name: sum(unseen[name].values()))
+    words += f". Kept by the folds of the training classes: {CANDIDATES[choice['kept']]}"
+    if best == choice["kept"]:
+        return f"{words}, which is also the best of four candidates here."
+    numbers = ", ".join(f"{title} {unseen[best][key]:.1%}" for title, key in KEYS.items())
+    return f"{words}; here, another candidate would be better: {CANDIDATES[best]} ({numbers})."
 
 
 def _facts(directory: Path, config: Config, results: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dml_jax import drawing
-from dml_jax.analysis import html
 from dml_jax.analysis.analysed_model import AnalysedModel
-from dml_jax.analysis.findings import Finding, Panel
+from dml_jax.analysis.findings import Finding
 from dml_jax.evaluation import geometry
 from dml_jax.evaluation.unit_rows import unit_rows
 from dml_jax.methods.contract import Method
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import FigureBase
 
 SCALARS = ("density", "effective_rank", "spectral_decay")  # functions of `evaluation.geometry`
 
@@ -58,31 +57,38 @@ def findings(run: AnalysedModel, split: str) -> list[Finding]:
     """Spectra and scalars of the embeddings of a split."""
     labels, rows_by_part = run.split(split).labels, parts(run.model.method, run.embeddings(split))
     spaces = {name: measure(rows, labels) for name, rows in rows_by_part.items()}
-    draw = partial(draw_spectra, spaces=spaces)
-    head = ("space", *(name.replace("_", " ") for name in SCALARS))
-    scalars = {name: [f"{x:.4g}" for x in space.scalars.values()] for name, space in spaces.items()}
-    shown = [(name, *values) for name, values in scalars.items()]
-    curves = {name: enumerate(space.singular_values, 1) for name, space in spaces.items()}
+    scalars = "; ".join(
+        f"{name}: " + ", ".join(f"{x.replace('_', ' ')} {space.scalars[x]:.4g}" for x in SCALARS)
+        for name, space in spaces.items()
+    )
+    counts = [len(space.singular_values) for space in spaces.values()]
     return [
         Finding(
             "spectra",
             f"Singular values of the embeddings of the split '{split}', largest first, divided by "
             "their sum. A flat curve uses all dimensions equally; a drop to zero shows unused "
             "ones. Density: mean cosine distance within over that between classes. Effective rank: "
-            "number of directions in use. Spectral decay: lower is flatter.",
-            partial(drawing.plot_alone, draw=draw, size=(6.5, 3.6)),
-            ("space", "index", "share_of_singular_values"),
-            [(name, i, float(value)) for name, curve in curves.items() for i, value in curve],
-            table=html.table(head, shown, "geometry"),
-            panel=Panel(draw, "overlaid"),
+            f"number of directions in use. Spectral decay: lower is flatter. {scalars}.",
+            partial(draw_spectra, spaces=spaces),
+            {
+                "space": np.repeat(list(spaces), counts).tolist(),
+                "index": [i for count in counts for i in range(1, count + 1)],
+                "share_of_singular_values": np.concatenate(
+                    [space.singular_values for space in spaces.values()]
+                ).tolist(),
+            },
+            size=(6.5, 3.6),
+            same_axes=True,
         )
     ]
 
 
-def draw_spectra(axes: "Axes", *, spaces: dict[str, Space]) -> None:
-    """Adds one curve per space to axes."""
-    for i, (name, space) in enumerate(spaces.items(), len(axes.lines)):
+def draw_spectra(figure: "FigureBase", *, spaces: dict[str, Space]) -> None:
+    """Draws one curve per space."""
+    axes = drawing.style(figure.subplots())
+    for i, (name, space) in enumerate(spaces.items()):
         points = list(enumerate(np.maximum(space.singular_values, 1e-9).tolist(), 1))
         drawing.line(axes, points, i, label=name, markevery=max(1, len(points) // 8))
     axes.set(xlabel="index of the singular value", yscale="log")
-    drawing.style(axes).set(ylabel="share of the sum of singular values")
+    axes.set(ylabel="share of the sum of singular values")
+    drawing.legend(axes)

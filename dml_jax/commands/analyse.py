@@ -15,12 +15,10 @@ models), and the first run before its training ("untrained").
 
   retrieval     retrieved images
   classes       Recall@1 by class
-  components    map on the first principal components (*)
-  overfitting   Recall@1 of training and test classes over the checkpoints (*); not with --data
-  spectra       singular values, density, effective rank, also of the parts of an embedding (*)
-  tsne          map with thumbnails (*)
-
-(*) with --compare
+  components    map on the first principal components
+  overfitting   Recall@1 of training and test classes over the checkpoints; not with --data
+  spectra       singular values, density, effective rank, also of the parts of an embedding
+  tsne          map with thumbnails
 """
 
 from dml_jax.commands import cli

@@ -1,24 +1,25 @@
-"""Figures for degenerate inputs, and which images, numbers and names the figures and the report
-show."""
+"""Which images, numbers and names figures show, against loops and definitions written by hand; how
+they are stored for the report."""
 
+import csv
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dml_jax import drawing
-from dml_jax.analysis import curves, embedding_maps, findings, retrieval
-from dml_jax.analysis.run_report import SUBJECTS
+from dml_jax import drawing, seal
+from dml_jax.analysis import curves, embedding_maps, findings, retrieval, spectra
+from dml_jax.analysis.findings import Finding
+from dml_jax.errors import CheckpointError
+from dml_jax.evaluation import geometry
 from tests.analysis.runs import Run
 
 
-def test_one_dimension_and_names_that_look_like_formulas(tmp_path: Path) -> None:
-    embeddings = np.linspace(-1, 1, 6)[:, None]
-    np.testing.assert_array_equal(embedding_maps.principal_components(embeddings)[0][:, 1], 0)
-    run = Run(embeddings, [0, 1, 2, 0, 1, 2], ["$x_{$", "a$b", "plain"])
-    (found,) = embedding_maps.by_components(run, "test")
-    found.plot(tmp_path / "map.png")
-    assert (tmp_path / "map.png").stat().st_size > 1000
+def drawn(found: Finding) -> Any:
+    """The axes of a finding."""
+    return findings.side_by_side({"": found}).axes
 
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])
@@ -29,9 +30,8 @@ def test_the_nearest_images_are_shown(separate: bool, distance: str) -> None:
     other = rng.normal(size=(20, 4)), np.arange(20) % 3, names
     gallery = Run(*other, first=100, distance=distance) if separate else None
     run = Run(rng.normal(size=(60, 4)), np.arange(60) % 3, names, gallery, distance=distance)
-    found = {finding.name: finding for finding in retrieval.findings(run, "test")}
-    strips = found["retrieval"].pictures
-    assert len(strips) == retrieval.QUERIES
+    (found,) = retrieval.findings(run, "test")
+    assert len(found.pictures) == retrieval.QUERIES
     labels, others = (gallery or run).labels, (gallery or run).rows
     notes = run.rows @ others.T
     far = -notes
@@ -39,24 +39,23 @@ def test_the_nearest_images_are_shown(separate: bool, distance: str) -> None:
         notes = far = np.linalg.norm(run.rows[:, None] - others[None], axis=2)
     if not separate:
         far = far + 99 * np.eye(60)
-    for _, pictures in strips:
+    for _, pictures in found.pictures:
         query, *near = (int(picture.pixels[0, 0, 0]) for picture in pictures)
         expected = np.argsort(far[query])[: retrieval.NEIGHBORS]
         assert near == (expected + 100 * separate).tolist()
         hits = labels[expected] == run.labels[query]
-        assert [picture.mark for picture in pictures] == ["query"] + [
-            "right" if hit else "wrong" for hit in hits
-        ]
-        assert [picture.image for picture in pictures[1:]] == [str(i) for i in expected]
-        assert [picture.name for picture in pictures[1:]] == ["abc"[labels[i]] for i in expected]
+        marks = ["query", *np.where(hits, "right", "wrong")]
+        assert [picture.mark for picture in pictures] == marks
+        shown = [(picture.image, picture.name) for picture in pictures[1:]]
+        assert shown == [(str(i), "abc"[labels[i]]) for i in expected]
         assert [float(picture.note) for picture in pictures[1:]] == pytest.approx(
             notes[query, expected], abs=6e-4 if distance == "cosine" else 6e-3
         )
+    assert found.columns["nearest"] == [str(i) for i in far.argmin(axis=1)]
     (classes,) = retrieval.class_findings(run, "test")
     hits = labels[far.argmin(axis=1)] == run.labels
-    assert {row[0]: row[1] for row in classes.rows} == {
-        name: pytest.approx(hits[run.labels == c].mean()) for c, name in enumerate(names)
-    }
+    by_name = dict(zip(classes.columns["class"], classes.columns["recall@1"], strict=True))
+    assert by_name == {n: pytest.approx(hits[run.labels == c].mean()) for c, n in enumerate(names)}
 
 
 @pytest.mark.parametrize("separate", [False, True])
@@ -84,77 +83,104 @@ def test_photographs_of_one_session_are_not_retrieved(separate: bool) -> None:
     np.testing.assert_array_equal(indices, np.argsort(far, axis=1)[:, :5])
     hits = others.labels[far.argmin(axis=1)] == labels
     (classes,) = retrieval.class_findings(run, "test")
-    assert {row[0]: row[1:] for row in classes.rows} == {
+    assert {row[0]: row[1:] for row in zip(*classes.columns.values(), strict=True)} == {
         name: (pytest.approx(hits[labels == c].mean()), 10) for c, name in enumerate("ab")
     }
 
 
-def test_a_map_states_the_explained_variance() -> None:
+def test_a_map() -> None:
+    """Its components, the explained variance, and colours of the largest or of chosen classes."""
     rng = np.random.default_rng(0)
-    run = Run(rng.normal(size=(40, 5)) * [4, 2, 1, 1, 1], np.arange(40) % 9, list("abcdefghi"))
+    names = ["$x_{$", *"bcdefghijkl"]  # the first looks like a formula
+    run = Run(rng.normal(size=(62, 5)) * [4, 2, 1, 1, 1], np.arange(62) % 12, names)
     (found,) = embedding_maps.by_components(run, "test")
-    centred = run.rows - run.rows.mean(axis=0)
-    u, s, _ = np.linalg.svd(centred, full_matrices=False)
-    share = s**2 / np.sum(s**2)
-    assert f"explain {share[:2].sum():.0%} of the variance" in found.caption
-    drawn = np.array([row[2:] for row in found.rows])
-    for axis in (0, 1):
-        assert abs(np.corrcoef(drawn[:, axis], u[:, axis])[0, 1]) > 0.999
-    axes = drawing.figure(3, 3).subplots()
-    found.panel.draw(axes)
-    assert [part.get_label() for part in axes.collections[1:]] == list("abcdefg")
-    assert len(axes.collections[0].get_offsets()) == (run.labels > 6).sum()
-
-
-def test_chosen_classes_of_a_map() -> None:
-    """The points of the map of all images; more than seven classes differ in colour or marker."""
-    rng = np.random.default_rng(0)
-    run = Run(rng.normal(size=(60, 5)), np.arange(60) % 12, list("abcdefghijkl"))
-    (whole,) = embedding_maps.by_components(run, "test")
+    u, s, _ = np.linalg.svd(run.rows - run.rows.mean(axis=0), full_matrices=False)
+    assert f"explain {(s[:2] ** 2).sum() / (s**2).sum():.0%} of the variance" in found.caption
+    for axis, name in enumerate("xy"):
+        assert abs(np.corrcoef(found.columns[name], u[:, axis])[0, 1]) > 0.999
+    grey, *coloured = drawn(found)[0].collections
+    assert [part.get_label() for part in coloured] == [r"\$x_{\$", *names[1:7]]
+    assert len(grey.get_offsets()) == (run.labels > 6).sum()
     run.classes = tuple("lkjihgfed")
-    (found,) = embedding_maps.by_components(run, "test")
-    assert found.rows == [row for row in whole.rows if row[1] in run.classes]
-    axes = drawing.figure(3, 3).subplots()
-    found.panel.draw(axes)
-    looks = [
-        (part.get_facecolor().tobytes(), part.get_paths()[0].vertices.tobytes())
-        for part in axes.collections[1:]
+    (chosen,) = embedding_maps.by_components(run, "test")
+    rows = zip(*found.columns.values(), strict=True)
+    assert [*zip(*chosen.columns.values(), strict=True)] == [
+        row for row in rows if row[1] in run.classes
     ]
-    assert len(set(looks)) == len(looks) == 9
-    assert [part.get_label() for part in axes.collections[1:]] == list(run.classes)
-    assert len(axes.collections[0].get_offsets()) == 0
-
-
-def test_models_in_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each as it is alone: curves of its name in one panel, or a panel of its name."""
-    rng, drawn, save = np.random.default_rng(0), {}, drawing.save
-    monkeypatch.setattr(
-        drawing,
-        "save",
-        lambda figure, path: (drawn.update({path.stem: figure}), save(figure, path)),
-    )
-    rows = rng.normal(size=(40, 5))
-    runs = {
-        name: Run(rows + shift, np.arange(40) % 3, "abc")
-        for name, shift in (("wide", 0), ("narrow", 9))
+    _, *coloured = drawn(chosen)[0].collections
+    looks = {
+        (part.get_facecolor().tobytes(), part.get_paths()[0].vertices.tobytes())
+        for part in coloured
     }
-    for subject in (SUBJECTS[name] for name in ("spectra", "components")):
-        for found in findings.side_by_side(runs, subject, "test"):
-            found.plot(tmp_path / f"{found.name}.png")
-            alone = [
-                next(f for f in subject.findings(run, "test") if f.name == found.name)
-                for run in runs.values()
-            ]
-            assert found.columns == ("model", *alone[0].columns)
-            assert found.rows == [
-                (n, *row) for n, one in zip(runs, alone, strict=True) for row in one.rows
-            ]
-            assert all(one.caption in found.caption for one in alone)
-    assert set(drawn) == {"spectra", "components"}
-    (axes,) = drawn["spectra"].axes
-    assert [line.get_label() for line in axes.lines] == ["wide: embedding", "narrow: embedding"]
-    assert len({line.get_color() for line in axes.lines}) == 2
-    assert [axes.get_title() for axes in drawn["components"].axes] == ["wide", "narrow"]
+    assert len(looks) == len(coloured) == 9
+
+
+def test_thumbnails_lie_in_their_cells() -> None:
+    points = np.array([[0.0, 0.0], [0.1, 0.2], [4.0, 4.0], [3.1, 0.4], [0.6, 0.45]])
+    found = embedding_maps.thumbnail_positions(points, cells=4)
+    assert sorted(found) == [(2, 3, 3), (3, 3, 0), (4, 0, 0)]
+    line = np.linspace(-1, 1, 6)[:, None]
+    np.testing.assert_array_equal(embedding_maps.principal_components(line)[0][:, 1], 0)
+
+
+def test_spectra() -> None:
+    x, labels = np.random.default_rng(3).normal(size=(30, 8)), np.arange(30) % 5
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    space = spectra.measure(x * 3, labels)
+    values = np.linalg.svd(x, compute_uv=False)
+    np.testing.assert_allclose(space.singular_values, values / values.sum(), rtol=1e-9)
+    assert space.scalars["effective_rank"] == pytest.approx(geometry.effective_rank(x * 3))
+
+
+def test_models_side_by_side(tmp_path: Path) -> None:
+    """Each as it is alone, below its name, in the same limits; the numbers name the model."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(40, 5))
+    shifted = {"wide": rows, "narrow": rows + 9}
+    runs = {name: Run(rows, np.arange(40) % 3, "abc") for name, rows in shifted.items()}
+    found = {name: spectra.findings(run, "test") for name, run in runs.items()}
+    figure = findings.side_by_side({name: each[0] for name, each in found.items()})
+    assert [part.get_suptitle() for part in figure.subfigs] == list(runs)
+    wide, narrow = figure.axes
+    assert wide.get_ylim() == narrow.get_ylim()
+    for axes, each in zip(figure.axes, found.values(), strict=True):
+        values = each[0].columns["share_of_singular_values"]
+        np.testing.assert_allclose(axes.lines[0].get_ydata(), values, atol=1e-9)
+    findings.write(tmp_path, "spectra", "Geometry", 7, found)
+    with (tmp_path / "analysis" / "spectra.csv").open() as file:
+        assert [row["model"] for row in csv.DictReader(file)] == ["wide"] * 5 + ["narrow"] * 5
+    (section,) = findings.read(tmp_path, ())
+    assert all(each[0].caption.split(". ")[-1] in section.body for each in found.values())
+
+
+def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
+    columns = {"x": [1], "y": [1 / 3], "name": ["caf\udce9"]}
+    found = Finding("a", "what <it> shows", lambda figure: None, columns, listed=True)
+    for name, suffix, to in (
+        ("tsne", "", "analysis"),
+        ("classes", "", "figures"),
+        ("classes", "", "analysis"),
+        ("classes", "-train", "analysis"),
+    ):
+        made = {"": [found._replace(name=name)]}
+        findings.write(tmp_path, name, name.upper(), 7, made, suffix=suffix, to=to)
+    lines = (tmp_path / "analysis" / "tsne.csv").read_text().splitlines()
+    assert lines == ["x,y,name", r"1,0.3333333,caf\udce9"]
+    order = ("classes", "components", "tsne")
+    sections = findings.read(tmp_path, order)
+    for section, name in zip(sections, ("classes", "classes-train", "tsne"), strict=True):
+        assert f'href="analysis/{name}.csv"' in section.body  # the newer classes
+    assert (sections[2].title, sections[2].note) == ("TSNE", "(step 7)")
+    assert "what &lt;it&gt; shows" in sections[2].body
+    assert r"<td class=words>caf\udce9</td>" in sections[2].body
+    (tmp_path / "analysis" / "tsne.json").write_text(json.dumps({"title": "x"}))
+    seal.close(tmp_path, "run", names=[])  # of a run that has written none of them
+    with pytest.raises(CheckpointError, match=r"classes.json: is not in manifest.json; delete it"):
+        findings.read(tmp_path, order)
+    (tmp_path / seal.MANIFEST).unlink()
+    with pytest.raises(CheckpointError, match=r"tsne.json: is truncated or damaged .*; delete it"):
+        findings.read(tmp_path, order)
+    assert findings.read(tmp_path / "nothing", ()) == []
 
 
 def test_curves() -> None:

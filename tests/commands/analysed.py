@@ -25,7 +25,7 @@ def write(directory: Path, config: Config) -> Path:
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     files.write_json(
         directory / "results.json",
-        {"model": "last", "step": 4, "recall@1": 0.5, "protocol": "clean"},
+        {"model": "last", "step": 4, "recall@1": 0.5, "map@r": 0.1, "protocol": "clean"},
     )
     return directory
 

@@ -13,7 +13,7 @@ import pytest
 
 from dml_jax import files
 from dml_jax import run as runs
-from dml_jax.analysis.run_report import SUBJECTS
+from dml_jax.analysis.run_report import ANALYSES
 from dml_jax.commands import analyse
 from dml_jax.config import Config, Group, Train, resolve
 from dml_jax.console import Console
@@ -127,10 +127,6 @@ def test_models_side_by_side(run: Path, other: Path, tmp_path: Path) -> None:
         ),
         (["--model={}", "--checkpoint=3"], "--checkpoint=3: not in"),
         (
-            ["--model={}", "--compare=x", "--what=classes"],
-            "--what=classes: not with --compare, only components",
-        ),
-        (
             ["--model={}", "--classes=3", "--what=classes"],
             "--what=classes: shows no chosen classes",
         ),
@@ -153,7 +149,7 @@ def test_one_command_at_a_time(run: Path, fails: Fails) -> None:
 
 def test_help_lists_every_analysis() -> None:
     listed = re.findall(r"^  (\w+)  +\S", analyse.parser().description or "", flags=re.MULTILINE)
-    assert sorted(listed) == sorted(SUBJECTS) == sorted(MADE)
+    assert sorted(listed) == sorted(ANALYSES) == sorted(MADE)
 
 
 @pytest.mark.slow
