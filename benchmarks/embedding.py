@@ -25,7 +25,7 @@ import onnxruntime
 from PIL import Image
 
 import dml_jax
-from dml_jax.data.pipeline import usable_cores
+from dml_jax.data.cores import usable_cores
 from dml_jax.data.read_ahead import CHUNK
 from dml_jax.files import sha256
 from dml_jax.inference import graphs, inputs

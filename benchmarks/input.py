@@ -40,14 +40,14 @@ from PIL import Image
 
 from benchmarks import timing
 from dml_jax.config import Data
-from dml_jax.data import decode, formats, pipeline, samplers, transforms
+from dml_jax.data import cores, decode, formats, pipeline, samplers, transforms
 from dml_jax.data.files import File
 from dml_jax.data.prepared_data import file_reader
 from dml_jax.data.split import Split
 
 BATCH, SIDE, SEED, CLASSES, STEPS = 32, 224, 0, 10, 3_000
 CORES = (1, 2, 8, 12, 26)  # of a process; 26 is an eighth of 208
-THREADS = min(pipeline.usable_cores(), pipeline.READERS)  # or processes of torch
+THREADS = min(cores.usable_cores(), cores.READERS)  # or processes of torch
 ONE_THREAD = "one thread in a bare loop"
 NEEDED = 1_000  # images per second, for which the cores are printed; more hardly fit into a process
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -145,9 +145,18 @@ def test_importing_the_package_imports_no_other() -> None:
     assert imported("import dml_jax") & {*HEAVY, "numpy", "pydantic", "PIL"} == set()
 
 
-def test_studies_import_no_jax() -> None:
-    """Each trial begins with them, in a process of its own."""
-    assert "jax" not in imported("import dml_jax.lab.studies")
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import dml_jax.lab.studies",  # each trial begins with them, in a process of its own
+        # With a graph, onnxruntime embeds: importing JAX would take longer than the answer.
+        "from dml_jax.data import formats\n"
+        "from dml_jax.inference import bulk_embedding, enrollment, graphs\n"
+        "from dml_jax.serving import http_service",
+    ],
+)
+def test_what_runs_without_jax_does_not_import_it(code: str) -> None:
+    assert "jax" not in imported(code)
 
 
 HELP = f"""

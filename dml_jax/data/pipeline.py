@@ -5,7 +5,6 @@ not depend on the number of threads, processes and hosts, and a resumed run simp
 step.
 """
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -19,27 +18,17 @@ import numpy as np
 
 from dml_jax.config import Data
 from dml_jax.data import arrays, transforms
+from dml_jax.data.cores import READERS, usable_cores
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
 from dml_jax.data.worker_processes import WorkerReader
 from dml_jax.errors import DataError
 
-CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # cgroups 2: microseconds, or "max", per period
 T = TypeVar("T", bound=tuple[object, ...])  # a batch
 PREFETCHED = 4  # batches read ahead
-# At most: reading a photograph takes Python's lock a fifth of the time, so more would wait.
-READERS = 8
 # Cores per accelerator from which processes read by default, and processes per accelerator at most.
 ENOUGH_CORES, WORKERS = 4, 16
 SHARED_MEMORY, SHARED_BYTES = Path("/dev/shm"), 2**30  # of which a container may have 64 MiB
-
-
-def usable_cores() -> int:
-    """Number of cores that this process may use, by its affinity and the quota of its container."""
-    affinity = getattr(os, "sched_getaffinity", None)  # exists on Linux only
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    quota, period = CPU_QUOTA.read_text().split() if CPU_QUOTA.exists() else ("max", "")
-    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
 def worker_processes(data: Data, accelerators: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dml_jax.data.pipeline import READERS, usable_cores
+from dml_jax.data.cores import READERS, usable_cores
 from dml_jax.errors import DataError
 
 # Images that a thread reads at a time: handing over each one costs as much as decoding a small one.

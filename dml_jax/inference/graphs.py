@@ -23,7 +23,7 @@ import numpy as np
 
 from dml_jax import identity as identities
 from dml_jax import seal
-from dml_jax.data.pipeline import usable_cores
+from dml_jax.data.cores import usable_cores
 from dml_jax.data.read_ahead import CHUNK, read_each, stream
 from dml_jax.errors import ConfigError, DataError, UserError
 from dml_jax.files import cache_dir, is_url, reason

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import dml_jax
-from dml_jax.data.pipeline import usable_cores
+from dml_jax.data.cores import usable_cores
 from dml_jax.errors import ConfigError, DataError, UserError
 from dml_jax.inference import bulk_embedding
 from dml_jax.inference.bulk_embedding import Chunk, Engine

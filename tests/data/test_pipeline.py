@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dml_jax.config import Data
-from dml_jax.data import pipeline, samplers
+from dml_jax.data import cores, pipeline, samplers
 from dml_jax.data.prepared_data import file_reader
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
@@ -71,14 +71,14 @@ def test_threads_are_as_many_as_the_cores(
         grain, "ReadOptions", lambda **given: asked.append(given["num_threads"]) or made(**given)
     )
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(7), raising=False)
-    monkeypatch.setattr(pipeline, "CPU_QUOTA", tmp_path / "quota")
+    monkeypatch.setattr(cores, "CPU_QUOTA", tmp_path / "quota")
     for threads, quota in (
         (0, "max 100000"),
         (0, "350000 100000"),
         (0, "50000 100000"),
         (5, "max 100000"),
     ):
-        pipeline.CPU_QUOTA.write_text(f"{quota}\n")
+        cores.CPU_QUOTA.write_text(f"{quota}\n")
         read_batches(split, options(threads=threads), start=8)
     assert asked == [7, 3, 1, 5]
 
