@@ -138,7 +138,6 @@ class Decision:
     reason: str = ""  # why there is no other verdict
     p: float = 1.0  # corrected
     verdict: str = UNDECIDED
-    floor: float = math.nan  # of the features before training, mean over the same splits
     by_split: tuple[float, ...] = ()  # the effect in each split
 
 
@@ -273,11 +272,13 @@ def _tested(claim: Claim, metric: str, found: Measured) -> Decision:
     made.reason = made.units.shortage
     if not made.reason:
         made.found = test(claim.expects, claim.margin, made.units.values)
-    made.floor = found.means(claims.floor(metric), 1, splits)
-    best = max((found.means(metric, row, splits) for row in (0, 1)), default=math.nan)
-    if best <= made.floor:
+    # Metrics that were not measured before training are judged by Recall@1.
+    measure = metric if found.means(claims.floor(metric), 1, splits) >= 0 else "recall@1"
+    floor = found.means(claims.floor(measure), 1, splits)
+    best = max((found.means(measure, row, splits) for row in (0, 1)), default=math.nan)
+    if best <= floor:
         made.verdict = NOT_TESTABLE
-        made.reason = f"both rows are at most {best:.3f}, no training {made.floor:.3f}"
+        made.reason = f"{measure} of both rows is at most {best:.3f}, no training {floor:.3f}"
     return made
 
 
