@@ -114,27 +114,18 @@ def rebuild(
 def classifier_shapes(net: str) -> dict[str, tuple[int, ...]]:
     """The tensors of a network's classifiers."""
     module, config, _ = NETS[net]
-    channels = module.build(config).channels
-    names = module.CLASSIFIERS[: 2 if getattr(config, "distilled", False) else 1]
-    return {f"{name}.weight": (1000, channels) for name in names} | {
-        f"{name}.bias": (1000,) for name in names
-    }
+    found, channels = {}, module.build(config).channels
+    for name in module.CLASSIFIERS[: 2 if getattr(config, "distilled", False) else 1]:
+        found |= {f"{name}.weight": (1000, channels), f"{name}.bias": (1000,)}
+    return found
 
 
-def classifiers(net: str, seed: int) -> dict[str, Any]:
-    """Classifiers of a network, drawn by the rule of the files, float64."""
-    drawn = {key: draw(seed, key, shape) for key, shape in classifier_shapes(net).items()}
-    names = dict.fromkeys(key.partition(".")[0] for key in drawn)
-    return {
-        name: {"kernel": drawn[f"{name}.weight"].T, "bias": drawn[f"{name}.bias"]} for name in names
-    }
-
-
-def logits_of(classifiers: dict[str, Any], vectors: Iterable[np.ndarray]) -> np.ndarray:
-    """Logits of ImageNet classifiers, each of its own vectors [B, C]; their mean if there are
-    two."""
-    pairs = zip(classifiers.values(), vectors, strict=False)
-    return np.mean([x @ layer["kernel"] + layer["bias"] for layer, x in pairs], axis=0)
+def logits_of(net: str, seed: int, vectors: Iterable[np.ndarray]) -> np.ndarray:
+    """Logits of a network's classifiers, drawn by the rule of the files, each of its own vectors
+    [B, C]; their mean if there are two."""
+    drawn = [draw(seed, key, shape) for key, shape in classifier_shapes(net).items()]
+    layers = zip(drawn[::2], drawn[1::2], vectors, strict=False)
+    return np.mean([x @ weight.T + bias for weight, bias, x in layers], axis=0)
 
 
 def nchw(x: Any) -> Any:
@@ -145,34 +136,21 @@ def stages(net: str, captured: Any) -> dict[str, jax.Array]:
     """Outputs of modules under their torch names, in torch's layout (tokens [B, N, C] in
     transformers)."""
     module, config, _ = NETS[net]
+    named = {name: out for name, out in captured.items() if name not in ("__call__", "encode")}
     if module is resnet:
-        last = {
-            f"layer{s + 1}": captured[f"layer{s + 1}_{d - 1}"] for s, d in enumerate(config.depths)
-        }
-        named = last | {name: captured[name] for name in ("conv1", "bn1", "maxpool")}
-        return {name: nchw(out["__call__"][0]) for name, out in named.items()}
+        for stage, depth in enumerate(config.depths, start=1):
+            named[f"layer{stage}"] = captured[f"layer{stage}_{depth - 1}"]
     if module is bn_inception:
-        named = {
-            name: captured[name]
-            for name in ("conv1_7x7_s2", "pool1_3x3_s2", "conv2_3x3", "pool2_3x3_s2")
-        }
-        named |= {
-            f"inception_{key}_pool": captured[f"inception_{key}"]["pool"]
-            for key in bn_inception.BLOCKS
-        }
-        return {name: nchw(out["__call__"][0]) for name, out in named.items()}
-    if module is googlenet:
-        return {
-            name: nchw(out["__call__"][0]) for name, out in captured.items() if name != "__call__"
-        }
-    outputs = {}
-    for name, out in captured.items():
-        if name in ("__call__", "encode"):
-            continue
+        for key in bn_inception.BLOCKS:
+            named[f"inception_{key}_pool"] = named.pop(f"inception_{key}")["pool"]
+    outputs = {name: out["__call__"][0] for name, out in named.items() if "__call__" in out}
+    if module in (resnet, bn_inception, googlenet):
+        return {name: nchw(out) for name, out in outputs.items()}
+    tokens = {}
+    for name, x in outputs.items():
         torch = torch_name(config.name, (name, "x")).removesuffix(".x")
-        x = out["__call__"][0]
-        outputs[torch.removesuffix(".proj")] = x.reshape(x.shape[0], -1, x.shape[-1])
-    return outputs
+        tokens[torch.removesuffix(".proj")] = x.reshape(x.shape[0], -1, x.shape[-1])
+    return tokens
 
 
 @cache
@@ -183,20 +161,15 @@ def network_of(
     compiled."""
     _, config, network = NETS[net]
     network = network(replace(config, transform_input=True) if transform_input else config)
-    kept = {
-        "mutable": "intermediates",
-        "capture_intermediates": lambda _, method: method in ("__call__", "encode"),
-    }
+    wanted = lambda _, method: method in ("__call__", "encode")  # noqa: E731
+    kept = {"mutable": "intermediates", "capture_intermediates": wanted}
 
     @jax.jit
     def run(params: PyTree, stats: PyTree, x: jax.Array) -> Any:
         features, more = network.apply({"params": params, "batch_stats": stats}, x, False, **kept)
         captured = more["intermediates"]
-        return (
-            features,
-            captured["encode"][0][0] if "encode" in captured else None,
-            stages(net, captured),
-        )
+        tokens = captured["encode"][0][0] if "encode" in captured else None
+        return features, tokens, stages(net, captured)
 
     return lambda *inputs: jax.device_get(run(*inputs))
 
@@ -211,13 +184,7 @@ def check_norms(ours: np.ndarray, theirs: np.ndarray, rtol: float, note: str) ->
     np.testing.assert_allclose(norms, theirs, rtol=rtol, err_msg=note)
 
 
-def check_stages(
-    z: dict[str, np.ndarray],
-    meta: dict[str, Any],
-    tag: str,
-    outputs: dict[str, np.ndarray],
-    rtol: float,
-) -> None:
+def check_stages(z: Any, meta: dict[str, Any], tag: str, outputs: Any, rtol: float) -> None:
     for row, name in enumerate(meta["stage_names"]):
         ours, shape = outputs[name], z[f"{tag}.stage_shapes"][row]
         assert ours.shape == tuple(s for s in shape if s), name
@@ -247,22 +214,24 @@ def check_vector(z: dict[str, np.ndarray], key: str, ours: np.ndarray, rtol: flo
     check_norms(ours, z[f"{key}_norm"], rtol, key)
 
 
+def nets() -> list[str]:
+    """The networks of the files."""
+    found = [name for name in fixtures.names("backbones", "backbone_*") if name in FORWARD]
+    return [name.removeprefix("backbone_") for name in found]
+
+
 def cases() -> list[Any]:
     """Every network and image size of the files; slow, except for the smallest images of networks
     other than MiT."""
     parameters = []
-    for name in fixtures.names("backbones", "backbone_*"):
-        if name not in FORWARD:
-            continue
-        z, _ = fixtures.load("backbones", name)
+    for net in nets():
+        z, _ = fixtures.load("backbones", f"backbone_{net}")
         tags = [key.removesuffix(".feat_shape") for key in z if key.endswith(".feat_shape")]
         smallest = min(tags, key=lambda tag: (int(tag.split("_")[0].split("x")[-1]), len(tag)))
         for tag in tags:
             # test_hugging_face covers MiT-B1.
-            marks = [] if tag == smallest and "mit_b" not in name else [pytest.mark.slow]
-            parameters.append(
-                pytest.param(name.removeprefix("backbone_"), tag, marks=marks, id=f"{name}-{tag}")
-            )
+            marks = [] if tag == smallest and "mit_b" not in net else [pytest.mark.slow]
+            parameters.append(pytest.param(net, tag, marks=marks))
     return parameters
 
 
@@ -293,47 +262,33 @@ def test_forward(net: str, tag: str) -> None:
             known |= {name, f"{name}_norm"}
     if f"{tag}.logits" in z:
         vectors = tokens.swapaxes(0, 1) if module is deit else [features.mean((1, 2))]
-        check_vector(z, f"{tag}.logits", logits_of(classifiers(net, seed), vectors), rtol)
+        check_vector(z, f"{tag}.logits", logits_of(net, seed, vectors), rtol)
         known |= {"logits", "logits_norm"}
     assert {key.removeprefix(f"{tag}.") for key in z if key.startswith(f"{tag}.")} <= known
 
 
 def as_trees(tensors: dict[str, np.ndarray]) -> tuple[PyTree, PyTree]:
     """(params, stats) from converted tensors."""
-    return converted.subtree(tensors, "backbone/params/"), converted.subtree(
-        tensors, "backbone/stats/"
-    )
+    parts = (f"backbone/{part}/" for part in ("params", "stats"))
+    return tuple(converted.subtree(tensors, part) for part in parts)  # type: ignore[return-value]
 
 
-def test_published_sizes() -> None:
+@pytest.mark.parametrize("net", nets())
+def test_published_sizes(net: str) -> None:
     """All names and shapes of a published state_dict, and its number of parameters."""
-    for name in fixtures.names("backbones", "backbone_*"):
-        if name not in FORWARD:
-            continue
-        _, meta = fixtures.load("backbones", name)
-        net = name.removeprefix("backbone_")
-        _, config, _ = NETS[net]
-        params, stats = shapes(net)
-        ours = {
-            torch_name(config.name, path): torch_shape(path, shape)
-            for path, shape in (params | stats).items()
-        }
-        ours |= {
-            key.removesuffix("running_mean") + "num_batches_tracked": ()
-            for key in ours
-            if "running_mean" in key
-        }
-        if net not in ("mit_b1", "mit_b2"):
-            ours |= classifier_shapes(net)
-        lines = "\n".join(f"{key}:{','.join(map(str, ours[key]))}" for key in sorted(ours))
-        assert len(ours) == meta["n_state_keys"], net
-        assert zlib.crc32(lines.encode()) == meta["state_key_crc"], net
-        counted = [
-            shape
-            for key, shape in ours.items()
-            if "running" not in key and "num_batches" not in key
-        ]
-        assert sum(int(np.prod(shape)) for shape in counted) == meta["n_params"], net
+    _, meta = fixtures.load("backbones", f"backbone_{net}")
+    params, stats = (
+        {torch_name(NETS[net][1].name, path): torch_shape(path, shape) for path, shape in t.items()}
+        for t in shapes(net)
+    )
+    if "mit_b" not in net:
+        params |= classifier_shapes(net)
+    tracked = {k.replace("running_mean", "num_batches_tracked"): () for k in stats if "mean" in k}
+    ours = params | stats | tracked
+    lines = "\n".join(f"{key}:{','.join(map(str, ours[key]))}" for key in sorted(ours))
+    assert len(ours) == meta["n_state_keys"]
+    assert zlib.crc32(lines.encode()) == meta["state_key_crc"]
+    assert sum(int(np.prod(shape)) for shape in params.values()) == meta["n_params"]
 
 
 HF_TO_AUTHORS = [  # written independently of the conversion; stages are counted from 0 there
@@ -359,9 +314,8 @@ def hf_tensor(key: str, drawn: Callable[[str], np.ndarray]) -> np.ndarray:
     if parts[0] == "layer_norm":
         return drawn(f"norm{stage}.{parts[2]}")
     if parts[0] == "patch_embeddings":
-        return drawn(
-            f"patch_embed{stage}.{'norm' if parts[2] == 'layer_norm' else 'proj'}.{parts[3]}"
-        )
+        layer = "norm" if parts[2] == "layer_norm" else "proj"
+        return drawn(f"patch_embed{stage}.{layer}.{parts[3]}")
     rest = ".".join(parts[2:])
     for half, name in enumerate(("key", "value")):
         if f"attention.self.{name}" in rest:
@@ -370,14 +324,12 @@ def hf_tensor(key: str, drawn: Callable[[str], np.ndarray]) -> np.ndarray:
     return drawn(f"block{stage}.{rest.replace('attention.self.query', 'attn.q')}")
 
 
+OF_HUGGING_FACE = [name for name in fixtures.names("backbones") if name in HUGGING_FACE]
+
+
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if "mit_b2" in name else [])
-        for name in fixtures.names("backbones")
-        if name in HUGGING_FACE
-    ],
+    "name", [pytest.param(n, marks=pytest.mark.slow if "b2" in n else ()) for n in OF_HUGGING_FACE]
 )
 def test_hugging_face(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Conversion from Hugging Face's names; outputs with the authors' epsilons and with those of
@@ -417,9 +369,7 @@ def test_training(name: str) -> None:
 
     @partial(jax.jit, donate_argnums=0)  # the gradients take the memory of the parameters
     @partial(jax.value_and_grad, has_aux=True)
-    def loss(
-        params: PyTree, stats: PyTree, x: jax.Array
-    ) -> tuple[jax.Array, tuple[jax.Array, PyTree]]:
+    def loss(params: PyTree, stats: PyTree, x: jax.Array) -> Any:
         features, updated = backbone.apply(params, stats, x, train=True)
         return jnp.mean(features.mean((1, 2)) ** 2), (features, updated)
 
@@ -430,7 +380,7 @@ def test_training(name: str) -> None:
     np.testing.assert_allclose(value, z["loss"], rtol=rtol)
     close(ours[:, :8], z["feat_slice"], rtol * np.abs(ours).max())
     check_vector(z, "avg_pool", ours.mean((2, 3)), rtol)
-    logits = logits_of(classifiers("resnet50", meta["seed"]), [features.mean((1, 2))])
+    logits = logits_of("resnet50", meta["seed"], [features.mean((1, 2))])
     close(logits[:, : z["logits"].shape[1]], z["logits"], rtol * np.abs(logits).max())
     running = {torch_name("resnet", path): leaf for path, leaf in flatten_dict(updated).items()}
     for row, bn in enumerate(meta["bn_names"]):
@@ -438,10 +388,8 @@ def test_training(name: str) -> None:
             ours, name = running[f"{bn}.{leaf}"], f"{bn}.{leaf}"
             close(ours[:8], z[f"{key}_first8"][row], rtol * np.abs(ours).max(), name)
             check_norms(ours[None], z[f"{key}_norm"][row], rtol, name)
-    gradient = {
-        torch_name("resnet", path): to_torch(path, leaf)
-        for path, leaf in flatten_dict(grads).items()
-    }
+    of_paths = flatten_dict(grads).items()
+    gradient = {torch_name("resnet", path): to_torch(path, leaf) for path, leaf in of_paths}
     assert set(gradient) == set(meta["grad_names"])
     for row, key in enumerate(meta["grad_names"]):
         ours = gradient[key].ravel()
@@ -457,15 +405,12 @@ def pooled(window: int, stride: int, padding: int, ceil: bool) -> Callable[..., 
     return lambda x, z: layers.MaxPool(window, stride, padding, ceil).apply({}, x)
 
 
-def convolved(
-    weight: str, size: int, stride: int, padding: int, depthwise: bool = False
-) -> Callable[..., Any]:
+def convolved(weight: str, size: int, stride: int, padding: int) -> Callable[..., Any]:
     def run(x: Any, z: dict[str, np.ndarray]) -> Any:
         kernel = to_jax_axes(("kernel",), z[weight])
-        groups = kernel.shape[-1] if depthwise else 1
-        layer = layers.Conv(
-            kernel.shape[-1], size, stride, padding=padding, groups=groups, dtype=None, name="conv"
-        )
+        channels = kernel.shape[-1]
+        options = {"groups": channels if weight == "dw3" else 1, "dtype": None, "name": "conv"}
+        layer = layers.Conv(channels, size, stride, padding=padding, **options)
         return layer.apply({"params": {"kernel": kernel}}, x)
 
     return run
@@ -478,7 +423,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "max_k3s1p1_ceil": pooled(3, 1, 1, True),
     "avg_k3s1p1_count_pad": lambda x, z: layers.AveragePool().apply({}, x),
     "conv_k3s2p1": convolved("w3", 3, 2, 1),
-    "dwconv_k3s1p1": convolved("dw3", 3, 1, 1, depthwise=True),
+    "dwconv_k3s1p1": convolved("dw3", 3, 1, 1),
     "conv_k7s2p3": convolved("w7", 7, 2, 3),
     "conv_k7s4p3": convolved("w7", 7, 4, 3),
 }
@@ -497,9 +442,8 @@ def test_layers(name: str) -> None:
         found = {}
         for size in {key.split(".")[0] for key in z if key[0].isdigit()}:
             weights = {name: z[f"{size}.{name}"] for name in ("w3", "w7", "dw3")}
-            found |= {
-                f"{size}.{op}": nchw(run(nhwc(z[f"{size}.x"]), weights)) for op, run in OPS.items()
-            }
+            x = nhwc(z[f"{size}.x"])
+            found |= {f"{size}.{op}": nchw(run(x, weights)) for op, run in OPS.items()}
         found["gelu.exact"] = nn.gelu(z["gelu.x"], approximate=False)
         found["gelu.tanh"] = nn.gelu(z["gelu.x"], approximate=True)
         for key in [key for key in z if key.startswith("ln.eps")]:
@@ -512,13 +456,11 @@ def test_layers(name: str) -> None:
         x = nhwc(z["bn.x"])
         found["bn.eval"] = nchw(batch_norm.BatchNorm().apply(variables, x, False))
         for prefix, momentum in (("bn.", 0.1), ("bn.m09.", 0.9)):
-            normed, new = batch_norm.BatchNorm(momentum).apply(
-                variables, x, True, mutable=["batch_stats"]
-            )
+            norm = batch_norm.BatchNorm(momentum)
+            normed, new = norm.apply(variables, x, True, mutable=["batch_stats"])
             found["bn.train"] = nchw(normed)
-            found |= {
-                f"{prefix}new_running_{key}": value for key, value in new["batch_stats"].items()
-            }
+            for key, value in new["batch_stats"].items():
+                found[f"{prefix}new_running_{key}"] = value
         return found
 
     tolerance = meta["tolerance"]["float64"]
@@ -538,22 +480,17 @@ def test_bn_inception_of_hist(name: str) -> None:
     for k, (key, kind, shape) in enumerate(zip(z["names"], z["kinds"], z["shapes"], strict=True)):
         v = np.random.RandomState(meta["seed"] + k).standard_normal(json.loads(shape))
         tensors[key] = {
-            "conv_weight": lambda v: v * np.sqrt(2 / np.prod(v.shape[1:])),
-            "conv_bias": lambda v: v * 0.1,
-            "bn_weight": lambda v: 1 + 0.1 * v,
-            "bn_bias": lambda v: 0.1 * v,
-            "bn_running_mean": lambda v: 0.1 * v,
-            "bn_running_var": lambda v: 0.5 + np.abs(v),
-        }[kind](v)
+            "conv_weight": v * np.sqrt(2 / np.prod(v.shape[1:])),
+            "bn_weight": 1 + 0.1 * v,
+            "bn_running_var": 0.5 + np.abs(v),
+        }.get(kind, 0.1 * v)
         if kind.startswith("bn"):
             tensors[key] = tensors[key][None]  # as in the published file
     converted = convert({name: tensors})
     assert converted.layout == "Cadene"
     params, stats = as_trees(converted.tensors)
-    side = meta["input_size"]
-    x = np.random.RandomState(meta["seed"] + 100000).standard_normal(
-        (len(z["features"]), 3, side, side)
-    )
+    size = len(z["features"]), 3, meta["input_size"], meta["input_size"]
+    x = np.random.RandomState(meta["seed"] + 100000).standard_normal(size)
     features = nchw(network_of("bninception")(params, stats, nhwc(x))[0])
     equal = partial(np.testing.assert_allclose, **meta["tolerance"]["float64"])
     equal(features, z["features"])

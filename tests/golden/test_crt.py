@@ -19,8 +19,6 @@ from dml_jax.losses import similarity_losses as ms
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.methods.crt import method as crt
 from dml_jax.numerics import unit
-from dml_jax.train import optimizers, step
-from dml_jax.train.step import TrainState
 from tests.golden import fixtures
 
 HEADS = fixtures.names("crt", "crt_*")
@@ -44,15 +42,14 @@ def params_of(z: dict[str, np.ndarray], dtype: str, prefix: str = "") -> Any:
     cast = lambda key: z[prefix + key].astype(dtype)  # noqa: E731
     params: dict[str, Any] = {}
     for b in (1, 2):
-        params[f"branch{b}"] = {
-            "output": {"kernel": cast(f"p{b}.W2").swapaxes(1, 2), "bias": cast(f"p{b}.b2")}
-        }
+        branch: dict[str, Any] = {}
+        for i, layer in ((1, "hidden"), (2, "output")):
+            if f"{prefix}p{b}.W{i}" in z:
+                kernel = cast(f"p{b}.W{i}").swapaxes(1, 2)
+                branch[layer] = {"kernel": kernel, "bias": cast(f"p{b}.b{i}")}
         if f"{prefix}p{b}.C" in z:
-            params[f"branch{b}"]["prototypes"] = cast(f"p{b}.C")
-            params[f"branch{b}"]["hidden"] = {
-                "kernel": cast(f"p{b}.W1").swapaxes(1, 2),
-                "bias": cast(f"p{b}.b1"),
-            }
+            branch["prototypes"] = cast(f"p{b}.C")
+        params[f"branch{b}"] = branch
     return params
 
 
@@ -61,14 +58,12 @@ def torch_layout(params: Any) -> dict[str, jax.Array]:
     named = {}
     for b in (1, 2):
         branch = params[f"branch{b}"]
-        named[f"p{b}.W2"], named[f"p{b}.b2"] = (
-            branch["output"]["kernel"].swapaxes(1, 2),
-            branch["output"]["bias"],
-        )
+        for i, layer in ((1, "hidden"), (2, "output")):
+            if layer in branch:
+                named[f"p{b}.W{i}"] = branch[layer]["kernel"].swapaxes(1, 2)
+                named[f"p{b}.b{i}"] = branch[layer]["bias"]
         if "prototypes" in branch:
             named[f"p{b}.C"] = branch["prototypes"]
-            named[f"p{b}.W1"] = branch["hidden"]["kernel"].swapaxes(1, 2)
-            named[f"p{b}.b1"] = branch["hidden"]["bias"]
     return named
 
 
@@ -96,13 +91,8 @@ def close(ours: Any, theirs: np.ndarray, dtype: str, meta: dict[str, Any], note:
     assert np.asarray(ours).dtype == dtype, note
     gate = meta["tolerance"][dtype]
     scale = max(float(np.abs(theirs).max()), 1.0) if dtype == "float32" else 1.0
-    np.testing.assert_allclose(
-        np.asarray(ours),
-        theirs,
-        rtol=gate if dtype == "float64" else 0,
-        atol=gate * scale,
-        err_msg=note,
-    )
+    rtol = gate if dtype == "float64" else 0
+    np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=gate * scale, err_msg=note)
 
 
 def precision(dtype: str) -> Any:
@@ -146,9 +136,8 @@ def test_head(name: str, dtype: str) -> None:
             check(ours, z[key], note=key)
         for part, (grad_params, grad_x) in jax.tree.map(np.asarray, grads).items():
             for key, ours in ({"x": grad_x} | torch_layout(grad_params)).items():
-                theirs = z.get(
-                    f"grad.{part}.{key}", np.zeros(ours.shape)
-                )  # not stored if independent
+                # Not stored if independent.
+                theirs = z.get(f"grad.{part}.{key}", np.zeros(ours.shape))
                 check(ours, theirs, note=f"grad.{part}.{key}")
         assert config.sharing == ("shared" if "once" in meta["L_DIV"] else "separate")
 
@@ -179,9 +168,8 @@ def test_multi_similarity(name: str, dtype: str) -> None:
     z, meta = fixtures.load("crt", name)
     with precision(dtype):
         check = functools.partial(close, dtype=dtype, meta=meta)
-        grads, (s, details) = multi_similarity(
-            z["emb"].astype(dtype), z["labels"], ms_options(meta)
-        )
+        given = z["emb"].astype(dtype), z["labels"], ms_options(meta)
+        grads, (s, details) = multi_similarity(*given)
         check(s, z["S"], note="S")
         for variant, (loss, each, kept_positive, kept_negative) in details.items():
             check(loss, z[f"{variant}.loss"], note=f"{variant}.loss")
@@ -216,17 +204,11 @@ def test_generalization_metrics(name: str) -> None:
 
 def toy(z: dict[str, np.ndarray]) -> Backbone:
     """One linear layer applied to every position of "images" [N, P, 1, inputs]."""
-    channels = len(z["init/body.bias"])
 
-    def init(key: jax.Array, image_shape: tuple[int, int]) -> tuple[Any, Any]:
-        raise AssertionError("parameters are read from the file")
+    def layer(params: Any, x: jax.Array) -> jax.Array:
+        return x @ params["weight"].T + params["bias"].reshape(1, 1, 1, -1)
 
-    def apply(
-        params: Any, stats: Any, x: jax.Array, *, train: bool, key: Any
-    ) -> tuple[jax.Array, Any]:
-        return x @ params["weight"].T + params["bias"].reshape(1, 1, 1, -1), stats
-
-    return Backbone(init, apply, channels, preprocess=lambda images: images)
+    return fixtures.of_vectors(len(z["init/body.bias"]), layer, maps=True)
 
 
 def trace_params(z: dict[str, np.ndarray], moment: str) -> Any:
@@ -241,18 +223,12 @@ def test_trace(name: str, x64: None) -> None:
     config = config_of(z, meta, prefix="init/")
     assert config.sharing == meta["sharing"].removesuffix("_trunk")
     method = crt.build(config, toy(z), TrainingSet(2, 2))
-    group = Group(learning_rate=meta["lr"], weight_decay=meta["weight_decay"])
-    train = Train(
-        groups=dict.fromkeys(method.groups, group), steps=meta["steps"], optimizer=meta["optimizer"]
-    )
-    schedule = optimizers.rate_factor(train, start=0, stop=meta["steps"], milestones=())
-    np.testing.assert_allclose(
-        [meta["lr"] * schedule(i) for i in range(meta["steps"])], z["lrs"], rtol=1e-6
-    )
-    optimizer = optimizers.build(train, method, schedule)
-    params = trace_params(z, "init")
-    state = TrainState(np.int32(0), params, {"backbone": {}}, jax.jit(optimizer.init)(params))
-    update = jax.jit(step.build(method, optimizer))
+    groups = dict.fromkeys(method.groups, Group(meta["lr"], meta["weight_decay"]))
+    train = Train(groups=groups, steps=meta["steps"], optimizer=meta["optimizer"])
+    start = trace_params(z, "init"), {"backbone": {}}
+    schedule, state, update = fixtures.training(method, train, *start)
+    rates = [meta["lr"] * schedule(i) for i in range(meta["steps"])]
+    np.testing.assert_allclose(rates, z["lrs"], rtol=1e-6)
 
     equal = functools.partial(np.testing.assert_allclose, **meta["tolerance"]["float64"])
     logged = {"multi_similarity1": "ms1", "multi_similarity2": "ms2"}
@@ -262,9 +238,8 @@ def test_trace(name: str, x64: None) -> None:
     counted = ("positives1", "negatives1", "positives2", "negatives2")
     for i in range(len(z["losses"])):
         images, labels = z["inputs"][i][None, :, :, None, :], z["labels"][i].astype(np.int32)
-        state, terms = update(
-            state, Batch(images, labels, np.arange(len(labels))), jax.random.key(0)
-        )
+        batch = Batch(images, labels, np.arange(len(labels)))
+        state, terms = update(state, batch, jax.random.key(0))
         note = f"step {i + 1}"
         equal(terms["loss"], z["losses"][i], err_msg=note)
         for ours, theirs in logged.items():
@@ -277,11 +252,9 @@ def test_trace(name: str, x64: None) -> None:
 
     @jax.jit
     def evaluated(params: Any, model_state: Any, images: jax.Array) -> Any:
-        return method.encode(params, model_state, images, train=False)[0], method.embed(
-            params, model_state, images[0]
-        )
+        encoded, _ = method.encode(params, model_state, images, train=False)
+        return *encoded, method.embed(params, model_state, images[0])
 
-    (f1, f2), embeddings = evaluated(state.params, state.model_state, images)
-    equal(f1, z["eval_f1"])
-    equal(f2, z["eval_f2"])
-    equal(embeddings, z["eval_embedding"])
+    found = evaluated(state.params, state.model_state, images)
+    for ours, name in zip(found, ("f1", "f2", "embedding"), strict=True):
+        equal(ours, z[f"eval_{name}"], err_msg=name)

@@ -18,8 +18,6 @@ from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.methods.diva import equations
 from dml_jax.methods.diva.method import moving_average
-from dml_jax.train import optimizers, step
-from dml_jax.train.step import TrainState
 from tests.golden import fixtures
 
 FAMILY = "diva"
@@ -59,66 +57,47 @@ def check_dws(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     labels, lower = data["labels"], meta["lower_cutoff"]
 
     @jax.jit
-    def everything(
-        emb: jax.Array, labels: jax.Array, shuffled: jax.Array, chosen: jax.Array
-    ) -> Any:
+    def everything(emb: jax.Array, labels: jax.Array, shuffled: jax.Array) -> Any:
         distances = pairwise.distances(emb, emb)
         clamped = jnp.maximum(distances, lower)
         density = mining.log_inverse_density(clamped, emb.shape[1])
-        same = [pairwise.same_class(of) for of in (labels, shuffled)]
         logits = mining.distance_logits(distances, emb.shape[1], lower=lower)
-        return (
-            distances,
-            clamped,
-            density,
-            logits,
-            *same,
-            pairwise.masks(labels)[0],
-            ~same[0] & ~same[0][chosen],
-        )
+        other = [~pairwise.same_class(of) for of in (labels, shuffled)]
+        return distances, clamped, density, logits, pairwise.masks(labels)[0], *other
 
-    found = everything(
-        *(jnp.asarray(data[name]) for name in ("emb", "labels", "labels_perm", "neg_idx"))
-    )
-    distances, clamped, density, logits, same, shuffled, positives, third = (
-        np.asarray(part) for part in found
-    )
-    close(
-        distances, data["dist"], meta | {"atol": 1e-7}, "dist"
-    )  # diagonal: square root of a rounding error
+    found = everything(*(jnp.asarray(data[name]) for name in ("emb", "labels", "labels_perm")))
+    distances, clamped, density, logits, positives, other, shuffled = map(np.asarray, found)
+    # Diagonal: square root of a rounding error.
+    close(distances, data["dist"], meta | {"atol": 1e-7}, "dist")
     close(clamped, data["dist_clamped"], meta)
     close(density, data["log_q_inv"], meta, "log_q_inv")
     np.testing.assert_array_equal(positives, data["pos_mask"])
     np.testing.assert_array_equal(positives.any(axis=1), data["anchor_valid"])
-    close(normalised(logits, ~same), data["prob_distance"], meta, "prob_distance")
-    close(normalised(logits, ~same), data["prob_shared_neg"], meta, "prob_shared_neg")
-
+    third = other & other[data["neg_idx"]]
     np.testing.assert_array_equal(third, data["pos_mask_shared_neg"])
-    close(normalised(logits, third), data["prob_shared_full_pos"], meta, "prob_shared_full_pos")
-
     np.testing.assert_array_equal(labels[data["perm"]], data["labels_perm"])
-    close(normalised(logits, ~shuffled), data["prob_random_distance"], meta, "prob_random_distance")
+    for name, allowed in (
+        ("prob_distance", other),
+        ("prob_shared_neg", other),
+        ("prob_shared_full_pos", third),
+        ("prob_random_distance", shuffled),
+    ):
+        close(normalised(logits, allowed), data[name], meta, name)
 
 
 def check_margin(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-    triplets, labels, margin = (
-        triplets_of(data["triplets"]),
-        jnp.asarray(data["labels"]),
-        meta["margin"],
-    )
+    triplets, margin = triplets_of(data["triplets"]), meta["margin"]
+    labels = jnp.asarray(data["labels"])
+    variants: dict[str, Any] = {"": {}, "_pairs_oracle": {"divisor": "pairs"}}
+    variants["_nu_oracle"] = {"nu": meta.get("nu_oracle", 0.0)}
 
     @jax.jit
     def everything(emb: jax.Array, beta: jax.Array) -> dict[str, Any]:
         def loss(emb: jax.Array, beta: jax.Array, **options: Any) -> jax.Array:
             return pair_losses.margin_loss(emb, labels, triplets, beta, margin=margin, **options)
 
-        return {
-            "": jax.value_and_grad(loss, (0, 1))(emb, beta),
-            "_pairs_oracle": jax.value_and_grad(loss, (0, 1))(emb, beta, divisor="pairs"),
-            "_nu_oracle": jax.value_and_grad(loss, (0, 1))(
-                emb, beta, nu=meta.get("nu_oracle", 0.0)
-            ),
-        }
+        gradient = jax.value_and_grad(loss, (0, 1))
+        return {suffix: gradient(emb, beta, **given) for suffix, given in variants.items()}
 
     results = everything(jnp.asarray(data["emb"]), jnp.asarray(data["beta"]))
     for suffix, (value, (grad_emb, grad_beta)) in results.items():
@@ -132,9 +111,8 @@ def check_margin(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         close(grad_beta, data[f"grad_beta{suffix}"], meta, f"grad_beta{suffix}")
     if "count_pairs" in data:
         boundary = data["beta"][data["labels"][data["triplets"][:, 0]]]
-        total = np.sum(
-            np.maximum([data["d_ap"] - boundary + margin, boundary - data["d_an"] + margin], 0)
-        )
+        hinges = data["d_ap"] - boundary + margin, boundary - data["d_an"] + margin
+        total = np.sum(np.maximum(hinges, 0))
         close(results[""][0] * data["count_union"], total, meta, "triplets")
         close(results["_pairs_oracle"][0] * data["count_pairs"], total, meta, "pairs")
 
@@ -200,9 +178,8 @@ def check_w_curve(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
             found[f"log_q_inv_clamped_D{dim}"] = mining.log_inverse_density(clamped, dim)
             for cut in meta["lambdas"]:
                 config = diva.Config(equations="paper", dance_lambda=cut)
-                found[f"w_D{dim}_lam{cut:g}"] = equations.dance_weights(
-                    (1 - d * d / 2)[None], dim, config
-                )[0]
+                weights = equations.dance_weights((1 - d * d / 2)[None], dim, config)
+                found[f"w_D{dim}_lam{cut:g}"] = weights[0]
         return found
 
     for name, found in curves(data["d"]).items():
@@ -225,24 +202,33 @@ def psi_of(data: dict[str, np.ndarray], prefix: str = "psi_") -> dict[str, Any]:
     layers = {}
     for task in diva.TASKS[1:]:
         w1, b1, w2, b2 = (data[f"{prefix}{task}_{name}"] for name in ("w1", "b1", "w2", "b2"))
-        layers[f"{task}-discriminative"] = {
-            "hidden": {"kernel": w1.T, "bias": b1},
-            "output": {"kernel": w2.T, "bias": b2},
-        }
+        hidden, output = {"kernel": w1.T, "bias": b1}, {"kernel": w2.T, "bias": b2}
+        layers[f"{task}-discriminative"] = {"hidden": hidden, "output": output}
     return layers
-
-
-def psi_width(psi: dict[str, Any]) -> int:
-    return len(next(iter(psi.values()))["hidden"]["bias"])
 
 
 def check_psi(psi: Any, data: dict[str, np.ndarray], meta: dict[str, Any], prefix: str) -> None:
     for direction, layers in jax.tree.map(np.asarray, psi).items():
         name = f"{prefix}{direction.split('-')[0]}"
-        close(layers["hidden"]["kernel"].T, data[f"{name}_w1"], meta, f"{name}_w1")
-        close(layers["hidden"]["bias"], data[f"{name}_b1"], meta, f"{name}_b1")
-        close(layers["output"]["kernel"].T, data[f"{name}_w2"], meta, f"{name}_w2")
-        close(layers["output"]["bias"], data[f"{name}_b2"], meta, f"{name}_b2")
+        for i, part in ((1, layers["hidden"]), (2, layers["output"])):
+            close(part["kernel"].T, data[f"{name}_w{i}"], meta, f"{name}_w{i}")
+            close(part["bias"], data[f"{name}_b{i}"], meta, f"{name}_b{i}")
+
+
+def config_of(meta: dict[str, Any], **more: Any) -> diva.Config:
+    """The options that a file states."""
+    names = {
+        "alpha_ssl": "alpha_selfsimilarity", "alpha_shared": "alpha_shared",
+        "alpha_intra": "alpha_intra", "tau": "temperature", "margin": "margin",
+        "momentum": "momentum", "base_loss": "base",
+    }  # fmt: skip
+    found = {ours: meta[theirs] for theirs, ours in names.items() if theirs in meta}
+    found["directions"] = tuple(meta["directions"])
+    if "rho" in meta:
+        found["rho"] = tuple(np.atleast_1d(meta["rho"]).tolist())
+    if "diva_fixed" in meta:
+        found["dance"] = "fixed" if meta["diva_fixed"] else "original"
+    return diva.Config(**found | more)
 
 
 def embeddings_of(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -251,24 +237,18 @@ def embeddings_of(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def check_decorrelation(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     psi, embeddings = psi_of(data), embeddings_of(data)
-    config = diva.Config(
-        directions=tuple(meta["directions"]),
-        rho=tuple(data["rho"].tolist()),
-        psi_dim=psi_width(psi),
-    )
+    width = len(data[f"psi_{diva.TASKS[1]}_b1"])
+    config = config_of(meta, rho=tuple(data["rho"].tolist()), psi_dim=width)
     paper = dataclasses.replace(config, equations="paper")
     labels = np.zeros(len(data["emb_discriminative"]), int)
 
     def loss(psi: Any, embeddings: Any) -> Any:
         correlations = []
         for direction in meta["directions"]:
-            source, target = (embeddings[task] for task in direction.split("-"))
-            correlations.append(
-                [equations.correlation(psi[direction], source, target, c) for c in (config, paper)]
-            )
-        return equations.loss({"psi": psi}, embeddings, labels, {}, None, None, config)[
-            0
-        ], correlations
+            parts = psi[direction], *(embeddings[task] for task in direction.split("-"))
+            correlations.append([equations.correlation(*parts, c) for c in (config, paper)])
+        found, _ = equations.loss({"psi": psi}, embeddings, labels, {}, None, None, config)
+        return found, correlations
 
     gradient = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
     (value, correlations), (grad_psi, grad_emb) = gradient(psi, embeddings)
@@ -276,12 +256,8 @@ def check_decorrelation(data: dict[str, np.ndarray], meta: dict[str, Any]) -> No
     check_psi(grad_psi, data, meta, "grad_psi_")
     for task, grad in grad_emb.items():
         close(grad, data[f"grad_emb_{task}"], meta, task)
-    close(
-        correlations,
-        np.stack([data["corr"], data["corr_paper_oracle"]], axis=1),
-        meta,
-        "correlation",
-    )
+    expected = np.stack([data["corr"], data["corr_paper_oracle"]], axis=1)
+    close(correlations, expected, meta, "correlation")
 
 
 RANKED = ("discriminative", "shared", "intra")
@@ -289,17 +265,7 @@ RANKED = ("discriminative", "shared", "intra")
 
 def check_total(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     psi = psi_of(data)
-    config = diva.Config(
-        alpha_selfsimilarity=meta["alpha_ssl"],
-        alpha_shared=meta["alpha_shared"],
-        alpha_intra=meta["alpha_intra"],
-        directions=tuple(meta["directions"]),
-        rho=tuple(np.atleast_1d(meta["rho"]).tolist()),
-        psi_dim=psi_width(psi),
-        temperature=meta["tau"],
-        dance="fixed" if meta["diva_fixed"] else "original",
-        margin=meta["margin"],
-    )
+    config = config_of(meta, psi_dim=len(data[f"psi_{diva.TASKS[1]}_b1"]))
     triplets = {task: triplets_of(data[f"triplets_{task}"]) for task in RANKED}
     key, queue, labels = data["key"], data["queue"], data["labels"]
 
@@ -374,13 +340,8 @@ def check_metrics(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     precision = np.cumsum(hits, axis=1) / np.arange(1, len(emb))
     size = (labels[:, None] == labels).sum(axis=1)
     in_top = np.arange(1, len(emb)) <= size[:, None]
-    close(np.mean((precision * hits * in_top).sum(axis=1) / size), data["mAP_c"], single, "mAP_c")
-    close(
-        np.mean((precision * hits).sum(axis=1) / size),
-        data["mAP_lim_oracle"],
-        single,
-        "mAP_lim_oracle",
-    )
+    for name, counted in (("mAP_c", hits * in_top), ("mAP_lim_oracle", hits)):
+        close(np.mean((precision * counted).sum(axis=1) / size), data[name], single, name)
     seen |= {"mAP_c", "mAP_lim_oracle"}
 
     tasks = {task: data[f"task_{task}"] for task in diva.TASKS}
@@ -392,30 +353,18 @@ def check_metrics(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
 
 
 def model_of(data: dict[str, np.ndarray], prefix: str) -> dict[str, Any]:
-    def layer(name: str) -> dict[str, np.ndarray]:
-        weight, bias = (data[f"{prefix}/{name}.{kind}"] for kind in ("weight", "bias"))
-        return {"kernel": weight.T, "bias": bias}
-
-    return {
-        "backbone": layer("body"),
-        "heads": {task: layer(f"head_{task}") for task in diva.TASKS},
-    }
+    layer = partial(fixtures.torch_layer, data)
+    heads = {task: layer(f"{prefix}/head_{task}") for task in diva.TASKS}
+    return {"backbone": layer(f"{prefix}/body"), "heads": heads}
 
 
 def check_model(
     network: Any, data: dict[str, np.ndarray], prefix: str, tolerance: dict[str, Any]
 ) -> None:
-    layers = {
-        "body": network["backbone"],
-        **{f"head_{task}": head for task, head in network["heads"].items()},
-    }
-    for name, layer in layers.items():
-        close(
-            np.asarray(layer["kernel"]).T,
-            data[f"{prefix}/{name}.weight"],
-            tolerance,
-            f"{prefix}/{name}",
-        )
+    heads = {f"head_{task}": head for task, head in network["heads"].items()}
+    for name, layer in {"body": network["backbone"], **heads}.items():
+        weight = np.asarray(layer["kernel"]).T
+        close(weight, data[f"{prefix}/{name}.weight"], tolerance, f"{prefix}/{name}")
         close(layer["bias"], data[f"{prefix}/{name}.bias"], tolerance, f"{prefix}/{name}")
 
 
@@ -430,20 +379,7 @@ def check_params(
 
 def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     """A training run: step, optimizer with parameter groups, schedule, momentum network, queue."""
-    config = diva.Config(
-        embedding_dim=meta["D"],
-        alpha_selfsimilarity=meta["alpha_ssl"],
-        alpha_shared=meta["alpha_shared"],
-        alpha_intra=meta["alpha_intra"],
-        base=meta["base_loss"],
-        margin=meta["margin"],
-        dance="fixed" if meta["diva_fixed"] else "original",
-        temperature=meta["tau"],
-        momentum=meta["momentum"],
-        directions=tuple(meta["directions"]),
-        rho=tuple(meta["rho"]),
-        psi_dim=meta["H"],
-    )
+    config = config_of(meta, embedding_dim=meta["D"], psi_dim=meta["H"])
     tables = {task: jnp.asarray(data[f"triplets_{task}"]) for task in RANKED}
 
     def miner(key: jax.Array, embeddings: Any, batch: Batch) -> dict[str, Triplets]:
@@ -451,26 +387,14 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         rows = {task: table[batch.index[0]] for task, table in tables.items()}
         return {task: Triplets(*t.T, valid=jnp.ones(len(t), bool)) for task, t in rows.items()}
 
-    train = Train(
-        groups={
-            "backbone": Group(meta["lr"], meta["weight_decay"]),
-            "embedding": Group(meta["lr"], meta["weight_decay"]),
-            "beta": Group(meta["beta_lr"]),
-            "psi": Group(meta["psi_lr"]),
-        },
-        steps=meta["steps"],
-        optimizer=meta["optimizer"],
-        schedule="step",
-        gamma=meta["gamma"],
-    )
+    groups = dict.fromkeys(("backbone", "embedding"), Group(meta["lr"], meta["weight_decay"]))
+    groups |= {"beta": Group(meta["beta_lr"]), "psi": Group(meta["psi_lr"])}
+    chosen = {key: meta[key] for key in ("steps", "optimizer", "gamma")}
+    train = Train(groups=groups, schedule="step", **chosen)
     milestones = tuple(epoch * meta["iters_per_epoch"] for epoch in meta["milestones"])
-    schedule = optimizers.rate_factor(train, start=0, stop=meta["steps"], milestones=milestones)
     data_set = TrainingSet(meta["C"], meta["C"])
-    backbone = fixtures.of_vectors(
-        meta["Df"], lambda params, x: x @ params["kernel"] + params["bias"][None]
-    )
+    backbone = fixtures.of_vectors(meta["Df"], lambda p, x: x @ p["kernel"] + p["bias"][None])
     method = diva.build(config, backbone, data_set, miner=miner)
-    optimizer = optimizers.build(train, method, schedule)
 
     params = model_of(data, "init") | {"psi": psi_of(data, "init/psi_")}
     if config.base == "margin":
@@ -490,24 +414,18 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     tolerance = meta["tolerance"]["float64"]
     close(model_state["queue"], data["queue_init"], tolerance, "queue_init")
 
-    update = jax.jit(step.build(method, optimizer), donate_argnums=0)
-    state = TrainState(np.int32(0), params, model_state, jax.jit(optimizer.init)(params))
+    schedule, state, update = fixtures.training(
+        method, train, params, model_state, milestones=milestones
+    )
+    names = [name.split("_")[0].replace("model", "backbone") for name in meta["lr_groups"]]
+    rates = np.array([train.groups[name].learning_rate for name in names])
     logged = []
     for t in range(meta["steps"]):
         state, terms = update(state, batch(t), jax.random.key(0))
         logged.append(terms)
-        names = [name.split("_")[0].replace("model", "backbone") for name in meta["lr_groups"]]
-        rates = [train.groups[name].learning_rate for name in names]
-        close(
-            np.asarray(rates) * float(schedule(t)), data["lrs"][t], {"rtol": 1e-6, "atol": 0}, "lrs"
-        )
-        if f"queue_step{t + 1}" in data:
-            close(
-                state.model_state["queue"],
-                data[f"queue_step{t + 1}"],
-                tolerance,
-                f"queue_step{t + 1}",
-            )
+        np.testing.assert_allclose(rates * float(schedule(t)), data["lrs"][t], rtol=1e-6)
+        if (name := f"queue_step{t + 1}") in data:
+            close(state.model_state["queue"], data[name], tolerance, name)
         if t == 0:
             check_params(state.params, data, "step1", tolerance)
             check_model(state.model_state["key"], data, "step1_key", tolerance)
@@ -517,10 +435,8 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     close(state.model_state["queue"], data["queue_final"], tolerance, "queue_final")
     check_params(state.params, data, "final", tolerance)
     check_model(state.model_state["key"], data, "final_key", tolerance)
-    configs = [
-        dataclasses.replace(config, ensemble=tuple(weights.tolist()))
-        for weights in data["test_weights"]
-    ]
+    ensembles = [tuple(weights.tolist()) for weights in data["test_weights"]]
+    configs = [dataclasses.replace(config, ensemble=weights) for weights in ensembles]
     methods = [diva.build(weighted, backbone, data_set) for weighted in configs]
     embed = jax.jit(lambda *inputs: [method.embed(*inputs) for method in methods])
     embeddings = embed(state.params, state.model_state, data["test_inputs"])
@@ -560,8 +476,4 @@ def test_reference(name: str) -> None:
 def test_losses_in_float32(name: str) -> None:
     """Within 1e-3 of each array's largest entry."""
     data, meta = fixtures.load(FAMILY, name)
-    single = {
-        key: value.astype(np.float32) if value.dtype == np.float64 else value
-        for key, value in data.items()
-    }
-    CHECKS[name.split("_")[0]](single, meta | {"rtol": 0, "share": 1e-3})
+    CHECKS[name.split("_")[0]](fixtures.cast(data, "float32"), meta | {"rtol": 0, "share": 1e-3})

@@ -13,8 +13,6 @@ from dml_jax.backbones import layers
 from dml_jax.config import Group, Train
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.methods.hist import method as hist
-from dml_jax.train import optimizers, step
-from dml_jax.train.step import TrainState
 from tests.golden import fixtures
 
 KINDS = {"distribution_loss", "hgnn", "hist_total", "embedding_head", "train_trace"}
@@ -36,6 +34,12 @@ def close(ours: Any, theirs: np.ndarray, tolerance: dict[str, Any], note: str = 
     np.testing.assert_allclose(np.asarray(ours), theirs, **tolerance["float64"], err_msg=note)
 
 
+def config_of(meta: dict[str, Any], **more: Any) -> hist.Config:
+    """The options that a file states."""
+    given = {key: float(meta[key]) for key in ("tau", "alpha", "lambda_s")}
+    return hist.Config(embedding_dim=meta["D"], hidden_dim=meta["hidden"], **given, **more)
+
+
 def normalise(x: jax.Array) -> jax.Array:
     return layers.LayerNorm(affine=False).apply({}, x)
 
@@ -44,29 +48,20 @@ def near(ours: Any, theirs: np.ndarray, note: str = "") -> None:
     """Float32: within 2e-3 of the tensor's largest entry."""
     ours = np.asarray(ours)
     assert ours.dtype == np.float32
-    np.testing.assert_allclose(
-        ours, theirs, rtol=0, atol=2e-3 * max(np.abs(theirs).max(), 1e-3), err_msg=note
-    )
+    atol = 2e-3 * max(np.abs(theirs).max(), 1e-3)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol, err_msg=note)
 
 
-def network(
-    z: dict[str, np.ndarray], depth: int, prefix: str = "", stats: str = ""
-) -> tuple[Any, Any]:
+def network(z: dict[str, np.ndarray], depth: int, prefix: str = "") -> tuple[Any, Any]:
     """(params, stats) of the hypergraph network from torch's layout."""
     params: dict[str, Any] = {}
     running: dict[str, Any] = {}
-
-    def theta(i: int) -> dict[str, np.ndarray]:
-        kernel, bias = z[f"{prefix}theta{i}_weight"].T, z[f"{prefix}theta{i}_bias"]
-        return {"kernel": kernel, "bias": bias}
-
+    theta = lambda i: fixtures.torch_layer(z, f"{prefix}theta{i}", separator="_")  # noqa: E731
     for i in range(1, depth + 1):
-        bn = {"scale": z[f"{prefix}bn{i}_weight"], "bias": z[f"{prefix}bn{i}_bias"]}
-        params[f"block{i}"] = {"theta": theta(i), "bn": bn}
-        running[f"block{i}"] = {
-            "mean": z[f"{prefix}bn{i}_running_mean{stats}"],
-            "var": z[f"{prefix}bn{i}_running_var{stats}"],
-        }
+        bn = f"{prefix}bn{i}_"
+        affine = {"scale": z[f"{bn}weight"], "bias": z[f"{bn}bias"]}
+        params[f"block{i}"] = {"theta": theta(i), "bn": affine}
+        running[f"block{i}"] = {key: z[f"{bn}running_{key}"] for key in ("mean", "var")}
     params["output"] = theta(depth + 1)
     return params, running
 
@@ -80,11 +75,18 @@ def torch_layout(params: Any, prefix: str = "") -> dict[str, np.ndarray]:
         named[f"{prefix}theta{i}_weight"] = theta["kernel"].T
         named[f"{prefix}theta{i}_bias"] = theta["bias"]
         if block != "output":
-            named[f"{prefix}bn{i}_weight"], named[f"{prefix}bn{i}_bias"] = (
-                value["bn"]["scale"],
-                value["bn"]["bias"],
-            )
+            named[f"{prefix}bn{i}_weight"] = value["bn"]["scale"]
+            named[f"{prefix}bn{i}_bias"] = value["bn"]["bias"]
     return named
+
+
+def after_training(stats: Any) -> dict[str, jax.Array]:
+    """Running statistics under their names in the files."""
+    return {
+        f"bn{block.removeprefix('block')}_running_{key}_after": value
+        for block, of_block in stats.items()
+        for key, value in of_block.items()
+    }
 
 
 @pytest.mark.parametrize("name", files("distribution_loss"))
@@ -104,25 +106,17 @@ def test_distribution_loss(name: str, x64: None) -> None:
         out["prob_true"] = jax.nn.softmax(-tau * out["distance"])[jnp.arange(len(labels)), labels]
         h, weights = hist.incidence(out["distance"], labels, alpha=alpha)
         out["G"] = hist.propagation(h, weights).times(jnp.eye(len(labels), dtype=h.dtype))
-        first = jnp.asarray(
-            [int(np.flatnonzero(z["labels"] == c)[0]) for c in z["classes_in_batch"]]
-        )
+        first = np.array([np.flatnonzero(z["labels"] == c)[0] for c in z["classes_in_batch"]])
         out["H"] = h[:, first]
         for suffix, drop in (("", True), ("_logsoftmax", False)):
-            value, grads = jax.value_and_grad(
-                lambda x, p, drop=drop: hist.distribution_loss(
-                    d(x, p), labels, tau=tau, drop_underflow=drop
-                ),
-                (0, 1),
-            )(embeddings, params)
+            loss = partial(hist.distribution_loss, labels=labels, tau=tau, drop_underflow=drop)
+            gradient = jax.value_and_grad(lambda x, p, loss=loss: loss(d(x, p)), (0, 1))
+            value, grads = gradient(embeddings, params)
             out[f"loss_d{suffix}"], out[f"grad_embeddings{suffix}"] = value, grads[0]
             out |= {f"grad_{key}{suffix}": grad for key, grad in grads[1].items()}
-        pulled = jax.grad(
-            lambda x, p: (
-                hist.incidence(d(x, p), labels, alpha=alpha)[0][:, first] * z["H_cotangent"]
-            ).sum(),
-            (0, 1),
-        )(embeddings, params)
+        memberships = lambda x, p: hist.incidence(d(x, p), labels, alpha=alpha)[0][:, first]  # noqa: E731
+        weighted = lambda x, p: jnp.vdot(memberships(x, p), z["H_cotangent"])  # noqa: E731
+        pulled = jax.grad(weighted, (0, 1))(embeddings, params)
         out["gH_embeddings"] = pulled[0]
         out |= {f"gH_{key}": grad for key, grad in pulled[1].items()}
         return out
@@ -148,54 +142,34 @@ def test_hgnn(name: str, x64: None) -> None:
     ) -> tuple[jax.Array, Any]:
         g = hist.propagation(h, jnp.ones(h.shape[1]))
         logits, after = hist.classify(params, stats, x, g, config, train=train)
-        log_p = jax.nn.log_softmax(logits)
-        return -log_p[jnp.arange(len(labels)), labels].mean(), (
-            g.times(jnp.eye(len(labels))),
-            logits,
-            after,
-        )
+        loss = -jax.nn.log_softmax(logits)[jnp.arange(len(labels)), labels].mean()
+        return loss, (g.times(jnp.eye(len(labels))), logits, after)
 
     run = jax.jit(jax.value_and_grad(cross_entropy, (0, 1, 2), has_aux=True), static_argnums=3)
     for mode in ("train", "eval"):
-        (value, (g, logits, after)), grads = run(
-            jnp.asarray(z["X"]), jnp.asarray(z["H"]), params, mode == "train"
-        )
-        close(g, z["G"], meta["tolerance"])
-        close(logits, z[f"logits_{mode}"], meta["tolerance"])
-        close(value, z[f"ce_{mode}"], meta["tolerance"])
+        given = jnp.asarray(z["X"]), jnp.asarray(z["H"]), params, mode == "train"
+        (value, (g, logits, after)), grads = run(*given)
+        found = {"G": g, f"logits_{mode}": logits, f"ce_{mode}": value}
+        if mode == "train":
+            found |= after_training(after)
+        for key, value in found.items():
+            close(value, z[key], meta["tolerance"], key)
         named = {"X": grads[0], "H": grads[1], **torch_layout(jax.tree.map(np.asarray, grads[2]))}
         for key, grad in named.items():
-            tolerance = (
-                {"float64": {"rtol": 0, "atol": 1e-8}}
-                if mode == "train" and key in zeros
-                else meta["tolerance"]
-            )
+            noise = mode == "train" and key in zeros
+            tolerance = {"float64": {"rtol": 0, "atol": 1e-8}} if noise else meta["tolerance"]
             close(grad, z[f"grad_{mode}_{key}"], tolerance, f"{mode} {key}")
-        if mode == "train":
-            for i in range(1, depth + 1):
-                close(after[f"block{i}"]["mean"], z[f"bn{i}_running_mean_after"], meta["tolerance"])
-                close(after[f"block{i}"]["var"], z[f"bn{i}_running_var_after"], meta["tolerance"])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", files("hist_total"))
 def test_total(name: str, dtype: str, x64: None) -> None:
     z, meta = fixtures.load("hist", name)
-    z = {
-        key: value.astype(dtype) if value.dtype == np.float64 else value for key, value in z.items()
-    }
+    z = fixtures.cast(z, dtype)
     depth, labels = meta["num_hidden_layers"], jnp.asarray(z["labels"])
     params, stats = network(z, depth)
     whole = {"distributions": {k: z[k] for k in ("means", "log_vars")}, "hgnn": params}
-    config = hist.Config(
-        embedding_dim=meta["D"],
-        hidden_dim=meta["hidden"],
-        hidden_layers=depth,
-        tau=float(meta["tau"]),
-        alpha=float(meta["alpha"]),
-        lambda_s=float(meta["lambda_s"]),
-        distance=meta["distance_type"],
-    )
+    config = config_of(meta, hidden_layers=depth, distance=meta["distance_type"])
 
     @jax.jit
     def everything(features: jax.Array, params: Any) -> dict[str, Any]:
@@ -208,12 +182,8 @@ def test_total(name: str, dtype: str, x64: None) -> None:
         (value, _), pull, (after, terms) = jax.vjp(total, embeddings, params, has_aux=True)
         one, zero = jnp.ones_like(value), jnp.zeros_like(value)
         grads, (_, ce) = pull((one, zero)), pull((zero, one))
-        d = hist.distances(
-            embeddings,
-            params["distributions"]["means"],
-            params["distributions"]["log_vars"],
-            config.distance,
-        )
+        own = params["distributions"]
+        d = hist.distances(embeddings, own["means"], own["log_vars"], config.distance)
         h, weights = hist.incidence(d, labels, alpha=config.alpha)
         g = hist.propagation(h, weights)
         logits, _ = hist.classify(params["hgnn"], stats, embeddings, g, config, train=True)
@@ -222,15 +192,9 @@ def test_total(name: str, dtype: str, x64: None) -> None:
         out |= {"H": h[:, first], "logits": logits}
         out["grad_features"] = jax.vjp(normalise, features)[1](grads[0])[0]
         for key in ("means", "log_vars"):
-            out[f"grad_{key}"], out[f"grad_ce_{key}"] = (
-                grads[1]["distributions"][key],
-                ce["distributions"][key],
-            )
-        out |= torch_layout(grads[1]["hgnn"], "grad_")
-        for i in range(1, depth + 1):
-            out[f"bn{i}_running_mean_after"] = after[f"block{i}"]["mean"]
-            out[f"bn{i}_running_var_after"] = after[f"block{i}"]["var"]
-        return out
+            out[f"grad_{key}"] = grads[1]["distributions"][key]
+            out[f"grad_ce_{key}"] = ce["distributions"][key]
+        return out | torch_layout(grads[1]["hgnn"], "grad_") | after_training(after)
 
     for key, value in everything(jnp.asarray(z["features"]), whole).items():
         if dtype == "float64":
@@ -243,10 +207,7 @@ def test_total(name: str, dtype: str, x64: None) -> None:
 def test_embedding_head(name: str, x64: None) -> None:
     z, meta = fixtures.load("hist", name)
     config = hist.Config(embedding_dim=meta["D"], pooling="avg+max" if meta["add_gmp"] else "avg")
-    params = {
-        "kernel": jnp.asarray(z["embedding_weight"].T),
-        "bias": jnp.asarray(z["embedding_bias"]),
-    }
+    params = fixtures.torch_layer(z, "embedding", separator="_")
     features = jnp.asarray(z["feature_map"].transpose(0, 2, 3, 1))
     cotangent = jnp.asarray(z["cotangent"] if "cotangent" in z else z["R"])
 
@@ -257,15 +218,12 @@ def test_embedding_head(name: str, x64: None) -> None:
         return embeddings, pull(cotangent)
 
     embeddings, (grads, grad_features) = everything(params, features)
-    close(
-        jax.jit(layers.global_pool, static_argnums=1)(features, config.pooling),
-        z["pooled"],
-        meta["tolerance"],
-    )
-    close(embeddings, z["embeddings"], meta["tolerance"])
-    close(np.asarray(grad_features).transpose(0, 3, 1, 2), z["grad_feature_map"], meta["tolerance"])
-    close(np.asarray(grads["kernel"]).T, z["grad_embedding_weight"], meta["tolerance"])
-    close(grads["bias"], z["grad_embedding_bias"], meta["tolerance"])
+    pooled = jax.jit(layers.global_pool, static_argnums=1)(features, config.pooling)
+    found = {"pooled": pooled, "embeddings": embeddings, "grad_embedding_bias": grads["bias"]}
+    found["grad_feature_map"] = np.asarray(grad_features).transpose(0, 3, 1, 2)
+    found["grad_embedding_weight"] = np.asarray(grads["kernel"]).T
+    for key, value in found.items():
+        close(value, z[key], meta["tolerance"], key)
 
 
 @pytest.mark.parametrize("name", files("train_trace"))
@@ -273,14 +231,7 @@ def test_training_trace(name: str, x64: None) -> None:
     """A whole run through the real step: warm-up with a frozen backbone, four groups, decay,
     staircase."""
     z, meta = fixtures.load("hist", name)
-    config = hist.Config(
-        embedding_dim=meta["D"],
-        hidden_dim=meta["hidden"],
-        tau=meta["tau"],
-        alpha=meta["alpha"],
-        lambda_s=meta["lambda_s"],
-        pooling="avg",
-    )
+    config = config_of(meta, pooling="avg")
     epoch, warm, decay = meta["iters_per_epoch"], meta["warm_epochs"], meta["weight_decay"]
     rates = {
         "backbone": meta["lr"],
@@ -288,55 +239,34 @@ def test_training_trace(name: str, x64: None) -> None:
         "distributions": meta["lr_ds"],
         "hgnn": meta["lr"] * meta["lr_hgnn_factor"],
     }
-    train = Train(
-        groups={
-            g: Group(r, decay, "freeze" if g == "backbone" else "train") for g, r in rates.items()
-        },
-        epochs=meta["epochs"],
-        warmup_epochs=warm,
-        optimizer=meta["optimizer"],
-        schedule="step",
-        gamma=meta["lr_decay_gamma"],
-    )
+    groups = {g: Group(r, decay) for g, r in rates.items()}
+    groups["backbone"] = Group(meta["lr"], decay, "freeze")
+    chosen = {"optimizer": meta["optimizer"], "schedule": "step", "gamma": meta["lr_decay_gamma"]}
+    train = Train(groups=groups, epochs=meta["epochs"], warmup_epochs=warm, **chosen)
     steps = (warm + meta["epochs"]) * epoch
     falls = range(warm + meta["lr_decay_step"], warm + meta["epochs"], meta["lr_decay_step"])
-    schedule = optimizers.rate_factor(
-        train, start=warm * epoch, stop=steps, milestones=tuple(e * epoch for e in falls)
-    )
-    backbone = fixtures.of_vectors(
-        meta["K"], lambda p, x: jax.nn.relu(x @ p["kernel"] + p["bias"][None])
-    )
-    method = hist.build(config, backbone, TrainingSet(meta["C"], meta["C"]))
-    optimizer = optimizers.build(train, method, schedule, warmup_steps=warm * epoch)
-
-    def layer(key: str) -> dict[str, np.ndarray]:
-        return {"kernel": z[f"init_{key}_weight"].T, "bias": z[f"init_{key}_bias"]}
-
+    relu = lambda p, x: jax.nn.relu(x @ p["kernel"] + p["bias"][None])  # noqa: E731
+    data = TrainingSet(meta["C"], meta["C"])
+    method = hist.build(config, fixtures.of_vectors(meta["K"], relu), data)
     hgnn, stats = network(z, 1, "init_")
-    params = {
-        "backbone": layer("body"),
-        "embedding": layer("embedding"),
-        "distributions": {key: z[f"init_{key}"] for key in ("means", "log_vars")},
-        "hgnn": hgnn,
-    }
-    state = TrainState(
-        np.int32(0), params, {"backbone": {}, "hgnn": stats}, jax.jit(optimizer.init)(params)
+    layer = partial(fixtures.torch_layer, z, separator="_")
+    params = {"backbone": layer("init_body"), "embedding": layer("init_embedding"), "hgnn": hgnn}
+    params["distributions"] = {key: z[f"init_{key}"] for key in ("means", "log_vars")}
+    when = {"start": warm * epoch, "milestones": tuple(e * epoch for e in falls), "steps": steps}
+    schedule, state, update = fixtures.training(
+        method, train, params, {"backbone": {}, "hgnn": stats}, **when
     )
-    update = jax.jit(step.build(method, optimizer))
     terms = []
     for t in range(steps):
         labels = z["labels"][t]
-        state, logged = update(
-            state, Batch(z["inputs"][t][None], labels, labels), jax.random.key(0)
-        )
+        batch = Batch(z["inputs"][t][None], labels, labels)
+        state, logged = update(state, batch, jax.random.key(0))
         terms.append(logged)
-        np.testing.assert_allclose(
-            float(schedule(t)) * np.array(list(rates.values())), z["lrs"][t], rtol=1e-6
-        )
+        found = float(schedule(t)) * np.array(list(rates.values()))
+        np.testing.assert_allclose(found, z["lrs"][t], rtol=1e-6)
         if t + 1 == warm * epoch:
-            np.testing.assert_array_equal(
-                np.asarray(state.params["backbone"]["kernel"]).T, z["body_weight_after_warm"]
-            )
+            body = np.asarray(state.params["backbone"]["kernel"]).T
+            np.testing.assert_array_equal(body, z["body_weight_after_warm"])
     for key, stored in (("loss", "losses"), ("loss_d", "losses_d"), ("loss_ce", "losses_ce")):
         close([term[key] for term in terms], z[stored], meta["tolerance"], key)
     learned = jax.tree.map(np.asarray, state.params)
@@ -344,12 +274,10 @@ def test_training_trace(name: str, x64: None) -> None:
     for key in ("means", "log_vars"):
         final[key] = learned["distributions"][key]
     for key, group in (("body", "backbone"), ("embedding", "embedding")):
-        final[f"{key}_weight"], final[f"{key}_bias"] = (
-            learned[group]["kernel"].T,
-            learned[group]["bias"],
-        )
-    final["bn1_running_mean"] = state.model_state["hgnn"]["block1"]["mean"]
-    final["bn1_running_var"] = state.model_state["hgnn"]["block1"]["var"]
+        final[f"{key}_weight"] = learned[group]["kernel"].T
+        final[f"{key}_bias"] = learned[group]["bias"]
+    for key in ("mean", "var"):
+        final[f"bn1_running_{key}"] = state.model_state["hgnn"]["block1"][key]
     for key, value in final.items():
         close(value, z[f"final_{key}"], meta["tolerance"], key)
 

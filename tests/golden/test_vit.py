@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import safetensors.numpy
 
 import dml_jax
 from dml_jax.backbones import deit, dinov3, siglip, vit
 from dml_jax.backbones.weights import convert as from_torch
 from dml_jax.backbones.weights import converted
 from dml_jax.commands import convert as convert_command
+from tests.backbones.state_dicts import write
 from tests.golden import fixtures, vit_reference
 from tests.golden.test_backbones import draw, image
 
@@ -48,12 +48,8 @@ CONFIGS: dict[str, vit.Config] = {
     "dinov2_gated": vit.Config(**DINOV2, mlp="swiglu", interpolation="offset"),
     "dinov2_reg": vit.Config(**DINOV2, registers=4),
 }
-SLOW = (
-    "dinov2",
-    "timm_dinov3",
-    "timm_siglip",
-    "timm_dinov3_qkvb",
-)  # others have all their layers, too
+# Others have all their layers, too.
+SLOW = ("dinov2", "timm_dinov3", "timm_siglip", "timm_dinov3_qkvb")
 LAYOUTS = {"timm": "timm", "transformers": "Hugging Face", "dinov2": "DINOv2"}
 
 
@@ -72,19 +68,16 @@ def parameters(checkpoint: from_torch.Converted) -> Any:
 
 def state_of(case: str) -> dict[str, np.ndarray]:
     _, meta = reference()
-    return {
-        name: draw(meta["seed"], name, tuple(shape))
-        for name, shape in meta["cases"][case]["shapes"].items()
-    }
+    shapes = meta["cases"][case]["shapes"]
+    return {name: draw(meta["seed"], name, tuple(shape)) for name, shape in shapes.items()}
 
 
 @cache
 def tokens_and_gradients(structure: vit.Config) -> Any:
     def compute(params: Any, x: jax.Array, cotangent: jax.Array) -> Any:
         def tokens(params: Any, x: jax.Array) -> Any:
-            found: Any = vit.VisionTransformer(structure).apply(
-                {"params": params}, x, method="encode"
-            )
+            network: Any = vit.VisionTransformer(structure)
+            found = network.apply({"params": params}, x, method="encode")
             return jnp.concatenate(found, axis=1) if structure.summary == "attention" else found[0]
 
         found, pull = jax.vjp(tokens, params, x)
@@ -101,28 +94,20 @@ def slopes(
     def converted(tensors: dict[str, np.ndarray]) -> list[np.ndarray]:
         return jax.tree.leaves(vit.resize_positions(config, parameters(convert(tensors)), shape))
 
-    directions = converted({name: draw(seed, name, array.shape) for name, array in state.items()})
-    owners = converted(
-        {name: np.full(array.shape, float(i)) for i, (name, array) in enumerate(state.items())}
-    )
-    found = np.zeros(len(state))
-    for gradient, direction, owner in zip(
-        jax.tree.leaves(gradients), directions, owners, strict=True
-    ):
-        found += np.bincount(
-            np.rint(owner).astype(int).ravel(), np.multiply(gradient, direction).ravel(), len(state)
-        )
+    shapes = {name: array.shape for name, array in state.items()}
+    directions = converted({name: draw(seed, name, shape) for name, shape in shapes.items()})
+    numbers = {name: np.full(shape, float(i)) for i, (name, shape) in enumerate(shapes.items())}
+    found, leaves = np.zeros(len(state)), jax.tree.leaves(gradients)
+    for gradient, direction, number in zip(leaves, directions, converted(numbers), strict=True):
+        owner, slope = np.rint(number).astype(int), np.multiply(gradient, direction)
+        found += np.bincount(owner.ravel(), slope.ravel(), len(state))
     return dict(zip(state, found.tolist(), strict=True))
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("native", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=[pytest.mark.slow] if case.endswith(SLOW) else [])
-        for case in CONFIGS
-    ],
+    "case", [pytest.param(c, marks=pytest.mark.slow if c.endswith(SLOW) else ()) for c in CONFIGS]
 )
 def test_tokens_and_gradients(case: str, native: bool) -> None:
     """With the positions of the network's own images, and with positions that are resized as the
@@ -140,20 +125,10 @@ def test_tokens_and_gradients(case: str, native: bool) -> None:
     x = image(seed, f"{shape}", (1, 3, *shape)).transpose(0, 2, 3, 1)
     cells = vit.grid(config, shape)
     count = 1 + config.registers + cells[0] * cells[1]
-    structure = vit.Config(
-        **SMALL,
-        patch=config.patch,
-        registers=config.registers,
-        mlp=config.mlp,
-        layer_scale=config.layer_scale,
-        positions=config.positions,
-        summary=config.summary,
-        hidden=config.hidden,
-        epsilon=config.epsilon,
-    )
-    tokens, (gradients, of_image) = tokens_and_gradients(structure)(
-        params, x, image(seed, "cotangent", (1, count, 128))
-    )
+    parts = ("patch", "registers", "mlp", "layer_scale", "positions", "summary", "hidden")
+    structure = vit.Config(**SMALL, **{k: getattr(config, k) for k in (*parts, "epsilon")})
+    cotangent = image(seed, "cotangent", (1, count, 128))
+    tokens, (gradients, of_image) = tokens_and_gradients(structure)(params, x, cotangent)
     # The libraries resize and rotate in float32, and transformers computes the softmax of ViT and
     # SigLIP in float32.
     rounded = "dinov3" in case or case in ("transformers_vit", "transformers_siglip")
@@ -165,10 +140,8 @@ def test_tokens_and_gradients(case: str, native: bool) -> None:
     close(tokens[0, :, :4], z[f"{key}/tokens"])
     close(tokens[0].mean(axis=1), z[f"{key}/mean"])
     close(np.linalg.norm(tokens[0], axis=1), z[f"{key}/norm"])
-    close(
-        np.vdot(of_image, image(seed + 1, f"{shape}", (1, 3, *shape)).transpose(0, 2, 3, 1)),
-        z[f"{key}/image_slope"],
-    )
+    direction = image(seed + 1, f"{shape}", (1, 3, *shape)).transpose(0, 2, 3, 1)
+    close(np.vdot(of_image, direction), z[f"{key}/image_slope"])
     ours = slopes(state, config, shape, gradients, seed + 1)
     names = json.loads(str(z[f"{key}/names"]))
     close([ours.pop(name) for name in names], z[f"{key}/slopes"])
@@ -185,10 +158,8 @@ def test_feature_maps() -> None:
     @jax.jit
     def run(params: Any, x: jax.Array) -> tuple[jax.Array, ...]:
         tokens, _ = vit.VisionTransformer(config).apply({"params": params}, x, method="encode")
-        features = [
-            made.apply(params, {}, x, train=False)[0] for made in (vit.build(config), patches)
-        ]
-        return jnp.asarray(tokens), *features
+        made = (vit.build(config), patches)
+        return jnp.asarray(tokens), *(net.apply(params, {}, x, train=False)[0] for net in made)
 
     tokens, of_class, of_patches = run(params, x)
     assert tokens.shape == (2, 1 + 3 + 6, 8)
@@ -212,10 +183,8 @@ def in_files(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """A state_dict of transformers 5 in the names of files, which are those of transformers 4."""
     if "head.probe" in state:  # beside the image tower there is one of texts
         tower = {f"vision_model.{name}": array for name, array in state.items()}
-        return tower | {
-            "logit_scale": np.zeros(1),
-            "text_model.encoder.layers.0.layer_norm1.weight": np.zeros(8),
-        }
+        texts = {"text_model.encoder.layers.0.layer_norm1.weight": np.zeros(8)}
+        return tower | texts | {"logit_scale": np.zeros(1)}
     if "embeddings.patch_embeddings.weight" in state:  # DINOv3
         return {name.removeprefix("model."): array for name, array in state.items()}
     found: dict[str, np.ndarray] = {}
@@ -238,9 +207,7 @@ def test_files_of_transformers(case: str) -> None:
     state = state_of(case)
     expected, named = convert(state), in_files(state)
     assert set(named) != set(state)
-    prefixed = {
-        f"vit.{name}": array for name, array in named.items() if not name.startswith("pooler.")
-    }
+    prefixed = {f"vit.{k}": array for k, array in named.items() if not k.startswith("pooler.")}
     for other in (named,) if "siglip" in case else (named, prefixed):
         found = convert(other)
         assert found.network.config == expected.network.config
@@ -259,24 +226,15 @@ def test_convert_load_and_embed(case: str, tmp_path: Path, monkeypatch: pytest.M
     made = vit_reference.CASES[case]()
     state = {name: draw(1, name, size).astype(np.float32) for name, size in made.shapes.items()}
     named = in_files(state) if case.startswith("transformers") else state
-    safetensors.numpy.save_file(
-        {k: np.ascontiguousarray(v) for k, v in named.items()}, tmp_path / "w.safetensors"
-    )
+    weights = write(tmp_path / "w.safetensors", named)
     monkeypatch.setattr(convert_command, "published", lambda: {"small": CONFIGS[case]})
-    convert_command.execute(
-        [f"--weights={tmp_path / 'w.safetensors'}", f"--output={tmp_path / 'small'}"]
-    )
+    convert_command.execute([f"--weights={weights}", f"--output={tmp_path / 'small'}"])
     model = dml_jax.load(tmp_path / "small")
     photo = np.random.default_rng(0).integers(0, 256, (300, 280, 3), np.uint8)
     pixels = model.read(photo).astype(np.float64) / 255
     mean, std = (0.5, 0.5) if "siglip" in case else ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     x = torch.from_numpy(((pixels - mean) / std).astype(np.float32).transpose(2, 0, 1)[None].copy())
-    tokens = (
-        made.tokens({name: torch.from_numpy(array) for name, array in state.items()}, x)
-        .detach()
-        .numpy()[0]
-    )
-    summary = tokens[-1 if "siglip" in case else 0]
-    np.testing.assert_allclose(
-        model.embed([photo])[0], summary / np.linalg.norm(summary), atol=1e-5
-    )
+    given = {name: torch.from_numpy(array) for name, array in state.items()}
+    summary = made.tokens(given, x).detach().numpy()[0][-1 if "siglip" in case else 0]
+    summary /= np.linalg.norm(summary)
+    np.testing.assert_allclose(model.embed([photo])[0], summary, atol=1e-5)

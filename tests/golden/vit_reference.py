@@ -4,10 +4,10 @@ torch and both.
     python -m tests.golden.vit_reference
 
 writes `data/backbones/vit.npz`, which `test_vit.py` reads; the FORMAT.md there describes it.
-DINOv2's code is no
-package: its networks are timm's, with the names of the published files, and with the positions
-added as by `prepare_tokens_with_masks` and resized as by `interpolate_pos_encoding` of its
-`vision_transformer.py`, with the arguments in its `hub/backbones.py`.
+DINOv2's code is no package: its networks are timm's, with the names of the published files, and
+with the positions added as by `prepare_tokens_with_masks` and resized as by
+`interpolate_pos_encoding` of its `vision_transformer.py`, with the arguments in its
+`hub/backbones.py`.
 """
 
 import json
@@ -19,14 +19,17 @@ import numpy as np
 
 SEED = 18
 WIDTH, DEPTH, HEADS, REGISTERS = 128, 2, 2, 4
-HIDDEN = (
-    480  # channels inside the MLPs of SigLIP; those of So400m are no multiple of the width either
-)
-GATED = {
-    "mlp_ratio": 2 * 344 / WIDTH
-}  # of timm's SwiGLU; 344: two thirds of 4 * WIDTH, as a multiple of 8
+# Channels inside the MLPs of SigLIP; those of So400m are no multiple of the width either.
+HIDDEN = 480
+# Of timm's SwiGLU; 344: two thirds of 4 * WIDTH, as a multiple of 8.
+GATED = {"mlp_ratio": 2 * 344 / WIDTH}
 # By patch: shape of the images that the positions are for, and another one.
 SHAPES = {16: ((64, 64), (48, 96)), 14: ((70, 70), (42, 98))}
+OF_TIMM = {"embed_dim": WIDTH, "depth": DEPTH, "num_heads": HEADS}
+OF_TRANSFORMERS = {
+    "hidden_size": WIDTH, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS,
+    "attn_implementation": "eager",
+}  # fmt: skip
 FILE = Path(__file__).parent / "data" / "backbones" / "vit.npz"
 
 State = dict[str, Any]  # tensors by name
@@ -53,18 +56,9 @@ def timm_network(patch: int, image: tuple[int, int], **options: Any) -> Any:
 
     if options.get("mlp_ratio") == GATED["mlp_ratio"]:
         options |= {"mlp_layer": SwiGLUPacked, "act_layer": "silu"}
-    model = VisionTransformer(
-        img_size=image,
-        patch_size=patch,
-        embed_dim=WIDTH,
-        depth=DEPTH,
-        num_heads=HEADS,
-        num_classes=0,
-        **options,
-    )
-    model.forward = (
-        with_pooling(model) if options.get("global_pool") == "map" else model.forward_features
-    )
+    model = VisionTransformer(image, patch, num_classes=0, **OF_TIMM, **options)
+    pooled = options.get("global_pool") == "map"
+    model.forward = with_pooling(model) if pooled else model.forward_features
     return model.eval()
 
 
@@ -87,25 +81,12 @@ def timm_dinov3(separate_bias: bool) -> Case:
     from torch.func import functional_call
     from torch.nn import LayerNorm
 
-    model = Eva(
-        img_size=SHAPES[16][0],
-        patch_size=16,
-        embed_dim=WIDTH,
-        depth=DEPTH,
-        num_heads=HEADS,
-        num_classes=0,
-        qkv_bias=separate_bias,
-        init_values=1e-5,
-        rope_type="dinov3",
-        rope_temperature=100,
-        rope_rotate_half=True,
-        use_rot_pos_emb=True,
-        use_abs_pos_emb=False,
-        num_reg_tokens=REGISTERS,
-        use_fc_norm=False,
-        norm_layer=partial(LayerNorm, eps=1e-5),
-        dynamic_img_size=True,
-    ).eval()
+    rope = {"rope_type": "dinov3", "rope_temperature": 100, "rope_rotate_half": True}
+    rope |= {"use_rot_pos_emb": True, "use_abs_pos_emb": False}
+    more = {"qkv_bias": separate_bias, "init_values": 1e-5, "num_reg_tokens": REGISTERS}
+    more |= {"norm_layer": partial(LayerNorm, eps=1e-5), "dynamic_img_size": True}
+    model = Eva(SHAPES[16][0], 16, num_classes=0, use_fc_norm=False, **OF_TIMM, **rope, **more)
+    model = model.eval()
     model.forward = model.forward_features
     return Case(16, shapes_of(model), lambda state, x: functional_call(model, state, (x,)))
 
@@ -115,19 +96,11 @@ def transformers_dinov3() -> Case:
     import transformers
     from torch.func import functional_call
 
-    config = transformers.DINOv3ViTConfig(
-        hidden_size=WIDTH,
-        num_hidden_layers=DEPTH,
-        num_attention_heads=HEADS,
-        intermediate_size=4 * WIDTH,
-        image_size=SHAPES[16][0][0],
-        num_register_tokens=REGISTERS,
-        attn_implementation="eager",
-    )
+    more = {"intermediate_size": 4 * WIDTH, "num_register_tokens": REGISTERS}
+    config = transformers.DINOv3ViTConfig(**OF_TRANSFORMERS, **more, image_size=SHAPES[16][0][0])
     model = transformers.DINOv3ViTModel(config).eval()
-    return Case(
-        16, shapes_of(model), lambda state, x: functional_call(model, state, (x,)).last_hidden_state
-    )
+    tokens = lambda state, x: functional_call(model, state, (x,)).last_hidden_state  # noqa: E731
+    return Case(16, shapes_of(model), tokens)
 
 
 def transformers_siglip() -> Case:
@@ -135,15 +108,8 @@ def transformers_siglip() -> Case:
     import transformers
     from torch.func import functional_call
 
-    config = transformers.SiglipVisionConfig(
-        hidden_size=WIDTH,
-        num_hidden_layers=DEPTH,
-        num_attention_heads=HEADS,
-        intermediate_size=HIDDEN,
-        image_size=SHAPES[16][0][0],
-        patch_size=16,
-        attn_implementation="eager",
-    )
+    sizes = {"intermediate_size": HIDDEN, "image_size": SHAPES[16][0][0], "patch_size": 16}
+    config = transformers.SiglipVisionConfig(**OF_TRANSFORMERS, **sizes)
     model = transformers.SiglipVisionModel(config).eval()
 
     def tokens(state: State, x: Any) -> Any:
@@ -167,16 +133,8 @@ def timm_case(patch: int, **options: Any) -> Case:
 def transformers_network(kind: str, patch: int, **options: Any) -> Any:
     import transformers
 
-    config = getattr(transformers, f"{kind}Config")(
-        hidden_size=WIDTH,
-        num_hidden_layers=DEPTH,
-        num_attention_heads=HEADS,
-        image_size=SHAPES[patch][0][0],
-        patch_size=patch,
-        layer_norm_eps=1e-6,
-        attn_implementation="eager",
-        **options,
-    )
+    sizes = {"image_size": SHAPES[patch][0][0], "patch_size": patch, "layer_norm_eps": 1e-6}
+    config = getattr(transformers, f"{kind}Config")(**OF_TRANSFORMERS, **sizes, **options)
     return getattr(transformers, f"{kind}Model")(config).eval()
 
 
@@ -185,11 +143,8 @@ def transformers_case(kind: str, patch: int, **options: Any) -> Case:
 
     model = transformers_network(kind, patch, **options)
     more = {"interpolate_pos_encoding": True} if kind == "ViT" else {}
-    return Case(
-        patch,
-        shapes_of(model),
-        lambda state, x: functional_call(model, state, (x,), more).last_hidden_state,
-    )
+    tokens = lambda state, x: functional_call(model, state, (x,), more).last_hidden_state  # noqa: E731
+    return Case(patch, shapes_of(model), tokens)
 
 
 def dinov2_case(registers: int = 0, **options: Any) -> Case:
@@ -221,13 +176,10 @@ def dinov2_case(registers: int = 0, **options: Any) -> Case:
         named["cls_token"] = state["cls_token"] + state["pos_embed"][:, :1]
         return functional_call(model, named, (x,))
 
-    shapes = {
-        name(timm): shape
-        for timm, shape in shapes_of(timm_network(14, SHAPES[14][0], **options)).items()
-    }
-    return Case(
-        14, shapes | {"pos_embed": (1, 1 + side * side, WIDTH), "mask_token": (1, WIDTH)}, tokens
-    )
+    of_timm = shapes_of(timm_network(14, SHAPES[14][0], **options))
+    shapes = {name(timm): shape for timm, shape in of_timm.items()}
+    shapes |= {"pos_embed": (1, 1 + side * side, WIDTH), "mask_token": (1, WIDTH)}
+    return Case(14, shapes, tokens)
 
 
 CASES: dict[str, Callable[[], Case]] = {
@@ -262,19 +214,16 @@ def measured(case: Case, shape: tuple[int, int]) -> dict[str, np.ndarray]:
 
     from tests.golden.test_backbones import draw, image
 
-    state = {
-        name: torch.from_numpy(draw(SEED, name, size)).requires_grad_()
-        for name, size in case.shapes.items()
-    }
+    drawn = {name: draw(SEED, name, size) for name, size in case.shapes.items()}
+    state = {name: torch.from_numpy(array).requires_grad_() for name, array in drawn.items()}
     x = torch.from_numpy(image(SEED, f"{shape}", (1, 3, *shape))).requires_grad_()
     tokens = case.tokens(state, x)
     (tokens * torch.from_numpy(image(SEED, "cotangent", tuple(tokens.shape)))).sum().backward()
     slopes = {}
     for name, tensor in state.items():
         if tensor.grad is not None:
-            slopes[name] = float(
-                (tensor.grad * torch.from_numpy(draw(SEED + 1, name, tuple(tensor.shape)))).sum()
-            )
+            along = torch.from_numpy(draw(SEED + 1, name, tuple(tensor.shape)))
+            slopes[name] = float((tensor.grad * along).sum())
     found = tokens.detach().numpy()
     direction = torch.from_numpy(image(SEED + 1, f"{shape}", tuple(x.shape)))
     return {
@@ -294,10 +243,8 @@ def main() -> None:
         case = make()
         meta["cases"][name] = {"shapes": case.shapes, "images": SHAPES[case.patch]}
         for shape in SHAPES[case.patch]:
-            arrays |= {
-                f"{name}/{shape[0]}x{shape[1]}/{key}": value
-                for key, value in measured(case, shape).items()
-            }
+            for key, value in measured(case, shape).items():
+                arrays[f"{name}/{shape[0]}x{shape[1]}/{key}"] = value
     np.savez_compressed(FILE, meta=np.array(json.dumps(meta)), **arrays)
 
 
