@@ -159,8 +159,8 @@ def _unseen(node: ast.AST) -> list[ast.AST]:
             return []
 
 
-def tests(path: str) -> list[str]:
-    """The files of tests of a module or configuration, the nearest first."""
+def tests(path: str, folder: Path) -> list[str]:
+    """The files of tests of a module or configuration in a copy, the nearest first."""
     parts = Path(path).with_suffix("").parts
     if parts[0] == "dml_jax":
         names = TESTS["/".join(parts[1:])].split()
@@ -168,7 +168,7 @@ def tests(path: str) -> list[str]:
         paper = parts[1] if len(parts) > 2 else parts[-1].partition("_")[2]
         names = [*CARDS.split(), f"config/test_{paper}", f"lab/test_{paper}"]
     files = [f"tests/{name}.py" for name in names]
-    return [file for file in files if (ROOT / file).exists()]
+    return [file for file in files if (folder / file).exists()]
 
 
 def paths(only: Sequence[str]) -> list[str]:
@@ -212,7 +212,7 @@ def start(path: str, folder: Path) -> int:
         del sys.modules[name]
     import pytest
 
-    os._exit(pytest.main(["-x", "-q", "-n0", "-p", "no:cacheprovider", *tests(path)]))
+    os._exit(pytest.main(["-x", "-q", "-n0", "-p", "no:cacheprovider", *tests(path, folder)]))
 
 
 def run_all(
@@ -225,9 +225,9 @@ def run_all(
     while waiting or running:
         while waiting and free:
             mutant, folder = waiting.pop(), free.pop()
-            file = folder / mutant.path
-            file.write_text(mutant.source, encoding="utf-8")
-            os.utime(file, (next(times),) * 2)  # which no compiled file has
+            shutil.copy2(folder / mutant.path, folder.with_suffix(".kept"))
+            (folder / mutant.path).write_text(mutant.source, encoding="utf-8")
+            os.utime(folder / mutant.path, (next(times),) * 2)  # which no compiled file has
             running[start(mutant.path, folder)] = mutant, folder, time.monotonic()
         time.sleep(0.05)
         for pid, (mutant, folder, began) in list(running.items()):
@@ -236,7 +236,7 @@ def run_all(
             done, status = os.waitpid(pid, 0 if late else os.WNOHANG)
             if done:
                 del running[pid]
-                shutil.copy2(ROOT / mutant.path, folder / mutant.path)
+                shutil.copy2(folder.with_suffix(".kept"), folder / mutant.path)
                 free.append(folder)
                 yield mutant, os.waitstatus_to_exitcode(status), time.monotonic() - began
 
@@ -271,15 +271,16 @@ def main() -> int:
     sys.dont_write_bytecode = True
     with tempfile.TemporaryDirectory() as name:
         os.environ |= {
-            "PYTHONDONTWRITEBYTECODE": "1", "JAX_COMPILATION_CACHE_DIR": f"{name}/cache",
             # As in tests/conftest.py, which is imported after JAX has read them.
-            "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8",
+            "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "compiled"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.02",
+            "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
+            "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "PYTHONDONTWRITEBYTECODE": "1",
         }  # fmt: skip
         for module in ("jax", "flax.linen", "optax", "scipy.stats", "sklearn.metrics", "pytest"):
             importlib.import_module(module)
         folders = [copied(Path(name, str(number))) for number in range(options.jobs)]
-        first = {tuple(tests(mutant.path)): mutant for mutant in unchanged}
+        first = {tuple(tests(mutant.path, folders[0])): mutant for mutant in unchanged}
         for mutant, code, seconds in run_all([*first.values()], folders):
             print(f"{mutant.path}: tests take {seconds:.0f} s", flush=True)
             if code:

@@ -1,8 +1,9 @@
 """Convolutions and batch normalisation against their definitions in NumPy, in float64."""
 
+import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -43,15 +44,10 @@ CASES = {
     "groups": Case(6, 4, 3, 1, groups=2),
     "depthwise, wide": Case(30, 6, 3, 1, groups=6),
     "depthwise, stride beyond the kernel": Case(7, 6, 1, 2, groups=6),
-    **{
-        f"depthwise, {size}x{size}, stride {stride}{', more after' if same else ''}": Case(
-            8, 6, size, stride, 6, same
-        )
-        for size in (3, 5)
-        for stride in (1, 2)
-        for same in (False, True)
-    },
 }
+for size, stride, same in itertools.product((3, 5), (1, 2), (False, True)):
+    name = f"depthwise, {size}x{size}, stride {stride}{', more after' if same else ''}"
+    CASES[name] = Case(8, 6, size, stride, 6, same)
 
 
 def padding(side: int, case: Case) -> tuple[int, int]:
@@ -66,9 +62,8 @@ def padding(side: int, case: Case) -> tuple[int, int]:
 def convolve(x: np.ndarray, kernel: np.ndarray, case: Case) -> np.ndarray:
     """The definition: every output is the sum of the products of a window and the kernel."""
     padded = np.pad(x, ((0, 0), padding(x.shape[1], case), padding(x.shape[2], case), (0, 0)))
-    windows = sliding_window_view(padded, (case.size, case.size), (1, 2))[
-        :, :: case.stride, :: case.stride
-    ]
+    windows = sliding_window_view(padded, (case.size, case.size), (1, 2))
+    windows = windows[:, :: case.stride, :: case.stride]
     shares = zip(np.split(windows, case.groups, 3), np.split(kernel, case.groups, 3), strict=True)
     return np.concatenate([np.einsum("bhwcij,ijcd->bhwd", x, k) for x, k in shares], 3)
 
@@ -77,22 +72,18 @@ def convolve(x: np.ndarray, kernel: np.ndarray, case: Case) -> np.ndarray:
 def test_convolution(case: Case) -> None:
     rng = np.random.default_rng(0)
     pad = "SAME" if case.same else padding(case.side, case)[0]
-    layer = Conv(
-        6, case.size, case.stride, padding=pad, groups=case.groups, dtype=None, name="conv"
-    )
+    options = {"padding": pad, "groups": case.groups, "dtype": None, "name": "conv"}
+    layer = Conv(6, case.size, case.stride, **options)
     x = rng.normal(size=(2, case.side, case.side + 1, case.channels)).astype(np.float32)
-    kernel = rng.normal(size=(case.size, case.size, case.channels // case.groups, 6)).astype(
-        np.float32
-    )
-
+    shape = case.size, case.size, case.channels // case.groups, 6
+    kernel = rng.normal(size=shape).astype(np.float32)
     expected = convolve(np.float64(x), np.float64(kernel), case)
     grad = rng.normal(size=expected.shape).astype(np.float32)
 
     @jax.jit
     def with_gradients(x: jax.Array, kernel: jax.Array, grad: jax.Array) -> tuple[jax.Array, ...]:
-        result, pull = jax.vjp(
-            lambda x, kernel: layer.apply({"params": {"kernel": kernel}}, x), x, kernel
-        )
+        apply = lambda x, kernel: layer.apply({"params": {"kernel": kernel}}, x)  # noqa: E731
+        result, pull = jax.vjp(apply, x, kernel)
         return result, *pull(grad)
 
     result, x_grad, kernel_grad = map(np.float64, with_gradients(x, kernel, grad))
@@ -102,23 +93,17 @@ def test_convolution(case: Case) -> None:
     # <gradient, v> for all v.
     for _ in range(5):
         v, k = rng.normal(size=x.shape), rng.normal(size=kernel.shape)
-        np.testing.assert_allclose(
-            (x_grad * v).sum(), (grad * convolve(v, kernel, case)).sum(), rtol=1e-4, atol=1e-2
-        )
-        np.testing.assert_allclose(
-            (kernel_grad * k).sum(), (grad * convolve(x, k, case)).sum(), rtol=1e-4, atol=1e-2
-        )
+        found = (x_grad * v).sum(), (kernel_grad * k).sum()
+        expected = [(grad * convolve(*pair, case)).sum() for pair in ((v, kernel), (x, k))]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-2)
 
 
 def test_depthwise_convolutions_on_a_cpu_are_not_left_to_xla() -> None:
     layer = Conv(6, 3, 2, padding="SAME", groups=6, dtype=None, name="conv")
-    x, kernel = jax.device_put(
-        (np.zeros((2, 8, 8, 6)), np.zeros((3, 3, 1, 6))), jax.devices("cpu")[0]
-    )
-    gradient = jax.grad(
-        lambda x, kernel: layer.apply({"params": {"kernel": kernel}}, x).sum(), (0, 1)
-    )
-    program = jax.jit(gradient).lower(x, kernel).compile()
+    arrays = np.zeros((2, 8, 8, 6)), np.zeros((3, 3, 1, 6))
+    total = lambda x, kernel: layer.apply({"params": {"kernel": kernel}}, x).sum()  # noqa: E731
+    given = jax.device_put(arrays, jax.devices("cpu")[0])
+    program = jax.jit(jax.grad(total, (0, 1))).lower(*given).compile()
     assert "convolution(" not in program.as_text()
 
 
@@ -143,12 +128,9 @@ def test_batch_statistics(shape: tuple[int, ...], devices: int, mean: float) -> 
     grad = rng.normal(size=shape)
 
     @jax.jit
-    def with_gradients(
-        grad: jax.Array, *values: jax.Array
-    ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
-        found, pull = jax.vjp(
-            lambda *v: standardize(*v, None, 1e-5, mesh if devices > 1 else None), *values
-        )
+    def with_gradients(grad: jax.Array, *values: jax.Array) -> Any:
+        spread = mesh if devices > 1 else None
+        found, pull = jax.vjp(lambda *v: standardize(*v, None, 1e-5, spread), *values)
         return found, pull((grad, jnp.zeros(6), jnp.zeros(6)))
 
     mesh = Mesh(np.array(jax.devices()[:devices]), ("data",), axis_types=(AxisType.Auto,))
@@ -168,13 +150,12 @@ def test_batch_statistics(shape: tuple[int, ...], devices: int, mean: float) -> 
 
     for index, gradient in enumerate(gradients):
         step = rng.normal(size=inputs[index].shape)
-        ends = [
-            [v + h * step if i == index else v for i, v in enumerate(inputs)] for h in (-1e-4, 1e-4)
-        ]
-        low, high = ((grad * reference(*end)).sum() for end in ends)
-        np.testing.assert_allclose(
-            (np.float64(gradient) * step).sum(), (high - low) / 2e-4, rtol=2e-3, atol=2e-3
-        )
+        ends = []
+        for h in (-1e-4, 1e-4):
+            moved = [v + h * step if i == index else v for i, v in enumerate(inputs)]
+            ends.append((grad * reference(*moved)).sum())
+        found = (np.float64(gradient) * step).sum()
+        np.testing.assert_allclose(found, (ends[1] - ends[0]) / 2e-4, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.usefixtures("x64")
@@ -191,16 +172,12 @@ def test_gradient_with_running_statistics() -> None:
         return standardize(x, scale.ravel(), bias.ravel(), (mean.ravel(), var.ravel()), 1e-5)[0]
 
     @partial(jax.jit, static_argnums=0)
-    def with_gradients(
-        function: Callable[..., jax.Array], *inputs: jax.Array
-    ) -> tuple[jax.Array, ...]:
-        result, pull = jax.vjp(function, *inputs)
-        return result, *pull(grad)
+    def with_gradients(way: Callable[..., jax.Array], *inputs: jax.Array) -> list[jax.Array]:
+        result, pull = jax.vjp(way, *inputs)
+        return [result, *pull(grad)]
 
-    for a, b in zip(
-        *(with_gradients(way, x, scale, bias) for way in (ours, reference)), strict=True
-    ):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+    both = (with_gradients(way, x, scale, bias) for way in (ours, reference))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12), *both)
 
 
 @pytest.mark.usefixtures("x64")
@@ -218,20 +195,12 @@ def test_running_statistics_go_into_the_kernel(groups: int, bias: bool) -> None:
     weights = rng.normal(size=(8, 4, 3, 6))
 
     def reference(params: dict[str, dict[str, jax.Array]], x: jax.Array) -> jax.Array:
-        names, pads = ("NHWC", "HWIO", "NHWC"), ((1, 1), (1, 1))
-        y = jax.lax.conv_general_dilated(
-            x,
-            params["conv"]["kernel"],
-            (2, 2),
-            pads,
-            dimension_numbers=names,
-            feature_group_count=groups,
-        )
-        y = y + params["conv"].get("bias", np.zeros(6))[None, None, None]
-        factor = params["bn"]["scale"] / np.sqrt(var + 1e-5)
-        return (y - mean[None, None, None]) * factor[None, None, None] + params["bn"]["bias"][
-            None, None, None
-        ]
+        more = {"dimension_numbers": ("NHWC", "HWIO", "NHWC"), "feature_group_count": groups}
+        pads, conv, bn = ((1, 1), (1, 1)), params["conv"], params["bn"]
+        y = jax.lax.conv_general_dilated(x, conv["kernel"], (2, 2), pads, **more)
+        factor, wide = bn["scale"] / np.sqrt(var + 1e-5), (None, None, None)
+        centred = y + conv.get("bias", np.zeros(6))[wide] - mean[wide]
+        return centred * factor[wide] + bn["bias"][wide]
 
     class Network(nn.Module):
         @nn.compact
@@ -242,12 +211,10 @@ def test_running_statistics_go_into_the_kernel(groups: int, bias: bool) -> None:
         stats = {"bn": {"mean": mean, "var": var}}
         return Network().apply({"params": params, "batch_stats": stats}, x)
 
-    found = [
-        jax.jit(jax.value_and_grad(lambda p, x, way=way: jnp.sum(weights * way(p, x)), (0, 1)))(
-            params, x
-        )
-        for way in (ours, reference)
-    ]
+    found = []
+    for way in (ours, reference):
+        total = lambda p, x, way=way: jnp.sum(weights * way(p, x))  # noqa: E731
+        found.append(jax.jit(jax.value_and_grad(total, (0, 1)))(params, x))
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12), *found)
 
 
@@ -273,8 +240,5 @@ def test_max_pooling(case: tuple[int, int, int, bool], side: int) -> None:
         expected[b, i, j, c] = pixels[row, column]
         gradient[b, rows.start + row, columns.start + column, c] += weights[b, i, j, c]
     np.testing.assert_array_equal(found, expected)
-    np.testing.assert_allclose(
-        jax.jit(lambda pullback, weights: pullback(weights)[0])(pullback, weights),
-        gradient,
-        rtol=1e-5,
-    )
+    pulled = jax.jit(lambda pullback, weights: pullback(weights)[0])(pullback, weights)
+    np.testing.assert_allclose(pulled, gradient, rtol=1e-5)

@@ -46,10 +46,8 @@ def case(module: nn.Module) -> tuple[Callable[..., Array], Any, Any, Any]:
     x = RNG.normal(size=(2, 6, 6, 4))
     shapes = jax.eval_shape(module.init, jax.random.key(0), x)
     variables = jax.tree.map(lambda leaf: np.zeros(leaf.shape), shapes)
-    start, *moves = (
-        jax.tree.map(lambda leaf: RNG.normal(size=leaf.shape), variables["params"])
-        for _ in range(3)
-    )
+    normal = lambda leaf: RNG.normal(size=leaf.shape)  # noqa: E731
+    start, *moves = (jax.tree.map(normal, variables["params"]) for _ in range(3))
 
     def value(params: Any) -> Array:
         given = variables | {"params": params}

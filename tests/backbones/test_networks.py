@@ -3,7 +3,7 @@ errors."""
 
 import math
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +18,6 @@ from dml_jax.backbones import (
     bn_inception,
     deit,
     dinov3,
-    efficientnet_lite,
     googlenet,
     layers,
     mit,
@@ -26,10 +25,9 @@ from dml_jax.backbones import (
     siglip,
     vit,
 )
+from dml_jax.backbones import efficientnet_lite as lite
 from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.config import choices
-from dml_jax.config.fields import validate
-from dml_jax.errors import ConfigError
 
 # Module, config, number of parameters, side of the feature map by side of the image.
 PUBLISHED: list[tuple[ModuleType, Any, int, dict[int, int]]] = [
@@ -56,56 +54,40 @@ PUBLISHED: list[tuple[ModuleType, Any, int, dict[int, int]]] = [
     (dinov3, dinov3.PUBLISHED["dinov3_vitb16"], 85_660_416 - 768, {224: 1}),
     (dinov3, dinov3.PUBLISHED["dinov3_vitl16"], 303_129_600 - 1024, {224: 1}),
     (siglip, siglip.PUBLISHED["siglip_vitb16"], 92_884_224, {224: 1}),
-    (efficientnet_lite, efficientnet_lite.Config(), 3_371_008, {224: 7, 160: 5, 227: 8}),
-    (efficientnet_lite, efficientnet_lite.PUBLISHED["lite1"], 4_135_680, {224: 7, 240: 8}),
-    (efficientnet_lite, efficientnet_lite.PUBLISHED["lite2"], 4_811_072, {224: 7, 260: 9}),
+    (lite, lite.Config(), 3_371_008, {224: 7, 160: 5, 227: 8}),
+    (lite, lite.PUBLISHED["lite1"], 4_135_680, {224: 7, 240: 8}),
+    (lite, lite.PUBLISHED["lite2"], 4_811_072, {224: 7, 260: 9}),
     (mit, mit.PUBLISHED["mit_b0"], 3_319_392, {224: 7, 227: 8, 256: 8}),
     (mit, mit.Config(), 13_151_424, {224: 7, 227: 8, 256: 8}),
     (mit, mit.PUBLISHED["mit_b2"], 24_196_288, {224: 7, 227: 8, 256: 8}),
 ]
+TINY: dict[str, Any] = {"depth": 2, "width": 32, "heads": 2, "patch": 8, "drop_path": 0.5}
 SMALL: dict[str, tuple[ModuleType, Any]] = {
     "basic": (resnet, resnet.Config(block="basic", depths=(1, 2), widths=(8, 12), stem="small")),
     "bottleneck": (resnet, resnet.Config(depths=(1, 1, 1), widths=(4, 6, 8))),
     "efficientnet_lite": (
-        efficientnet_lite,
-        efficientnet_lite.Config(
-            depths=(1, 1, 1, 1, 1, 1, 1), widths=(2, 3, 4, 5, 6, 7, 8), stem=4, channels=12
-        ),
+        lite,
+        lite.Config(depths=(1,) * 7, widths=(2, 3, 4, 5, 6, 7, 8), stem=4, channels=12),
     ),
-    "deit": (deit, deit.Config(depth=2, width=32, heads=2, patch=8, drop_path=0.5)),
+    "deit": (deit, deit.Config(**TINY)),
     "vit": (
         vit,
-        vit.Config(
-            depth=2,
-            width=32,
-            heads=2,
-            patch=8,
-            registers=2,
-            mlp="swiglu",
-            layer_scale=0.1,
-            drop_path=0.5,
-            output="patches",
-        ),
+        vit.Config(**TINY, registers=2, mlp="swiglu", layer_scale=0.1, output="patches"),
     ),
     "mit": (
         mit,
-        mit.Config(depths=(1, 1, 1, 1), widths=(4, 8, 8, 8), heads=(1, 2, 2, 2), drop_path=0.5),
+        mit.Config(depths=(1,) * 4, widths=(4, 8, 8, 8), heads=(1, 2, 2, 2), drop_path=0.5),
     ),
 }
 
 
-@pytest.fixture(
-    params=[
-        "basic",
-        "deit",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("bottleneck", "efficientnet_lite", "mit", "vit")
-        ),
-    ]
-)
-def small(request: pytest.FixtureRequest) -> tuple[ModuleType, Any]:
-    return SMALL[request.param]
+def named(fast: tuple[str, ...], *slow: str) -> Any:
+    """Parametrizes with names of networks, of which some are tested every night."""
+    others = [pytest.param(name, marks=pytest.mark.slow) for name in slow]
+    return pytest.mark.parametrize("name", [*fast, *others])
+
+
+every_network = named(("basic", "deit"), "bottleneck", "efficientnet_lite", "mit", "vit")
 
 
 def run(
@@ -114,24 +96,14 @@ def run(
     """(features, new stats, parameters) for random inputs, no larger than MiT needs."""
     params, stats = backbone.init(jax.random.key(0), (32, 32))
     x = np.random.default_rng(1).normal(size=(4, 32, 32, 3)).astype(np.float32)
-    features, new = jax.jit(lambda p, s, x: backbone.apply(p, s, x, train=train, key=key))(
-        params, stats, x
-    )
+    apply = jax.jit(lambda p, s, x: backbone.apply(p, s, x, train=train, key=key))
+    features, new = apply(params, stats, x)
     return np.asarray(features), new, params
 
 
 def test_names() -> None:
-    assert choices("backbone") == [
-        "bn_inception",
-        "deit",
-        "dinov3",
-        "efficientnet_lite",
-        "googlenet",
-        "mit",
-        "resnet",
-        "siglip",
-        "vit",
-    ]
+    names = "bn_inception deit dinov3 efficientnet_lite googlenet mit resnet siglip vit"
+    assert choices("backbone") == names.split()
     for module, config, _, _ in PUBLISHED:
         assert config.name == module.__name__.rpartition(".")[2]
 
@@ -147,14 +119,14 @@ def test_published_shapes(
     module: ModuleType, config: Any, parameters: int, sides: dict[int, int]
 ) -> None:
     backbone = module.build(config)
+
+    def features_of(x: jax.Array) -> Any:
+        params, stats = backbone.init(jax.random.key(0), x.shape[1:3])
+        return params, backbone.apply(params, stats, x, train=True, key=None)[0]
+
     for side, expected in sides.items():
-        params, stats = jax.eval_shape(
-            lambda side=side: backbone.init(jax.random.key(0), (side, side))
-        )
         x = jax.ShapeDtypeStruct((2, side, side, 3), jnp.float32)
-        features, _ = jax.eval_shape(
-            lambda p, s, x: backbone.apply(p, s, x, train=True, key=None), params, stats, x
-        )
+        params, features = jax.eval_shape(features_of, x)
         assert features.shape == (2, expected, expected, backbone.channels)
         if side == next(iter(sides)):
             assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) == parameters
@@ -172,13 +144,11 @@ def published_std(module: ModuleType, path: str, shape: tuple[int, ...]) -> floa
         return 0.01
     # He et al. (2015), fan out divided by the number of groups: TensorFlow, in which EfficientNet
     # was published, stores depthwise kernels as [k, k, C, 1].
-    if module in (efficientnet_lite, mit) and len(shape) == 4:
+    if module in (lite, mit) and len(shape) == 4:
         groups = shape[3] if "dwconv" in path or "depthwise_conv" in path else 1
         return math.sqrt(2 / (shape[0] * shape[1] * shape[3] / groups))
-    if (
-        module in (deit, vit) and path == "patch_embed/kernel"
-    ):  # variance of PyTorch's default, U(±1/sqrt(fan in))
-        return math.sqrt(1 / (3 * fan_in))
+    if module in (deit, vit) and path == "patch_embed/kernel":
+        return math.sqrt(1 / (3 * fan_in))  # of PyTorch's default, U(±1/sqrt(fan in))
     return 1e-6 if path in ("cls_token", "reg_token") else 0.02  # timm, SegFormer
 
 
@@ -191,7 +161,7 @@ def published_std(module: ModuleType, path: str, shape: tuple[int, ...]) -> floa
         pytest.param(googlenet, googlenet.Config(), marks=pytest.mark.slow),
         (deit, deit.Config(depth=1, distilled=True)),
         (vit, vit.Config(depth=1, registers=4, layer_scale=0.1)),
-        pytest.param(efficientnet_lite, efficientnet_lite.Config(), marks=pytest.mark.slow),
+        pytest.param(lite, lite.Config(), marks=pytest.mark.slow),
         (mit, mit.Config(depths=(1, 1, 1, 1), widths=(16, 16, 16, 16), heads=(1, 2, 4, 8))),
     ],
 )
@@ -200,11 +170,8 @@ def test_initialisation(module: ModuleType, config: Any) -> None:
     biases at 0."""
     params, stats = module.build(config).init(jax.random.key(0), (64, 64))
     constants = {"scale": 1, "bias": 0, "mean": 0, "var": 1, "gamma": np.float32(0.1)}
-    leaves = [
-        *traverse_util.flatten_dict(params, sep="/").items(),
-        *traverse_util.flatten_dict(stats, sep="/").items(),
-    ]
-    for path, leaf in leaves:
+    trees = (traverse_util.flatten_dict(tree, sep="/") for tree in (params, stats))
+    for path, leaf in [pair for tree in trees for pair in tree.items()]:
         assert leaf.dtype == jnp.float32, path
         kind = path.rpartition("/")[2]
         if kind in constants:
@@ -214,28 +181,24 @@ def test_initialisation(module: ModuleType, config: Any) -> None:
         error = 5 / math.sqrt(z.size)
         assert abs(z.mean()) < error, path
         assert abs(z.std() - 1) < error / math.sqrt(2), path
-        assert abs(np.mean(np.abs(z) < 1) - 0.6827) < error * 0.4655, (
-            path
-        )  # of a normal distribution
+        # Of a normal distribution.
+        assert abs(np.mean(np.abs(z) < 1) - 0.6827) < error * 0.4655, path
 
 
 def assert_close(a: Any, b: Any) -> None:
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)  # of two programs
 
 
-def test_linen_modules_initialise_themselves(small: tuple[ModuleType, Any]) -> None:
+@every_network
+def test_linen_modules_initialise_themselves(name: str) -> None:
     """`build(config).init` returns the variables of the module's own `init`, with and without
     rematerialisation."""
-    module, config = small
-    network = {
-        "efficientnet_lite": "EfficientNetLite",
-        "mit": "MixTransformer",
-        "resnet": "ResNet",
-    }.get(config.name)
-    made: Any = getattr(module, network)(config) if network else vit.VisionTransformer(config)
-    expected = jax.jit(made.init, static_argnums=2)(
-        jax.random.key(3), jnp.zeros((1, 32, 32, 3)), False
-    )
+    module, config = SMALL[name]
+    networks = {lite: "EfficientNetLite", mit: "MixTransformer", resnet: "ResNet"}
+    network: Any = getattr(module, networks.get(module, ""), vit.VisionTransformer)
+    images = jnp.zeros((1, 32, 32, 3))
+    init = jax.jit(network(config).init, static_argnums=2)
+    expected = init(jax.random.key(3), images, False)
     for remat in (False, True):
         params, stats = module.build(replace(config, remat=remat)).init(jax.random.key(3), (32, 32))
         jax.tree.map(assert_close, params, expected["params"])
@@ -246,26 +209,17 @@ def test_linen_modules_initialise_themselves(small: tuple[ModuleType, Any]) -> N
 def test_gradient_of_layer_norm() -> None:
     """As Flax's, which differentiates the mean and the variance."""
     random = np.random.default_rng(0)
-    x, cotangent, scale, bias = (
-        random.normal(2, 3, shape) for shape in ((4, 5, 7), (4, 5, 7), 7, 7)
-    )
-    variables = {"params": {"scale": scale, "bias": bias}}
-    ours, theirs = (
-        jax.jit(lambda *inputs, apply=layer.apply: jax.vjp(apply, *inputs)[1](cotangent))(
-            variables, x
-        )
-        for layer in (layers.LayerNorm(1e-3), nn.LayerNorm(epsilon=1e-3, use_fast_variance=False))
-    )
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), ours, theirs
-    )
+    x, cotangent = random.normal(2, 3, (2, 4, 5, 7))
+    variables = {"params": dict(zip(("scale", "bias"), random.normal(2, 3, (2, 7)), strict=True))}
+    found = []
+    for layer in (layers.LayerNorm(1e-3), nn.LayerNorm(epsilon=1e-3, use_fast_variance=False)):
+        pull = lambda *given, apply=layer.apply: jax.vjp(apply, *given)[1](cotangent)  # noqa: E731
+        found.append(jax.jit(pull)(variables, x))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12), *found)
 
 
 UPDATES = [(True, False), (True, True), (False, False)]
-NETWORKS = SMALL | {
-    config.name: (module, config)
-    for module, config in ((m, m.Config()) for m in (bn_inception, googlenet))
-}
+NETWORKS = SMALL | {m.Config().name: (m, m.Config()) for m in (bn_inception, googlenet)}
 
 
 @cache
@@ -278,9 +232,7 @@ def variables(name: str) -> Any:
 @pytest.mark.parametrize(
     ("name", "train", "frozen"),
     [
-        pytest.param(
-            name, *case, marks=pytest.mark.slow if name not in SMALL and case != UPDATES[0] else []
-        )
+        pytest.param(name, *case, marks=() if name in SMALL else pytest.mark.slow)
         for name in ("basic", "bottleneck", "efficientnet_lite", "bn_inception", "googlenet")
         for case in UPDATES
     ],
@@ -291,9 +243,8 @@ def test_when_statistics_are_updated(name: str, train: bool, frozen: bool) -> No
     backbone = module.build(replace(config, freeze_bn=frozen))
     params, stats = variables(name)
     x = jax.ShapeDtypeStruct((2, 64, 64, 3), jnp.float32)
-    traced = jax.make_jaxpr(lambda s, p, x: backbone.apply(p, s, x, train=train)[1])(
-        stats, params, x
-    ).jaxpr
+    updated = lambda s, p, x: backbone.apply(p, s, x, train=train)[1]  # noqa: E731
+    traced = jax.make_jaxpr(updated)(stats, params, x).jaxpr
     unchanged = [out in traced.invars for out in traced.outvars]
     assert unchanged == [frozen or not train] * len(jax.tree.leaves(stats))
 
@@ -313,16 +264,7 @@ def test_two_updates_of_the_stage_statistics() -> None:
     assert not np.allclose(twice["layer1_0"]["bn1"]["mean"], once["layer1_0"]["bn1"]["mean"])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "basic",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("bottleneck", "deit", "mit", "vit")
-        ),
-    ],
-)
+@named(("basic",), "bottleneck", "deit", "mit", "vit")
 def test_remat_keeps_fewer_activations_and_the_gradients(name: str) -> None:
     module, config = SMALL[name]
     params, stats = module.build(config).init(jax.random.key(0), (32, 32))
@@ -331,9 +273,7 @@ def test_remat_keeps_fewer_activations_and_the_gradients(name: str) -> None:
     for remat in (False, True):
         backbone = module.build(replace(config, remat=remat))
 
-        def loss(
-            params: PyTree, x: jax.Array, backbone: Backbone = backbone
-        ) -> tuple[jax.Array, PyTree]:
+        def loss(params: PyTree, x: jax.Array, backbone: Backbone = backbone) -> Any:
             features, new = backbone.apply(params, stats, x, train=True, key=None)
             # From a target, as the mean square of normalised features does not depend on the
             # parameters.
@@ -341,23 +281,22 @@ def test_remat_keeps_fewer_activations_and_the_gradients(name: str) -> None:
             return jnp.mean((features - target) ** 2), new
 
         grads.append(jax.jit(jax.grad(loss, has_aux=True))(params, x))
-        pull = jax.eval_shape(
-            lambda params, loss=loss: jax.vjp(loss, params, x, has_aux=True)[1], params
-        )
-        kept.append(sum(array.size for array in jax.tree.leaves(pull)))
+        pull = lambda params, loss=loss: jax.vjp(loss, params, x, has_aux=True)[1]  # noqa: E731
+        residuals = jax.tree.leaves(jax.eval_shape(pull, params))
+        kept.append(sum(array.size for array in residuals))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
     assert kept[1] - parameters < 0.7 * (kept[0] - parameters)
     assert jax.tree.structure(grads[0]) == jax.tree.structure(grads[1])
-    for plain, rematerialised in zip(*map(jax.tree.leaves, grads), strict=True):
-        np.testing.assert_allclose(
-            rematerialised, plain, rtol=2e-4, atol=1e-5 * float(np.abs(plain).max() + 1e-6)
-        )
+    for plain, again in zip(*map(jax.tree.leaves, grads), strict=True):
+        limit = 1e-5 * float(np.abs(plain).max() + 1e-6)
+        np.testing.assert_allclose(again, plain, rtol=2e-4, atol=limit)
 
 
-def test_bfloat16(small: tuple[ModuleType, Any]) -> None:
+@every_network
+def test_bfloat16(name: str) -> None:
     """Parameters, statistics and features are float32; features agree with float32's to the
     precision of bfloat16."""
-    module, config = small
+    module, config = SMALL[name]
     exact, _, _ = run(module.build(config), train=False)
     backbone = module.build(replace(config, dtype="bfloat16"))
     coarse, stats, params = run(backbone, train=False)
@@ -370,7 +309,7 @@ def test_bfloat16(small: tuple[ModuleType, Any]) -> None:
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(new))
 
 
-@pytest.mark.parametrize("name", ["deit", pytest.param("mit", marks=pytest.mark.slow)])
+@named(("deit",), "mit")
 def test_stochastic_depth(name: str) -> None:
     module, config = SMALL[name]
     backbone = module.build(config)
@@ -380,35 +319,3 @@ def test_stochastic_depth(name: str) -> None:
     for train in (True, False):
         dropped, _, _ = run(backbone, train=train, key=jax.random.key(0))
         assert not np.allclose(quiet, dropped)
-
-
-BAD: list[tuple[Any, dict[str, Any], str]] = [
-    (resnet, {"depths": (1, 2)}, r"backbone\.widths=.*as many entries as depths"),
-    (deit, {"width": 100}, r"backbone\.width=100.*multiple of heads=6"),
-    (mit, {"heads": (3, 2, 5, 8)}, r"backbone\.widths=.*multiples of heads="),
-]
-
-
-@pytest.mark.parametrize(("module", "values", "message"), BAD)
-def test_wrong_configurations(module: ModuleType, values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        validate(module.Config, values, "backbone")
-
-
-@pytest.mark.parametrize(
-    ("module", "config", "side", "message"),
-    [
-        (bn_inception, bn_inception.Config(), 112, r"112x112 pixels.*multiple of 32, or 227"),
-        (
-            googlenet,
-            googlenet.Config(),
-            14,
-            r"14x14 pixels: too small for GoogLeNet; use at least 15x15",
-        ),
-        (deit, deit.Config(), 15, r"15x15 pixels: smaller than a patch; use at least 16x16"),
-        (mit, mit.Config(), 28, "28x28 pixels: too small for stage 1 of MiT"),
-    ],
-)
-def test_wrong_image_sizes(module: ModuleType, config: Any, side: int, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        module.build(config).init(jax.random.key(0), (side, side))

@@ -41,15 +41,16 @@ class Network(nnx.Module):
         return nnx.relu(self.norm(self.conv(x)))
 
 
-def blocks() -> list[str]:
-    """The Python code of the guide."""
-    return re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+def block(words: str) -> str:
+    """The Python code of the guide that contains the words."""
+    found = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    return next(code for code in found if words in code)
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the example is `othernet.net`."""
-    code = next(block for block in blocks() if "from theirs import" in block)
+    code = block("from theirs import")
     code = code.replace("from theirs", f"from {__name__}").replace("mypaper.net", "othernet.net")
     (tmp_path / "othernet").mkdir()
     (tmp_path / "othernet" / "__init__.py").write_text("")
@@ -91,12 +92,8 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setitem(sys.modules, "theirs", sys.modules[__name__])
     Path("mypaper").mkdir()
     Path("mypaper/__init__.py").touch()
-    Path("mypaper/net.py").write_text(
-        next(block for block in blocks() if "from theirs import" in block)
-    )
-    Path("mypaper/losses.py").write_text(
-        next(block for block in blocks() if "def my_loss" in block)
-    )
+    Path("mypaper/net.py").write_text(block("from theirs import"))
+    Path("mypaper/losses.py").write_text(block("def my_loss"))
     Path("paper.py").write_text(CONFIG)
     yield tmp_path
     for name in ("mypaper", "mypaper.net", "mypaper.losses"):
@@ -109,33 +106,21 @@ def test_a_convnext_of_equimo_in_commands(paper: Path, capsys: pytest.CaptureFix
     pytest.importorskip("equimo.models")
     network = paper / "mypaper" / "net.py"
     contract = network.read_text().partition("def build")[0]
-    network.write_text(
-        contract + next(block for block in blocks() if "from equimo.models import" in block)
-    )
+    network.write_text(contract + block("from equimo.models import"))
     test_the_contract_suffices((), capsys)
 
 
 @pytest.mark.usefixtures("paper")
 @pytest.mark.parametrize(
-    "options",
-    [
-        (),
-        (
-            "--config.train.feature_views=2",
-            "--config.train.groups.backbone.freeze=true",
-            "--config.train.precision=bfloat16",
-        ),
-    ],
+    "options", [(), ("feature_views=2", "groups.backbone.freeze=true", "precision=bfloat16")]
 )
-def test_the_contract_suffices(
-    options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_contract_suffices(options: tuple[str, ...], capsys: Any) -> None:
     """A network and a loss with nothing beyond the contract are trained, evaluated and loaded."""
-    run = ("--config=paper.py", "--workdir=run", "--quiet", *options)
+    run = ["--config=paper.py", "--workdir=run", "--quiet"]
+    run += [f"--config.train.{option}" for option in options]
     for mode in ("train", "evaluate"):
-        assert cli.exit_code(lambda mode=mode: main.execute([*run, f"--mode={mode}"])) == 0, (
-            capsys.readouterr().err
-        )
+        code = cli.exit_code(lambda mode=mode: main.execute([*run, f"--mode={mode}"]))
+        assert code == 0, capsys.readouterr().err
     assert 0 < json.loads(Path("run/results.json").read_text())["recall@1"] <= 1
     model = dml_jax.load("run")
     images = np.random.default_rng(0).integers(0, 256, (3, *model.shape, 3), np.uint8)
@@ -182,14 +167,9 @@ def test_a_network_of_nnx() -> None:
 @pytest.mark.usefixtures("package")
 def test_an_import_path_that_is_no_network() -> None:
     import_code({"backbone": {"name": "othernet.nothing"}})
-    with pytest.raises(
-        ConfigError, match=r"backbone\.name='othernet\.nothing': does not define build\(\)"
-    ):
+    with pytest.raises(ConfigError, match=r"='othernet\.nothing': does not define build\(\)"):
         plugin_module("backbone", "othernet.nothing")
     given = values(steps=1) | {"backbone": {"name": "othernet.module"}}
     import_code(given)
-    with pytest.raises(
-        ConfigError,
-        match=r"backbone\.name='othernet\.module': its build\(\) returns a Network, not a Back",
-    ):
+    with pytest.raises(ConfigError, match=r"module': its build\(\) returns a Network, not a Back"):
         build_method(resolve(given), TrainingSet(4, 16))

@@ -40,17 +40,10 @@ def test_names_in_a_pickle_are_not_imported(tmp_path: Path) -> None:
 def test_other_files_need_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     path = tmp_path / "w.pth"
-    path.write_bytes(b"PK\3\4" + bytes(100))
-    with pytest.raises(
-        WeightsError,
-        match=r"w\.pth: needs torch: pip install 'dml_jax\[torch\]', or give a \.safeten",
-    ):
-        tensor_files.read(path)
-    path.write_bytes(b"\x89PNG\r\n" + bytes(100))
-    with pytest.raises(
-        WeightsError, match=r"w\.pth: is neither safetensors nor a torch file; download it again"
-    ):
-        tensor_files.read(path)
+    for start, message in ((b"PK\3\4", "needs torch: pip"), (b"\x89PNG\r\n", "is neither")):
+        path.write_bytes(start + bytes(100))
+        with pytest.raises(WeightsError, match=rf"w\.pth: {message}"):
+            tensor_files.read(path)
 
 
 # The nightly set installs torch.
@@ -101,9 +94,8 @@ def test_views_parameters_and_bfloat16(save: Any) -> None:
 def test_other_contents_of_published_checkpoints_are_ignored(save: Any) -> None:
     """DiVA's hold the options of the run and its curves beside the weights."""
     options = argparse.Namespace(bs=112, best=np.float64(0.5), kind=np.dtype("f4"))
-    found = tensor_files.read(
-        save({"state_dict": tensors(), "opt": options, "aux": {"rho": tensors()}})
-    )
+    content = {"state_dict": tensors(), "opt": options, "aux": {"rho": tensors()}}
+    found = tensor_files.read(save(content))
     assert found.keys() == ARRAYS.keys()
 
 
@@ -126,10 +118,7 @@ def test_no_code_is_executed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = save({"state_dict": tensors(), "x": hostile})
-    with pytest.raises(
-        WeightsError,
-        match=rf"w\.pth: refers to {name}, which is never executed; save only the state_",
-    ):
+    with pytest.raises(WeightsError, match=rf"w\.pth: refers to {name}, which is never executed"):
         tensor_files.read(path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["w.pth"]
 

@@ -20,6 +20,8 @@ from dml_jax.errors import WeightsError
 SMALL = vit.Config(depth=2, width=16, heads=2, patch=8, layer_scale=0.1)
 
 
+SO400M = {"hidden_size": 1152, "num_hidden_layers": 27, "num_attention_heads": 16}
+SO400M |= {"patch_size": 14, "intermediate_size": 4304}
 # By library: the model, the published network that its tensors are, and the pixels of the side of
 # its images.
 LIBRARIES = [
@@ -33,18 +35,7 @@ LIBRARIES = [
     ("timm", "vit_so400m_patch16_siglip_512", "siglip_so400m16", 512),
     ("timm", "vit_giantopt_patch16_siglip_256", "siglip_vitg16", 256),
     ("transformers", {"hidden_size": 384, "num_attention_heads": 6}, "dinov3_vits16", 256),
-    (
-        "transformers",
-        {
-            "hidden_size": 1152,
-            "num_hidden_layers": 27,
-            "num_attention_heads": 16,
-            "patch_size": 14,
-            "intermediate_size": 4304,
-        },
-        "siglip_so400m14",
-        224,
-    ),
+    ("transformers", SO400M, "siglip_so400m14", 224),
 ]
 
 
@@ -65,9 +56,8 @@ def test_networks_of_other_libraries(library: str, model: Any, published: str, s
     shapes = {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}
     zeros = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
     converted = from_torch.convert({"w": zeros})
-    assert known_networks.fitting(converted.network.config, known_networks.published()) == [
-        published
-    ]
+    fitting = known_networks.fitting(converted.network.config, known_networks.published())
+    assert fitting == [published]
     assert converted.network.side == side
     assert {"timm": "timm", "transformers": "Hugging Face"}[library] == converted.layout
     expected = sum(math.prod(shape) for name, shape in shapes.items() if "mask_token" not in name)
@@ -78,10 +68,8 @@ def test_networks_of_other_libraries(library: str, model: Any, published: str, s
 
 def written(directory: Path, architecture: dict[str, Any]) -> str:
     params, _ = jax.eval_shape(lambda: vit.build(SMALL).init(jax.random.key(0), (16, 16)))
-    arrays = {
-        f"backbone/params/{k}": np.zeros(v.shape, v.dtype)
-        for k, v in traverse_util.flatten_dict(params, sep="/").items()
-    }
+    leaves = traverse_util.flatten_dict(params, sep="/").items()
+    arrays = {f"backbone/params/{key}": np.zeros(leaf.shape, leaf.dtype) for key, leaf in leaves}
     converted.write(directory, arrays, {"architecture": architecture})
     return str(directory)
 
@@ -91,19 +79,17 @@ def test_weights_for_other_heads_and_pixels(tmp_path: Path) -> None:
     the run for pixels."""
     trained = replace(SMALL, pixels=Pixels(order="bgr"), drop_path=0.1)
     config = replace(SMALL, heads=4, pretrained=written(tmp_path / "w", asdict(trained)))
-    with pytest.raises(
-        WeightsError, match=r"w': are weights of backbone\.heads=2 instead of 4; set these values"
-    ):
+    other = r"w': are weights of backbone\.heads=2 instead of 4; set these values"
+    with pytest.raises(WeightsError, match=other):
         vit.build(config).init(jax.random.key(0), (16, 16))
     assert converted.overridden_pixels(asdict(config)) == [
         "backbone.pixels.mean=[0.485, 0.456, 0.406] instead of [0.5, 0.5, 0.5]",
         "backbone.pixels.std=[0.229, 0.224, 0.225] instead of [0.5, 0.5, 0.5]",
         "backbone.pixels.order=bgr instead of rgb",
     ]
-    other = replace(
-        trained, pretrained=config.pretrained, drop_path=0.0, remat=True, interpolation="offset"
-    )
-    vit.build(other).init(jax.random.key(0), (16, 16))
+    free: dict[str, Any] = {"drop_path": 0.0, "remat": True, "interpolation": "offset"}
+    same = replace(trained, pretrained=config.pretrained, **free)
+    vit.build(same).init(jax.random.key(0), (16, 16))
     unknown = written(tmp_path / "old", {"name": "vit"})
     vit.build(replace(config, pretrained=unknown)).init(jax.random.key(0), (16, 16))
 

@@ -20,6 +20,8 @@ class Small(NamedTuple):
       frozen: (encoded at test time, encoded in training) -> what to train on with a frozen batch
         norm.
       slow, slow_chunks: all its tests, or that of chunks, run with the slow tests.
+      examined: `dml-jax check` is run on it.
+      reverses: the path of the function with which it reverses gradients.
     """
 
     build: Callable[[Backbone], Method]
@@ -27,6 +29,8 @@ class Small(NamedTuple):
     frozen: Callable[[Any, Any], Any] = lambda tested, trained: tested
     slow: bool = False
     slow_chunks: bool = True
+    examined: bool = True
+    reverses: str = ""
 
 
 # Much larger than an array of embeddings: images, feature maps, similarities of the batch to

@@ -26,16 +26,9 @@ SMALL = {
         lambda body: diva.build(CONFIG, body, DATA),
         in_float64=lambda body: diva.build(CONFIG, body, DATA, miner=drawn_in_float32),
         frozen=lambda tested, trained: tested._replace(keys=trained.keys),
+        reverses="dml_jax.methods.diva.equations.reverse_gradient",
     )
 }
-LARGE = {
-    "diva": Large(
-        lambda: (
-            diva.build(diva.Config(embedding_dim=DIM, queue_batches=2), BODY, LARGE_DATA),
-            None,
-        )
-    )
-}
-INTERRUPTED = {
-    "diva": ("omniglot_diva", "method.embedding_dim=8", "method.psi_dim=8"),
-}
+WIDE = diva.Config(embedding_dim=DIM, queue_batches=2)
+LARGE = {"diva": Large(lambda: (diva.build(WIDE, BODY, LARGE_DATA), None))}
+INTERRUPTED = {"diva": ("omniglot_diva", "method.embedding_dim=8", "method.psi_dim=8")}

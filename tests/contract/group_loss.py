@@ -8,9 +8,8 @@ SMALL = {"group_loss": Small(lambda body: group_loss.build(CONFIG, body, DATA))}
 LARGE = {
     "group_loss": Large(
         lambda: (group_loss.build(group_loss.Config(embedding_dim=DIM), BODY, LARGE_DATA), None),
-        limit=BATCH
-        * CLASSES
-        * 4,  # the dynamics multiply similarities with the probabilities [B, C] of the batch
+        # The dynamics multiply similarities with the probabilities [B, C] of the batch.
+        limit=BATCH * CLASSES * 4,
         slow_trace=False,
     )
 }

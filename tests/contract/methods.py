@@ -14,11 +14,8 @@ def of_baseline(loss: str, **options: int) -> Large:
     )
 
 
-SMALL = {
-    "baseline": Small(
-        lambda body: baseline.build(baseline.make_config(embedding_dim=8), body, DATA)
-    )
-}
+CONFIG = baseline.make_config(embedding_dim=8)
+SMALL = {"baseline": Small(lambda body: baseline.build(CONFIG, body, DATA), examined=False)}
 LARGE = {
     "proxies": of_baseline("proxy_anchor"),
     "memory": of_baseline("multi_similarity", memory=64),

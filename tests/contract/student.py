@@ -23,14 +23,11 @@ def parts(body: Backbone, data: TrainingSet) -> tuple[Method, Method]:
 def with_teacher(body: Backbone) -> Method:
     """A student whose loss has its teacher."""
     made, teacher = parts(body, DATA)
-    teach = jax.tree_util.Partial(
-        teaching(teacher), *jax.jit(teacher.init)(jax.random.key(2), toys.batch(1))
-    )
+    variables = jax.jit(teacher.init)(jax.random.key(2), toys.batch(1))
+    teach = jax.tree_util.Partial(teaching(teacher), *variables)
 
-    def loss(
-        params: Any, model_state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array
-    ) -> Any:
-        return made.loss(params, model_state, encoded, batch._replace(teacher=teach), count, key)
+    def loss(params: Any, model_state: Any, encoded: Any, batch: Batch, *rest: Any) -> Any:
+        return made.loss(params, model_state, encoded, batch._replace(teacher=teach), *rest)
 
     return made._replace(loss=loss)
 
@@ -41,12 +38,7 @@ def large() -> tuple[Method, Any]:
     return made, jax.tree_util.Partial(teaching(teacher), *variables)
 
 
-SMALL = {"student": Small(with_teacher, slow=True)}
+SMALL = {"student": Small(with_teacher, slow=True, examined=False)}
 LARGE = {"student": Large(large)}
-INTERRUPTED = {
-    "student": (
-        "omniglot_student:imitation",
-        "method.embedding_dim=8",
-        "method.teacher={folder}/baseline-whole",
-    )
-}
+OPTIONS = ("method.embedding_dim=8", "method.teacher={folder}/baseline-whole")
+INTERRUPTED = {"student": ("omniglot_student:imitation", *OPTIONS)}

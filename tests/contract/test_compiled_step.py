@@ -28,9 +28,8 @@ def compiled_step(name: str) -> tuple[Any, Any]:
     made, teacher = LARGE[name].build()
     config, optimizer = small(steps=1), optax.adam(1e-3)
     data = replace(config.data, flip=0.5, jitter=0.2, greyscale=0.2)
-    run = experiment.build(config)._replace(
-        method=made, optimizer=optimizer, augment=partial(augment.apply, data=data)
-    )
+    given = {"method": made, "optimizer": optimizer, "augment": partial(augment.apply, data=data)}
+    run = experiment.build(config)._replace(**given)
     given = toys.batch(made.hooks.views, size=BATCH)
 
     def placed(tree: Any, sharding: Any) -> Any:
@@ -39,17 +38,12 @@ def compiled_step(name: str) -> tuple[Any, Any]:
         )
 
     everywhere = device_mesh.replicated(run.mesh)
-    state = placed(
-        jax.eval_shape(partial(step.initial, made, optimizer), jax.random.key(0), given), everywhere
-    )
-    rows = [
-        placed(x, device_mesh.row_sharded(run.mesh, axis))
-        for x, axis in zip(given[:3], (1, 0, 0), strict=True)
-    ]
-    batch = Batch(*rows, placed(teacher, everywhere))
-    return state, run.jitted_step(state).lower(
-        jax.tree.leaves(state), batch, jax.random.key(0)
-    ).compile()
+    initial = jax.eval_shape(partial(step.initial, made, optimizer), jax.random.key(0), given)
+    state = placed(initial, everywhere)
+    by_rows = [device_mesh.row_sharded(run.mesh, axis) for axis in (1, 0, 0)]
+    batch = Batch(*map(placed, given[:3], by_rows), placed(teacher, everywhere))
+    inputs = jax.tree.leaves(state), batch, jax.random.key(0)
+    return state, run.jitted_step(state).lower(*inputs).compile()
 
 
 def exchanged(text: str) -> list[tuple[str, int, int]]:
@@ -65,11 +59,7 @@ def exchanged(text: str) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if case.slow else [])
-        for name, case in LARGE.items()
-    ],
+    "name", [pytest.param(n, marks=pytest.mark.slow if c.slow else ()) for n, c in LARGE.items()]
 )
 def test_devices_exchange_gradients_and_embeddings(name: str) -> None:
     state, compiled = compiled_step(name)

@@ -1,6 +1,7 @@
 """Training on any number of devices and processes is the same up to rounding, in float32 and in
 float64."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -44,15 +45,12 @@ def cast(tree: Any, dtype: str) -> Any:
 def losses(name: str, dtype: str, devices: int) -> list[float]:
     """The loss of each step on the first devices of all processes."""
     made, teacher = LARGE[name].build()
-    optimizer = optax.sgd(
-        0.01, momentum=0.9
-    )  # Adam would enlarge the rounding of gradients that are zero
-    state = jax.jit(partial(step.initial, made, optimizer))(
-        jax.random.key(1), toys.batch(made.hooks.views, size=BATCH)
-    )
-    mesh = jax.make_mesh(
-        (devices,), (device_mesh.AXIS,), (AxisType.Auto,), devices=jax.devices()[:devices]
-    )
+    # Adam would enlarge the rounding of gradients that are zero.
+    optimizer = optax.sgd(0.01, momentum=0.9)
+    first = toys.batch(made.hooks.views, size=BATCH)
+    state = jax.jit(partial(step.initial, made, optimizer))(jax.random.key(1), first)
+    chosen = jax.devices()[:devices]
+    mesh = jax.make_mesh((devices,), (device_mesh.AXIS,), (AxisType.Auto,), devices=chosen)
     rows = np.split(np.arange(BATCH), jax.process_count())[jax.process_index()]
     found = []
     with jax.enable_x64(dtype == "float64"), batches_over(mesh):
@@ -60,12 +58,9 @@ def losses(name: str, dtype: str, devices: int) -> list[float]:
         teacher = device_mesh.place(mesh, cast(jax.device_get(teacher), dtype))
         run = jax.jit(step.build(made, optimizer), donate_argnums=0)
         for seed in range(STEPS[dtype]):
-            images, labels, index, _ = toys.batch(
-                made.hooks.views, size=BATCH, classes=8, seed=seed
-            )
-            batch = device_mesh.shard_batch(
-                mesh, *(np.asarray(x) for x in (images[:, rows], labels[rows], index[rows]))
-            )
+            drawn = toys.batch(made.hooks.views, size=BATCH, classes=8, seed=seed)
+            own = drawn.images[:, rows], drawn.labels[rows], drawn.index[rows]
+            batch = device_mesh.shard_batch(mesh, *map(np.asarray, own))
             state, terms = run(state, batch._replace(teacher=teacher), jax.random.key(0))
             assert terms["loss"].dtype == dtype
             found.append(float(terms["loss"]))
@@ -75,9 +70,8 @@ def losses(name: str, dtype: str, devices: int) -> list[float]:
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        pytest.param(name, dtype, marks=[] if (name, dtype) in FAST else [pytest.mark.slow])
-        for name in LARGE
-        for dtype in STEPS
+        pytest.param(*case, marks=[] if case in FAST else [pytest.mark.slow])
+        for case in itertools.product(LARGE, STEPS)
     ],
 )
 def test_one_two_and_eight_devices(name: str, dtype: str) -> None:
@@ -92,13 +86,8 @@ def test_one_two_and_eight_devices(name: str, dtype: str) -> None:
 def test_two_processes_of_two_devices(tmp_path: Path) -> None:
     port = free_port()
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2", "PYTHONPATH": str(ROOT)}
-    command = [
-        sys.executable,
-        "-m",
-        "tests.contract.test_device_counts",
-        f"localhost:{port}",
-        str(tmp_path),
-    ]
+    command = [sys.executable, "-m", "tests.contract.test_device_counts"]
+    command += [f"localhost:{port}", str(tmp_path)]
     processes = [
         subprocess.Popen(
             [*command, str(number)], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True,
@@ -119,26 +108,19 @@ def test_two_processes_of_two_devices(tmp_path: Path) -> None:
 def narrow(jaxpr: Any) -> list[str]:
     """The operations of a program, and of those in it, whose results are floats of less than 64
     bits."""
-    own = [
-        str(equation)
-        for equation in jaxpr.eqns
-        for out in equation.outvars
-        if jax.dtypes.issubdtype(out.aval.dtype, np.floating) and out.aval.dtype != np.float64
-    ]
-    return own + [
-        line
-        for equation in jaxpr.eqns
-        for part in jaxprs_in_params(equation.params)
-        for line in narrow(part)
-    ]
+    found = []
+    for equation in jaxpr.eqns:
+        for dtype in (out.aval.dtype for out in equation.outvars):
+            if jax.dtypes.issubdtype(dtype, np.floating) and dtype != np.float64:
+                found.append(str(equation))
+        for part in jaxprs_in_params(equation.params):
+            found += narrow(part)
+    return found
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if case.slow_trace else [])
-        for name, case in LARGE.items()
-    ],
+    [pytest.param(n, marks=pytest.mark.slow if c.slow_trace else ()) for n, c in LARGE.items()],
 )
 def test_nothing_is_computed_in_float32_in_a_run_in_float64(name: str) -> None:
     """With everything that a configuration can add to the step."""
@@ -151,9 +133,8 @@ def test_nothing_is_computed_in_float32_in_a_run_in_float64(name: str) -> None:
     given = toys.batch(made.hooks.views, size=BATCH)
     state = jax.eval_shape(partial(step.initial, made, optimizer), jax.random.key(0), given)
     with jax.enable_x64(True):
-        state, teacher = (
-            jax.eval_shape(partial(cast, dtype="float64"), tree) for tree in (state, teacher)
-        )
+        wide = partial(jax.eval_shape, partial(cast, dtype="float64"))
+        state, teacher = wide(state), wide(teacher)
         update = step.build(made, optimizer, partial(augment.apply, data=data))
         program = jax.make_jaxpr(update)(state, given._replace(teacher=teacher), jax.random.key(0))
     assert narrow(program.jaxpr) == []

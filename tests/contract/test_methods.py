@@ -26,19 +26,21 @@ from tests import toys
 from tests.contract.cases import DATA
 from tests.contract.methods import SMALL
 
+
 # All tests of a method run one after another, because they share compiled programs.
-every_method = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if case.slow else [])
+def methods(slow: str) -> Any:
+    """Parametrizes with all of them; those whose `slow` is set are tested every night."""
+    names = [
+        pytest.param(name, marks=pytest.mark.slow if getattr(case, slow) else ())
         for name, case in SMALL.items()
-    ],
-    scope="module",
-)
-KEY = 0
-OPTIMIZER = optax.sgd(
-    0.01, momentum=0.9
-)  # the first step, unlike Adam's, shows gradients that are wrong by a factor
+    ]
+    return pytest.mark.parametrize("name", names, scope="module")
+
+
+every_method = methods("slow")
+KEY = jax.random.key(0)
+# The first step, unlike Adam's, shows gradients that are wrong by a factor.
+OPTIMIZER = optax.sgd(0.01, momentum=0.9)
 
 
 def method(name: str) -> Method:
@@ -62,9 +64,8 @@ def started(name: str) -> TrainState:
     batch = toys.batch(made.hooks.views)
     state = jax.jit(partial(step.initial, made, OPTIMIZER))(jax.random.key(1), batch)
     if made.hooks.fill:
-        state = state._replace(
-            model_state=made.hooks.fill(state.params, state.model_state, iter([batch] * 4))
-        )
+        filled = made.hooks.fill(state.params, state.model_state, iter([batch] * 4))
+        state = state._replace(model_state=filled)
     return state
 
 
@@ -84,15 +85,19 @@ def outputs(name: str) -> Any:
     made = method(name)
 
     def both(params: Any, model_state: Any, images: jax.Array) -> tuple[Any, jax.Array]:
-        return made.encode(params, model_state, images, train=False)[0], made.embed(
-            params, model_state, images[0]
-        )
+        encoded, _ = made.encode(params, model_state, images, train=False)
+        return encoded, made.embed(params, model_state, images[0])
 
     return jax.jit(both)
 
 
 def leaves(tree: Any) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def assert_finite(terms: dict[str, Any], tree: Any, note: str = "") -> None:
+    assert all(np.isfinite(term) for term in terms.values()), (note, terms)
+    assert all(np.isfinite(leaf).all() for leaf in leaves(tree)), note
 
 
 def assert_equal_up_to_rounding(one: TrainState, other: TrainState) -> None:
@@ -118,9 +123,8 @@ def test_compiles_once_and_moves_every_group(name: str) -> None:
     assert run._cache_size() == 1
     assert int(after.step) == 3
     assert all(np.ndim(term) == 0 and np.isfinite(term) for term in terms.values())
-    assert not np.array_equal(
-        after.model_state["backbone"]["bn"]["mean"], state.model_state["backbone"]["bn"]["mean"]
-    )
+    means = (s.model_state["backbone"]["bn"]["mean"] for s in (after, state))
+    assert not np.array_equal(*means)
     moved: dict[str, bool] = dict.fromkeys(made.groups, False)
     old = jax.tree_util.tree_leaves_with_path(state.params)
     for (path, before), now in zip(old, jax.tree.leaves(after.params), strict=True):
@@ -133,18 +137,13 @@ def test_compiles_once_and_moves_every_group(name: str) -> None:
 def test_batch_statistics_are_updated_in_training_and_used_at_test_time(name: str) -> None:
     made, run = method(name), update(name)
     batch, state = toys.batch(made.hooks.views), started(name)
-    after, _ = run(state, batch, jax.random.key(KEY))
-    inputs = (
-        batch.images[0].reshape(len(batch.labels), 2, 4, 2, 4, 3).transpose(0, 1, 3, 2, 4, 5) / 255
-    )
+    after, _ = run(state, batch, KEY)
+    inputs = batch.images[0].reshape(-1, 2, 4, 2, 4, 3).transpose(0, 1, 3, 2, 4, 5) / 255
     seen = inputs.reshape(-1, 48) @ np.asarray(state.params["backbone"]["kernel"])
-    np.testing.assert_allclose(
-        after.model_state["backbone"]["bn"]["mean"], 0.1 * seen.mean(axis=0), rtol=1e-4, atol=1e-6
-    )
-    shifted = {
-        **after.model_state,
-        "backbone": jax.tree.map(lambda x: x + 1.0, after.model_state["backbone"]),
-    }
+    mean = after.model_state["backbone"]["bn"]["mean"]
+    np.testing.assert_allclose(mean, 0.1 * seen.mean(axis=0), rtol=1e-4, atol=1e-6)
+    moved = jax.tree.map(lambda x: x + 1.0, after.model_state["backbone"])
+    shifted = {**after.model_state, "backbone": moved}
     _, embeddings = outputs(name)(after.params, after.model_state, batch.images)
     assert not np.allclose(outputs(name)(after.params, shifted, batch.images)[1], embeddings)
 
@@ -160,17 +159,16 @@ def test_rows_are_encoded_independently_and_logs_are_scalars(name: str) -> None:
     images = np.array(batch.images)
     images[:, 5:] = 0
     others = outputs(name)(state.params, state.model_state, images)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a[:5], b[:5], rtol=1e-5, atol=1e-6), found, others
-    )
+    first = lambda tree: jax.tree.map(lambda x: x[:5], tree)  # noqa: E731
+    equal = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(equal, first(found), first(others))
 
     def in_training(key: jax.Array) -> Any:
-        encoded, model_state = made.encode(
-            state.params, state.model_state, batch.images, train=True, key=key
-        )
+        given = state.params, state.model_state, batch.images
+        encoded, model_state = made.encode(*given, train=True, key=key)
         return encoded, made.loss(state.params, model_state, encoded, batch, state.step, key)
 
-    encoded, (value, aux) = jax.eval_shape(in_training, jax.random.key(KEY))
+    encoded, (value, aux) = jax.eval_shape(in_training, KEY)
     assert all(len(leaf) == len(batch.labels) for leaf in jax.tree.leaves(encoded))
     assert isinstance(aux, Aux)
     assert all(np.ndim(x) == 0 for x in (value, *aux.metrics.values()))
@@ -181,20 +179,16 @@ def degenerate(views: int) -> dict[str, Batch]:
     usual = toys.batch(views)
     images, labels = np.asarray(usual.images), np.asarray(usual.labels)
     same = np.broadcast_to(images[:, :1], images.shape)
+    rows = np.arange(len(labels), dtype=np.int32)
     cases = {
         "duplicates": (same, labels),
         "zero images": (0 * images, labels),
         "one class": (images, 0 * labels),
         "one class of duplicates": (same, 0 * labels),
-        "nearly singletons": (images, np.arange(len(labels), dtype=np.int32) % DATA.classes),
-        "opposite": (
-            np.where(np.arange(len(labels))[:, None, None, None] % 2 == 0, same, 255 - same),
-            labels,
-        ),
+        "nearly singletons": (images, rows % DATA.classes),
+        "opposite": (np.where(rows[:, None, None, None] % 2 == 0, same, 255 - same), labels),
     }
-    return {
-        kind: Batch(jnp.asarray(x), jnp.asarray(y), usual.index) for kind, (x, y) in cases.items()
-    }
+    return {k: Batch(jnp.asarray(x), jnp.asarray(y), usual.index) for k, (x, y) in cases.items()}
 
 
 @every_method
@@ -202,9 +196,8 @@ def degenerate(views: int) -> dict[str, Batch]:
 def test_degenerate_batches_stay_finite(name: str, dtype: Any) -> None:
     run = update(name, dtype)
     for kind, batch in degenerate(method(name).hooks.views).items():
-        state, terms = run(started(name), batch, jax.random.key(KEY))
-        assert all(np.isfinite(term) for term in terms.values()), (kind, terms)
-        assert all(np.isfinite(leaf).all() for leaf in leaves(state.params)), kind
+        state, terms = run(started(name), batch, KEY)
+        assert_finite(terms, state.params, kind)
 
 
 # What may be computed with bfloat16 arrays: products, ReLUs, and whatever only moves values.
@@ -218,34 +211,28 @@ def test_bfloat16_rounds_the_products_of_the_network_only(name: str) -> None:
     exact."""
     run, start = update(name, jnp.bfloat16), started(name)
     batch = toys.batch(method(name).hooks.views)
-    after, terms = run(start, batch, jax.random.key(KEY))
-    exact, exact_terms = update(name)(start, batch, jax.random.key(KEY))
+    after, terms = run(start, batch, KEY)
+    exact, exact_terms = update(name)(start, batch, KEY)
     # bfloat16 rounds by up to u = 2^-8. Ten products in a row, forwards and backwards, of two
     # rounded operands each, change the gradient by up to 20 u.
     assert float(terms["loss"]) == pytest.approx(float(exact_terms["loss"]), rel=20 * 2**-8)
-    step_of = [
-        np.concatenate([np.ravel(x) for x in leaves(s.params)]) for s in (start, exact, after)
-    ]
-    gradient, rounded = step_of[1] - step_of[0], step_of[2] - step_of[0]
+    flat = lambda state: np.concatenate([np.ravel(x) for x in leaves(state.params)])  # noqa: E731
+    gradient, rounded = flat(exact) - flat(start), flat(after) - flat(start)
     assert 0 < np.linalg.norm(rounded - gradient) < 20 * 2**-8 * np.linalg.norm(gradient)
-    assert {leaf.dtype for leaf in leaves(after) if leaf.dtype.kind not in "iub"} == {
-        np.dtype("float32")
-    }
+    floats = {leaf.dtype for leaf in leaves(after) if leaf.dtype.kind not in "iub"}
+    assert floats == {np.dtype("float32")}
 
     # The program for GPUs, because CPUs have no such products and compute the same numbers in
     # float32.
-    text = (
-        run.trace(start, batch, jax.random.key(KEY)).lower(lowering_platforms=("cuda",)).as_text()
-    )
+    text = run.trace(start, batch, KEY).lower(lowering_platforms=("cuda",)).as_text()
     lines = [line for line in text.splitlines() if "stablehlo." in line]
     named = [(re.findall(r"stablehlo\.(\w+)", line)[0], line) for line in lines]
     assert {op for op, line in named if "bf16" in line} <= MOVES | {"dot_general"}
     products = [line for op, line in named if op == "dot_general"]
     assert sum("bf16" in line for line in products) >= 3
     between_images = r"\(tensor<16(x16)?xf32>, tensor<16(x16)?xf32>\)"
-    others = [
-        line for line in products if "bf16" not in line and not re.search(between_images, line)
-    ]
+    exact_products = [line for line in products if "bf16" not in line]
+    others = [line for line in exact_products if not re.search(between_images, line)]
     assert all("HIGHEST" in line for line in others)
 
 
@@ -254,23 +241,22 @@ def test_zero_vector_embeddings_are_finite(name: str) -> None:
     """With a backbone of zeros, every embedding is the bias of its layer or zero."""
     start, batch = started(name), toys.batch(method(name).hooks.views)
     blank = {**start.params, "backbone": jax.tree.map(np.zeros_like, start.params["backbone"])}
-    state, terms = update(name)(start._replace(params=blank), batch, jax.random.key(KEY))
-    assert all(np.isfinite(term) for term in terms.values()), terms
-    assert all(np.isfinite(leaf).all() for leaf in leaves(state.params))
-    assert np.isfinite(outputs(name)(blank, start.model_state, batch.images)[1]).all()
+    state, terms = update(name)(start._replace(params=blank), batch, KEY)
+    embeddings = outputs(name)(blank, start.model_state, batch.images)[1]
+    assert_finite(terms, (state.params, embeddings))
 
 
 @every_method
 def test_eight_devices_are_one(name: str) -> None:
     made, state = method(name), started(name)
     batch = toys.batch(made.hooks.views)
-    one, one_terms = update(name)(state, batch, jax.random.key(KEY))
+    one, one_terms = update(name)(state, batch, KEY)
     mesh = Mesh(np.asarray(jax.devices()), (device_mesh.AXIS,), axis_types=(AxisType.Auto,))
     assert mesh.size == 8
     spread = device_mesh.shard_batch(mesh, *(np.asarray(field) for field in batch[:3]))
     with batches_over(mesh):
         run = jax.jit(step.build(made, OPTIMIZER))
-        eight, eight_terms = run(device_mesh.place(mesh, state), spread, jax.random.key(KEY))
+        eight, eight_terms = run(device_mesh.place(mesh, state), spread, KEY)
     assert float(eight_terms["loss"]) == pytest.approx(float(one_terms["loss"]), rel=1e-6)
     assert_equal_up_to_rounding(one, eight)
 
@@ -279,34 +265,25 @@ def frozen(name: str) -> Method:
     """A method whose batch norm uses its running statistics in training."""
     made = method(name)
 
-    def encode(
-        params: Any, model_state: Any, images: jax.Array, *, train: bool, key: Any = None
-    ) -> Any:
-        encoded, _ = made.encode(params, model_state, images, train=False)
+    def encode(*given: Any, train: bool, key: Any = None) -> Any:
+        encoded, _ = made.encode(*given, train=False)
         if train:
-            trained, _ = made.encode(params, model_state, images, train=True, key=key)
+            trained, _ = made.encode(*given, train=True, key=key)
             encoded = SMALL[name].frozen(encoded, trained)
-        return encoded, model_state
+        return encoded, given[1]
 
     return made._replace(encode=encode)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if case.slow_chunks else [])
-        for name, case in SMALL.items()
-    ],
-    scope="module",
-)
+@methods("slow_chunks")
 def test_chunks_on_eight_devices_are_one_batch_on_one(name: str) -> None:
     made, state = frozen(name), started(name)
     batch = toys.batch(made.hooks.views)
-    whole, terms = jax.jit(step.build(made, OPTIMIZER))(state, batch, jax.random.key(KEY))
+    whole, terms = jax.jit(step.build(made, OPTIMIZER))(state, batch, KEY)
     mesh = device_mesh.make()
     spread = device_mesh.shard_batch(mesh, *(np.asarray(field) for field in batch[:3]))
     run = jax.jit(step.build(chunked(made, 2), OPTIMIZER))
-    parts, parts_terms = run(device_mesh.place(mesh, state), spread, jax.random.key(KEY))
+    parts, parts_terms = run(device_mesh.place(mesh, state), spread, KEY)
     for term, value in terms.items():
         assert float(parts_terms[term]) == pytest.approx(float(value), rel=1e-5), term
     assert_equal_up_to_rounding(whole, parts)
@@ -324,7 +301,7 @@ def test_float64_agrees(name: str) -> None:
                 return np.asarray(x, dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
             state = jax.tree.map(cast, started(name))
-            after, terms = run(state, batch, jax.random.key(KEY))
+            after, terms = run(state, batch, KEY)
             assert terms["loss"].dtype == dtype
             pairs = zip(leaves(after.params), leaves(state.params), strict=True)
             change = np.sqrt(sum(np.sum((new - old) ** 2) for new, old in pairs))
@@ -359,7 +336,7 @@ def test_learns_a_few_images(name: str) -> None:
 
     losses, before = [], map_at_r()
     for _ in range(150):
-        state, terms = update(name)(state, batch, jax.random.key(KEY))
+        state, terms = update(name)(state, batch, KEY)
         losses.append(float(terms["loss"]))
     assert losses[-1] < losses[0]
     assert map_at_r() > before + 0.05

@@ -2,7 +2,7 @@
 
 import importlib
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import pytest
 
 from dml_jax import losses
 from dml_jax.config.fields import validate
-from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import step
@@ -79,24 +78,17 @@ def test_every_loss_takes_finite_steps(loss: Any) -> None:
             assert digest(after.params) != digest(state.params)
     assert update._cache_size() == 1
     embedded = jax.jit(method.embed)(state.params, state.model_state, images[0])
-    np.testing.assert_allclose(
-        np.linalg.norm(np.asarray(embedded, np.float32), axis=1), 1, rtol=1e-5
-    )
+    lengths = np.linalg.norm(np.asarray(embedded, np.float32), axis=1)
+    np.testing.assert_allclose(lengths, 1, rtol=1e-5)
 
 
 def test_loss_from_pixels() -> None:
     """The mean of the smoothed normalised softmax, computed in NumPy from the images."""
-    config = baseline.make_config(
-        "normalized_softmax",
-        {"temperature": 0.2, "smoothing": 0.1},
-        embedding_dim=5,
-        pooling="max",
-        layer_norm=True,
-    )
-    method, state, _ = built(config)
-    loss, _ = jax.jit(partial(step.loss, method))(
-        state.params, state.model_state, batch(), state.step, jax.random.key(1)
-    )
+    options = {"temperature": 0.2, "smoothing": 0.1}
+    head = {"embedding_dim": 5, "pooling": "max", "layer_norm": True}
+    method, state, _ = built(baseline.make_config("normalized_softmax", options, **head))
+    given = state.params, state.model_state, batch(), state.step, jax.random.key(1)
+    loss, _ = jax.jit(partial(step.loss, method))(*given)
     tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), state.params)
     pixels = np.asarray(batch().images[0], np.float64) / 255 - 0.5
     pooled = (pixels @ tree["backbone"]["kernel"] + tree["backbone"]["bias"]).max(axis=(1, 2))
@@ -117,43 +109,30 @@ def test_without_a_linear_layer() -> None:
     assert params["loss"]["proxy_nca_proxies"].shape == (SIZE, 7)
     assert model_state["memory"]["embeddings"].shape == (SIZE, 7)
     tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["backbone"])
-    pooled = (
-        (np.asarray(batch().images[0], np.float64) / 255 - 0.5) @ tree["kernel"] + tree["bias"]
-    ).mean(axis=(1, 2))
+    pixels = np.asarray(batch().images[0], np.float64) / 255 - 0.5
+    pooled = (pixels @ tree["kernel"] + tree["bias"]).mean(axis=(1, 2))
     embeddings = jax.jit(method.embed)(params, model_state, batch().images[0])
-    np.testing.assert_allclose(
-        embeddings, pooled / np.linalg.norm(pooled, axis=1, keepdims=True), rtol=1e-5, atol=1e-6
-    )
+    expected = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
+    np.testing.assert_allclose(embeddings, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_sum_of_losses_with_weights() -> None:
     """contrastive + 0.5 classifier; the memory adds the pair loss."""
     options = {"normalized_softmax": {"temperature": 0.3}}
-    config = baseline.make_config(
-        "contrastive+normalized_softmax+proxy_nca",
-        options,
-        embedding_dim=5,
-        memory=SIZE,
-        weights=(1.0, 0.5, 0.0),
-    )
-    method, state, update = built(config, rate=0.0)
+    names = "contrastive+normalized_softmax+proxy_nca"
+    sizes = {"embedding_dim": 5, "memory": SIZE, "weights": (1.0, 0.5, 0.0)}
+    method, state, update = built(baseline.make_config(names, options, **sizes), rate=0.0)
     alone = {}
-    for loss, options in {
-        "contrastive": {},
-        "normalized_softmax": {"temperature": 0.3},
-        "proxy_nca": {},
-    }.items():
-        single = baseline.build(
-            baseline.make_config(loss, options, embedding_dim=5), toys.linear(), DATA
-        )
-        own = {
+    for loss in names.split("+"):
+        config = baseline.make_config(loss, options.get(loss, {}), embedding_dim=5)
+        of_loss = {
             name.removeprefix(f"{loss}_"): leaf
             for name, leaf in state.params["loss"].items()
             if loss in name
         }
-        params = {**state.params, "loss": own}
-        of_batch = jax.jit(partial(step.loss, single))
-        alone[loss], _ = of_batch(params, state.model_state, batch(), state.step, jax.random.key(1))
+        given = {**state.params, "loss": of_loss}, state.model_state, batch(), state.step
+        single = partial(step.loss, baseline.build(config, toys.linear(), DATA))
+        alone[loss], _ = jax.jit(single)(*given, jax.random.key(1))
     assert set(state.params["loss"]) == {"normalized_softmax_proxies", "proxy_nca_proxies"}
     for seed in range(2):
         state, terms = update(state, batch(), jax.random.key(seed))
@@ -190,39 +169,17 @@ def test_a_relation_in_place_of_equal_labels() -> None:
     assert float(terms["memory"]) == pytest.approx(float(past), rel=1e-5)
 
 
-def test_weights_are_refused_by_losses_that_take_none() -> None:
-    graded = DATA._replace(relation=np.full((SIZE, SIZE), 0.5))
-    message = (
-        "data.relation: smooth_ap takes no weights of pairs; use a function .* or one of circle,"
-    )
-    with pytest.raises(ConfigError, match=message):
-        baseline.build(baseline.make_config("sup_con+smooth_ap"), toys.linear(), graded)
-    masks = DATA._replace(relation=np.eye(SIZE))
-    assert baseline.build(baseline.make_config("smooth_ap"), toys.linear(), masks)
-
-
-def test_a_distance_in_training_and_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = "tests.plugins.distance"
-    config = baseline.make_config(
-        "triplet", {"mining": "all"}, embedding_dim=5, distance=f"{path}.poincare"
-    )
+def test_a_distance_in_training_and_evaluation() -> None:
+    path = "tests.plugins.distance.poincare"
+    config = baseline.make_config("triplet", {"mining": "all"}, embedding_dim=5, distance=path)
     method, state, update = built(config, rate=0.0)
     assert method.distance is distance.poincare
     x = jax.jit(method.embed)(state.params, state.model_state, batch().images[0])
     assert not np.allclose(np.linalg.norm(x, axis=1), 1)  # embeddings as they are
     _, terms = update(state, batch(), jax.random.key(1))
-    expected = jax.jit(partial(losses.triplet, mining="all", distance=distance.poincare))(
-        x, batch().labels
-    )
+    triplet = jax.jit(partial(losses.triplet, mining="all", distance=distance.poincare))
+    expected = triplet(x, batch().labels)
     assert float(terms["loss"]) == pytest.approx(float(expected), rel=1e-5)
-    with pytest.raises(
-        ConfigError,
-        match=r"^method\.distance='tests.plugins.distance.absent': .* no function absent",
-    ):
-        baseline.build(replace(config, distance=f"{path}.absent"), toys.linear(), DATA)
-    monkeypatch.setattr(distance, "given", partial(distance.poincare), raising=False)
-    with pytest.raises(ConfigError, match="given': has no name to report; define it"):
-        baseline.build(replace(config, distance=f"{path}.given"), toys.linear(), DATA)
 
 
 def test_the_memory_adds_the_loss_against_this_batch_and_past_ones() -> None:
@@ -238,9 +195,8 @@ def test_the_memory_adds_the_loss_against_this_batch_and_past_ones() -> None:
         assert filled == SIZE * min(max(i - 1, 0), 2)  # nothing is stored before it is used
     assert past[:2] == [0, 0]
     assert min(past[2:]) > 0
-    np.testing.assert_array_equal(
-        state.model_state["memory"]["labels"], np.tile(np.arange(SIZE) // 4, 2)
-    )
+    stored = state.model_state["memory"]["labels"]
+    np.testing.assert_array_equal(stored, np.tile(np.arange(SIZE) // 4, 2))
 
     # The network is frozen, so at step 4 the memory holds the embeddings of steps 3 and 4.
     method = baseline.build(config, toys.linear(), DATA)
@@ -251,26 +207,22 @@ def test_the_memory_adds_the_loss_against_this_batch_and_past_ones() -> None:
     near[:, SIZE:][np.eye(SIZE, dtype=bool)] = False  # no image with its own copy
     memory = losses.Candidates(np.concatenate([y, x]), near, far)
     contrastive = jax.jit(losses.contrastive)
-    assert past[3] == pytest.approx(
-        float(contrastive(x, batch().labels, candidates=memory)), rel=1e-4
-    )
+    expected = float(contrastive(x, batch().labels, candidates=memory))
+    assert past[3] == pytest.approx(expected, rel=1e-4)
     assert in_batch[3] == pytest.approx(float(contrastive(x, batch().labels)), rel=1e-4)
 
 
 def test_parameters_of_the_losses() -> None:
     shapes = {}
     for loss in LOSSES:
-        method = baseline.build(
-            baseline.make_config(loss, embedding_dim=5), toys.linear(), TrainingSet(6, 6)
-        )
+        config = baseline.make_config(loss, embedding_dim=5)
+        method = baseline.build(config, toys.linear(), TrainingSet(6, 6))
         params, model_state = jax.eval_shape(method.init, jax.random.key(0), batch())
-        assert set(params) == {"backbone", "embedding", "loss"}
-        assert {name: leaf.shape for name, leaf in params["embedding"].items()} == {
-            "kernel": (7, 5),
-            "bias": (5,),
-        }
+        found = jax.tree.map(jnp.shape, params)
+        assert found.keys() == {"backbone", "embedding", "loss"}
+        assert found["embedding"] == {"kernel": (7, 5), "bias": (5,)}
         assert set(model_state) == {"backbone"}
-        shapes[loss] = {name: leaf.shape for name, leaf in params["loss"].items()}
+        shapes[loss] = found["loss"]
     assert shapes["cross_entropy"] == {"kernel": (5, 6), "bias": (6,)}
     assert shapes["soft_triple"] == {"proxies": (6, 10, 5)}
     assert shapes["subcenter_arcface"] == {"proxies": (6, 3, 5)}
@@ -281,16 +233,12 @@ def test_parameters_of_the_losses() -> None:
 
 def test_initial_parameters_of_the_losses() -> None:
     def initial(loss: str, options: dict[str, Any] | None = None) -> Any:
-        method = baseline.build(
-            baseline.make_config(loss, options, embedding_dim=50),
-            toys.linear(),
-            TrainingSet(400, 400),
-        )
+        config = baseline.make_config(loss, options, embedding_dim=50)
+        method = baseline.build(config, toys.linear(), TrainingSet(400, 400))
         return jax.jit(method.init)(jax.random.key(0), batch())[0]["loss"]
 
-    np.testing.assert_array_equal(
-        initial("margin", {"beta": 0.7})["beta"], np.full(400, 0.7, np.float32)
-    )
+    boundaries = initial("margin", {"beta": 0.7})["beta"]
+    np.testing.assert_array_equal(boundaries, np.full(400, 0.7, np.float32))
     classifier = initial("cross_entropy")
     for leaf in (classifier["kernel"], classifier["bias"]):
         assert np.abs(leaf).max() == pytest.approx(50**-0.5, rel=0.03)
@@ -317,27 +265,15 @@ def test_functions_of_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyP
     _, state, update = built(config)
     after, _ = update(state, batch(), jax.random.key(1))
     assert digest(after.params) != digest(state.params)
-    with pytest.raises(ConfigError, match=r"^method\.my_loss\.scale=0\.0: must be greater than 0"):
-        baseline.make_config("guide_losses.my_loss", {"scale": 0.0})
-
     config = baseline.make_config("guide_losses.nearest", {"steepness": 8}, embedding_dim=5)
-    assert asdict(config)["nearest"] == {
-        "init": "he",
-        "steepness": 8.0,
-        "text": "unused",
-    }
+    assert asdict(config)["nearest"] == {"init": "he", "steepness": 8.0, "text": "unused"}
     method, state, _ = built(config)
-    value, _ = jax.jit(partial(step.loss, method))(
-        state.params, {"backbone": {}}, batch(), state.step, jax.random.key(1)
-    )
+    given = state.params, {"backbone": {}}, batch(), state.step, jax.random.key(1)
+    value, _ = jax.jit(partial(step.loss, method))(*given)
     embedded = jax.jit(method.embed)(state.params, {"backbone": {}}, batch().images[0])
     proxy_anchor = jax.jit(partial(losses.proxy_anchor, alpha=8.0))
     expected = proxy_anchor(embedded, batch().labels, state.params["loss"]["proxies"])
     assert float(value) == pytest.approx(float(expected), rel=1e-5)
-    with pytest.raises(
-        ConfigError, match=r"guide_losses has no function absent\(embeddings, labels\)"
-    ):
-        baseline.make_config("guide_losses.absent")
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -345,25 +281,3 @@ def test_a_resolved_configuration_has_the_options_of_one_loss(loss: str) -> None
     config = baseline.make_config(loss, embedding_dim=5)
     assert set(asdict(config)) & set(LOSSES) == {loss}
     assert validate(baseline.config_type(asdict(config)), asdict(config), "method") == config
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"loss": "tripet"}, r"method\.loss='tripet': did you mean triplet"),
-        ({"loss": ["triplet"]}, r"method\.loss=\['triplet'\]: "),
-        (
-            {"loss": "triplet", "triplet": {"marign": 0.3}},
-            r"method\.triplet\.marign: .*did you mean margin",
-        ),
-        ({"loss": "triplet+arcfce"}, r"method\.loss='triplet\+arcfce': did you mean arcface"),
-        ({"loss": "triplet+triplet"}, r"method\.loss='triplet\+triplet': names a loss twice"),
-        (
-            {"loss": "triplet+arcface", "weights": [1.0]},
-            r"method\.weights=\(1\.0,\): give one for each loss of loss=triplet\+arcface",
-        ),
-    ],
-)
-def test_invalid_options(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        validate(baseline.config_type(values), values, "method")

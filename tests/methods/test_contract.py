@@ -13,35 +13,20 @@ def test_every_function_of_parameters_is_wrapped() -> None:
     """Also those of hooks, without naming them; what is not there, `init`, paths and values
     stay."""
     of_params = {name: named(name) for name in ("after", "fill", "refine")}
-    hooks = Hooks(
-        **of_params,
-        refresh=Refresh(3, named("features"), named("update")),
-        history=("queue",),
-        views=2,
-    )
+    refresh = Refresh(3, named("features"), named("update"))
+    hooks = Hooks(**of_params, refresh=refresh, history=("queue",), views=2)
     core = [named(name) for name in ("init", "encode", "loss", "embed")]
-    method = Method(
-        *core, groups=("a", "b"), group=named("group"), distance="euclidean", hooks=hooks
-    )
-    found = map_functions(lambda function: lambda *inputs: f"wrapped {function(*inputs)}", method)
-    assert (found.init, found.group, found.groups, found.distance) == (
-        core[0],
-        method.group,
-        ("a", "b"),
-        "euclidean",
-    )
-    assert [function({}) for function in found[1:4]] == [
-        "wrapped encode",
-        "wrapped loss",
-        "wrapped embed",
-    ]  # type: ignore[operator]
-    assert {name: getattr(found.hooks, name)({}) for name in of_params} == {
-        n: f"wrapped {n}" for n in of_params
-    }
-    assert found.hooks.refresh.epochs == 3
-    assert (found.hooks.refresh.features({}, {}, 0), found.hooks.refresh.update()) == (  # type: ignore[arg-type]
-        "wrapped features",
-        "wrapped update",
-    )
+    kept = {"groups": ("a", "b"), "group": named("group"), "distance": "euclidean"}
+    method: Any = Method(*core, **kept, hooks=hooks)
+    found: Any = map_functions(lambda f: lambda *given: f"wrapped {f(*given)}", method)
+    assert found.init is core[0]
+    assert {name: getattr(found, name) for name in kept} == kept
+    for name in ("encode", "loss", "embed"):
+        assert getattr(found, name)({}) == f"wrapped {name}"
+    for name in of_params:
+        assert getattr(found.hooks, name)({}) == f"wrapped {name}"
+    wrapped = found.hooks.refresh
+    assert (wrapped.epochs, wrapped.features({}, {}, 0)) == (3, "wrapped features")
+    assert wrapped.update() == "wrapped update"
     assert found.hooks.teach is None
     assert (found.hooks.views, found.hooks.history, found.hooks.teacher) == (2, ("queue",), "")

@@ -11,8 +11,6 @@ import pytest
 from scipy import special
 
 from dml_jax.backbones import functional
-from dml_jax.config.fields import validate
-from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.methods.crt import method as crt
 from dml_jax.train import step
@@ -34,13 +32,8 @@ def test_the_residuals_of_all_positions_are_never_materialized() -> None:
 
     def sizes(jaxpr: Any) -> list[int]:
         found = [v.aval.size for eqn in jaxpr.eqns for v in eqn.outvars]
-        inner = [
-            sub
-            for eqn in jaxpr.eqns
-            for sub in jax.tree.leaves(list(eqn.params.values()))
-            if hasattr(sub, "eqns")
-        ]
-        return found + [size for sub in inner for size in sizes(sub)]
+        inner = jax.tree.leaves([list(eqn.params.values()) for eqn in jaxpr.eqns])
+        return found + [n for sub in inner if hasattr(sub, "eqns") for n in sizes(sub)]
 
     assert 0 < max(sizes(jaxpr.jaxpr)) < n * k * p * width
 
@@ -55,14 +48,11 @@ def test_initial_values_follow_torch_linear() -> None:
     config = crt.Config(prototypes=(8, 8), embedding_dims=(32, 32), hidden_dim=64)
     params = jax.tree.map(np.asarray, parameters(jax.random.key(3), 16, config))
     trunk, output = params["branch1"], params["branch1"]["output"]
-    for values, fan_in in (
-        (trunk["prototypes"], 16),
-        (trunk["hidden"]["kernel"], 16),
-        (output["kernel"], 64),
-    ):
-        bound = fan_in**-0.5
+    hidden = trunk["hidden"]["kernel"]
+    for values, inputs in ((trunk["prototypes"], 16), (hidden, 16), (output["kernel"], 64)):
+        bound = inputs**-0.5
         assert 0.9 * bound < np.abs(values).max() <= bound
-    assert not np.array_equal(trunk["hidden"]["kernel"][0], trunk["hidden"]["kernel"][1])
+    assert not np.array_equal(hidden[0], hidden[1])
     assert not np.array_equal(output["kernel"], params["branch2"]["output"]["kernel"])
 
 
@@ -80,36 +70,19 @@ def test_variants(options: dict[str, Any], terms: set[str], leaves: int) -> None
     method = crt.build(config, toys.linear(), DATA)
     batch = toys.batch(1)
     params, model_state = toys.drawn(method)
-    loss, aux = jax.jit(partial(step.loss, method))(
-        params, model_state, batch, np.int32(0), jax.random.key(1)
-    )
-    counts = {
-        f"{kind}{b}" for kind in ("positives", "negatives", "multi_similarity") for b in (1, 2)
-    }
+    given = params, model_state, batch, np.int32(0), jax.random.key(1)
+    loss, aux = jax.jit(partial(step.loss, method))(*given)
+    kinds = ("positives", "negatives", "multi_similarity")
+    counts = {f"{kind}{b}" for kind in kinds for b in (1, 2)}
     assert set(aux.metrics) == counts | terms | {"consistency"}
     logged = jax.tree.map(np.asarray, aux.metrics)
-    weighted = (
-        logged["multi_similarity1"]
-        + 0.1 * logged["multi_similarity2"]
-        + 0.9 * logged["consistency"]
-    )
+    weighted = logged["multi_similarity1"] + 0.1 * logged["multi_similarity2"]
+    weighted += 0.9 * logged["consistency"]
     np.testing.assert_allclose(loss, weighted + sum(logged[term] for term in terms), rtol=1e-6)
     assert len(jax.tree.leaves({key: params[key] for key in crt.BRANCHES})) == leaves
     embedded = jax.jit(method.embed)(params, model_state, batch.images[0])
     assert embedded.shape == (16, 4)
     np.testing.assert_allclose(np.linalg.norm(embedded, axis=1), 1, rtol=1e-6)
-
-
-def test_invalid_options() -> None:
-    with pytest.raises(
-        ConfigError, match=r"prototypes=\(49, 64\): branches that share .* need the same number"
-    ):
-        crt.Config(prototypes=(49, 64))
-    assert crt.Config(prototypes=(49, 64), sharing="separate").prototypes == (49, 64)
-    with pytest.raises(ConfigError, match=r"method\.multi_similarity\.divisor='pairs'"):
-        validate(crt.Config, {"multi_similarity": {"divisor": "pairs"}}, "method")
-    with pytest.raises(ConfigError, match="needs 2 training classes, the data has 1"):
-        crt.build(crt.Config(**SMALL), toys.linear(), DATA._replace(classes=1))
 
 
 def test_placebos_of_the_residuals() -> None:
@@ -128,14 +101,13 @@ def test_placebos_of_the_residuals() -> None:
     assert not crt.own_prototypes(params["wide_average"])
     zeros = jax.tree.map(lambda leaf: leaf, params["residual"])
     zeros["branch1"]["prototypes"] = jnp.zeros((3, 4))
-    without = params["residual"] | {
-        "branch1": {k: v for k, v in zeros["branch1"].items() if k != "prototypes"}
-    }
-    for one, other in zip(
-        crt.Branches(configs["residual"]).apply({"params": zeros}, features),
-        crt.Branches(configs["wide_average"]).apply({"params": without}, features),
-        strict=True,
-    ):
+    trunk = {k: v for k, v in zeros["branch1"].items() if k != "prototypes"}
+    without = params["residual"] | {"branch1": trunk}
+    ones, others = (
+        crt.Branches(configs[kind]).apply({"params": given}, features)
+        for kind, given in (("residual", zeros), ("wide_average", without))
+    )
+    for one, other in zip(ones, others, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
     params["residual"]["branch1"]["prototypes"] = jnp.asarray(c, jnp.float32)

@@ -13,8 +13,6 @@ import optax
 import pytest
 from scipy import stats
 
-from dml_jax.config.fields import validate
-from dml_jax.errors import ConfigError, DataError
 from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.methods.diva import equations
@@ -62,72 +60,29 @@ def test_subsets_of_tasks(tasks: tuple[str, ...]) -> None:
     assert set(aux.metrics) == {*tasks, *(["decorrelation"] if decorrelated else [])}
     assert (aux.carry is not None) == contrastive
     assert method.hooks.views == 1 + contrastive
-    assert (
-        ("queue" in model_state)
-        == ("key" in model_state)
-        == (method.hooks.fill is not None)
-        == contrastive
-    )
+    assert ("queue" in model_state) == ("key" in model_state) == contrastive
+    assert (method.hooks.fill is not None) == (method.hooks.after is not None) == contrastive
     assert set(params["heads"]) == set(tasks)
     assert len(params["psi"]) == (len(tasks) - 1 if decorrelated else 0)
-    assert (method.hooks.after is not None) == contrastive
-    following = (
-        jax.eval_shape(method.hooks.after, params, aux.model_state, aux.carry)
-        if contrastive
-        else aux.model_state
-    )
+    following = aux.model_state
+    if contrastive:
+        following = jax.eval_shape(method.hooks.after, params, following, aux.carry)
     shapes = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)  # noqa: E731
     assert shapes(following) == shapes(model_state)
     embedded = jax.eval_shape(method.embed, params, model_state, batch().images[0])
     assert embedded.shape == (16, 6 * len(tasks))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tasks": ("shared", "shared")}, "must not repeat a name"),
-        (
-            {"tasks": ("shared",), "ensemble": (1.0, 1.0, 0.0, 1.0)},
-            "method.ensemble=(1.0, 1.0, 0.0, 1.0): must have a positive weight for a task of tasks",
-        ),
-        ({"directions": ("shared",)}, "method.directions=('shared',): must be source-target"),
-        ({"rho": (1.0, 2.0)}, "method.rho=(1.0, 2.0): must hold one number"),
-    ],
-)
-def test_invalid_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        validate(diva.Config, options, "method")
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("shared", "classes"), [("random", 1), ("standard", 2)])
-def test_too_few_classes_for_the_triplets(shared: Any, classes: int) -> None:
-    with pytest.raises(
-        ConfigError, match=f"needs {classes + 1} training classes, the data has {classes}"
-    ):
-        diva.build(
-            dataclasses.replace(SMALL, shared=shared),
-            toys.backbone(),
-            DATA._replace(classes=classes),
-        )
-
-
 def keys_by_hand(network: Any, images: jax.Array) -> np.ndarray:
     """The network in evaluation mode with statistics 0 and 1, then average pooling and head; NumPy
     float64."""
-    patches = (
-        np.asarray(images, np.float64)
-        .reshape(len(images), 2, 4, 2, 4, 3)
-        .transpose(0, 1, 3, 2, 4, 5)
-        / 255
-    )
+    network = jax.tree.map(np.asarray, network)
+    patches = np.asarray(images, np.float64).reshape(len(images), 2, 4, 2, 4, 3) / 255
+    patches = patches.transpose(0, 1, 3, 2, 4, 5).reshape(len(images), 4, 48)
     body, head = network["backbone"], network["heads"]["selfsimilarity"]
-    x = patches.reshape(len(images), 4, 48) @ np.asarray(body["kernel"]) / np.sqrt(1 + 1e-5)
-    x = np.maximum(x * np.asarray(body["bn"]["scale"]) + np.asarray(body["bn"]["bias"]), 0).mean(
-        axis=1
-    )
-    y = x @ np.asarray(head["kernel"]) + np.asarray(head["bias"])
+    x = patches @ body["kernel"] / np.sqrt(1 + 1e-5)
+    x = np.maximum(x * body["bn"]["scale"] + body["bn"]["bias"], 0).mean(axis=1)
+    y = x @ head["kernel"] + head["bias"]
     return y / np.linalg.norm(y, axis=1, keepdims=True)
 
 
@@ -135,9 +90,7 @@ def test_momentum_network_and_queue() -> None:
     """Filled with first views; then second views are appended; the key network's batch statistics
     stay constant."""
     method, first, model_state = initial()
-    filled = method.hooks.fill(
-        first, model_state, iter([batch(seed=5), batch(seed=6), batch(seed=7)])
-    )
+    filled = method.hooks.fill(first, model_state, iter([batch(seed) for seed in (5, 6, 7)]))
     by_hand = np.concatenate([keys_by_hand(first, batch(seed=seed).images[0]) for seed in (5, 6)])
     np.testing.assert_allclose(filled["queue"], by_hand, rtol=1e-4, atol=1e-5)
 
@@ -151,23 +104,12 @@ def test_momentum_network_and_queue() -> None:
         updated = {name: jax.tree.map(np.asarray, state.params[name]) for name in network}
         network = jax.tree.map(lambda k, p: 0.9 * k + 0.1 * p, network, updated)
     np.testing.assert_allclose(state.model_state["queue"], queue, rtol=1e-4, atol=1e-5)
+    equal = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
     for name, expected in network.items():
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
-            state.model_state["key"][name],
-            expected,
-        )
+        jax.tree.map(equal, state.model_state["key"][name], expected)
     assert np.abs(state.model_state["backbone"]["bn"]["mean"]).max() > 0.01
     np.testing.assert_array_equal(state.model_state["key"]["stats"]["bn"]["mean"], np.zeros(12))
     np.testing.assert_array_equal(state.model_state["key"]["stats"]["bn"]["var"], np.ones(12))
-
-
-def test_a_queue_that_cannot_be_filled() -> None:
-    method, params, model_state = initial()
-    with pytest.raises(
-        DataError, match=r"16 images cannot fill a queue of 32: lower method\.queue_batches"
-    ):
-        method.hooks.fill(params, model_state, [batch()])
 
 
 @pytest.mark.parametrize("dance", ["original", "fixed"])
@@ -189,12 +131,8 @@ def test_weights_are_equal_where_all_entries_are_cut_off(dance: Any) -> None:
     axis = None if dance == "original" else 1
     e = np.where(2 - 2 * similarities > 1.4**2, 0, np.exp(log - log.max(axis=axis, keepdims=True)))
     e = np.maximum(e, 1e-45)
-    np.testing.assert_allclose(
-        weights,
-        e / e.sum(axis=0 if dance == "original" else 1, keepdims=True),
-        rtol=1e-3,
-        atol=1e-30,
-    )
+    e /= e.sum(axis=0 if dance == "original" else 1, keepdims=True)
+    np.testing.assert_allclose(weights, e, rtol=1e-3, atol=1e-30)
 
 
 def test_permuted_learners() -> None:
@@ -216,9 +154,8 @@ def test_permuted_keys() -> None:
     rng = np.random.default_rng(0)
     unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)  # noqa: E731
     q, k, queue = (unit(rng.normal(size=(rows, 6))) for rows in (3, 3, 5))
-    config = dataclasses.replace(
-        SMALL, learners="permuted", tasks=("intra", "selfsimilarity"), dance="off", base="triplet"
-    )
+    options: dict[str, Any] = {"tasks": ("intra", "selfsimilarity"), "base": "triplet"}
+    config = dataclasses.replace(SMALL, learners="permuted", dance="off", **options)
     method = diva.build(config, toys.backbone(), DATA)
     images = toys.batch(2, size=3, classes=3)
     embeddings = {"intra": jnp.asarray(q), "selfsimilarity": jnp.asarray(q)}
@@ -247,10 +184,6 @@ def test_correlation_of_the_heads() -> None:
     x = {task: rng.normal(size=(5, 3)) for task in ("discriminative", "shared", "intra")}
     pairs = list(itertools.combinations(range(5), 2))
     similar = {task: [rows[i] @ rows[j] for i, j in pairs] for task, rows in x.items()}
-    expected = np.mean(
-        [
-            stats.pearsonr(similar["discriminative"], similar[task])[0]
-            for task in ("shared", "intra")
-        ]
-    )
+    first = similar.pop("discriminative")
+    expected = np.mean([stats.pearsonr(first, other)[0] for other in similar.values()])
     assert equations.head_correlation(x) == pytest.approx(expected)

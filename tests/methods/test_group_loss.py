@@ -28,9 +28,7 @@ def reference(
     x = np.exp(logits / t) / np.exp(logits / t).sum(1, keepdims=True)
     x[anchors] = np.eye(CLASSES)[LABELS[anchors]]
     for _ in range(iterations):
-        grown = np.array(
-            [[x[i, c] * (w[i] @ x[:, c]) for c in range(CLASSES)] for i in range(COUNT)]
-        )
+        grown = x * (w @ x)
         x = grown / grown.sum(1, keepdims=True)
     return -np.log(x[np.arange(COUNT), LABELS])
 
@@ -49,25 +47,17 @@ def test_values_and_gradients(anchors: int, iterations: int, temperature: float)
 
     inputs = (logits, embeddings)
     with jax.enable_x64(True):
-        gradients, losses = jax.jit(jax.grad(total, has_aux=True))(
-            jax.tree.map(jnp.asarray, inputs)
-        )
+        gradients, losses = jax.jit(jax.grad(total, has_aux=True))(inputs)
     expected = reference(*inputs, positions, iterations, temperature)
     np.testing.assert_allclose(losses, expected, rtol=1e-10, atol=1e-12)
     assert not expected[positions].any()
     rng = np.random.default_rng(1)
     for which in range(2):  # central differences in a random direction
         delta = [1e-6 * rng.normal(size=v.shape) * (i == which) for i, v in enumerate(inputs)]
-        ends = [
-            reference(
-                logits + sign * delta[0],
-                embeddings + sign * delta[1],
-                positions,
-                iterations,
-                temperature,
-            ).sum()
-            for sign in (1, -1)
-        ]
+        ends = []
+        for sign in (1, -1):
+            moved = logits + sign * delta[0], embeddings + sign * delta[1]
+            ends.append(reference(*moved, positions, iterations, temperature).sum())
         slope = sum(float((np.asarray(g) * d).sum()) for g, d in zip(gradients, delta, strict=True))
         assert slope == pytest.approx((ends[0] - ends[1]) / 2, rel=1e-5, abs=1e-13)
 
@@ -79,9 +69,8 @@ def test_similarity_to_the_anchor_of_the_class_lowers_the_loss() -> None:
     logits = jnp.asarray([[9.0, 0], [0, 1], [0, 9], [0, 1]])
     separated = jnp.asarray([[1.0, -1, 0], [1, -1, 0.1], [-1, 1, 0], [-1, 1, 0.1]])
     mixed = separated[jnp.asarray([0, 2, 1, 3])]
-    second = jax.jit(
-        lambda x: group_loss.group_loss(logits, x, labels, Config(anchors=1, temperature=1.0))[1]
-    )
+    config = Config(anchors=1, temperature=1.0)
+    second = jax.jit(lambda x: group_loss.group_loss(logits, x, labels, config)[1])
     prior = np.log(1 + np.e)  # the cross-entropy of its logits
     assert second(separated) < prior < second(mixed)
 
@@ -94,9 +83,8 @@ def test_no_support_and_extreme_logits() -> None:
     constant = jnp.zeros((COUNT, DIM))
     losses = jax.jit(lambda z, x: group_loss.group_loss(z, x, jnp.asarray(LABELS), config))
     expected = reference(logits, embeddings, ANCHORS[1], 0, 1.0)
-    np.testing.assert_allclose(
-        losses(jnp.asarray(logits), constant), expected, rtol=1e-5, atol=1e-6
-    )
+    found = losses(jnp.asarray(logits), constant)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     gradient = jax.jit(jax.grad(lambda z, x: losses(z, x).sum(), (0, 1)))
     for inputs in ((1000 * logits, embeddings), (logits, constant)):
         for leaf in gradient(*map(jnp.asarray, inputs)):

@@ -1,4 +1,5 @@
-"""MPN: options, choice of losses, dropout, degenerate batches, devices, test-time refinement."""
+"""MPN: choice of losses, dropout, test-time refinement, placebos, statistics of its attention, and
+what it teaches a student."""
 
 import dataclasses
 from functools import cache, partial
@@ -9,9 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.backbones import functional
-from dml_jax.config.fields import validate
-from dml_jax.errors import ConfigError
+from dml_jax.backbones import functional, layers
 from dml_jax.evaluation import refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.methods.contract import TrainingSet
@@ -19,6 +18,7 @@ from dml_jax.methods.mpn import method as mpn
 from dml_jax.numerics import unit
 from dml_jax.train import step
 from tests import toys
+from tests.methods import test_teaching
 
 SMALL = mpn.Config(embedding_dim=8, heads=2, k=4, k_r=3)
 CLASSES, KEY = 5, jax.random.key(0)
@@ -28,11 +28,8 @@ DATA = TrainingSet(CLASSES, 16)
 @cache
 def network_and_params(config: mpn.Config) -> tuple[mpn.MessagePassingNetwork, Any]:
     network = mpn.MessagePassingNetwork(config, CLASSES)
-    init = jax.jit(
-        lambda key: functional.init(
-            network, key, functional.struct(1, config.embedding_dim), False
-        )[0]
-    )
+    shape = functional.struct(1, config.embedding_dim)
+    init = jax.jit(lambda key: functional.init(network, key, shape, False)[0])
     return network, jax.tree.map(np.asarray, init(KEY))
 
 
@@ -46,44 +43,21 @@ def refined_together(
 ) -> jax.Array:
     """All nodes of one batch refined, [N, d] or [N, L d], of unit length."""
     nodes = network.apply({"params": params}, embeddings, method="initial_nodes")
-    return unit(
-        mpn.readout(network.apply({"params": params}, nodes, method="propagate"), network.config)
-    )
+    outputs = network.apply({"params": params}, nodes, method="propagate")
+    return unit(mpn.readout(outputs, network.config))
 
 
 def test_nodes_of_the_printed_equations_start_from_the_embeddings_themselves(x64: None) -> None:
-    """Eq. 3 to 6 in NumPy, h^0 = f; with the authors' equations only the direction of f matters."""
-    config = dataclasses.replace(SMALL, equations="paper", dropout=0.0)
-    network, params = network_and_params(config)
-    params = jax.tree.map(lambda leaf: leaf.astype(np.float64), params)
+    """h^0 = f; with the authors' equations only the direction of f matters. The layers of both are
+    compared with the authors' in tests/golden/test_mpn.py."""
     f = 3 * np.random.default_rng(2).normal(size=(5, 8))
-    p = params["layer1"]
-
-    def layer_norm(x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        x = x - x.mean(axis=1, keepdims=True)
-        return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-5) * scale + bias
-
-    queries, keys_values = f @ p["query"]["kernel"], f @ p["key_value"]["kernel"]
-    messages = np.zeros_like(f)
-    for head in (slice(0, 4), slice(4, 8)):
-        scores = np.exp(queries[:, head] @ keys_values[:, :8][:, head].T / np.sqrt(8))
-        messages[:, head] = scores / scores.sum(axis=1, keepdims=True) @ keys_values[:, 8:][:, head]
-    g = layer_norm(messages + f, **p["norm1"])
-    hidden = np.maximum(g @ p["ff1"]["kernel"] + p["ff1"]["bias"], 0)
-    expected = layer_norm(hidden @ p["ff2"]["kernel"] + p["ff2"]["bias"] + g, **p["norm2"])
-    refined, _ = jax.jit(partial(network.apply, train=False))({"params": params}, f)
-    np.testing.assert_allclose(refined, expected, rtol=1e-9, atol=1e-12)
-
-    network, params = network_and_params(SMALL)
-    once, thrice = (
-        network.apply({"params": params}, x, method="initial_nodes") for x in (f, 3 * f)
-    )
-    np.testing.assert_allclose(once, thrice, rtol=1e-9, atol=1e-12)
-
-
-def test_heads_must_divide_the_dimensions() -> None:
-    with pytest.raises(ConfigError, match=r"^method\.heads=4: must divide embedding_dim=10"):
-        validate(mpn.Config, {"embedding_dim": 10, "heads": 4}, "method")
+    for equations in ("paper", "authors"):
+        config = dataclasses.replace(SMALL, equations=equations)
+        network, params = network_and_params(config)
+        start = partial(network.apply, {"params": params}, method="initial_nodes")
+        np.testing.assert_allclose(start(3 * f), start(f) * (3 if equations == "paper" else 1))
+        if equations == "paper":
+            np.testing.assert_array_equal(start(f), f)
 
 
 @pytest.mark.parametrize("size", [1e4, -1e4])
@@ -108,9 +82,8 @@ def test_dropout() -> None:
 
     @jax.jit
     def run(key: jax.Array) -> Any:
-        return network.apply(
-            {"params": params}, x, train=True, rngs={"dropout": key}, method="propagate"
-        )[0]
+        drawn = {"train": True, "rngs": {"dropout": key}, "method": "propagate"}
+        return network.apply({"params": params}, x, **drawn)[0]
 
     first, again, other = run(jax.random.key(2)), run(jax.random.key(2)), run(jax.random.key(3))
     np.testing.assert_array_equal(first[0], again[0])
@@ -128,9 +101,8 @@ def test_only_what_the_losses_need_is_created(losses: Any, equations: Any) -> No
     assert ("mpn" in params) == (losses != "auxiliary")
     assert (method.hooks.refine is None) == (losses == "auxiliary")
     gradient = jax.value_and_grad(partial(step.loss, method), has_aux=True)
-    (value, aux), grads = jax.eval_shape(
-        gradient, params, state, toys.batch(1), jnp.int32(0), jax.random.key(1)
-    )
+    given = params, state, toys.batch(1), jnp.int32(0), jax.random.key(1)
+    (value, aux), grads = jax.eval_shape(gradient, *given)
     assert value.shape == ()
     assert len(aux.metrics) == (2 if losses == "both" else 1)
     same = lambda a, b: jax.tree.structure(a) == jax.tree.structure(b)  # noqa: E731
@@ -163,18 +135,7 @@ def test_refinement_against_a_gallery() -> None:
     refined = method.hooks.refine({"mpn": params}, {}, queries, gallery)
     assert refined.shape == (20, 8)
     np.testing.assert_allclose(np.linalg.norm(refined, axis=1), 1, rtol=1e-5)
-    concatenated = mpn.build(
-        dataclasses.replace(SMALL, layers=2, concatenate=True), toys.linear(), DATA
-    )
-    with pytest.raises(
-        ConfigError, match=r"method\.concatenate=True: .* 16 dimensions and the gallery 8"
-    ):
-        concatenated.hooks.refine({"mpn": params}, {}, queries, gallery)
-
-
-def test_refinement_of_a_single_image() -> None:
-    method = mpn.build(SMALL, toys.linear(), DATA)
-    _, params = network_and_params(SMALL)
+    # And of a single image.
     assert np.isfinite(method.hooks.refine({"mpn": params}, {}, np.zeros((1, 8), np.float32))).all()
 
 
@@ -232,3 +193,101 @@ def test_placebos_have_all_parameters(messages: Any) -> None:
         x[0] *= -1
         moved = np.asarray(jax.jit(partial(refined_together, other))(params, x))
         np.testing.assert_allclose(moved[1:], both[1][1:], atol=1e-6)
+
+
+@pytest.mark.parametrize("equations", ["authors", "paper"])
+def test_rows_are_those_of_the_forward_pass(equations: Any, monkeypatch: Any) -> None:
+    """The reference is `teach`, which runs the network as training does, without dropout."""
+    config = mpn.Config(embedding_dim=8, heads=2, layers=2, equations=equations)
+    method = mpn.build(config, toys.backbone(), TrainingSet(4, 16))
+    batch = toys.batch(1, classes=4)
+    params, model_state = method.init(jax.random.key(0), batch)
+    attend, used = layers.attend, []
+
+    def watched(weights: jax.Array, values: jax.Array) -> jax.Array:
+        used.append(weights)
+        return attend(weights, values)
+
+    @jax.jit
+    def forward(params: Any, model_state: Any, images: jax.Array) -> jax.Array:
+        encoded, _ = method.encode(params, model_state, images, train=False)
+        method.hooks.teach(params, model_state, encoded)
+        return jnp.stack(used)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dml_jax.methods.mpn.method.attend", watched)
+        expected = forward(params, model_state, batch.images)
+    network = mpn.MessagePassingNetwork(config, 4)
+    found = jax.jit(partial(mpn.batch_attention, method.encode, network))(
+        params, model_state, batch.images
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert found.shape == (2, 2, 16, 16)
+    total = np.asarray(found).sum(axis=-1)
+    assert (total < 0.99).all() if equations == "authors" else np.allclose(total, 1, atol=1e-5)
+
+
+def test_attention_statistics() -> None:
+    """KL from uniform, weight on the same class and on the node itself; rows that sum to less than
+    1 are normalised."""
+    rng = np.random.default_rng(0)
+    weights = rng.random((2, 3, 5, 5)) * 0.2
+    weights[0, 0, 0] = [0.3, 0, 0, 0, 0]
+    weights[1] = 0.15
+    labels = np.array([0, 0, 1, 1, 1])
+    found = mpn.attention_statistics(mpn.normalised(weights), labels)
+    same, itself = labels[:, None] == labels[None], np.eye(5, dtype=bool)
+    mates, strangers = same & ~itself, ~same
+    for place in np.ndindex(2, 3):
+        p = weights[place] / weights[place].sum(axis=1, keepdims=True)
+        divergence = np.where(p > 0, p * np.log(np.maximum(p, 1e-9) / 0.2), 0).sum(axis=1)
+        assert found.divergence[place] == pytest.approx(divergence.mean(), abs=1e-12)
+        assert found.same_class[place] == pytest.approx((p * same).sum(axis=1).mean())
+        near, far = ((p * kind).sum(axis=1) / kind.sum(axis=1) for kind in (mates, strangers))
+        assert found.preference[place] == pytest.approx(5 * np.mean(near - far))
+    np.testing.assert_allclose(found.divergence[1], 0, atol=1e-12)
+    np.testing.assert_allclose(found.same_class[1], (2 * 2 / 5 + 3 * 3 / 5) / 5)
+
+
+def test_preference_of_nodes_that_have_both_kinds() -> None:
+    """Uniform weights prefer nothing, also in batches with lone images or a single class."""
+    for labels in ([0, 0, 1, 2, 3], [0, 0, 0, 0, 0], [0, 1, 2, 3, 4]):
+        found = mpn.attention_statistics(np.full((1, 2, 5, 5), 0.2), np.array(labels))
+        np.testing.assert_allclose(found.preference, 0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"layers": 2, "equations": "paper", "losses": "mpn", "dropout": 0}, {"losses": "auxiliary"}],
+)
+def test_logits_are_those_of_the_loss(options: dict[str, Any]) -> None:
+    config = mpn.Config(embedding_dim=8, temperature=1, smoothing=0, **options)
+    test_teaching.check_logits(mpn.build(config, toys.backbone(), test_teaching.DATA))
+
+
+def test_embeddings_are_refined() -> None:
+    """Without dropout, and with the running statistics of the neck."""
+    config = mpn.Config(embedding_dim=8, layers=2, concatenate=True, dropout=0.5)
+    method, batch = mpn.build(config, toys.backbone(), test_teaching.DATA), toys.batch(1)
+    params, state = toys.drawn(method)
+    network = mpn.MessagePassingNetwork(config, test_teaching.CLASSES)
+
+    @jax.jit
+    def both_layers(params: Any, state: Any, images: jax.Array) -> jax.Array:
+        embeddings, outputs = method.embed(params, state, images), []
+        nodes = network.apply({"params": params["mpn"]}, embeddings, method="initial_nodes")
+        for i in (1, 2):
+            layer = {"params": params["mpn"][f"layer{i}"]}
+            nodes, _ = mpn.MessagePassingLayer(config).apply(layer, nodes, nodes, False)
+            outputs.append(nodes)
+        return jnp.concatenate(outputs, axis=1)
+
+    h = np.asarray(both_layers(params, state, batch.images[0]), float)
+    # The running mean and variance start at 0 and 1.
+    scaled = h / np.sqrt(1 + 1e-5) * params["mpn"]["neck"]["scale"]
+    logits = scaled @ np.asarray(params["mpn"]["classifier"]["kernel"], float)
+    taught = test_teaching.teach(method, params, state, batch)
+    np.testing.assert_allclose(
+        taught.embeddings, h / np.linalg.norm(h, axis=1, keepdims=True), atol=1e-5
+    )
+    np.testing.assert_allclose(taught.logits, logits, atol=1e-5)

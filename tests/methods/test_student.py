@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError
 from dml_jax.methods import student
 from dml_jax.methods.contract import Method, Teaching
@@ -44,11 +43,8 @@ def reference(embeddings: np.ndarray, logits: np.ndarray, kind: str, tau: float)
         case "imitation":
             return float(huber(embeddings - TEACHER_EMBEDDINGS).sum() / embeddings.size)
         case _:
-            return float(
-                np.abs(
-                    relative_distances(TEACHER_EMBEDDINGS) - relative_distances(embeddings)
-                ).sum()
-            )
+            theirs, ours = map(relative_distances, (TEACHER_EMBEDDINGS, embeddings))
+            return float(np.abs(theirs - ours).sum())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,10 +52,8 @@ def reference(embeddings: np.ndarray, logits: np.ndarray, kind: str, tau: float)
 def test_values_and_gradients(kind: Any, tau: float, x64: None) -> None:
     config = replace(SMALL, kind=kind, soft_temperature=tau)
     outputs = Teaching(jnp.asarray(TEACHER_EMBEDDINGS), jnp.asarray(TEACHER_LOGITS))
-    value_and_grad = jax.value_and_grad(
-        lambda x, z: student.teacher_loss(x, z, outputs, config), (0, 1)
-    )
-    value, gradients = jax.jit(value_and_grad)(jnp.asarray(EMBEDDINGS), jnp.asarray(LOGITS))
+    term = jax.value_and_grad(lambda x, z: student.teacher_loss(x, z, outputs, config), (0, 1))
+    value, gradients = jax.jit(term)(jnp.asarray(EMBEDDINGS), jnp.asarray(LOGITS))
     assert float(value) == pytest.approx(reference(EMBEDDINGS, LOGITS, kind, tau), rel=1e-12)
     delta = 1e-6
     for which, gradient in enumerate(gradients):
@@ -69,17 +63,14 @@ def test_values_and_gradients(kind: Any, tau: float, x64: None) -> None:
                 inputs = [EMBEDDINGS.copy(), LOGITS.copy()]
                 inputs[which][position] += sign * delta
                 ends.append(reference(*inputs, kind, tau))
-            assert float(gradient[position]) == pytest.approx(
-                (ends[0] - ends[1]) / (2 * delta), rel=1e-6, abs=1e-8
-            )
+            slope = (ends[0] - ends[1]) / (2 * delta)
+            assert float(gradient[position]) == pytest.approx(slope, rel=1e-6, abs=1e-8)
 
 
 def test_relational_loss_of_equal_embeddings() -> None:
     """Finite, and equal to the sum of the teacher's relative distances."""
-    config, outputs = (
-        replace(SMALL, kind="relational"),
-        Teaching(jnp.asarray(TEACHER_EMBEDDINGS, jnp.float32)),
-    )
+    config = replace(SMALL, kind="relational")
+    outputs = Teaching(jnp.asarray(TEACHER_EMBEDDINGS, jnp.float32))
     relational = jax.value_and_grad(lambda x: student.teacher_loss(x, x, outputs, config))
     value, gradient = jax.jit(relational)(jnp.ones((6, 5)))
     assert float(value) == pytest.approx(36)  # their mean is 1
@@ -101,9 +92,8 @@ def test_loss_of_a_batch() -> None:
         return Teaching(scale * images.reshape(len(images), -1)[:, :8].astype(jnp.float32))
 
     def objective(params: Any, scale: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-        return loss(
-            method, params, state, batch._replace(teacher=jax.tree_util.Partial(teacher, scale))
-        )
+        taught = batch._replace(teacher=jax.tree_util.Partial(teacher, scale))
+        return loss(method, params, state, taught)
 
     differentiate = jax.jit(jax.value_and_grad(objective, (0, 1), has_aux=True))
     (value, terms), gradients = differentiate(params, jnp.asarray(0.01))
@@ -129,11 +119,7 @@ def test_a_student_teaches_the_logits_of_its_loss() -> None:
     [
         ("distillation", Teaching(jnp.ones((16, 8))), "has logits of 0 classes"),
         ("distillation_kl", Teaching(jnp.ones((16, 8))), "has logits of 0 classes"),
-        (
-            "distillation",
-            Teaching(jnp.ones((16, 8)), jnp.ones((16, 5))),
-            "logits of 5 classes, but the data has 4",
-        ),
+        ("distillation", Teaching(jnp.ones((16, 8)), jnp.ones((16, 5))), "5 classes, .* has 4"),
         ("imitation", Teaching(jnp.ones((16, 12))), "12 dimensions, .* method.embedding_dim=8"),
     ],
 )
@@ -149,10 +135,3 @@ def test_relational_loss_with_embeddings_of_different_sizes() -> None:
     outputs = Teaching(rng.normal(size=(16, 3)).astype(np.float32))
     value, _ = jax.jit(partial(loss, method))(params, state, with_teacher(toys.batch(1), outputs))
     assert np.isfinite(value)
-
-
-def test_a_student_needs_a_teacher() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^method\.teacher='': must be the work directory of a trained run"
-    ):
-        validate(student.Config, {"teacher": ""}, "method")

@@ -55,9 +55,8 @@ def check_logits(method: Method) -> None:
 @pytest.mark.parametrize("name", ["cross_entropy", "normalized_softmax", "arcface", "cosface"])
 def test_classifiers_teach_the_logits_of_their_loss(name: str) -> None:
     options = {"margin": 0.0} if name in ("arcface", "cosface") else {}
-    check_logits(
-        baseline.build(baseline.make_config(name, options, embedding_dim=8), toys.backbone(), DATA)
-    )
+    config = baseline.make_config(name, options, embedding_dim=8)
+    check_logits(baseline.build(config, toys.backbone(), DATA))
 
 
 def test_methods_without_a_classifier_teach_no_logits() -> None:

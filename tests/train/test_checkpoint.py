@@ -68,9 +68,12 @@ def test_round_trip(store: Checkpoints) -> None:
         CheckpointError, match=r"--checkpoint=newest: must be reported, latest, best or a step"
     ):
         store.restore_selected("newest", "last")
-    assert int(store.restore_selected("reported", "last").step) == 20
+    reported = lambda select: int(store.restore_selected("reported", select).step)  # noqa: E731
+    choices = ("last", "validation", "folds")
+    assert [reported(select) for select in choices] == [20, 20, 20]
     store.save("best", state(10), {})
-    assert int(store.restore_selected("reported", "validation").step) == 10
+    assert [reported(select) for select in choices] == [20, 10, 10]
+    assert int(store.restore_selected("latest", "folds").step) == 20
 
 
 def test_newest_are_kept_and_best_apart(store: Checkpoints) -> None:
