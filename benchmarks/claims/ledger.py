@@ -21,11 +21,11 @@ import dml_jax
 from dml_jax import files
 from dml_jax.config import decisive
 from dml_jax.config import files as config_files
-from dml_jax.config.sections import BATCHES
 from dml_jax.errors import ConfigError, require, suggest
 from dml_jax.lab import outcomes, plan
 from dml_jax.lab.definition import Row, Study
 from dml_jax.lab.plan import Trial
+from dml_jax.methods.mpn import refinement
 
 HERE = Path(__file__).parent
 PERCENT = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "nmi", "overfitting")
@@ -171,7 +171,7 @@ def unrefined(name: str) -> str:
     """The row that is refined to "ROW + KIND", KIND being one of `evaluation.refine`; by another
     name, the row itself."""
     row, _, kind = name.rpartition(" + ")
-    refines = kind in BATCHES or ("." in kind and kind.replace(".", "").isidentifier())
+    refines = kind in refinement.KINDS or ("." in kind and kind.replace(".", "").isidentifier())
     return row if row and refines else name
 
 

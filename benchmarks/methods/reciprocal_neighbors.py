@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.timing import Row, row
-from dml_jax.evaluation import refinement_batches
+from dml_jax.methods.mpn import refinement
 
 
 def reciprocal_batches(embeddings: np.ndarray, k: int, size: int) -> np.ndarray:
@@ -49,7 +49,7 @@ def rows() -> Iterator[Row]:
     points = clustered(5924, 512)
     yield row(
         "reciprocal-neighbour batches, 5,924 x 512, k=30, batches of 7",
-        lambda: refinement_batches.reciprocal_sets(points, k=30, size=7).batches,
+        lambda: refinement.reciprocal_sets(points, k=30, size=7).batches,
         lambda: reciprocal_batches(points, 30, 7),
         3,
     )

@@ -37,7 +37,6 @@ from dml_jax.backbones import functional
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split, take
 from dml_jax.drawing import Mark, Picture
-from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.methods.contract import Batch, Method, PyTree
 from dml_jax.methods.mpn.method import (
     AttentionStatistics,
@@ -46,6 +45,7 @@ from dml_jax.methods.mpn.method import (
     attention_statistics,
     batch_attention,
     normalised,
+    refine,
 )
 
 if TYPE_CHECKING:
@@ -274,10 +274,9 @@ def maps(models: Sequence[AnalysedModel], rows: np.ndarray) -> dict[str, list[Fi
         for each in models
     }
     first, model = next(iter(plain.values())), models[0].model
-    refine, embedded = model.method.hooks.refine, jnp.asarray(first.embeddings("batch"))
-    assert refine is not None
-    batch = Groups(np.arange(len(rows))[None], len(rows))
-    refined = np.asarray(refine(model.params, model.model_state, embedded, groups=batch))
+    network = MessagePassingNetwork(model.config.method, len(model.class_names))
+    given = jnp.asarray(first.embeddings("batch")), jnp.arange(len(rows))[None]
+    refined = np.asarray(refine(model.params["mpn"], *given, network, len(rows))[0])
     shown = plain | {"refined": replace(first, known={"batch": refined})}
     return {
         name: [found._replace(name="batch") for found in embedding_maps.by_tsne(each, "batch")]

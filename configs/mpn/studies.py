@@ -75,10 +75,10 @@ def test_time(data: str) -> Rows:
     file = file_of(data)
     overrides: dict[str, Any] = {"evaluation.refine": KINDS}
     if data == "omniglot":
-        overrides |= {"evaluation.refine_clusters": 318, "evaluation.refine_eps": 0.5}
+        overrides |= {"method.clusters": 318, "method.eps": 0.5}
     if data == "lite0":
         kinds = ("kmeans", "neighbors")
-        overrides = {"evaluation.refine": kinds, "evaluation.refine_clusters": 225}
+        overrides = {"evaluation.refine": kinds, "method.clusters": 225}
     row = Row("backbone", f"{file}:refined" if data == "cub" else file, overrides)
     one_layer = Row("backbone, one layer", f"{file}:refined", overrides)
     return (row, one_layer) if data == "cars" else (row,)

@@ -54,10 +54,10 @@ IMPORT_PATH = "an import path"
 class Named:
     """The rule for text that is a name in this package or the import path of a function."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...] | None  # None if the method knows them
 
     def __call__(self, value: str) -> str:
-        if value not in self.names and "." not in value:
+        if self.names is not None and value not in self.names and "." not in value:
             names = ", ".join(filter(None, (*self.names, IMPORT_PATH)))
             raise pydantic_core.PydanticCustomError(
                 "name", "Input should be one of {names}", {"names": names}

@@ -44,11 +44,7 @@ ANY_SIZE = (
 )
 Optimizer = Annotated[str, AfterValidator(Named(("adam", "adamw", "radam", "sgd")))]
 Schedule = Annotated[str, AfterValidator(Named(("constant", "cosine", "step")))]
-FIXED_COUNT = ("kmeans", "ward", "spectral", "birch")  # find a given number of clusters
-DENSITY_BASED = ("dbscan", "optics")  # determine that number, and label outliers as noise
-# How batches for test-time refinement are made: from neighbours, or from clusters.
-BATCHES = ("reciprocal", "neighbors", *FIXED_COUNT, *DENSITY_BASED)
-Refine = Annotated[str, AfterValidator(Named(BATCHES))]
+Refine = Annotated[str, AfterValidator(Named(None))]
 
 
 def backbone_is_frozen(config: Any) -> bool:
@@ -395,13 +391,10 @@ class Evaluation:
         iterations.
       kmeans_restarts: Number of starts of k-means; 0: as many as "auto" uses.
       kmeans_iterations: Largest number of iterations of each start; 0: as many as "auto" uses.
-      refine: Also evaluates test-time refinement, in batches that are made in these ways (MPN), or
-        by functions with these import paths.
+      refine: Also evaluates these test-time refinements of the method (MPN has them), or functions
+        with these import paths.
       metrics: Import paths of functions of a query's ranking; their means over the queries are
         reported, too.
-      refine_clusters: Number of clusters for "kmeans", "ward", "spectral" and "birch".
-      refine_eps: Largest distance of neighbours for "dbscan" and "optics", between unit embeddings.
-      refine_min_samples: Neighbours that make a point a core point for "dbscan" and "optics".
       test_variants: Variants of the model at test time, which are all evaluated: by name, the
         options of the method that they change, for example DiVA's weights of the embeddings.
       test_variant: The variant that is reported and selects models; "best" is the one with the
@@ -424,9 +417,6 @@ class Evaluation:
     kmeans_iterations: NonNegativeInt = 0
     refine: Annotated[tuple[Refine, ...], Mark.SAME_EXPERIMENT] = ()
     metrics: Annotated[tuple[ImportPath, ...], Mark.SAME_EXPERIMENT] = ()
-    refine_clusters: Annotated[AtLeastTwo, Mark.SAME_EXPERIMENT] = 900
-    refine_eps: Annotated[Positive, Mark.SAME_EXPERIMENT] = 0.9
-    refine_min_samples: Annotated[AtLeastTwo, Mark.SAME_EXPERIMENT] = 5
     test_variants: Annotated[TestVariants, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = field(
         default_factory=dict
     )
@@ -451,16 +441,9 @@ class Evaluation:
     def inert(self, config: Any) -> Rules:
         """What options need; see `fields.inert`."""
         clusters = ("nmi_average", "kmeans_init", "kmeans_restarts", "kmeans_iterations")
-        found, key = {*self.refine}, "evaluation.refine"
-        fixed, dense = (
-            (not found.isdisjoint(kinds), f"one of {', '.join(kinds)} in {key}")
-            for kinds in (FIXED_COUNT, DENSITY_BASED)
-        )
         return (
             (self.cluster, "evaluation.cluster", *clusters),
             (self.test_variants, "evaluation.test_variants", "test_variant"),
-            (*fixed, "refine_clusters"),
-            (*dense, "refine_eps", "refine_min_samples"),
         )
 
     @property

@@ -39,7 +39,8 @@ def type_name(annotation: Any) -> str:
     rules = getattr(annotation, "__metadata__", ())
     for rule in rules:
         if isinstance(rule, AfterValidator) and isinstance(rule.func, Named):
-            return " | ".join((*(name or "empty" for name in rule.func.names), IMPORT_PATH))
+            known = ("a name",) if rule.func.names is None else rule.func.names
+            return " | ".join((*(name or "empty" for name in known), IMPORT_PATH))
     if rules:
         bounds = [_bound(rule) for rule in rules if rule not in (Lt(LIMIT), Le(LARGEST))]
         return " ".join(filter(None, (type_name(args[0]), *bounds)))

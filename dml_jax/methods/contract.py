@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 
 from dml_jax.backbones.contract import PyTree
+from dml_jax.config import Config
 from dml_jax.data import arrays
 from dml_jax.data.arrays import Shape
 from dml_jax.errors import ConfigError
@@ -113,6 +114,7 @@ class Encode(Protocol):
 Loss = Callable[[PyTree, PyTree, PyTree, Batch, Array, Array], tuple[Array, Aux]]
 Embed = Callable[[PyTree, PyTree, Array], Array]
 Teach = Callable[[PyTree, PyTree, PyTree], Teaching]
+Embeddings = dict[str, np.ndarray]  # float32 [N, D] by name of the split, the queries first
 Distance = Literal["cosine", "euclidean"] | Callable[[Array, Array], Array]
 
 
@@ -141,9 +143,11 @@ class Hooks(NamedTuple):
       after: (params, model_state, carry of the loss) -> model_state, once the parameters have been
         updated.
       fill: (params, model_state, batches) -> model_state, before the first step.
-      refine: (params, model_state, queries [Q, D], gallery [G, D] or None, groups=None) -> the
-        queries refined at test time [Q, D']; without a gallery they refine one another. `groups`
-        (`evaluation.refinement_batches.Groups`) replace the batches of the method, and the gallery.
+      refine: test-time refinements, each its name in `evaluation.refine` and (params, model_state,
+        embeddings of the queries and perhaps of a "gallery", configuration of the run) -> (those
+        [N, D'], numbers about them for the results).
+      check_refine: (configuration of the run, number of tested images); raises ConfigError if a
+        refinement cannot handle so many.
       refresh: computation from all training images every few epochs.
       published: (params, model_state) -> (params, model_state) whose embedding is the backbone's
         pooled features; needed for `train.select="folds"`.
@@ -164,7 +168,8 @@ class Hooks(NamedTuple):
 
     after: Callable[[PyTree, PyTree, PyTree], PyTree] | None = None
     fill: Callable[..., PyTree] | None = None
-    refine: Callable[..., Array] | None = None
+    refine: tuple[tuple[str, Callable[..., tuple[Embeddings, dict[str, int]]]], ...] = ()
+    check_refine: Callable[[Config, int], None] = lambda run, images: None
     refresh: Refresh | None = None
     published: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]] | None = None
     teach: Teach | None = None
@@ -212,7 +217,10 @@ def map_functions(wrap: Callable[[Any], Any], method: Method) -> Method:
     wrapped: Method = jax.tree.map(
         lambda leaf: wrap(leaf) if callable(leaf) else leaf, method, is_leaf=callable
     )
-    return wrapped._replace(init=method.init, group=method.group, distance=method.distance)
+    hooks = wrapped.hooks._replace(check_refine=method.hooks.check_refine)
+    return wrapped._replace(
+        init=method.init, group=method.group, distance=method.distance, hooks=hooks
+    )
 
 
 def teaching(method: Method) -> Callable[[PyTree, PyTree, Array], Teaching]:

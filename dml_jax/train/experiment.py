@@ -21,8 +21,7 @@ from dml_jax.data import split as splitting
 from dml_jax.data.arrays import Shape
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split, hold_out, subset
-from dml_jax.errors import ConfigError, DataError, counted
-from dml_jax.evaluation import refinement_batches
+from dml_jax.errors import ConfigError, DataError, counted, suggest
 from dml_jax.methods.contract import Batch, Embed, Method, TrainingSet, zeros
 from dml_jax.train import embedding, optimizers, step
 from dml_jax.train.distributed import device_mesh, process_group
@@ -290,14 +289,11 @@ def _check_folds(config: Config, method: Method) -> None:
 
 
 def _check_refinement(config: Config, method: Method, splits: dict[str, Split]) -> None:
-    options = config.evaluation
-    batches = [kind for kind in options.refine if "." not in kind]
-    if batches and method.hooks.refine is None:
-        raise ConfigError(
-            f"evaluation.refine={','.join(batches)}: method {config.method.name} has no "
-            "test-time refinement"
-        )
-    images = sum(len(split.labels) for split in splitting.with_gallery(splits).values())
-    refinement_batches.check_options(
-        options.refine, options.refine_clusters, options.refine_min_samples, images
-    )
+    name, kinds = config.method.name, dict(method.hooks.refine)
+    for kind in config.evaluation.refine:
+        if "." not in kind and kind not in kinds:
+            remedy = suggest(kind, kinds) if kinds else "give the import path of a function"
+            problem = f"method {name} has no such test-time refinement"
+            raise ConfigError(f"evaluation.refine={kind}: {problem}; {remedy}")
+    tested = splitting.with_gallery(splits).values()
+    method.hooks.check_refine(config, sum(len(split.labels) for split in tested))

@@ -6,24 +6,21 @@ computed together, and one is reported.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax.config import Config, Data, Evaluation, Refine
+from dml_jax.config import Config, Evaluation
 from dml_jax.config.modules import function
 from dml_jax.config.sections import BEST
 from dml_jax.console import Console
-from dml_jax.data import arrays, relations, samplers, sessions
+from dml_jax.data import arrays, relations, sessions
 from dml_jax.data.split import Split, some_classes, with_gallery
 from dml_jax.errors import UserError
-from dml_jax.evaluation import geometry, open_set, protocol, refinement_batches
-from dml_jax.evaluation.refinement_batches import Groups
-from dml_jax.methods.contract import Distance
+from dml_jax.evaluation import geometry, open_set, protocol
+from dml_jax.methods.contract import Distance, Embeddings
 from dml_jax.train import controls
 from dml_jax.train.embedding import Embedder, Variables
 from dml_jax.train.experiment import Experiment
@@ -32,7 +29,6 @@ from dml_jax.train.step import TrainState
 TRAINED_ON = "classes that the model was trained on (data.split=all)"
 SEEN = 2000  # training images whose retrieval is measured during training
 Splits = Mapping[str, Split]  # the queries first, then the "gallery" if there is one
-Embeddings = dict[str, np.ndarray]  # float32 [N, D] by name of the split
 
 
 class VariantsEmbedder(NamedTuple):
@@ -232,77 +228,34 @@ def _metrics(experiment: Experiment, embeddings: Embeddings, **more: Any) -> dic
 def refined(
     experiment: Experiment, state: TrainState, embeddings: Embeddings, console: Console
 ) -> dict[str, dict[str, Any]]:
-    """Metrics after test-time refinement, by kind of batches; or the "problem" of a clustering."""
+    """Metrics after each test-time refinement, by its name; or the "problem" that it had."""
     results: dict[str, dict[str, Any]] = {}
-    refine = experiment.method.hooks.refine
     for kind in experiment.config.evaluation.refine:
         console.print(f"test-time refinement: {kind}")
         start = time.monotonic()
         try:
-            refined, facts = refined_embeddings(experiment.config, refine, state, kind, embeddings)
+            refined, facts = refined_embeddings(experiment, state, kind, embeddings)
         except UserError as problem:
             console.warn(str(problem))
             results[kind] = {"problem": str(problem)}
             continue
-        if facts.get("noise"):
-            clusters, noise = facts["clusters"], facts["noise"]
-            console.print(f"{kind}: {clusters:,} clusters and {noise:,} images of noise")
+        if facts:
+            numbers = (f"{number:,} {name}" for name, number in facts.items())
+            console.print(f"{kind}: {', '.join(numbers)}")
         seconds = {"seconds": round(time.monotonic() - start, 3)}
         results[kind] = facts | seconds | _metrics(experiment, refined)
     return results
 
 
-def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
-    """Batches drawn from clusters, int [N] in 0..C-1, as the authors of MPN draw training batches
-    from classes."""
-    size = data.images_per_class
-    # Two clusters always fill two chunks or more.
-    chunks = max(2, min(data.batch_size, len(labels)) // size)
-    sampler = samplers.build(
-        replace(data, sampler="chunks", batch_size=chunks * size), labels, seed
-    )
-    batches = [sampler.batch(step) for step in range(sampler.first_step(1))]
-    return Groups(np.stack(batches), chunks * size)
-
-
 def refined_embeddings(
-    config: Config,
-    refine: Any,  # `Hooks.refine`
-    state: TrainState,
-    kind: Refine,
-    embeddings: dict[str, np.ndarray],
-) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """The embeddings [N, D'] after refinement, and numbers of clusters and noise images.
-
-    The method's default batches ("reciprocal") refine the queries only, as its authors do, and so
-    do the user's functions, (queries [Q, D], gallery [G, D] or None) -> [Q, D]; all other kinds
-    refine queries and gallery alike.
-    """
-    data, users = config.data, "." in kind
-    refining: Any = function("evaluation.refine", kind, config.evaluation) if users else None
-    refining = refining or partial(refine, state.params, state.model_state)
-    if users or kind == "reciprocal":
-        refined = refining(embeddings["test"], embeddings.get("gallery"))
-        return embeddings | {"test": np.asarray(refined)}, {}
-    points = np.concatenate(list(embeddings.values()))
-    facts: dict[str, int] = {}
-    if kind == "neighbors":
-        chunk, chunks = data.images_per_class, max(1, data.batch_size // data.images_per_class)
-        groups = refinement_batches.neighbor_chunks(
-            points, chunk=min(chunk, len(points)), chunks=chunks, seed=config.seed
-        )
-    else:
-        options = config.evaluation
-        clusters = refinement_batches.cluster(
-            points,
-            kind,  # type: ignore[arg-type]
-            count=options.refine_clusters,
-            eps=options.refine_eps,
-            min_samples=options.refine_min_samples,
-            seed=config.seed,
-        )
-        groups = batches_from_clusters(clusters.labels, data, config.seed)
-        facts = {"clusters": clusters.found, "noise": clusters.noise}
-    rows = np.asarray(refining(points, None, groups=groups))
-    ends = np.cumsum([len(x) for x in embeddings.values()])[:-1]
-    return dict(zip(embeddings, np.split(rows, ends), strict=True)), facts
+    experiment: Experiment, state: TrainState, kind: str, embeddings: Embeddings
+) -> tuple[Embeddings, dict[str, int]]:
+    """The embeddings after a refinement of the method, or after a user's function, which refines
+    the queries only; numbers about it."""
+    config = experiment.config
+    if "." not in kind:
+        refine = dict(experiment.method.hooks.refine)[kind]
+        return refine(state.params, state.model_state, embeddings, config)
+    own = function("evaluation.refine", kind, config.evaluation)
+    rows = own(embeddings["test"], embeddings.get("gallery"))
+    return embeddings | {"test": np.asarray(rows)}, {}

@@ -93,13 +93,13 @@ MISTAKES = {
     f"{SAMPLER}    def batch(step):\n        return np.random.default_rng(seed).integers(0, n, "
     f"batch_size)\n{BATCHES}": ("the step", "all classes", EPOCH),
     f"{SAMPLER}    def batch(step):\n{RANDOM}        return rng.choice(np.flatnonzero(labels == "
-    f"step % 10), batch_size)\n{BATCHES}": ("each batch",),
+    f"step % 10), batch_size)\n{BATCHES}": ("most batches",),
     f"{SAMPLER}    def batch(step):\n{RANDOM}        return rng.choice(np.flatnonzero(labels < 5), "
     f"batch_size)\n{BATCHES}": ("all classes", EPOCH),
     f"{SAMPLER}    first = np.unique(labels, return_index=True)[1]\n    def batch(step):\n{RANDOM}"
     f"        return rng.choice(first, batch_size)\n{BATCHES}": (EPOCH,),
     f"{SAMPLER}    def batch(step):\n{RANDOM}        return np.full(batch_size, rng.integers(n))\n"
-    f"{BATCHES}": ("each batch", EPOCH),
+    f"{BATCHES}": ("most batches", EPOCH),
     f"{SAMPLER}    def batch(step):\n{RANDOM}        return rng.integers(n, size=8)\n{BATCHES}": (
         "batches are int64 [8]",
     ),

@@ -18,7 +18,7 @@ FACTS = Facts(
         ("mpn:ensembles-inshop/5 networks", *PAPER, {"recall@1": "93.4"}),
     ],
     without_effect=[
-        "cub_mpn evaluation.refine=reciprocal evaluation.refine_min_samples=3",
+        "cub_mpn evaluation.refine=reciprocal method.min_samples=3",
         "cub_mpn method.k=10",
         "cub_mpn method.k_r=3",
         f"{ALONE} method.layers=3",

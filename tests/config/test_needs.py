@@ -30,7 +30,6 @@ WITHOUT_EFFECT = [  # see `cases.Facts`
     "digits_baseline:proxy_anchor train.reload_best_epochs=3,",
     "digits_baseline:proxy_anchor train.groups.backbone.warmup=freeze",
     "digits_baseline:proxy_anchor evaluation.cluster=false evaluation.nmi_average=geometric",
-    "digits_baseline:proxy_anchor evaluation.refine_clusters=10",
     "digits_baseline:proxy_anchor backbone.freeze_bn=true",
     "folder_vit train.groups.backbone.freeze=true backbone.drop_path=0.1",
     "folder_vit train.groups.backbone.freeze=true train.layer_decay=0.5",

@@ -14,9 +14,9 @@ import pytest
 from dml_jax.backbones import functional
 from dml_jax.backbones.layers import Dense
 from dml_jax.config import Group, Train
-from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.methods.mpn import method as mpn
+from dml_jax.methods.mpn import refinement
 from dml_jax.numerics import unit
 from dml_jax.train import optimizers, step
 from dml_jax.train.step import TrainState
@@ -233,8 +233,9 @@ def test_refine(name: str, dtype: str, x64: None) -> None:
     np.testing.assert_allclose(np.asarray(refined)[:, 0], z["refined"], **tolerance)
     if dtype == "float64":  # in float32 the order of near neighbours may differ
         method = mpn.build(config, fixtures.of_vectors(meta["embed_dim"]), TrainingSet(2, 2))
-        refined = method.hooks.refine({"mpn": params}, {}, embeddings)
-        np.testing.assert_allclose(refined, z["refined"], **tolerance)
+        refine, stored = dict(method.hooks.refine)["reciprocal"], {"test": embeddings}
+        found, _ = refine({"mpn": params}, {}, stored, None)
+        np.testing.assert_allclose(found["test"], z["refined"], **tolerance)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -273,10 +274,10 @@ def test_radam(name: str, dtype: str, x64: None) -> None:
 
 @pytest.mark.parametrize("rule", ["authors", "paper"])
 @pytest.mark.parametrize("name", files("rknn"))
-def test_reciprocal_batches(name: str, rule: refinement_batches.Rule, x64: None) -> None:
+def test_reciprocal_batches(name: str, rule: refinement.Rule, x64: None) -> None:
     z, meta, _ = load(name, "float64")
     options: dict[str, Any] = {"k": meta["k"], "size": meta["k_r"], "rule": rule}
-    sets = refinement_batches.reciprocal_sets(z["embeddings"], **options)
+    sets = refinement.reciprocal_sets(z["embeddings"], **options)
     prefix = "" if rule == "authors" else "paper_"
     for kind in ("reciprocal", "reciprocal_half", "expanded"):
         np.testing.assert_array_equal(getattr(sets, kind).toarray() > 0, z[f"{prefix}{kind}"])
@@ -287,7 +288,7 @@ def test_reciprocal_batches(name: str, rule: refinement_batches.Rule, x64: None)
 def test_reciprocal_batches_with_a_gallery(name: str, x64: None) -> None:
     z, meta, _ = load(name, "float64")
     given = z["query"], z["gallery"]
-    sets = refinement_batches.reciprocal_sets(*given, k=meta["k"], size=meta["k_r"])
+    sets = refinement.reciprocal_sets(*given, k=meta["k"], size=meta["k_r"])
     for kind, prefix in (("reciprocal", ""), ("reciprocal_half", "gallery_"), ("expanded", "")):
         np.testing.assert_array_equal(getattr(sets, kind).toarray() > 0, z[f"{prefix}{kind}"])
     np.testing.assert_array_equal(sets.batches, z["batches"])

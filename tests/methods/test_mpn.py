@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from dml_jax.backbones import functional, layers
-from dml_jax.evaluation import refinement_batches
-from dml_jax.evaluation.refinement_batches import Groups
-from dml_jax.methods.contract import TrainingSet
+from dml_jax.methods.contract import Method, TrainingSet
 from dml_jax.methods.mpn import method as mpn
+from dml_jax.methods.mpn import refinement
+from dml_jax.methods.mpn.refinement import Groups
 from dml_jax.numerics import unit
 from dml_jax.train import step
 from tests import toys
@@ -99,7 +99,7 @@ def test_only_what_the_losses_need_is_created(losses: Any, equations: Any) -> No
     params, state = jax.eval_shape(method.init, jax.random.key(0), toys.batch(1))
     assert ("auxiliary" in params) == (losses != "mpn")
     assert ("mpn" in params) == (losses != "auxiliary")
-    assert (method.hooks.refine is None) == (losses == "auxiliary")
+    assert (not method.hooks.refine) == (losses == "auxiliary")
     gradient = jax.value_and_grad(partial(step.loss, method), has_aux=True)
     given = params, state, toys.batch(1), jnp.int32(0), jax.random.key(1)
     (value, aux), grads = jax.eval_shape(gradient, *given)
@@ -110,13 +110,22 @@ def test_only_what_the_losses_need_is_created(losses: Any, equations: Any) -> No
     assert same(grads, params)
 
 
+def reciprocal(method: Method, params: Any, embeddings: dict[str, np.ndarray]) -> np.ndarray:
+    """The refined queries; a gallery must stay as it is."""
+    run: Any = None
+    found, facts = dict(method.hooks.refine)["reciprocal"]({"mpn": params}, {}, embeddings, run)
+    assert facts == {}
+    assert found.get("gallery") is embeddings.get("gallery")
+    return found["test"]
+
+
 def test_refined_queries_are_the_first_nodes_of_their_batches() -> None:
     config = dataclasses.replace(SMALL, layers=2, concatenate=True)
     method = mpn.build(config, toys.linear(), DATA)
     network, params = network_and_params(config)
     embeddings = embeddings_of_length_one(20, 8).astype(np.float32)
-    refined = method.hooks.refine({"mpn": params}, {}, embeddings)
-    batches = refinement_batches.reciprocal_sets(embeddings, k=4, size=3).batches
+    refined = reciprocal(method, params, {"test": embeddings})
+    batches = refinement.reciprocal_sets(embeddings, k=4, size=3).batches
     alone = jax.jit(jax.vmap(partial(refined_together, network), in_axes=(None, 0)))
     np.testing.assert_allclose(refined, alone(params, embeddings[batches])[:, 0], atol=1e-5)
 
@@ -132,24 +141,32 @@ def test_refinement_against_a_gallery() -> None:
     method = mpn.build(SMALL, toys.linear(), DATA)
     _, params = network_and_params(SMALL)
     queries, gallery = embeddings_of_length_one(2, 20, 8).astype(np.float32)
-    refined = method.hooks.refine({"mpn": params}, {}, queries, gallery)
+    refined = reciprocal(method, params, {"test": queries, "gallery": gallery})
     assert refined.shape == (20, 8)
     np.testing.assert_allclose(np.linalg.norm(refined, axis=1), 1, rtol=1e-5)
     # And of a single image.
-    assert np.isfinite(method.hooks.refine({"mpn": params}, {}, np.zeros((1, 8), np.float32))).all()
+    alone = {"test": np.zeros((1, 8), np.float32)}
+    assert np.isfinite(reciprocal(method, params, alone)).all()
 
 
 @pytest.mark.parametrize("equations", ["authors", "paper"])
-def test_refinement_in_given_groups(equations: mpn.Equations, x64: None) -> None:
+def test_refinement_in_given_groups(
+    equations: mpn.Equations, x64: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = dataclasses.replace(SMALL, layers=2, concatenate=True, equations=equations)
     network, params = network_and_params(config)
     params = jax.tree.map(lambda leaf: leaf.astype(np.float64), params)
     embeddings = embeddings_of_length_one(9, 8)
     # Row 4 occurs three times, twice in one batch; its first occurrence is used.
     batches = np.array([[0, 4, 2, 7, 8], [1, 4, 4, 3, 0], [5, 6, 7, 8, 1]])
-    groups = Groups(batches, refined=4)
-    refine = mpn.build(config, toys.linear(), DATA).hooks.refine
-    refined = np.asarray(refine({"mpn": params}, {}, embeddings, groups=groups))
+    made: Any = lambda kind, points, run: (Groups(batches, refined=4), {"clusters": 3})  # noqa: E731
+    monkeypatch.setattr(refinement, "groups", made)
+    refine = dict(mpn.build(config, toys.linear(), DATA).hooks.refine)["ward"]
+    parts, run = {"test": embeddings[:5], "gallery": embeddings[5:]}, None
+    found, facts = refine({"mpn": params}, {}, parts, run)
+    assert facts == {"clusters": 3}
+    assert [len(found[name]) for name in parts] == [5, 4]
+    refined = np.concatenate([*found.values()])
     assert refined.shape == (9, 16)
     first: dict[int, tuple[int, int]] = {}
     for place in np.ndindex(3, 4):

@@ -49,20 +49,21 @@ from dml_jax.config.fields import (
     AtLeastTwo,
     Effect,
     Fraction,
+    Mark,
     Positive,
     PositiveInt,
     Rules,
     require,
     section,
 )
+from dml_jax.config.resolve import Config as Run
 from dml_jax.errors import ConfigError
-from dml_jax.evaluation import refinement_batches
-from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods import heads
 from dml_jax.methods.contract import (
     Aux,
     Batch,
+    Embeddings,
     Encode,
     Hooks,
     Method,
@@ -70,6 +71,7 @@ from dml_jax.methods.contract import (
     Teaching,
     TrainingSet,
 )
+from dml_jax.methods.mpn import refinement
 from dml_jax.numerics import at_least_float32, unit
 
 Equations = Literal["authors", "transformer", "paper"]
@@ -97,6 +99,9 @@ class Config:
       pooling: Pooling of the feature map.
       k: Reciprocal neighbours for the batches at test time.
       k_r: Images per batch at test time, with the query.
+      clusters: Number of clusters for "kmeans", "ward", "spectral" and "birch" at test time.
+      eps: Largest distance of neighbours for "dbscan" and "optics", between unit embeddings.
+      min_samples: Neighbours that make a point a core point for "dbscan" and "optics".
     """
 
     name: str = "mpn"
@@ -113,6 +118,9 @@ class Config:
     pooling: Pooling = "max"
     k: Annotated[AtLeastTwo, Effect.NONE] = 30
     k_r: Annotated[AtLeastTwo, Effect.NONE] = 7
+    clusters: Annotated[AtLeastTwo, Effect.NONE, Mark.SAME_EXPERIMENT] = 900
+    eps: Annotated[Positive, Effect.NONE, Mark.SAME_EXPERIMENT] = 0.9
+    min_samples: Annotated[AtLeastTwo, Effect.NONE, Mark.SAME_EXPERIMENT] = 5
 
     def __post_init__(self) -> None:
         rule = f"must divide embedding_dim={self.embedding_dim}"
@@ -123,11 +131,18 @@ class Config:
         """What options need; see `config.fields.inert`."""
         passing = "message passing (method.losses='both' or 'mpn')"
         options = ("equations", "layers", "heads", "concatenate", "messages", "dropout")
-        reciprocal = "reciprocal" in config.evaluation.refine
+        kinds, key = {*config.evaluation.refine}, "evaluation.refine"
+        reciprocal = refinement.RECIPROCAL in kinds
+        fixed, dense = (
+            (not kinds.isdisjoint(some), f"one of {', '.join(some)} in {key}")
+            for some in (refinement.FIXED_COUNT, refinement.DENSITY_BASED)
+        )
         return (
             (self.losses != "auxiliary", passing, *options),
             (self.layers > 1, "method.layers of 2 or more", "concatenate"),
-            (reciprocal, "'reciprocal' in evaluation.refine", "k", "k_r"),
+            (reciprocal, f"{refinement.RECIPROCAL!r} in {key}", "k", "k_r"),
+            (*fixed, "clusters"),
+            (*dense, "eps", "min_samples"),
         )
 
 
@@ -336,7 +351,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     embedding = heads.Embedding(config.embedding_dim, config.pooling)
     auxiliary = Dense(data.classes)
     network = MessagePassingNetwork(config, data.classes)
-    rule: refinement_batches.Rule = "paper" if config.equations == "paper" else "authors"
+    rule: refinement.Rule = "paper" if config.equations == "paper" else "authors"
 
     def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 4)
@@ -373,28 +388,31 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         return nodes.reshape(-1, nodes.shape[-1])[positions]
 
     def refine_at_test(
-        params: PyTree,
-        model_state: PyTree,
-        queries: Array,
-        gallery: Array | None = None,
-        *,
-        groups: Groups | None = None,
-    ) -> Array:
-        mpn, first = params["mpn"], 1 if groups is None else groups.refined
-        if groups is not None:
-            # The first node of each row.
-            _, positions = np.unique(groups.batches[:, :first], return_index=True)
-            return refine_groups(mpn, queries, groups.batches, positions, first=first)
+        kind: str, params: PyTree, model_state: PyTree, embeddings: Embeddings, run: Run
+    ) -> tuple[Embeddings, dict[str, int]]:
+        mpn, name = params["mpn"], next(iter(embeddings))
+        if kind == refinement.RECIPROCAL:  # the queries only, as the authors do
+            refined = reciprocally(mpn, embeddings[name], embeddings.get("gallery"))
+            return {**embeddings, name: np.asarray(refined)}, {}
+        points = np.concatenate(list(embeddings.values()))
+        groups, facts = refinement.groups(kind, points, run)
+        first = groups.refined
+        # The first node of each row.
+        _, positions = np.unique(groups.batches[:, :first], return_index=True)
+        rows = np.asarray(refine_groups(mpn, points, groups.batches, positions, first=first))
+        ends = np.cumsum([len(x) for x in embeddings.values()])[:-1]
+        return dict(zip(embeddings, np.split(rows, ends), strict=True)), facts
+
+    def reciprocally(mpn: PyTree, queries: Any, gallery: Any) -> Array:
         dim = config.embedding_dim
         if gallery is not None and config.concatenate and config.layers > 1:
             found = f"refined queries have {config.layers * dim} dimensions and the gallery {dim}"
             remedy = "refine among the queries alone, or train without concatenation"
             raise ConfigError(f"method.concatenate=True: {found}; {remedy}")
         neighbours = {"k": config.k, "size": config.k_r}
-        sets = refinement_batches.reciprocal_sets(queries, gallery, **neighbours, rule=rule)
+        sets = refinement.reciprocal_sets(queries, gallery, **neighbours, rule=rule)
         embeddings = queries if gallery is None else jnp.concatenate([queries, gallery])
-        positions = np.arange(len(queries))
-        return refine_groups(mpn, embeddings, sets.batches, positions, first=first)
+        return refine_groups(mpn, embeddings, sets.batches, np.arange(len(queries)), first=1)
 
     def group(path: tuple[str, ...]) -> str:
         return "mpn" if path[0] == "neck" else path[0]  # batch statistics of the network
@@ -411,7 +429,10 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
             "attention_preference": float(found.preference.mean()),
         }
 
-    hooks = Hooks(refine=refine_at_test, teach=teach, diagnose=diagnose)
+    kinds = tuple((kind, functools.partial(refine_at_test, kind)) for kind in refinement.KINDS)
+    hooks = Hooks(
+        refine=kinds, check_refine=refinement.check_options, teach=teach, diagnose=diagnose
+    )
     if config.losses == "auxiliary":
         hooks = Hooks(teach=heads.teach_by(auxiliary, "auxiliary"))
     return Method(init, encode, batch_loss, heads.unit_embed(encode), GROUPS, group, hooks=hooks)

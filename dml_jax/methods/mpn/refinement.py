@@ -17,35 +17,40 @@ the paper, N(q, k) excludes q, and a fraction of exactly 2/3 suffices. k/2 is ro
 """
 
 import warnings
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from scipy import sparse
 
-from dml_jax.config.sections import DENSITY_BASED, FIXED_COUNT
+from dml_jax.config import Config, Data
+from dml_jax.data import samplers
 from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.evaluation import neighbors, reranking, validation
 from dml_jax.evaluation.validation import ArrayLike
 
 Rule = Literal["authors", "paper"]  # defines k-reciprocal neighbours
 Algorithm = Literal["kmeans", "ward", "spectral", "birch", "dbscan", "optics"]
+FIXED_COUNT = ("kmeans", "ward", "spectral", "birch")  # find a given number of clusters
+DENSITY_BASED = ("dbscan", "optics")  # determine that number, and label outliers as noise
+RECIPROCAL, NEIGHBORS = "reciprocal", "neighbors"
+KINDS = (RECIPROCAL, NEIGHBORS, *FIXED_COUNT, *DENSITY_BASED)  # in `evaluation.refine`
 QUADRATIC_MEMORY = ("ward", "spectral", "dbscan")  # may store one value per pair of images
 QUADRATIC_LIMIT = 20_000  # images, which take a few GiB
 
 
-def check_options(kinds: Sequence[str], count: int, min_samples: int, images: int) -> None:
+def check_options(run: Config, images: int) -> None:
     """Raises ConfigError if a clustering of `evaluation.refine` cannot handle this many images."""
-    for kind in kinds:
-        name, number = ("clusters", count) if kind in FIXED_COUNT else ("min_samples", min_samples)
-        problem = ""
+    for kind in run.evaluation.refine:
+        name = "clusters" if kind in FIXED_COUNT else "min_samples"
+        number, problem = getattr(run.method, name), ""
         if kind in (*FIXED_COUNT, *DENSITY_BASED) and number > images:
-            problem = f"refine_{name}={number}: must not exceed the {images} images"
+            problem = f"method.{name}={number}: must not exceed the {images} images"
         if kind in QUADRATIC_MEMORY and images > QUADRATIC_LIMIT:
             most = f"is limited to {QUADRATIC_LIMIT:,} images"
-            problem = f"refine={kind}: {most}; remove it, or use kmeans or birch"
+            problem = f"evaluation.refine={kind}: {most}; remove it, or use kmeans or birch"
         if problem:
-            raise ConfigError(f"evaluation.{problem}")
+            raise ConfigError(problem)
 
 
 class Groups(NamedTuple):
@@ -108,8 +113,8 @@ def cluster(
     if found < 2:
         remedy = "the embeddings are too close together"
         if algorithm in DENSITY_BASED:
-            option = f"evaluation.refine_min_samples (={min_samples})"
-            remedy = f"set another evaluation.refine_eps (={eps}) or {option}"
+            option = f"method.min_samples (={min_samples})"
+            remedy = f"set another method.eps (={eps}) or {option}"
         result = f"{counted(found, 'cluster')} and {counted(noise, 'image')} of noise"
         raise DataError(
             f"evaluation.refine={algorithm}: finds {result} among {len(points):,} images; {remedy}"
@@ -134,6 +139,33 @@ def neighbor_chunks(points: np.ndarray, *, chunk: int, chunks: int, seed: int = 
     _, nearest = neighbors.search(points, points, chunk - 1, exclude_self=True)
     neighbours = nearest[anchors].reshape(len(anchors), -1)
     return Groups(np.concatenate([anchors, neighbours], axis=1), chunks)
+
+
+def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
+    """Batches drawn from clusters, int [N] in 0..C-1, as the authors draw training batches from
+    classes."""
+    size = data.images_per_class
+    # Two clusters always fill two chunks or more.
+    chunks = max(2, min(data.batch_size, len(labels)) // size)
+    sampler = samplers.build(
+        replace(data, sampler="chunks", batch_size=chunks * size), labels, seed
+    )
+    batches = [sampler.batch(step) for step in range(sampler.first_step(1))]
+    return Groups(np.stack(batches), chunks * size)
+
+
+def groups(kind: Any, points: np.ndarray, run: Config) -> tuple[Groups, dict[str, int]]:
+    """Batches of embeddings [N, D] made in one of KINDS except the first; the numbers of clusters
+    and of images of noise."""
+    data, options = run.data, run.method
+    if kind == NEIGHBORS:
+        chunk, chunks = data.images_per_class, max(1, data.batch_size // data.images_per_class)
+        sizes = {"chunk": min(chunk, len(points)), "chunks": chunks}
+        return neighbor_chunks(points, **sizes, seed=run.seed), {}
+    counts: Any = {"count": options.clusters, "min_samples": options.min_samples}
+    found = cluster(points, kind, **counts, eps=options.eps, seed=run.seed)
+    facts = {"clusters": found.found, "noise": found.noise}
+    return batches_from_clusters(found.labels, data, run.seed), facts
 
 
 class ReciprocalSets(NamedTuple):
