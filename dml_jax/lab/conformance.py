@@ -169,6 +169,14 @@ def of_loss(plugin: Plugin) -> Rules:
     for name, first, second in _inputs(plugin.function, options, criterion):
         one, other = at(large, **first), at(large, **second)
         yield f"{name} has an effect", abs(one - other) > 1e-6 * abs(one)
+    if takes(plugin.function, "weights"):
+        given = {k: v for k, v in vars(options).items() if takes(plugin.function, k)} | params
+        given |= {"key": jax.random.key(1)} if takes(plugin.function, "key") else {}
+        anchors = np.linspace(1, 9, MANY, dtype=np.float32)
+        one, other = (
+            plugin.function(large["rows"], MORE, **given, weights=each) for each in (None, anchors)
+        )
+        yield "weights of anchors have an effect", not close(one, other, 1e-6)
     with jax.debug_key_reuse(True):  # raises an error
         yield "a key is used once", np.isfinite(jax.jit(value)(small, LABELS, jax.random.key(1)))
 
@@ -228,7 +236,7 @@ def of_distance(plugin: Plugin) -> Rules:
 
     rule = "rows are compared pair by pair: a[:, None] and b[None], no statistics of a block"
     yield rule, close(whole(a, b)[:2, :2], whole(a[:2], b[:2]), 1e-4)
-    yield TWICE, close(whole(a, b), whole(a, b))
+    yield TWICE, close(distance(a, b), distance(a, b))
     found, own = whole(a, a), np.diag(whole(a, a))[:, None]
     yield "d(x, x) <= d(x, y): not a similarity", np.all(own <= found + 1e-3 * np.abs(found))
     yield "d(x, x) < d(x, y) for most: not constant", np.mean(own < found) > 0.5
@@ -249,8 +257,8 @@ def of_relation(plugin: Plugin) -> Rules:
 def of_sampler(plugin: Plugin) -> Rules:
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(CLASSES), ROWS))
 
-    def batches(size: int = 8, seed: int = 0, order: int = 1) -> list[np.ndarray]:
-        chosen = Data(sampler=plugin.path, batch_size=size, images_per_class=2)
+    def batches(size: int = 8, seed: int = 0, order: int = 1, images: int = 2) -> list[np.ndarray]:
+        chosen = Data(sampler=plugin.path, batch_size=size, images_per_class=images)
         sampler = samplers.build(chosen, labels, seed, np.ones((CLASSES, CLASSES)))
         steps = range(max(sampler.first_step(1), 2 * len(labels) // size))
         return [np.asarray(sampler.batch(step)) for step in steps[::order]][::order]
@@ -264,6 +272,10 @@ def of_sampler(plugin: Plugin) -> Rules:
     yield f"independent of earlier batches, and {TWICE}", close(found, batches(order=-1))
     yield "the seed has an effect", not close(found, batches(seed=1))
     yield "the step has an effect", not any(map(np.array_equal, found, found[1:]))
+    if takes(plugin.function, "images_per_class"):
+        other = batches(images=4)
+        same = len(other) == len(found) and close(found, other)
+        yield "images_per_class has an effect", not same
     several = [len(set(labels[batch])) > 1 for batch in found]
     yield "most batches have several classes", np.mean(several) > 0.5
     yield "all classes come within an epoch", len(set(labels[np.unique(found)])) == CLASSES
@@ -278,8 +290,9 @@ def of_optimizer(plugin: Plugin) -> Rules:
         for _ in range(100):
             updates, state = update(x, state, x)  # the gradient of half the sum of squares
             x = optax.apply_updates(x, updates)
-        lengths.append(float(optax.tree.norm(x)))
-    descended = np.nanmin(lengths) < float(optax.tree.norm(start))
+        norms = ((jnp.linalg.norm(x[name]), jnp.linalg.norm(start[name])) for name in start)
+        lengths.append(max(float(after / before) for after, before in norms))
+    descended = np.nanmin(lengths) < 1  # each array
     yield "steps against it descend: the sign of the gradient, no learning rate", descended
     decayed, ones = plugin.function(0.1), {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(3)}
     updates, _ = decayed.update(jax.tree.map(jnp.zeros_like, ones), decayed.init(ones), ones)
@@ -297,15 +310,19 @@ def of_schedule(plugin: Plugin) -> Rules:
 
 
 def of_metric(plugin: Plugin) -> Rules:
-    found = []
-    for hits in ([True], [True, False, False], [False, False, True], [True] * 4):
-        graded = takes(plugin.function, "grades")
-        given = {"grades": np.array(hits) * np.arange(len(hits), 0, -1.0)} if graded else {}
+    found, misses = [], [False] * 199
+    rankings = [([True], [1.0]), ([True, *misses], [1.0, *misses]), ([*misses, True],) * 2]
+    rankings += [([True] * 4, [1.0, 2.0, 3.0, 4.0]), ([True] * 4, [4.0, 3.0, 2.0, 1.0])]
+    graded = takes(plugin.function, "grades")
+    for hits, grades in rankings:
+        given = {"grades": np.array(grades, float)} if graded else {}
         value, again = (plugin.function(np.array(hits), **given) for _ in range(2))
         require(np.ndim(value) == 0 and np.isfinite(value), f"is {value!r} for hits {hits}")
         yield TWICE, value == again
         found.append(float(value))
-    yield "rankings have different values", len(set(found)) > 1
+    yield "hits at the first and at the last rank have different values", found[1] != found[2]
+    if graded:
+        yield "grades have an effect", found[3] != found[4]
 
 
 def of_refine(plugin: Plugin) -> Rules:

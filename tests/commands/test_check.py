@@ -41,6 +41,7 @@ SAMPLER = "def a(labels, batch_size, images_per_class, seed):\n    n = len(label
 BATCHES = "    return samplers.from_batches(batch, 30)"
 RANDOM = "        rng = np.random.default_rng((seed, step))\n"
 SEPARATES, GRADIENT, TWICE = "points that descend it", "the gradient equals", "the same when called"
+IMAGES = "images_per_class has an effect"
 EARLIER, EPOCH = "independent of earlier batches", "most images come within two epochs"
 # By code: the beginnings of the rules that fail, or of the error.
 MISTAKES = {
@@ -91,15 +92,15 @@ MISTAKES = {
     f"calls = []\n{SAMPLER}    def batch(step):\n        calls.append(step)\n        return "
     f"np.arange(len(calls), len(calls) + batch_size) % n\n{BATCHES}": (EARLIER, EPOCH),
     f"{SAMPLER}    def batch(step):\n        return np.random.default_rng(seed).integers(0, n, "
-    f"batch_size)\n{BATCHES}": ("the step", "all classes", EPOCH),
+    f"batch_size)\n{BATCHES}": ("the step", IMAGES, "all classes", EPOCH),
     f"{SAMPLER}    def batch(step):\n{RANDOM}        return rng.choice(np.flatnonzero(labels == "
-    f"step % 10), batch_size)\n{BATCHES}": ("most batches",),
+    f"step % 10), batch_size)\n{BATCHES}": (IMAGES, "most batches"),
     f"{SAMPLER}    def batch(step):\n{RANDOM}        return rng.choice(np.flatnonzero(labels < 5), "
-    f"batch_size)\n{BATCHES}": ("all classes", EPOCH),
+    f"batch_size)\n{BATCHES}": (IMAGES, "all classes", EPOCH),
     f"{SAMPLER}    first = np.unique(labels, return_index=True)[1]\n    def batch(step):\n{RANDOM}"
-    f"        return rng.choice(first, batch_size)\n{BATCHES}": (EPOCH,),
+    f"        return rng.choice(first, batch_size)\n{BATCHES}": (IMAGES, EPOCH),
     f"{SAMPLER}    def batch(step):\n{RANDOM}        return np.full(batch_size, rng.integers(n))\n"
-    f"{BATCHES}": ("most batches", EPOCH),
+    f"{BATCHES}": (IMAGES, "most batches", EPOCH),
     f"{SAMPLER}    def batch(step):\n{RANDOM}        return rng.integers(n, size=8)\n{BATCHES}": (
         "batches are int64 [8]",
     ),
@@ -109,7 +110,17 @@ MISTAKES = {
     "def a(steps):\n    return lambda step: 1.0 + 0 * step": ("the step has",),
     "def a(hits):\n    return np.flatnonzero(hits)": ("is array",),
     "def a(hits):\n    return np.random.rand()": (TWICE,),
-    "def a(hits):\n    return 0.5": ("rankings have",),
+    "def a(hits):\n    return 0.5": ("hits at the first",),
+    "def a(hits, *, grades):\n    return np.argmax(hits)": ("grades have",),
+    f"def a(embeddings, labels, *, k=2):\n{SQUARES}{SAME}{ATTRACTION}": ("k has",),
+    f"def a(embeddings, labels, *, weights=None):\n{SQUARES}{SAME}{ATTRACTION}": ("weights of",),
+    f"{SAMPLER}    def batch(step):\n{RANDOM}        return rng.permutation(n)[:batch_size]\n"
+    f"{BATCHES}": (IMAGES,),
+    "def a(x, y):\n    return ((x[:, None] - y[None]) ** 2).sum(2) + np.random.rand()": (TWICE,),
+    "def a(weight_decay):\n    still = optax.masked(optax.set_to_zero(), {'kernel': True, 'bias': "
+    "False})\n    return optax.chain(still, optax.add_decayed_weights(weight_decay))": (
+        "steps against",
+    ),
     "def a(names, others):\n    return np.array([[len(names)] * len(others)] * len(names))": (
         "independent of the other names",
     ),

@@ -6,7 +6,7 @@ FILES = ["cub_mpn", "cars_mpn", "sop_mpn", "inshop_mpn"]
 PAPER = ("paper", "Seidenschwarz et al., ICML 2021")
 REPRODUCTION = "[Re] Learning Intra-Batch Connections, MLRC"
 ALONE = "cub_mpn method.losses=auxiliary"
-FREE = {"k", "k_r"}
+FREE = {"k", "k_r", "clusters", "eps", "min_samples"}
 
 FACTS = Facts(
     files=FILES,
