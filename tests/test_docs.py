@@ -41,6 +41,7 @@ COMMAND = re.compile(rf"(python -m dml_jax\.main|dml-jax (?:{'|'.join(COMMANDS)}
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built without warnings."""
+    pytest.importorskip("mkdocs")
     directory = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", f"--site-dir={directory}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)

@@ -1,20 +1,16 @@
 """Published weights as the model: `dml_jax.load` and `--model` of the commands."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import traverse_util
 
 import dml_jax
 from dml_jax import table
 from dml_jax.backbones import resnet, vit
-from dml_jax.backbones.weights import converted
 from dml_jax.commands import cli, embed
 from dml_jax.config import files as config_files
 from dml_jax.config import resolve
@@ -22,25 +18,9 @@ from dml_jax.console import Console
 from dml_jax.data import transforms
 from dml_jax.evaluation import metrics
 from dml_jax.train import experiment as experiments
-from dml_jax.train import model, model_metrics, warm_start
+from dml_jax.train import model_metrics, warm_start
 from tests.data import layouts
-
-VIT = vit.Config(depth=1, width=16, heads=2, patch=8, output="patches")
-RESNET = resnet.Config(block="basic", depths=(1,), widths=(8,), stem="small")
-
-
-def write(directory: Path, module: Any, config: Any) -> Any:
-    """Converted weights of a network for images of 32 pixels; returns its parameters and
-    statistics."""
-    params, stats = module.build(config).init(jax.random.key(0), (32, 32))
-    noise = jax.tree.map(
-        lambda x: np.asarray(x) + np.random.default_rng(0).normal(0, 0.1, x.shape), params
-    )
-    arrays = traverse_util.flatten_dict({"backbone": {"params": noise, "stats": stats}}, sep="/")
-    arrays = {path: np.asarray(array, np.float32) for path, array in arrays.items()}
-    about = {"architecture": asdict(config), "image_shape": [32, 32]}
-    converted.write(directory, arrays, about, model.identify)
-    return noise, stats
+from tests.small_weights import RESNET, VIT, write
 
 
 def test_embeddings(
@@ -106,35 +86,3 @@ def test_control_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert (found["recall@1"], found["map@r"]) == pytest.approx(
         (expected["recall@1"], expected["map@r"])
     )
-
-
-def test_invalid_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    photos = layouts.photos(tmp_path / "photos", ("a",), each=1)
-    arrays: Any = {"backbone/params/x": np.zeros(1, np.float32)}
-    architecture = json.loads(json.dumps(asdict(replace(VIT, depth=2))))
-    converted.write(Path("other"), arrays, {"architecture": architecture, "image_shape": [32, 32]})
-    converted.write(
-        Path("old"), arrays, {"architecture": architecture | {"size": 3}, "image_shape": [32, 32]}
-    )
-    Path("empty").mkdir()
-    for options, message in (
-        (
-            ["--model=empty"],
-            "empty: is not a work directory (no config.json) and holds no converted weights",
-        ),
-        (["--model=old"], "old/weights.json: size: there is no such key; "),
-        (
-            ["--model=other"],
-            "other: the tensors do not match the network; missing: params/blocks_0/",
-        ),
-        (
-            ["--model=other", "--checkpoint=best"],
-            "--checkpoint=best: other holds published weights, not checkpo",
-        ),
-    ):
-        assert cli.exit_code(lambda options=options: embed.execute([*options, str(photos)])) == 2
-        error = capsys.readouterr().err
-        assert error.startswith(f"error: {message}"), error

@@ -3,16 +3,18 @@
 import csv
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 
 from dml_jax import files
-from dml_jax.config import Config
+from dml_jax.config import Config, Group, Train, resolve
+from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
 from dml_jax.train import warm_start
-from tests.train.experiments import write_run
+from tests.train.experiments import values, write_run
 
 
 def write(directory: Path, config: Config) -> Path:
@@ -38,3 +40,12 @@ def table(directory: Path, name: str, folder: str = "analysis") -> list[dict[str
 def figures(report: str) -> list[str]:
     """The names of the figures of a page."""
     return re.findall('<figure [^>]*?id="([\\w-]+)"', report)
+
+
+def tiny() -> Config:
+    """A linear embedding of digits, trained for four steps, keeping two models."""
+    train = Train(
+        groups={group: Group(1e-3) for group in baseline.GROUPS}, steps=4, keep_every=2, log_every=2
+    )
+    method = asdict(baseline.make_config("proxy_anchor", embedding_dim=8))
+    return resolve(values(steps=4) | {"name": "tiny", "method": method, "train": asdict(train)})

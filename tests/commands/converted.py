@@ -1,6 +1,7 @@
 """A small network with torch's names, and what the command `dml-jax convert` makes of it."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,10 @@ import jax
 import numpy as np
 
 from dml_jax.backbones import resnet
-from dml_jax.backbones.weights import converted
-from dml_jax.commands import cli, convert
+from dml_jax.backbones.weights import convert, converted
+from dml_jax.commands import cli
+from dml_jax.commands import convert as command
+from dml_jax.config import plugin_module
 from dml_jax.methods.contract import Batch
 from tests.backbones import state_dicts
 
@@ -19,7 +22,7 @@ BATCH: Any = Batch(np.zeros((2, 4, 32, 32, 3), np.uint8), np.array([0, 0, 1, 1])
 
 
 def status(*arguments: str) -> int:
-    return cli.exit_code(lambda: convert.execute(list(arguments)))
+    return cli.exit_code(lambda: command.execute(list(arguments)))
 
 
 def check_tiny(directory: str, source: state_dicts.StateDict) -> None:
@@ -55,3 +58,16 @@ def load_checkpoint(method: Any, *files: Path) -> tuple[Any, Any, list[str]]:
     shapes = jax.eval_shape(method.init, jax.random.key(0), BATCH)
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     return converted.load_method("out", *zeros)
+
+
+@cache
+def zeros(architecture: str, config: Any) -> state_dicts.StateDict:
+    """The tensors of a complete file, all zero, in the memory of one number."""
+    build = plugin_module("backbone", architecture).build
+    shapes = jax.eval_shape(lambda: build(config).init(jax.random.key(0), (224, 224)))
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+        keys = tuple(key.key for key in path[1:])
+        name, shape = convert.torch_name(architecture, keys), convert.torch_shape(keys, leaf.shape)
+        found[name] = np.broadcast_to(np.float32(0), shape)
+    return found

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +14,15 @@ from dml_jax import files
 from dml_jax import run as runs
 from dml_jax.analysis.run_report import ANALYSES
 from dml_jax.commands import analyse
-from dml_jax.config import Config, Group, Train, resolve
+from dml_jax.config import Config, resolve
 from dml_jax.console import Console
-from dml_jax.methods import baseline
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records import workdir
-from tests.commands.analysed import figures, table, write
+from tests.commands.analysed import figures, table, tiny, write
 from tests.commands.conftest import Fails
-from tests.train.experiments import values
 
 MADE = ("retrieval", "classes", "components", "overfitting", "spectra", "tsne")
-
-
-def tiny() -> Config:
-    """A linear embedding of digits, trained for four steps, keeping two models."""
-    train = Train(
-        groups={group: Group(1e-3) for group in baseline.GROUPS}, steps=4, keep_every=2, log_every=2
-    )
-    method = asdict(baseline.make_config("proxy_anchor", embedding_dim=8))
-    return resolve(values(steps=4) | {"name": "tiny", "method": method, "train": asdict(train)})
 
 
 @pytest.fixture(scope="module")
@@ -103,42 +91,6 @@ def test_models_side_by_side(run: Path, other: Path, tmp_path: Path) -> None:
     assert figures(report) == ["components"]
     assert f"{run}, {other},untrained on 896 images of 5 classes of digits (test)" in report
     assert not (other / "analysis").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "arguments are required: --model"),
-        (
-            ["--model={}", "--what=clases"],
-            "--what=clases: there is no 'clases'; did you mean classes",
-        ),
-        (
-            ["--model={}", "--split=validation"],
-            "--split=validation: the run has none; give train or test",
-        ),
-        (
-            ["--model={}", "--split=train", "--what=overfitting"],
-            "--what=overfitting: is not made by split",
-        ),
-        (
-            ["--model={}", "--config.method.embedding_dim=2"],
-            "--config.method.embedding_dim: belongs to the run; only data.path",
-        ),
-        (["--model={}", "--checkpoint=3"], "--checkpoint=3: not in"),
-        (
-            ["--model={}", "--classes=3", "--what=classes"],
-            "--what=classes: shows no chosen classes",
-        ),
-        (["--model={}", "--classes=50", "--what=tsne"], "--classes=50: must be in 1 to 5"),
-        (
-            ["--model={}", "--classes=5,seven", "--what=tsne"],
-            "--classes=5,seven: there is no 'seven'",
-        ),
-    ],
-)
-def test_invalid_input(arguments: list[str], message: str, run: Path, fails: Fails) -> None:
-    assert message in fails(analyse, *(argument.format(run) for argument in arguments))
 
 
 def test_one_command_at_a_time(run: Path, fails: Fails) -> None:

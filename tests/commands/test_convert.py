@@ -5,7 +5,6 @@ import hashlib
 import json
 import sys
 from dataclasses import asdict, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,10 @@ import pytest
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
 from dml_jax.backbones.weights import convert as from_torch
 from dml_jax.backbones.weights import converted, known_networks, tensor_files
-from dml_jax.commands import convert
 from dml_jax.errors import WeightsError
 from dml_jax.train import model as models
 from tests.backbones import state_dicts
-from tests.commands.conftest import Fails
-from tests.commands.converted import CHANNELS, TINY, check_tiny, linear, status
+from tests.commands.converted import CHANNELS, check_tiny, linear, status, zeros
 
 pytestmark = pytest.mark.usefixtures("small_networks")
 
@@ -124,109 +121,6 @@ def test_checkpoints_of_a_method(tiny: state_dicts.StateDict) -> None:
         from_torch.convert({"w": theirs})
 
 
-# Errors.
-
-
-@cache
-def zeros(architecture: str, config: Any) -> state_dicts.StateDict:
-    """The tensors of a complete file, all zero, in the memory of one number."""
-    module = sys.modules[f"dml_jax.backbones.{architecture}"]
-    leaves = jax.tree_util.tree_leaves_with_path(
-        jax.eval_shape(lambda: module.build(config).init(jax.random.key(0), (224, 224)))
-    )
-    found = {}
-    for path, leaf in leaves:
-        keys = tuple(key.key for key in path[1:])
-        shape = from_torch.torch_shape(keys, leaf.shape)
-        found[from_torch.torch_name(architecture, keys)] = np.broadcast_to(np.float32(0), shape)
-    return found
-
-
-def test_complete_files_of_other_sizes_are_refused(
-    monkeypatch: pytest.MonkeyPatch, fails: Fails
-) -> None:
-    other = zeros("deit", deit.Config(depth=2, width=64, heads=1))
-    monkeypatch.setattr(tensor_files, "read", lambda _: other)
-    line = fails(convert, "--weights=w.safetensors", "--output=out")
-    assert line.startswith("w.safetensors: contains another network (name='deit', ")
-    assert "), not one of bn_inception, deit_small" in line
-
-
-def test_every_mismatch_is_named(tiny: state_dicts.StateDict, fails: Fails) -> None:
-    broken = dict(tiny)
-    broken["layer1.0.convolution2.weight"] = broken.pop("layer1.0.conv2.weight")
-    broken["layer2.0.conv3.weight"] = broken["layer2.0.conv3.weight"].transpose(1, 0, 2, 3)
-    del broken["layer2.0.bn1.running_mean"]
-    broken["decoder.bias"] = np.zeros(3, np.float32)
-    state_dicts.write(Path("w.safetensors"), broken)
-    line = fails(convert, "--weights=w.safetensors", "--output=out")
-    assert "missing: layer1.0.conv2.weight, layer2.0.bn1.running_mean;" in line
-    assert "unexpected: decoder.bias, layer1.0.convolution2.weight;" in line
-    assert "wrong shape: layer2.0.conv3.weight [6, 24, 1, 1] instead of [24, 6, 1, 1]" in line
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_nan_and_infinity(value: float, tiny: state_dicts.StateDict, fails: Fails) -> None:
-    broken = {**tiny, "layer1.0.bn2.bias": tiny["layer1.0.bn2.bias"].copy()}
-    broken["layer1.0.bn2.bias"].flat[-1] = value
-    state_dicts.write(Path("w.safetensors"), broken)
-    line = fails(convert, "--weights=w.safetensors", "--output=deep/out")
-    assert "layer1_0/bn2/bias contains NaN or infinity" in line
-
-
-def test_truncated(tiny: state_dicts.StateDict, fails: Fails) -> None:
-    path = state_dicts.write(Path("w"), tiny)
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * 0.5)])
-    assert "download it again" in fails(convert, "--weights=w", "--output=out")
-
-
-def test_invalid_arguments(tiny: state_dicts.StateDict, fails: Fails) -> None:
-    assert "is missing; download it again" in fails(convert, "--weights=nowhere.pth")
-    assert "arguments are required: --weights" in fails(convert)
-    assert "did you mean resnet50" in fails(convert, "--weights=w", "--backbone=resnet5")
-    assert "did you mean --output" in fails(convert, "--weights=w", "--outputs=x")
-    assert "--weight=w: there is no such option; did you mean --weights" in fails(
-        convert, "--weight=w"
-    )
-    assert "has no configuration" in fails(convert, "--weights=w", "--config.method.tau=3")
-    state_dicts.write(Path("w.safetensors"), tiny)
-    assert "contains tiny" in fails(convert, "--weights=w.safetensors", "--backbone=resnet50")
-    state_dicts.write(Path("other.safetensors"), {"encoder.0.weight": np.zeros((2, 2), np.float32)})
-    assert "none of the known networks" in fails(convert, "--weights=other.safetensors")
-    Path("there").mkdir()
-    assert "already exists" in fails(convert, "--weights=w.safetensors", "--output=there")
-    assert "is a file, below one, or a broken link; choose" in fails(
-        convert, "--weights=nowhere.pth", "--output=w.safetensors/y"
-    )
-    assert "one file with a backbone" in fails(convert, "--weights=w.safetensors,other.safetensors")
-
-
-# Training from converted weights.
-
-
-def test_weights_of_another_network_are_rejected(tiny: state_dicts.StateDict) -> None:
-    state_dicts.write(Path("w.safetensors"), tiny)
-    assert status("--weights=w.safetensors", "--output=out") == 0
-    wider = replace(TINY, widths=(4, 8), pretrained="out")
-    with pytest.raises(
-        WeightsError, match=r"are weights of backbone\.widths=\[4, 6\] instead of \[4, 8\]; set"
-    ):
-        resnet.build(wider).init(jax.random.key(0), (32, 32))
-    with pytest.raises(WeightsError, match=r"are weights of backbone\.name=resnet instead of deit"):
-        deit.build(deit.Config(pretrained="out")).init(jax.random.key(0), (32, 32))
-    numbers = Path("out/weights.safetensors")
-    damaged = bytearray(numbers.read_bytes())
-    damaged[-1] ^= 1
-    numbers.write_bytes(damaged)
-    with pytest.raises(WeightsError, match="has changed since it was written"):
-        resnet.build(replace(TINY, pretrained="out")).init(jax.random.key(0), (32, 32))
-    Path("out/weights.json").unlink()
-    with pytest.raises(
-        WeightsError, match=r"weights\.json: is missing; give a directory of converted weights, or"
-    ):
-        resnet.build(replace(TINY, pretrained="out")).init(jax.random.key(0), (32, 32))
-
-
 @pytest.mark.parametrize(
     ("source", "option", "found"),
     [
@@ -235,11 +129,6 @@ def test_weights_of_another_network_are_rejected(tiny: state_dicts.StateDict) ->
         ("dino_deitsmall16_pretrain.pth", "", "dino_vits16"),
         ("w.pth", "vit_small", "vit_small"),
         ("dino.pth", "deit_small", "deit_small"),
-        (
-            "w.pth",
-            "vit_base",
-            "error: w.pth: contains deit_small or vit_small or dino_vits16 (name='deit', ",
-        ),
     ],
 )
 def test_networks_with_the_same_tensors(
@@ -257,11 +146,8 @@ def test_networks_with_the_same_tensors(
     monkeypatch.setattr(models, "identify", None)
     Path(source).parent.mkdir(exist_ok=True)
     Path(source).touch()
-    code = status(f"--weights={source}", *([f"--backbone={option}"] if option else []))
+    assert status(f"--weights={source}", *([f"--backbone={option}"] if option else [])) == 0
     printed = capsys.readouterr()
-    if code:
-        assert printed.err.startswith(found)
-        return
     assert f"{source}: {found}, names of timm" in printed.out
     assert (f"if these are not of {found}, give --backbone" in printed.out) == (not option)
     recorded = json.loads(Path(f"weights/{found}/weights.json").read_text())["architecture"]

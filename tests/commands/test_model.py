@@ -5,20 +5,17 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax.commands import analyse, cli, enroll, evaluate, export
-from dml_jax.errors import ConfigError
+from dml_jax.commands import analyse, enroll, evaluate
 from dml_jax.evaluation import metrics
-from dml_jax.export import programs
 from dml_jax.inference.index import Index
 from tests.commands.conftest import Fails
 from tests.data import layouts
-from tests.test_published import VIT, vit, write
+from tests.small_weights import VIT, vit, write
 
 CLASSES = ("ash", "elm", "oak", "yew")
 
@@ -92,81 +89,3 @@ def test_analyse_a_model_on_a_folder(photos: Path, capsys: pytest.CaptureFixture
         "classes",
         "spectra",
     ]
-
-
-@pytest.mark.parametrize(
-    ("command", "arguments", "message"),
-    [
-        (
-            analyse,
-            ["--what=overfitting", "--data=photos"],
-            "--what=overfitting: needs a trained run on its own data",
-        ),
-        (
-            analyse,
-            [],
-            "--data: missing; weights has no data of its own, give a folder of class folders",
-        ),
-        (
-            analyse,
-            ["--data=photos", "--config.data.threads=1"],
-            "--config.data.threads: is not used with --data",
-        ),
-        (analyse, ["--data=photos", "--split=train"], "--split=train: is not used with --data"),
-        (
-            analyse,
-            ["--data=none"],
-            "none: there is no such directory; give a directory with one folder of images",
-        ),
-        (
-            export,
-            ["--to=parquet"],
-            "--push and --to=parquet: need a finished run with results and embeddings",
-        ),
-        (export, ["--to=onnx"], "--output: missing; give a directory for the files of weights"),
-        (
-            evaluate,
-            [],
-            "--model=weights: is not the work directory of a run; to embed images, give --data",
-        ),
-        (evaluate, ["--data=photos", "--labels=x"], "--labels: is not used with --model"),
-    ],
-)
-def test_invalid_input(
-    command: object,
-    arguments: list[str],
-    message: str,
-    photos: Path,
-    fails: Fails,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cli, "check_installed", lambda *_: None)
-    monkeypatch.setattr(programs, "NEWER_JAX", (99,))
-    assert message in fails(command, "--model=weights", *arguments)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"runtime": "tensorflow"}, "runtime='tensorflow': must be one of jax, onnxruntime"),
-        ({"scales": ()}, r"scales=\(\): give a tuple of one or more numbers above 0"),
-        ({"scales": (1, 0)}, r"scales=\(1, 0\): give a tuple of one or more numbers above 0"),
-        ({"scales": 1.5}, r"scales=1\.5: give a tuple of one or more numbers above 0"),
-        ({"scales": "1"}, r"scales='1': give a tuple of one or more numbers above 0"),
-        ({"scales": (1, None)}, r"scales=\(1, None\): give a tuple of one or more numbers above 0"),
-        (
-            {"scales": (float("nan"),)},
-            r"scales=\(nan,\): give a tuple of one or more numbers above 0",
-        ),
-    ],
-)
-def test_load_refuses_unknown_values(options: dict[str, Any], message: str, photos: Path) -> None:
-    with pytest.raises(ConfigError, match=message):
-        dml_jax.load("weights", **options)
-
-
-@pytest.mark.parametrize("runtime", [None, "jax"])
-@pytest.mark.parametrize("model", [None, 3])
-def test_load_refuses_what_is_no_model(model: Any, runtime: Any) -> None:
-    with pytest.raises(ConfigError, match=f"^model={model}: give the work directory of a run"):
-        dml_jax.load(model, runtime=runtime)

@@ -1,8 +1,8 @@
 """The studies of DiVA state the numbers of the papers, copied from their tables independently of
 `configs/`; every table and figure has a place."""
 
-from tests.lab.test_plan import stated
-from tests.test_papers import check_places
+from tests.lab.stated import stated
+from tests.pages import check_places
 
 
 def test_published_numbers() -> None:

@@ -3,14 +3,13 @@ sentence."""
 
 import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dml_jax.config import files as config_files
-from dml_jax.config import published
 from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.lab import plan
 from dml_jax.lab.definition import Row, Study, grid
@@ -45,15 +44,6 @@ def test_study_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert found.title.endswith(variant.rpartition("-")[2])
         assert found.source
         assert len(plan.trials(found, settings())) == len(found.rows)
-
-
-def stated(file: str, row: str, source: str = "paper") -> dict[str, float]:
-    """What is published beside the row of a study; from the root of the project."""
-    _, found = plan.load(file)
-    chosen = next(r for r in found.rows if r.name == row)
-    (trial,) = plan.trials(replace(found, rows=(chosen,)), settings())
-    known = published(asdict(trial.config))
-    return {**known.get(f"{source} (selected on test)", {}), **chosen.reported.get(source, {})}
 
 
 def test_grid() -> None:

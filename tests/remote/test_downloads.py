@@ -164,32 +164,3 @@ def test_prepare_downloads(
     (tmp_path / "cache" / "dml_jax" / "downloads" / "cub" / "CUB.tgz").write_bytes(b"damaged")
     assert run(capsys, *command, "--output=third")[0] == 0
     assert len(hub.asked) == requests + 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["--name=inshop"],
-            r"--download: inshop cannot be downloaded: .*DeepFashion.*; get it .* give it as "
-            r"--source",
-        ),
-        (
-            ["--name=folder"],
-            "--download: folder cannot be downloaded: it is your own data; give it as --source",
-        ),
-        (["--name=cub", "--source=x"], "--source: is not used with --download"),
-    ],
-)
-def test_what_cannot_be_downloaded(
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, _, err = run(capsys, "--download", *arguments)
-    assert code == 2
-    assert re.match(rf"error: {message}", err)
-    assert list(tmp_path.iterdir()) == []
