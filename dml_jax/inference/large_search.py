@@ -20,8 +20,9 @@ from dml_jax.evaluation import neighbors, validation
 from dml_jax.files import expand_path, sha256
 from dml_jax.inference import ray_engine
 
-QUERIES = 2**10, 2**16  # smallest and largest number of queries in a block
-BLOCKS = 64  # of queries, as far as these sizes allow
+MEMORY = 2**31  # bytes that a block of queries takes at most: each reads the whole gallery once
+SMALLEST, BLOCKS = 2**10, 16  # queries in a block, and blocks for as many machines, if both fit
+NEIGHBOUR = 70  # bytes of a query for each of its neighbours: 61 to 70 were measured
 GALLERY_BYTES = 2**26  # of a block of the gallery
 KIND = "neighbours"
 
@@ -90,8 +91,11 @@ class Plan(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Rows of a block of queries."""
-        return int(np.clip(-(-self.queries.shape[0] // BLOCKS), *QUERIES))
+        """Rows of a block of queries: as many as their memory allows, so that the gallery is read
+        as rarely as possible."""
+        count, width = self.queries.shape
+        most = max(1, MEMORY // (8 * width + NEIGHBOUR * self.k))  # with a copy on the device
+        return min(most, max(SMALLEST, -(-count // BLOCKS)))
 
     @property
     def digest(self) -> str:

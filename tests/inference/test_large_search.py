@@ -43,7 +43,7 @@ def write(directory: Path, points: np.ndarray) -> str:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_search, "QUERIES", (64, 64))
+    monkeypatch.setattr(large_search, "MEMORY", 64 * (8 * 16 + 70 * 12))
     monkeypatch.setattr(large_search, "GALLERY_BYTES", 4 * 16 * 100)
 
 
@@ -61,12 +61,22 @@ def test_neighbours_of_all_blocks_are_those_of_one_search(
     distances, expected = neighbors.search(searching, gallery, 12, exclude_self=alone)
     console = Console(quiet=True)
 
+    passes = []
+    blocks_of = large_search.Array.blocks
+
+    def counted(array: Any, size: int, start: int = 0, stop: int | None = None) -> Any:
+        passes.extend([array.file] if stop is None else [])
+        return blocks_of(array, size, start, stop)
+
+    monkeypatch.setattr(large_search.Array, "blocks", counted)
+
     def run(_: Any, function: Any, plan: Any, items: list[Any]) -> Iterator[None]:
         return (function(plan, *item) for item in items)
 
     monkeypatch.setattr(ray_engine, "run", run)
     blocks = list(large_search.search(plan, tmp_path / "out", None, console))
-    assert len(blocks) == -(-len(searching) // 64)
+    assert len(blocks) == len(passes) == -(-len(searching) // 64)
+    assert set(passes) == {found.file}
     lists = np.concatenate(blocks)
     assert lists.dtype == np.int64
     np.testing.assert_array_equal(lists, expected)
@@ -78,6 +88,16 @@ def test_neighbours_of_all_blocks_are_those_of_one_search(
     np.testing.assert_array_equal(again, expected)
     with pytest.raises(DataError, match="was made from something else than is there now; delete"):
         list(large_search.search(plan._replace(k=11), tmp_path / "out", None, console))
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "k", "passes"),
+    [(10**7, 512, 10, 23), (10**7, 128, 10, 16), (10**7, 512, 1000, 346), (5_000, 512, 10, 5)],
+)
+def test_passes_over_the_gallery(rows: int, width: int, k: int, passes: int) -> None:
+    """By hand: 2 GiB by 8 bytes a dimension and 70 a neighbour, at most a 16th of the queries."""
+    plan = large_search.Plan(large_search.Array("x.npy", "", (rows, width)), None, k)
+    assert -(-rows // plan.size) == passes
 
 
 def test_numbers_have_64_bits() -> None:
