@@ -1,20 +1,22 @@
 """The rule of `train.select="folds"` on drawn classes: its regret on classes that it has not seen.
 
-    python -m benchmarks.selection cars/ groceries/ [--draws=20] [--steps=100] --output=draws.jsonl
-    python -m benchmarks.selection --read=draws.jsonl
+    python -m benchmarks.selection cars/ groceries/ [--layers=40] [--networks=20]
+    python -m benchmarks.selection --write    # the tables of RESULTS.md
 
-Of each folder of classes, as many are drawn for training and as many others to be unseen. The
-candidates are those of `train.selection`: published weights of EfficientNet-Lite0 at 128 pixels,
-the layer in closed form, the network after training, and the mean of the last two. Only block 15,
-the last convolution and the layer are trained, on stored outputs of block 14, so that a draw takes
-seconds. Rules see the folds of the training classes; the regret is the difference from the best
-candidate on the unseen classes in the mean of Recall@1 and MAP@R, in points.
+Of each folder of classes, as many are drawn for training as for the test. Candidates are those of
+`train.selection`, of EfficientNet-Lite0: with `--layers`, published weights at 224 pixels and the
+layer in closed form; with `--networks`, also trained networks and mean weights, at 128 pixels,
+where block 15, the last convolution and the layer are trained on stored outputs of block 14, so
+that a draw takes seconds. A rule sees two folds of the training classes. Its regret is the
+difference from the best candidate on the test classes in the mean of Recall@1 and MAP@R, in points.
 """
 
 import argparse
 import json
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,12 +24,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import dml_jax
+from benchmarks import tables
 from benchmarks.claims import heads
 from configs import folder_baseline
 from configs.folder_heads import LAST
 from dml_jax.config import Config, Group, plugin_module, resolve
 from dml_jax.data import formats
 from dml_jax.data.split import Split, subset, take
+from dml_jax.evaluation.unit_rows import unit_rows
+from dml_jax.methods import whitening
 from dml_jax.train import experiment as experiments
 from dml_jax.train import loop, selection, step
 from dml_jax.train.distributed import device_mesh
@@ -36,7 +42,7 @@ from dml_jax.train.selection import PUBLISHED
 from dml_jax.train.step import TrainState
 
 PART, SIDE = "blocks_14", 128
-CLASSES, IMAGES = (10, 25, 50), 30  # training classes; images of each
+CLASSES, IMAGES = (10, 25, 50), (30, 8)  # training classes; images of each
 LEAST = 4  # images of a class that takes part
 CHUNK = 256  # images embedded at once
 
@@ -55,7 +61,7 @@ def configuration(steps: int) -> Config:
 
 
 class Stored(NamedTuple):
-    """The images of a folder, at most IMAGES of a class, and the outputs of PART for them."""
+    """The images of a folder, at most 30 of a class, and the outputs of PART for them."""
 
     split: Split
     maps: np.ndarray  # float16 [N, h, w, K]
@@ -71,7 +77,7 @@ def stored(folder: Path, config: Config, cache: Path) -> Stored:
     whole = formats.load_labelled(folder, config.data)["test"]
     rng = np.random.default_rng(0)
     labels = range(len(whole.classes))
-    kept = [rng.permutation(np.flatnonzero(whole.labels == c))[:IMAGES] for c in labels]
+    kept = [rng.permutation(np.flatnonzero(whole.labels == c))[: IMAGES[0]] for c in labels]
     split = take(whole, np.concatenate([rows for rows in kept if len(rows) >= LEAST]))
     split = subset(split, np.unique(split.labels))
     file = cache / f"{folder.name}-{PART}-{SIDE}.npy"
@@ -129,9 +135,8 @@ def measured(config: Config, inputs: Stored, train: Split, test: Split) -> selec
     return selection._metrics(experiment, test, rows)
 
 
-def draw(inputs: Stored, classes: int, seed: int, config: Config) -> dict[str, Any] | None:
-    """Metrics of one draw by class: of the unseen ones, and of both folds; None if the folder has
-    too few classes."""
+def with_networks(inputs: Stored, classes: int, seed: int, config: Config) -> dict[str, Any] | None:
+    """One draw of networks; None if the folder has too few classes."""
     split = inputs.split
     if 2 * classes > len(split.classes):
         return None
@@ -141,87 +146,189 @@ def draw(inputs: Stored, classes: int, seed: int, config: Config) -> dict[str, A
     halves = [subset(own, part) for part in np.array_split(np.arange(classes), 2)]
     half = replace(config, train=replace(config.train, steps=max(1, config.train.steps // 2)))
     folds = [measured(half, inputs, *pair) for pair in (halves, halves[::-1])]
-    return {"folds": folds, "unseen": measured(config, inputs, own, unseen)}
-
-
-def rules(draw: dict[str, Any]) -> dict[str, str]:
-    """What each rule keeps."""
-    both = {
-        name: np.concatenate([np.mean(list(fold[name].values()), axis=0) for fold in draw["folds"]])
-        for name in draw["unseen"]
+    tested = measured(config, inputs, own, unseen)
+    return {
+        "unseen": {name: np.mean(list(v.values()), axis=1).tolist() for name, v in tested.items()},
+        "folds": {
+            name: np.hstack([list(fold[name].values()) for fold in folds]).T.tolist()
+            for name in tested
+        },
     }
-    first = len(draw["folds"][0][PUBLISHED]["map@r"])
-    fifth = max(2, len(both[PUBLISHED]) // 5)
-    found = {}
-    for rule, count, margin in (
-        ("two folds", None, 0.0),
-        ("two folds, half a standard error", None, 0.5),
-        ("two folds, one standard error", None, 1.0),
-        ("one fold", first, 0.0),
-        ("a fifth of the classes, half a standard error", fifth, 0.5),
-    ):
-        start = both[PUBLISHED][:count]
-        gains = {name: selection.gain(values[:count], start) for name, values in both.items()}
-        able = {name: g for name, g in gains.items() if g.mean >= margin * g.error}
-        found[rule] = selection.best(able)
-    return found | {f"always {name}": name for name in draw["unseen"]}
 
 
-def show(lines: list[dict[str, Any]]) -> None:
-    """Prints, by folder and number of classes, the candidates and the rules' gain and regret."""
-    groups = defaultdict(list)
-    for line in lines:
-        groups[line["folder"], line["classes"]].append(line)
-    for (folder, classes), drawn in sorted(groups.items()):
-        print(f"\n{folder}, {classes} training classes, {len(drawn)} draws")
-        unseen = [
-            {name: [100 * float(np.mean(x)) for x in v.values()] for name, v in d["unseen"].items()}
-            for d in drawn
+class Rows(NamedTuple):
+    """Published embeddings of a folder, float32 [N, D], rows of unit length, and classes [N]."""
+
+    values: np.ndarray
+    labels: np.ndarray
+
+
+def embedded(folder: Path, cache: Path) -> Rows:
+    """The published embeddings of a folder of classes, read from `cache` or computed once."""
+    file = cache / f"{folder.name}-lite0.npz"
+    if not file.exists():
+        classes = formats.class_folders([str(folder)])
+        paths = [str(image) for images in classes.values() for image in images]
+        labels = np.repeat(np.arange(len(classes)), [len(images) for images in classes.values()])
+        cache.mkdir(parents=True, exist_ok=True)
+        np.savez(file, values=dml_jax.load("lite0").embed(paths), labels=labels)
+    with np.load(file) as found:
+        return Rows(found["values"], found["labels"])
+
+
+def layer(rows: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """`whitening.within_classes` but for its scale, from the eigenvectors of fewer rows."""
+    x = rows.astype(np.float64)
+    means = np.stack([x[labels == c].mean(axis=0) for c in range(labels.max() + 1)])
+    within = x - means[labels]
+    values, axes = np.linalg.eigh(within @ within.T / len(x))
+    shrinkage = whitening.SHRINKAGE * values.sum() / x.shape[1]
+    kept = values > 1e-9 * values.max()
+    values, axes = values[kept], within.T @ axes[:, kept] / np.sqrt(len(x) * values[kept])
+    rest = shrinkage**-0.5
+    scales = (values + shrinkage) ** -0.5 - rest
+
+    def project(given: np.ndarray) -> np.ndarray:
+        centred = given - x.mean(axis=0)
+        return centred * rest + (centred @ axes) * scales @ axes.T
+
+    return project
+
+
+def by_class(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Recall@1 and MAP@R of each class, float [C, 2]."""
+    units = unit_rows(rows.astype(np.float32))
+    similar = units @ units.T
+    np.fill_diagonal(similar, -9)
+    relevant = np.bincount(labels)[labels] - 1
+    order = np.argsort(-similar, axis=1, kind="stable")[:, : relevant.max()]
+    hits = labels[order] == labels[:, None]
+    ranks = np.arange(1, relevant.max() + 1)
+    precision = np.where(ranks <= relevant[:, None], hits * hits.cumsum(axis=1) / ranks, 0)
+    both = np.stack([hits[:, 0], precision.sum(axis=1) / np.maximum(relevant, 1)], axis=1)
+    return np.stack([both[labels == c].mean(axis=0) for c in range(labels.max() + 1)])
+
+
+def of_layer(inputs: Rows, classes: int, images: int, seed: int) -> dict[str, Any] | None:
+    """One draw of published weights and the layer; None if the folder has too few classes."""
+    rng = np.random.default_rng([seed, classes, images])
+    counts = np.bincount(inputs.labels)
+    order = [c for c in rng.permutation(len(counts)) if counts[c] >= LEAST]
+    if 2 * classes > len(order):
+        return None
+
+    def taken(chosen: list[int]) -> Rows:
+        parts = [rng.permutation(np.flatnonzero(inputs.labels == c))[:images] for c in chosen]
+        numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        return Rows(inputs.values[np.concatenate(parts)], numbers)
+
+    own, unseen = taken(order[:classes]), taken(order[classes : 2 * classes])
+
+    def candidates(train: Rows, test: Rows) -> dict[str, np.ndarray]:
+        project = layer(*train)
+        return {
+            selection.PUBLISHED: by_class(*test),
+            selection.LAYER: by_class(project(test.values), test.labels),
+        }
+
+    folds = {name: np.zeros((classes, 2)) for name in (selection.PUBLISHED, selection.LAYER)}
+    for part in np.array_split(rng.permutation(classes), 2):
+        held = np.isin(own.labels, part)
+        halves = [
+            Rows(own.values[chosen], np.unique(own.labels[chosen], return_inverse=True)[1])
+            for chosen in (~held, held)
         ]
-        for name in unseen[0]:
-            print(
-                "  {:12} Recall@1 {:.1f}  MAP@R {:.1f}".format(
-                    name, *np.mean([each[name] for each in unseen], axis=0)
-                )
-            )
-        chosen = [rules(each) for each in drawn]
-        for rule in chosen[0]:
-            got = np.array([each[pick[rule]] for each, pick in zip(unseen, chosen, strict=True)])
-            start = np.array([each[PUBLISHED] for each in unseen])
-            best = [max(np.mean(x) for x in each.values()) for each in unseen]
-            regret = best - got.mean(axis=1)
-            trained = np.mean([pick[rule] != PUBLISHED for pick in chosen])
-            gain = (got - start).mean(axis=0)
-            print(
-                f"  {rule:45} gain {gain[0]:+.1f} / {gain[1]:+.1f}  regret {regret.mean():.2f} "
-                f"(at most {regret.max():.1f})  published replaced {trained:.0%}"
-            )
+        for name, values in candidates(*halves).items():
+            folds[name][np.sort(part)] = values
+    tested = candidates(own, unseen)
+    return {
+        "unseen": {name: values.mean(axis=0).tolist() for name, values in tested.items()},
+        "folds": {name: values.tolist() for name, values in folds.items()},
+    }
+
+
+MARGINS = {"one standard error": 1.0, "half of one": 0.5, "none": 0.0, "minus half": -0.5}
+
+
+def kept(draw: dict[str, Any], margin: float) -> str:
+    """What the folds choose: the largest gain over published weights among those that exceed so
+    many standard errors."""
+    scores = {name: np.mean(values, axis=1) for name, values in draw["folds"].items()}
+    gains = {name: selection.gain(x, scores[PUBLISHED]) for name, x in scores.items()}
+    able = {n: g for n, g in gains.items() if n != PUBLISHED and g.mean > margin * g.error}
+    return selection.best(able) if able else PUBLISHED
+
+
+def outcome(draws: Sequence[dict[str, Any]], chosen: Sequence[str]) -> tuple[np.ndarray, ...]:
+    """Gains over published weights in both metrics [n, 2] and regrets [n], in points."""
+    points = [{name: 100 * np.array(v) for name, v in draw["unseen"].items()} for draw in draws]
+    both = list(zip(points, chosen, strict=True))
+    gains = np.stack([each[name] - each[PUBLISHED] for each, name in both])
+    best = [max(value.mean() for value in each.values()) for each in points]
+    return gains, np.array(best) - np.array([each[name].mean() for each, name in both])
+
+
+def row(name: str, draws: Sequence[dict[str, Any]]) -> list[str]:
+    """A row of the tables: each candidate, what is kept, and the regrets."""
+    always = [outcome(draws, [each] * len(draws))[0].mean(axis=0) for each in draws[0]["unseen"]]
+    cells = [f"{recall:+.1f} / {precision:+.1f}" for recall, precision in always[1:]]
+    chosen = {
+        margin: outcome(draws, [kept(d, size) for d in draws]) for margin, size in MARGINS.items()
+    }
+    recall, precision = chosen["none"][0].mean(axis=0)
+    regrets = [f"{regret.mean():.2f}" for _, regret in chosen.values()]
+    return [name, str(len(draws)), *cells, f"{recall:+.1f} / {precision:+.1f}", *regrets]
+
+
+def write(draws: Sequence[dict[str, Any]]) -> None:
+    """Stores the tables of both kinds of draws."""
+    for kind in ("layers", "networks"):
+        groups = defaultdict(list)
+        for draw in (each for each in draws if each["kind"] == kind):
+            groups[draw["folder"], draw["classes"], draw["images"]].append(draw)
+        rows = [
+            row(f"{folder}, {classes} classes of {images}", group)
+            for (folder, classes, images), group in sorted(groups.items())
+        ]
+        rows.append(row("all", [draw for group in groups.values() for draw in group]))
+        names = [n for n in next(iter(groups.values()))[0]["unseen"] if n != PUBLISHED]
+        head = ["", "draws", *names, "kept", *(f"regret, margin {margin}" for margin in MARGINS)]
+        command = "python -m benchmarks.selection cars/ groceries/"
+        tables.write(f"selection_{kind}", command, head, rows)
 
 
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__)
     flags.add_argument("folders", nargs="*", type=Path)
-    flags.add_argument("--draws", type=int, default=20)
+    flags.add_argument("--layers", type=int, default=40)
+    flags.add_argument("--networks", type=int, default=20)
     flags.add_argument("--steps", type=int, default=100)
     flags.add_argument("--cache", type=Path, default=Path("features"))
     flags.add_argument("--output", type=Path, default=Path("draws.jsonl"))
-    flags.add_argument("--read", type=Path)
+    flags.add_argument("--write", action="store_true")
     options = flags.parse_args()
-    if options.read:
-        show([json.loads(line) for line in options.read.read_text().splitlines()])
+    if options.write:
+        write([json.loads(line) for line in options.output.read_text().splitlines()])
         return
-    config = configuration(options.steps)
-    splits = {folder.name: stored(folder, config, options.cache) for folder in options.folders}
     with options.output.open("a", encoding="utf-8") as file:
-        for seed in range(options.draws):
-            for name, split in splits.items():
-                for classes in CLASSES:
-                    if (found := draw(split, classes, seed, config)) is None:
-                        continue
-                    line = {"folder": name, "classes": classes, "seed": seed, **found}
-                    file.write(json.dumps(line, default=lambda x: x.tolist()) + "\n")
-                    file.flush()
-    show([json.loads(line) for line in options.output.read_text().splitlines()])
+
+        def keep(found: dict[str, Any] | None, **facts: Any) -> None:
+            if found:
+                print(json.dumps(facts | found), file=file, flush=True)
+
+        for folder in options.folders:
+            facts: dict[str, Any] = {"folder": folder.name}
+            rows = embedded(folder, options.cache) if options.layers else None
+            for seed, count, images in product(range(options.layers), CLASSES, IMAGES):
+                more = {"kind": "layers", "classes": count, "images": images, "seed": seed}
+                keep(of_layer(rows, count, images, seed), **facts, **more)
+        config = configuration(options.steps)
+        inputs = {}
+        if options.networks:
+            inputs = {each.name: stored(each, config, options.cache) for each in options.folders}
+        for seed, (name, one), count in product(range(options.networks), inputs.items(), CLASSES):
+            more = {"folder": name, "classes": count, "images": IMAGES[0], "seed": seed}
+            keep(with_networks(one, count, seed, config), kind="networks", **more)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model import TrainedModel, reading_in_results
 from dml_jax.train.records import logs, workdir
-from dml_jax.train.step import TrainState, check_finite, inference_state
+from dml_jax.train.step import TrainState, check_finite
 
 
 @contextmanager
@@ -114,10 +114,10 @@ def train(
         show = logs.tensorboard(directory / "tensorboard", config) if tensorboard and main else None
         if config.train.select == "folds":
             selection.prepare(experiment, directory, run, console, stop)
-        trained = loop.train(experiment, directory, run, console, stop, show, profile)
-        state, choice = inference_state(trained), dict[str, Any]()
+        state = loop.train(experiment, directory, run, console, stop, show, profile)
+        choice: dict[str, Any] = {}
         if config.train.select == "folds":
-            states, choice = selection.keep(experiment, trained, directory, run, console, stop)
+            states, choice = selection.keep(experiment, state, directory, run, console, stop)
             state = states[choice["kept"]]
         elif config.train.select != "last":
             state = stored_state(experiment, directory, run, "reported", console)
@@ -263,7 +263,7 @@ def stored_state(
     checkpoint: str,
     console: Console,
 ) -> TrainState:
-    """The `inference_state` of a checkpoint; `run` are the contents of `config.json`."""
+    """The state of a checkpoint; `run` are the contents of `config.json`."""
     folder, template = directory / "checkpoints", experiment.template
     with closing(Checkpoints(folder, template, console.warn, run=run, writing=False)) as stored:
         return stored.restore_selected(checkpoint, experiment.config.train.select)
@@ -302,7 +302,7 @@ def evaluated(
     """A model with the data of its run, for analyses."""
 
     def before_training() -> TrainedModel:
-        return experiment.model(inference_state(warm_start.initial_state(experiment)))
+        return experiment.model(warm_start.initial_state(experiment))
 
     known = dict(embeddings)
     return AnalysedModel(directory, model, experiment.splits, console, known, before_training)

@@ -87,7 +87,7 @@ def _refined_name(kind: str, numbers: dict[str, Any]) -> str:
 
 
 def print_table(config: Config, results: dict[str, Any], console: Console) -> None:
-    """Prints the result table of a run, the protocol, and a comparison with the controls."""
+    """Prints the result table of a run, the protocol, and the result in words."""
     entries = [entry for entry in metric_table.columns(results) if not entry.secondary]
     names, listed = zip(*rows(config, results), strict=True)
     columns = {"": list(map(printable, names))}
@@ -95,8 +95,7 @@ def print_table(config: Config, results: dict[str, Any], console: Console) -> No
     ours = {(heading, listed.index(results)) for heading in columns}
     title = printable(f"{config.name}: {config.data.tested}, in %")
     text_tables.print_table(Table(title, [results["protocol"]], columns, ours), console)
-    if sentence := verdict(results):
-        console.print(sentence.strip(), markup=False, highlight=False)
+    console.print(lead(config, results), markup=False, highlight=False)
 
 
 def write(run: AnalysedModel, results: dict[str, Any]) -> None:
@@ -132,23 +131,31 @@ def write_page(directory: Path, config: Config, results: dict[str, Any]) -> None
 
 
 def lead(config: Config, results: Mapping[str, Any]) -> str:
-    """The result against the published weights, and the choice, in one or two sentences."""
+    """The result against the published weights, or else the best control, and the choice."""
+    controls, choice = results.get("controls", {}), results.get("choice")
     if _is_undefined(results["recall@1"]):
-        return in_words(results)
-    words = ", ".join(f"{title} {results[key]:.1%}" for title, key in KEYS.items())
-    words = f"{config.method.name} on {config.data.tested}: {words}"
-    if published := results.get("controls", {}).get(PUBLISHED):
-        gains = (100 * (results[key] - published[key]) for key in KEYS.values())
-        words += " ({:+.1f} and {:+.1f} points over the published weights)".format(*gains)
-    if not (choice := results.get("choice")):
+        return "No test image has a relevant image to be found, so nothing was measured."
+    words = f"{config.method.name} on {config.data.tested}: {_metrics(results)}"
+    if controls and not results["protocol"].startswith(model_metrics.TRAINED_ON):
+        best = max(controls, key=lambda name: controls[name]["recall@1"])
+        against = PUBLISHED if PUBLISHED in controls else best
+        gains = [100 * (results[key] - controls[against][key]) for key in KEYS.values()]
+        words += f" ({gains[0]:+.1f} and {gains[1]:+.1f} points over {against})"
+        if controls[best]["recall@1"] > results["recall@1"]:
+            words += f"; the control '{best}' is better: {_metrics(controls[best])}"
+    if not choice:
         return f"{words}."
     unseen = choice["unseen"]
     best = max(unseen, key=lambda name: sum(unseen[name].values()))
     words += f". Kept by the folds of the training classes: {CANDIDATES[choice['kept']]}"
     if best == choice["kept"]:
-        return f"{words}, which is also the best of four candidates here."
-    numbers = ", ".join(f"{title} {unseen[best][key]:.1%}" for title, key in KEYS.items())
-    return f"{words}; here, another candidate would be better: {CANDIDATES[best]} ({numbers})."
+        return f"{words}, which is also the best of the four candidates here."
+    better = f"{CANDIDATES[best]}, {_metrics(unseen[best])}"
+    return f"{words}; here, another candidate would be better: {better}."
+
+
+def _metrics(found: Mapping[str, float]) -> str:
+    return ", ".join(f"{title} {found[key]:.1%}" for title, key in KEYS.items())
 
 
 def _facts(directory: Path, config: Config, results: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -173,7 +180,7 @@ def _facts(directory: Path, config: Config, results: Mapping[str, Any]) -> list[
 
 
 def _results(config: Config, results: dict[str, Any]) -> str:
-    """The results in words, the table, the meaning of its rows and columns, and the protocol."""
+    """The table, the meaning of its rows and columns, and the protocol."""
     columns = metric_table.columns(results)
     listed = rows(config, results)
     cells = [[name, *(metric_table.cell(row, entry) for entry in columns)] for name, row in listed]
@@ -182,8 +189,7 @@ def _results(config: Config, results: dict[str, Any]) -> str:
     table = html.table(head, cells, "results, in %", ours=ours)
     rules = "".join(f"<li>{text(rule)}</li>" for rule in results["protocol"].split("; "))
     return (
-        f"<p>{text(in_words(results))}</p>{table}"
-        '<p class="note">± is one standard error over the queries. '
+        f'{table}<p class="note">± is one standard error over the queries. '
         f"{text(_explanations(results))}</p>{_choice(config, results)}"
         f"<h3>How it was measured</h3><ul>{rules}</ul>"
     )
@@ -217,59 +223,9 @@ def _choice(config: Config, results: Mapping[str, Any]) -> str:
     )
 
 
-def in_words(results: Mapping[str, Any]) -> str:
-    """Recall@1 compared with the controls, in sentences."""
-    recall = results["recall@1"]
-    if _is_undefined(recall):
-        return "No test image has a relevant image to be found, so nothing was measured."
-    nearest = "gallery image" if "separate gallery" in results["protocol"] else "other image"
-    share = f"For {recall:.1%} of the test images"
-    words = f"{share}, the nearest {nearest} shows the same class (Recall@1). "
-    controls = results.get("controls", {})
-    if not controls:
-        return words
-    others = "; ".join(f"{name}, {row['recall@1']:.1%}" for name, row in controls.items())
-    return f"{words}Without this training: {others}. {verdict(results)}"
-
-
-def verdict(results: Mapping[str, Any]) -> str:
-    """Sentences on whether the published weights and the best control do better; empty without
-    controls or relevant images, and on classes that the model was trained on."""
-    controls = results.get("controls", {})
-    trained_on = results.get("protocol", "").startswith(model_metrics.TRAINED_ON)
-    if not controls or trained_on or _is_undefined(results["recall@1"]):
-        return ""
-    best = max(controls, key=lambda name: controls[name]["recall@1"])
-    if best == PUBLISHED or PUBLISHED not in controls:
-        return _compared(results, best, "every control; over the best, ")
-    words = _compared(results, PUBLISHED)
-    if controls[best]["recall@1"] > results["recall@1"]:
-        words += _compared(results, best)
-    return words
-
-
 def _is_undefined(value: float | None) -> bool:
     """Whether a metric is that of no query: NaN, or null in a file."""
     return value is None or math.isnan(value)
-
-
-def _compared(results: Mapping[str, Any], control: str, lead: str = "") -> str:
-    """One sentence that compares the run with a control."""
-    controls = results["controls"]
-    gains = {title: results[key] - controls[control][key] for title, key in KEYS.items()}
-    points = ", ".join(f"{title} {100 * gain:+.1f} points" for title, gain in gains.items())
-    noise = 2 * results.get("recall@1_stderr", 0)
-    if gains["Recall@1"] < -noise or (gains["Recall@1"] < 0 and gains["MAP@R"] < 0):
-        losses = (f"{-100 * gain:.1f} points of {title}" for title, gain in gains.items())
-        return f"The control '{control}' beats this run by {' and '.join(losses)}. "
-    if gains["Recall@1"] > noise:
-        return f"This run does better than {lead}{control}: {points}. "
-    if gains["MAP@R"] > 2 * results.get("map@r_stderr", 0):
-        return f"Recall@1 is not clearly better than with {control}, but the ranking is: {points}. "
-    return (
-        f"This run is not clearly better than {control}, so it does not show that the training "
-        f"helped: {points}. "
-    )
 
 
 def _explanations(results: Mapping[str, Any]) -> str:

@@ -188,7 +188,7 @@ class ConvolutionalConfig(Config):
         """What options need; see `config.fields.inert`."""
         group = config.train.groups.get("backbone")
         remedy = "backbone.freeze_bn=false, and the whole backbone trained"
-        updated = not (self.freeze_bn or (group and (group.freeze or group.rank)))
+        updated = not (self.freeze_bn or (group and group.freeze))
         return ((updated, f"running statistics that are updated: {remedy}", "bn_momentum"),)
 
     def doubtful(self, config: Any) -> Rules:

@@ -214,19 +214,12 @@ class Group:
         epochs.
       freeze: Never trains the group. A frozen backbone also keeps its batch statistics, and
         normalises by them.
-      rank: Trains updates of this rank to the group's matrices in place of the parameters
-        themselves (LoRA); 0 trains the parameters.
     """
 
     learning_rate: NonNegative
     weight_decay: NonNegative = 0.0
     warmup: Literal["train", "freeze"] = "train"
     freeze: bool = False
-    rank: NonNegativeInt = 0
-
-    def __post_init__(self) -> None:
-        rule = "a frozen group has no updates; set freeze=false"
-        require(not (self.freeze and self.rank), "rank", self.rank, rule)
 
     def inert(self, config: Any) -> Rules:
         """What options need; see `fields.inert`."""

@@ -12,7 +12,7 @@
     warm_start          the state before the first step: from the seed or from trained weights
     teacher             the model of another run, to learn from
     frozen_features     features of a frozen backbone, computed once
-    parameter_groups    wraps a method: groups of parameters, frozen or of low rank
+    parameter_groups    wraps a method: groups of parameters, some of them frozen
     model_metrics       metrics of splits during training, and the final results
     length              turns minutes into steps
     selection           chooses the model to keep: published weights, trained ones, or between

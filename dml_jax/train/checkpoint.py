@@ -33,7 +33,7 @@ from dml_jax.errors import CheckpointError, exit_code_of
 from dml_jax.files import name_file, reason
 from dml_jax.train.distributed import process_group
 from dml_jax.train.records import workdir
-from dml_jax.train.step import TrainState, inference_state
+from dml_jax.train.step import TrainState
 
 # More than one, to fall back on if one is corrupt, or if the best is newer than the latest.
 KEPT = {"latest": 3, "best": 2, "first": 1}
@@ -209,7 +209,7 @@ class Checkpoints:
         return -1
 
     def restore_selected(self, checkpoint: str, select: str) -> TrainState:
-        """The `inference_state` for a value of `--checkpoint` with this `train.select`."""
+        """The state for a value of `--checkpoint` with this `train.select`."""
         folds = select == "folds"
         if checkpoint == "reported":
             checkpoint = "latest" if select == "last" or not self.steps("best") else "best"
@@ -226,7 +226,7 @@ class Checkpoints:
             if (restored := self.restore(kind, number)) is None:
                 missing = f"no checkpoint in {self.directory}"
                 raise CheckpointError(f"--checkpoint={checkpoint}: {missing}; train first")
-            found.append(inference_state(restored[0]))
+            found.append(restored[0])
         return mean_weights(*found) if len(found) > 1 else found[0]
 
     def drop_newer(self, kind: str, step: int) -> None:

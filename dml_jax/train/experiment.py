@@ -134,7 +134,7 @@ class Experiment(NamedTuple):
         return embedding.compiled(function, self.config, self.mesh, self.shape)
 
     def model(self, state: TrainState, variant: str = "") -> TrainedModel:
-        """The trained model of an `inference_state`, with one of `evaluation.test_variants`."""
+        """The trained model of a state, with one of `evaluation.test_variants`."""
         method = self.method._replace(embed=self.test_variants.get(variant, self.method.embed))
         variables, at = (state.params, state.model_state), int(state.step)
         return TrainedModel(

@@ -27,7 +27,7 @@ from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import logs, workdir
-from dml_jax.train.step import TrainState, inference_state
+from dml_jax.train.step import TrainState
 from dml_jax.train.step import check_finite as check_state
 
 
@@ -279,15 +279,14 @@ class Training:
         name = "validation" if unseen else "test"
         splits = with_gallery(experiment.splits, name)
         try:
-            model = inference_state(state)
             found = {
                 variant: model_metrics.metrics(config, distance, splits, rows, cluster=False)
-                for variant, rows in self.tested.embed(model, splits, self.on_progress).items()
+                for variant, rows in self.tested.embed(state, splits, self.on_progress).items()
             }
             variant = model_metrics.reported(config.evaluation, found)
             results = found[variant]
             seen = model_metrics.of_training_classes(
-                experiment, self.tested, variant, model, splits[name], self.on_progress
+                experiment, self.tested, variant, state, splits[name], self.on_progress
             )
         except Interrupted:
             self.progress = self.progress._replace(pending=line)

@@ -4,10 +4,9 @@
    calls the backbone with train=False, which would switch off erasing if it were inside.
 2. Erasing (`data.erasing`): the backbone's normalised inputs; the method is built on the result.
 3. By path (`train.groups`): before everything that asks for the group of a parameter.
-4. Freezing (`train.groups.NAME.freeze`): inside low rank, so that it sees the network's paths only.
-5. Low rank (`train.groups.NAME.rank`): everything inside gets the sums of matrices and updates.
-6. Precision (`train.precision`): outside everything that computes.
-7. Chunks (`train.chunks`): outermost, so that a chunk is encoded exactly like a whole batch.
+4. Freezing (`train.groups.NAME.freeze`).
+5. Precision (`train.precision`): outside everything that computes.
+6. Chunks (`train.chunks`): outermost, so that a chunk is encoded exactly like a whole batch.
 """
 
 from typing import Any
@@ -50,7 +49,7 @@ def build_method(config: Config, data: TrainingSet) -> Method:
     methods, groups = plugin_module("method", config.method.name), config.train.groups
     if config.train.feature_views:
         backbone = on_features(backbone)
-    untrained = {name for name, group in groups.items() if group.freeze or group.rank}
+    untrained = {name for name, group in groups.items() if group.freeze}
 
     def build_on(backbone: Backbone) -> Method:
         erased = with_erasing(backbone, config.data.erasing)
@@ -62,7 +61,7 @@ def build_method(config: Config, data: TrainingSet) -> Method:
     if method.group(("backbone",)) in untrained:
         random = not backbone_is_frozen(config)
         method = build_on(parameter_groups.as_evaluated(backbone, random=random))
-    method = parameter_groups.updating(parameter_groups.freezing(method, groups), groups)
+    method = parameter_groups.freezing(method, groups)
     return chunked(computed_in(method, config.train.precision), config.train.chunks)
 
 

@@ -30,10 +30,8 @@ from dml_jax.config import Group, Train
 from dml_jax.config.modules import function
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.methods.contract import Method
-from dml_jax.train import parameter_groups
 
 Schedule = Callable[[Any], Any]
-FIXED = ""  # label of parameters that only their low-rank updates change
 
 
 def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, ...]) -> Schedule:
@@ -140,13 +138,11 @@ def build(
         name = method.group(path)
         if name not in train.groups:  # checked by path, because a group without parameters may be
             raise ConfigError(f"train.groups.{name}: missing; give its learning_rate")
-        return FIXED if train.groups[name].rank and not parameter_groups.is_factor(path) else name
+        return name
 
     transforms = {
         n: _group_optimizer(train, g, schedule, warmup_steps) for n, g in train.groups.items()
     }
-    if any(group.rank for group in train.groups.values()):
-        transforms[FIXED] = optax.set_to_zero()  # in other runs it would change the checkpoints
     optimizer = optax.partition(transforms, partial(path_aware_map, label))
     if train.layer_decay == 1:
         return optimizer

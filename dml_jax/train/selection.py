@@ -27,13 +27,13 @@ from dml_jax.console import Console
 from dml_jax.data.split import Split, hold_out, some_classes, with_gallery
 from dml_jax.errors import ConfigError, counted
 from dml_jax.train import experiment as experiments
-from dml_jax.train import loop, model_metrics, parameter_groups, warm_start
+from dml_jax.train import loop, model_metrics, warm_start
 from dml_jax.train.checkpoint import Checkpoints, mean_weights
 from dml_jax.train.controls import PUBLISHED as PUBLISHED_CONTROL
 from dml_jax.train.distributed import device_mesh, process_group
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.step import TrainState, inference_state
+from dml_jax.train.step import TrainState
 
 PUBLISHED, LAYER, HALFWAY, TRAINED = "published", "layer", "halfway", "trained"
 MOST = 2000  # images of a half that are embedded; of more, this many are drawn at random
@@ -76,15 +76,14 @@ def by_class(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def candidates(
     experiment: Experiment, first: TrainState, last: TrainState
 ) -> dict[str, TrainState]:
-    """The `inference_state` of each candidate, from the states before and after the training."""
-    start, end = inference_state(first), inference_state(last)
+    """The state of each candidate, from the states before and after the training."""
     assert experiment.method.hooks.published is not None
-    params, model_state = experiment.method.hooks.published(start.params, start.model_state)
+    params, model_state = experiment.method.hooks.published(first.params, first.model_state)
     return {
-        PUBLISHED: end._replace(params=params, model_state=model_state),
-        LAYER: start._replace(step=end.step),
-        HALFWAY: mean_weights(start, end),
-        TRAINED: end,
+        PUBLISHED: last._replace(params=params, model_state=model_state),
+        LAYER: first._replace(step=last.step),
+        HALFWAY: mean_weights(first, last),
+        TRAINED: last,
     }
 
 
@@ -259,9 +258,7 @@ def keep(
         first = stored.restore("first")
         assert first is not None  # saved before the first step
         states = candidates(experiment, first[0], last)
-        _, factors = parameter_groups.split(last.params)
-        params = parameter_groups.join(states[kept].params, jax.tree.map(jnp.zeros_like, factors))
-        stored.save("best", states[kept]._replace(params=params, opt_state=last.opt_state), {})
+        stored.save("best", states[kept]._replace(opt_state=last.opt_state), {})
     joined = {name: _joined(found, name) for name in gains}
     measured = {
         name: {key: float(np.nanmean(values)) for key, values in joined[name].items()}

@@ -15,7 +15,6 @@ from dml_jax.config import Config
 from dml_jax.data.arrays import Shape
 from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, zeros
-from dml_jax.train import parameter_groups
 from dml_jax.train.distributed import device_mesh
 
 Augment = Callable[[jax.Array, jax.Array], jax.Array]
@@ -28,11 +27,6 @@ class TrainState(NamedTuple):
     params: Any  # trained parameters, nested dict
     model_state: Any  # what no gradient trains (batch statistics, queue), nested dict
     opt_state: Any  # the optimizer's state
-
-
-def inference_state(state: TrainState) -> TrainState:
-    """The state that is evaluated: with low-rank updates merged."""
-    return state._replace(params=parameter_groups.merged(state.params))
 
 
 def digest(variables: Any) -> str:

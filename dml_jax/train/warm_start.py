@@ -16,7 +16,7 @@ from dml_jax.backbones.weights import converted
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.methods.contract import Batch, PyTree, TrainingSet
-from dml_jax.train import model, parameter_groups, step
+from dml_jax.train import model, step
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model import TrainedModel
@@ -36,13 +36,11 @@ def initial_state(experiment: Experiment, console: Console | None = None) -> Tra
             f"init_from={source}: there is no such directory; give a work directory or "
             "converted weights"
         )
-    base, updates = parameter_groups.split(state.params)
-    local = base, state.model_state
+    local = state.params, state.model_state
     if (source / "config.json").exists():
         params, model_state, kept = _from_run(source, *local, experiment, console)
     else:
         params, model_state, kept = converted.load_method(str(source), *local)
-    params = parameter_groups.join(params, updates)
     groups = ", ".join(sorted({name.split("/")[1] for name in kept}))
     console.print(f"starting from {source}" + (f"; newly initialised: {groups}" if groups else ""))
     params, model_state = device_mesh.place(experiment.mesh, (params, model_state))
@@ -79,7 +77,7 @@ def _from_run(
     theirs = traverse_util.flatten_dict({"params": other.params, "state": other.model_state})
     if list(other.classes) != experiment.class_names:
         for path in _class_tables(other, experiment.example_batch()):
-            theirs.pop(("params", *path), None)  # updates of low rank have been merged
+            theirs.pop(("params", *path), None)
     kept, history = [], experiment.method.hooks.history
 
     def choose(path: Any, here: jax.Array) -> jax.Array:

@@ -35,7 +35,6 @@ WITHOUT_EFFECT = [  # see `cases.Facts`
     "folder_vit train.groups.backbone.freeze=true train.layer_decay=0.5",
     "cars_baseline backbone.freeze_bn=true backbone.bn_momentum=0.5",
     "cars_baseline train.groups.backbone.freeze=true backbone.bn_momentum=0.5",
-    "cars_baseline train.groups.backbone.rank=4 backbone.stage_bn_updates=2",
     "digits_baseline:triplet method.triplet.nearest=0.3",
     "digits_baseline method.loss=margin method.margin.mining=hard method.margin.farthest=1.3",
     "digits_baseline:multi_similarity method.multi_similarity.mining=false "

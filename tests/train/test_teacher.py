@@ -23,7 +23,6 @@ from dml_jax.train import step, teacher
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.records import workdir
-from dml_jax.train.step import inference_state
 from tests.train import pupil as pupils
 from tests.train.experiments import drawn, small, values, write_run
 from tests.train.test_loop import StopAt, bits, train
@@ -40,7 +39,7 @@ def trained(directory: Path, config: Config, step: int = 5) -> Path:
     )
     write_run(directory, experiment, state)
     length = {"steps": config.train.steps, "epochs": config.train.epochs}
-    made = experiment.model(inference_state(state)).identity()
+    made = experiment.model(state).identity()
     results = {"step": step, "length": length, "identity": made.sha256}
     files.write_json(directory / "results.json", results)
     workdir.finish(directory, f"checkpoints/latest/{step}", made)

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from dml_jax.backbones.weights import converted
 from dml_jax.config import Group, plugin_module, resolve
 from dml_jax.console import Console
 from dml_jax.methods import baseline
@@ -30,8 +29,6 @@ def build(
     method: Any,
     *,
     validation_share: float = 0.0,
-    rank: int = 0,
-    group: str = "embedding",
     **train: Any,
 ) -> Experiment:
     given = values(steps=3, **train)
@@ -39,8 +36,6 @@ def build(
     given["train"]["groups"] = {
         name: asdict(Group(1e-3)) for name in plugin_module("method", method.name).GROUPS
     }
-    if rank:
-        given["train"]["groups"][group]["rank"] = rank
     if train.get("feature_views"):
         given["train"]["groups"]["backbone"]["freeze"] = True
     given["data"]["validation_share"] = validation_share
@@ -83,10 +78,9 @@ def test_what_past_batches_have_left_is_not_taken_over(tmp_path: Path) -> None:
     assert int(state.model_state["seen"]) == 0
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-def test_proxies_of_other_classes_are_not_taken_over(rank: int, tmp_path: Path) -> None:
+def test_proxies_of_other_classes_are_not_taken_over(tmp_path: Path) -> None:
     """Even if there are as many."""
-    params = saved(build(PROXIES, rank=rank, group="loss"), tmp_path / "run")
+    params = saved(build(PROXIES), tmp_path / "run")
     experiment = build(PROXIES)
     train = experiment.splits["train"]
     renamed = train._replace(classes=[f"other {name}" for name in train.classes])
@@ -94,27 +88,6 @@ def test_proxies_of_other_classes_are_not_taken_over(rank: int, tmp_path: Path) 
     found = started(other, tmp_path / "run")
     assert_equal(found.params["embedding"], params["embedding"])
     assert_equal(found.params["loss"], warm_start.initial_state(other).params["loss"])
-
-
-def test_low_rank_updates_are_merged(tmp_path: Path) -> None:
-    """A run that starts from another's, or from converted weights, has its own updates."""
-    params = saved(build(PROXIES, rank=2), tmp_path / "run")
-    found = model.load(tmp_path / "run", "latest")
-    layer, plain = params["embedding"], found.params["embedding"]
-    update = layer["kernel_lora"]
-    expected = layer["kernel"] + update["a"] @ update["b"]
-    np.testing.assert_allclose(plain["kernel"], expected, rtol=1e-6, atol=1e-5)
-    assert set(plain) == {"kernel", "bias"}
-    assert_equal(started(build(PROXIES), tmp_path / "run").params, found.params)
-    converted.write(
-        tmp_path / "weights", {"method/params/embedding/bias": layer["bias"]}, {"architecture": {}}
-    )
-    fresh = warm_start.initial_state(build(PROXIES, rank=1)).params["embedding"]
-    for source, kernel in (("run", plain["kernel"]), ("weights", fresh["kernel"])):
-        start = started(build(PROXIES, rank=1), tmp_path / source).params["embedding"]
-        assert_equal(
-            start, {"kernel": kernel, "bias": layer["bias"], "kernel_lora": fresh["kernel_lora"]}
-        )
 
 
 def test_a_frozen_backbone_may_be_trained_later(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from flax import traverse_util
 from dml_jax import seal
 from dml_jax.errors import CheckpointError
 from dml_jax.files import reading
-from dml_jax.train import parameter_groups
 from dml_jax.train.embedding import Variables
 from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState
@@ -47,6 +46,5 @@ def read(directory: Path, template: Variables, run: Mapping[str, Any]) -> TrainS
             raise CheckpointError(f"{path}: does not fit this model ({'/'.join(name)}); {REMEDY}")
         return found
 
-    params = jax.eval_shape(parameter_groups.merged, template.params)
-    found = traverse_util.path_aware_map(find, {"0": params, "1": template.model_state})
+    found = traverse_util.path_aware_map(find, {"0": template.params, "1": template.model_state})
     return TrainState(step, found["0"], found["1"], ())  # type: ignore[arg-type]
