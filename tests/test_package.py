@@ -141,6 +141,11 @@ def imported(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
+def test_the_package_lists_its_public_names() -> None:
+    assert dir(dml_jax) == ["__version__", "evaluation", "load", "losses", "methods"]
+    assert all(getattr(dml_jax, name) for name in dir(dml_jax))
+
+
 def test_importing_the_package_imports_no_other() -> None:
     assert imported("import dml_jax") & {*HEAVY, "numpy", "pydantic", "PIL"} == set()
 

@@ -14,7 +14,16 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what type checkers and editors see
+    from dml_jax.evaluation import clustering as clustering
+    from dml_jax.evaluation import geometry as geometry
+    from dml_jax.evaluation import kmeans as kmeans
+    from dml_jax.evaluation import metrics as metrics
+    from dml_jax.evaluation import neighbors as neighbors
+    from dml_jax.evaluation import open_set as open_set
+    from dml_jax.evaluation import paired as paired
+    from dml_jax.evaluation import protocol as protocol
+    from dml_jax.evaluation import reranking as reranking
     from dml_jax.evaluation.metrics import *  # noqa: F403
 
 _MODULES = [found.name for found in pkgutil.iter_modules(__path__) if not found.ispkg]  # noqa: F405

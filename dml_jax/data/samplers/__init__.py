@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dml_jax.config import Data, sections
+from dml_jax.config import Data
 from dml_jax.config.modules import function, takes
 from dml_jax.data.samplers.base import Sampler, balanced, from_batches, from_epochs, related
 from dml_jax.data.samplers.published import (
@@ -32,7 +32,21 @@ from dml_jax.data.samplers.published import (
 )
 from dml_jax.errors import ConfigError
 
-__all__ = ["SAMPLERS", "Sampler", "build", "from_batches", "from_epochs", *sections.SAMPLERS]
+__all__ = [
+    "SAMPLERS",
+    "Sampler",
+    "balanced",
+    "build",
+    "chunks",
+    "distinct_chunks",
+    "distinct_classes",
+    "from_batches",
+    "from_epochs",
+    "redrawn_chunks",
+    "related",
+    "shuffled",
+    "with_replacement",
+]
 
 OF_PAPERS = (shuffled, chunks, redrawn_chunks, distinct_classes, distinct_chunks, with_replacement)
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
