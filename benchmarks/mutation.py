@@ -26,6 +26,8 @@ import itertools
 import json
 import os
 import random
+import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -37,7 +39,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 300.0  # for the tests of one mutant; a loop without end counts as noticed
+SECONDS = 300  # of a processor for the tests of one mutant; a loop without end counts as noticed
+LONGEST = 10 * SECONDS  # on the clock, if they wait for each other
 with (ROOT / "benchmarks" / "mutated.csv").open(encoding="utf-8", newline="") as table:
     TESTS = {row["module"]: row["tests"] for row in csv.DictReader(table)}  # the nearest first
 CARDS = "test_cards test_configs test_own_data_configs test_published test_papers lab/test_plan"
@@ -184,7 +187,9 @@ def sampled(chosen: Sequence[str], total: int, seed: int) -> list[Mutant]:
     sizes = {path: len((ROOT / path).read_bytes()) for path in chosen}
     share = total / sum(sizes.values())
     drawn = [mutants(path, max(1, round(share * sizes[path])), rng, words) for path in chosen]
-    return [mutant for of_file in drawn for mutant in of_file]
+    found = [mutant for of_file in drawn for mutant in of_file]
+    rng.shuffle(found)  # so that a run that was stopped is a sample, too
+    return found
 
 
 def copied(folder: Path) -> Path:
@@ -203,9 +208,10 @@ def start(path: str, folder: Path) -> int:
     if pid := os.fork():
         return pid
     os.setsid()
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 1)
-        os.dup2(nowhere.fileno(), 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    with folder.with_suffix(".log").open("w") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
     os.chdir(folder)
     sys.path[:] = [str(folder), *(p for p in sys.path if p not in ("", str(ROOT)))]
     for name in [name for name in sys.modules if name.partition(".")[0] == "benchmarks"]:
@@ -215,11 +221,18 @@ def start(path: str, folder: Path) -> int:
     os._exit(pytest.main(["-x", "-q", "-n0", "-p", "no:cacheprovider", *tests(path, folder)]))
 
 
+class Outcome(NamedTuple):
+    """Of the tests of a mutant: exit code (0: not noticed), seconds, the test that failed."""
+
+    code: int
+    seconds: int
+    by: str
+
+
 def run_all(
     selected: Sequence[Mutant], folders: Sequence[Path]
-) -> Iterator[tuple[Mutant, int, float]]:
-    """Yields each mutant with the exit code of its tests (0: not noticed) and the seconds that they
-    took; one runs at a time in each folder."""
+) -> Iterator[tuple[Mutant, Outcome]]:
+    """Yields each mutant with its outcome; one runs at a time in each folder."""
     waiting, running = list(reversed(selected)), dict[int, tuple[Mutant, Path, float]]()
     free, times = list(folders), itertools.count(1)
     while waiting or running:
@@ -231,14 +244,17 @@ def run_all(
             running[start(mutant.path, folder)] = mutant, folder, time.monotonic()
         time.sleep(0.05)
         for pid, (mutant, folder, began) in list(running.items()):
-            if late := time.monotonic() - began > SECONDS:
+            if late := time.monotonic() - began > LONGEST:
                 os.killpg(pid, signal.SIGKILL)
             done, status = os.waitpid(pid, 0 if late else os.WNOHANG)
             if done:
                 del running[pid]
                 shutil.copy2(folder.with_suffix(".kept"), folder / mutant.path)
                 free.append(folder)
-                yield mutant, os.waitstatus_to_exitcode(status), time.monotonic() - began
+                text = folder.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
+                failed = re.findall(r"^(?:FAILED|ERROR) (?:tests/)?(\S+)", text, re.MULTILINE)
+                code, seconds = os.waitstatus_to_exitcode(status), time.monotonic() - began
+                yield mutant, Outcome(code, round(seconds), failed[0] if failed else "")
 
 
 def main() -> int:
@@ -281,19 +297,18 @@ def main() -> int:
             importlib.import_module(module)
         folders = [copied(Path(name, str(number))) for number in range(options.jobs)]
         first = {tuple(tests(mutant.path, folders[0])): mutant for mutant in unchanged}
-        for mutant, code, seconds in run_all([*first.values()], folders):
-            print(f"{mutant.path}: tests take {seconds:.0f} s", flush=True)
-            if code:
-                print(f"error: the tests of {mutant.path} fail without a mistake", file=sys.stderr)
+        healthy = [mutant for mutant in first.values() if digest(mutant) not in known]
+        for mutant, outcome in run_all([*healthy, *todo], folders):
+            known[digest(mutant)] = outcome.code
+            if not mutant.change and outcome.code:
+                print(f"error: {mutant.path}: {outcome.by} fails without one", file=sys.stderr)
                 return 1
-        for mutant, code, seconds in run_all(todo, folders):
-            known[digest(mutant)] = code
-            row = {"path": mutant.path, "change": mutant.change, "code": code}
-            row |= {"seconds": round(seconds), "digest": digest(mutant)}
+            row = {"path": mutant.path, "change": mutant.change, "digest": digest(mutant)}
             with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            outcome = "noticed" if code else "SURVIVED"
-            print(f"{seconds:4.0f} s  {outcome}  {mutant.path}, {mutant.change}", flush=True)
+                file.write(json.dumps(row | outcome._asdict(), ensure_ascii=False) + "\n")
+            word = "noticed" if outcome.code else "SURVIVED" if mutant.change else "passes"
+            told = f"{outcome.seconds:4} s  {word}  {mutant.path}, {mutant.change}  {outcome.by}"
+            print(told.rstrip(), flush=True)
     print("\n" + markdown([(mutant, known[digest(mutant)]) for mutant in selected]))
     return 0
 
