@@ -6,84 +6,59 @@ or constant), mean, standard deviation and range of one draw of the authors' con
 those of the bias.
 """
 
+import csv
 import json
 from collections import ChainMap
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pytest
 
-from dml_jax.backbones.contract import Backbone
 from dml_jax.config import files, plugin_module
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, TrainingSet, zeros
 from dml_jax.train import optimizers, step
-from tests import papers
 from tests.golden import fixtures
-from tests.golden.initial import Case
 
 CLASSES = {"cub": 100, "cars": 98, "sop": 11_318}
-BASELINE: dict[str, dict[str, Case]] = {
-    "Proxy-Anchor": {
-        "embedding (ResNet-50)": Case("cars_baseline:proxy_anchor", "embedding"),
-        **{
-            f"proxies ({data})": Case(f"{data}_baseline:proxy_anchor", "loss/proxies")
-            for data in CLASSES
-        },
-    },
-    "Revisiting": {
-        "embedding": Case("cars_baseline:margin", "embedding"),
-        **{
-            f"{name} ({data})": Case(f"{data}_baseline:{loss}", f"loss/{parameter}")
-            for name, loss, parameter in (
-                ("proxynca proxies", "proxy_nca", "proxies"),
-                ("arcface class_map", "arcface", "proxies"),
-                ("softtriplet centroids", "soft_triple", "proxies"),
-                ("margin beta", "margin", "beta"),
-            )
-            for data in CLASSES
-        },
-    },
-    "ProxyNCA++": {
-        "proxies (cub, 2048-d)": Case("cub_baseline:proxy_nca_pp", "loss/proxies"),
-        "proxies (sop, 2048-d)": Case("sop_baseline:proxy_nca_pp", "loss/proxies"),
-        "embedding (2048-d)": Case("cub_baseline:proxy_nca_pp", "embedding"),
-    },
-    "NormSoftmax (Zhai & Wu)": {
-        "embedding remap (512-d)": Case("cub_baseline:normalized_softmax", "embedding"),
-        "weight (cub)": Case("cub_baseline:normalized_softmax", "loss/proxies"),
-        "weight (sop)": Case("sop_baseline:normalized_softmax", "loss/proxies"),
-    },
-    "XBM": {"embedding fc": Case("cars_baseline:multi_similarity-memory", "embedding")},
-}
-# Without a recipe here: other losses in the authors' code, and papers whose losses are trained by
-# the shared recipe (configs/recipes/baseline.py).
-NO_RECIPE = {
-    "Proxy-Anchor": {"Proxy_NCA proxies (cars, other loss)"},
-    "Revisiting": {f"softmax class_map ({data})" for data in CLASSES},
-    "SoftTriple": {"fc (cars, dim 64, K 10)", "embedding"},
-    "Smooth-AP": {"embedding (512-d)"},
-}
-OF_PAPERS = [module.CASES for module in papers.modules(Path(__file__).parent / "initial")]
-CASES = dict(ChainMap(BASELINE, *OF_PAPERS))
+
+
+class Case(NamedTuple):
+    """A parameter of a configuration, for a group of a paper in the authors' code.
+
+    Attributes:
+      config: the file, with its variant; empty if no recipe here starts like the group (another
+        loss in the authors' code, or a loss that is trained by `configs/recipes/baseline.py`).
+      path: keys of the parameter, or of a layer with "kernel" or "scale" and "bias", joined by "/".
+      channels: of the feature map.
+      columns: FIRST:LAST of the kernel and the bias, or all.
+    """
+
+    paper: str
+    group: str
+    config: str
+    path: str
+    channels: str
+    columns: str
+
+
+TABLES = sorted((Path(__file__).parent / "initial").glob("*.csv"))
+LINES = [table.read_text(encoding="utf-8").splitlines() for table in TABLES]
+ROWS = [Case(**row) for lines in LINES for row in csv.DictReader(lines)]
+CASES = {(case.paper, case.group): case for case in ROWS}
 FILES = sorted([*fixtures.ROOT.glob("initial/*.json"), *fixtures.ROOT.glob("initial.json")])
 AUTHORS: dict[str, dict[str, Any]] = dict(ChainMap(*(json.loads(f.read_text()) for f in FILES)))
-COMPARED = [(paper, name) for paper, group in AUTHORS.items() for name in CASES.get(paper, {})]
+GROUPS = {(paper, group): facts for paper, of in AUTHORS.items() for group, facts in of.items()}
 
 
 def test_every_group_is_known() -> None:
-    for paper, groups in AUTHORS.items():
-        assert set(groups) == {*CASES.get(paper, ()), *NO_RECIPE.get(paper, ())}, paper
+    assert set(GROUPS) == {key for key in CASES if key[0] in AUTHORS}
 
 
-def backbone(channels: int) -> Backbone:
-    """Without parameters; the inputs are the feature maps."""
-    return Backbone(
-        lambda *_: ({}, {}), lambda params, stats, x, **_: (x, stats), channels, lambda x: x
-    )
+backbone = partial(fixtures.of_vectors, maps=True)  # the inputs are the feature maps
 
 
 @cache
@@ -94,12 +69,10 @@ def drawn(config: str, channels: int) -> Any:
     classes = CLASSES[found.data.name]
     labels = np.arange(2 * classes) % classes
     data = TrainingSet(classes, len(labels), labels)
-    method = plugin_module("method", found.method.name).build(
-        found.method, backbone(channels), data
-    )
-    return method.init(jax.random.key(0), zeros(found.data.batch_size, (1, 1), method.hooks.views))[
-        0
-    ]
+    build = plugin_module("method", found.method.name).build
+    method = build(found.method, backbone(channels), data)
+    batch = zeros(found.data.batch_size, (1, 1), method.hooks.views)
+    return method.init(jax.random.key(0), batch)[0]
 
 
 def agrees(ours: np.ndarray, theirs: dict[str, Any]) -> None:
@@ -116,14 +89,16 @@ def agrees(ours: np.ndarray, theirs: dict[str, Any]) -> None:
     assert widest < 1.95 if theirs["kind"] == "uniform" else widest > 2.05
 
 
-@pytest.mark.parametrize(("paper", "name"), COMPARED)
-def test_moments(paper: str, name: str) -> None:
-    case, theirs = CASES[paper][name], AUTHORS[paper][name]
-    found = drawn(case.config, case.channels)
-    for key in case.path.split("/"):
-        found = found[key]
+@pytest.mark.parametrize(
+    "key", [key for key, case in CASES.items() if case.config and key in GROUPS]
+)
+def test_moments(key: tuple[str, str]) -> None:
+    case, theirs = CASES[key], GROUPS[key]
+    found = drawn(case.config, int(case.channels))
+    for part in case.path.split("/"):
+        found = found[part]
     layer = found if isinstance(found, dict) else {"kernel": found}
-    columns = slice(*case.columns) if case.columns else slice(None)
+    columns = slice(*map(int, case.columns.split(":"))) if case.columns else slice(None)
     weight = np.asarray(layer.get("kernel", layer.get("scale")))
     agrees(weight[..., columns], theirs)
     bias = theirs["bias"] or {"trained": False}
@@ -195,12 +170,9 @@ def test_first_update(variant: str, gradient: Any, rates: dict[str, float], x64:
     d_layer = pull_e(g @ p)
     grads = {"kernel": x.T @ d_layer, "bias": d_layer.sum(axis=0)}
     update = {"adamw": adamw, "sgd": sgd}[config.train.optimizer]
+    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-12)
     for key, value in layer.items():
-        expected = update(value, grads[key], rates["embedding"])
-        np.testing.assert_allclose(
-            updated.params["embedding"][key] - value, expected - value, rtol=1e-5, atol=1e-12
-        )
-    expected = update(proxies, pull_p(g.T @ e), rates["loss"])
-    np.testing.assert_allclose(
-        updated.params["loss"]["proxies"] - proxies, expected - proxies, rtol=1e-5, atol=1e-12
-    )
+        expected = update(value, grads[key], rates["embedding"]) - value
+        close(updated.params["embedding"][key] - value, expected)
+    expected = update(proxies, pull_p(g.T @ e), rates["loss"]) - proxies
+    close(updated.params["loss"]["proxies"] - proxies, expected)
