@@ -151,6 +151,9 @@ def test_positive_and_negative_zero_tie():
     np.testing.assert_array_equal(query_metrics.nearest_first(scores, -1), [2, 0, 1, 4, 5, 3])
     found = query_metrics.nearest_first(scores.astype(np.float64), 1)
     np.testing.assert_array_equal(found, [2, 0, 4, 5, 3])
+    keys = np.asarray(jax.jit(tiles.sortable_keys)(scores))
+    np.testing.assert_array_equal(keys[:, None] > keys, scores[:, None] > scores)
+    np.testing.assert_array_equal(tiles.scores_of_keys(keys), scores)
 
 
 def test_neither_shift_nor_scale_changes_ranks():
