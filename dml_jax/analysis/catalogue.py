@@ -11,7 +11,7 @@ from dml_jax.analysis import html
 from dml_jax.analysis.html import Section
 from dml_jax.data import decode
 from dml_jax.data.files import File
-from dml_jax.data.prepare import duplicates
+from dml_jax.data.prepare import near_copies
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.drawing import Mark, Picture, Strips, thumbnail
 from dml_jax.errors import counted, printable
@@ -57,17 +57,13 @@ def _near_copies(images: Sequence[str]) -> np.ndarray:
     """The group of each image, by the search of `dml-jax prepare`: int [N]."""
     from scipy.sparse import coo_array, csgraph
 
-    def difference(name: str) -> np.ndarray:
+    def thumbnail(name: str) -> np.ndarray:
         with reading(name), decode.decoded(File(Path(name)).read()) as pixels:
-            return duplicates.difference_hash(pixels)
+            return near_copies.thumbnail(pixels)
 
-    hashes = np.stack(list(ordered_map(difference, images)))
-    structured = np.flatnonzero(np.bitwise_count(hashes).sum(axis=1) >= duplicates.MIN_BITS)
-    one = np.zeros((len(structured), 2), np.int64)  # one split and one class
-    pairs = duplicates.find_pairs(hashes[structured], one, duplicates.MAX_DISTANCE)
-    ends = structured[np.array(list(pairs), np.int64).reshape(-1, 2)].T
-    graph = coo_array((np.ones(ends.shape[1]), ends), (len(images), len(images)))
-    return np.asarray(csgraph.connected_components(graph, directed=False)[1])
+    group, pairs = near_copies.find(np.stack(list(ordered_map(thumbnail, images))))
+    graph = coo_array((np.ones(len(pairs)), pairs.T), (group.max() + 1, group.max() + 1))
+    return np.asarray(csgraph.connected_components(graph, directed=False)[1])[group]
 
 
 def _clusters(rows: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """The second step of a preparation: every image is decoded; problems and duplicates are found.
 
-Duplicates have equal pixels; near duplicates, e.g. compressed ones, similar difference hashes.
+Duplicates have equal pixels; near duplicates are found by `near_copies`.
 """
 
 import hashlib
@@ -9,21 +9,17 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from dml_jax.data import decode, transforms
 from dml_jax.data.files import SPLITS, Entry
+from dml_jax.data.prepare import near_copies
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.data.sources import Recipe
 from dml_jax.errors import DataError, counted
 
 MIN_SIDE = 8  # pixels
-CONTRAST = 2  # levels by which neighbouring patches must differ to set a bit of the difference hash
 
 TABLE = "duplicates.csv"
-WINDOW = 128  # rows that agree in a block with which each is compared
-MAX_DISTANCE = 5  # bits by which the difference hashes of near-duplicates may differ, of 128
-MIN_BITS = 8  # images with fewer set bits have too little structure to be compared
 KINDS = ("duplicates", "near duplicates")
 PLACES = ("within a class", "across classes", "across splits", "across splits and classes")
 
@@ -33,7 +29,7 @@ class ImageFacts(NamedTuple):
 
     sha256: bytes  # digest of the file
     pixels: bytes  # digest of its size and pixels, 16 bytes
-    difference: np.ndarray  # uint8 [16], see `difference_hash`
+    thumbnail: np.ndarray  # see `near_copies`
     rotated: bool  # whether its EXIF orientation is not upright
 
 
@@ -64,15 +60,6 @@ def too_few_classes(entries: Sequence[Entry]) -> str:
     )
 
 
-def difference_hash(pixels: np.ndarray) -> np.ndarray:
-    """Hash of 128 bits (uint8 [16]): compares the neighbours in a 9 x 9 image, both ways."""
-    green = Image.fromarray(np.ascontiguousarray(pixels[:, :, 1]))
-    small = np.asarray(green.resize((9, 9), Image.Resampling.BOX)).astype(np.int16)
-    across = small[:8, 1:] > small[:8, :-1] + CONTRAST
-    down = small[1:, :8] > small[:-1, :8] + CONTRAST
-    return np.packbits(np.concatenate([across.ravel(), down.ravel()]))
-
-
 def inspect_images(
     entries: Sequence[Entry],
     progress: Callable[[int], None] = lambda done: None,
@@ -94,11 +81,11 @@ def inspect_images(
                 use(i, data, pixels)
                 raw = np.ascontiguousarray(pixels).data
                 digest = hashlib.blake2b(raw, digest_size=16, person=b"%d" % width).digest()
-                difference = difference_hash(pixels)
+                thumbnail = near_copies.thumbnail(pixels)
         except DataError as error:
             return str(error)
         sha256 = hashlib.sha256(data).digest()
-        return ImageFacts(sha256, digest, difference, decode.is_rotated(data))
+        return ImageFacts(sha256, digest, thumbnail, decode.is_rotated(data))
 
     facts, reasons = {}, {}
     for i, result in enumerate(ordered_map(inspect, range(len(entries)))):
@@ -174,17 +161,13 @@ def find_duplicates(
     Each image is paired with the first similar one in each place.
     """
     chosen = sorted(facts)
-    columns = [entries[i].split for i in chosen], [entries[i].class_name for i in chosen]
-    groups = np.stack([np.unique(column, return_inverse=True)[1] for column in columns], axis=1)
-    digests = np.stack([np.frombuffer(facts[i].pixels, np.uint8) for i in chosen])
-    differences = np.stack([facts[i].difference for i in chosen])
-    structured = np.flatnonzero(np.bitwise_count(differences).sum(1) >= MIN_BITS)
-    similar = find_pairs(differences[structured], groups[structured], MAX_DISTANCE)
-    places = {(int(structured[i]), int(structured[j])): place for (i, j), place in similar.items()}
-    places |= find_pairs(digests, groups, 0)
+    groups = [(entries[i].split, entries[i].class_name) for i in chosen]
+    _, same = np.unique([facts[i].pixels.hex() for i in chosen], return_inverse=True)
+    alike, near = near_copies.find(np.stack([facts[i].thumbnail for i in chosen]))
+    places = _paired(alike.tolist(), near.tolist(), groups)
+    places |= _paired(same.tolist(), (), groups)
     rows = sorted(
-        (-place, (digests[i] != digests[j]).any(), chosen[i], chosen[j])
-        for (i, j), place in places.items()
+        (-place, bool(same[i] != same[j]), chosen[i], chosen[j]) for (i, j), place in places.items()
     )
     return [
         (KINDS[int(near)], PLACES[-place], entries[i].id, entries[j].id)
@@ -192,50 +175,31 @@ def find_duplicates(
     ]
 
 
-def find_pairs(
-    values: np.ndarray, groups: np.ndarray, max_distance: int
+def _paired(
+    sets: Sequence[int], near: Iterable[Sequence[int]], groups: Sequence[tuple[str, str]]
 ) -> dict[tuple[int, int], int]:
-    """Pairs of rows uint8 [N, W] that differ in at most `max_distance` bits: position in `PLACES`.
+    """Pairs of images that are in one set, or in sets that are `near`: position in `PLACES`.
 
-    `groups` int [N, 2] are split and class. Each row is paired with the first one that it resembles
-    in every place, because all pairs of a repeated row could be billions.
-
-    Rows that differ in fewer bits than there are blocks of columns agree in a block. Of the rows
-    that agree in a block, sorted by the next ones, each is compared with the `WINDOW` before it. So
-    the time is linear, however many images have the same background, and all pairs are found
-    unless more than `WINDOW` different rows agree in each of their common blocks.
+    `groups` are split and class of each image. Each is paired with the first one in every place,
+    because all pairs of a repeated image could be billions.
     """
-    # Rows of one group with equal values are compared as one, the first of them.
-    rows = np.concatenate([values, np.ascontiguousarray(groups, "<u4").view(np.uint8)], axis=1)
-    _, firsts, number = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    distinct, group, none = values[firsts], groups[firsts], len(values)
-    partners = np.full((len(PLACES), len(firsts)), none)  # the first similar row in each place
-    count = max(max_distance + 1, values.shape[1] // 4)
-    blocks = [np.zeros((len(firsts), 4), np.uint8) for _ in range(count)]
-    for block, columns in zip(
-        blocks, np.array_split(np.arange(values.shape[1]), count), strict=True
-    ):
-        block[:, : len(columns)] = distinct[:, columns]
-    keys = [block.view(np.uint32)[:, 0] for block in blocks]
-    for b, key in enumerate(keys):
-        order = np.lexsort([*reversed(keys[:b]), *reversed(keys[b:])])
-        for offset in range(1, min(WINDOW + 1, len(order))):
-            i, j = order[offset:], order[:-offset]
-            agreeing = key[i] == key[j]
-            if not agreeing.any():
-                break
-            i, j = i[agreeing], j[agreeing]
-            near = np.bitwise_count(distinct[i] ^ distinct[j]).sum(1) <= max_distance
-            i, j = i[near], j[near]
-            across_splits, across_classes = (group[i] != group[j]).T.astype(int)
-            for first, second in ((i, j), (j, i)):
-                place = 2 * across_splits + across_classes, first
-                np.minimum.at(partners, place, firsts[second])
-    number = number.ravel()
-    partner = partners[:, number]
-    first = firsts[number]
-    repeats = np.where(first < np.arange(none), first, none)
-    partner[0] = np.minimum(partner[0], repeats)
-    places, images = np.nonzero(partner < none)
-    pairs = np.sort(np.stack([images, partner[places, images]], axis=1), axis=1)
-    return {(i, j): place for (i, j), place in zip(pairs.tolist(), places.tolist(), strict=True)}
+    firsts: dict[int, dict[tuple[str, str], list[int]]] = {}  # the first two of each group
+    for i, (which, group) in enumerate(zip(sets, groups, strict=True)):
+        found = firsts.setdefault(which, {}).setdefault(group, [])
+        if len(found) < 2:
+            found.append(i)
+    beside: dict[int, list[int]] = {which: [which] for which in firsts}
+    for one, other in near:
+        beside[one].append(other)
+        beside[other].append(one)
+    pairs = dict[tuple[int, int], int]()
+    for i, (split, label) in enumerate(groups):
+        partners = dict[int, int]()
+        for which in beside[sets[i]]:
+            for (other_split, other_label), images in firsts[which].items():
+                place = 2 * (other_split != split) + (other_label != label)
+                others = [j for j in images if j != i]
+                if others:
+                    partners[place] = min(others[0], partners.get(place, others[0]))
+        pairs |= {(min(i, j), max(i, j)): place for place, j in partners.items()}
+    return pairs
