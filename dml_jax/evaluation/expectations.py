@@ -91,8 +91,8 @@ def shares(measured: Measured, choice: Choice, limit: float) -> Point:
     """The shares of measured images if those that reach the limit are accepted."""
     ranks, accepted = measured.known["rank"], choice.of(measured.known) >= limit
     named = choice.of(measured.strangers) >= limit
-    # Images of a class are alike: intervals for as many images held in 0 to 50 % of draws of
-    # groceries, these in 50 to 100 %.
+    # Images of a class are alike: intervals for as many images held in 0 to 33 % of draws of
+    # groceries, these in 50 to 83 % (benchmarks/RESULTS.md).
     classes, others = (len(np.unique(each["label"])) for each in measured[:2])
 
     def share(of: np.ndarray, classes: int = classes) -> Share:

@@ -110,7 +110,8 @@ def update(
         if done:
             index.save(path)
         if known:
-            done.append(f"{counted(known, 'image')} enrolled already")
+            new = "" if added.enrolled else "nothing new, "
+            done.append(f"{new}{counted(known, 'image')} enrolled already")
         now = f"{counted(len(index.images), 'image')} of {counted(len(index.classes), 'class')}"
         say(f"{path}: {'; '.join([*done, f'now {now}'])}")
         if twice := [each for each in index.shared() if each not in shared]:

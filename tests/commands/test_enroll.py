@@ -376,7 +376,7 @@ def test_images_are_known_by_content(photos, tmp_path, execute):
     assert run(tmp_path / "gallery") == (f"{text}; now 12 images of 4 classes", 12)
     before, moved = held(), tmp_path / "moved"
     (tmp_path / "gallery").rename(moved)
-    now = "12 images enrolled already; now 12 images of 4 classes"
+    now = "nothing new, 12 images enrolled already; now 12 images of 4 classes"
     assert run(moved) == (f"12 images found at another path; {now}", 0)
     np.testing.assert_array_equal(held().embeddings, before.embeddings)
     assert {Path(name).parts[-3] for name in held().images} == {"moved"}
@@ -393,7 +393,7 @@ def test_images_are_known_by_content(photos, tmp_path, execute):
     (moved / "red" / "2.png").rename(moved / "red" / "0.png")
     assert run(moved) == (f"2 images found at another path; {now}", 0)
     shutil.copy(moved / "red" / "0.png", moved / "red" / "copy.png")
-    assert run(moved)[0].startswith("13 images enrolled already; now 12")
+    assert run(moved)[0].startswith("nothing new, 13 images enrolled already; now 12")
     for i in range(14):
         shutil.copy(
             moved / "grey" / "0.png", picture(tmp_path / "twice" / f"c{i:02d}" / "1.png", "red")
@@ -453,7 +453,7 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
     for arguments, said in (
         ([gallery], "enrolled 10 images of 3 classes (sessions: each image by itself); now 10"),
         ([later], "enrolled 3 images of 1 class (sessions: each image by itself); now 13 images"),
-        ([gallery, later], "i: 13 images enrolled already; now 13 images of 4 classes\n"),
+        ([gallery, later], "i: nothing new, 13 images enrolled already; now 13 images of 4"),
         (["--remove=blue", "--remove=red"], "removed blue, 3 images; removed red, 4"),
         (["--remove=grey", later], "removed grey, 3 images; enrolled 3 images of 1 class"),
         (["--rename=green:lime"], "renamed green:lime; now 6 images of 2 classes"),
@@ -683,5 +683,8 @@ def test_tables_and_prepared_data_sets(source, session, tmp_path, monkeypatch, e
     parts = [Path(name).parts[-2:] for name in index.images]
     assert [index.classes[label] for label in index.labels] == [folder for folder, _ in parts]
     assert index.sessions == [name[:4] for _, name in parts]
-    assert "i: 24 images enrolled already; now 24 images of 6" in execute(*command, source)[1]
+    assert (
+        "i: nothing new, 24 images enrolled already; now 24 images of 6"
+        in execute(*command, source)[1]
+    )
     assert "the index holds all of these images" in execute(*command, f"--check={source}")[2]
