@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import importlib.util
 import io
+import os
 import re
 import threading
 import warnings
@@ -34,7 +35,12 @@ from dml_jax.errors import DataError
 FORMATS: tuple[str, ...] = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM")
 HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12; AVIF may also use the last
 NEEDS_HEIC = "is HEIC, which needs one more package: pip install pillow-heif"
-LIMIT = 89_478_485  # pixels; the threshold above which Pillow warns of a decompression bomb
+# Millions of pixels of the largest image that is decoded, which needs about 12 bytes for each; the
+# processes that a command starts inherit it. By default, the threshold above which Pillow warns of
+# a decompression bomb.
+MEGAPIXELS = "DML_JAX_MEGAPIXELS"
+LIMIT = 1_000_000 * int(os.environ.get(MEGAPIXELS, "0")) or 89_478_485
+Image.MAX_IMAGE_PIXELS = LIMIT
 MEMORY = 2**29  # bytes that the images decoded at a time may need; a larger one is decoded alone
 PILLOW, BASELINE, PROGRESSIVE = 12, 3, 9  # approximate bytes per pixel; the last two: simplejpeg
 CMYK = ("CMYK", "YCCK")  # colours of JPEG files that Pillow decodes
@@ -148,7 +154,8 @@ def _usable() -> Iterator[None]:
     except Exception as error:
         why = f"damaged: {str(error) or type(error).__name__}"
         if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-            raise TooManyPixels(f"more than {LIMIT} pixels") from error
+            what = f"more than {LIMIT} pixels; the environment variable {MEGAPIXELS} allows more"
+            raise TooManyPixels(what) from error
         elif isinstance(error, Image.UnidentifiedImageError):
             why = f"not an image ({', '.join(FORMATS)})"
         elif isinstance(error, DataError):

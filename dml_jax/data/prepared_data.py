@@ -14,6 +14,7 @@ import hashlib
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -134,7 +135,8 @@ def _scan_folder(directory: Path, recipe: Recipe, data: Data) -> Mapping[str, Sp
     page = understand(recipe, files, options, source)
     if problem := duplicates.too_few_classes(page.entries):
         raise DataError(f"{source}: {problem}")
-    lines = [str(directory.resolve())]
+    # By what is installed and allowed, other images can be used.
+    lines = [str(directory.resolve()), f"{decode.LIMIT}, {find_spec('pillow_heif') is not None}"]
     for e in page.entries:
         about = e.id, e.split, e.class_name, str(dict(e.metadata)), stamp(e.file.path)
         lines.append("\0".join(about))

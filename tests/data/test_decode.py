@@ -1,6 +1,8 @@
 """Which files are decoded, and to which pixels; see also tests/golden/test_transforms.py."""
 
 import io
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -293,3 +295,27 @@ def test_pixels_as_stored() -> None:
     exif[decode.ORIENTATION] = 1
     assert not decode.is_rotated(pictures.encoded(3, exif=exif))
     assert not decode.is_rotated(b"\xff\xd8\xff")
+
+
+def test_larger_images_are_allowed_by_an_environment_variable() -> None:
+    """It is inherited by the processes that a command starts."""
+    code = """if True:
+        import io
+        from PIL import Image
+        from dml_jax.data import decode
+        for side in (900, 1500):
+            file = io.BytesIO()
+            Image.new("L", (1000, side)).save(file, "PNG")
+            try:
+                print(decode.rgb(file.getvalue()).shape)
+            except decode.TooManyPixels as error:
+                print(error)
+    """
+    small = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {decode.MEGAPIXELS: "1"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert small.stdout.splitlines() == [
+        "(900, 1000, 3)",
+        "more than 1000000 pixels; the environment variable DML_JAX_MEGAPIXELS allows more",
+    ]
