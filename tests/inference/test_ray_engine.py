@@ -20,7 +20,7 @@ import pytest
 from dml_jax import table
 from dml_jax.errors import ConfigError
 from dml_jax.inference import ray_engine
-from tests import test_published
+from tests import small_weights
 from tests.data import pictures
 from tests.processes import ROOT, environment
 
@@ -131,7 +131,7 @@ def chunks(folder: Path) -> list[Path]:
 def folder(tmp_path: Path) -> Path:
     """A model in `w` and photographs in `t`, one of them unusable."""
     pytest.importorskip("ray")
-    test_published.write(tmp_path / "w", test_published.resnet, test_published.RESNET)
+    small_weights.write(tmp_path / "w", small_weights.resnet, small_weights.RESNET)
     contents = [pictures.encoded(seed, 300, 400) for seed in range(40)]
     (tmp_path / "t").mkdir()
     for i in range(CHUNKS * EACH):
