@@ -2,12 +2,15 @@
 other; imports inside functions count, those for type checking do not."""
 
 import ast
+import re
+import tokenize
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 from tests.layers import LAYERS
+from tests.papers import PAPERS
 
 ROOT = Path(__file__).parents[1] / "dml_jax"
 COMMANDS = len(LAYERS)
@@ -84,3 +87,21 @@ def test_experiments_are_private(graph: dict[str, set[str]]) -> None:
     for name, found in graph.items():
         if not name.startswith(("dml_jax.train", "dml_jax.run", "dml_jax.lab")):
             assert "dml_jax.train.experiment" not in found, name
+
+
+def test_what_methods_build_on_names_none() -> None:
+    """But in comments and docstrings, which may cite."""
+    named = re.compile(rf"\b({'|'.join(PAPERS)})\b", re.IGNORECASE)
+    found, starts = set(), (tokenize.ENCODING, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    for part in ("config", "train", "evaluation", "losses", "backbones", "data"):
+        for path in (ROOT / part).rglob("*.py"):
+            before = tokenize.ENCODING
+            with path.open("rb") as file:
+                for token in tokenize.tokenize(file.readline):
+                    if token.type in (tokenize.COMMENT, tokenize.NL):
+                        continue
+                    cites = token.type == tokenize.STRING and before in starts
+                    if not cites and named.search(token.string):
+                        found.add((path.name, token.string))
+                    before = token.type
+    assert found == set()
