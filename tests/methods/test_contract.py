@@ -1,8 +1,11 @@
-"""Wrapping the functions of a method."""
+"""Wrapping the functions of a method; shapes of images and of other arrays."""
 
 from typing import Any
 
-from dml_jax.methods.contract import Hooks, Method, Refresh, map_functions
+import numpy as np
+import pytest
+
+from dml_jax.methods.contract import Batch, Hooks, Method, Refresh, input_shape, map_functions
 
 
 def named(name: str) -> Any:
@@ -30,3 +33,17 @@ def test_every_function_of_parameters_is_wrapped() -> None:
     assert wrapped.update() == "wrapped update"
     assert found.hooks.teach is None
     assert (found.hooks.views, found.hooks.history, found.hooks.teacher) == (2, ("queue",), "")
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "expected"),
+    [
+        ((2, 4, 8, 9, 3), "uint8", (8, 9)),
+        ((2, 4, 8, 9, 3), "float32", (8, 9, 3)),
+        ((2, 4, 8, 9, 4), "uint8", (8, 9, 4)),
+        ((2, 4, 3), "uint8", (3,)),
+    ],
+)
+def test_shapes_of_images_and_other_arrays(shape: Any, dtype: str, expected: Any) -> None:
+    images: Any = np.zeros(shape, dtype)
+    assert input_shape(Batch(images, images, images)) == expected
