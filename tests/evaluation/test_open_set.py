@@ -151,6 +151,8 @@ def test_sessions_of_near_copies() -> None:
     measured = open_set.measure(of(rows, labels, ["a", "a", "a", "b"] * 2), 2, np.arange(0))
     assert measured.known["label"].tolist() == [0, 1]
     assert len(measured.strangers) == 0
+    one = open_set.measure(of(rows, labels, "a"), 2, np.arange(2))
+    assert (len(one.known), one.temperature) == (0, 1)  # nothing says that it is another one
 
 
 def test_no_session_is_tested_without_most_of_the_enrolled_classes() -> None:
