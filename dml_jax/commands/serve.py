@@ -37,13 +37,13 @@ def execute(arguments: list[str]) -> None:
     flags.add_argument("--host_name", metavar="NAME", action="append", default=[], help=text)
     flags.add_argument("--port", type=int, default=8000, help="default 8000; 0 for any free one")
     text = (
-        "size of the largest photographs, up to 89 (default: %(default)s); decoding one takes 3 to "
+        "size of the largest photographs (default: %(default)s; above 89, see "
+        "DML_JAX_MEGAPIXELS in the documentation); decoding one takes 3 to "
         "12 MB of memory for each megapixel, and several at a time share 512 MiB"
     )
     flags.add_argument("--megapixels", type=float, default=60, metavar="N", help=text)
     options = flags.read_plain(arguments)
-    problem = f"--megapixels={options.megapixels:g}: must be above 0 and at most 89"
-    cli.require(0 < options.megapixels <= 89, problem)
+    cli.require(options.megapixels > 0, f"--megapixels={options.megapixels:g}: must be above 0")
     limit = cli.decision(options)
     index = expand_path("--index", options.index) if options.index else None
     problem = "--reject and --min_probability: need --index; without it, no class is named"
