@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from jax._src import clusters
 from dml_jax import main
 from dml_jax.commands import embed
 from dml_jax.config import files as config_files
+from dml_jax.data import pipeline
 from dml_jax.train.distributed import process_group
 from tests.processes import ROOT, executable, wait_until
 
@@ -121,8 +123,9 @@ def inside(paths: Any, folders: set[str]) -> bool:
 
 
 @pytest.mark.parametrize("file", JOBSETS, ids=lambda path: path.stem)
-def test_jobsets(file: Path) -> None:
-    """The command is valid, and names and numbers that must agree do."""
+def test_jobsets(file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The command is valid, names and numbers that must agree do, and a pod has the cores and the
+    shared memory that reading needs."""
     jobset = yaml.safe_load(file.read_text())
     name, (group,) = jobset["metadata"]["name"], jobset["spec"]["replicatedJobs"]
     job = group["template"]["spec"]
@@ -141,7 +144,6 @@ def test_jobsets(file: Path) -> None:
     options, overrides = main.parser().read(arguments)
     if gpus:  # one process per GPU, all of which see the pod's cores
         options.processes, options.process = per_pod * pods, per_pod * pods - 1
-        assert overrides["data.workers"] == str(int(requests["cpu"]) // per_pod - 1)
     main.check_options(options)
     devices = pods * (gpus or limits["google.com/tpu"])
     config, _, variant = options.config.rpartition(":")
@@ -149,9 +151,21 @@ def test_jobsets(file: Path) -> None:
     resolved = config_files.resolved(str(ROOT / options.config), {})
     assert resolved.name == f"{Path(config).stem}-{variant}"
     assert (resolved.data.batch_size % devices, requests.keys()) == (0, {"cpu", "memory"})
+    at = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    (shared,) = (each for each in pod["volumes"] if each["name"] == at.get("/dev/shm"))
+    room = int(shared["emptyDir"]["sizeLimit"].removesuffix("Gi")) * 2**30
+    monkeypatch.setattr(pipeline, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(pipeline, "usable_cores", lambda: int(requests["cpu"]))
+    monkeypatch.setattr(pipeline.shutil, "disk_usage", lambda path: (room, 0, room))
+    data = replace(resolved.data, workers=int(overrides.get("data.workers", "-1")))
+    workers = per_pod * pipeline.worker_processes(data, devices // (per_pod * pods))
+    assert workers == int(requests["cpu"]) - per_pod
+    images = data.batch_size // (per_pod * pods)
+    assert 3 * workers * images * data.image_size**2 * 3 < room  # each holds three batches
     if options.coordinator != "auto":
         assert options.coordinator.startswith(f"{name}-{group['name']}-0-0.{name}:")
         assert options.processes == per_pod * pods
+        assert int(options.coordinator.rpartition(":")[2]) > 1023  # others only root may open
         affinity = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         labels = affinity[0]["labelSelector"]["matchLabels"]
         assert labels == {"jobset.sigs.k8s.io/jobset-name": name}
