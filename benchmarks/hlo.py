@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from jax.extend.core import jaxprs_in_params
 
-from dml_jax.lab.compilation import COLLECTIVES, INSTRUCTION, LIBRARY, ON_CHIP, size
+from dml_jax.lab.compilation import COLLECTIVES, INSTRUCTION, LIBRARY, ON_CHIP, SCRATCH, size
 
 DONE = ("copy", "all-reduce", "all-gather", "collective-permute")
 NO_TRAFFIC = (
@@ -49,8 +49,8 @@ def instructions(text: str) -> Iterator[Instruction]:
 
 def _in_memory(types: str) -> int:
     """Bytes of the arrays in a type that are in a device's main memory: what a TPU keeps on the
-    chip has S(1) in its layout."""
-    return size(ON_CHIP.sub("", types))
+    chip has S(1) in its layout. Libraries' scratch is left out."""
+    return size(ON_CHIP.sub("", SCRATCH.sub("", types)))
 
 
 def _library_product(call: Instruction) -> str:

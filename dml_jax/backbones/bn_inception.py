@@ -18,7 +18,7 @@ from dml_jax.backbones import layers
 from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import CAFFE, Backbone, Pixels
 from dml_jax.backbones.functional import as_backbone
-from dml_jax.backbones.layers import Conv, MaxPool, compute_dtype, he_fan_in, require_size
+from dml_jax.backbones.layers import Conv, MaxPool, compute_dtype, he_fan_in, relu, require_size
 from dml_jax.backbones.weights.convert import Layout, Network
 from dml_jax.config.fields import section
 
@@ -56,7 +56,7 @@ def _conv_bn_relu(
     padding, dtype = size // 2, compute_dtype(config.dtype)
     conv = partial(Conv, use_bias=True, kernel_init=he_fan_in, dtype=dtype, name=name)
     convolution = conv(channels, size, stride, padding)
-    return nn.relu(batch_norm(config, f"{name}_bn")(x, train, convolution))
+    return relu(batch_norm(config, f"{name}_bn")(x, train, convolution))
 
 
 class Block(nn.Module):

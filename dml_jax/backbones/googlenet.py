@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import Backbone, Pixels
 from dml_jax.backbones.functional import as_backbone
-from dml_jax.backbones.layers import Conv, MaxPool, compute_dtype, normal_init, require_size
+from dml_jax.backbones.layers import Conv, MaxPool, compute_dtype, normal_init, relu, require_size
 from dml_jax.backbones.weights.convert import Layout, Network, dotted
 from dml_jax.config.fields import section
 
@@ -67,7 +67,7 @@ class ConvBnRelu(nn.Module):
         padding, init = self.size // 2, normal_init(0.01)
         conv = partial(Conv, kernel_init=init, dtype=dtype, name="conv")
         convolution = conv(self.channels, self.size, self.stride, padding)
-        return nn.relu(batch_norm(self.config, "bn", epsilon=1e-3)(x, train, convolution))
+        return relu(batch_norm(self.config, "bn", epsilon=1e-3)(x, train, convolution))
 
 
 class Block(nn.Module):

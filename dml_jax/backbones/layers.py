@@ -225,6 +225,26 @@ def _standardized_jvp(epsilon: float, primals: Any, tangents: Any) -> tuple[jax.
     return y, moved - mean - y * along
 
 
+def relu(x: jax.Array) -> jax.Array:
+    """ReLU, whose gradient depends on the result: cuDNN computes both at the end of a convolution,
+    because nothing else uses what goes into it."""
+    return nn.relu(x) if is_plain() else _relu(x)
+
+
+_relu = jax.custom_vjp(nn.relu)
+
+
+def _relu_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return (y := nn.relu(x)), y
+
+
+def _relu_backward(y: jax.Array, grad: jax.Array) -> tuple[jax.Array]:
+    return (jnp.where(jax.lax.optimization_barrier(y) > 0, grad, jnp.zeros_like(grad)),)
+
+
+_relu.defvjp(_relu_forward, _relu_backward)
+
+
 def gelu(x: jax.Array, *, approximate: bool = False) -> jax.Array:
     """GELU, exact or by tanh. In bfloat16, the gradient computes it again: reading a second stored
     array takes longer on accelerators."""
@@ -375,13 +395,16 @@ class MaxPool(nn.Module):
         plain = partial(nn.max_pool, window_shape=window, strides=strides, padding=pads)
         if is_plain():
             return plain(x)
-        on_cpu = partial(_max_of_shifts, window, strides, pads)
-        return jax.lax.platform_dependent(x, cpu=on_cpu, default=plain)
+        shifted = partial(_max_of_shifts, window, strides, pads)
+        return jax.lax.platform_dependent(x, cpu=shifted, cuda=shifted, default=plain)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _max_of_shifts(window: Pair, strides: Pair, padding: Padding, x: jax.Array) -> jax.Array:
-    """Max pooling by comparing shifted images: on CPUs several times as fast as XLA's."""
+    """Max pooling by comparing shifted images: on CPUs several times as fast as XLA's.
+
+    On GPUs, its gradient is part of other kernels; XLA's writes and reads indices.
+    """
     return _max_forward(window, strides, padding, x)[0]
 
 
@@ -390,7 +413,10 @@ def _max_forward(
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """The maxima of all windows; saves the cells, counted row by row, where they occur first."""
     padded = jnp.pad(x, ((0, 0), *padding, (0, 0)), constant_values=-jnp.inf)
-    maxima, *others = shifts(jax.lax.optimization_barrier(padded), window, strides)
+    padded = jax.lax.platform_dependent(
+        padded, cpu=jax.lax.optimization_barrier, default=lambda padded: padded
+    )
+    maxima, *others = shifts(padded, window, strides)
     cells = jnp.zeros(maxima.shape, jnp.int8)
     for cell, pixels in enumerate(others, 1):
         larger = (pixels > maxima) | jnp.isnan(pixels)

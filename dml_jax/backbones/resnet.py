@@ -16,7 +16,7 @@ import jax
 from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.functional import as_backbone
-from dml_jax.backbones.layers import Conv, MaxPool, compute_dtype
+from dml_jax.backbones.layers import Conv, MaxPool, compute_dtype, relu
 from dml_jax.backbones.weights.convert import Layout, Network, count, dotted, length
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import Mark, NonEmpty, PositiveInt, Rules, require, section
@@ -81,15 +81,15 @@ class Block(nn.Module):
             shortcut = norm("downsample_bn")(x, train, conv)
         if config.block == "bottleneck":
             conv = Conv(self.width, 1, dtype=dtype, name="conv1")
-            y = nn.relu(norm("bn1")(x, train, conv))
+            y = relu(norm("bn1")(x, train, conv))
             conv = Conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv2")
-            y = nn.relu(norm("bn2")(y, train, conv))
+            y = relu(norm("bn2")(y, train, conv))
             y = norm("bn3")(y, train, Conv(channels, 1, dtype=dtype, name="conv3"))
         else:
             conv = Conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv1")
-            y = nn.relu(norm("bn1")(x, train, conv))
+            y = relu(norm("bn1")(x, train, conv))
             y = norm("bn2")(y, train, Conv(channels, 3, padding=1, dtype=dtype, name="conv2"))
-        return nn.relu(y + shortcut)
+        return relu(y + shortcut)
 
 
 class ResNet(nn.Module):
@@ -103,7 +103,7 @@ class ResNet(nn.Module):
         config, dtype = self.config, compute_dtype(self.config.dtype)
         size, stride = (7, 2) if config.stem == "imagenet" else (3, 1)
         conv = Conv(config.widths[0], size, stride, padding=size // 2, dtype=dtype, name="conv1")
-        x = nn.relu(batch_norm(config, "bn1")(x, train, conv))
+        x = relu(batch_norm(config, "bn1")(x, train, conv))
         if config.stem == "imagenet":
             x = MaxPool(3, 2, padding=1, name="maxpool")(x)
         block = nn.remat(Block, static_argnums=(2,)) if config.remat else Block

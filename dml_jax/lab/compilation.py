@@ -45,6 +45,7 @@ KNOWN = "h100:N or h100:HOSTSxN (GPUs of a host), v5e:2x2, v5e:2x4, v5e:4x4, v5e
 INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*)$", re.MULTILINE)
 ARRAY = re.compile(r"\b(pred|(?:bf|[sufc])(\d+)\w*)\[([\d,]*)\]")  # type, its bits, shape
 ON_CHIP = re.compile(r"\w+\[[\d,]*\]\{[^}]*S\([1-9]\d*\)[^}]*\}")  # in a TPU's own memory
+SCRATCH = re.compile(r", [su]8\[\d*\]\{0\}(?=\)$)")  # of a library's call, after its results
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 LIBRARY = {"__cublas": "dot", "__cudnn$conv": "convolution", "__cudnn$fmha": "attention"}
 NO_TRAFFIC = re.compile("parameter|constant|tuple|get-tuple-element|bitcast|after-all|.*-done")
@@ -179,7 +180,7 @@ def operations(text: str) -> Facts:
     entry = text.index("ENTRY")
     for found in INSTRUCTION.finditer(text):
         name, result, operation, rest = found.groups()
-        types[name] = result
+        types[name] = result = SCRATCH.sub("", result)
         operands, _, attributes = rest.partition(")")
         read = [types.get(operand, "") for operand in re.findall(r"%([\w.-]+)", operands)]
         library = (kind for call, kind in LIBRARY.items() if f'target="{call}' in attributes)

@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from numpy.lib.stride_tricks import sliding_window_view
 
 from dml_jax.backbones.batch_norm import BatchNorm, standardize
-from dml_jax.backbones.layers import Conv, MaxPool
+from dml_jax.backbones.layers import Conv, MaxPool, relu
 from dml_jax.lab import compilation
 
 
@@ -216,6 +216,15 @@ def test_running_statistics_go_into_the_kernel(groups: int, bias: bool) -> None:
         total = lambda p, x, way=way: jnp.sum(weights * way(p, x))  # noqa: E731
         found.append(jax.jit(jax.value_and_grad(total, (0, 1)))(params, x))
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12), *found)
+
+
+def test_relu() -> None:
+    """To the bit, values and gradients are those of max(x, 0), with 0 at 0 and at NaN."""
+    x = np.array([-1, -0.0, 0, 1e-30, 2, np.inf, np.nan], np.float32)
+    weights = np.arange(1, 8, dtype=np.float32)
+    found, pullback = jax.vjp(relu, x)
+    np.testing.assert_array_equal(found, np.maximum(x, 0))
+    np.testing.assert_array_equal(pullback(weights)[0], np.where(x > 0, weights, 0))
 
 
 @pytest.mark.parametrize(
