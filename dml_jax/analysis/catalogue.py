@@ -1,150 +1,262 @@
-"""A catalogue of a folder of images as a page and a table: near-duplicates, clusters and, if there
-are labels, images whose neighbours say another class."""
+"""A catalogue of images: doubtful labels, near-duplicates, clusters, blurred and odd images, and
+what changes do to them."""
 
-from collections.abc import Sequence
-from pathlib import Path
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
 
-from dml_jax.analysis import html
-from dml_jax.analysis.html import Section
-from dml_jax.data import decode
-from dml_jax.data.files import File
-from dml_jax.data.prepare import near_copies
-from dml_jax.data.read_ahead import ordered_map
-from dml_jax.drawing import Mark, Picture, Strips, thumbnail
-from dml_jax.errors import counted, printable
-from dml_jax.evaluation import neighbors
-from dml_jax.evaluation.unit_rows import unit_rows
-from dml_jax.files import reading, write_csv
+from dml_jax.analysis import changes
+from dml_jax.analysis.changes import TRASH, Change, Kind
+from dml_jax.analysis.examined_images import Images
+from dml_jax.errors import counted, listed, printable
+from dml_jax.evaluation import doubtful_labels
+from dml_jax.files import write_csv
 
-DIMENSIONS, DISTANCE = 50, 0.6  # principal components; largest mean distance of merged clusters
-LARGEST = 5_000  # images that are clustered; the others join the nearest cluster
-NEIGHBORS, TEMPERATURE = 10, 0.05  # neighbours that vote, with weights exp(cosine / TEMPERATURE)
-GROUPS, PICTURES = 50, 8  # most groups of a section and pictures of a group that are shown
-
-Group = tuple[str, Sequence[int]]  # a label and the positions of the images
+LIKELY = 0.5  # probability from which a wrong label counts as one correction
+SHOWN = 8  # images of a cluster that are shown
+TABS = ("labels", "duplicates", "clusters", "blurred", "odd")
 
 
-class Catalogue(NamedTuple):
-    """What is known about each of N images."""
+class Key(NamedTuple):
+    """What a click does to images."""
 
-    images: Sequence[str]  # paths
-    copies: np.ndarray  # int [N], number of the group of near-duplicates from 1; 0 if there is none
-    clusters: np.ndarray  # int [N], from 1, the largest first
-    labels: Sequence[str]  # "" if unknown
-    said: Sequence[str]  # the class with most votes of the neighbours
-    shares: np.ndarray  # float [N], its share of the votes
-    nearest: np.ndarray  # int [N, K], the neighbours; near-duplicates do not vote
+    text: str
+    change: Kind
+    images: Sequence[int]
+    to: str = ""  # the class; of "keep", the tab
 
 
-def catalogue(images: Sequence[str], rows: np.ndarray, labels: Sequence[str]) -> Catalogue:
-    """Compares images by their files and their embeddings float32 [N, D], rows of unit length."""
-    copies, clusters = _numbered(_near_copies(images), at_least=2), _numbered(_clusters(rows))
-    count = min(NEIGHBORS, len(rows) - 1)
-    distances, nearest = map(np.asarray, neighbors.search(rows, rows, count, exclude_self=True))
-    of = np.array(labels, object)[nearest]
-    voters = (of != "") & ((copies[nearest] != copies[:, None]) | (copies == 0)[:, None])
-    weights = np.exp(-distances / TEMPERATURE) * voters
-    votes = (weights[:, None] * (of[:, :, None] == of[:, None])).sum(axis=2)
-    votes /= np.maximum(weights.sum(axis=1, keepdims=True), 1e-9)
-    said = np.where(voters.any(axis=1), of[np.arange(len(of)), votes.argmax(axis=1)], "")
-    return Catalogue(images, copies, clusters, labels, said.tolist(), votes.max(axis=1), nearest)
+class Group(NamedTuple):
+    """Images that are shown together."""
+
+    text: str
+    images: Sequence[int]
+    keys: Sequence[Key]
 
 
-def _near_copies(images: Sequence[str]) -> np.ndarray:
-    """The group of each image, by the search of `dml-jax prepare`: int [N]."""
-    from scipy.sparse import coo_array, csgraph
+class Tab(NamedTuple):
+    """Groups, which are made when they are shown: one for each of `order`."""
 
-    def thumbnail(name: str) -> np.ndarray:
-        with reading(name), decode.decoded(File(Path(name)).read()) as pixels:
-            return near_copies.thumbnail(pixels)
-
-    group, pairs = near_copies.find(np.stack(list(ordered_map(thumbnail, images))))
-    graph = coo_array((np.ones(len(pairs)), pairs.T), (group.max() + 1, group.max() + 1))
-    return np.asarray(csgraph.connected_components(graph, directed=False)[1])[group]
+    order: Sequence[int]
+    group: Callable[[int], Group]
 
 
-def _clusters(rows: np.ndarray) -> np.ndarray:
-    """The cluster of each row, int [N], by average linkage of cosine distances."""
-    from sklearn.cluster import AgglomerativeClustering
-    from sklearn.decomposition import PCA
+class Catalogue:
+    """Images with the labels that changes give them.
 
-    with np.errstate(invalid="ignore"):  # PCA divides by the variance: 0 if all images are equal
-        small = PCA(min(DIMENSIONS, *rows.shape), random_state=0).fit_transform(rows)
-    # Without the last column, rows would have no direction then.
-    small = unit_rows(np.hstack([small, np.full((len(rows), 1), 1e-6)]))
-    sample = np.random.default_rng(0).permutation(len(rows))[:LARGEST]
-    linkage = {"metric": "cosine", "linkage": "average", "distance_threshold": DISTANCE}
-    found = AgglomerativeClustering(n_clusters=None, **linkage).fit_predict(small[sample])
-    means = np.zeros((found.max() + 1, small.shape[1]))
-    np.add.at(means, found, small[sample])
-    clusters = (small @ unit_rows(means).T).argmax(axis=1)
-    clusters[sample] = found
-    return clusters
+    Args:
+      given: the N labels of the images, "" if unknown.
+      log: the changes.
+    """
+
+    def __init__(self, images: Images, given: Sequence[str], log: Sequence[Change] = ()):
+        self.images, self.given, self.log = images, given, log
+        self.folders = _class_folders(images.names, given)
+        number = {name: i for i, name in enumerate(images.names)}
+        self.labels, self.gone = list(given), np.zeros(len(given), bool)
+        for name, change in changes.places(log).items():
+            if (i := number.get(name)) is not None:
+                self.gone[i] = change.to.startswith(f"./{TRASH}/")
+                self.labels[i] = self.folders.get(_parent(change.to), self.labels[i])
+        kept = [each for each in changes.standing(log) if each.change == "keep"]
+        self.kept = {(each.to, number[each.image]) for each in kept if each.image in number}
+        self.classes = sorted(set(self.labels) - {""})
+        place = {name: i for i, name in enumerate(self.classes)}
+        numbers = np.array([place.get(label, -1) for label in self.labels], np.int64)
+        self.numbers = np.where(self.gone, -1, numbers)  # of the classes; -1 if there is none
+
+    @cached_property
+    def doubts(self) -> doubtful_labels.Doubts:
+        """The doubts about the labels."""
+        return doubtful_labels.find(self.images.spread, self.numbers)
+
+    @cached_property
+    def chances(self) -> np.ndarray | None:
+        """The probability that each label is wrong; None if it is unknown."""
+        doubt = self.doubts.doubt
+        return doubtful_labels.probabilities(self.images.spread, self.numbers, doubt)
+
+    def tabs(self) -> dict[str, Tab]:
+        """What is shown, the most important first."""
+        doubt, sharp, far = self.doubts.doubt, self.images.sharpness, self.images.distances
+        copies, clusters = self._groups("duplicates"), self._groups("clusters")
+        mixed = sorted(clusters, key=lambda k: -self._strangers(clusters[k]))
+        doubtful = [i for i in self._sorted("labels", -doubt) if doubt[i] > 0]
+        blurred, odd = self._sorted("blurred", sharp), self._sorted("odd", -far)
+        return {
+            "labels": Tab(doubtful, self._doubtful),
+            "duplicates": Tab([*copies], lambda k: self._copies(copies[k])),
+            "clusters": Tab(mixed, lambda k: self._cluster(clusters[k])),
+            "blurred": Tab(blurred, lambda i: self._one(i, "blurred", f"sharpness {sharp[i]:.0f}")),
+            "odd": Tab(odd, lambda i: self._one(i, "odd", f"nearest at {far[i]:.2f}")),
+        }
+
+    def _shown(self, tab: str) -> np.ndarray:
+        shown = ~self.gone
+        shown[[i for where, i in self.kept if where == tab]] = False
+        return shown
+
+    def _sorted(self, tab: str, order: np.ndarray) -> list[int]:
+        shown = self._shown(tab)
+        return [i for i in np.argsort(order, kind="stable").tolist() if shown[i]]
+
+    def _groups(self, tab: str) -> dict[int, list[int]]:
+        """The positions of the images of each group of two or more, from group 1 on."""
+        of = self.images.copies if tab == "duplicates" else self.images.clusters
+        groups = np.where(self._shown(tab), of, 0)
+        order = np.argsort(groups, kind="stable")
+        parts = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+        found = {int(groups[part[0]]): part.tolist() for part in parts if len(part) > 1}
+        return {k: members for k, members in found.items() if k}
+
+    def _doubtful(self, i: int) -> Group:
+        to = self.classes[self.doubts.proposed[i]]
+        of_class = self.numbers == self.doubts.proposed[i]
+        gaps = ((self.images.spread - self.images.spread[i]) ** 2).sum(axis=1)
+        nearest = int(np.where(of_class, gaps, np.inf).argmin())
+        percent = "" if self.chances is None else f": {self.chances[i]:.0%}"
+        keys = [Key(f"move to {to}", "move", [i], to)] if self.folders else []
+        keys.append(Key("keep", "keep", [i], "labels"))
+        return Group(f"in {self.labels[i]}, rather {to}{percent}", [i, nearest], keys)
+
+    def _copies(self, members: Sequence[int]) -> Group:
+        keys = [Key(f"delete copy {k}", "delete", [i]) for k, i in enumerate(members[:SHOWN], 1)]
+        keys.append(Key("keep", "keep", members, "duplicates"))
+        return Group(self._summary(members), members, keys)
+
+    def _cluster(self, members: Sequence[int]) -> Group:
+        """The image nearest to the mean first, then the best one of each class and those that
+        differ most from the images before them."""
+        rows = self.images.spread[members]
+        gaps = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
+        best: dict[str, int] = {}
+        for k in np.argsort(gaps, kind="stable").tolist():
+            best.setdefault(self.labels[members[k]], k)
+        sizes = Counter(self.labels[i] for i in members)
+        first = int(gaps.argmin())
+        picked = [first, *(best[name] for name, _ in sizes.most_common() if best[name] != first)]
+        apart = np.stack([np.linalg.norm(rows - rows[k], axis=1) for k in picked]).min(axis=0)
+        while len(picked) < min(SHOWN, len(members)):
+            picked.append(int(apart.argmax()))
+            apart = np.minimum(apart, np.linalg.norm(rows - rows[picked[-1]], axis=1))
+        picked += [k for k in range(len(members)) if k not in picked]
+        keys = [Key("keep", "keep", members, "clusters")]
+        into, label = ([name for name, _ in sizes.most_common(2)] * 2)[:2]
+        of_class = [i for i in np.flatnonzero(~self.gone).tolist() if self.labels[i] == label]
+        if self.folders and label != into and 2 * sizes[label] >= len(of_class):
+            keys.insert(0, Key(f"merge {label} into {into}", "merge", of_class, into))
+        return Group(self._summary(members), [members[k] for k in picked], keys)
+
+    def _one(self, i: int, tab: str, text: str) -> Group:
+        keys = [Key("delete", "delete", [i]), Key("keep", "keep", [i], tab)]
+        return Group(text, [i], keys)
+
+    def _strangers(self, members: Sequence[int]) -> int:
+        """The number of images of other classes than the most frequent one."""
+        return len(members) - max(Counter(self.labels[i] for i in members).values())
+
+    def _summary(self, members: Sequence[int]) -> str:
+        sizes = Counter(self.labels[i] for i in members if self.labels[i])
+        names = listed([f"{n} {name}" for name, n in sizes.most_common()], 4)
+        return counted(len(members), "image") + (f": {names}" if names else "")
+
+    def changed(self, key: Key) -> list[Change]:
+        """The rows of a click."""
+        click = max((each.click for each in self.log), default=0) + 1
+        taken = {*self.images.names, *(each.to for each in self.log)}
+        rows = []
+        for i in key.images:
+            name, to = self.images.names[i], key.to
+            if key.change != "keep":
+                to = self._free_place(name, to, taken)
+                taken.add(to)
+            rows.append(Change(click, key.change, name, self.images.sha256[i], to))
+        return rows
+
+    def undone(self, click: int) -> list[Change]:
+        """The row that undoes a click."""
+        return [Change(max(each.click for each in self.log) + 1, "undo", "", "", str(click))]
+
+    def _free_place(self, name: str, label: str, taken: set[str]) -> str:
+        """A place that no file has, in a folder of a class or, without one, in the trash."""
+        target = f"./{TRASH}/{name.removeprefix('./')}"
+        if label:
+            # The folder of the class that shares most with that of the image, e.g. its split.
+            folders, own = [k for k in self.folders if self.folders[k] == label], _parent(name)
+            nearest = max(folders, key=lambda each: len(os.path.commonpath([each, own])))
+            target = f"{own if own in folders else nearest}/{PurePosixPath(name).name}"
+        free, path, number = target, PurePosixPath(target), 1
+        while free != name and (free in taken or os.path.lexists(self.images.folder / free)):
+            number += 1
+            free = f"{_parent(target)}/{path.stem} ({number}){path.suffix}"
+        return free
+
+    def worth(self) -> list[str]:
+        """What corrections and photographs would bring, by what is known here: sentences."""
+        found, numbers = list[str](), self.numbers
+        wrong = self._shown("labels") & (0 if self.chances is None else self.chances >= LIKELY)
+        if wrong.any():
+            corrected = np.where(wrong, self.doubts.proposed, numbers)
+            before, after = (self._right(each, wrong) for each in (numbers, corrected))
+            shares = dict.fromkeys(f"{share:.1%}" for share in (before, after))
+            gain = " → ".join(shares)
+            corrections = counted(int(wrong.sum()), "correction")
+            found.append(f"{corrections}: of the others, {gain} are nearest to their own class")
+        days = [np.unique(self.images.days[numbers == k]) for k in range(len(self.classes))]
+        lone = [
+            printable(name)
+            for name, taken in zip(self.classes, days, strict=True)
+            if len(taken) == 1 and taken[0] >= 0
+        ]
+        if lone:
+            found.append(
+                f"photograph {listed(lone, 4)} on another day: all images of "
+                f"{counted(len(lone), 'class')} are of one, which says nothing of later ones"
+            )
+        return found
+
+    def _right(self, numbers: np.ndarray, left_out: np.ndarray) -> float:
+        """The share of images, but those left out, that are nearest to the mean of their class,
+        which is that of other days if the days are known."""
+        days = np.where(self.images.days >= 0, self.images.days, -1 - np.arange(len(numbers)))
+        doubt = doubtful_labels.find(self.images.spread, numbers, days).doubt
+        asked = np.isfinite(doubt) & ~left_out
+        return float((doubt[asked] <= 0).mean()) if asked.any() else np.nan
+
+    def write(self, file: Path) -> None:
+        """Writes a table with a row for each image."""
+        images, chances = self.images, self.chances
+        said, shares = [""] * len(self.labels), [""] * len(self.labels)
+        for i in np.flatnonzero(self.doubts.doubt > 0):
+            said[i] = printable(self.classes[self.doubts.proposed[i]])
+            shares[i] = "" if chances is None else f"{chances[i]:.3f}"
+        columns = {
+            "image": [printable(str(images.folder / name)) for name in images.names],
+            "cluster": images.clusters,
+            "near_duplicates": [group or "" for group in images.copies.tolist()],
+            "class": list(map(printable, self.labels)),
+            "rather": said,
+            "probability": shares,
+            "sharpness": [f"{value:.1f}" for value in images.sharpness.tolist()],
+            "nearest_at": [f"{value:.4f}" for value in images.distances.tolist()],
+        }
+        write_csv(file, [list(columns), *zip(*columns.values(), strict=True)])
 
 
-def _numbered(groups: np.ndarray, at_least: int = 1) -> np.ndarray:
-    """Renumbers groups, int [N], from 1 with the largest first; groups of fewer than `at_least`
-    images become 0."""
-    sizes = np.bincount(groups)
-    rank = np.empty(len(sizes), np.int64)
-    rank[np.argsort(-sizes, kind="stable")] = np.arange(1, len(sizes) + 1)
-    return np.where(sizes >= at_least, rank, 0)[groups]
+def _class_folders(names: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
+    """The class of each folder; none if a folder has images of several classes."""
+    found: dict[str, str] = {}
+    for name, label in zip(names, labels, strict=True):
+        if not label or found.setdefault(_parent(name), label) != label:
+            return {}
+    return found
 
 
-def write(found: Catalogue, directory: Path, title: str) -> None:
-    """Writes `catalogue.csv`, a row per image, and `catalogue.html`."""
-    columns = {
-        "image": list(map(printable, found.images)),
-        "cluster": found.clusters,
-        "near_duplicates": [group or "" for group in found.copies.tolist()],
-        "class": list(map(printable, found.labels)),
-        "neighbours_say": list(map(printable, found.said)),
-        "share_of_votes": [f"{share:.3f}" if share else "" for share in found.shares],
-    }
-    write_csv(directory / "catalogue.csv", [list(columns), *zip(*columns.values(), strict=True)])
-    doubtful: list[Group] = [
-        (f"{image}: in {own}; {share:.0%} say {said}", [i, *found.nearest[i].tolist()])
-        for i, (image, own, said, share) in enumerate(
-            zip(found.images, found.labels, found.said, found.shares, strict=True)
-        )
-        if own and said and own != said
-    ]
-    doubtful.sort(key=lambda group: -found.shares[group[1][0]])
-    parts: dict[str, list[Group]] = {
-        "Near-duplicates": _members(found.copies),
-        "Images whose neighbours say another class": doubtful,
-        "Clusters": [group for group in _members(found.clusters) if len(group[1]) > 1],
-    }
-    lead = "; ".join(f"{len(groups):,} {name.lower()}" for name, groups in parts.items() if groups)
-    sections = []
-    for name, groups in parts.items():
-        strips = _strips(found, groups[:GROUPS], compared=groups is doubtful)
-        note = f"the first {GROUPS}; the table has all" if len(groups) > GROUPS else ""
-        sections.append(Section(name, html.pictures(strips, name, "") if groups else "", note))
-    html.write_report(directory / "catalogue.html", title, lead, sections)
-
-
-def _members(groups: np.ndarray) -> list[Group]:
-    """The positions of the images of each group, from group 1 on."""
-    order = np.argsort(groups, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
-    return [(counted(len(part), "image"), part.tolist()) for part in parts if groups[part[0]]]
-
-
-def _strips(found: Catalogue, groups: Sequence[Group], *, compared: bool) -> Strips:
-    """A row of thumbnails for each group; if `compared`, the first image is marked as the query,
-    and the others by whether they have its label."""
-
-    def picture(i: int, first: int) -> Picture:
-        name, label = found.images[i], found.labels[i]
-        kind: Mark = "query" if i == first else "right" if label == found.labels[first] else "wrong"
-        with reading(name):
-            pixels = thumbnail(decode.rgb(File(Path(name)).read()))
-        return Picture(pixels, name, label or Path(name).name, kind if compared else "", "")
-
-    return [
-        (label, [picture(i, members[0]) for i in members[:PICTURES]]) for label, members in groups
-    ]
+def _parent(name: str) -> str:
+    """The folder of "./path"."""
+    return name.rpartition("/")[0]

@@ -1,26 +1,42 @@
-"""Finds out what a folder of images holds, also without labels:
+"""Finds out what a folder of images holds, also without labels, and puts it right:
 
     dml-jax catalogue photos/ [--model=lite0] [--output=catalogue]
+    dml-jax catalogue photos/ --serve
+    dml-jax catalogue photos/ --apply=catalogue/changes.csv [--reverse]
 
-Writes <output>/catalogue.html, a page with groups of near-duplicates, clusters of similar images
-and, if the images are in class folders, those whose neighbours say another class, the surest first;
-and <output>/catalogue.csv with a row per image. The embeddings, by lite0 unless another model is
-given, are kept in <output>, so that the same command later embeds only new images.
+Writes <output>/catalogue.html, a page with doubtful labels if the images are in class folders,
+near-duplicates, clusters, blurred and odd images; and <output>/catalogue.csv with a row per image.
+The embeddings, by lite0 unless another model is given, are kept in <output>, so that the same
+command later embeds only new images.
+
+With --serve, a browser on this machine shows the page with keys that move an image to another
+class, merge classes, remove images, or keep them as they are. Each click adds a row to
+<output>/changes.csv and can be undone; no file changes. --apply then moves the files to their
+folders, and removed ones to the hidden folder .trash in that of the images. It overwrites and
+deletes nothing, and can be repeated after it was interrupted; --reverse moves all files back.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dml_jax.commands import cli, jax_setup
-from dml_jax.errors import DataError
+from dml_jax.commands import cli, jax_setup, serve
+from dml_jax.errors import DataError, counted
 from dml_jax.files import as_text, expand_path
+
+if TYPE_CHECKING:
+    import argparse
+
+    from dml_jax.analysis.catalogue import Catalogue
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line; embeds the images and writes the page and the table."""
+    """Reads the command line; applies changes, or embeds the images and shows them."""
     flags = cli.Parser(__doc__)
     flags.add_argument("folder", metavar="FOLDER", help="images, perhaps in class folders")
     cli.add_model(flags, required=False, versions=True, runtime=True)
@@ -28,20 +44,58 @@ def execute(arguments: list[str]) -> None:
     text = "directory to write (default: catalogue)"
     flags.add_argument("--output", default="catalogue", help=text)
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
+    text = "shows the page with keys at an address of this machine"
+    flags.add_argument("--serve", action="store_true", help=text)
+    flags.add_argument("--port", type=int, default=8000, help="default 8000; 0 for any free one")
+    flags.add_argument("--apply", metavar="CHANGES", help="moves files as the rows of a table say")
+    flags.add_argument("--reverse", action="store_true", help="with --apply: moves them back")
     options = flags.read_plain(arguments)
+    folder = expand_path("FOLDER", options.folder)
+    cli.require(folder.is_dir(), f"{options.folder}: must be a directory of images")
+    cli.require(options.apply or not options.reverse, "--reverse: needs --apply")
+    if options.apply:
+        from dml_jax.analysis import changes
+
+        file = expand_path("--apply", options.apply)
+        cli.require(file.is_file(), f"--apply={options.apply}: is not a file; give changes.csv")
+        moved = changes.apply(folder, file, reverse=options.reverse)
+        remedy = "" if options.reverse else f"; --apply={options.apply} --reverse moves them back"
+        print(f"moved {counted(moved, 'file')}{remedy}")
+    elif options.serve:
+        cli.check_installed("--serve", "httptools", cli.SERVER_PACKAGES)
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+        with serve.bind("127.0.0.1", options.port) as listener:
+            found, file = _catalogue(options, folder)
+            from dml_jax.serving.catalogue_service import CatalogueService
+            from dml_jax.serving.http_service import Server
+
+            service = CatalogueService(found, _title(options), file)
+            server = Server(service, ["localhost", "127.0.0.1"])
+            listener.listen(server.config.backlog)
+            print(f"http://127.0.0.1:{listener.getsockname()[1]}/", flush=True)
+            server.run([listener])
+    else:
+        _catalogue(options, folder)
+
+
+def _title(options: argparse.Namespace) -> str:
+    return f"{options.folder} by {options.model}"
+
+
+def _catalogue(options: argparse.Namespace, folder: Path) -> tuple[Catalogue, Path]:
+    """Embeds the images and writes the page and the table; the catalogue and its changes' file."""
     from dml_jax import table
-    from dml_jax.analysis import catalogue
-    from dml_jax.data import formats
+    from dml_jax.analysis import catalogue, catalogue_page, changes, examined_images
+    from dml_jax.data import formats, sessions
     from dml_jax.inference import bulk_embedding, graphs, inputs
 
-    output, folder = expand_path("--output", options.output), options.folder
-    cli.require(expand_path("FOLDER", folder).is_dir(), f"{folder}: must be a directory of images")
+    output = expand_path("--output", options.output)
     warn = partial(print, file=sys.stderr)
-    files = inputs.image_files([folder], warn)
+    files = inputs.image_files([options.folder], warn)
     table.check_replaceable(arrays := output / "embeddings")
     label_of: dict[Path, str] = {}
     try:
-        classes = formats.class_folders([folder])
+        classes = formats.class_folders([options.folder])
         if len(classes) > 1:
             pairs = ((path, name) for name in classes for path in classes[name])
             label_of = {path.resolve(): name for path, name in pairs if isinstance(path, Path)}
@@ -51,11 +105,26 @@ def execute(arguments: list[str]) -> None:
     engine = bulk_embedding.local_engine(model)
     exported = bulk_embedding.embed_files(engine, files, arrays, quiet=options.quiet)
     if len(exported.ids) < 2:
-        raise DataError(f"{folder}: holds one image; give another folder")
+        raise DataError(f"{options.folder}: holds one image; give another folder")
     file_of = {as_text(name): name for name in files}
     images = [file_of[name] for name in exported.ids]
+    names = [f"./{os.path.relpath(name, folder)}" for name in images]
+    digests, days = exported.metadata["sha256"], sessions.find("", images, images)
+    examined = examined_images.examine(folder, names, digests, exported.embeddings, days)
+    log = changes.read(file := output / "changes.csv")
+    if count := len(changes.places(log)):
+        done = changes.applied(folder, log)
+        cli.require(done in (0, count), f"{file}: is applied in part; repeat --apply={file}")
+        if done:
+            earlier = output / f"changes-{len(list(output.glob('changes-*.csv'))) + 1}.csv"
+            cli.require(not earlier.exists(), f"{earlier}: exists; rename it")
+            file.rename(earlier)
+            print(f"{file}: has been applied, and is now {earlier}")
+            log = []
     labels = [label_of.get(Path(name).resolve(), "") for name in images]
-    found = catalogue.catalogue(images, exported.embeddings, labels)
-    catalogue.write(found, output, f"{folder} by {options.model}")
+    found = catalogue.Catalogue(examined, labels, log)
+    found.write(output / "catalogue.csv")
+    catalogue_page.write(found, _title(options), output / "catalogue.html")
     print(f"written: {output / 'catalogue.html'} and {output / 'catalogue.csv'}")
     graphs.make(model)
+    return found, file

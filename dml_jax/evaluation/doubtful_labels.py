@@ -50,6 +50,9 @@ def find(rows: np.ndarray, labels: np.ndarray, groups: np.ndarray | None = None)
         of its group, instead of that without itself.
     """
     used = np.flatnonzero(labels >= 0)
+    doubt, proposed = np.full(len(rows), -np.inf, np.float32), np.full(len(rows), -1)
+    if not len(used):
+        return Doubts(doubt, proposed)
     x, own = rows[used], labels[used]
     sums, counts = _sums(x, own)
     kinds = used if groups is None else groups[used]
@@ -60,9 +63,8 @@ def find(rows: np.ndarray, labels: np.ndarray, groups: np.ndarray | None = None)
     means = sums / np.maximum(counts, 1)[:, None]
     squares = (x**2).sum(axis=1)[:, None] - 2 * x @ means.T + (means**2).sum(axis=1)
     squares[:, counts == 0] = squares[np.arange(len(x)), own] = np.inf
-    best = squares.min(axis=1, initial=np.inf)
+    best = squares.min(axis=1)
     comparable = (others > 0) & np.isfinite(best)
-    doubt, proposed = np.full(len(rows), -np.inf, np.float32), np.full(len(rows), -1)
     doubt[used[comparable]] = (near - np.sqrt(np.maximum(best, 0)))[comparable]
     proposed[used[np.isfinite(best)]] = squares.argmin(axis=1)[np.isfinite(best)]
     return Doubts(doubt, proposed)

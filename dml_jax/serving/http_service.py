@@ -2,9 +2,10 @@
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import uvicorn
@@ -32,6 +33,16 @@ ARRIVING, ANSWERING = 0.5, 30  # seconds after SIGTERM in which requests arrive 
 Result = tuple[np.ndarray, Answer] | Exception  # an embedding, float32 [D], and its answer
 
 
+class Serves(Protocol):
+    """What a `Server` serves."""
+
+    def routes(self) -> list[Route]:
+        """What it answers."""
+
+    def problem(self, text: str, status: int, headers: Mapping[str, str] | None) -> Response:
+        """The page that says what is wrong with a form."""
+
+
 class Service:
     """Answers `POST /` with embeddings or enrolled classes of images up to a size."""
 
@@ -46,6 +57,14 @@ class Service:
         self._classify = enrolled or (lambda rows: [{"embedding": row.tolist()} for row in rows])
         self._waiting: list[tuple[np.ndarray, asyncio.Future[Result]]] = []
         self._computing = asyncio.Lock()
+
+    def routes(self) -> list[Route]:
+        """What it answers, with its page."""
+        return [Route("/", self.post, methods=["POST"]), *self.page.routes()]
+
+    def problem(self, text: str, status: int, headers: Mapping[str, str] | None) -> Response:
+        """The page that says what is wrong with a form."""
+        return self.page.problem(text, status, headers)
 
     def compile(self) -> None:
         """Compiles the programs for every batch size."""
@@ -87,9 +106,7 @@ class Service:
 
     async def post(self, request: Request) -> Response:
         """Answers a request that contains an image."""
-        origin = request.headers.get("origin")
-        if origin and origin.partition("://")[2] != request.headers["host"]:
-            raise HTTPException(403, "pages of other sites may not send images to this server")
+        refuse_other_sites(request)
         file = await _content(request)
         row, answer = await self._answer(await run_in_threadpool(self._read, file))
         if request.query_params.get("embedding") == "1":
@@ -97,6 +114,13 @@ class Service:
         if "text/html" in request.headers.get("accept", ""):  # the page's form
             return await run_in_threadpool(self.page.answer, file, row, answer)
         return JSONResponse(answer)
+
+
+def refuse_other_sites(request: Request) -> None:
+    """HTTPException if a page of another site sends a request."""
+    origin = request.headers.get("origin")
+    if origin and origin.partition("://")[2] != request.headers["host"]:
+        raise HTTPException(403, "pages of other sites may send nothing to this server")
 
 
 async def _content(request: Request) -> bytes:
@@ -128,7 +152,7 @@ async def _content(request: Request) -> bytes:
         raise
 
 
-def _explain(page: Page, request: Request, error: Exception) -> Response:
+def _explain(service: Serves, request: Request, error: Exception) -> Response:
     """The answer that says what is wrong: JSON, or the page if a browser sent its form."""
     status, text = 500, "internal error; see the output of the server"
     if isinstance(error, HTTPException):
@@ -138,7 +162,7 @@ def _explain(page: Page, request: Request, error: Exception) -> Response:
         text = printable(str(error))
     headers = getattr(error, "headers", None)
     if request.method == "POST" and "text/html" in request.headers.get("accept", ""):
-        return page.problem(text, status, headers)
+        return service.problem(text, status, headers)
     return JSONResponse({"error": text}, status, headers)
 
 
@@ -148,15 +172,15 @@ class Server(uvicorn.Server):
     Other host names are refused: a page of another site could let its name resolve to this server.
     """
 
-    def __init__(self, service: Service, hosts: Sequence[str]):
+    def __init__(self, service: Serves, hosts: Sequence[str]):
         async def health(request: Request) -> Response:
             return JSONResponse({"status": "ok"})
 
-        routes = [Route("/", service.post, methods=["POST"]), Route("/health", health)]
         trusted = Middleware(TrustedHostMiddleware, hosts, www_redirect=False)
-        explain = partial(_explain, service.page)
+        explain = partial(_explain, service)
         handlers = dict.fromkeys((HTTPException, DataError, ClientDisconnect, Exception), explain)
-        app = Starlette(False, [*routes, *service.page.routes()], [trusted], handlers)
+        routes = [*service.routes(), Route("/health", health)]
+        app = Starlette(False, routes, [trusted], handlers)
         config = uvicorn.Config(app, http="httptools", log_level="error")
         config.limit_concurrency, config.timeout_graceful_shutdown = CONNECTIONS, ANSWERING
         super().__init__(config)

@@ -1,17 +1,27 @@
-"""The catalogue of a folder: near-duplicates, clusters, votes of neighbours, its page and table."""
+"""The catalogue of a folder: its table, its page as a file and from a server, in a browser; and
+what becomes of clicks."""
 
 import csv
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFilter
 
 import dml_jax
-from dml_jax.analysis.catalogue import _clusters
+from dml_jax.analysis.catalogue import Catalogue
+from dml_jax.analysis.examined_images import Images, _clusters, sharpness
 from dml_jax.commands import catalogue
+from dml_jax.serving.http_service import Server
 from tests.analysis.test_page import Page
 from tests.commands.conftest import Execute
+from tests.serving import chromium
 from tests.tiny_model import Tiny
 
 KINDS, IMAGES = ("=oak", "elm", "ash"), 6
@@ -20,8 +30,8 @@ MISPLACED = {"photos/ash/elm 5.png": "elm", "photos/elm/oak 5.png": "'=oak"}  # 
 
 @pytest.fixture
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noisy images of three patterns; two are in other folders, one was saved once more, and the
-    name of one is not UTF-8."""
+    """Noisy images of three patterns; two are in other folders, one was saved once more, one is
+    blurred, and the name of one is not UTF-8."""
     rng = np.random.default_rng(0)
     for kind in KINDS:
         pattern = np.kron(rng.integers(0, 256, (8, 8, 3)), np.ones((4, 4, 1)))
@@ -31,7 +41,10 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             folder = tmp_path / "photos" / misplaced.get(kind, kind)
             folder.mkdir(parents=True, exist_ok=True)
             mark = "\udcff" if (kind, i) == ("ash", 1) else ""
-            Image.fromarray(pixels).save(folder / f"{kind.strip('=')} {i}{mark}.png")
+            image = Image.fromarray(pixels)
+            if (kind, i) == ("ash", 2):
+                image = image.filter(ImageFilter.GaussianBlur(1))
+            image.save(folder / f"{kind.strip('=')} {i}{mark}.png")
     oak = tmp_path / "photos" / "=oak"
     Image.open(oak / "oak 0.png").save(oak / "again.jpg", quality=90)
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
@@ -44,21 +57,6 @@ def table() -> dict[str, dict[str, str]]:
         return {row["image"]: row for row in csv.DictReader(file)}
 
 
-def expected_votes(names: list[str], rows: np.ndarray, copies: set[str]) -> dict[str, float]:
-    """The share of the votes of the winner, by loops in float64."""
-    found = {}
-    for i, name in enumerate(names):
-        cosines = rows.astype(np.float64) @ rows[i]
-        cosines[i] = -2
-        votes: dict[str, float] = {}
-        for j in np.argsort(-cosines)[:10].tolist():
-            if not {name, names[j]} <= copies:
-                label = Path(names[j]).parent.name
-                votes[label] = votes.get(label, 0) + np.exp(cosines[j] / 0.05)
-        found[name] = max(votes.values()) / sum(votes.values())
-    return found
-
-
 def test_a_folder_of_classes(photos: None, execute: Execute) -> None:
     code, out, err = execute(catalogue, "--model=w", "--quiet", "photos")
     assert (code, err) == (0, "")
@@ -67,31 +65,35 @@ def test_a_folder_of_classes(photos: None, execute: Execute) -> None:
     assert len(found) == 3 * IMAGES + 1
     copies = {name for name, row in found.items() if row["near_duplicates"]}
     assert copies == {"photos/=oak/oak 0.png", "photos/=oak/again.jpg"}
-    assert len({found[name]["near_duplicates"] for name in copies}) == 1
     clusters: dict[str, set[str]] = {}
     for name, row in found.items():
         kind = Path(name).name.split()[0].replace("again.jpg", "oak")
         clusters.setdefault(row["cluster"], set()).add(kind)
     assert clusters["1"] == {"oak"}  # the largest first
     assert sorted(map(sorted, clusters.values())) == [["ash"], ["elm"], ["oak"]]
-    doubtful = {n: r for n, r in found.items() if r["class"] != r["neighbours_say"]}
-    said = {name: row["neighbours_say"] for name, row in doubtful.items()}
-    assert said == MISPLACED  # inert in a spreadsheet
+    assert {name: row["rather"] for name, row in found.items() if row["rather"]} == MISPLACED
+    assert {row["probability"] for row in found.values()} == {""}  # too few images
     assert found["photos/elm/oak 5.png"]["class"] == "elm"
     assert r"photos/ash/ash 1\udcff.png" in found
-    votes = expected_votes(list(found), np.load("catalogue/embeddings/embeddings.npy"), copies)
-    shares = {name: float(row["share_of_votes"]) for name, row in found.items()}
-    assert shares == pytest.approx(votes, abs=6e-4)
+    blurred = min(found, key=lambda name: float(found[name]["sharpness"]))
+    assert blurred == "photos/ash/ash 2.png"
+    rows = np.load("catalogue/embeddings/embeddings.npy").astype(float)
+    gaps = 1 - (rows @ rows.T - 2 * np.eye(len(rows))).max(axis=1)
+    stated = [float(row["nearest_at"]) for row in found.values()]
+    np.testing.assert_allclose(stated, gaps, atol=1e-4)
 
     page = Page(Path("catalogue/catalogue.html").read_text())
-    headings = [
-        text for text in page.texts if text.startswith(("Near-", "Images whose", "Clusters"))
-    ]
-    assert len(set(headings)) == 3
-    assert any(text.startswith("photos/elm/oak 5.png: in elm; ") for text in page.texts)
-    queries = [a for _, a in page.tags if "query" in (a.get("class") or "")]
-    surest_first = sorted(MISPLACED, key=lambda name: -shares[name])
-    assert [(a["title"] or "").rpartition(": ")[2] for a in queries] == surest_first
+    sections = [attrs["id"] for attrs in page.all("section")]
+    assert sections == ["labels", "duplicates", "clusters", "blurred", "odd"]
+    assert page.all("button") == page.all("script") == []
+    texts = [text for text in page.texts if ", rather " in text]
+    assert sorted(texts) == ["in ash, rather elm", "in elm, rather =oak"]
+    links = {attrs["href"] or "" for attrs in page.all("a")}
+    files = [Path("catalogue", urllib.parse.unquote(link, errors="surrogateescape"))
+             for link in links if link[0] != "#"]  # fmt: skip
+    assert all(file.is_file() for file in files)
+    assert any("\udcff" in file.name for file in files)
+    assert {(attrs["src"] or "")[:5] for attrs in page.all("img")} == {"data:"}
 
 
 def test_a_folder_without_labels_that_changes(photos: None, execute: Execute) -> None:
@@ -105,15 +107,112 @@ def test_a_folder_without_labels_that_changes(photos: None, execute: Execute) ->
     assert err.startswith("without labels: photos: ")
     before = {name: row["cluster"] for name, row in table().items()}
     assert len(set(before.values())) == 3
-    assert {row["neighbours_say"] for row in table().values()} == {""}
+    assert {row["rather"] for row in table().values()} == {""}
     Path("photos/ash 0.png").unlink()
     Path("photos/no.png").write_text("no")
     code, out, err = execute(catalogue, "--model=w", "--quiet", "photos")
     assert code == 0
-    assert err.splitlines()[-1] == "left out: 1 of 19 images"
+    assert out.splitlines()[1:2] == ["left out: 1 of 19 images"]
     assert "images: 1 dropped, 18 kept" in out
     del before["photos/ash 0.png"]
     assert {name: row["cluster"] for name, row in table().items()} == before
+
+
+@contextmanager
+def served(monkeypatch: pytest.MonkeyPatch, execute: Execute) -> Iterator[str]:
+    """The address of the catalogue's server, in a thread."""
+    servers, ready, address = list[Server](), threading.Event(), list[str]()
+
+    def run(server: Server, sockets: list[object]) -> None:
+        servers.append(server)
+        host, port = sockets[0].getsockname()  # type: ignore[attr-defined]
+        address.append(f"http://{host}:{port}/")
+        ready.set()
+        super(Server, server).run(sockets)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Server, "run", run)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    command = "--model=w", "--quiet", "--serve", "--port=0", "photos"
+    thread = threading.Thread(target=lambda: catalogue.execute([*command]))
+    thread.start()
+    try:
+        assert ready.wait(120)
+        yield address[0]
+    finally:
+        servers[0].should_exit = True
+        thread.join(60)
+
+
+def post(url: str, headers: dict[str, str] | None = None, **form: str) -> int:
+    body = urllib.parse.urlencode(form).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers or {})) as reply:
+            return int(reply.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+@pytest.mark.skipif(not chromium.BROWSER, reason="no chromium is installed")
+def test_clicks_in_a_browser(
+    photos: None, execute: Execute, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A doubtful image is moved, and the list sorts itself again; one is removed and restored."""
+    with served(monkeypatch, execute) as url, chromium.tab(tmp_path / "profile") as tab:
+        heights, colours = [], set()
+        for width, scheme in ((1400, "light"), (390, "dark")):
+            for name in ("labels", "duplicates", "clusters", "blurred", "odd", "changes"):
+                tab.show(f"{url}?tab={name}", width, scheme)
+                size = tab.value(
+                    "[document.documentElement.scrollHeight, document.body.scrollWidth]"
+                )
+                heights.append(size[0])
+                assert size[1] <= width
+            colours.add(tab.value("getComputedStyle(document.body).backgroundColor"))
+        assert max(heights) <= 2000
+        assert len(colours) == 2
+
+        doubts = "[...document.querySelectorAll('.card p')].map(p => p.innerText)"
+        tab.show(url, 1400)
+        before = tab.value(doubts)
+        assert len(before) == 2
+        tab.value("document.querySelector('button').click()")
+        tab.until(f"location.search.includes('tab=labels') && {doubts}.length == 1")
+        assert tab.value(doubts) == before[1:]
+        tab.show(f"{url}?tab=duplicates", 1400)
+        tab.value("document.querySelector('button').click()")
+        tab.until("document.body.innerText.includes('Nothing left')")
+        tab.show(f"{url}?tab=changes", 1400)
+        tab.value("document.querySelector('button').click()")
+        tab.until("document.querySelectorAll('.changes li').length == 1")
+        tab.show(f"{url}?image=3&tab=odd", 1400)
+        assert tab.value("document.querySelectorAll('.tile').length") == 12
+        tab.until("[...document.images].every(image => image.naturalWidth > 0)")
+
+        assert post(url, {"Origin": "http://attacker.example"}, key="undo 1 ") == 403
+        assert post(url, {"Host": "attacker.example"}, key="undo 1 ") == 400
+        for key in (
+            "delete 99 ",
+            "move 1 ../x",
+            "sell 1 ",
+            "undo 9 ",
+            "keep 1 x",
+            "move x elm",
+            "",
+        ):
+            assert post(url, key=key) in (400, 404), key
+    kept = Path("catalogue/changes.csv").read_text().splitlines()
+    assert [row.split(",")[1] for row in kept] == ["change", "move", "delete", "undo"]
+    files = {path.name for path in Path("photos").rglob("*.*")}
+    code, out, _ = execute(catalogue, "photos", "--apply=catalogue/changes.csv")
+    back = "--apply=catalogue/changes.csv --reverse"
+    assert (code, out) == (0, f"moved 1 file; {back} moves them back\n")
+    assert {path.name for path in Path("photos").rglob("*.*")} == files
+    code, out, _ = execute(catalogue, "--model=w", "--quiet", "photos")
+    assert "changes.csv: has been applied, and is now catalogue/changes-1.csv" in out
+    assert len([row for row in table().values() if row["rather"]]) == 1
+    again = "--apply=catalogue/changes-1.csv", "--reverse"
+    assert execute(catalogue, "photos", *again)[1] == "moved 1 file\n"
 
 
 def test_equal_images_are_one_cluster() -> None:
@@ -121,14 +220,43 @@ def test_equal_images_are_one_cluster() -> None:
     np.testing.assert_array_equal(_clusters(rows), np.zeros(5))
 
 
+def test_sharpness_by_scipy() -> None:
+    from scipy import ndimage
+
+    grey = np.random.default_rng(0).integers(0, 256, (40, 30), np.uint8)
+    expected = ndimage.laplace(grey.astype(float), mode="nearest").var()
+    assert sharpness(np.repeat(grey[..., None], 3, axis=2)) == pytest.approx(expected, rel=1e-4)
+
+
+def test_what_an_hour_is_worth() -> None:
+    """Corrections improve the means for the other images; classes of one day are named."""
+    rng = np.random.default_rng(0)
+    right = np.repeat(np.arange(8), 40)
+    rows = (0.8 * rng.normal(size=(8, 12))[right] + rng.normal(size=(320, 12))).astype(np.float32)
+    labels = right.copy()
+    labels[::8] = (right[::8] + 1) % 8
+    days = np.where(right == 3, 0, np.arange(320) % 2)
+    days[labels == 3] = 0
+    none = np.zeros(320, np.int64)
+    names = [f"./{label}/{i}.jpg" for i, label in enumerate(labels)]
+    images = Images(Path(), names, names, rows, none[:, None], none, none, none, none, days)
+    first, second = Catalogue(images, [f"class {i}" for i in labels]).worth()
+    count, _, rest = first.partition(" corrections: of the others, ")
+    before, after = (float(text.strip(" %")) for text in rest.split(" are")[0].split("→"))
+    assert 20 < int(count) < 50
+    assert before < after
+    assert second.startswith("photograph class 3 on another day: all images of 1 class are of one")
+
+
 def test_what_cannot_be_catalogued(photos: None, execute: Execute) -> None:
     error = execute(catalogue, "--model=w", "none")[2]
     assert error == "error: none: must be a directory of images\n"
+    assert execute(catalogue, "photos", "--reverse")[2] == "error: --reverse: needs --apply\n"
+    assert "none.csv: is not a file" in execute(catalogue, "photos", "--apply=none.csv")[2]
     Path("catalogue/embeddings").mkdir(parents=True)
     Path("catalogue/embeddings/notes").write_text("mine")
-    assert (
-        "contains notes, which is not an exported" in execute(catalogue, "--model=w", "photos")[2]
-    )
+    error = execute(catalogue, "--model=w", "photos")[2]
+    assert "contains notes, which is not an exported" in error
     _, *others = Path("photos").glob("*/*")
     for other in others:
         other.unlink()

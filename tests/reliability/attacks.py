@@ -20,6 +20,8 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from PIL import Image
 
 from dml_jax import main
+from dml_jax.analysis import changes
+from dml_jax.analysis.changes import Change
 from dml_jax.backbones.weights import tensor_files
 from dml_jax.config import flatten, resolve
 from dml_jax.config.files import load_config
@@ -310,7 +312,21 @@ def _read_device(directory: Path) -> None:
     raise AssertionError("has an end")
 
 
+CLICKS = [Change(1, "move", "./a0.png", "0", "./b/a0.png"), Change(2, "undo", "", "", "1")]
+
+
+def _changes() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        changes.append(Path(folder, "c.csv"), CLICKS)
+        return Path(folder, "c.csv").read_bytes()
+
+
 ATTACKS = {
+    "changes of a catalogue": Attack(
+        damaged(_changes()).map(lambda content: {**PICTURES, "c.csv": content}),
+        lambda d: changes.apply(d, d / "c.csv"),
+        lambda d: ["catalogue", str(d), f"--apply={d}/c.csv"],
+    ),
     "device": Attack(
         st.sampled_from(tuple(DEVICES)).map(lambda name: {name: Path("/dev/zero")}),
         _read_device,

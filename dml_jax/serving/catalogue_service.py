@@ -1,0 +1,103 @@
+"""The page of a catalogue over HTTP, whose keys append to a file of changes."""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from dml_jax.analysis import catalogue_page, changes, html
+from dml_jax.analysis.catalogue import TABS, Catalogue, Key
+from dml_jax.analysis.catalogue_page import LARGE, SIDE, thumbnail
+from dml_jax.errors import UserError, printable
+from dml_jax.serving.http_service import refuse_other_sites
+from dml_jax.serving.page import HEADERS
+
+
+class CatalogueService:
+    """Shows a catalogue with the changes of a file, and appends a row there for each click."""
+
+    def __init__(self, found: Catalogue, title: str, file: Path):
+        self._found, self._title, self._file = found, title, file
+        self._lock = threading.Lock()
+
+    def routes(self) -> list[Route]:
+        """The page, its keys, and the images, by number only."""
+        image = Route("/images/{number:int}", self._image)
+        return [Route("/", self._get), Route("/", self._post, methods=["POST"]), image]
+
+    def problem(self, text: str, status: int, headers: Mapping[str, str] | None) -> Response:
+        """The page that says why a click did nothing."""
+        body = f'<h1>{html.text(text)}</h1><p><a href="./">back</a></p>'
+        return HTMLResponse(
+            html.document(self._title, body), status, {**HEADERS, **(headers or {})}
+        )
+
+    def _get(self, request: Request) -> Response:
+        query = request.query_params
+        tab, page = query.get("tab", TABS[0]), _number(query.get("page", "0"))
+        if tab not in (*TABS, "changes"):
+            raise HTTPException(404, f"there is no such tab; give one of {', '.join(TABS)}")
+        with self._lock:
+            if "image" in query:
+                i = self._position(query["image"])
+                text = catalogue_page.enlarged(self._found, self._title, i, tab, page)
+            else:
+                text = catalogue_page.served(self._found, self._title, tab, page)
+        return HTMLResponse(text, headers=HEADERS)
+
+    async def _post(self, request: Request) -> Response:
+        refuse_other_sites(request)
+        async with request.form(max_files=0, max_fields=8) as form:
+            values = {name: value for name, value in form.items() if isinstance(value, str)}
+        await run_in_threadpool(self._click, values)
+        tab, page = values.get("tab", TABS[0]), _number(values.get("page", "0"))
+        if tab not in (*TABS, "changes"):
+            raise HTTPException(404, f"there is no such tab; give one of {', '.join(TABS)}")
+        return RedirectResponse(f"./?tab={tab}&page={page}", 303, HEADERS)
+
+    def _click(self, values: dict[str, str]) -> None:
+        change, numbers, to = [*values.get("key", "").split(" ", 2), "", ""][:3]
+        with self._lock:
+            found = self._found
+            if change == "undo":
+                click = _number(numbers)
+                if click not in {each.click for each in changes.standing(found.log)}:
+                    raise HTTPException(400, f"click {click} does not stand; load the page again")
+                rows = found.undone(click)
+            else:
+                to = to or values.get("to", "") if change in ("move", "merge") else to
+                allowed = {"keep": {name: name for name in TABS}, "delete": {"": ""}}
+                classes = {printable(name): name for name in found.classes if found.folders}
+                target = allowed.get(change, classes if change in ("move", "merge") else {})
+                if to not in target:
+                    raise HTTPException(400, f"{change} {to}: cannot be done; load the page again")
+                images = [self._position(number) for number in numbers.split(",")]
+                rows = found.changed(Key("", change, images, target[to]))  # type: ignore[arg-type]
+            changes.append(self._file, rows)
+            log = [*found.log, *rows]
+            self._found = Catalogue(found.images, found.given, log)
+
+    def _position(self, number: str) -> int:
+        if (i := _number(number)) >= len(self._found.labels):
+            raise HTTPException(404, "there is no such image")
+        return i
+
+    def _image(self, request: Request) -> Response:
+        i = self._position(str(request.path_params["number"]))
+        try:
+            pixels = self._found.images.read(i)
+        except (OSError, UserError):
+            raise HTTPException(404, "the image is not there or damaged") from None
+        side = LARGE if "large" in request.query_params else 2 * SIDE
+        return Response(thumbnail(pixels, side), media_type="image/jpeg", headers=HEADERS)
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise HTTPException(400, f"{text[:20]!r}: must be a number")
+    return int(text)
