@@ -148,11 +148,14 @@ FILES = (
     "--verify",
     "--calibrate",
     "--check",
+    "--apply",
 )  # options that name existing files
 NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "…": "schematic",
     "check mypaper": "schematic",
     "model=RUN": "schematic",
+    "catalogue photos/ --apply": "needs clicks",
+    "photos/ --serve": "serves until it is stopped",
     "--name=sop --download": "needs the network",
     "HOST:PORT": "schematic",
     "--coordinator=auto": "needs a cluster",
@@ -227,6 +230,7 @@ def stand_in(path: str) -> None:
     elif file.suffix == ".npy":
         np.save(file, np.eye(2, dtype=np.float32))
     else:
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
 
 
@@ -256,6 +260,7 @@ def test_every_command_resolves(
     for kind in ("runs", "images", "files", "blocks"):
         monkeypatch.setattr(f"dml_jax.analysis.labelled_embeddings.evaluate_{kind}", reach)
     monkeypatch.setattr("dml_jax.main.compile_programs", reach)
+    monkeypatch.setattr("dml_jax.analysis.changes.apply", reach)
     monkeypatch.setattr(
         "signal.signal", lambda *_: None
     )  # of servers, whose handler would stay in this process
