@@ -247,16 +247,14 @@ def of_layer(inputs: Rows, classes: int, images: int, seed: int) -> dict[str, An
     }
 
 
-MARGINS = {"one standard error": 1.0, "half of one": 0.5, "none": 0.0, "minus half": -0.5}
+MARGINS = (-1.0, -0.5, 0.0, selection.MARGIN)
 
 
 def kept(draw: dict[str, Any], margin: float) -> str:
-    """What the folds choose: the largest gain over published weights among those that exceed so
-    many standard errors."""
+    """What the folds choose with a margin of `selection.best`."""
     scores = {name: np.mean(values, axis=1) for name, values in draw["folds"].items()}
     gains = {name: selection.gain(x, scores[PUBLISHED]) for name, x in scores.items()}
-    able = {n: g for n, g in gains.items() if n != PUBLISHED and g.mean > margin * g.error}
-    return selection.best(able) if able else PUBLISHED
+    return selection.best(gains, margin)
 
 
 def outcome(draws: Sequence[dict[str, Any]], chosen: Sequence[str]) -> tuple[np.ndarray, ...]:
@@ -272,11 +270,9 @@ def row(name: str, draws: Sequence[dict[str, Any]]) -> list[str]:
     """A row of the tables: each candidate, what is kept, and the regrets."""
     always = [outcome(draws, [each] * len(draws))[0].mean(axis=0) for each in draws[0]["unseen"]]
     cells = [f"{recall:+.1f} / {precision:+.1f}" for recall, precision in always[1:]]
-    chosen = {
-        margin: outcome(draws, [kept(d, size) for d in draws]) for margin, size in MARGINS.items()
-    }
-    recall, precision = chosen["none"][0].mean(axis=0)
-    regrets = [f"{regret.mean():.2f}" for _, regret in chosen.values()]
+    chosen = [outcome(draws, [kept(draw, margin) for draw in draws]) for margin in MARGINS]
+    recall, precision = chosen[-1][0].mean(axis=0)
+    regrets = [f"{regret.mean():.2f}" for _, regret in chosen]
     return [name, str(len(draws)), *cells, f"{recall:+.1f} / {precision:+.1f}", *regrets]
 
 
@@ -292,7 +288,7 @@ def write(draws: Sequence[dict[str, Any]]) -> None:
         ]
         rows.append(row("all", [draw for group in groups.values() for draw in group]))
         names = [n for n in next(iter(groups.values()))[0]["unseen"] if n != PUBLISHED]
-        head = ["", "draws", *names, "kept", *(f"regret, margin {margin}" for margin in MARGINS)]
+        head = ["", "draws", *names, "kept", *(f"regret at {margin:g}" for margin in MARGINS)]
         command = "python -m benchmarks.selection cars/ groceries/"
         tables.write(f"selection_{kind}", command, head, rows)
 

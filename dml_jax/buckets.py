@@ -29,7 +29,7 @@ WRITER = ".writer"  # the process that writes, and in the bucket the one that ma
 RETRIES = 12  # per request, after 1, 2, 4, 8, 16, 32, 32, … seconds, four minutes together
 SECONDS = 60  # without an answer; Arrow would try for a quarter of an hour
 URL_SIGNS = ":/?#[]@!$&'()*+,;=%"
-NOT_LOCAL = ("checkpoints/", WRITER)
+CHECKPOINTS = "/checkpoints/"  # stay in the bucket
 
 
 def check_url(option: str, url: str) -> str:
@@ -72,7 +72,7 @@ def local_files(option: str, run: str | Path) -> Iterator[Path]:
         (directory / ORIGIN).write_text(url)
         for path in _client().find(root):
             name = path.removeprefix(f"{root}/")
-            if not name.startswith(NOT_LOCAL) and name[-1:] != "/":
+            if name != WRITER and CHECKPOINTS not in f"/{name}" and name[-1:] != "/":
                 _client().get_file(path, str(directory / name))
         try:
             yield directory
@@ -105,7 +105,7 @@ def upload(directory: Path, *patterns: str) -> None:
 
     CheckpointError if another process has taken over the run.
     """
-    if (directory / ORIGIN).exists():
+    if is_url(str(origin(directory))):
         check_writer(directory)
         found = {path for pattern in patterns for path in directory.glob(pattern)}
         files = [path for path in found if path.is_file() and not path.name.startswith(".")]

@@ -205,21 +205,22 @@ def _choice(config: Config, results: Mapping[str, Any]) -> str:
         unseen = choice["unseen"][name]
         metrics = (f"{100 * part[key]:.1f}" for part in (found, unseen) for key in KEYS.values())
         gain = f"{100 * found['gain']:+.1f} ± {100 * found['gain_stderr']:.1f}"
-        option = f"--model={config.backbone.pretrained}"
-        if name != selection.PUBLISHED:
-            option = f"--model=RUN --checkpoint={name}"
+        option = "–" if name == selection.PUBLISHED else name
         named = CANDIDATES[name] + (" (kept)" if name == choice["kept"] else "")
-        cells.append([named, *metrics, gain, option if name != choice["kept"] else "--model=RUN"])
-    head = ["candidate", *(f"{key}, {of}" for of in ("folds", "unseen") for key in KEYS)]
+        cells.append([named, *metrics, gain, option if name != choice["kept"] else "reported"])
+    head = ["candidate", *(f"{key} {of}" for of in ("folds", "unseen") for key in ("R@1", "MAP@R"))]
     ours = list(choice["training"]).index(choice["kept"])
-    table = html.table([*head, "gain, folds", "to use it"], cells, "candidates, in %", ours=ours)
+    table = html.table([*head, "gain", "--checkpoint"], cells, "candidates, in %", ours=ours)
     return (
         f"<h3>What was kept, and what else there is</h3>{table}"
         f'<p class="note">In %. Folds: the {choice["classes"]} training classes, each measured by '
         "a network that was trained on the other half. The gain over published weights is that in "
         "the mean of both metrics, averaged over these classes; ± is one standard error. The "
-        "candidate with the largest gain is kept. The unseen classes have no part in the choice."
-        "</p>"
+        "candidate with the largest gain is kept; published weights, if they are better by half "
+        "of that. The unseen classes have no part in the choice. To use another candidate, add "
+        "<code>--checkpoint</code>, e.g. <code>dml-jax embed --model=RUN --checkpoint=layer"
+        "</code>; the published weights are "
+        f"<code>--model={text(config.backbone.pretrained)}</code>.</p>"
     )
 
 

@@ -226,7 +226,7 @@ def test_the_page_leads_with_the_gain_and_the_choice() -> None:
     other = "another candidate would be better: trained network, Recall@1 51.0%, MAP@R 38.0%."
     assert other in run_report.lead(config, results)
     page = run_report._results(config, results)
-    for cell in ("75.0", "26.0", "38.0", "+5.5 ± 1.2", "--checkpoint=trained", "the 50"):
+    for cell in ("75.0", "26.0", "38.0", "+5.5 ± 1.2", "reported</td>", "trained</td>", "the 50"):
         assert cell in page
     assert f"<td>{config.method.name}, mean of layer and trained</td>" in page
     assert "<tr class=ours><td>mean of layer and trained (kept)</td>" in page

@@ -89,3 +89,15 @@ def test_two_processes(client: Any) -> None:
     assert [json.loads(line)["step"] for line in lines][-1] == 60
     names = {path.removeprefix("bucket/two/") for path in client.find("bucket/two")}
     assert {"results.json", "report.html", "logs/host-0.log"} <= names
+
+
+def test_a_choice_killed_in_a_fold_is_that_of_a_local_disk(client: Any, tmp_path: Path) -> None:
+    options = ["train.select=folds", "method.init=whitened", "method.embedding_dim=0"]
+    options = [f"--config.{option}" for option in options]
+    finished(start(*options, f"--workdir={tmp_path}"))
+    first = start(*options, "--workdir=gs://bucket/folds")
+    kill_after(client, "bucket/folds/folds/1/checkpoints/latest/20/manifest.json", first)
+    assert "resuming from step 20" in finished(start(*options, "--workdir=gs://bucket/folds"))
+    for name in SAME:
+        assert client.cat_file(f"bucket/folds/{name}") == (tmp_path / name).read_bytes(), name
+    assert client.find("bucket/folds/folds") == []

@@ -207,10 +207,11 @@ def test_gain_of_classes() -> None:
 
 
 def test_the_largest_mean_gain_is_kept() -> None:
-    """Without a margin; published weights, which come first, if nothing gains."""
-    gains = {selection.PUBLISHED: Gain(0.0, 0.0), "layer": Gain(0.01, 0.03)}
-    assert selection.best(gains | {"trained": Gain(-0.1, 0.02)}) == "layer"
-    assert selection.best(gains | {"layer": Gain(0.0, 0.0)}) == selection.PUBLISHED
+    """Published weights only if they are better by more than half a standard error."""
+    gains = {selection.PUBLISHED: Gain(0.0, 0.0), "layer": Gain(-0.01, 0.03)}
+    assert selection.best(gains | {"trained": Gain(-0.02, 0.09)}) == "layer"
+    assert selection.best(gains | {"trained": Gain(0.01, 0.09)}) == "trained"
+    assert selection.best(gains | {"layer": Gain(-0.02, 0.03)}) == selection.PUBLISHED
 
 
 def test_candidates_are_measured_on_classes_that_they_were_not_trained_on(
