@@ -161,7 +161,7 @@ def test_importing_the_package_imports_no_other() -> None:
     ],
 )
 def test_what_runs_without_jax_does_not_import_it(code: str) -> None:
-    assert "jax" not in imported(code)
+    assert not {"jax", "pyarrow"} & imported(code)
 
 
 HELP = f"""

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource
-from pyarrow import fs
 
 from dml_jax import buckets, seal
 from dml_jax.config import Data, plugin_module
@@ -192,6 +191,8 @@ def staged(url: str) -> Path:
     Files that are changed, added or removed in the bucket lead to another copy. The SHA-256 of a
     prepared data set are checked. Raises DataError if the files cannot be read or are damaged.
     """
+    from pyarrow import fs  # every command that reads folders imports this module
+
     found = buckets.list_files(url)
     if "" in found:
         raise DataError(f"{url}: is not a directory")
