@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 def execute(arguments: list[str]) -> None:
     """Reads the command line; applies changes, or embeds the images and shows them."""
-    flags = cli.Parser(__doc__)
+    flags = cli.Parser(__doc__, epilog=cli.LARGE)
     flags.add_argument("folder", metavar="FOLDER", help="images, perhaps in class folders")
     cli.add_model(flags, required=False, versions=True, runtime=True)
     flags.set_defaults(model="lite0")

@@ -30,18 +30,23 @@ SERVER_PACKAGES = "starlette uvicorn httptools python-multipart"
 TRUST_CODE = (
     "import the modules of other packages that a run's configuration names, which runs their code"
 )
+LARGE = (
+    "The environment variable DML_JAX_MEGAPIXELS=200 allows images of 200 megapixels instead of "
+    "89; decoding one needs about 12 bytes for each pixel, here 2.4 GB."
+)
 MODELS = "the work directory of a run, hf://user/name, a directory of converted weights, or lite0"
 
 
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises ConfigError and understands `--config.section.key=value`."""
 
-    def __init__(self, description: str | None):
+    def __init__(self, description: str | None, epilog: str = ""):
         spec: Any = getattr(sys.modules["__main__"], "__spec__", None)
         module = spec and not sys.argv[0].startswith("dml-jax ")
         super().__init__(
             prog=f"python -m {spec.name.removesuffix('.__main__')}" if module else None,
             description=description,
+            epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )

@@ -31,7 +31,7 @@ NEIGHBORS = 8  # shown for a query
 
 
 def parser() -> cli.Parser:
-    flags = cli.Parser(__doc__)
+    flags = cli.Parser(__doc__, epilog=cli.LARGE)
     flags.add_argument("paths", nargs="+", metavar="IMAGE|DIRECTORY", help="images to embed")
     cli.add_model(flags, versions=True, runtime=True)
     text = "directory to write (default: embeddings)"

@@ -37,7 +37,7 @@ from dml_jax.files import directory, write_rows
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of the command line, after checking all of them."""
-    flags = cli.Parser(__doc__)
+    flags = cli.Parser(__doc__, epilog=cli.LARGE)
     add = flags.add_argument
     add("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="folders of class folders, or images")
     cli.add_model(flags, versions=True, runtime=True)

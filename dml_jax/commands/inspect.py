@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def parser() -> cli.Parser:
-    flags = cli.Parser(__doc__)
+    flags = cli.Parser(__doc__, epilog=cli.LARGE)
     flags.add_argument("source", metavar="SOURCE", help="folder or .csv file")
     cli.add_layout(flags, sessions=("folder",))
     flags.add_argument("--look", action="store_true", help="embed up to 200 images with lite0")

@@ -24,7 +24,7 @@ SWITCHES = {
 
 
 def parser() -> cli.Parser:
-    flags = cli.Parser(__doc__)
+    flags = cli.Parser(__doc__, epilog=cli.LARGE)
     add = flags.add_argument
     text = "cub, cars, sop, inshop, omniglot, folder or csv"
     add("--name", metavar="DATA_SET", help=text)

@@ -12,6 +12,7 @@ told by a doubled folder (`training_set/training_set`) and by words: for splits 
 
 import calendar
 import hashlib
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -554,6 +555,7 @@ def _doubts(
     if missing := page.missing():
         share = f"{100 * len(missing) / len(page.entries):.3g} % of the listed images"
         found.append(f"{share} ({len(missing):,}) are missing, e.g. {missing[0]!r}")
+    found += _masks(page.entries)
     if reads:  # a table lists the images
         used = {entry.file for entry in page.entries}
         images = [path for path in page.survey.files if is_image(path)]
@@ -561,6 +563,29 @@ def _doubts(
             number = counted(len(unused), "image")
             found.append(f"{number}, e.g. {unused[0]!r}, not listed and not used")
     return [*found, *page.survey.doubts(reads)]
+
+
+def _masks(entries: Sequence[Entry]) -> list[str]:
+    """Doubts about folders of PNG files that are named like the images of one other folder."""
+    masks, owners = dict[str, list[Entry]](), dict[str, str]()  # by folder; stem -> folder
+    for entry in entries:
+        folder, name = posixpath.split(entry.id)
+        stem, suffix = posixpath.splitext(name)
+        if suffix.lower() == ".png":
+            masks.setdefault(folder, []).append(entry)
+        else:
+            owners[stem] = folder if owners.get(stem, folder) == folder else ""
+    sizes, doubts = Counter(owners.values()), list[str]()
+    for folder, images in masks.items():
+        stems = [posixpath.splitext(posixpath.basename(entry.id))[0] for entry in images]
+        ((owner, count),) = Counter(owners.get(stem, "") for stem in stems).most_common(1)
+        if owner and count > 0.9 * max(len(images), sizes[owner]):
+            doubts.append(
+                f"the images in {folder!r} look like masks, because they are PNG files named like "
+                f"those in {owner!r}; they are read as the class {images[0].class_name!r} unless "
+                "you remove them from the source"
+            )
+    return doubts
 
 
 def ascii_if_alike(group: Sequence[str]) -> Callable[[object], str]:

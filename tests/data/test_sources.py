@@ -1,0 +1,91 @@
+"""How sources are read: `sources.txt` lists trees of files (see `trees`), each with what is read.
+
+A case is a line `$ TREE… [--option=value…]`, or `$ inspect …` for the page of that command, and the
+lines that follow: the classes of each split (without its name, the source gives no splits), columns
+and doubts. `--name` names the data set; the usual ones are csv, if there is a table, and folder.
+With `--train=yes`, test classes must be new.
+
+Write `?` below a new case; `pytest tests/data/test_sources.py --update` writes what is read today.
+"""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dml_jax.commands import inspect
+from dml_jax.config import plugin_module
+from dml_jax.data.sources import Options, list_files
+from dml_jax.data.understand import understand
+from dml_jax.errors import UserError, printable
+from tests.data import trees
+
+FILE = Path(__file__).with_name("sources.txt")
+
+
+@dataclass(frozen=True)
+class Case:
+    line: int
+    command: str
+    printed: list[str]
+
+
+def cases() -> list[Case]:
+    found: list[Case] = []
+    for number, line in enumerate(FILE.read_text(encoding="utf-8").splitlines()):
+        if line.startswith("$ "):
+            found.append(Case(number, line, []))
+        elif line and not line.startswith("#"):
+            found[-1].printed.append(line)
+    return found
+
+
+def reading(name: str, options: Options, *, train: bool) -> list[str]:
+    """How the files in this directory are read, for all their classes or to train."""
+    recipe, files = plugin_module("data", name).RECIPE, list_files([Path()])
+    page = understand(recipe, files, options, "x", labelled=not train)
+    names = {split: ", ".join(classes) for split, classes in page.classes().items()}
+    if page.undecided == len(page.entries):
+        names = {"": ", ".join(sorted({entry.class_name for entry in page.entries}))}
+    same = {n: ", ".join(split for split in names if names[split] == n) for n in names.values()}
+    lines = [" | ".join(f"{same[n]}: {n}" for n in same).removeprefix(": ")]
+    lines += [f"columns: {page.columns}"] if page.columns else []
+    return lines + [f"doubt: {line}" for line in page.doubts]
+
+
+def printed(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    tokens = shlex.split(command[2:])
+    given = dict(t[2:].split("=", 1) for t in tokens if t.startswith("--"))
+    root = Path("x") if tokens[0] == "inspect" else Path()
+    for token in tokens[root.name == "x" :]:
+        if not token.startswith("--"):
+            trees.write(root, token)
+    try:
+        if root.name:
+            inspect.execute([given.pop("at", "x"), *(f"--{key}={given[key]}" for key in given)])
+            return capsys.readouterr().out.splitlines()
+        name = given.pop("name", "csv" if any(Path().rglob("*.csv")) else "folder")
+        train = bool(given.pop("train", ""))
+        return [printable(line) for line in reading(name, Options(**given), train=train)]  # type: ignore[arg-type]
+    except UserError as error:
+        return [f"error: {printable(str(error))}"]
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=f"{c.line + 1}") for c in cases()])
+def test_reading(
+    case: Case,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = printed(case.command, capsys)
+    if request.config.getoption("--update") and found != case.printed:
+        lines = FILE.read_text(encoding="utf-8").splitlines()
+        at = lines.index(case.command)
+        lines[at + 1 : at + 1 + len(case.printed)] = found
+        FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    else:
+        assert found == case.printed
