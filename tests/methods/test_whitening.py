@@ -58,6 +58,7 @@ def test_a_baseline_starts_with_it() -> None:
     images = toys.batch(1, size=16).images[0]
     drawn = jax.jit(lambda key: method.init(key, toys.batch(1, size=16)))(jax.random.key(0))
     assert method.hooks.refresh is not None
+    assert method.hooks.refresh.epochs == 0  # once, before training
     assert method.hooks.published is not None
     embed = jax.jit(method.embed)
     pooled = np.asarray(jax.jit(method.hooks.refresh.features)(*drawn, images))
