@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple, get_args
 
 from dml_jax.errors import require
-from dml_jax.files import locked, reading, sha256
+from dml_jax.files import locked, reading, sha256, write_rows
 
 TRASH = ".trash"
 WITHOUT_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
@@ -59,11 +59,8 @@ def _parsed(click: str, change: str, image: str, digest: str, to: str) -> Change
 def append(file: Path, changes: Iterable[Change]) -> None:
     """Appends rows in one write, after what a kill may have cut off."""
     text = io.StringIO(newline="")
-    rows = csv.writer(text, lineterminator="\n")
     there = file.read_bytes() if file.exists() else b""
-    if b"\n" not in there:
-        rows.writerow(Change._fields)
-    rows.writerows(changes)
+    write_rows(text, [*([] if b"\n" in there else [Change._fields]), *changes])
     with file.open("r+b" if there else "wb") as output:
         output.truncate(output.seek(there.rfind(b"\n") + 1))
         output.write(text.getvalue().encode("utf-8", "surrogateescape"))

@@ -33,9 +33,6 @@ REVIEWED = {
         "benchmarks/input.py",
         "extractall",
     ),  # zipfile keeps members inside the folder; the archive is the user's choice
-    ("benchmarks/mutation.py", "exec"),  # runs changed copies of this project's own modules
-    ("benchmarks/mutation.py", "compile"),
-    ("benchmarks/mutation.py", "exec_module"),
 }
 
 
