@@ -4,11 +4,10 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . launch/env.sh
-requirements=requirements.txt
+lock=cpu
 case "${1:-}" in
-  --accelerator=cpu) shift ;;
-  --accelerator=cuda | --accelerator=tpu) requirements=requirements-${1#*=}.txt; shift ;;
+  --accelerator=cpu | --accelerator=cuda | --accelerator=tpu) lock=${1#*=}; shift ;;
   --accelerator=*) echo "error: $1: must be cpu, cuda or tpu" >&2; exit 2 ;;
 esac
-prepare "$requirements"
+prepare "$lock"
 exec .venv/bin/python -m dml_jax.main --config=configs/digits_baseline.py "$@"

@@ -3,8 +3,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . launch/env.sh
-prepare requirements.txt requirements-dev.txt
-export JAX_PLATFORMS=cpu DML_JAX_EXTRAS=${DML_JAX_EXTRAS-faiss,gcs,heic,optuna,tensorboard}  # in requirements-dev.txt
+prepare dev
+export JAX_PLATFORMS=cpu DML_JAX_EXTRAS=${DML_JAX_EXTRAS-faiss,gcs,heic,optuna,tensorboard}  # in launch/locks/dev.txt
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 # The type checker uses one core only, so it runs beside the tests; its output follows theirs.

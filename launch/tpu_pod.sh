@@ -3,7 +3,7 @@
 # the same command follows the run again.
 # Usage: TPU=name ZONE=zone bash launch/tpu_pod.sh configs/sop_baseline.py [options of the main command]
 #        TPU=name ZONE=zone bash launch/tpu_pod.sh --stop       saves a checkpoint and ends the run
-# Every host needs this project in ~/dml_jax with requirements-tpu.txt installed in .venv. The work directory must be on
+# Every host needs this project in ~/dml_jax with launch/locks/tpu.txt installed in .venv. The work directory must be on
 # storage that all hosts share (a bucket mounted with gcsfuse, or Filestore). ~/dml_jax/.launch/log holds the output.
 set -euo pipefail
 : "${1:?a configuration, or --stop}"

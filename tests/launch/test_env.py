@@ -26,18 +26,16 @@ else
 fi"""
 
 
-def checkout(path: Path, requirements: str) -> None:
+def checkout(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     (path / "launch").symlink_to(ROOT / "launch")
-    for name in ("constraints.txt", requirements):
-        (path / name).touch()
 
 
 def test_two_first_starts(tmp_path: Path) -> None:
-    checkout(tmp_path, "requirements.txt")
+    checkout(tmp_path)
     python = executable(tmp_path / "stand-in", PYTHON)
     variables = os.environ | {"PYTHON": str(python), "PATH": "/usr/bin:/bin"}
-    command = ["bash", "-ec", ". launch/env.sh; prepare requirements.txt"]
+    command = ["bash", "-ec", ". launch/env.sh; prepare cpu"]
     pipe = subprocess.PIPE
     for _ in range(2):  # the second time, nothing is to be done
         starts = [
@@ -47,7 +45,7 @@ def test_two_first_starts(tmp_path: Path) -> None:
         outputs = [start.communicate(timeout=60) for start in starts]
         assert [start.returncode for start in starts] == [0, 0], outputs
         assert not any(errors for _, errors in outputs)
-    assert (tmp_path / "installed").read_text() == "requirements.txt\n"
+    assert (tmp_path / "installed").read_text() == "launch/locks/cpu.txt\n"
     assert len([*(tmp_path / ".venv").glob("installed-*")]) == 1
 
 
@@ -66,11 +64,11 @@ esac"""
 def test_the_printed_command_installs_on_a_tpu(tmp_path: Path) -> None:
     """The local shell gives a host what docs/topics/tpu.md says; the host executes it."""
     guide = (ROOT / "docs/topics/tpu.md").read_text()
-    (line,) = re.findall(r"^gcloud .*requirements-tpu\.txt.*$", guide, re.MULTILINE)
+    (line,) = re.findall(r"^gcloud .*prepare tpu.*$", guide, re.MULTILINE)
     home = tmp_path / "home"
     executable(tmp_path / "bin/python3", IMAGE_PYTHON)
     executable(home / "python3.11", PYTHON)
-    checkout(home / "dml_jax", "requirements-tpu.txt")
+    checkout(home / "dml_jax")
     host = {"HOME": str(home), "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
     variables = " ".join(shlex.quote(f"{name}={value}") for name, value in host.items())
     gcloud = executable(  # gives the host what follows --command
@@ -81,4 +79,4 @@ def test_the_printed_command_installs_on_a_tpu(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", line], env=local, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     installed = (home / "dml_jax/installed").read_text()
-    assert installed.split() == ["requirements-tpu.txt", "gcsfs"]
+    assert installed.split() == ["launch/locks/tpu.txt"]
