@@ -27,12 +27,17 @@ import argparse
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from dml_jax.class_names import normalised
 from dml_jax.commands import cli, jax_setup
 from dml_jax.errors import printable
 from dml_jax.files import directory, write_rows
+
+if TYPE_CHECKING:
+    from dml_jax.inference.index import Answer
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -83,7 +88,7 @@ def execute(arguments: list[str]) -> None:
     cli.require(adds or path.exists(), problem)
     from dml_jax.data import formats, sessions
     from dml_jax.evaluation import expectations
-    from dml_jax.inference import answers, enrollment, graphs, inputs
+    from dml_jax.inference import enrollment, graphs, inputs
     from dml_jax.inference.index import Index
 
     warn = partial(print, file=sys.stderr)
@@ -93,7 +98,7 @@ def execute(arguments: list[str]) -> None:
     others = read([options.calibrate]) if options.calibrate else {}
     labelled = read([options.check]) if options.check else {}
     model = jax_setup.load(options)
-    taken, guessed = sessions.by_file((classes, others), options.session, warn)
+    session_of, guessed = sessions.by_file((classes, others), options.session, warn)
     on_bad = None if options.strict else warn
     if options.list:
         for name, count in Counter(item.name for item in Index.load(model, path).items).items():
@@ -102,21 +107,42 @@ def execute(arguments: list[str]) -> None:
         index = Index.load(model, path)
         index.expect(**limit)  # refuses before images are embedded
         usable, rows = index.embed(files, on_bad)
-        files = [files[i] for i in usable]
-        problem = "none of the images can be used; the reasons are listed above"
-        cli.require(files, problem)
-        found = index.classify(rows, top=options.top, **limit)
+        names = [printable(files[i]) for i in usable]
+        cli.require(names, "none of the images can be used; the reasons are listed above")
+        answers = index.classify(rows, top=options.top, **limit)
+        nearest = [printable(index.images[answer.nearest]) for answer in answers]
+        answered = list(zip(names, answers, nearest, strict=True))
         if options.format == "json":
-            images = answers.as_json(files, found, index.images)
-            shown = {"model": options.model, "index": options.index, "images": images}
-            print(json.dumps(shown, indent=1))
+            images = [{"image": n, **a.as_json(), "nearest": e} for n, a, e in answered]
+            document = {"model": options.model, "index": options.index, "images": images}
+            print(json.dumps(document, indent=1))
         else:
-            write_rows(sys.stdout, answers.as_rows(files, found, index.images))
+            write_rows(sys.stdout, _rows(answered))
     else:
-        changed = options.remove, options.rename, options.merge
-        changes = enrollment.Changes(*changed, classes, others, taken, guessed)
-        choice = expectations.choice(**limit)
-        index = enrollment.update(model, path, changes, choice=choice, on_bad=on_bad)
+        index = enrollment.update(
+            model,
+            path,
+            remove=options.remove,
+            rename=options.rename,
+            merge=options.merge,
+            enroll=classes,
+            calibrate=others,
+            sessions=session_of,
+            guessed=guessed,
+            choice=(choice := expectations.choice(**limit)),
+            on_bad=on_bad,
+        )
         if labelled:
             print(enrollment.comparison(index, labelled, options.check, choice, on_bad))
     graphs.make(model)
+
+
+def _rows(answered: Sequence[tuple[str, Answer, str]]) -> list[list[str]]:
+    """The heading and the rows of a table of images, their answers and nearest enrolled images."""
+    count = len(answered[0][1].classes)
+    columns = [f"{name}_{i}" for i in range(1, count + 1) for name in ("class", "probability")]
+    rows = [["image", "answer", *columns, "margin", "nearest"]]
+    for name, answer, nearest in answered:
+        pairs = [text for each, p in answer.classes for text in (printable(each), f"{p:.4f}")]
+        rows.append([name, printable(answer.name), *pairs, f"{answer.margin:.4f}", nearest])
+    return rows

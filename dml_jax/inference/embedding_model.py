@@ -28,7 +28,8 @@ from dml_jax.seal import Identity
 
 if TYPE_CHECKING:
     from dml_jax.evaluation.open_set import Photographs
-    from dml_jax.inference.index import Image, Images, Index
+    from dml_jax.inference.gallery import Image, Images
+    from dml_jax.inference.index import Index
 
 
 def locate(model: str | Path) -> Path:

@@ -1,9 +1,8 @@
 """Changing the index of enrolled classes in a directory, and reports of what to expect of it."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,13 @@ from dml_jax.class_names import near_equal
 from dml_jax.data.files import Record
 from dml_jax.errors import DataError, counted, printable
 from dml_jax.evaluation import expectations
-from dml_jax.evaluation.expectations import ALWAYS, Choice, Point
+from dml_jax.evaluation.expectations import ALWAYS, Choice
 from dml_jax.files import locked
 from dml_jax.inference.embedding_model import EmbeddingModel
+from dml_jax.inference.gallery import OnBad
 from dml_jax.inference.index import EMPTY, Index
 
-SHOWN = 3  # names in a list
+LISTED = 3  # names in a list
 SHARES = {
     "right": "right",
     "right_at_3": "right at 3",
@@ -28,74 +28,68 @@ SHARES = {
 }
 
 Folders = Mapping[str, Sequence[Any]]  # paths of images by class
-Say = Callable[[str], object]
-
-
-@dataclass(frozen=True)
-class Changes:
-    """Changes of an index, in the order in which they are made."""
-
-    remove: Sequence[str] = ()
-    rename: Sequence[tuple[str, str]] = ()  # old and new names
-    merge: Sequence[tuple[str, str]] = ()  # classes, and those that get their images
-    enroll: Folders = field(default_factory=dict)
-    calibrate: Folders = field(default_factory=dict)  # other classes
-    sessions: Mapping[Path | Record, str] = field(default_factory=dict)  # of each image
-    guessed: str = ""  # how the sessions were guessed; "" if they were given
 
 
 def update(
     model: EmbeddingModel,
     path: Path,
-    changes: Changes,
     *,
-    choice: Choice = ALWAYS,
-    say: Say = print,
-    on_bad: Say | None = None,
+    remove: Sequence[str],
+    rename: Sequence[tuple[str, str]],
+    merge: Sequence[tuple[str, str]],
+    enroll: Folders,
+    calibrate: Folders,
+    sessions: Mapping[Path | Record, str],
+    guessed: str,
+    choice: Choice,
+    on_bad: OnBad,
 ) -> Index:
     """Changes the index in a directory, or creates it, while no other command can; returns it.
 
-    If an image cannot be used, the directory does not change.
+    Changes are made in the order of the arguments, and then reported in at most five lines, which
+    end with what to expect of the index. If an image cannot be used, the directory does not change.
 
     Args:
+      rename: old and new names.
+      merge: classes, and those that get their images.
+      calibrate: images of other classes.
+      sessions: of each image.
+      guessed: how the sessions were guessed; "" if the user gave them.
       choice: for which the report says what to expect.
-      say: gets the lines of a report, at most five, which ends with what to expect of the index.
-      on_bad: gets the reasons why images are left out; without it, they are errors.
+      on_bad: gets the reasons why images are left out; if None, they are errors.
     """
-    classes, others = changes.enroll, changes.calibrate
-    changed = classes or others or changes.remove or changes.rename or changes.merge
+    changed = remove or rename or merge or enroll or calibrate
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.resolve().with_name(f"{path.resolve().name}.update")
     with locked(lock) if changed else nullcontext():
         index = Index.load(model, path) if path.exists() else Index(model)
-        done, doubts = list[str](), list[str]()
-        for name in changes.remove:
+        done = list[str]()
+        for name in remove:
             done.append(f"removed {printable(name)}, {counted(index.remove(name), 'image')}")
-        for old, new in changes.rename:
+        for old, new in rename:
             index.rename(old, new)
             done.append(f"renamed {printable(old)}:{printable(new)}")
-        for name, into in changes.merge:
+        for name, into in merge:
             index.merge(name, into)
             done.append(f"merged {printable(name)}:{printable(into)}")
-        if not others:
+        if not calibrate:
             index.read_others()  # before the images are embedded
-        taken = [
-            {name: [changes.sessions[file] for file in files] for name, files in each.items()}
-            for each in (classes, others)
+        groups = [
+            {name: [sessions[file] for file in files] for name, files in each.items()}
+            for each in (enroll, calibrate)
         ]
-        doubts += _near_equal(index, classes)
-        shared = index.shared()
-        known = 0
-        if classes:
-            added = index.add(classes, taken[0], on_bad, keep_sessions=bool(changes.guessed))
+        doubts = list(_near_equal(index, enroll))
+        shared, known = index.shared(), 0
+        if enroll:
+            added = index.add(enroll, groups[0], on_bad, keep_sessions=bool(guessed))
             if not index.images:
-                count = counted(sum(map(len, classes.values())), "image")
+                count = counted(sum(map(len, enroll.values())), "image")
                 raise DataError(f"none of {count} can be used; the reasons are listed above")
             known = added.known
             if added.enrolled:
-                count = counted(added.enrolled, "image")
-                how = f" ({changes.guessed})" if changes.guessed else ""
-                done.append(f"enrolled {count} of {counted(added.classes, 'class')}{how}")
+                how = f" ({guessed})" if guessed else ""
+                images, classes = counted(added.enrolled, "image"), counted(added.classes, "class")
+                done.append(f"enrolled {images} of {classes}{how}")
             for number, what in (
                 (added.replaced, "replaced, as the file has changed"),
                 (added.moved, "found at another path"),
@@ -103,18 +97,18 @@ def update(
             ):
                 if number:
                     done.append(f"{counted(number, 'image')} {what}")
-        if others:
-            index.calibrate(others, taken[1], on_bad)
-            done.append(f"calibrated on {counted(len(others), 'class')}")
+        if calibrate:
+            index.calibrate(calibrate, groups[1], on_bad)
+            done.append(f"calibrated on {counted(len(calibrate), 'class')}")
         lines = report(index, choice) if index.images else [EMPTY]
         if done:
             index.save(path)
         if known:
             new = "" if added.enrolled else "nothing new, "
             done.append(f"{new}{counted(known, 'image')} enrolled already")
-        now = f"{counted(len(index.images), 'image')} of {counted(len(index.classes), 'class')}"
-        say(f"{path}: {'; '.join([*done, f'now {now}'])}")
-        if twice := [each for each in index.shared() if each not in shared]:
+        images, classes = counted(len(index.images), "image"), counted(len(index.classes), "class")
+        print(f"{path}: {'; '.join([*done, f'now {images} of {classes}'])}")
+        if twice := [files for files in index.shared() if files not in shared]:
             names, files = (
                 " and ".join(map(printable, of)) for of in (twice[0], twice[0].values())
             )
@@ -124,9 +118,8 @@ def update(
                 "right, all are kept"
             )
         if doubts:
-            say(f"doubt: {'; '.join(doubts)}")
-        for line in lines:
-            say(line)
+            print(f"doubt: {'; '.join(doubts)}")
+        print("\n".join(lines))
         return index
 
 
@@ -143,13 +136,7 @@ def _near_equal(index: Index, classes: Folders) -> Iterator[str]:
             )
 
 
-def comparison(
-    index: Index,
-    classes: Folders,
-    folder: str,
-    choice: Choice = ALWAYS,
-    on_bad: Say | None = None,
-) -> str:
+def comparison(index: Index, classes: Folders, folder: str, choice: Choice, on_bad: OnBad) -> str:
     """The shares on labelled images, and whether they are within the expected intervals.
 
     Args:
@@ -168,8 +155,8 @@ def comparison(
                 f"{folder}: the class {other[0]!r} would count as a stranger, but {enrolled[0]!r} "
                 f"is enrolled; rename one, --rename={enrolled[0]!r}:{other[0]!r}"
             )
-    point = index.at(choice)
-    measured, overlapping = index.measure(classes, choice, on_bad)
+    point = expectations.expected(index.fitted[1], choice)  # refuses before images are embedded
+    measured, overlapping = index.measure(classes, on_bad)
     known, strangers, _ = measured
     observed, lines = expectations.shares(measured, choice, point.limit), list[str]()
     if overlapping:
@@ -184,11 +171,6 @@ def comparison(
         lines.append(
             f"  {title:18}  measured {_percent(share):>5}  expected {_interval(expected)}"
             + ("" if math.isnan(share + expected[0]) else f"  {verdict} the interval")
-        )
-    if len(known):
-        mean, right = known["probability"].mean(), (known["rank"] == 0).mean()
-        lines.append(
-            f"  mean probability {_percent(mean)}, most probable class {_percent(right)} right"
         )
     if choice.kind == "reject" and len(np.unique(strangers["label"])) >= expectations.FEWEST:
         on_these = expectations.expected(measured, choice)
@@ -219,10 +201,12 @@ def report(index: Index, choice: Choice = ALWAYS) -> list[str]:
     if overlap:
         text += f"; without {counted(len(overlap), 'enrolled class')} ({_listed(overlap)})"
     try:
-        shares = _shares(index.at(choice))
+        point = expectations.expected(measured, choice)
+        shares = [f"{title} {_interval(getattr(point, name))}" for name, title in SHARES.items()]
     except DataError as problem:
-        shares = str(problem).partition(": ")[2]
-    lines = [f"{tested}; {text}", f"expected, in % with 95 % intervals, {choice}: {shares}"]
+        shares = [str(problem).partition(": ")[2]]
+    expected = f"expected, in % with 95 % intervals, {choice}: {', '.join(shares)}"
+    lines = [f"{tested}; {text}", expected]
     if not len(measured.known):
         lines.append("warning: probabilities are not calibrated: no class has several sessions")
     return lines
@@ -233,13 +217,9 @@ def _counts(answers: np.ndarray) -> str:
     return f"{counted(len(answers), 'image')} of {classes}"
 
 
-def _shares(point: Point) -> str:
-    return ", ".join(f"{title} {_interval(getattr(point, name))}" for name, title in SHARES.items())
-
-
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(map(printable, names[:SHOWN]))
-    return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    text = ", ".join(map(printable, names[:LISTED]))
+    return text + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
 
 
 def _interval(share: tuple[float, float, float]) -> str:

@@ -1,21 +1,27 @@
 """Images of classes, known by the content of their files, wherever these are."""
 
 import hashlib
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from PIL import Image as pillow
 
 from dml_jax.class_names import normalised
 from dml_jax.data.files import File, Record
-from dml_jax.errors import DataError, suggest
+from dml_jax.data.read_ahead import ordered_map
+from dml_jax.errors import DataError, printable, suggest
+from dml_jax.evaluation.unit_rows import first_bad_row
+
+if TYPE_CHECKING:
+    from dml_jax.inference.embedding_model import EmbeddingModel
 
 UNKNOWN = "unknown"  # an answer, so no name of a class
+
 Image = str | Path | Record | bytes | pillow.Image | np.ndarray
 Images = Sequence[Image] | np.ndarray  # an array [N, H, W, 3] is a batch of images
+OnBad = Callable[[str], object] | None  # gets the reasons why images are left out
 
 
 class Enrolled(NamedTuple):
@@ -24,140 +30,109 @@ class Enrolled(NamedTuple):
     name: str  # of its class
     file: str  # name of its file, or ""
     content: str  # SHA-256 of its file, or ""
-    session: str
+    session: str  # see `data.sessions`; "" if unknown
 
 
 class Added(NamedTuple):
-    """What `Gallery.take` did with images."""
+    """What `Index.add` did with images."""
 
-    enrolled: int = 0
-    classes: int = 0  # of the images that were enrolled
-    known: int = 0  # whose class holds the content of their file already
-    moved: int = 0  # known ones whose file had another name
-    sessions: int = 0  # known ones whose session was another one
-    replaced: int = 0  # earlier contents of files, which are forgotten
+    enrolled: int  # new images
+    classes: int  # of the new images
+    known: int  # images whose content their class holds already
+    moved: int  # known images whose file has another name now
+    sessions: int  # known images whose session is another one now
+    replaced: int  # earlier contents of files, which are forgotten
 
 
 class Gallery:
-    """Enrolled images and their embeddings."""
+    """Enrolled images and their embeddings by a model.
 
-    def __init__(self) -> None:
+    Attributes:
+      embeddings: float32 [N, D].
+      images: N file names, "" for images that were not given by path.
+      sessions: N names of sessions (see `data.sessions`), "" if unknown.
+      classes: names, in the order in which they were added.
+      labels: int64 [N], positions in `classes`.
+    """
+
+    def __init__(self, model: "EmbeddingModel"):
+        if model.method_distance:
+            raise DataError(
+                "the model has another distance than the cosine (method.distance), by which "
+                "enrolled images are compared; give a model without"
+            )
+        self.model = model
         self.hold([], np.zeros((0, 0), np.float32))
 
-    def hold(self, items: Sequence[Enrolled], rows: np.ndarray) -> None:
-        """Sets the images and their rows float32 [N, D]."""
-        self.items, self._rows = list[Enrolled](), np.empty((0, rows.shape[1]), np.float32)
-        self._by_content, self._by_file = dict[tuple[str, str], int](), dict[tuple[str, str], int]()
-        self._append(items, rows)
-
-    def _append(self, items: Sequence[Enrolled], rows: np.ndarray) -> None:
-        """Adds images; the array doubles when it is full."""
-        first, count = len(self.items), len(self.items) + len(items)
-        if count > len(self._rows):
-            grown = np.empty((max(count, 2 * first), rows.shape[1]), np.float32)
-            if first:  # otherwise, the width is unknown
-                grown[:first] = self._rows[:first]
-            self._rows = grown
-        self._rows[first:count] = rows
-        self.items += items
-        for i, item in enumerate(items, first):
-            self._find(i, item)
+    def hold(self, items: Sequence[Enrolled], embeddings: np.ndarray) -> None:
+        """Replaces the images and their embeddings, float32 [N, D]."""
+        self.items, self.embeddings = [*items], embeddings
+        self.images = [item.file for item in items]
+        self.sessions = [item.session for item in items]
+        self.classes = list(dict.fromkeys(item.name for item in items))
+        number = {name: i for i, name in enumerate(self.classes)}
+        self.labels = np.array([number[item.name] for item in items], np.int64)
         self.forget()
 
-    def _find(self, i: int, item: Enrolled) -> None:
-        """Makes an image be found by its content and file."""
-        if item.content:
-            self._by_content[item.name, item.content] = i
-        if item.file:
-            self._by_file[item.name, item.file] = i
-
     def forget(self) -> None:
-        """Drops what was computed of the images."""
-        for name in ("classes", "labels", "images", "sessions"):
-            self.__dict__.pop(name, None)
+        """Drops what was computed from the images."""
 
-    @property
-    def embeddings(self) -> np.ndarray:
-        """float32 [N, D]."""
-        return self._rows[: len(self.items)]
+    def add(
+        self,
+        classes: Mapping[str, Sequence[Image]],
+        sessions: Mapping[str, Sequence[str]] | None = None,
+        on_bad: OnBad = None,
+        keep_sessions: bool = False,
+    ) -> Added:
+        """Enrolls images (as for `Model.embed`) of new or existing classes; none after an error.
 
-    @cached_property
-    def classes(self) -> list[str]:
-        """Names, in the order they were added."""
-        return list(dict.fromkeys(item.name for item in self.items))
+        Images are known by the content of their files: those that their class holds are not
+        embedded again, but get their present session and file name. If a file of the class has
+        another content now, the earlier one is forgotten.
 
-    @cached_property
-    def labels(self) -> np.ndarray:
-        """int64 [N], positions in `classes`."""
-        number = {name: i for i, name in enumerate(self.classes)}
-        return np.array([number[item.name] for item in self.items], np.int64)
-
-    @cached_property
-    def images(self) -> list[str]:
-        """N file names, "" for images that were not given by path."""
-        return [item.file for item in self.items]
-
-    @cached_property
-    def sessions(self) -> list[str]:
-        """N names of sessions (see `data.sessions`), "" if unknown."""
-        return [item.session for item in self.items]
-
-    def compare(
-        self, given: Sequence[tuple[Enrolled, Image]]
-    ) -> tuple[list[tuple[int, Enrolled]], list[tuple[Enrolled, Image]]]:
-        """Given images whose class holds their content, each with its position, and the others
-        without repetitions."""
-        known, fresh = list[tuple[int, Enrolled]](), {}
-        for n, (item, image) in enumerate(given):
-            i = self._by_content.get((item.name, item.content))
+        Args:
+          classes: images by class. Equal images of several classes are enrolled, see `shared`.
+          sessions: of the images; by default, and where they are "", they are unknown.
+          on_bad: gets the reasons why images are left out; without it, they are errors.
+          keep_sessions: known images keep a session that they have.
+        """
+        place = {(item.name, item.content): i for i, item in enumerate(self.items) if item.content}
+        copies, known = 0, dict[int, Enrolled]()  # by position
+        fresh = dict[tuple[str, str | int], tuple[Enrolled, Image]]()
+        for n, (item, image) in enumerate(self._listed(classes, sessions)):
+            i = place.get((item.name, item.content))
             if i is None:
                 fresh[item.name, item.content or n] = item, image
+            elif i in known and item.file != self.items[i].file:
+                copies += 1
             else:
-                known.append((i, item))
-        return known, list(fresh.values())
-
-    def take(
-        self,
-        known: Sequence[tuple[int, Enrolled]],
-        new: Sequence[Enrolled],
-        rows: np.ndarray,
-        keep_sessions: bool,
-    ) -> Added:
-        """Gives known images the file and session that they have now, and appends new ones, with
-        rows float32 [M, D]. Where a file of a class has other content now, the earlier is
-        forgotten."""
-        now = dict[int, Enrolled]()
-        for i, item in known:
-            if i not in now or item.file == self.items[i].file:
-                now[i] = item
-        found = (self._by_file.get((item.name, item.file), -1) for item in (*new, *now.values()))
-        stale = {i for i in found if i >= 0 and i not in now}
-        moved = changed = 0
-        for i, item in now.items():
-            before = self.items[i]
-            first, second = before.session, item.session
-            session = (first or second) if keep_sessions else (second or first)
-            self.items[i] = before._replace(file=item.file or before.file, session=session)
-            moved += self.items[i].file != before.file
-            changed += session != before.session
-            if self.items[i].file != before.file:
-                self._by_file.pop((before.name, before.file), None)
-        for i in now:
-            self._find(i, self.items[i])
-        if stale:
-            kept = [i for i in range(len(self.items)) if i not in stale]
-            self.hold([self.items[i] for i in kept], self.embeddings[kept])
-        self._append(new, rows)
+                copies += i in known
+                known[i] = item
+        new, rows = self._embedded(list(fresh.values()), on_bad)
+        files = {(item.name, item.file) for item in (*known.values(), *new) if item.file}
+        kept = [
+            i for i, old in enumerate(self.items) if i in known or (old.name, old.file) not in files
+        ]
+        updated, moved, changed = list[Enrolled](), 0, 0
+        for old, now in ((self.items[i], known.get(i, self.items[i])) for i in kept):
+            sessions_of = (old.session, now.session)
+            session = next(filter(None, sessions_of if keep_sessions else sessions_of[::-1]), "")
+            updated.append(old._replace(file=now.file or old.file, session=session))
+            moved += updated[-1].file != old.file
+            changed += session != old.session
+        forgotten = len(self.items) - len(kept)
+        held = self.embeddings[kept] if kept else rows[:0]  # an empty index has no width
+        self.hold([*updated, *new], np.concatenate([held, rows]))
         count = len({item.name for item in new})
-        return Added(len(new), count, len(known), moved, changed, len(stale))
+        return Added(len(new), count, len(known) + copies, moved, changed, forgotten)
 
     def shared(self) -> list[dict[str, str]]:
         """Images whose files several classes hold: the file name by class."""
-        found = dict[str, dict[str, str]]()
+        files = dict[str, dict[str, str]]()
         for item in self.items:
             if item.content:
-                found.setdefault(item.content, {})[item.name] = item.file
-        return [files for files in found.values() if len(files) > 1]
+                files.setdefault(item.content, {})[item.name] = item.file
+        return [by_class for by_class in files.values() if len(by_class) > 1]
 
     def remove(self, name: str) -> int:
         """Removes a class with its images; returns their number."""
@@ -172,7 +147,7 @@ class Gallery:
         self._check_enrolled(old)
         if new in self.classes:
             raise DataError(f"{new!r} is already a class name; choose another or merge the classes")
-        check_name(new)
+        _check_name(new)
         self._call(old, new)
 
     def merge(self, name: str, into: str) -> None:
@@ -191,9 +166,67 @@ class Gallery:
         if name not in self.classes:
             raise DataError(f"{name}: is not enrolled; {suggest(name, self.classes)}")
 
+    def _listed(
+        self,
+        classes: Mapping[str, Sequence[Image]],
+        sessions: Mapping[str, Sequence[str]] | None = None,
+    ) -> list[tuple[Enrolled, Image]]:
+        """Images of classes and what is known of them."""
+        names, images, groups = list[str](), list[Image](), list[str]()
+        for name, value in classes.items():
+            of_class = self.model.listed(value, str(name))
+            _check_name(name)
+            of_sessions = sessions.get(name, ()) if sessions else [""] * len(of_class)
+            if len(of_sessions) != len(of_class):
+                problem = f"{len(of_sessions)}, but {len(of_class)} images; give one for each"
+                raise DataError(f"sessions of {name}: {problem}")
+            names += [name] * len(of_class)
+            images += of_class
+            groups += of_sessions
+        columns = names, map(_file_name, images), ordered_map(_digest, images), groups
+        items = (Enrolled(*each) for each in zip(*columns, strict=True))
+        return list(zip(items, images, strict=True))
 
-def check_name(name: str) -> None:
-    """Raises DataError unless a text can be the name of a class."""
+    def _embedded(
+        self, listed: Sequence[tuple[Enrolled, Image]], on_bad: OnBad
+    ) -> tuple[list[Enrolled], np.ndarray]:
+        """The images that can be used, and their embeddings, float32 [N, D]."""
+        usable, rows = self.embed([image for _, image in listed], on_bad)
+        return [listed[i][0] for i in usable], rows
+
+    def embed(self, images: Sequence[Image], on_bad: OnBad = None) -> tuple[list[int], np.ndarray]:
+        """The positions of the images that can be used, and their embeddings, float32 [N, D].
+
+        `on_bad` gets the reasons why images are left out; without it, they are errors.
+        """
+        if not images:
+            return [], self.embeddings[:0]
+        if on_bad:
+            say = on_bad
+            failed = lambda error: say(f"left out: {printable(str(error))}")  # noqa: E731
+            (rows,) = self.model.embed_each([images], failed)
+        else:
+            rows = self.model.embed(images)
+        usable = np.flatnonzero(~np.isnan(rows[:, 0])).tolist()
+        rows = self._comparable(rows[usable])
+        if bad := first_bad_row(rows):
+            name = _file_name(images[usable[bad[0]]]) or f"image {usable[bad[0]]}"
+            raise DataError(f"{name}: its embedding {bad[1]}; leave it out")
+        return usable, rows
+
+    def _comparable(self, rows: np.ndarray) -> np.ndarray:
+        """The rows; DataError unless they are as wide as those of the index."""
+        width = self.embeddings.shape[1]
+        if width and rows.shape[1] != width:
+            raise DataError(
+                f"embeddings of {rows.shape[1]} dimensions cannot be compared with those of the "
+                f"index, which have {width}; give those of the model that it was created with, or "
+                "enroll again"
+            )
+        return rows
+
+
+def _check_name(name: str) -> None:
     if not isinstance(name, str) or normalised(name) != name or name in ("", UNKNOWN):
         raise DataError(
             f"{name!r}: cannot be a class name; give a text without surrounding spaces, in "
@@ -201,7 +234,7 @@ def check_name(name: str) -> None:
         )
 
 
-def content(image: Image) -> str:
+def _digest(image: Image) -> str:
     """The SHA-256 of the file of an image; "" if there is none, or it cannot be read, which
     embedding it will say."""
     if isinstance(image, str | Path):
@@ -213,7 +246,7 @@ def content(image: Image) -> str:
     return hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else ""
 
 
-def file_name(image: Image) -> str:
+def _file_name(image: Image) -> str:
     """The name of an enrolled image; "" unless it is a file or belongs to a prepared data set."""
     if isinstance(image, Record):
         return image.name

@@ -2,12 +2,12 @@
 
 An image gets the most probable class, or "unknown" where that is asked for. Other classes improve
 the classifier and play the strangers: the unseen classes of the run or, after `Index.calibrate`,
-those given. Classes of these that are enrolled, by their name or by an equal image, do not take
-part. Without `expectations.FEWEST` other classes, each enrolled class is left out in turn and plays
-the stranger too.
+those of its argument. Those that are enrolled, by their name or by an equal image, do not take
+part. With fewer than `expectations.FEWEST` other classes, each enrolled class is left out in turn
+and plays the stranger too.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,24 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dml_jax import seal, table
-from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import DataError, printable
 from dml_jax.evaluation import expectations, open_set
-from dml_jax.evaluation.expectations import ALWAYS, Choice, Point
+from dml_jax.evaluation.expectations import Point
 from dml_jax.evaluation.open_set import ANSWERS, Classifier, Measured, Photographs
 from dml_jax.evaluation.unit_rows import first_bad_row
-from dml_jax.inference.answers import Answer
-from dml_jax.inference.gallery import (
-    UNKNOWN,
-    Added,
-    Enrolled,
-    Gallery,
-    Image,
-    Images,
-    check_name,
-    content,
-    file_name,
-)
+from dml_jax.inference.gallery import UNKNOWN, Enrolled, Gallery, Image, Images, OnBad
 
 if TYPE_CHECKING:
     from dml_jax.inference.embedding_model import EmbeddingModel
@@ -42,6 +30,25 @@ EMPTY = "the index is empty; add classes first"
 KIND, CLASSIFIER = "index", "classifier.npz"
 SAME_IMAGE = 1 - 2e-6  # cosine of two embeddings of equal images, which differ by rounding
 BLOCK_ELEMENTS = 1 << 20  # scores or cosines in memory at once
+
+
+class Answer(NamedTuple):
+    """The answer to an image."""
+
+    name: str  # the most probable class, or "unknown"
+    probability: float  # that the most probable class is right if the image's class is enrolled
+    classes: list[tuple[str, float]]  # the most probable classes, with these probabilities
+    margin: float  # log-odds of the most probable class against all others
+    nearest: int  # position in `Index.images` of the nearest image of the most probable class
+
+    def as_json(self) -> dict[str, Any]:
+        """The answer as `enroll --classify` and `serve` print it."""
+        return {
+            "class": printable(self.name),  # JSON is UTF-8; names need not be
+            "probability": self.probability,
+            "classes": [{"class": printable(name), "probability": p} for name, p in self.classes],
+            "margin": self.margin,
+        }
 
 
 class Background(NamedTuple):
@@ -54,129 +61,34 @@ class Background(NamedTuple):
 
 
 class Index(Gallery):
-    """Embeddings of enrolled images and their classes; `model` makes the embeddings."""
+    """Enrolled images and a classifier of their classes."""
 
     def __init__(self, model: "EmbeddingModel"):
-        if model.method_distance:
-            raise DataError(
-                "the model has another distance than the cosine (method.distance), by which "
-                "enrolled images are compared; give a model without"
-            )
-        self.model = model
-        # Images of other classes and the names of these, which may be enrolled; the unseen classes
-        # of the run are read when they are needed.
-        self._others: tuple[Photographs, list[str]] | None = None
-        super().__init__()
+        super().__init__(model)
+        self._others: tuple[Photographs, list[str]] | None = None  # see `read_others`
 
-    def add(
-        self,
-        classes: Mapping[str, Sequence[Image]],
-        sessions: Mapping[str, Sequence[str]] | None = None,
-        on_bad: Callable[[str], object] | None = None,
-        keep_sessions: bool = False,
-    ) -> Added:
-        """Enrolls images (as for `Model.embed`) of new or existing classes; none after an error.
-
-        Images are known by the content of their files: those that their class holds are not
-        embedded again, but get the session and file name that are given now. If a file of the class
-        has another content now, the earlier one is forgotten.
-
-        Args:
-          classes: images by class. Equal images of several classes are enrolled, see `shared`.
-          sessions: of the images; by default, and where they are "", they are unknown.
-          on_bad: gets the reasons why images are left out; without it, they are errors.
-          keep_sessions: known images keep a session that they have.
-        """
-        known, fresh = self.compare(self._given(classes, sessions))
-        new, rows = self._embedded(fresh, on_bad)
-        return self.take(known, new, rows, keep_sessions)
-
-    def _given(
-        self,
-        classes: Mapping[str, Sequence[Image]],
-        sessions: Mapping[str, Sequence[str]] | None,
-    ) -> list[tuple[Enrolled, Image]]:
-        """Images to enroll or to compare with enrolled ones."""
-        listed = {name: self.model.listed(images, str(name)) for name, images in classes.items()}
-        names, images, taken = list[str](), list[Image](), list[str]()
-        for name, of_class in listed.items():
-            check_name(name)
-            of_sessions = sessions.get(name, ()) if sessions else [""] * len(of_class)
-            if len(of_sessions) != len(of_class):
-                what = f"sessions of {name}: {len(of_sessions)}"
-                raise DataError(f"{what}, but {len(of_class)} images; give one for each")
-            names += [name] * len(of_class)
-            images += of_class
-            taken += of_sessions
-        columns = names, map(file_name, images), ordered_map(content, images), taken
-        items = (Enrolled(*each) for each in zip(*columns, strict=True))
-        return list(zip(items, images, strict=True))
-
-    def _embedded(
-        self, given: Sequence[tuple[Enrolled, Image]], on_bad: Callable[[str], object] | None
-    ) -> tuple[list[Enrolled], np.ndarray]:
-        """Images that can be used, and their embeddings float32 [N, D]."""
-        usable, rows = self.embed([image for _, image in given], on_bad)
-        return [given[i][0] for i in usable], rows
-
-    def embed(
-        self, images: Sequence[Image], on_bad: Callable[[str], object] | None = None
-    ) -> tuple[list[int], np.ndarray]:
-        """The positions of the images that can be used, and their embeddings float32 [N, D].
-
-        `on_bad` gets the reasons against the others; without it, they are errors.
-        """
-        if not images:
-            return [], self.embeddings[:0]
-        if on_bad:
-            say = on_bad
-            failed = lambda error: say(f"left out: {printable(str(error))}")  # noqa: E731
-            (rows,) = self.model.embed_each([images], failed)
-        else:
-            rows = self.model.embed(images)
-        usable = np.flatnonzero(~np.isnan(rows[:, 0])).tolist()
-        rows = self._comparable(rows[usable])
-        if bad := first_bad_row(rows):
-            name = file_name(images[usable[bad[0]]]) or f"image {usable[bad[0]]}"
-            raise DataError(f"{name}: its embedding {bad[1]}; leave it out")
-        return usable, rows
-
-    def _comparable(self, rows: np.ndarray) -> np.ndarray:
-        """The rows; DataError unless they are as wide as those of the index."""
-        width = self.embeddings.shape[1]
-        if width and rows.shape[1] != width:
-            raise DataError(
-                f"embeddings of {rows.shape[1]} dimensions cannot be compared with those of the "
-                f"index, which have {width}; give those of the model that it was created with, or "
-                "enroll again"
-            )
-        return rows
+    def forget(self) -> None:
+        """Drops what was computed from the images."""
+        for name in ("background", "fitted"):
+            self.__dict__.pop(name, None)
 
     def calibrate(
         self,
         classes: Mapping[str, Sequence[Image]],
         sessions: Mapping[str, Sequence[str]] | None = None,
-        on_bad: Callable[[str], object] | None = None,
+        on_bad: OnBad = None,
     ) -> None:
-        """Takes images (as for `add`) for those of other classes, instead of the unseen classes of
+        """Takes images of other classes (arguments as for `add`) instead of the unseen classes of
         the run."""
-        given = self._given(classes, sessions)
-        items, rows = self._embedded(given, on_bad)
-        known, labels = np.unique([item.name for item in items], return_inverse=True)
-        taken = np.array([item.session for item in items], np.str_)
-        photographs = Photographs(rows, labels, taken)
-        self._others = photographs.where(open_set.choose(photographs)), known.tolist()
+        items, rows = self._embedded(self._listed(classes, sessions), on_bad)
+        names, labels = np.unique([item.name for item in items], return_inverse=True)
+        photographs = Photographs(rows, labels, np.array([i.session for i in items], np.str_))
+        self._others = photographs.where(open_set.choose(photographs)), names.tolist()
         self.forget()
 
-    def forget(self) -> None:
-        """Drops what was computed of the images."""
-        super().forget()
-        for name in ("background", "fitted"):
-            self.__dict__.pop(name, None)
-        self._points = dict[Choice, Point]()
-
     def read_others(self) -> tuple[Photographs, list[str]]:
-        """Images of other classes and the names of these, which may be enrolled by now."""
+        """Images of other classes and the names of these, which may be enrolled by now; those of
+        the run are read when they are needed."""
         if self._others is None:
             self._others = self.model.unseen()
         return self._others
@@ -191,12 +103,11 @@ class Index(Gallery):
             self._comparable(others.rows)
         else:  # a model without other classes may not say how wide its rows are
             others = others._replace(rows=self.embeddings[:0])
-        same = set(others.labels[_among(others.rows, self.embeddings)].tolist())
-        present = set(others.labels.tolist())
+        equal = set(others.labels[_among(others.rows, self.embeddings)].tolist())
         overlap = [
             label
-            for label, name in enumerate(names)
-            if label in present and (label in same or name in self.classes)
+            for label in np.unique(others.labels).tolist()
+            if label in equal or names[label] in self.classes
         ]
         others = others.where(~np.isin(others.labels, overlap))
         count, playing, trained = len(np.unique(others.labels)), list[str](), set[str]()
@@ -210,54 +121,45 @@ class Index(Gallery):
 
     @cached_property
     def fitted(self) -> tuple[Classifier, Measured]:
-        """The classifier of the enrolled classes, then the others, and what was measured of it."""
+        """The classifier of the enrolled classes, then the others, and its measured answers."""
         others, _, playing, _ = self.background
         count = len(self.classes)
         numbers, position = np.unique(others.labels, return_inverse=True)
-        both = Photographs(self.embeddings, self.labels, np.array(self.sessions, np.str_))
+        every = Photographs(self.embeddings, self.labels, np.array(self.sessions, np.str_))
         if len(numbers):
             others = others._replace(labels=count + position)
-            both = Photographs(*map(np.concatenate, zip(both, others, strict=True)))
+            every = Photographs(*map(np.concatenate, zip(every, others, strict=True)))
         turns = [self.classes.index(name) for name in playing]
         strangers = np.array([*turns, *range(count, count + len(numbers))], np.int64)
-        return open_set.fit(both.rows, both.labels), open_set.measure(both, count, strangers)
+        return open_set.fit(every.rows, every.labels), open_set.measure(every, count, strangers)
 
     def expect(self, *, reject: float | None = None, min_probability: float | None = None) -> Point:
         """What to expect of `classify` with these arguments."""
-        return self.at(expectations.choice(reject, min_probability))
-
-    def at(self, choice: Choice) -> Point:
-        """What to expect with a choice; DataError as for `expectations.limit`."""
-        if choice not in self._points:
-            self._points[choice] = expectations.expected(self.fitted[1], choice)
-        return self._points[choice]
+        choice = expectations.choice(reject, min_probability)
+        return expectations.expected(self.fitted[1], choice)
 
     def measure(
-        self,
-        classes: Mapping[str, Sequence[Image]],
-        choice: Choice = ALWAYS,
-        on_bad: Callable[[str], object] | None = None,
+        self, classes: Mapping[str, Sequence[Image]], on_bad: OnBad = None
     ) -> tuple[Measured, int]:
         """Answers to labelled images (as for `add`) of enrolled and of other classes, and the
         number of those that the index holds, which are left out."""
-        self.at(choice)  # refuses before images are embedded
-        items, rows = self._embedded(self._given(classes, None), on_bad)
-        names = [item.name for item in items]
-        new = ~_among(rows, self.embeddings)
+        items, rows = self._embedded(self._listed(classes), on_bad)
+        held = _among(rows, self.embeddings)
         if self._others and len(self._others[0].rows):
-            new &= ~_among(rows, self._others[0].rows)
-        if not new.any():
+            held |= _among(rows, self._others[0].rows)
+        if held.all():
             raise DataError("the index holds all of these images; give photographs taken later")
-        count, found = len(self.classes), np.zeros(int(new.sum()), ANSWERS)
+        names = [items[i].name for i in np.flatnonzero(~held)]
+        count, answers = len(self.classes), np.zeros(len(names), ANSWERS)
         number = {name: i for i, name in enumerate(dict.fromkeys([*self.classes, *names]))}
-        found["label"] = [number[name] for name, fits in zip(names, new, strict=True) if fits]
-        for part, _, shares, answers in self._judged(rows[new]):
-            answers["label"] = found["label"][part]
-            own = np.take_along_axis(shares, np.minimum(answers["label"], count - 1)[:, None], 1)
-            answers["rank"] = (shares > own).sum(axis=1)
-            found[part] = answers
-        known = found["label"] < count
-        return Measured(found[known], found[~known], self.fitted[1].temperature), int(sum(~new))
+        labels = np.array([number[name] for name in names])
+        for part, _, shares, of_part in self._judged(rows[~held]):
+            own = np.take_along_axis(shares, np.minimum(labels[part], count - 1)[:, None], 1)
+            of_part["label"], of_part["rank"] = labels[part], (shares > own).sum(axis=1)
+            answers[part] = of_part
+        enrolled = labels < count
+        temperature = self.fitted[1].temperature
+        return Measured(answers[enrolled], answers[~enrolled], temperature), int(held.sum())
 
     def classify(
         self,
@@ -287,18 +189,20 @@ class Index(Gallery):
         if top < 1:
             raise DataError(f"top={top}: must be 1 or more; e.g. 3")
         choice = expectations.choice(reject, min_probability)
-        limit = self.at(choice).limit  # refuses before images are embedded
-        rows, found = self._queries(images), list[Answer]()
+        limit = expectations.limit(self.fitted[1], choice)  # refuses before images are embedded
+        rows, result = self._queries(images), list[Answer]()
         for part, scores, shares, answers in self._judged(rows):
-            names = np.where(choice.of(answers) >= limit, answers["answer"], -1).tolist()
+            accepted = choice.of(answers) >= limit
             order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
-            nearest = self._nearest(rows[part], answers["answer"])
-            for i, name in enumerate(names):
-                classes = [(self.classes[label], float(shares[i, label])) for label in order[i]]
-                called = self.classes[name] if name >= 0 else UNKNOWN
-                margin = float(answers["margin"][i])
-                found.append(Answer(called, classes[0][1], classes, margin, int(nearest[i])))
-        return found
+            cosines = rows[part] @ self.embeddings.T
+            cosines[self.labels != answers["answer"][:, None]] = -np.inf
+            nearest = cosines.argmax(axis=1).tolist()
+            for i, labels in enumerate(order.tolist()):
+                classes = [(self.classes[label], float(shares[i, label])) for label in labels]
+                (best, probability), margin = classes[0], float(answers["margin"][i])
+                name = best if accepted[i] else UNKNOWN
+                result.append(Answer(name, probability, classes, margin, nearest[i]))
+        return result
 
     def _judged(
         self, rows: np.ndarray
@@ -307,7 +211,7 @@ class Index(Gallery):
         of `ANSWERS`."""
         (classifier, measured), count = self.fitted, len(self.classes)
         candidates = np.arange(len(classifier.weights)) < count
-        step = max(1, BLOCK_ELEMENTS // len(candidates))
+        step = max(1, BLOCK_ELEMENTS // max(len(candidates), len(self.items)))
         for start in range(0, len(rows), step):
             scores = classifier.scores(rows[start : start + step])
             shares = open_set.probabilities(scores, candidates, float(measured.temperature))
@@ -316,33 +220,23 @@ class Index(Gallery):
             answers["probability"] = shares.max(axis=1)
             yield slice(start, start + step), scores[:, :count], shares[:, :count], answers
 
-    def _nearest(self, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """The position of the nearest enrolled image of a class, for each row."""
-        found = np.zeros(len(rows), np.int64)
-        for label in np.unique(labels):
-            asked, own = np.flatnonzero(labels == label), np.flatnonzero(self.labels == label)
-            found[asked] = own[(rows[asked] @ self.embeddings[own].T).argmax(axis=1)]
-        return found
-
     def _queries(self, images: Images) -> np.ndarray:
         """Embeddings float32 [N, D] of images, or an array of embeddings after checks."""
-        if getattr(images, "ndim", 0) == 2:
-            images = np.asarray(images)  # also of JAX
-        if not (isinstance(images, np.ndarray) and images.ndim == 2):
+        if getattr(images, "ndim", 0) != 2:
             return self._comparable(self.model.embed(images))
-        shape = list(images.shape)
-        if images.dtype.kind != "f" or not len(images):
-            what = f"images: {images.dtype} {shape}"
+        array = np.asarray(images)  # also of JAX
+        if array.dtype.kind != "f" or not len(array):
+            what = f"images: {array.dtype} {list(array.shape)}"
             raise DataError(f"{what}; give embeddings, floats [N, D], or a list of images")
-        rows = self._comparable(images.astype(np.float32, copy=False))
+        rows = self._comparable(array.astype(np.float32, copy=False))
         if bad := first_bad_row(rows):
-            what = f"images: row {bad[0]} of {shape} {bad[1]}"
+            what = f"images: row {bad[0]} of {list(array.shape)} {bad[1]}"
             raise DataError(f"{what}; give finite rows of unit length")
         return rows
 
     def save(self, path: str | Path) -> None:
         """Writes a directory, completely or not at all: the table of the enrolled images, that of
-        other classes if they were given, and the classifier, which is fitted if necessary."""
+        other classes if there are any, and the classifier, which is fitted if necessary."""
         entries = "enrolled", "others", CLASSIFIER
         path, identity = Path(path).expanduser(), self.model.identity
         with seal.write(path, KIND, identity=identity, entries=entries) as draft:
@@ -351,8 +245,8 @@ class Index(Gallery):
             enrolled = self.embeddings, self.labels, self.images
             table.write(draft / "enrolled", *enrolled, metadata=columns)
             if self._others is not None and self._others[1]:
-                (rows, labels, taken), names = self._others
-                columns = {"class_name": [names[i] for i in labels], "session": taken.tolist()}
+                (rows, labels, groups), names = self._others
+                columns = {"class_name": [names[i] for i in labels], "session": groups.tolist()}
                 table.write(draft / "others", rows, labels, [""] * len(rows), metadata=columns)
             if self.images:
                 arrays = {name: a for part in self.fitted for name, a in part._asdict().items()}
@@ -366,16 +260,17 @@ class Index(Gallery):
         seal.read(path, KIND, remedy=ENROLL_AGAIN)
         remedy = f"give the model that it was created with, or {ENROLL_AGAIN}"
         seal.read(path, KIND, names=(), expect=model.identity, remedy=remedy)
-        index, found = cls(model), table.read(path / "enrolled", remedy=ENROLL_AGAIN)
-        names, contents, taken = (found.metadata[k] for k in ("class_name", "sha256", "session"))
-        columns = zip(names, found.ids, contents, taken, strict=True)
-        index.hold([Enrolled(*each) for each in columns], found.embeddings)
+        index, enrolled = cls(model), table.read(path / "enrolled", remedy=ENROLL_AGAIN)
+        columns = (enrolled.metadata[key] for key in ("class_name", "sha256", "session"))
+        names, digests, sessions = columns
+        items = zip(names, enrolled.ids, digests, sessions, strict=True)
+        index.hold([Enrolled(*each) for each in items], np.array(enrolled.embeddings))
         if (path / "others").exists():
-            found = table.read(path / "others", remedy=ENROLL_AGAIN)
-            known, labels = np.unique(found.metadata["class_name"], return_inverse=True)
-            days = np.array(found.metadata["session"], np.str_)
-            others = Photographs(np.array(found.embeddings), labels, days)
-            index._others = others, known.tolist()
+            others = table.read(path / "others", remedy=ENROLL_AGAIN)
+            classes, labels = np.unique(others.metadata["class_name"], return_inverse=True)
+            groups = np.array(others.metadata["session"], np.str_)
+            photographs = Photographs(np.array(others.embeddings), labels, groups)
+            index._others = photographs, classes.tolist()
         if index.images:
             with np.load(path / CLASSIFIER) as arrays:
                 parts = ([arrays[name] for name in kind._fields] for kind in (Classifier, Measured))
@@ -384,10 +279,8 @@ class Index(Gallery):
 
 
 def _among(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """Whether each row is that of an image whose embedding is held."""
+    """Whether each row is that of an image whose embedding is in `held`."""
     step = max(1, BLOCK_ELEMENTS // max(1, len(held)))
-    found = np.zeros(len(rows), np.bool_)
-    for start in range(0, len(rows), step):
-        part = slice(start, start + step)
-        found[part] = (rows[part] @ held.T > SAME_IMAGE).any(axis=1)
-    return found
+    blocks = (rows[start : start + step] for start in range(0, len(rows), step))
+    equal = [(block @ held.T > SAME_IMAGE).any(axis=1) for block in blocks]
+    return np.concatenate([np.zeros(0, np.bool_), *equal])

@@ -186,44 +186,6 @@ def test_two_commands_do_not_write_at_once(run: Execute) -> None:
         assert run()[2] == f"error: {chunks}: {problem}\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
-        ("x.zip", "x.zip is an archive; unpack it first: unzip x.zip"),
-        ("x 1.tar.gz", "x 1.tar.gz is an archive; unpack it first: tar xf 'x 1.tar.gz'"),
-        ("x.parquet", "x.parquet is a Parquet file; write its images to a folder first"),
-    ],
-)
-def test_files_that_hold_images_are_to_be_unpacked(run: Execute, name: str, remedy: str) -> None:
-    """Given by name, or in a folder without images."""
-    Path("packed").mkdir()
-    for file in (name, f"packed/{name}", f"packed/{name.replace('x', 'y')}"):
-        Path(file).write_bytes(b"")
-    assert f"error: {remedy}" in run(name)[2]
-    assert f"error: packed: {remedy.replace(' is', ' (and 1 more) is', 1)}" in run("packed")[2]
-    assert not Path("out").exists()
-
-
-def test_queries_that_are_no_images(run: Execute) -> None:
-    """Are refused before anything is written."""
-    Path("no.png").write_text("no")
-    for query, message in (
-        ("none.png", "there is no such file; give one image"),
-        ("no.png", "no.png: not an image"),
-    ):
-        code, out, err = run(f"--query={query}")
-        assert (code, out, message in err) == (2, "", True)
-    assert not Path("out").exists()
-
-
-def test_options_of_ray(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "error: --engine: invalid choice: 'spark'" in run("--engine=spark")[2]
-    assert run("--address=auto")[2] == "error: --address=auto: needs --engine=ray\n"
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    problem = "--engine=ray: ray is not installed: pip install -e"
-    assert run("--engine=ray")[2] == f'error: {problem} ".[ray]"\n'
-
-
 def test_unusable_images(run: Execute, photos: Path) -> None:
     """They are left out and named; with --strict the command fails in the end, and goes on from
     there without it."""

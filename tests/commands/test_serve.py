@@ -14,10 +14,8 @@ import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax import __main__
 from dml_jax.commands import serve
 from dml_jax.data import decode
-from dml_jax.errors import ConfigError
 from tests.commands.conftest import Fails
 from tests.serving.test_http_service import ask
 
@@ -56,23 +54,11 @@ def check_command(run: Path) -> None:
         assert answer["probability"] == pytest.approx(each.probability, abs=1e-4)
 
 
-def test_invalid_options(fails: Fails) -> None:
+def test_an_address_in_use(fails: Fails) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        used = taken.getsockname()[1]
-        for arguments, words in (
-            ((), "arguments are required: --model"),
-            (("--model=none", "--port=http"), "--port: invalid int value"),
-            (
-                ("--model=none", "--megapixels=0"),
-                "--megapixels=0: must be above 0",
-            ),
-            (("--model=none", "--reject=0.1"), "--reject and --min_probability: need --index"),
-            (("--model=none", "--port=65536"), "--port=65536: cannot listen there (bind(): port"),
-            (("--model=none", "--host=nowhere.invalid"), "--port=8000: cannot listen there"),
-            (("--model=none", f"--port={used}"), f"={used}: cannot listen there (Address already"),
-            (("--model=none", "--port=0"), "none: is not a work directory"),
-        ):
-            assert words in fails(serve, *arguments)
+        port = taken.getsockname()[1]
+        message = f"={port}: cannot listen there (Address already"
+        assert message in fails(serve, "--model=none", f"--port={port}")
 
 
 def test_it_listens_once_the_model_is_loaded(fails: Fails, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,9 +75,3 @@ def test_it_listens_once_the_model_is_loaded(fails: Fails, monkeypatch: pytest.M
     monkeypatch.setattr(serve.jax_setup, "load", load)
     problem = "--model: takes int32 [24]; only models of images are served"
     assert problem in fails(serve, "--model=x", "--port=0")
-
-
-def test_explore_is_an_alias(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["dml-jax", "explore"])
-    with pytest.raises(ConfigError, match="arguments are required: --model"):
-        __main__.execute()
