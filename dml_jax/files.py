@@ -103,7 +103,8 @@ def reason(problem: Exception) -> str:
     """Short message of an exception; its type if the message is empty."""
     if isinstance(problem, pydantic.ValidationError):
         first = problem.errors(include_url=False)[0]
-        where, text = ".".join(map(str, first["loc"])) or "JSON", first["msg"]
+        where = ".".join(map(str, first["loc"])) or "JSON"
+        text = first["msg"].removeprefix("Value error, ")  # of our own rules
         return f"{where}: {text[0].lower()}{text[1:]}"
     text = str(problem).strip().partition("\n")[0]
     text = (isinstance(problem, OSError) and problem.strerror) or text

@@ -187,8 +187,8 @@ def _may_be_longer(config: Mapping[str, Any], steps: int) -> bool:
 
 @contextmanager
 def locked(workdir: Path) -> Iterator[None]:
-    """Creates the directory and locks it."""
-    existed = workdir.exists()
+    """Creates the directory and locks it; removes what it has created if nothing was written."""
+    new = [path for path in (workdir, *workdir.parents) if not path.exists()]
     with ExitStack() as held:
         try:
             workdir.mkdir(parents=True, exist_ok=True)
@@ -206,8 +206,11 @@ def locked(workdir: Path) -> Iterator[None]:
         finally:
             files_left = (path for path in workdir.rglob("*") if path.is_file())
             written = {path.relative_to(workdir).parts[0] for path in files_left}
-            if not existed and written <= UNUSED:
+            if new and written <= UNUSED:
                 shutil.rmtree(workdir, ignore_errors=True)
+                with suppress(OSError):  # others may have used them
+                    for parent in new[1:]:
+                        parent.rmdir()
 
 
 @contextmanager
