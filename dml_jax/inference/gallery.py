@@ -97,17 +97,16 @@ class Gallery:
           keep_sessions: known images keep a session that they have.
         """
         place = {(item.name, item.content): i for i, item in enumerate(self.items) if item.content}
-        copies, known = 0, dict[int, Enrolled]()  # by position
+        count, known = 0, dict[int, Enrolled]()  # by position; files of equal content share one
         fresh = dict[tuple[str, str | int], tuple[Enrolled, Image]]()
         for n, (item, image) in enumerate(self._listed(classes, sessions)):
             i = place.get((item.name, item.content))
             if i is None:
                 fresh[item.name, item.content or n] = item, image
-            elif i in known and item.file != self.items[i].file:
-                copies += 1
             else:
-                copies += i in known
-                known[i] = item
+                count += 1
+                if i not in known or item.file == self.items[i].file:
+                    known[i] = item
         new, rows = self._embedded(list(fresh.values()), on_bad)
         files = {(item.name, item.file) for item in (*known.values(), *new) if item.file}
         kept = [
@@ -123,8 +122,8 @@ class Gallery:
         forgotten = len(self.items) - len(kept)
         held = self.embeddings[kept] if kept else rows[:0]  # an empty index has no width
         self.hold([*updated, *new], np.concatenate([held, rows]))
-        count = len({item.name for item in new})
-        return Added(len(new), count, len(known) + copies, moved, changed, forgotten)
+        classes_added = len({item.name for item in new})
+        return Added(len(new), classes_added, count, moved, changed, forgotten)
 
     def shared(self) -> list[dict[str, str]]:
         """Images whose files several classes hold: the file name by class."""

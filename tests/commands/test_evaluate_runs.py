@@ -102,42 +102,33 @@ def test_against_numpy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert f"{100 * expected[-1]:.1f}" in out
 
 
-def test_two_runs_are_compared_by_query(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The paired test of both models' queries, with classes as the units."""
-    points = [member(tmp_path / name, seed, 4) for seed, name in enumerate("ab")]
-    output, labels = tmp_path / "ab.json", np.arange(ROWS) % 4
-    assert run([tmp_path / "a", tmp_path / "b"], f"--output={output}") == 0
-    hits = []
-    for each in points:
-        cosine = each.astype(np.float64) @ each.T
-        np.fill_diagonal(cosine, -2)
-        hits.append(labels[cosine.argmax(axis=1)] == labels)
-    difference = hits[1] * 1.0 - hits[0]
-    sums = [np.sum((difference - difference.mean())[labels == c]) for c in range(4)]
-    error = np.sqrt(4 / 3 * np.square(sums).sum()) / ROWS
-    found = json.loads(output.read_text())["paired"]
-    assert found["recall@1"]["mean"] == pytest.approx(difference.mean())
-    assert found["recall@1"]["stderr"] == pytest.approx(error)
-    assert {"map@r", "mrr", "r_precision"} <= found.keys()
-    assert f"second less first, R@1: {100 * difference.mean():+.2f} (" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("lone_queries", "queries"), [("miss", ROWS), ("omit", ROWS - 1)])
-def test_a_query_without_a_relevant_row_in_the_paired_test(
-    lone_queries: str, queries: int, tmp_path: Path
+@pytest.mark.parametrize("lone_queries", ["", "miss", "omit"])
+def test_two_runs_are_compared_by_query(
+    lone_queries: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It counts as a miss of both models, or not at all."""
-    labels, hits = np.append(np.arange(ROWS - 1) % 4, 9), []
+    """The paired test of both models' queries, with classes as the units. A query without a
+    relevant row counts as a miss of both models, or not at all."""
+    labels, hits = np.arange(ROWS) % 4, []
+    labels[-1] = 4 if lone_queries else 3
     for seed, name in enumerate("ab"):
-        settings = {"lone_queries": lone_queries}
+        settings = {"lone_queries": lone_queries or "miss"}
         points = member(tmp_path / name, seed, 4, labels=labels, evaluation=settings)
         cosine = points.astype(np.float64) @ points.T
         np.fill_diagonal(cosine, -2)
         hits.append(labels[cosine.argmax(axis=1)] == labels)
     assert run([tmp_path / "a", tmp_path / "b"], f"--output={tmp_path / 'ab.json'}") == 0
-    found = json.loads((tmp_path / "ab.json").read_text())["paired"]["recall@1"]
-    assert found["queries"] == queries
-    assert found["mean"] == pytest.approx((hits[1].sum() - hits[0].sum()) / queries)
+    asked = slice(-1 if lone_queries == "omit" else None)
+    difference, classes = (hits[1] * 1.0 - hits[0])[asked], labels[asked]
+    count = len(np.unique(classes))
+    deviations = difference - difference.mean()
+    sums = [np.sum(deviations[classes == c]) for c in range(count)]
+    error = np.sqrt(count / (count - 1) * np.square(sums).sum()) / len(difference)
+    paired = json.loads((tmp_path / "ab.json").read_text())["paired"]
+    assert paired["recall@1"]["queries"] == len(difference)
+    assert paired["recall@1"]["mean"] == pytest.approx(difference.mean())
+    assert paired["recall@1"]["stderr"] == pytest.approx(error)
+    assert {"map@r", "mrr", "r_precision"} <= paired.keys()
+    assert f"second less first, R@1: {100 * difference.mean():+.2f} (" in capsys.readouterr().out
 
 
 def test_grades_of_a_relation(tmp_path: Path) -> None:
@@ -163,11 +154,7 @@ def test_grades_of_a_relation(tmp_path: Path) -> None:
 
 def test_one_run(tmp_path: Path) -> None:
     """With the settings of the run, unless the command line gives others."""
-    settings = {
-        "lone_queries": "omit",
-        "cluster": True,
-        "nmi_average": "geometric",
-    }
+    settings = {"lone_queries": "omit", "cluster": True, "nmi_average": "geometric"}
     points = member(tmp_path / "a", 0, 6, evaluation=settings)
     labels, output = np.arange(ROWS) % 4, tmp_path / "a.json"
     for options, ks in (((), (1, 2)), (("--ks=3",), (3,))):

@@ -114,29 +114,6 @@ def test_images_are_embedded_in_the_order_of_their_container() -> None:
     np.testing.assert_allclose(Tiny().embed(shuffled), Tiny().expected(images), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("images", "message"),
-    [
-        (["ok", np.zeros((4, 4, 3), np.float32)], r"image 1: is float32 \[4, 4, 3\]; must be a "
-                                                  r"path, the content of a file"),
-        (["ok"] * 5 + [np.zeros((4, 4, 4), np.uint8)], r"image 5: is uint8 \[4, 4, 4\]; must be"),
-        (np.zeros((8, 8, 3), np.uint8), "images: give a list of one or more images"),
-        (["ok", None], "image 1: is NoneType \\[\\]; must be a path, the content of "),
-        ({"a": "x.png"}, "images: give a list of one or more images"),
-        (["ok", b"no"], "image 1: not an image"),
-        ([Path("none.png")], "none.png: missing"),
-        ("x.png", "images: give a list of one or more images"),
-        ([], "images: give a list of one or more"),
-        (iter(["x.png"]), "images: give a list of one or more"),
-    ],
-)  # fmt: skip
-def test_images_that_cannot_be_used_are_named(images: Any, message: str) -> None:
-    if isinstance(images, list):
-        images = [pictures.pixels(0) if isinstance(image, str) else image for image in images]
-    with pytest.raises(DataError, match=f"^{message}"):
-        Tiny().embed(images)
-
-
 def test_embeddings_that_are_not_finite(tmp_path: Path) -> None:
     """They are the model's fault, and an error even where bad images are left out, whose rows do
     not matter."""

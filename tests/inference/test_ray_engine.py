@@ -39,22 +39,16 @@ def node(alive: bool = True, **resources: float) -> dict[str, Any]:
     ("nodes", "expected"),
     [
         ([node(CPU=2.0)], (1, {"num_cpus": 2})),
-        (
-            [node(CPU=16.0), node(CPU=24.0), node(False, CPU=64.0), node(CPU=0.0)],
-            (5, {"num_cpus": 8}),
-        ),
+        ([node(CPU=16), node(CPU=24), node(False, CPU=64), node(CPU=0)], (5, {"num_cpus": 8})),
         ([node(CPU=4.0), node(CPU=9.0)], (3, {"num_cpus": 4})),
         (
-            [node(CPU=16.0), node(CPU=16.0, GPU=2.0), node(CPU=1.0, GPU=1.0)],
+            [node(CPU=16), node(CPU=16, GPU=2), node(CPU=1, GPU=1)],
             (3, {"num_gpus": 1, "num_cpus": 0}),
         ),
     ],
 )
 def test_resources(nodes: list[dict[str, Any]], expected: tuple[int, dict[str, float]]) -> None:
     assert ray_engine.resources(nodes) == expected
-
-
-def test_no_resources() -> None:
     with pytest.raises(ConfigError, match="the cluster has neither GPUs nor CPUs"):
         ray_engine.resources([node(CPU=0.0), node(False, CPU=8.0)])
 

@@ -29,6 +29,7 @@ from dml_jax.serving.enrolled_classes import EnrolledClasses
 from dml_jax.serving.http_service import BODY, Server, Service
 from tests.tiny_model import identity
 
+POST = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 transform = transforms.evaluation(Data(name="folder", crop="centre", resize=20, image_size=16))
 
@@ -185,57 +186,44 @@ def test_images_are_embedded_as_by_the_library(port: int) -> None:
 # Starlette leaves the part of a form that is cut off to the garbage collector; it is in memory, not
 # in a file.
 @pytest.mark.filterwarnings("ignore:.*SpooledTemporaryFile:pytest.PytestUnraisableExceptionWarning")
-def test_wrong_bodies(silent: int) -> None:
-    port = silent
-    for body, words in (
-        (b"", "image: not an image"),
-        (picture((300, 300))[:-60], "image: damaged"),
-    ):
-        for sent, headers in ((body, {}), form("file", body)):
-            status, answer = ask(port, sent, headers)
-            assert (status, words in answer["error"]) == (400, True), answer
+def test_wrong_requests(silent: int) -> None:
+    """A sentence in JSON or, for the form of a browser, in a page without an answer. Too large
+    bodies are read to their end, since most clients read no answer before they have sent all."""
     whole, headers = form("file", picture())
-    for sent, kind, words in (
-        (whole[:-20], headers["Content-Type"], "the form contains no complete file"),
-        (b"", headers["Content-Type"], "the form contains no complete file"),
-        (whole, "multipart/form-data", "Missing boundary"),
-        (whole[:-4] + whole[3:], headers["Content-Type"], "Too many files"),
+    kind = headers["Content-Type"]
+    damaged = picture((300, 300))[:-60]
+    large = "the request is too large; send at most 32 MiB"
+    for sent, content_type, status, words in (
+        (b"", "", 400, "image: not an image"),
+        (damaged, "", 400, "image: damaged"),
+        (form("file", b"")[0], kind, 400, "image: not an image"),
+        (form("file", damaged)[0], kind, 400, "image: damaged"),
+        (whole[:-20], kind, 400, "the form contains no complete file"),
+        (b"", kind, 400, "the form contains no complete file"),
+        (whole, "multipart/form-data", 400, "Missing boundary"),
+        (whole[:-4] + whole[3:], kind, 400, "Too many files"),
+        (bytes(BODY + 1), "", 413, large),
+        (whole + bytes(3 * BODY), kind, 413, large),
     ):
-        status, answer = ask(port, sent, {"Content-Type": kind})
-        assert (status, words in answer["error"]) == (400, True), answer
-    assert ask(port, b"", path="health") == (405, {"error": "Method Not Allowed"})
-    assert ask(port, b"", path="image") == (404, {"error": "Not Found"})
-
-
-def test_too_large_bodies(port: int) -> None:
-    """They are read to their end, since most clients read no answer before they have sent all."""
-    problem = "the request is too large; send at most 32 MiB"
-    for size in (BODY + 1, 3 * BODY):
-        assert ask(port, bytes(size)) == (413, {"error": problem})
-
-
-def test_a_browser_gets_the_page_with_the_problem_only(port: int) -> None:
-    body, headers = form("file", b"no image")
-    for sent, status, text in (
-        (body, 400, "image: not an image"),
-        (body + bytes(3 * BODY), 413, "too large"),
-        (bytes(BODY - 1), 400, "No answer"),
-    ):
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/", sent, headers)
+        asked = {"Content-Type": content_type} if content_type else {}
+        code, answer = ask(silent, sent, asked)
+        assert (code, words in answer["error"]) == (status, True), answer
+        request = urllib.request.Request(f"http://127.0.0.1:{silent}/", sent, asked)
         request.add_header("Accept", "text/html")
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(request, timeout=60)
         with caught.value as error:
             page = error.read().decode()
-            assert (error.code, text in page, "<form" in page) == (status, True, True)
+        assert (error.code, words in page, "<form" in page) == (status, True, True)
         assert "Answer" not in page
         assert "<img" not in page
+    assert ask(silent, b"", path="health") == (405, {"error": "Method Not Allowed"})
+    assert ask(silent, b"", path="image") == (404, {"error": "Not Found"})
 
 
 def test_clients_that_hang_up(silent: int) -> None:
     port = silent
-    post = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
-    file = picture()
+    post, file = POST, picture()
     chunked = post + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhe"
     for sent in (b"", post, post + b"Content-Length: %d\r\n\r\n" % len(file) + file[:40], chunked):
         with socket.create_connection(("127.0.0.1", port)) as client:
@@ -243,6 +231,9 @@ def test_clients_that_hang_up(silent: int) -> None:
     with socket.create_connection(("127.0.0.1", port)) as client:  # hangs up before the answer
         client.sendall(post + b"Content-Length: %d\r\n\r\n" % len(file) + file)
     assert ask(port, file)[0] == 200
+    # A proxy and the server could otherwise disagree where a request ends.
+    lengths = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    assert exchange(port, post + lengths).startswith(b"HTTP/1.1 400 ")
 
 
 def test_images_that_arrive_together_share_a_batch() -> None:
@@ -280,25 +271,16 @@ def test_more_connections_than_the_service_takes(monkeypatch: pytest.MonkeyPatch
         until(lambda: exchange(port, HEALTH).startswith(b"HTTP/1.1 200 "))
 
 
-POST = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
-
-
-def test_two_lengths_are_refused(silent: int) -> None:
-    """A proxy and the server could otherwise disagree where a request ends."""
-    sent = POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-    assert exchange(silent, sent).startswith(b"HTTP/1.1 400 ")
-
-
-def test_too_many_pixels_are_refused_by_their_header(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_pixels_are_refused_by_their_header() -> None:
+    """The pixels themselves are not there."""
     with running(Colours(), megapixels=4e-4) as (port, _):
         assert ask(port, picture())[0] == 200
-        monkeypatch.setattr(decode, "_pixels", lambda *given: pytest.fail("decoded"))
-        # Pillow warns of the first and refuses the second.
-        bombs = b"P6\n12000 9000\n255\n", b"P6\n20000 19000\n255\n"
-        for sent in (picture((20, 21)), *form("file", picture((21, 20)))[:1], *bombs):
-            headers = form("", b"")[1] if sent.startswith(b"--x") else {}
-            status, answer = ask(port, sent, headers)
-            assert (status, " pixels" in answer["error"]) == (413, True), answer
+        for size in ((20, 21), (12_000, 9_000), (20_000, 19_000)):
+            # Pillow warns of the second and refuses the third.
+            header = b"P6\n%d %d\n255\n" % size
+            for sent, headers in ((header, {}), form("file", header)):
+                status, answer = ask(port, sent, headers)
+                assert (status, " pixels" in answer["error"]) == (413, True), answer
 
 
 def test_a_failure_of_the_network_ends_its_batch_only(capfd: pytest.CaptureFixture[str]) -> None:
@@ -334,45 +316,32 @@ def test_a_bad_embedding_does_not_concern_other_images_of_the_batch(tmp_path: Pa
     assert str(first) == "image: the model's embedding is not finite; send another image"
     assert second[1]["class"] == r"caf\udce9"  # type: ignore[index]
     assert str(third) == "image: the model's embedding has length 0; send another image"
-    model.free.set()
-    del model.embed_pixels
     model.embed_pixels = lambda pixels: rows[:1].repeat(len(pixels), 0)  # type: ignore[method-assign]
     with serving(model, enrolled) as port:
         assert ask(port, picture()) == (400, {"error": str(first)})
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
+def test_names_and_pages_of_others_are_refused(port: int, tmp_path: Path) -> None:
+    """A page of another site could give its name the address of this server and read the answers;
+    and a browser sends its images without asking, so that they would be counted."""
+    file, model = picture(), Colours()
+    for host, status in (
         ("127.0.0.1:8000", 200),
         ("model.example", 200),
         ("attacker.example", 400),  # a name that its owner can give to any machine
         ("[::1].evil", 400),
-    ],
-)
-def test_names_of_others_are_refused(host: str, status: int, port: int) -> None:
-    """Pages of other sites could give such a name the address of this server, and read the answers
-    under it."""
-    file = picture()
-    head = f"POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(file)}\r\n"
-    answer = exchange(port, f"{head}Connection: close\r\n\r\n".encode() + file)
-    assert answer.startswith(b"HTTP/1.1 %d " % status), answer
-    assert (b"embedding" in answer) == (status == 200)
-
-
-def test_pages_of_other_sites_are_refused(tmp_path: Path) -> None:
-    """A browser sends their images without asking; the answers must not be counted."""
-    model = Colours()
-    with serving(model, enroll(model, tmp_path / "i", None, red=(255, 0, 0))) as port:
-        for origin, status in (
-            ("http://attacker.example", 403),
-            ("null", 403),
-            (f"http://127.0.0.1:{port + 1}", 403),
-            (f"http://127.0.0.1:{port}", 200),
-        ):
-            for body, headers in ((picture(), {}), form("file", picture())):
-                assert ask(port, body, headers | {"Origin": origin})[0] == status
-        assert ask(port, None, path="statistics")[1]["answers"] == 2
+    ):
+        head = f"POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(file)}\r\n"
+        answer = exchange(port, f"{head}Connection: close\r\n\r\n".encode() + file)
+        assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+        assert (b"embedding" in answer) == (status == 200)
+    with serving(model, enroll(model, tmp_path / "i", None, red=(255, 0, 0))) as own:
+        others = "http://attacker.example", "null", f"http://127.0.0.1:{own + 1}"
+        for origin in (*others, f"http://127.0.0.1:{own}"):
+            status = 403 if origin in others else 200
+            for body, headers in ((file, {}), form("file", file)):
+                assert ask(own, body, headers | {"Origin": origin})[0] == status
+        assert ask(own, None, path="statistics")[1]["answers"] == 2
 
 
 def test_requests_on_their_way_at_the_end_are_answered() -> None:
@@ -392,27 +361,18 @@ def test_requests_on_their_way_at_the_end_are_answered() -> None:
 
 
 def test_classes_of_an_index(tmp_path: Path) -> None:
+    """The answers of the library, with the embedding if it is asked for, and their statistics."""
     model = Colours()
-    with serving(
-        model, enroll(model, tmp_path / "i", 0.2, red=(255, 0, 0), green=(0, 255, 0))
-    ) as port:
-        for colour, wanted in (
-            ((250, 9, 9), "red"),
-            ((9, 250, 9), "green"),
-            ((255, 255, 255), "unknown"),
-        ):
+    enrolled = enroll(model, tmp_path / "i", 0.2, red=(255, 0, 0), green=(0, 255, 0))
+    asked = {"red": (250, 9, 9), "green": (9, 250, 9), "unknown": (255, 255, 255)}
+    with serving(model, enrolled) as port:
+        for name, colour in asked.items():
             status, answer = ask(port, picture(colour=colour))
-            row = np.array(colour) + 1.0
-            keys = ["class", "probability", "classes", "margin"]
-            assert (status, list(answer), answer["class"]) == (200, keys, wanted)
-            shares = [found["probability"] for found in answer["classes"]]
-            assert sum(shares) == pytest.approx(1)
-            assert answer["probability"] == shares[0] >= shares[1]
-            if wanted != "unknown":
-                other = {"red": "green", "green": "red"}[wanted]
-                assert [found["class"] for found in answer["classes"]] == [wanted, other]
+            rows = model.embed([np.full((20, 20, 3), colour, np.uint8)])
+            (expected,) = enrolled.index.classify(rows, reject=0.2)
+            assert (status, answer, answer["class"]) == (200, expected.as_json(), name)
             whole = ask(port, picture(colour=colour), path="?embedding=1")[1]
-            np.testing.assert_allclose(whole.pop("embedding"), row / np.linalg.norm(row), atol=0.01)
+            np.testing.assert_allclose(whole.pop("embedding"), rows[0], atol=1e-6)
             assert whole == answer
         status, counts = ask(port, None, path="statistics")
     assert (status, counts["answers"], counts["classes"]) == (200, 6, {"red": 2, "green": 2})
