@@ -1,23 +1,22 @@
-"""Losses of deep metric learning, as functions of a batch that return a scalar.
+"""Losses for deep metric learning, as functions of a batch that return a scalar.
 
     losses.triplet(embeddings, labels, margin=0.2, key=key)
     losses.multi_similarity(embeddings, labels)
     losses.proxy_anchor(embeddings, labels, proxies, margin=0.1, alpha=32)
 
-Every docstring describes all arguments, with shapes and ranges: `help(losses.triplet)`. Pairs come
-from exactly one source: the labels of the batch; with candidates, also `candidate_labels`; masks or
-weights of pairs, `losses.triplet(x, positive=p, negative=n, key=key)`; or a `relation` of labels.
+`help(losses.triplet)` describes all arguments, with shapes and ranges. Pairs come from exactly one
+source: the labels of the batch, or `labels` and `candidate_labels`; masks or weights of pairs,
+`losses.triplet(x, positive=p, negative=n, key=key)`; or a `relation` of labels.
 
-`per_anchor(loss, embeddings, labels, …)` is the loss of each anchor of a batch, [N].
+`per_anchor(loss, embeddings, labels, …)` returns the loss of each anchor, [N].
 
 Losses have first and second derivatives in forward and reverse mode, also under `vmap` and
-`checkpoint`. Hinges, the choices of mining, and equal rows contribute 0 to second derivatives.
+`checkpoint`. Hinges, mining and equal rows contribute 0 to second derivatives.
 
 Wrong shapes, types and values raise `DataError`, and options that break their rules `ConfigError`.
-While a program is traced, the values of its arguments are not known and not checked. The methods
-also build upon pairwise similarities and masks (`pairwise`), triplet mining (`mining`), the memory
-of past batches (`cross_batch_memory`), and losses of given pairs and triplets (`pair_losses`,
-`similarity_losses`).
+Values of traced arrays are not checked. The methods also use pairwise similarities and masks
+(`pairwise`), triplet mining (`mining`), the memory of past batches (`cross_batch_memory`), and the
+terms of losses (`pair_losses`, `similarity_losses`).
 """
 
 from dml_jax.losses.classification import (

@@ -74,7 +74,7 @@ def normalized_softmax(
 ) -> Array:
     """Normalised softmax (Zhai & Wu, BMVC 2019) -> scalar.
 
-    The mean over the samples of -log softmax(cos(x, p_1..C) / temperature)_y.
+    The mean of -log softmax(cos(x, p_1..C) / temperature)_y over the samples.
 
     Args:
       temperature: sigma, divides the cosines; greater than 0.
@@ -85,15 +85,15 @@ def normalized_softmax(
 
 
 def _with_target(cosines: Array, labels: Array, target: Array) -> Array:
-    """cosines [B, C] with the entry of each sample's class replaced by target [B]."""
+    """Replaces the entry of each sample's class in cosines [B, C] by target [B]."""
     return jnp.where(class_mask(labels, cosines.shape[1]), target[:, None], cosines)
 
 
 def angular_margin(cosines: Array, labels: Array, *, margin: float) -> Array:
-    """ArcFace's logits before scaling, [B, C]: cosines, with cos(theta_y + margin) for y (Eq. 3).
+    """ArcFace's unscaled logits [B, C]: cosines, but cos(theta_y + margin) for class y (Eq. 3).
 
-    Beyond theta_y = pi - margin, where cos(theta_y + margin) would rise again, it continues
-    downwards linearly in the cosine, as in the authors' code (deepinsight/insightface).
+    Beyond theta_y = pi - margin, where cos(theta_y + margin) would rise again, the logit decreases
+    linearly with the cosine, as in the authors' code (deepinsight/insightface).
     """
     cos = _at_labels(cosines, labels)
     shifted = cos * jnp.cos(margin) - root(1 - cos * cos) * jnp.sin(margin)
@@ -114,10 +114,10 @@ def arcface(
 ) -> Array:
     """ArcFace (Deng et al., CVPR 2019, Eq. 3) -> scalar.
 
-    The softmax with an additive angular margin: mean over the samples.
+    The mean cross-entropy of a softmax with an additive angular margin.
 
     Args:
-      margin: Angle in radians, added to that with the proxy of the sample's class; at least 0.
+      margin: Angle in radians, added to the angle with the proxy of the sample's class; at least 0.
       scale: Multiplies the cosines; greater than 0.
     """
     logits = scale * angular_margin(class_cosine(embeddings, proxies), labels, margin=margin)
@@ -137,7 +137,7 @@ def cosface(
 ) -> Array:
     """CosFace (Wang et al., CVPR 2018) -> scalar.
 
-    The softmax with an additive cosine margin: mean over the samples.
+    The mean cross-entropy of a softmax with an additive cosine margin.
 
     Args:
       margin: Subtracted from the cosine with the proxy of the sample's class; at least 0.
@@ -164,7 +164,7 @@ def subcenter_arcface(
     `arcface` on the cosine to the nearest center of each class.
 
     Args:
-      margin: Angle in radians, added to that with the nearest center of the sample's class; at
+      margin: Angle in radians, added to the angle with the nearest center of the sample's class; at
         least 0.
       scale: Multiplies the cosines; greater than 0.
     """
@@ -176,6 +176,6 @@ def nearest_center(embeddings: Array, centers: Array) -> Array:
     """Cosines [B, C] of embeddings [B, D] to the nearest of the centers [C, K, D] of each class."""
     classes, count, dim = centers.shape
     cosines = class_cosine(embeddings, centers.reshape(-1, dim)).reshape(-1, classes, count)
-    # Selected by index: the gradient of a maximum, divided among equal entries, can be 0 / 0.
+    # By index, because the gradient of a maximum, divided among equal entries, can be 0 / 0.
     nearest = jnp.argmax(cosines, axis=2, keepdims=True)
     return jnp.take_along_axis(cosines, nearest, axis=2)[..., 0]

@@ -1,6 +1,6 @@
-"""Cross-batch memory (Wang et al., CVPR 2020): pairs with this batch and with past ones.
+"""Cross-batch memory (Wang et al., CVPR 2020): pairs with the embeddings of past batches.
 
-One queue serves the global batch: under `jit` every device holds a copy and appends the same rows.
+The global batch has one queue: under `jit`, every device appends the same rows to its copy.
 """
 
 from collections.abc import Callable
@@ -21,15 +21,15 @@ def empty(size: int, dim: int) -> dict[str, Array]:
 
 
 def enqueue(queue: Any, rows: Any) -> Any:
-    """A queue, a tree of arrays [M, …], with rows [B, …] appended and its oldest rows removed."""
+    """Appends rows [B, …] to a queue, a tree of arrays [M, …], and drops its oldest rows."""
 
-    def push(old: Array, new: Array) -> Array:
+    def append(old: Array, new: Array) -> Array:
         new = new[-len(old) :].astype(old.dtype)
-        kept = jnp.roll(old, -len(new), axis=0)
+        shifted = jnp.roll(old, -len(new), axis=0)
         # In place, because concatenation would give a replicated queue the sharding of the rows.
-        return lax.dynamic_update_slice_in_dim(kept, new, len(old) - len(new), axis=0)
+        return lax.dynamic_update_slice_in_dim(shifted, new, len(old) - len(new), axis=0)
 
-    return jax.tree.map(push, queue, rows)
+    return jax.tree.map(append, queue, rows)
 
 
 def candidates(
@@ -39,10 +39,10 @@ def candidates(
     *,
     enqueued: bool = False,
 ) -> Candidates:
-    """The memory as candidates for a batch with labels [N]; unfilled rows are in no pair.
+    """The memory as candidates for a batch with labels [N], without its unfilled rows.
 
     `relation` maps labels [N] and [M] to positive and negative pairs [N, M]; None compares labels.
-    If the batch is already `enqueued`, as the last rows, no row is paired with its own copy.
+    If the batch is already `enqueued`, as the last rows, no row is paired with its copy.
     """
     used = (memory["labels"] != EMPTY)[None, :]
     if enqueued:

@@ -5,11 +5,11 @@ draws a negative at distance d with probability proportional to 1/q(d), where
 
     q(d) = d^(D-2) (1 - d^2/4)^((D-3)/2)
 
-is the density of distances between uniform points of the unit sphere in D dimensions: all distances
-become equally likely. No gradient flows through the sampling.
+is the density of distances between uniform points of the unit sphere in D dimensions, so that all
+distances become equally likely. No gradient flows through the sampling.
 
-Miners take distances float [N, M] between unit vectors and the pairs to choose from, `positive` and
-`negative`, bool [N, M]; row i is anchor i. They return one triplet per anchor.
+Miners take distances float [N, M] between unit vectors and masks of the `positive` and `negative`
+pairs to choose from, bool [N, M]; row i is anchor i. They return one triplet per anchor.
 """
 
 from typing import Any, Literal, NamedTuple, assert_never
@@ -26,7 +26,7 @@ Mining = Literal[
 ]
 
 TripletMining = Literal[Mining, "all"]
-LOWER = 0.5  # lower bound of distances, without which near duplicates would dominate the draws
+LOWER = 0.5  # lower bound of distances; without it, near-duplicates would dominate the draws
 
 
 class Triplets(NamedTuple):
@@ -41,7 +41,7 @@ class Triplets(NamedTuple):
 def log_inverse_density(distances: Array, dim: int) -> Array:
     """log 1/q(d) for distances d >= 0 of any shape, on the unit sphere in `dim` dimensions.
 
-    q vanishes at d = 0 and d = 2; the value stays finite there, and for d > 2 from rounding.
+    q is 0 at d = 0 and d = 2; the value stays finite there, and if rounding makes d > 2.
     """
     tiny, epsilon = jnp.finfo(distances.dtype).tiny, jnp.finfo(distances.dtype).eps
     inside = jnp.maximum(1 - distances * distances / 4, epsilon)
@@ -54,23 +54,23 @@ def distance_logits(distances: Array, dim: int, *, lower: float = LOWER) -> Arra
 
 
 def draw(key: Array, logits: Array, allowed: Array) -> tuple[Array, Array]:
-    """One allowed column per row by log-probabilities [B, N] -> (columns int [B], found bool [B]).
+    """Draws an allowed column per row with log-probabilities [B, N] -> (columns [B], valid [B]).
 
-    Column 0 and False where nothing is allowed.
+    A row without allowed columns gets column 0 and False.
     """
     logits = jnp.where(allowed, logits, -jnp.inf)
     return jax.random.categorical(key, logits, axis=-1), jnp.any(logits > -jnp.inf, axis=-1)
 
 
 def draw_uniform(key: Array, allowed: Array) -> tuple[Array, Array]:
-    """Like `draw`, with all allowed columns equally likely."""
+    """`draw` with equal probabilities."""
     return draw(key, jnp.zeros(allowed.shape), allowed)
 
 
 def distance_weighted(key: Array, embeddings: Array, labels: Array) -> Triplets:
-    """One triplet per sample of unit length: a uniform positive and a distance-weighted negative.
+    """One triplet per unit vector: a uniform positive and a distance-weighted negative.
 
-    A sample that is alone in its class, or a batch of a single class, gives no valid triplet.
+    A sample alone in its class has no valid triplet, nor has a batch of a single class.
     """
     x = lax.stop_gradient(embeddings)
     return mine("distance_weighted", key, distances(x, x), *masks(labels), dim=x.shape[-1])
@@ -80,28 +80,30 @@ def across_classes(key: Array, embeddings: Array, labels: Array) -> Triplets:
     """One triplet of three different classes per sample (Milbich et al., ECCV 2020, Section 3.1).
 
     The negative is distance-weighted; the positive is drawn uniformly from a third class. A batch
-    with fewer than three classes gives no valid triplet. Embeddings are of unit length.
+    with fewer than three classes has no valid triplet. Embeddings have unit length.
     """
     key_positive, key_negative = jax.random.split(key)
     x = lax.stop_gradient(embeddings)
-    other = ~same_class(labels)
-    negatives, found = draw(key_negative, distance_logits(distances(x, x), x.shape[-1]), other)
-    positives, paired = draw_uniform(key_positive, other & other[negatives])
-    return Triplets(jnp.arange(labels.shape[0]), positives, negatives, found & paired)
+    different = ~same_class(labels)
+    logits = distance_logits(distances(x, x), x.shape[-1])
+    negatives, has_negative = draw(key_negative, logits, different)
+    positives, has_positive = draw_uniform(key_positive, different & different[negatives])
+    valid = has_negative & has_positive
+    return Triplets(jnp.arange(labels.shape[0]), positives, negatives, valid)
 
 
 def within_class(key: Array, labels: Array) -> Triplets:
     """B triplets, each within one class (Milbich et al., ECCV 2020, Section 3.1).
 
-    The class is drawn uniformly from those in the batch, its three samples uniformly from the
-    class; all draws are with replacement, so anchor, positive and negative may be the same sample.
+    The class is drawn uniformly from the batch, its three samples uniformly from the class. All
+    draws are with replacement, so anchor, positive and negative may be the same sample.
     """
     size = labels.shape[0]
     same = same_class(labels)
     first = jnp.argmax(same, axis=1) == jnp.arange(size)  # one representative per class
     key_class, *keys = jax.random.split(key, 4)
-    chosen = jax.random.categorical(key_class, jnp.where(first, 0.0, -jnp.inf), shape=(size,))
-    members = same[chosen]
+    rows = jax.random.categorical(key_class, jnp.where(first, 0.0, -jnp.inf), shape=(size,))
+    members = same[rows]
     anchors, positives, negatives = (draw_uniform(k, members)[0] for k in keys)
     return Triplets(anchors, positives, negatives, jnp.ones(size, bool))
 
@@ -109,11 +111,11 @@ def within_class(key: Array, labels: Array) -> Triplets:
 def class_pairs(key: Array, labels: Array) -> tuple[Array, Array]:
     """One random pair per class of at least two samples: (positives int [B], valid bool [B]).
 
-    valid[i] holds for one sample per class; samples i and positives[i] are the pair of that class.
+    valid[i] is True for one sample per class, whose pair is (i, positives[i]).
     """
     order = jax.random.permutation(key, labels.shape[0])
     same = same_class(labels)
-    # The position of each sample in the random order of its class.
+    # Position of each sample in the random order of its class.
     rank = jnp.sum(same & (order[None, :] < order[:, None]), axis=1)
     second = same & (rank == 1)[None, :]
     return jnp.argmax(second, axis=1), (rank == 0) & jnp.any(second, axis=1)
@@ -137,23 +139,22 @@ def mine(
                          farthest negative (Schroff et al., CVPR 2015, Section 3.2)
     hard                 farthest positive, nearest negative (Hermans, Beyer, Leibe, 2017)
     easy_positive        nearest positive, semi-hard negative (Xuan, Stylianou, Pless, WACV 2020)
-    semi_hard_positive   nearest negative, the farthest positive before it, if there is one
+    semi_hard_positive   nearest negative, the farthest positive nearer than it, if there is one
     distance_weighted    uniform positive, distance-weighted negative within `farthest` (0: any);
-                         those nearer than `nearest` are drawn as if at that distance
+                         negatives nearer than `nearest` are drawn as if they were at that distance
     """
     if mining in ("random", "semi_hard", "distance_weighted") and key is None:
-        remedy = "give key=jax.random.key(...)"
-        raise ConfigError(f"key=None: mining={mining!r} draws at random; {remedy}")
+        raise ConfigError(f"mining={mining!r} draws at random; pass key=jax.random.key(...)")
     distances = lax.stop_gradient(distances)
-    paired, found = jnp.any(positive, axis=1), jnp.any(negative, axis=1)
+    has_positive, has_negative = jnp.any(positive, axis=1), jnp.any(negative, axis=1)
 
-    def closest(allowed: Array) -> Array:
+    def nearest_of(allowed: Array) -> Array:
         return jnp.argmin(jnp.where(allowed, distances, jnp.inf), axis=1)
 
-    def most_distant(allowed: Array) -> Array:
+    def farthest_of(allowed: Array) -> Array:
         return jnp.argmax(jnp.where(allowed, distances, -jnp.inf), axis=1)
 
-    def to(columns: Array) -> Array:
+    def distance_to(columns: Array) -> Array:
         return jnp.take_along_axis(distances, columns[:, None], axis=1)
 
     match mining:
@@ -162,22 +163,22 @@ def mine(
             positives, _ = draw_uniform(key_positive, positive)
             negatives, _ = draw_uniform(key_negative, negative)
         case "hard":
-            positives, negatives = most_distant(positive), closest(negative)
+            positives, negatives = farthest_of(positive), nearest_of(negative)
         case "semi_hard" | "easy_positive":
             easy = mining == "easy_positive"
-            positives = closest(positive) if easy else draw_uniform(key, positive)[0]
-            beyond = negative & (distances > to(positives))
-            negatives = jnp.where(beyond.any(axis=1), closest(beyond), most_distant(negative))
+            positives = nearest_of(positive) if easy else draw_uniform(key, positive)[0]
+            beyond = negative & (distances > distance_to(positives))
+            negatives = jnp.where(beyond.any(axis=1), nearest_of(beyond), farthest_of(negative))
         case "semi_hard_positive":
-            negatives = closest(negative)
-            before = positive & (distances < to(negatives))
-            positives, paired = most_distant(before), jnp.any(before, axis=1)
+            negatives = nearest_of(negative)
+            before = positive & (distances < distance_to(negatives))
+            positives, has_positive = farthest_of(before), jnp.any(before, axis=1)
         case "distance_weighted":
             near = negative & (distances <= farthest) if farthest else negative
             logits = distance_logits(distances, dim, lower=nearest)
             key_positive, key_negative = jax.random.split(key)
             positives, _ = draw_uniform(key_positive, positive)
-            negatives, found = draw(key_negative, logits, near)
+            negatives, has_negative = draw(key_negative, logits, near)
         case _:
             assert_never(mining)
-    return Triplets(jnp.arange(len(positive)), positives, negatives, paired & found)
+    return Triplets(jnp.arange(len(positive)), positives, negatives, has_positive & has_negative)

@@ -1,9 +1,9 @@
 """Losses on the distances of pairs and triplets.
 
-A function named after a loss takes embeddings and labels and finds its pairs or triplets in the
-batch, or among other `candidates`; it compares unit vectors unless it says otherwise. A function
-with the suffix `_loss` or `_losses` takes pairs or triplets as given. If pairs have weights, a
-triplet has the product of the weights of its two pairs.
+A function named after a loss takes embeddings and labels and finds pairs or triplets in the batch
+or among `candidates`; it normalises the embeddings unless it says otherwise. A function with the
+suffix `_loss` or `_losses` takes pairs or triplets as arguments. If pairs have weights, a triplet
+has the product of the weights of its two pairs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from dml_jax.losses.pairwise import (
     Reduce,
     Relation,
     WeightedCandidates,
+    find_pairs,
     is_active,
-    reduced,
+    reduce_terms,
 )
 from dml_jax.losses.signature import Boundaries, loss, only_with
 from dml_jax.numerics import at_least_float32, log_sum_exp, root
@@ -53,20 +54,20 @@ def contrastive(
 ) -> Array:
     """Contrastive loss -> scalar.
 
-    The mean of [d - positive_margin]+ over the positive pairs plus that of [negative_margin - d]+
-    over the negative ones. As first published, both were squared (Hadsell, Chopra, LeCun, CVPR
-    2006, Eq. 4).
+    The mean of [d - positive_margin]+ over the positive pairs plus the mean of
+    [negative_margin - d]+ over the negative pairs. The original squares both (Hadsell, Chopra,
+    LeCun, CVPR 2006, Eq. 4).
 
     Args:
       positive_margin: Positive pairs closer than this have no loss; at least 0.
-      negative_margin: Negative pairs more distant than this have no loss; at least 0.
+      negative_margin: Negative pairs farther apart than this have no loss; at least 0.
     """
-    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
-    distances = pairs.compared().distances()
+    pairs = find_pairs(embeddings, labels, candidates, weights, distance)
+    distances = pairs.normalized().distances()
     pull, push = jax.nn.relu(distances - positive_margin), jax.nn.relu(negative_margin - distances)
     near, far = pairs.positive, pairs.negative
     terms = Mean(pull, near > 0, near), Mean(push, far > 0, far)
-    return reduced(terms, weights, divisor, reduce)
+    return reduce_terms(terms, weights, divisor, reduce)
 
 
 @loss
@@ -97,8 +98,8 @@ def triplet(
 
     The mean of [d_ap - d_an + margin]+ over one mined triplet per anchor, or over all triplets.
 
-    With reduce=None, the values of the anchors [N]: that of the mined triplet, or the mean over all
-    triplets of the anchor.
+    With reduce=None, one value per anchor [N]: the loss of its mined triplet, or the mean over all
+    its triplets.
 
     Args:
       margin: Distance by which the positive must be closer than the negative; at least 0.
@@ -106,43 +107,42 @@ def triplet(
       mining: How triplets are chosen, see `mining.mine`, or "all"; "random", "semi_hard" and
         "distance_weighted" need a key.
       smooth: Uses log(1 + exp(.)) in place of the hinge.
-      swap: Compares with the distance of the negative to the anchor or to the positive, whichever
-        is smaller.
-      nearest: Negatives nearer than this are drawn by "distance_weighted" as if at this distance;
-        at least 0.
-      farthest: Largest distance of negatives drawn by "distance_weighted"; 0: no limit. At least 0.
-      divisor: Takes the mean over "all" triplets, or over the "active" ones, those of positive
-        loss.
+      swap: Replaces d_an by the distance from the negative to the positive if that is smaller.
+      nearest: "distance_weighted" draws negatives nearer than this as if they were at this
+        distance; at least 0.
+      farthest: "distance_weighted" draws no negatives beyond this distance; 0 for no limit.
+      divisor: Averages over "all" triplets, or over the "active" ones, whose loss is positive.
       key: Random key, for mining that draws.
     """
-    pairs = Pairs.of(embeddings, labels, candidates, weights, distance).compared()
+    pairs = find_pairs(embeddings, labels, candidates, weights, distance).normalized()
     if mining == "all":
         each = _all_triplets(pairs, margin, squared, smooth, swap, divisor)
-        return reduced(each, weights, reduce=reduce)
+        return reduce_terms(each, weights, reduce=reduce)
     triplets = _mine(pairs, mining, key, nearest, farthest)
-    near, far = _squared_sides(pairs.anchors, pairs.others, triplets, pairs.distance, swap)
+    near, far = _squared_sides(pairs.anchors, pairs.candidates, triplets, pairs.distance, swap)
     hinges = _hinges(near, far, margin, squared, smooth)
     counted = triplets.valid & is_active(hinges) if divisor == "active" else triplets.valid
     each = Mean(hinges, counted, _triplet_weights(pairs, triplets))
-    return reduced(each, weights, reduce=reduce)
+    return reduce_terms(each, weights, reduce=reduce)
 
 
 def _all_triplets(
     pairs: Pairs, margin: float, squared: bool, smooth: bool, swap: bool, divisor: Divisor
 ) -> Mean:
-    """Means over the triplets of each anchor, weighted by their numbers.
+    """The mean over the triplets of each anchor, weighted by their number.
 
-    One anchor at a time, also backwards, so that no array [N, M, M] is stored.
+    Forward and backward passes go through the anchors one by one, so that no array [N, M, M] is
+    stored.
     """
     power = 2 if squared else 1
     distances = pairs.distances() ** power
-    between = pairs._replace(anchors=pairs.others).distances() ** power if swap else None
+    between = pairs._replace(anchors=pairs.candidates).distances() ** power if swap else None
 
     @jax.checkpoint
     def anchor_sums(row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         d, near, far = row
-        aside = d[None] if between is None else jnp.minimum(d[None], between)
-        hinges = d[:, None] - aside + margin
+        d_an = d[None] if between is None else jnp.minimum(d[None], between)
+        hinges = d[:, None] - d_an + margin
         hinges = jax.nn.softplus(hinges) if smooth else jax.nn.relu(hinges)
         counted = (near > 0)[:, None] & (far > 0)[None]
         counted = counted & is_active(hinges) if divisor == "active" else counted
@@ -158,14 +158,14 @@ def _all_triplets(
 def _mine(
     pairs: Pairs, mining: Mining, key: Array | None, nearest: float, farthest: float
 ) -> Triplets:
-    rows = jax.lax.stop_gradient((pairs.anchors, pairs.others))
-    distances = pairs._replace(anchors=rows[0], others=rows[1]).distances()
-    sides, dim = (pairs.positive > 0, pairs.negative > 0), pairs.anchors.shape[1]
-    return miners.mine(mining, key, distances, *sides, dim=dim, nearest=nearest, farthest=farthest)
+    rows = jax.lax.stop_gradient((pairs.anchors, pairs.candidates))
+    distances = pairs._replace(anchors=rows[0], candidates=rows[1]).distances()
+    masks, dim = (pairs.positive > 0, pairs.negative > 0), pairs.anchors.shape[1]
+    return miners.mine(mining, key, distances, *masks, dim=dim, nearest=nearest, farthest=farthest)
 
 
 def _triplet_weights(pairs: Pairs, triplets: Triplets) -> Array | None:
-    """The products of the weights of both pairs of each triplet [T]; None for masks."""
+    """The product of the weights of the two pairs of each triplet [T]; None for masks."""
     if pairs.positive.dtype == pairs.negative.dtype == bool:
         return None
     near = pairs.positive[triplets.anchors, triplets.positives]
@@ -173,16 +173,21 @@ def _triplet_weights(pairs: Pairs, triplets: Triplets) -> Array | None:
 
 
 def _squared_sides(
-    anchors: Array, others: Array, triplets: Triplets, distance: Distance | None, swap: bool = False
+    anchors: Array,
+    candidates: Array,
+    triplets: Triplets,
+    distance: Distance | None,
+    swap: bool = False,
 ) -> tuple[Array, Array]:
-    """Squared distances of each triplet's anchor to its positive and its negative, [T] each."""
+    """Squared distances from each anchor to its positive and its negative, [T] each."""
 
     def squares(a: Array, b: Array) -> Array:
         if distance is None:
             return jnp.sum((a - b) ** 2, axis=-1)
-        return jax.vmap(lambda one, other: distance(one[None], other[None])[0, 0])(a, b) ** 2
+        return jax.vmap(lambda row, column: distance(row[None], column[None])[0, 0])(a, b) ** 2
 
-    a, p, n = anchors[triplets.anchors], others[triplets.positives], others[triplets.negatives]
+    a, p = anchors[triplets.anchors], candidates[triplets.positives]
+    n = candidates[triplets.negatives]
     far = squares(a, n)
     return squares(a, p), jnp.minimum(far, squares(p, n)) if swap else far
 
@@ -204,8 +209,8 @@ def triplet_loss(
 ) -> Array:
     """Mean of [d_ap - d_an + margin]+ over all valid triplets -> scalar; 0 if none is valid.
 
-    Embeddings [B, D] are compared as they are, not normalised. Distances are squared as in FaceNet
-    (Schroff et al., CVPR 2015) or plain.
+    Embeddings [B, D] are not normalised. Distances are squared, as in FaceNet (Schroff et al., CVPR
+    2015), or plain.
     """
     x = at_least_float32(embeddings)
     sides = _squared_sides(x, x, triplets, None)
@@ -237,25 +242,25 @@ def margin(
 ) -> Array:
     """Margin loss (Wu et al., ICCV 2017): `margin_loss` of one mined triplet per anchor -> scalar.
 
-    With reduce=None, the values of the anchors [N]: the sum of both hinges or, with the divisor
-    "pairs", the mean over the active ones.
+    With reduce=None, one value per anchor [N]: the sum of both hinges or, with the divisor "pairs",
+    the mean over the active hinges.
 
     Args:
       margin: alpha, half the width of the gap around beta; at least 0.
-      nu: Weight of the boundaries; at least 0.
-      divisor: Takes the mean over "all" triplets, over the "active" ones, those of positive loss,
-        or over the "pairs" of positive loss as in pytorch-metric-learning.
+      nu: Weight of the sum of the boundaries; at least 0.
+      divisor: Averages over "all" triplets, over the "active" ones, whose loss is positive, or over
+        the "pairs" whose loss is positive, as in pytorch-metric-learning.
       mining: How triplets are chosen, see `mining.mine`; "random", "semi_hard" and
         "distance_weighted" need a key.
-      nearest: Negatives nearer than this are drawn by "distance_weighted" as if at this distance;
-        at least 0.
-      farthest: Largest distance of negatives drawn by "distance_weighted"; 0: no limit. At least 0.
+      nearest: "distance_weighted" draws negatives nearer than this as if they were at this
+        distance; at least 0.
+      farthest: "distance_weighted" draws no negatives beyond this distance; 0 for no limit.
       key: Random key, for mining that draws.
     """
-    pairs = Pairs.of(embeddings, labels, candidates, weights, distance).compared()
+    pairs = find_pairs(embeddings, labels, candidates, weights, distance).normalized()
     triplets = _mine(pairs, mining, key, nearest, farthest)
     terms = _margin_terms(pairs, triplets, beta, margin, nu, divisor)
-    return reduced(terms, weights, reduce=reduce)
+    return reduce_terms(terms, weights, reduce=reduce)
 
 
 def margin_loss(
@@ -271,16 +276,17 @@ def margin_loss(
     """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 7 and
     8) -> scalar.
 
-    The sum of [d_ap - beta_{y_a} + margin]+ and [beta_{y_a} - d_an + margin]+ over the number of
-    active triplets, or of active hinges as in pytorch-metric-learning; 0 if there are none. beta
-    [C] is the boundary between near and far for anchors of each class. nu is the weight of the sum
-    of beta_{y_a} over all triplets, which keeps beta small; divisor "pairs" divides it, too, or
-    drops it if no pair is active. Distances are Euclidean with 1e-8 under the root, of embeddings
-    [B, D] as they are; the loss is NaN for labels outside 0..C-1.
+    The sum of [d_ap - beta_{y_a} + margin]+ and [beta_{y_a} - d_an + margin]+ over all triplets,
+    divided by the number of active triplets, or of active hinges as in pytorch-metric-learning; 0
+    without any. beta [C] is the boundary between positive and negative pairs for the anchors of
+    each class. nu is the weight of the sum of beta_{y_a} over all triplets, which keeps beta small.
+    The divisor "pairs" also divides this sum, or drops it if no pair is active. Distances are
+    Euclidean with 1e-8 under the root; embeddings [B, D] are not normalised. The loss is NaN for
+    labels outside 0..C-1.
     """
     x = at_least_float32(embeddings)
     pairs = Pairs(x, x, *pairwise.masks(labels), labels, None, None, True)
-    return reduced(_margin_terms(pairs, triplets, beta, margin, nu, divisor), None)
+    return reduce_terms(_margin_terms(pairs, triplets, beta, margin, nu, divisor), None)
 
 
 def _margin_terms(
@@ -292,7 +298,7 @@ def _margin_terms(
     divisor: Literal[Divisor, "pairs"],
 ) -> tuple[Mean, Array]:
     labels, weights, pair_weights = pairs.labels, pairs.weights, _triplet_weights(pairs, triplets)
-    sides = _squared_sides(pairs.anchors, pairs.others, triplets, pairs.distance)
+    sides = _squared_sides(pairs.anchors, pairs.candidates, triplets, pairs.distance)
     indices = pairwise.class_indices(jnp.asarray(labels)[triplets.anchors], len(beta))
     boundary = jnp.take(at_least_float32(beta), indices, mode="fill", fill_value=jnp.nan)
     d_ap, d_an = (jnp.sqrt(side + 1e-8) for side in sides)
@@ -344,16 +350,16 @@ def lifted_structure(
 
     Args:
       margin: alpha; at least 0.
-      normalize: Compares unit embeddings; the paper uses them as they are.
+      normalize: Normalises the embeddings; the paper does not.
     """
-    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
-    distances = (pairs.compared() if normalize else pairs).distances()
+    pairs = find_pairs(embeddings, labels, candidates, weights, distance)
+    distances = (pairs.normalized() if normalize else pairs).distances()
     exponents = margin - distances + pairwise.log_weights(pairs.negative)
     rows = log_sum_exp(exponents, pairs.negative > 0, axis=1)
     columns = log_sum_exp(exponents, pairs.negative > 0, axis=0)
     j = jnp.logaddexp(rows[:, None], columns[None, :]) + distances
     each = Mean(jax.nn.relu(j) ** 2 / 2, pairs.positive > 0, pairs.positive)
-    return reduced(each, weights, divisor, reduce)
+    return reduce_terms(each, weights, divisor, reduce)
 
 
 @loss
@@ -376,37 +382,37 @@ def n_pair(
 ) -> Array:
     """N-pair loss (Sohn, NeurIPS 2016), the mean of `n_pair_losses` over the anchors -> scalar.
 
-    Within a batch one random pair per class is compared with the positives of the other classes, as
-    published. Among other candidates each anchor is compared with one random positive and all
-    negatives, without the weight of the lengths.
+    Within a batch, the loss draws one pair per class and uses the positives of the other classes as
+    negatives, as published. With candidates, it compares each anchor with one random positive and
+    all negatives, and `l2` has no effect.
 
     Args:
       l2: Weight of the mean squared length of the embeddings, which are not normalised; at least 0.
       squared: If false, `l2` is the weight of the mean length, as in Roth et al. (ICML 2020).
       key: Random key.
     """
-    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
+    pairs = find_pairs(embeddings, labels, candidates, weights, distance)
     x = pairs.anchors
-    if not pairs.within:
+    if not pairs.in_batch:
         positives, valid = miners.draw_uniform(key, pairs.positive > 0)
         losses = n_pair_losses(pairs.similarities(), positives, pairs.negative)
         drawn = jnp.take_along_axis(pairs.positive, positives[:, None], axis=1)[:, 0]
-        return reduced(Mean(losses, valid, drawn), weights, divisor, reduce)
+        return reduce_terms(Mean(losses, valid, drawn), weights, divisor, reduce)
     positives, valid = miners.class_pairs(key, pairs.labels)
     negative = valid[None, :] & ~pairwise.same_class(pairs.labels)
-    similarity = pairs._replace(others=x[positives]).similarities()
+    similarity = pairs._replace(candidates=x[positives]).similarities()
     losses = n_pair_losses(similarity, jnp.arange(len(x)), negative)
     lengths = jnp.sum(x**2, axis=1)
     lengths = lengths if squared else root(lengths)
     terms = Mean(losses, valid), l2 * pairwise.weighted_mean(lengths, weights=weights)
-    return reduced(terms, weights, divisor, reduce)
+    return reduce_terms(terms, weights, divisor, reduce)
 
 
 def n_pair_losses(similarity: Array, positives: Array, negative: Array) -> Array:
-    """log(1 + sum over negatives n of exp(s_in - s_ip)) of each anchor i, float [N] (Eq. 6).
+    """log(1 + sum over negatives n of exp(s_in - s_ip)) for each anchor i, float [N] (Eq. 6).
 
-    Similarities [N, M] are inner products; `positives` [N] are columns; `negative` [N, M] is a mask
-    or weights. The negatives of the paper are the positives of the other classes.
+    Similarities [N, M] are inner products, `positives` [N] columns, and `negative` [N, M] a mask or
+    weights. The paper's negatives are the positives of the other classes.
     """
     excess = similarity - jnp.take_along_axis(similarity, positives[:, None], axis=1)
     excess += pairwise.log_weights(negative)

@@ -15,8 +15,8 @@ from dml_jax.losses.signature import Centers, Learned, Proxies, loss
 from dml_jax.numerics import log1p_sum_exp, unit
 
 
-def _compared(embeddings: Array, labels: Array, proxies: Array) -> tuple[Array, Array]:
-    """Cosines [B, C] with the proxies, NaN for labels outside 0..C-1; and `class_mask`, [B, C]."""
+def _class_cosines(embeddings: Array, labels: Array, proxies: Array) -> tuple[Array, Array]:
+    """Cosines [B, C] with the proxies, NaN for labels outside 0..C-1; and the `class_mask`."""
     same = class_mask(labels, len(proxies))
     cosines = class_cosine(embeddings, proxies)
     return jnp.where(same.any(axis=1, keepdims=True), cosines, jnp.nan), same
@@ -33,17 +33,17 @@ def proxy_nca(
 ) -> Array:
     """Proxy-NCA (Movshovitz-Attias et al., ICCV 2017, Eq. 4) -> scalar, not bounded below.
 
-    The mean over the samples of -log exp(-d(x, p_y)) / sum_{c != y} exp(-d(x, p_c)), where d is the
-    squared Euclidean distance between vectors of length `scale`; the proxy of y is not in the
-    denominator, so C must be at least 2.
+    The mean of -log exp(-d(x, p_y)) / sum_{c != y} exp(-d(x, p_c)) over the samples, where d is the
+    squared Euclidean distance of vectors scaled to length `scale`. The denominator lacks class y,
+    so C must be at least 2.
 
     Args:
       scale: Length of embeddings and proxies; greater than 0.
     """
-    cosines, same = _compared(embeddings, labels, proxies)
+    cosines, same = _class_cosines(embeddings, labels, proxies)
     distances = 2 * scale**2 * (1 - cosines)
-    others = jax.nn.logsumexp(jnp.where(same, -jnp.inf, -distances), axis=1)
-    return weighted_mean(jnp.sum(distances, axis=1, where=same) + others, weights=weights)
+    push = jax.nn.logsumexp(jnp.where(same, -jnp.inf, -distances), axis=1)
+    return weighted_mean(jnp.sum(distances, axis=1, where=same) + push, weights=weights)
 
 
 @loss
@@ -57,7 +57,8 @@ def proxy_nca_pp(
 ) -> Array:
     """ProxyNCA++ (Teh, DeVries, Taylor, ECCV 2020) -> scalar.
 
-    The mean of -log softmax(-d(x, p_1..C) / temperature)_y, d the squared distance of unit vectors.
+    The mean of -log softmax(-d(x, p_1..C) / temperature)_y, where d is the squared distance of unit
+    vectors.
 
     Args:
       temperature: Divides the squared distances; greater than 0.
@@ -81,21 +82,21 @@ def proxy_anchor(
         mean over classes c of the batch: log(1 + sum_{y = c} exp(-alpha (cos(x, p_c) - margin)))
         + mean over all classes c: log(1 + sum_{y != c} exp(alpha (cos(x, p_c) + margin)))
 
-    `weights` multiply the exponentials: a sample of weight 2 counts as two samples.
+    `weights` multiply the exponentials: a sample with weight 2 counts as two samples.
 
     Args:
       margin: delta, in cosine; at least 0.
       alpha: Steepness; greater than 0.
     """
-    cosines, same = _compared(embeddings, labels, proxies)
+    cosines, same = _class_cosines(embeddings, labels, proxies)
     near, far = -alpha * (cosines - margin), alpha * (cosines + margin)
-    others = ~same
+    different = ~same
     if weights is not None:
         counted = (weights != 0)[:, None]
-        same, others = same & counted, others & counted
+        same, different = same & counted, different & counted
         shift = jnp.log(jnp.where(counted, weights[:, None], 1)).astype(near.dtype)
         near, far = near + shift, far + shift
-    pull, push = log1p_sum_exp(near, same, axis=0), log1p_sum_exp(far, others, axis=0)
+    pull, push = log1p_sum_exp(near, same, axis=0), log1p_sum_exp(far, different, axis=0)
     return pull.sum() / jnp.maximum(jnp.any(same, axis=0).sum(), 1) + push.mean()
 
 
@@ -119,10 +120,10 @@ def soft_triple(
       scale: lambda, multiplies the similarities; greater than 0.
       gamma: Temperature of the weights of a class's centers; greater than 0.
       margin: delta, subtracted from the similarity to a sample's own class; at least 0.
-      spread: tau, weight of the regulariser `center_spread`; at least 0.
+      spread: tau, weight of the regulariser (Eq. 10), `center_spread`; at least 0.
     """
     classes, count, dim = proxies.shape
-    # Classes along the last axis, where the softmax is fast.
+    # The softmax is fastest with the classes along the last axis.
     rows = proxies.swapaxes(0, 1).reshape(-1, dim)
     cosines = class_cosine(embeddings, rows).reshape(-1, count, classes)
     similarity = jnp.sum(jax.nn.softmax(cosines / gamma, axis=1) * cosines, axis=1)
@@ -137,7 +138,7 @@ def center_spread(centers: Array) -> Array:
     """
     classes, count, _ = centers.shape
     w = unit(centers)
-    # Fused: [C, K, K, D] is never stored.
+    # XLA fuses this, so that [C, K, K, D] is never stored.
     squares = jnp.sum((w[:, :, None] - w[:, None, :]) ** 2, axis=-1)
     distances = jnp.sqrt(squares + 1e-5)
     upper = jnp.triu(jnp.ones((count, count), bool), 1)

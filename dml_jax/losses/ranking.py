@@ -1,4 +1,4 @@
-"""Losses that approximate a ranking metric of the batch: the steps of the ranks become sigmoids.
+"""Losses that approximate ranking metrics of the batch, with sigmoids for the steps of ranks.
 
 With cosines s and temperature t, the rank of candidate j for query i in a set S of candidates is
 
@@ -16,7 +16,7 @@ Its published results need batches of hundreds to thousands of images; its simil
 implemented. Unlike in both papers' code (Andrew-Brown1/Smooth_AP, yash0307/RecallatK_surrogate), a
 query is not among its own candidates.
 
-Sigmoids: N M P for N queries, M candidates and at most P positives; memory: O(N M), gradients
+N queries with M candidates and at most P positives need N M P sigmoids and O(N M) memory, gradients
 included.
 """
 
@@ -36,14 +36,14 @@ from dml_jax.losses.pairwise import (
     Distance,
     Divisor,
     Mean,
-    Pairs,
     Reduce,
     Relation,
-    reduced,
+    find_pairs,
+    reduce_terms,
 )
 from dml_jax.losses.signature import loss
 
-SKIPPED = 16  # turns of `soft_ranks` that are skipped at once where no query has as many
+GROUP = 16  # ranks that `soft_ranks` skips together if no query has that many positives
 
 
 @loss
@@ -69,13 +69,13 @@ def smooth_ap(
     Args:
       temperature: t of the ranks, in cosine; greater than 0.
     """
-    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
-    positive, similarity = pairs.positive, pairs.compared().similarities()
+    pairs = find_pairs(embeddings, labels, candidates, weights, distance)
+    positive, similarity = pairs.positive, pairs.normalized().similarities()
     among_positives = soft_ranks(similarity, positive, positive, temperature)
     among_all = soft_ranks(similarity, positive, positive | pairs.negative, temperature)
     ratios = jnp.where(positive, among_positives / jnp.where(positive, among_all, 1), 0)
     precision = ratios.sum(axis=1) / jnp.maximum(positive.sum(axis=1), 1)
-    return reduced(Mean(1 - precision, positive.any(axis=1)), weights, divisor, reduce)
+    return reduce_terms(Mean(1 - precision, positive.any(axis=1)), weights, divisor, reduce)
 
 
 @loss
@@ -101,48 +101,48 @@ def recall_at_k(
     The mean over the queries that have positives; 0 if there are none.
 
     Args:
-      ks: The recalls at these k are averaged; each greater than 0.
-      k_temperatures: t_k in ranks, one for each k; each greater than 0.
+      ks: Values of k whose recalls are averaged; each greater than 0.
+      k_temperatures: t_k in ranks, one per k; each greater than 0.
       temperature: t of the ranks, in cosine; greater than 0.
     """
     if len(ks) != len(k_temperatures):
-        given = f"k_temperatures={tuple(k_temperatures)}"
-        raise ConfigError(f"recall_at_k: {given}: give one for each of ks={tuple(ks)}")
-    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
-    positive, similarity = pairs.positive, pairs.compared().similarities()
+        rule = f"needs one value per k in ks={tuple(ks)}"
+        raise ConfigError(f"recall_at_k: k_temperatures {rule}; got {tuple(k_temperatures)}")
+    pairs = find_pairs(embeddings, labels, candidates, weights, distance)
+    positive, similarity = pairs.positive, pairs.normalized().similarities()
     ranks = soft_ranks(similarity, positive, positive | pairs.negative, temperature)
     count = positive.sum(axis=1)
     recalls = []
     for k, k_temperature in zip(ks, k_temperatures, strict=True):
-        found = jnp.sum(jax.nn.sigmoid((k - ranks) / k_temperature), axis=1, where=positive)
-        recalls.append(jnp.minimum(found, k) / jnp.clip(count, 1, k))
+        hits = jnp.sum(jax.nn.sigmoid((k - ranks) / k_temperature), axis=1, where=positive)
+        recalls.append(jnp.minimum(hits, k) / jnp.clip(count, 1, k))
     recall = jnp.mean(jnp.stack(recalls), axis=0)
-    return reduced(Mean(1 - recall, positive.any(axis=1)), weights, divisor, reduce)
+    return reduce_terms(Mean(1 - recall, positive.any(axis=1)), weights, divisor, reduce)
 
 
-def soft_ranks(similarity: Array, wanted: Array, among: Array, temperature: float) -> Array:
-    """R_i(j, among) of every candidate j in `wanted`, 0 elsewhere: float [N, M].
+def soft_ranks(similarity: Array, ranked: Array, among: Array, temperature: float) -> Array:
+    """R_i(j, among) of every `ranked` candidate j, 0 elsewhere: float [N, M].
 
-    One candidate per query is ranked at a time, also backwards, so that no N M^2 differences are
-    stored.
+    Forward and backward passes rank one candidate per query at a time, so that no N M^2 differences
+    are stored.
     """
-    number = jnp.cumsum(wanted, axis=1)  # of each candidate to be ranked, from 1 on
+    number = jnp.cumsum(ranked, axis=1)  # counts the ranked candidates of each query from 1
 
     def rank(turn: Array) -> Array:
-        """R_i of the candidate of each query with this number, 0 elsewhere, [N, M]."""
-        at = wanted & (number == turn)
-        ranked = jnp.sum(similarity, axis=1, keepdims=True, where=at)
-        steps = jax.nn.sigmoid((similarity - ranked) / temperature)
+        """R_i of the candidate with this number, 0 elsewhere, [N, M]."""
+        at = ranked & (number == turn)
+        reference = jnp.sum(similarity, axis=1, keepdims=True, where=at)
+        steps = jax.nn.sigmoid((similarity - reference) / temperature)
         ahead = jnp.sum(steps, axis=1, keepdims=True, where=among & ~at)
         return jnp.where(at, 1 + ahead, 0)
 
     @jax.checkpoint
     def add(ranks: Array, turn: Array) -> tuple[Array, None]:
-        """Adds those of one turn, or of several, unless no query has as many candidates."""
+        """Adds the ranks of one or more turns, unless no query has that many candidates."""
         several = partial(jax.lax.scan, add, ranks, turn)
         more = (lambda: several()[0]) if turn.ndim else (lambda: ranks + rank(turn))
         return jax.lax.cond(turn.min() > number[:, -1].max(), lambda: ranks, more), None
 
-    groups = -(-number.shape[1] // SKIPPED)
-    turns = 1 + jnp.arange(groups * SKIPPED).reshape(groups, SKIPPED)
+    groups = -(-number.shape[1] // GROUP)
+    turns = 1 + jnp.arange(groups * GROUP).reshape(groups, GROUP)
     return jax.lax.scan(add, jnp.zeros_like(similarity), turns)[0]

@@ -12,9 +12,9 @@ and the loss of anchor i is
     1/alpha log(1 + sum_{p in P_i} exp(-alpha (S_ip - base)))
       + 1/beta log(1 + sum_{n in N_i} exp(beta (S_in - base))).                     (16)
 
-The paper states alpha=2, beta=50, base=1, epsilon=0.1; the authors' code (research-ms-loss) has
-beta=40 and base=0.5, and drops positive pairs with S >= 1 - 1e-5, which are repetitions of one
-image that fill up a small class; other implementations keep them.
+The paper states alpha=2, beta=50, base=1, epsilon=0.1. The authors' code (research-ms-loss) has
+beta=40 and base=0.5, and drops positive pairs with S >= 1 - 1e-5: repetitions of an image that fill
+up a small class. Other implementations keep these pairs.
 
 Circle loss for pair-wise labels (Sun et al., CVPR 2020, Eq. 6): with similarities s_p to the
 positives and s_n to the negatives of an anchor,
@@ -28,9 +28,9 @@ Supervised contrastive loss (Khosla et al., NeurIPS 2020, Eq. 2, "out") of ancho
 
     -1/|P_i| sum_{p positive} log(exp(S_ip / t) / sum_{a != i} exp(S_ia / t)).
 
-Weights of pairs: in the multi-similarity and the circle loss and among the negatives of NT-Xent, a
-pair of weight 2 is two pairs; they weight the mean of positives of NT-Xent and supervised
-contrastive loss. With a `distance`, similarities are negative distances.
+Weights of pairs: in the multi-similarity and circle losses, and for negatives of NT-Xent, a pair
+with weight 2 counts as two pairs. In NT-Xent and the supervised contrastive loss, the mean over the
+positives is weighted. With a `distance`, similarities are negative distances.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from dml_jax.losses.pairwise import (
     Distance,
     Divisor,
     Mean,
-    Pairs,
     Reduce,
     Relation,
     WeightedCandidates,
-    reduced,
+    find_pairs,
+    reduce_terms,
 )
 from dml_jax.losses.signature import loss, only_with
 from dml_jax.numerics import at_least_float32, log1p_sum_exp, log_sum_exp
 
-COPY = 1e-5  # largest 1 - S of two embeddings that count as copies of one image
+COPY = 1e-5  # 1 - S below which two embeddings count as copies of one image
 
 
 @loss
@@ -90,14 +90,14 @@ def multi_similarity(
       epsilon: Margin of the mining, in cosine; at least 0.
       mining: If false, every pair counts.
       copies: Whether to "drop" or to "keep" positive pairs of similarity 1.
-      divisor: Takes the mean over "all" anchors, or over the "active" ones, those with a pair left.
+      divisor: Averages over "all" anchors, or over the "active" ones, which have a pair left.
     """
-    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
+    pairs = find_pairs(embeddings, labels, candidates, weights, distance)
     each = multi_similarity_terms(
-        pairs.compared().similarities(), pairs.positive, pairs.negative, alpha=alpha, beta=beta,
+        pairs.normalized().similarities(), pairs.positive, pairs.negative, alpha=alpha, beta=beta,
         base=base, epsilon=epsilon, mining=mining, copies=copies, divisor=divisor,
     )[0]  # fmt: skip
-    return reduced(each, weights, reduce=reduce)
+    return reduce_terms(each, weights, reduce=reduce)
 
 
 def multi_similarity_terms(
@@ -115,8 +115,8 @@ def multi_similarity_terms(
 ) -> tuple[Mean, Array, Array]:
     """(losses [N] of the anchors, P, N) from cosines and masks or weights of pairs, [N, M].
 
-    P and N, bool [N, M], are the pairs that count; with mining, an anchor without pairs of one kind
-    keeps none of the other. The loss of an anchor without pairs is 0.
+    P and N, bool [N, M], are the pairs that count. With mining, an anchor without positives or
+    without negatives has no pairs. The loss of an anchor without pairs is 0.
     """
     p, n = positive > 0, negative > 0
     if copies == "drop":
@@ -125,7 +125,7 @@ def multi_similarity_terms(
         s = jax.lax.stop_gradient(similarity)
         hardest_negative = jnp.max(s, axis=1, keepdims=True, initial=-jnp.inf, where=n)
         hardest_positive = jnp.min(s, axis=1, keepdims=True, initial=jnp.inf, where=p)
-        # Negated, so that pairs whose similarity is NaN stay and make the loss NaN.
+        # Negated, so that pairs with similarity NaN stay and make the loss NaN.
         p, n = p & ~(s - epsilon >= hardest_negative), n & ~(s + epsilon <= hardest_positive)
     s = at_least_float32(similarity) - base  # Eq. 16
     pull = log1p_sum_exp(-alpha * s + pairwise.log_weights(positive), p, axis=1)
@@ -153,23 +153,23 @@ def circle(
 ) -> Array:
     """Circle loss (Sun et al., CVPR 2020, Eq. 6) -> scalar.
 
-    The mean over the anchors with positives and negatives; 0 without any. The paper uses the
-    defaults for fine-grained retrieval (CUB, Cars196, SOP). The weights alpha are
-    constants in all derivatives, so that the gradient is not that of the value, and Hessian
+    The mean over the anchors with positives and negatives; 0 without any. The defaults are the
+    paper's values for fine-grained retrieval (CUB, Cars196, SOP). The weights alpha are constants
+    in all derivatives, so that the gradient is not the derivative of the value, and Hessian
     products are not the derivative of the gradient.
 
     Args:
       margin: m; 0.25 for face recognition. At least 0.
       gamma: Scale; 256 for face recognition. Greater than 0.
     """
-    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
-    s, near, far = pairs.compared().similarities(), pairs.positive > 0, pairs.negative > 0
+    pairs = find_pairs(embeddings, labels, candidates, weights, distance)
+    s, near, far = pairs.normalized().similarities(), pairs.positive > 0, pairs.negative > 0
     alpha_n, alpha_p = jax.lax.stop_gradient((jax.nn.relu(s + margin), jax.nn.relu(1 + margin - s)))
     push = gamma * alpha_n * (s - margin) + pairwise.log_weights(pairs.negative)
     pull = -gamma * alpha_p * (s - (1 - margin)) + pairwise.log_weights(pairs.positive)
     both = log_sum_exp(push, far, axis=1) + log_sum_exp(pull, near, axis=1)
     each = Mean(jax.nn.softplus(both), near.any(axis=1) & far.any(axis=1))
-    return reduced(each, weights, divisor, reduce)
+    return reduce_terms(each, weights, divisor, reduce)
 
 
 @loss
@@ -195,13 +195,13 @@ def sup_con(
     Args:
       temperature: Divides the similarities; greater than 0.
     """
-    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
-    logits = pairs.compared().similarities() / temperature
+    pairs = find_pairs(embeddings, labels, candidates, weights, distance)
+    logits = pairs.normalized().similarities() / temperature
     positive = pairs.positive
     normalizer = log_sum_exp(logits, (positive > 0) | (pairs.negative > 0), axis=1)
     count = positive.sum(axis=1)
     pull = jnp.sum(positive * logits, axis=1, where=positive > 0) / jnp.where(count > 0, count, 1)
-    return reduced(Mean(normalizer - pull, count > 0), weights, divisor, reduce)
+    return reduce_terms(Mean(normalizer - pull, count > 0), weights, divisor, reduce)
 
 
 @loss
@@ -222,15 +222,15 @@ def nt_xent(
 ) -> Array:
     """NT-Xent (Sohn, 2016; Chen et al., ICML 2020), the mean over the positive pairs -> scalar.
 
-    -log(exp(s_ap / t) / (exp(s_ap / t) + sum over negatives n of exp(s_an / t))), without the other
-    positives of the anchor in the denominator; an anchor's weight counts for each of its pairs.
+    -log(exp(s_ap / t) / (exp(s_ap / t) + sum over negatives n of exp(s_an / t))); the denominator
+    lacks the anchor's other positives. The weight of an anchor applies to each of its pairs.
 
     Args:
       temperature: Divides the similarities; greater than 0.
     """
-    pairs = Pairs.of(embeddings, labels, candidates, weights, distance)
-    logits = pairs.compared().similarities() / temperature
+    pairs = find_pairs(embeddings, labels, candidates, weights, distance)
+    logits = pairs.normalized().similarities() / temperature
     shifted = logits + pairwise.log_weights(pairs.negative)
     push = log_sum_exp(shifted, pairs.negative > 0, axis=1)
     each = Mean(jax.nn.softplus(push[:, None] - logits), pairs.positive > 0, pairs.positive)
-    return reduced(each, weights, divisor, reduce)
+    return reduce_terms(each, weights, divisor, reduce)

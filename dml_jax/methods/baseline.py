@@ -257,7 +257,7 @@ def parameters(names: Collection[str]) -> dict[str, tuple[str, str, Learned]]:
     found = {}
     for loss in names:
         prefix = f"{section_name(loss)}_" if len(names) > 1 else ""
-        for argument, array in signature.learned(find(loss)).items():
+        for argument, array in signature.learned_arrays(find(loss)).items():
             found[prefix + argument] = loss, argument, array
     return found
 
@@ -286,7 +286,7 @@ def pairs_of_classes(weights: np.ndarray, losses: Sequence[str]) -> Callable[...
 
     Raises ConfigError if a loss on pairs does not take weights other than 0 and 1.
     """
-    positive, negative = pairwise.pairs_of(weights)
+    positive, negative = pairwise.split_pairs(weights)
     for loss in losses if positive.dtype != bool else ():
         if takes(find(loss), "candidates") and not signature.takes_weights(find(loss)):
             able = [name for name in PAIR_LOSSES if signature.takes_weights(LOSSES[name])]

@@ -250,7 +250,8 @@ def compiled(name: str) -> Any:
 def by_default(name: str, **options: Any) -> Callable[..., Any]:
     """A loss of a configuration with its default options, and numbers around 1 as its tables."""
     sizes = {"C": 6, "D": 5, "K": 3}
-    shapes = [[sizes[axis] for axis in t.axes] for t in signature.learned(LOSSES[name]).values()]
+    learned = signature.learned_arrays(LOSSES[name]).values()
+    shapes = [[sizes[axis] for axis in array.axes] for array in learned]
     tables = [1 + np.random.default_rng(1).normal(size=shape) for shape in shapes]
     if takes(LOSSES[name], "key"):
         options.setdefault("key", KEY)

@@ -254,9 +254,9 @@ def test_a_loss_of_ones_own_takes_everything(x64: None) -> None:
         reduce: pairwise.Reduce = "mean",
     ) -> Any:
         """Distances of positive pairs."""
-        pairs = pairwise.Pairs.of(embeddings, labels, candidates, weights, distance).compared()
+        pairs = pairwise.find_pairs(embeddings, labels, candidates, weights, distance).normalized()
         each = pairwise.Mean(scale * pairs.distances(), pairs.positive > 0, pairs.positive)
-        return pairwise.reduced(each, weights, divisor, reduce)
+        return pairwise.reduce_terms(each, weights, divisor, reduce)
 
     given: Any = pulled
     mean, plain, each = jax.jit(

@@ -68,7 +68,7 @@ def test_every_option_has_its_rule() -> None:
     wrong = {"str": "no such word", "bool": 1, "int": -1, "float": -1.0, "tuple": (-1,)}
     for name, loss in LOSSES.items():
         for option, default in vars(modules.options(loss)()).items():
-            learned = option in signature.learned(loss)
+            learned = option in signature.learned_arrays(loss)
             if (
                 takes(loss, option)
                 and not learned

@@ -256,7 +256,7 @@ def loss(
     for b, (similarity, weight) in enumerate(zip((s1, s2), config.lambda1, strict=True), start=1):
         settings = vars(config.multi_similarity)
         found, p, n = ms.multi_similarity_terms(similarity, positive, negative, **settings)
-        value = pairwise.reduced(found, None)
+        value = pairwise.reduce_terms(found, None)
         terms |= {f"multi_similarity{b}": value, f"positives{b}": p.sum(), f"negatives{b}": n.sum()}
         total += weight * value
     for b, c in enumerate(prototypes, start=1):
