@@ -79,8 +79,9 @@ def main() -> None:
                 wrong = labels != right
                 doubt = doubtful_labels.find(spread, labels).doubt
                 ours = average_precision_score(wrong, doubt)
-                chances = doubtful_labels.probabilities(spread, labels, doubt)
-                assert chances is not None
+                probability = doubtful_labels.calibrate(spread, labels, doubt)
+                assert probability is not None
+                chances = probability(doubt)
                 likely = chances >= 0.5
                 peers = [peer(rows, labels, wrong, constant) for constant in CONSTANTS]
                 print(

@@ -10,14 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dml_jax.analysis import changes
+from dml_jax.analysis import changes, worth
 from dml_jax.analysis.changes import TRASH, Change, Kind
 from dml_jax.analysis.examined_images import Images
 from dml_jax.errors import counted, listed, printable
 from dml_jax.evaluation import doubtful_labels
 from dml_jax.files import write_csv
 
-LIKELY = 0.5  # probability from which a wrong label counts as one correction
 SHOWN = 8  # images of a cluster that are shown
 TABS = ("labels", "duplicates", "clusters", "blurred", "odd")
 
@@ -76,10 +75,22 @@ class Catalogue:
         return doubtful_labels.find(self.images.spread, self.numbers)
 
     @cached_property
-    def chances(self) -> np.ndarray | None:
-        """The probability that each label is wrong; None if it is unknown."""
+    def probability(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        """The probability of doubts, as fitted before any change."""
+        return doubtful_labels.calibrate(self.images.spread, self.numbers, self.doubts.doubt)
+
+    @cached_property
+    def chances(self) -> np.ndarray:
+        """The probability that each label is wrong; NaN if it is unknown."""
         doubt = self.doubts.doubt
-        return doubtful_labels.probabilities(self.images.spread, self.numbers, doubt)
+        return self.probability(doubt) if self.probability else np.full(len(doubt), np.nan)
+
+    def after(self, rows: Sequence[Change]) -> "Catalogue":
+        """The catalogue after further changes. What a doubt means stays the same: whoever corrects
+        the surest errors first leaves labels that no longer say how frequent errors are."""
+        changed = Catalogue(self.images, self.given, [*self.log, *rows])
+        changed.probability = self.probability
+        return changed
 
     def tabs(self) -> dict[str, Tab]:
         """What is shown, the most important first."""
@@ -116,10 +127,10 @@ class Catalogue:
 
     def _doubtful(self, i: int) -> Group:
         to = self.classes[self.doubts.proposed[i]]
-        of_class = self.numbers == self.doubts.proposed[i]
-        gaps = ((self.images.spread - self.images.spread[i]) ** 2).sum(axis=1)
-        nearest = int(np.where(of_class, gaps, np.inf).argmin())
-        percent = "" if self.chances is None else f": {self.chances[i]:.0%}"
+        of_class = np.flatnonzero(self.numbers == self.doubts.proposed[i])
+        cosines = self.images.spread[of_class] @ self.images.spread[i]
+        nearest = int(of_class[cosines.argmax()])
+        percent = f": {self.chances[i]:.0%}" if self.probability else ""
         keys = [Key(f"move to {to}", "move", [i], to)] if self.folders else []
         keys.append(Key("keep", "keep", [i], "labels"))
         return Group(f"in {self.labels[i]}, rather {to}{percent}", [i, nearest], keys)
@@ -196,37 +207,14 @@ class Catalogue:
             free = f"{_parent(target)}/{path.stem} ({number}){path.suffix}"
         return free
 
+    @cached_property
     def worth(self) -> list[str]:
-        """What corrections and photographs would bring, by what is known here: sentences."""
-        found, numbers = list[str](), self.numbers
-        wrong = self._shown("labels") & (0 if self.chances is None else self.chances >= LIKELY)
-        if wrong.any():
-            corrected = np.where(wrong, self.doubts.proposed, numbers)
-            before, after = (self._right(each, wrong) for each in (numbers, corrected))
-            shares = dict.fromkeys(f"{share:.1%}" for share in (before, after))
-            gain = " → ".join(shares)
-            corrections = counted(int(wrong.sum()), "correction")
-            found.append(f"{corrections}: of the others, {gain} are nearest to their own class")
-        days = [np.unique(self.images.days[numbers == k]) for k in range(len(self.classes))]
-        lone = [
-            printable(name)
-            for name, taken in zip(self.classes, days, strict=True)
-            if len(taken) == 1 and taken[0] >= 0
-        ]
-        if lone:
-            found.append(
-                f"photograph {listed(lone, 4)} on another day: all images of "
-                f"{counted(len(lone), 'class')} are of one, which says nothing of later ones"
-            )
-        return found
-
-    def _right(self, numbers: np.ndarray, left_out: np.ndarray) -> float:
-        """The share of images, but those left out, that are nearest to the mean of their class,
-        which is that of other days if the days are known."""
-        days = np.where(self.images.days >= 0, self.images.days, -1 - np.arange(len(numbers)))
-        doubt = doubtful_labels.find(self.images.spread, numbers, days).doubt
-        asked = np.isfinite(doubt) & ~left_out
-        return float((doubt[asked] <= 0).mean()) if asked.any() else np.nan
+        """Sentences about what corrections and photographs would bring."""
+        wrong = self._shown("labels") & (self.chances >= worth.LIKELY)
+        images = self.images
+        return worth.sentences(
+            images.spread, self.numbers, self.classes, images.days, self.doubts, wrong
+        )
 
     def write(self, file: Path) -> None:
         """Writes a table with a row for each image."""
@@ -234,7 +222,7 @@ class Catalogue:
         said, shares = [""] * len(self.labels), [""] * len(self.labels)
         for i in np.flatnonzero(self.doubts.doubt > 0):
             said[i] = printable(self.classes[self.doubts.proposed[i]])
-            shares[i] = "" if chances is None else f"{chances[i]:.3f}"
+            shares[i] = f"{chances[i]:.3f}" if self.probability else ""
         columns = {
             "image": [printable(str(images.folder / name)) for name in images.names],
             "cluster": images.clusters,

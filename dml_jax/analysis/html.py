@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
-from dml_jax.drawing import Picture, Strips
+from dml_jax.drawing import SIDE, Picture, Strips
 from dml_jax.errors import printable
 from dml_jax.files import atomic_write
 
@@ -116,10 +117,32 @@ def listing(head: Sequence[str], rows: Sequence[Sequence[str | float]], label: s
 
 def chart(picture: bytes, name: str, caption: str) -> str:
     """A PNG file as a figure with the identifier `name`; `caption` is HTML."""
-    source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
-    image = f'<img src="{source}" alt="Figure: {text(name.replace("_", " "))}">'
+    image = f'<img src="{embedded(picture, "png")}" alt="Figure: {text(name.replace("_", " "))}">'
     frame = _scrollable(image, f"figure {name}") + f"<figcaption>{caption}</figcaption>"
     return f'<figure class="chart" id="{text(name)}">{frame}</figure>'
+
+
+def jpeg(pixels: np.ndarray, side: int, quality: int = QUALITY) -> bytes:
+    """A JPEG file of an image uint8 [H, W, 3] of at most `side` pixels."""
+    picture, output = Image.fromarray(pixels), io.BytesIO()
+    picture.thumbnail((side, side))
+    picture.save(output, "JPEG", quality=quality, optimize=True)
+    return output.getvalue()
+
+
+def embedded(picture: bytes, kind: str = "jpeg") -> str:
+    """The address of a picture that is part of the page."""
+    return f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"
+
+
+def tile(source: str, title: str, lines: Sequence[str], *, mark: str = "", link: str = "") -> str:
+    """A picture above lines of HTML; with a `link`, a click on it goes there."""
+    element, target = ("a", f' href="{text(link)}"') if link else ("div", "")
+    spans = "".join(f"<span>{line}</span>" for line in lines)
+    return (
+        f'<{element} class="tile {mark}"{target} title="{text(title)}"><img src="{source}" '
+        f'alt="{text(title)}" loading="lazy">{spans}</{element}>'
+    )
 
 
 def pictures(rows: Strips, name: str, caption: str) -> str:
@@ -127,18 +150,18 @@ def pictures(rows: Strips, name: str, caption: str) -> str:
     strips = ""
     for label, shown in rows:
         strips += f'<p class="strip-label">{text(label)}</p>' if label else ""
-        strips += f'<div class="strip">{"".join(map(_tile, shown))}</div>'
+        strips += f'<div class="strip">{"".join(map(_of_picture, shown))}</div>'
     return f'<figure id="{text(name)}"><figcaption>{caption}</figcaption>{strips}</figure>'
 
 
-def _tile(picture: Picture) -> str:
-    file = io.BytesIO()
-    Image.fromarray(picture.pixels).save(file, "JPEG", quality=QUALITY, optimize=True)
+def worth(sentences: Iterable[str]) -> str:
+    """A list of sentences at the top of a page; empty without any."""
+    lines = "".join(f"<li>{text(sentence)}</li>" for sentence in sentences)
+    return f'<ul class="worth">{lines}</ul>' if lines else ""
+
+
+def _of_picture(picture: Picture) -> str:
     name = re.sub("([-_/.]+)", r"\1<wbr>", text(picture.name))  # where lines may break
-    return (
-        f'<div class="tile {picture.mark}" title="{text(picture.name)}: {text(picture.image)}">'
-        f'<img src="data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}" '
-        f'alt="{text(picture.image)}">'
-        f'<span><b class="mark">{MARKS[picture.mark]}</b> {text(picture.note)}</span>'
-        f"<span>{name}</span></div>"
-    )
+    note = f'<b class="mark">{MARKS[picture.mark]}</b> {text(picture.note)}'
+    source, title = embedded(jpeg(picture.pixels, SIDE)), f"{picture.name}: {picture.image}"
+    return tile(source, title, [note, name], mark=picture.mark)

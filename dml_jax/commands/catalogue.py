@@ -91,7 +91,8 @@ def _catalogue(options: argparse.Namespace, folder: Path) -> tuple[Catalogue, Pa
 
     output = expand_path("--output", options.output)
     warn = partial(print, file=sys.stderr)
-    files = inputs.image_files([options.folder], warn)
+    left_out = list[str]()
+    files = inputs.image_files([options.folder], left_out.append)
     table.check_replaceable(arrays := output / "embeddings")
     label_of: dict[Path, str] = {}
     try:
@@ -100,7 +101,9 @@ def _catalogue(options: argparse.Namespace, folder: Path) -> tuple[Catalogue, Pa
             pairs = ((path, name) for name in classes for path in classes[name])
             label_of = {path.resolve(): name for path, name in pairs if isinstance(path, Path)}
     except DataError as problem:
-        warn(f"without labels: {problem}")
+        left_out.append(f"without labels: {problem}")
+    for line in left_out if not label_of else ():  # those of class folders have been printed
+        warn(line)
     model = jax_setup.load(options)
     engine = bulk_embedding.local_engine(model)
     exported = bulk_embedding.embed_files(engine, files, arrays, quiet=options.quiet)

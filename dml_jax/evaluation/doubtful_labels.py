@@ -12,6 +12,7 @@ wrong on purpose, whose share among all is estimated from the most doubtful ones
 Scott, "Semi-supervised novelty detection", 2010). It holds for errors that are as random.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -78,32 +79,37 @@ def _sums(rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return csr_array((ones, (labels, np.arange(len(rows))))) @ rows, np.bincount(labels)
 
 
-def probabilities(rows: np.ndarray, labels: np.ndarray, doubt: np.ndarray) -> np.ndarray | None:
-    """The probability that each label is wrong, float64 [N], given the `doubt` of `find`; None if
-    there are fewer than `FEWEST` images to compare."""
+def calibrate(
+    rows: np.ndarray, labels: np.ndarray, doubt: np.ndarray
+) -> Callable[[np.ndarray], np.ndarray] | None:
+    """The function from doubts [N] to the probabilities that labels are wrong, float64 [N], fitted
+    to the `doubt` of `find`; None if there are fewer than `FEWEST` images to compare."""
     from sklearn.isotonic import IsotonicRegression
 
-    asked, rng = np.flatnonzero(np.isfinite(doubt)), np.random.default_rng(0)
-    if len(asked) < FEWEST:
+    compared, rng = np.flatnonzero(np.isfinite(doubt)), np.random.default_rng(0)
+    if len(compared) < FEWEST:
         return None
-    classes, wrong = np.unique(labels[asked]), list[np.ndarray]()
+    classes, planted = np.unique(labels[compared]), list[np.ndarray]()
     for _ in range(DRAWS):
-        chosen = rng.choice(asked, round(SHARE * len(asked)), replace=False)
+        chosen = rng.choice(compared, round(SHARE * len(compared)), replace=False)
         own = np.searchsorted(classes, labels[chosen])
         other = (own + rng.integers(1, len(classes), len(chosen))) % len(classes)
-        made = labels.copy()
-        made[chosen] = classes[other]
-        wrong.append(find(rows, made).doubt[chosen])
-    doubts = np.sort(np.concatenate(wrong)), np.sort(doubt[asked])
+        changed = labels.copy()
+        changed[chosen] = classes[other]
+        planted.append(find(rows, changed).doubt[chosen])
+    wrong, every = np.sort(np.concatenate(planted)), np.sort(doubt[compared])
+    wrong = wrong[np.isfinite(wrong)]  # without those that are alone in their new class
     # Shares of wrong and of all labels that are at least as doubtful: their ratio bounds the share
     # of wrong labels from above, the closer the fewer right labels are as doubtful.
-    limits = doubts[1]
-    above = [1 - np.searchsorted(each, limits) / len(each) for each in doubts]
+    above = [1 - np.searchsorted(each, every) / len(each) for each in (wrong, every)]
     share = np.min((above[1] / np.maximum(above[0], 1e-9))[above[0] >= LEAST])
-    both, is_wrong = np.concatenate(doubts), np.repeat([1, 0], list(map(len, doubts)))
-    weights = np.repeat([1 / len(each) for each in doubts], list(map(len, doubts)))
+    both, is_wrong = np.concatenate([wrong, every]), np.repeat([1, 0], [len(wrong), len(every)])
+    weights = np.repeat([1 / len(wrong), 1 / len(every)], [len(wrong), len(every)])
     fitted = IsotonicRegression(y_min=0, y_max=1 - 1e-9, out_of_bounds="clip")
-    ratio = fitted.fit(both, is_wrong, sample_weight=weights).predict(doubt[asked])
-    found = np.zeros(len(labels))
-    found[asked] = np.minimum(share * ratio / (1 - ratio), 1)
-    return found
+    fitted.fit(both, is_wrong, sample_weight=weights)
+
+    def probability(doubts: np.ndarray) -> np.ndarray:
+        ratio = fitted.predict(np.maximum(doubts, both.min()))
+        return np.where(np.isfinite(doubts), np.minimum(share * ratio / (1 - ratio), 1), 0)
+
+    return probability

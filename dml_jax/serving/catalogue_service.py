@@ -12,17 +12,18 @@ from starlette.routing import Route
 
 from dml_jax.analysis import catalogue_page, changes, html
 from dml_jax.analysis.catalogue import TABS, Catalogue, Key
-from dml_jax.analysis.catalogue_page import LARGE, SIDE, thumbnail
 from dml_jax.errors import UserError, printable
 from dml_jax.serving.http_service import refuse_other_sites
 from dml_jax.serving.page import HEADERS
+
+MEDIUM, LARGE = 256, 1000  # pixels of the longer side of an image in a list and of an enlarged one
 
 
 class CatalogueService:
     """Shows a catalogue with the changes of a file, and appends a row there for each click."""
 
-    def __init__(self, found: Catalogue, title: str, file: Path):
-        self._found, self._title, self._file = found, title, file
+    def __init__(self, catalogue: Catalogue, title: str, file: Path):
+        self._catalogue, self._title, self._file = catalogue, title, file
         self._lock = threading.Lock()
 
     def routes(self) -> list[Route]:
@@ -39,62 +40,65 @@ class CatalogueService:
 
     def _get(self, request: Request) -> Response:
         query = request.query_params
-        tab, page = query.get("tab", TABS[0]), _number(query.get("page", "0"))
-        if tab not in (*TABS, "changes"):
-            raise HTTPException(404, f"there is no such tab; give one of {', '.join(TABS)}")
-        with self._lock:
-            if "image" in query:
-                i = self._position(query["image"])
-                text = catalogue_page.enlarged(self._found, self._title, i, tab, page)
-            else:
-                text = catalogue_page.served(self._found, self._title, tab, page)
+        tab, page = _place(query)
+        catalogue = self._catalogue
+        if "image" in query:
+            i = self._position(query["image"])
+            text = catalogue_page.enlarged(catalogue, self._title, i, tab, page)
+        else:
+            text = catalogue_page.served(catalogue, self._title, tab, page)
         return HTMLResponse(text, headers=HEADERS)
 
     async def _post(self, request: Request) -> Response:
         refuse_other_sites(request)
         async with request.form(max_files=0, max_fields=8) as form:
             values = {name: value for name, value in form.items() if isinstance(value, str)}
+        tab, page = _place(values)
         await run_in_threadpool(self._click, values)
-        tab, page = values.get("tab", TABS[0]), _number(values.get("page", "0"))
-        if tab not in (*TABS, "changes"):
-            raise HTTPException(404, f"there is no such tab; give one of {', '.join(TABS)}")
         return RedirectResponse(f"./?tab={tab}&page={page}", 303, HEADERS)
 
     def _click(self, values: dict[str, str]) -> None:
         change, numbers, to = [*values.get("key", "").split(" ", 2), "", ""][:3]
         with self._lock:
-            found = self._found
+            catalogue = self._catalogue
             if change == "undo":
                 click = _number(numbers)
-                if click not in {each.click for each in changes.standing(found.log)}:
+                if click not in {each.click for each in changes.standing(catalogue.log)}:
                     raise HTTPException(400, f"click {click} does not stand; load the page again")
-                rows = found.undone(click)
+                rows = catalogue.undone(click)
             else:
                 to = to or values.get("to", "") if change in ("move", "merge") else to
                 allowed = {"keep": {name: name for name in TABS}, "delete": {"": ""}}
-                classes = {printable(name): name for name in found.classes if found.folders}
+                folders = catalogue.folders
+                classes = {printable(name): name for name in catalogue.classes if folders}
                 target = allowed.get(change, classes if change in ("move", "merge") else {})
                 if to not in target:
                     raise HTTPException(400, f"{change} {to}: cannot be done; load the page again")
                 images = [self._position(number) for number in numbers.split(",")]
-                rows = found.changed(Key("", change, images, target[to]))  # type: ignore[arg-type]
+                rows = catalogue.changed(Key("", change, images, target[to]))  # type: ignore[arg-type]
             changes.append(self._file, rows)
-            log = [*found.log, *rows]
-            self._found = Catalogue(found.images, found.given, log)
+            self._catalogue = catalogue.after(rows)
 
     def _position(self, number: str) -> int:
-        if (i := _number(number)) >= len(self._found.labels):
+        if (i := _number(number)) >= len(self._catalogue.labels):
             raise HTTPException(404, "there is no such image")
         return i
 
     def _image(self, request: Request) -> Response:
         i = self._position(str(request.path_params["number"]))
         try:
-            pixels = self._found.images.read(i)
+            pixels = self._catalogue.images.read(i)
         except (OSError, UserError):
             raise HTTPException(404, "the image is not there or damaged") from None
-        side = LARGE if "large" in request.query_params else 2 * SIDE
-        return Response(thumbnail(pixels, side), media_type="image/jpeg", headers=HEADERS)
+        side = LARGE if "large" in request.query_params else MEDIUM
+        return Response(html.jpeg(pixels, side, 85), media_type="image/jpeg", headers=HEADERS)
+
+
+def _place(values: Mapping[str, str]) -> tuple[str, int]:
+    """The tab and its page in a request."""
+    if (tab := values.get("tab", TABS[0])) not in (*TABS, "changes"):
+        raise HTTPException(404, f"there is no such tab; give one of {', '.join(TABS)}")
+    return tab, _number(values.get("page", "0"))
 
 
 def _number(text: str) -> int:

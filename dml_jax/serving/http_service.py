@@ -181,7 +181,7 @@ class Server(uvicorn.Server):
         handlers = dict.fromkeys((HTTPException, DataError, ClientDisconnect, Exception), explain)
         routes = [*service.routes(), Route("/health", health)]
         app = Starlette(False, routes, [trusted], handlers)
-        config = uvicorn.Config(app, http="httptools", log_level="error")
+        config = uvicorn.Config(app, http="httptools", log_config=None, log_level="error")
         config.limit_concurrency, config.timeout_graceful_shutdown = CONNECTIONS, ANSWERING
         super().__init__(config)
 

@@ -1,13 +1,10 @@
 """What the server shows in a browser: the answer to a photograph or to an enrolled image."""
 
-import base64
-import io
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -28,8 +25,6 @@ FORM = """<h1>{title}</h1><div class="side">
 {classes}</div>"""
 CLASSES = """<form action="."><label>Enrolled class <select name="class" style="max-width: 14rem">
 <option value="">all</option>{options}</select></label> <button>Show</button></form>"""
-TILE = """<a class="tile" style="color: inherit" href="?image={i}" title="{name}">
-<img src="images/{i}" alt="{name}" loading="lazy"><span>{note}</span><span>{label}</span></a>"""
 
 
 class Page:
@@ -66,7 +61,7 @@ class Page:
         """The answer to a file, or to enrolled image `i`, of embedding [D] `row`."""
         source = f"images/{i}"
         if file is not None:
-            source = f"data:image/jpeg;base64,{base64.b64encode(_thumbnail(file)).decode()}"
+            source = html.embedded(_thumbnail(file))
         shown = f'<img src="{source}" alt="query">'
         if not self._enrolled:
             numbers = ", ".join(f"{number:.4f}" for number in row)
@@ -118,11 +113,8 @@ def _number(text: str, index: Index) -> int:
 
 def _tile(index: Index, i: int, note: str = "") -> str:
     name, label = Path(index.images[i]).name, index.classes[index.labels[i]]
-    return TILE.format(i=i, name=html.text(name), label=html.text(label), note=note)
+    return html.tile(f"images/{i}", name, [note, html.text(label)], link=f"?image={i}")
 
 
 def _thumbnail(file: bytes) -> bytes:
-    picture, output = Image.fromarray(decode.rgb(file)), io.BytesIO()
-    picture.thumbnail((320, 320))
-    picture.save(output, "JPEG", quality=85)
-    return output.getvalue()
+    return html.jpeg(decode.rgb(file), 320, quality=85)

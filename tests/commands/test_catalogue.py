@@ -240,7 +240,7 @@ def test_what_an_hour_is_worth() -> None:
     none = np.zeros(320, np.int64)
     names = [f"./{label}/{i}.jpg" for i, label in enumerate(labels)]
     images = Images(Path(), names, names, rows, none[:, None], none, none, none, none, days)
-    first, second = Catalogue(images, [f"class {i}" for i in labels]).worth()
+    first, second = Catalogue(images, [f"class {i}" for i in labels]).worth
     count, _, rest = first.partition(" corrections: of the others, ")
     before, after = (float(text.strip(" %")) for text in rest.split(" are")[0].split("→"))
     assert 20 < int(count) < 50

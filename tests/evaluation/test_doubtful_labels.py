@@ -24,7 +24,7 @@ def test_doubts_by_loops() -> None:
                 expected = np.linalg.norm(rows[i] - own.mean(axis=0)) - min(gaps.values())
             np.testing.assert_allclose(found.doubt[i], expected, rtol=1e-5)
             assert found.proposed[i] == (min(gaps, key=gaps.__getitem__) if label >= 0 else -1)
-    assert doubtful_labels.probabilities(rows, labels, found.doubt) is None
+    assert doubtful_labels.calibrate(rows, labels, found.doubt) is None
     alone = doubtful_labels.find(rows, np.zeros(9, np.int64))
     assert np.isneginf(alone.doubt).all()
     assert (alone.proposed == -1).all()
@@ -51,8 +51,9 @@ def test_probabilities_of_planted_errors() -> None:
     labels[moved] = (right[moved] + rng.integers(1, 20, 60)) % 20
     spread = doubtful_labels.spread(rows.astype(np.float32))
     found = doubtful_labels.find(spread, labels)
-    chances = doubtful_labels.probabilities(spread, labels, found.doubt)
-    assert chances is not None
+    probability = doubtful_labels.calibrate(spread, labels, found.doubt)
+    assert probability is not None
+    chances = probability(found.doubt)
     likely = chances > 0.5
     assert 45 < chances.sum() < 80
     assert -0.05 < (labels != right)[likely].mean() - chances[likely].mean() < 0.2  # cautious

@@ -283,7 +283,7 @@ def test_too_many_pixels_are_refused_by_their_header() -> None:
                 assert (status, " pixels" in answer["error"]) == (413, True), answer
 
 
-def test_a_failure_of_the_network_ends_its_batch_only(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_of_the_network_ends_its_batch_only(caplog: pytest.LogCaptureFixture) -> None:
     model = Colours()
     with serving(model) as port:
         model.embed_pixels = lambda pixels: 1 / 0
@@ -293,7 +293,7 @@ def test_a_failure_of_the_network_ends_its_batch_only(capfd: pytest.CaptureFixtu
         )
         del model.embed_pixels
         assert ask(port, picture())[0] == 200
-    assert "ZeroDivisionError" in capfd.readouterr().err
+    assert "ZeroDivisionError" in caplog.text
 
 
 def enroll(model: Colours, path: Path, reject: float | None, **colours: Any) -> EnrolledClasses:
