@@ -1,17 +1,15 @@
 """Hooks of mkdocs: the parts of the site that are made from code and configurations, so that they
 cannot drift.
 
-A line `<!-- generated: NAME -->` in a page is replaced by what the function NAME in PARTS returns.
-Each notebook becomes a page, and so do the reports in `benchmarks/` and the cards of the
-configurations; the tables and figures in `papers/*.md` get their published numbers.
+A line `<!-- generated: NAME -->` in a page is replaced by what the function NAME in PARTS returns;
+the tables and figures in `papers/*.md` get their published numbers, and the values of the recipe
+that are not the authors'. Links to files outside `docs/` lead to the repository.
 """
 
-import ast
+import collections
 import dataclasses
-import inspect
 import io
 import itertools
-import json
 import re
 import sys
 import tomllib
@@ -24,7 +22,6 @@ from unittest import mock
 
 from markdown.extensions.toc import slugify
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from benchmarks.claims import ledger
@@ -32,22 +29,13 @@ from benchmarks.claims import verdicts as decided
 from benchmarks.claims.ledger import Target
 from configs import cards, published
 from dml_jax.__main__ import COMMANDS, main
-from dml_jax.config import Config, choices, modules, plugin_module
-from dml_jax.config import files as config_files
+from dml_jax.config import Config, choices, plugin_module
 from dml_jax.config.fields import meanings
 from dml_jax.config.sections import Data, Evaluation, Group, Train
 from dml_jax.config.show import type_name
-from dml_jax.lab import plan
-from dml_jax.methods import baseline
-from tests.layers import LAYERS
 
 ROOT = Path(__file__).parents[1]
-DATA_SETS = {
-    "cub": "CUB-200-2011",
-    "cars": "Cars196",
-    "sop": "Stanford Online Products",
-    "inshop": "In-Shop Clothes",
-}
+DOCS = ROOT / "docs"
 WIDTH = "110"  # of the commands' help, in characters
 
 
@@ -61,36 +49,29 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in cells) + "\n"
 
 
-def numbers(first: str, names: dict[str, str]) -> str:
-    """A table of published results, as printed; empty if there are none.
+def results_table(first: str, results: list[tuple[str, list[published.Entry]]], page: str) -> str:
+    """A table of published results.
 
     Args:
       first: heading of the first column.
-      names: by what `published.csv` calls a configuration or a row, what is written in the first
-        column; "PROTOCOL" in it is replaced by the option.
+      results: each with what is written in the first column.
+      page: the paper whose page has the table, which the last column does not repeat.
     """
-    return results_table(
-        first,
-        [(text, result) for name, text in names.items() for result in published.results(name)],
-    )
-
-
-def results_table(first: str, results: list[tuple[str, list[published.Entry]]]) -> str:
-    """A table of published results with their labels, see `numbers`."""
     metrics = {entry.metric for _, result in results for entry in result}
     keys = sorted(metrics, key=lambda key: (key == "nmi", len(key), key))
     rows = []
-    for text, result in results:
+    for label, result in results:
         entry = result[0]
-        label = text.replace("PROTOCOL", "" if entry.protocol == "clean" else " --protocol=paper")
         printed = {e.metric: f"{e.printed} ± {e.spread}" if e.spread else e.printed for e in result}
-        after = f"after refinement ({entry.refined})" if entry.refined else ""
-        where = ", ".join(
-            filter(None, (entry.source, entry.paper, entry.place, entry.settings, after))
-        )
-        rows.append([label, *(printed.get(key, "–") for key in keys), where])
-    header = [key.replace("recall@", "R@").replace("nmi", "NMI").replace("_", " ") for key in keys]
-    return table([first, *header, "source"], rows) if rows else ""
+        refined = f"after refinement ({entry.refined})" if entry.refined else ""
+        where = () if entry.paper == page else (entry.paper, entry.place)
+        source = ", ".join(filter(None, (entry.source, *where, entry.settings, refined)))
+        rows.append([label, *(printed.get(key, "–") for key in keys), source])
+    names = (key.replace("recall@", "R@").replace("nmi", "NMI").replace("_", " ") for key in keys)
+    header = [first, *names, "source"]
+    if len({row[-1] for row in rows}) == 1 and results[0][1][0].paper == page:
+        header, rows = header[:-1], [row[:-1] for row in rows]
+    return table(header, rows) if rows else ""
 
 
 def places(text: str) -> set[str]:
@@ -175,151 +156,112 @@ def paper_page(page: str) -> str:
             anchor = slugify(heading.replace("`", ""), "-")
             text.append(
                 "Measured with dml_jax, in a smaller setting: "
-                f"[{heading}](../results.md#{anchor}).\n"
+                f"[{heading}](../../benchmarks/RESULTS.md#{anchor}).\n"
             )
         if measured:
             text.append(
                 f"Claims of it are tested on {' and '.join(measured)}: [the "
                 "ledger](../claims.md).\n"
             )
-        text.append(results_table("result of", printed_in(source, section)))
+        text.append(results_table("result of", printed_in(source, section), source))
     return "\n".join(text)
 
 
-def card_page(path: Path) -> str:
-    """Every value of a configuration file that decides a result, with its source, and where the
-    authors' protocol or a variant has another one."""
-    name, module = path.stem, config_files.run_file("--config", str(path))
-    main = cards.values(config_files.resolved(name, {}))
+def deviations(folder: str) -> str:
+    """The values of a card that are not the authors', each with the reason."""
+    lines = (line for line in cards.read(folder) if line.state in ("differs", "not stated"))
+    rows = []
+    for (which, state, source), group in itertools.groupby(
+        lines, lambda line: (line.of, line.state, line.source)
+    ):
+        values = ", ".join(f"`{line.key}={line.value}`" for line in group)
+        rows.append([f"`{which}`", values, f"{state}: {source}"])
+    return table(["configurations", "values", "why"], rows) if rows else ""
 
-    def section(title: str, variant: str, protocol: str) -> str:
-        experiment = f"{name}:{variant}" if variant else name
-        values = cards.values(config_files.resolved(experiment, {}, protocol=protocol))
-        lines = {key: cards.line_of(f"{experiment}@{protocol or 'clean'}", key) for key in values}
-        rows = [
-            [f"`{key}`", f"`{line.value}`", line.state, line.source]
-            for key, line in lines.items()
-            if line and (title == "Values" or values[key] != main.get(key))
-        ]
-        command = f"python -m dml_jax.main --config={experiment}"
-        command += f" --protocol={protocol}" if protocol else ""
-        shown = table(["key", "value", "state", "source"], rows)
-        return f"## {title}\n\n```bash\n{command}\n```\n\n{shown}"
 
-    variants = getattr(module, "VARIANTS", ())
-    names = {
-        name: "PROTOCOL",
-        **{f"{name}:{variant}": f":{variant}PROTOCOL" for variant in variants},
-    }
-    text = [
-        f"# {name}",
-        inspect.cleandoc(module.__doc__ or "").partition("\n\n")[0],
-        "A value that is not `as the authors`, `as the paper` or `as the reproduction` says why.",
-        numbers("published, in percent", {key: f"`{name}{end}`" for key, end in names.items()}),
-        section("Values", "", ""),
+def recipe(name: str) -> str:
+    """The section of a paper's page about its configurations."""
+    if not (ROOT / f"configs/{name}/values.csv").exists():
+        return ""
+    files = sorted(path.stem for path in (ROOT / "configs").glob(f"*_{name}.py"))
+    return (
+        "\n## Configurations\n\n"
+        f"{', '.join(f'`{file}`' for file in files)}. Every value that decides a result has its "
+        f"source in [values.csv](../../configs/{name}/values.csv). On the paper's data, these are "
+        f"not as the authors':\n\n{deviations(name)}"
+    )
+
+
+def baselines() -> str:
+    """Published results of the configurations that have no page, and the values of the baselines,
+    the Group Loss and the students that are not their authors'."""
+    pages = {sections(path.read_text(encoding="utf-8"))[1] for path in DOCS.glob("papers/*.md")}
+    entries = (
+        entry
+        for entry in published.entries()
+        if "/" not in entry.of[0] and "_baseline" in entry.of[0] and entry.paper not in pages
+    )
+    results = [
+        (f"`{metrics[0].of[0]}`", metrics)
+        for _, group in itertools.groupby(entries, lambda entry: entry[:8])
+        for metrics in [list(group)]
     ]
-    if hasattr(module, "PAPER_PROTOCOL"):
-        text.append(section("The authors' protocol: what differs", "", "paper"))
-    text += (section(f"`{variant}`: what differs", variant, "") for variant in variants)
-    return "\n\n".join(text)
+    parts = [results_table("configuration", results, "")]
+    parts += [deviations(folder) for folder in (cards.RECIPES, "group_loss", "student")]
+    return "\n".join(parts)
 
 
-def configurations() -> dict[str, Path]:
-    """The files that have a page, by its path."""
-    files = config_files.known_files("--config").values()
-    return {
-        f"configurations/{path.stem}.md": path
-        for path in sorted(files)
-        if "get_config" in path.read_text(encoding="utf-8")
-    }
-
-
-def papers() -> str:
-    """The papers' numbers in percent, with the command of each."""
-    text = []
-    for data, title in DATA_SETS.items():
-        text.append(f"## {title}\n")
-        for path in sorted((ROOT / "configs").glob(f"{data}_*.py")):
-            module = config_files.run_file("--config", str(path))
-            names = [
-                path.stem,
-                *(f"{path.stem}:{variant}" for variant in getattr(module, "VARIANTS", ())),
-            ]
-            found = numbers(
-                "command",
-                {name: f"`python -m dml_jax.main --config={name}PROTOCOL`" for name in names},
-            )
-            if found:
-                about = (module.__doc__ or "").partition("\n")[0]
-                link = f"[{path.stem}](configurations/{path.stem}.md)"
-                text.append(f"### {link}\n\n{about}\n\n{found}")
-    return "\n".join(text)
-
-
-def studies() -> str:
-    """The tables and figures of the papers and their reproductions, with the command of each and
-    published numbers."""
-    rows, text = [], []
-    for own, path in sorted(config_files.known_files("--study").items()):
-        variants = config_files.run_file("--study", str(path)).VARIANTS
-        # A study of several data sets is listed once.
-        for variant in {name.partition("-")[0]: name for name in reversed(variants)}.values():
-            _, study = plan.load(f"{path}:{variant}")
-            rows.append(
-                [
-                    study.title.rpartition(":")[0],
-                    study.source,
-                    f"`dml-jax study --study={own}:{variant}`",
-                ]
-            )
-        found: dict[str, dict[str, str]] = {}  # by study with its variant, then by row
-        for of in (of for entry in published.entries() for of in entry.of):
-            name, _, row = of.partition("/")
-            if row and name.partition(":")[0] == own:
-                found.setdefault(name, {})[of] = row
-        text += [f"### {name}\n\n{numbers('row', names)}" for name, names in found.items()]
-    return table(["study", "source", "command"], rows) + "\n" + "\n".join(text)
-
-
-def verdict_tables() -> str:
-    """The verdicts on every data set and recipe of which there are measurements."""
+def claims() -> str:
+    """Every claim of each paper, and the verdicts on every data set that has measurements."""
     text, verdicts = [], []
-    for name, lines in measurements().items():
-        target = Target(*name.split("-"))
-        for paper in ledger.papers():
-            title, stated = ledger.load(paper)
-            entries = decided.ledger(stated, lines, target)
-            if shown := [entry for entry in entries if entry.first.units.values]:
-                rows = [list(decided.cells(entry, len(entries))) for entry in shown]
-                text.append(f"\n### {title}, on {name}\n\n{table(list(decided.HEAD), rows)}")
-                verdicts += [entry.first.verdict for entry in shown]
+    for paper in ledger.papers():
+        title, stated = ledger.load(paper)
+        expected: dict[str, str] = {}
+        results: dict[str, list[str]] = {claim.name: [] for claim in stated}
+        for name, lines in measurements().items():
+            entries = decided.ledger(stated, lines, Target(*name.split("-")))
+            for entry in entries:
+                cells = dict(zip(decided.HEAD, decided.cells(entry, len(entries)), strict=True))
+                expected[cells["claim"]] = f"{cells['metric']} {cells['expected']}"
+                if entry.first.units.values:
+                    verdicts.append(entry.first.verdict)
+                    results[cells["claim"]].append(
+                        f"{name}: {cells[decided.EFFECT]}, **{entry.first.verdict}**"
+                        + (f"; mechanism: {entry.mechanism}" if entry.mechanism else "")
+                    )
+        rows = [
+            [
+                f"`{claim.name}`: {claim.says} ({claim.where})",
+                expected[claim.name],
+                "<br>".join(results[claim.name]),
+            ]
+            for claim in stated
+        ]
+        text.append(f"### {title}\n\n{table(['claim', 'expected', 'measured'], rows)}")
     counts = (f"{verdicts.count(name)} {name}" for name in sorted(set(verdicts), reverse=True))
     return f"Verdicts: {', '.join(counts) or 'none yet'}.\n\n" + "\n".join(text)
 
 
-def claims() -> str:
-    """The claims of each paper."""
-    text = []
-    for paper in ledger.papers():
-        title, stated = ledger.load(paper)
-        text.append(f"### {title}\n")
-        text += [
-            f"- `{claim.name}`: {claim.says} ({claim.where}; `{claim.study}`)" for claim in stated
-        ]
-        text.append("")
-    return "\n".join(text)
-
-
 def commands() -> str:
-    """What each command prints with --help."""
-    text = []
+    """What each command prints with --help; options that several commands share come last."""
+    texts, entries = {}, {}
     for name in COMMANDS:
         output = io.StringIO()
         arguments = mock.patch.object(sys, "argv", ["dml-jax", name, "--help"])
         with arguments, mock.patch.dict("os.environ", {"COLUMNS": WIDTH}), redirect_stdout(output):
             main()
-        text.append(f"## {name}\n\n```text\n{output.getvalue().strip()}\n```\n")
-    return "\n".join(text)
+        about, _, listed = output.getvalue().strip().partition("\noptions:\n")
+        texts[name] = about.partition("\n\n")[2].rstrip()  # without the usage
+        entries[name] = re.split(r"\n(?=  -)", listed)
+    counts = collections.Counter(itertools.chain.from_iterable(map(set, entries.values())))
+    parts = []
+    for name, about in texts.items():
+        own = [entry for entry in entries[name] if counts[entry] == 1]
+        listed = "\n".join(["options:", *own]) if own else ""
+        parts.append(f"### {name}\n\n```text\n{about}\n\n{listed}".rstrip() + "\n```\n")
+    shared = "\n".join(entry for entry, count in counts.items() if count > 1)
+    parts.append(f"### Options of several commands\n\n```text\n{shared}\n```\n")
+    return "\n".join(parts)
 
 
 def rows_of(section: Any, prefix: str = "") -> Iterator[list[str]]:
@@ -343,70 +285,54 @@ def rows_of(section: Any, prefix: str = "") -> Iterator[list[str]]:
 
 
 def options() -> str:
-    """Every option of a configuration."""
+    """Every option of a configuration; options that several parts share are listed once."""
     sections: dict[str, Iterator[list[str]]] = {
-        "experiment": (row for row in rows_of(Config) if row[0] in ("`seed`", "`init_from`")),
-        "data": rows_of(Data, "data."),
-        "train": rows_of(Train, "train."),
-        "train.groups": rows_of(Group, "train.groups.NAME."),
-        "evaluation": rows_of(Evaluation, "evaluation."),
+        "Experiment": (row for row in rows_of(Config) if row[0] in ("`seed`", "`init_from`")),
+        "Data": rows_of(Data, "data."),
+        "Train": rows_of(Train, "train."),
+        "Parameter groups": rows_of(Group, "train.groups.NAME."),
+        "Evaluation": rows_of(Evaluation, "evaluation."),
     }
-    for kind in ("backbone", "method"):
-        for name in choices(kind):
-            sections[f"{kind}.name={name}"] = rows_of(plugin_module(kind, name).Config, f"{kind}.")
-    for name, loss in baseline.LOSSES.items():
-        sections[f"method.loss={name}"] = rows_of(modules.options(loss), f"method.{name}.")
     header = ["key", "type", "default", "meaning"]
-    return "\n".join(
-        f"## `{title}`\n\n{table(header, rows)}"
-        for title, found in sections.items()
-        if (rows := list(found))
-    )
+    parts = [f"### {title}\n\n{table(header, list(rows))}" for title, rows in sections.items()]
+    plugins = {
+        kind: {
+            name: rows_of(plugin_module(kind, name).Config, f"{kind}.") for name in choices(kind)
+        }
+        for kind in ("backbone", "method")
+    }
+    for kind, tables in plugins.items():
+        users: dict[tuple[str, ...], list[str]] = {}
+        for name, rows in tables.items():
+            for row in rows:
+                users.setdefault(tuple(row), []).append(name)
+        shared = [
+            [*row, "all" if len(names) == len(tables) else ", ".join(names)]
+            for row, names in sorted(users.items(), key=lambda item: -len(item[1]))
+            if row[0] != f"`{kind}.name`"
+        ]
+        parts.append(f"### {kind.title()}s\n\n{table([*header, 'of'], shared)}")
+    return "\n".join(parts)
 
 
-def tree() -> str:
-    """The packages and top-level modules of the code with their docstrings' first sentences, and
-    the order of the layers."""
-    package = ROOT / "dml_jax"
+def papers() -> str:
+    """The pages of the papers."""
     rows = []
-    for path in sorted({*package.glob("*.py"), *package.rglob("__init__.py")}):
-        name = path.relative_to(ROOT)
-        shown = f"{name.parent}/" if name.name == "__init__.py" else str(name)
-        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        first = " ".join(text.partition("\n\n")[0].split()).partition(". ")[0]
-        rows.append([f"`{shown}`", first.rstrip(".:")])
-    order = " < ".join(
-        ", ".join(f"`{name}`" for name in sorted(layer - {"__init__"})) for layer in LAYERS
-    )
-    return f"{table(['where', 'what'], sorted(rows))}\nFrom the lowest layer: {order}."
+    for path in sorted(DOCS.glob("papers/*.md")):
+        if not path.stem.startswith("re_"):
+            head, source, _ = sections(path.read_text(encoding="utf-8"))
+            title = head.partition("\n")[0].removeprefix("# ")
+            rows.append([f"[{title}](../papers/{path.name})", source])
+    return table(["page", "paper"], rows)
 
 
 PARTS = {
-    "tree": tree,
     "papers": papers,
-    "verdicts": verdict_tables,
+    "baselines": baselines,
     "claims": claims,
-    "studies": studies,
     "commands": commands,
     "options": options,
 }
-
-
-def notebook(path: Path) -> str:
-    """A notebook with its outputs as Markdown."""
-    text = []
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        source = "".join(cell["source"])
-        text.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
-        for output in cell.get("outputs", []):
-            data = output.get("data", {})
-            if "image/png" in data:
-                text.append(
-                    f"![figure](data:image/png;base64,{''.join(data['image/png'].split())})"
-                )
-            elif plain := "".join(output.get("text", data.get("text/plain", ""))):
-                text.append(f"```text\n{plain.rstrip()}\n```")
-    return "\n\n".join(text) + f"\n\n[Download this notebook]({path.name})\n"
 
 
 def repository() -> str:
@@ -416,49 +342,36 @@ def repository() -> str:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Lists the pages of the papers below "Results", and those of the configurations."""
-    pages = sorted(path.name for path in Path(config.docs_dir, "papers").glob("*.md"))
-    next(section["Results"] for section in config.nav or () if "Results" in section).insert(
-        2, {"Papers": [f"papers/{name}" for name in pages]}
-    )
+    """Lists the pages of the papers after the guide to them."""
     config.repo_url = repository()
-    next(section["Reference"] for section in config.nav or () if "Reference" in section).append(
-        {"Configurations": list(configurations())}
-    )
+    names = (path.name for path in sorted(DOCS.glob("papers/*.md")))
+    pages = [f"papers/{name}" for name in names if not name.startswith("re_")]
+    next(section["Papers"] for section in config.nav or () if "Papers" in section)[1:1] = pages
     return config
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages that are made from files of other kinds."""
-    for path in sorted(Path(config.docs_dir, "notebooks").glob("*.ipynb")):
-        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook(path)))
-    for page in ("results.md", "TIMINGS.md", "ACCELERATORS.md"):
-        content = (ROOT / "benchmarks" / page.replace("results", "RESULTS")).read_text(
-            encoding="utf-8"
-        )
-        content = content.replace("](../docs/", "](").replace("](RESULTS.md", "](results.md")
-        files.append(File.generated(config, page, content=content))
-    for page, path in configurations().items():
-        files.append(File.generated(config, page, content=card_page(path)))
-    return files
-
-
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Fills in what is generated; links to files that are read outside of the site lead to the
-    pages made from them."""
+    """Fills in what is generated; links to files that are not pages lead to the repository."""
+    source = Path(page.file.abs_src_path or "")
     if page.file.src_uri.startswith("papers/"):
-        return paper_page(markdown)
+        second = source.with_name(f"re_{source.name}")
+        markdown = paper_page(markdown) + (
+            "\n" + re.sub(r"^#", "##", paper_page(second.read_text("utf-8")), flags=re.MULTILINE)
+            if second.exists()
+            else ""
+        )
+        markdown += recipe(source.stem)
+
+    def link(found: re.Match[str]) -> str:
+        path = (source.parent / found[1]).resolve()
+        if path.is_relative_to(DOCS) and path.suffix != ".ipynb":
+            return found[0]
+        return f"]({repository()}/blob/main/{path.relative_to(ROOT)}{found[2] or ''})"
+
     markdown = re.sub(
-        r"(?<=\]\()((?:\.\./)*)\.\./benchmarks/RESULTS\.md", r"\1results.md", markdown
-    )
-    markdown = re.sub(
-        r"(?<=\]\()((?:\.\./)*)\.\./benchmarks/ACCELERATORS\.md", r"\1ACCELERATORS.md", markdown
-    )
-    markdown = markdown.replace("REPOSITORY", repository())
-    markdown = re.sub(r"(?<=/notebooks/)(\w+)\.ipynb(?=[)#])", r"\1.md", markdown)
-    return re.sub(
         r"^<!-- generated: (\w+) -->$",
         lambda found: PARTS[found[1]](),
-        markdown,
+        markdown.replace("REPOSITORY", repository()),
         flags=re.MULTILINE,
     )
+    return re.sub(r"\]\((?!\w+:|#)([\w./-]+)(#[\w-]*)?\)", link, markdown)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.images import make
 from tests.layers import LAYERS
 from tests.papers import PAPERS
 
@@ -105,3 +106,9 @@ def test_what_methods_build_on_names_none() -> None:
                         found.add((path.name, token.string))
                     before = token.type
     assert found == set()
+
+
+def test_the_drawing_of_the_architecture_is_current() -> None:
+    """Otherwise, run python docs/images/make.py layers."""
+    drawing = ROOT.parent / "docs/images/layers.svg"
+    assert drawing.read_text(encoding="utf-8") == make.layers()

@@ -8,7 +8,7 @@ The folder has one subfolder per class, and half of the classes are used for tra
 images of 224 pixels: `no training` its pooled features, `frozen: …` a linear layer of 512
 dimensions and the loss (600 steps on features), the others the whole network (150 steps of 8 x 4
 random crops of 128 pixels). Where possible, all losses use the same rates and lengths. For what was
-tried, and for results, see docs/topics/photographs.md.
+tried, and for results, see benchmarks/PHOTOGRAPHS.md.
 """
 
 from dataclasses import replace

@@ -62,8 +62,8 @@ esac"""
 
 
 def test_the_printed_command_installs_on_a_tpu(tmp_path: Path) -> None:
-    """The local shell gives a host what docs/topics/tpu.md says; the host executes it."""
-    guide = (ROOT / "docs/topics/tpu.md").read_text()
+    """The local shell gives a host what docs/guides/cluster.md says; the host executes it."""
+    guide = (ROOT / "docs/guides/cluster.md").read_text()
     (line,) = re.findall(r"^gcloud .*prepare tpu.*$", guide, re.MULTILINE)
     home = tmp_path / "home"
     executable(tmp_path / "bin/python3", IMAGE_PYTHON)

@@ -187,7 +187,7 @@ def test_jobsets(file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     provided = {"cpu", "memory", "nvidia.com/gpu", "google.com/tpu"}
     claims = {volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod["volumes"]}
     unknown = ({*limits, *requests} | claims) - provided - {None}
-    guide = (ROOT / "docs/topics/gke.md").read_text()
+    guide = (ROOT / "docs/guides/cluster.md").read_text()
     assert {word for word in unknown if f"`{word}`" not in guide} == set()
 
 

@@ -48,8 +48,8 @@ def test_jobsets(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["jobset_gpu.yaml", "jobset_tpu.yaml"])
 def test_jobsets_changed_as_for_gke(name: str) -> None:
-    """The pods of docs/topics/gke.md, whose YAML replaces the claim of the weights."""
-    guide = (ROOT / "docs/topics/gke.md").read_text()
+    """The pods of docs/guides/cluster.md, whose YAML replaces the claim of the weights."""
+    guide = (ROOT / "docs/guides/cluster.md").read_text()
     (block,) = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
     changes = yaml.safe_load(textwrap.dedent(block))
     (group,) = read(name)["spec"]["replicatedJobs"]
