@@ -64,20 +64,20 @@ def test_answers_are_those_of_the_classifier(photos, index, tmp_path):
     classifier = open_set.fit(rows, np.concatenate([index.labels, 3 + others.labels]))
     scores = classifier.scores(Colours().embed(asked))[:, :3] / index.fitted[1].temperature
     shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
-    answers = index.classify(asked, top=2)
-    for answer, row, query in zip(answers, shares, Colours().embed(asked), strict=True):
+    for answer, row in zip(index.classify(asked, top=2), shares, strict=True):
         best = np.argsort(-row)[:2]
         assert [name for name, _ in answer.classes] == [index.classes[i] for i in best]
         np.testing.assert_allclose([p for _, p in answer.classes], row[best], rtol=1e-4)
         assert answer.probability == answer.classes[0][1]
-        own = np.flatnonzero(index.labels == best[0])
-        assert answer.nearest == own[np.argmax(index.embeddings[own] @ query)]
     between = np.linspace(0, 1, 101)[:, None] * (rows[6] - rows[0]) + rows[0]
     between = (between / np.linalg.norm(between, axis=1, keepdims=True)).astype(np.float32)
-    certain = np.array([answer.probability for answer in index.classify(between)])
-    found = names(index.classify(between, min_probability=0.9))
-    assert [name == "unknown" for name in found] == (certain < 0.9).tolist()
-    assert 0 < found.count("unknown") < 101
+    answers = index.classify(between)
+    for answer, query in zip(answers, between, strict=True):
+        own = np.flatnonzero(index.labels == index.classes.index(answer.name))
+        assert answer.nearest == own[np.argmax(index.embeddings[own] @ query)]
+    named = names(index.classify(between, min_probability=0.9))
+    assert [name == "unknown" for name in named] == [a.probability < 0.9 for a in answers]
+    assert 0 < named.count("unknown") < 101
     index.save(tmp_path / "i")
     again = Index.load(Colours(), tmp_path / "i")
     assert (again.classes, again.images) == (index.classes, index.images)
