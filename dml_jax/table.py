@@ -120,11 +120,11 @@ def write(
         (draft / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")
         if metadata:
             (draft / "metadata.json").write_text(json.dumps(dict(metadata)), encoding="utf-8")
-        found = [np.load(path, mmap_mode="r") for path in sorted(draft.glob("*.npy"))]
-        names = ("embeddings.npy", "labels.npy")[: len(found)]
-        about["shapes"] = {name: list(a.shape) for name, a in zip(names, found, strict=True)}
-        about["dtypes"] = {name: str(a.dtype) for name, a in zip(names, found, strict=True)}
-    rows, classes = (*found, None)[:2]
+        arrays = [np.load(path, mmap_mode="r") for path in sorted(draft.glob("*.npy"))]
+        names = ("embeddings.npy", "labels.npy")[: len(arrays)]
+        about["shapes"] = {name: list(a.shape) for name, a in zip(names, arrays, strict=True)}
+        about["dtypes"] = {name: str(a.dtype) for name, a in zip(names, arrays, strict=True)}
+    rows, classes = (*arrays, None)[:2]
     return Table(rows, classes, list(ids), seal.stated(directory), metadata)
 
 
@@ -192,8 +192,8 @@ class Growing:
             with ThreadPoolExecutor() as pool:
                 for start in range(0, len(files), BLOCK):
                     names = files[start : start + BLOCK]
-                    found = zip(names, pool.map(_content, names), strict=True)
-                    self._sha256 |= {as_text(name): digest for name, digest in found}
+                    digests = zip(names, pool.map(_content, names), strict=True)
+                    self._sha256 |= {as_text(name): digest for name, digest in digests}
         return [name for name in dict.fromkeys(files) if self._place(name) is None]
 
     def _place(self, name: str) -> tuple[int, int] | None:
@@ -207,8 +207,8 @@ class Growing:
     def finish(self, files: Sequence[str], **further: Any) -> Table:
         """Joins the rows of files, in their order, without those that have none; `further` as for
         `write`."""
-        found = [(as_text(name), place) for name in files if (place := self._place(name))]
-        ids, places = [name for name, _ in found], np.array([place for _, place in found])
+        placed = [(as_text(name), place) for name in files if (place := self._place(name))]
+        ids, places = [name for name, _ in placed], np.array([place for _, place in placed])
         columns = {"sha256": [self._sha256[name] for name in ids]}
         content = ids, columns, self.unusable
         result = self.before
@@ -242,7 +242,8 @@ def _content(name: str) -> str:
 def growing(directory: Path, identity: Identity) -> Iterator[Growing]:
     """A table in a directory to which no other command writes meanwhile.
 
-    Raises UserError if another one does, or there are other files, or another model made the rows.
+    Raises UserError if another command writes there, if there are other files, or if another model
+    made the rows.
     """
     directory = directory.resolve()
     directory.parent.mkdir(parents=True, exist_ok=True)

@@ -125,8 +125,8 @@ def problems(options: argparse.Namespace, default: Callable[[str], Any]) -> Iter
     kind, values = kind_of(options), vars(options)
     for key, value in values.items():
         if value != default(key) and key not in USED[kind]:
-            others = " or ".join(other for other in USED if key in USED[other])
-            yield f"--{key}: has no effect on {kind}, only on {others}"
+            kinds = " or ".join(other for other in USED if key in USED[other])
+            yield f"--{key}: has no effect on {kind}, only on {kinds}"
     if "embeddings" in USED[kind]:
         missing = (key for key in ("embeddings", "labels") if not values[key])
         yield from (f"--{key}: missing; e.g. {EXAMPLE}" for key in missing)

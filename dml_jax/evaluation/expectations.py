@@ -30,17 +30,17 @@ ALWAYS = Choice()
 
 
 def choice(reject: float | None = None, min_probability: float | None = None) -> Choice:
-    """The choice of arguments of which at most one is given; raises DataError if it is wrong."""
+    """The choice that the arguments state; DataError if both are given, or one is impossible."""
     if reject is not None and min_probability is not None:
         raise DataError("reject and min_probability: give one of them")
-    found = ALWAYS
+    result = ALWAYS
     if reject is not None:
-        found = Choice("reject", reject)
+        result = Choice("reject", reject)
     elif min_probability is not None:
-        found = Choice("min_probability", min_probability)
-    if found != ALWAYS and not 0 < found.value < 1:
-        raise DataError(f"{found.kind}={found.value:g}: must be above 0 and below 1; e.g. 0.05")
-    return found
+        result = Choice("min_probability", min_probability)
+    if result != ALWAYS and not 0 < result.value < 1:
+        raise DataError(f"{result.kind}={result.value:g}: must be above 0 and below 1; e.g. 0.05")
+    return result
 
 
 def limit(measured: Measured, choice: Choice) -> float:

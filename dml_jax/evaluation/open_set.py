@@ -68,15 +68,15 @@ def choose(photographs: Photographs) -> np.ndarray:
 def session_groups(photographs: Photographs) -> np.ndarray:
     """Number of the session of each image within its class: int [N]; near-copies share a session
     if theirs are unknown."""
-    found = np.zeros(len(photographs.labels), np.int64)
+    groups = np.zeros(len(photographs.labels), np.int64)
     for label in np.unique(photographs.labels):
         same_class = np.flatnonzero(photographs.labels == label)
         rows, names = photographs.rows[same_class], photographs.sessions[same_class]
         unknown = (names == "")[:, None] & (names == "")
         alike = np.where(unknown, rows @ rows.T > NEAR_COPY, names[:, None] == names)
         np.fill_diagonal(alike, True)
-        found[same_class] = csgraph.connected_components(alike, directed=False)[1]
-    return found
+        groups[same_class] = csgraph.connected_components(alike, directed=False)[1]
+    return groups
 
 
 def of_near_copies(share: float, option: str) -> str:
@@ -113,17 +113,17 @@ def fit(rows: np.ndarray, labels: np.ndarray) -> Classifier:
     matrix = linalg.solve_triangular(np.linalg.cholesky(covariance), identity, lower=True).T
     whitened = unit_rows((rows - mean) @ matrix)
     span = np.linalg.qr(_means(whitened, position, counts).T)[0]
-    found = unit_rows(whitened @ span)
+    discriminants = unit_rows(whitened @ span)
     many = len(rows) * len(names) > LARGEST
     if len(names) == 1 or many or 2 * len(names) > len(rows):
-        weights = unit_rows(_means(found, position, counts)) / COSINE
+        weights = unit_rows(_means(discriminants, position, counts)) / COSINE
         intercepts = np.zeros(len(names))
     else:
         from sklearn.linear_model import LogisticRegression  # takes a second to import
 
         model = LogisticRegression(C=INVERSE_PENALTY, class_weight="balanced", max_iter=1000)
-        learned = model.fit(found, position)
-        weights, intercepts = learned.coef_, learned.intercept_
+        regression = model.fit(discriminants, position)
+        weights, intercepts = regression.coef_, regression.intercept_
         if len(names) == 2:  # it has the scores of the second class against the first
             weights, intercepts = (np.concatenate([-x, x]) / 2 for x in (weights, intercepts))
     arrays = mean, matrix @ span, weights, intercepts
@@ -131,7 +131,7 @@ def fit(rows: np.ndarray, labels: np.ndarray) -> Classifier:
 
 
 def _means(rows: np.ndarray, position: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The mean [C, D] of the rows [N, D] of each class, given the classes' numbers int [N]."""
+    """The mean [C, D] of the rows [N, D] of each class, where `position` [N] is that of a row."""
     sums = np.zeros((len(counts), rows.shape[1]), np.float32)
     np.add.at(sums, position, rows)
     return sums / counts[:, None].astype(np.float32)
@@ -226,7 +226,8 @@ def measure(photographs: Photographs, enrolled: int, playing: np.ndarray) -> Mea
 def _without_sessions(
     photographs: Photographs, groups: np.ndarray, enrolled: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Images that are asked, bool [N], and positions of those that remain, by parts of sessions."""
+    """For each part of the sessions: the queries, bool [N], and the positions of the images to
+    which the classifier is fitted."""
     _, labels, sessions = photographs
     names = np.unique(sessions, return_inverse=True)[1]
     fold_of = np.where(sessions == "", groups, names) % FOLDS
@@ -237,12 +238,12 @@ def _without_sessions(
     for fold in np.unique(fold_of):
         remain = fold_of != fold
         share = np.bincount(labels, ~remain) / np.bincount(labels)
-        kept = [np.flatnonzero(remain & (labels < enrolled))]
+        parts = [np.flatnonzero(remain & (labels < enrolled))]
         for label in range(enrolled, labels.max() + 1):
             own = np.flatnonzero(remain & (labels == label))
             like_enrolled = np.isin(groups[own], np.unique(groups[own])[:most_sessions])
-            kept.append(own[like_enrolled][:most_images])
-        yield ~remain & (share[labels] <= 0.5), np.concatenate(kept)
+            parts.append(own[like_enrolled][:most_images])
+        yield ~remain & (share[labels] <= 0.5), np.concatenate(parts)
 
 
 def _answers(
@@ -252,10 +253,12 @@ def _answers(
     *,
     known: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The answers, without probabilities, to images that are asked by classifiers of those that
-    remain; the scores [A] of the right and of the best class; and `log_sums` [A, T]. The images of
-    other classes count as enrolled if they are `known`. Turns without most of the enrolled classes
-    do not count."""
+    """The answers, without probabilities, to the queries of each turn, by a classifier of the
+    images that remain; the scores [A] of the right and of the best class; and `log_sums` [A, T].
+
+    The images of other classes count as enrolled if they are `known`. Turns without most of the
+    enrolled classes do not count.
+    """
     rows, labels, _ = photographs
     parts = [
         (
@@ -265,26 +268,26 @@ def _answers(
             np.zeros((0, len(TEMPERATURES))),
         )
     ]
-    for asked, remaining in turns:
+    for queries, remaining in turns:
         classes = np.unique(labels[remaining])
-        if not asked.any() or 2 * np.sum(classes < enrolled) < enrolled:
+        if not queries.any() or 2 * np.sum(classes < enrolled) < enrolled:
             continue
         classifier = fit(rows[remaining], labels[remaining])
         step = max(1, BLOCK_SCORES // len(classes))
-        positions = np.flatnonzero(asked)
+        positions = np.flatnonzero(queries)
         for start in range(0, len(positions), step):
-            now = positions[start : start + step]
-            scores, right = classifier.scores(rows[now]), labels[now, None]
+            block = positions[start : start + step]
+            scores, right = classifier.scores(rows[block]), labels[block, None]
             candidates = (classes < enrolled) | (known & (classes == right))
-            found = np.zeros(len(now), ANSWERS)
-            best, found["margin"] = margins(scores, candidates)
-            found["answer"], found["label"] = classes[best], right[:, 0]
+            answers = np.zeros(len(block), ANSWERS)
+            best, answers["margin"] = margins(scores, candidates)
+            answers["answer"], answers["label"] = classes[best], right[:, 0]
             among = np.where(candidates, scores.astype(np.float64), -np.inf)
-            highest = own = among[np.arange(len(now)), best]
+            highest = own = among[np.arange(len(block)), best]
             if known:
                 own = among[classes == right]
-                found["rank"] = (among > own[:, None]).sum(axis=1)
-            parts.append((now, found, own, highest, log_sums(among)))
+                answers["rank"] = (among > own[:, None]).sum(axis=1)
+            parts.append((block, answers, own, highest, log_sums(among)))
     positions, *columns = map(np.concatenate, zip(*parts, strict=True))
     answers, own, best, sums = (column[np.argsort(positions)] for column in columns)
     return answers, own, best, sums

@@ -72,8 +72,8 @@ def push(
         if values.get(key):
             values[key] = Path(values[key]).name  # drops folders of this machine
     columns = metric_table.columns(results)
-    shown = [metric_table.cell(results, column) for column in columns]
-    rows = [column.heading for column in columns], ["---"] * len(columns), shown
+    cells = [metric_table.cell(results, column) for column in columns]
+    rows = [column.heading for column in columns], ["---"] * len(columns), cells
     card = CARD.format(
         repository=repository,
         name=config["name"],

@@ -108,10 +108,10 @@ def embed_files(
         _embed_missing(engine, files, grown, quiet=quiet, say=say)
         warn = partial(print, file=sys.stderr)
         leave_out(list(grown.unusable.items()), len(files), warn, strict=strict)
-        before, found = grown.before, grown.finish(files, finished=engine.finished)
-        if before and before is not found:
-            say(_changes(before, found))
-        return found
+        before, result = grown.before, grown.finish(files, finished=engine.finished)
+        if before and before is not result:
+            say(_changes(before, result))
+        return result
 
 
 def _embed_missing(
@@ -137,17 +137,18 @@ def _embed_missing(
             part = grown.append(chunk)
             done += len(part.ids) + len(part.unusable)
             # Other threads append meanwhile.
-            taken = [engine.seconds.pop() for _ in range(len(engine.seconds))]
-            images, seconds = images + len(taken), seconds + sum(taken)
+            durations = [engine.seconds.pop() for _ in range(len(engine.seconds))]
+            images, seconds = images + len(durations), seconds + sum(durations)
             if done < len(files):
                 rate = images / (time.monotonic() - began)
                 speed = f", a core decodes {images / seconds:.0f}" if seconds else ""
                 console.update_progress(done, f"{rate:.0f} images/s{speed}" if images else "")
 
 
-def _changes(before: Table, now: Table) -> str:
+def _changes(before: Table, after: Table) -> str:
     """The numbers of images that are new, changed, dropped and kept."""
-    old, new = (dict(zip(each.ids, each.metadata["sha256"], strict=True)) for each in (before, now))
+    tables = before, after
+    old, new = (dict(zip(each.ids, each.metadata["sha256"], strict=True)) for each in tables)
     both = old.keys() & new.keys()
     changed = sum(old[name] != new[name] for name in both)
     counts = {

@@ -136,10 +136,10 @@ class EmbeddingModel(ABC):
             for name in ("session", "class_name")
             if all(name in split.metadata for split in splits)
         }
-        taken = np.array(columns.get("session", [""] * len(rows)), np.str_)
+        sessions = np.array(columns.get("session", [""] * len(rows)), np.str_)
         names = columns.get("class_name", labels)
         _, first, numbers = np.unique(labels, return_index=True, return_inverse=True)
-        photographs = open_set.Photographs(rows, numbers, taken)
+        photographs = open_set.Photographs(rows, numbers, sessions)
         chosen = photographs.where(open_set.choose(photographs))
         return chosen, [str(names[i]) for i in first.tolist()]
 
@@ -200,7 +200,7 @@ class EmbeddingModel(ABC):
         one = is_image(self.shape) and isinstance(images, np.ndarray) and images.ndim in (2, 3)
         if single or one or not hasattr(images, "__getitem__") or len(images) == 0:
             raise DataError(f"{name}: give a list of one or more images")
-        # The positions of others need not be their order, e.g. of a column of pandas.
+        # In other containers, positions need not be the order, e.g. of a column of pandas.
         return images if isinstance(images, Sequence) else list(images)
 
     def embed(self, images: "Images") -> np.ndarray:

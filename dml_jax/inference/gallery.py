@@ -109,18 +109,18 @@ class Gallery:
                     known[i] = item
         new, rows = self._embedded(list(fresh.values()), on_bad)
         files = {(item.name, item.file) for item in (*known.values(), *new) if item.file}
-        kept = [
+        remaining = [
             i for i, old in enumerate(self.items) if i in known or (old.name, old.file) not in files
         ]
         updated, moved, changed = list[Enrolled](), 0, 0
-        for old, now in ((self.items[i], known.get(i, self.items[i])) for i in kept):
+        for old, now in ((self.items[i], known.get(i, self.items[i])) for i in remaining):
             sessions_of = (old.session, now.session)
             session = next(filter(None, sessions_of if keep_sessions else sessions_of[::-1]), "")
             updated.append(old._replace(file=now.file or old.file, session=session))
             moved += updated[-1].file != old.file
             changed += session != old.session
-        forgotten = len(self.items) - len(kept)
-        held = self.embeddings[kept] if kept else rows[:0]  # an empty index has no width
+        forgotten = len(self.items) - len(remaining)
+        held = self.embeddings[remaining] if remaining else rows[:0]  # an empty index has no width
         self.hold([*updated, *new], np.concatenate([held, rows]))
         classes_added = len({item.name for item in new})
         return Added(len(new), classes_added, count, moved, changed, forgotten)
@@ -136,9 +136,9 @@ class Gallery:
     def remove(self, name: str) -> int:
         """Removes a class with its images; returns their number."""
         self._check_enrolled(name)
-        kept = [i for i, item in enumerate(self.items) if item.name != name]
-        forgotten = len(self.items) - len(kept)
-        self.hold([self.items[i] for i in kept], self.embeddings[kept])
+        remaining = [i for i, item in enumerate(self.items) if item.name != name]
+        forgotten = len(self.items) - len(remaining)
+        self.hold([self.items[i] for i in remaining], self.embeddings[remaining])
         return forgotten
 
     def rename(self, old: str, new: str) -> None:

@@ -65,7 +65,7 @@ def load(
     """The model on a runtime; None for onnxruntime if it has the graph and JAX has no accelerator,
     otherwise JAX."""
     find, option = importlib.util.find_spec, "--runtime=onnxruntime"
-    asked, installed, reported = runtime is not None, find("onnxruntime"), checkpoint == "reported"
+    installed, reported = find("onnxruntime"), checkpoint == "reported"
     if runtime not in (None, *get_args(Runtime)):
         raise ConfigError(f"runtime={runtime!r}: must be one of {', '.join(get_args(Runtime))}")
     if runtime == "onnxruntime" and not installed:
@@ -73,11 +73,11 @@ def load(
     if runtime == "onnxruntime" and not reported:
         raise ConfigError(f"{option}: needs the reported checkpoint, not --checkpoint={checkpoint}")
     on_cpu = os.environ.get("JAX_PLATFORMS") == "cpu" or not any(map(find, ACCELERATORS))
-    wanted = runtime == "onnxruntime" if asked else on_cpu and installed and reported
-    directory = locate(model) if wanted and not is_url(model) else None
+    use_graph = runtime == "onnxruntime" if runtime else on_cpu and installed and reported
+    directory = locate(model) if use_graph and not is_url(model) else None
     identity = _stated(directory, versions) if directory else None
-    if directory and identity and (kept := _read(directory, identity, trust_code)):
-        return kept
+    if directory and identity and (graph_model := _read(directory, identity, trust_code)):
+        return graph_model
     from dml_jax.inference.model import Model  # importing JAX takes a second
 
     loaded = Model(directory or model, checkpoint, trust_code=trust_code, **versions._asdict())
@@ -89,9 +89,9 @@ def load(
 
 
 def make(model: EmbeddingModel) -> None:
-    """Makes the graph that `load` looked for in vain, if any, and says so; tried once.
+    """Makes the graph that `load` did not find, once, and says so.
 
-    The reason of a failure is kept beside the graph's place.
+    If that fails, the reason is written next to the place of the graph, and it is not tried again.
     """
     if not model.lacks_graph:
         return
@@ -131,9 +131,9 @@ def _read(directory: Path, identity: Identity, trust_code: bool) -> "GraphModel 
     if not (place := entry(identity)).is_dir():
         return None
     try:
-        kept = seal.read(place, KIND, expect=identity).identity
-        assert kept is not None  # as `expect` is not
-        return GraphModel(directory, kept, place, trust_code=trust_code)
+        stated = seal.read(place, KIND, expect=identity).identity
+        assert stated is not None  # as `expect` is not
+        return GraphModel(directory, stated, place, trust_code=trust_code)
     except UserError:
         shutil.rmtree(place, ignore_errors=True)
         return None
@@ -199,10 +199,10 @@ class GraphModel(EmbeddingModel):
         blank = np.zeros(self._dimensions, np.float32)
 
         def embedded(items: Sequence[T]) -> list[np.ndarray | DataError]:
-            found = read_each(read, items)
-            good = [image for image in found if not isinstance(image, DataError)]
+            images = read_each(read, items)
+            good = [image for image in images if not isinstance(image, DataError)]
             rows = iter(self._run(1, np.stack(good)) if good else ())
-            return [image if isinstance(image, DataError) else next(rows) for image in found]
+            return [image if isinstance(image, DataError) else next(rows) for image in images]
 
         size = PARTS * CHUNK * usable_cores()
         return stream(embedded, lambda rows, count: np.stack(rows), groups, blank, size, **options)

@@ -38,12 +38,13 @@ def image_files(paths: Iterable[str], warn: Callable[[str], object]) -> list[str
     for name in paths:
         path = expand_path("IMAGE", name)
         if path.is_dir():
-            found = survey(walk(path))
-            images = [str(file.path) for inner, file in found.files.items() if is_image(inner)]
-            left_out = [f"{name}: {line}" for line in found.doubts()]
+            contents = survey(walk(path))
+            images = [str(file.path) for inner, file in contents.files.items() if is_image(inner)]
+            left_out = [f"{name}: {line}" for line in contents.doubts()]
             if not images:
                 suffixes = f"suffixes: {', '.join(IMAGE_SUFFIXES)}"
-                reasons = packed_files(found.files) or [f"no image files ({suffixes})", *left_out]
+                none = [f"no image files ({suffixes})", *left_out]
+                reasons = packed_files(contents.files) or none
                 raise DataError(f"{name}: {'; '.join(reasons)}")
             files, doubts = files + images, doubts + left_out
         elif path.is_file():

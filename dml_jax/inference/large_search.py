@@ -49,10 +49,10 @@ def array(option: str, path: str) -> Array:
     file = expand_path(option, path).resolve()
     rows = validation.embeddings(validation.load(file, name=option), name=option)
     stated = seal.stated(file.parent).files if seal.sealed(file.parent) else {}
-    found = sha256(file)
-    if stated.get(file.name, {}).get("sha256", found) != found:
+    digest = sha256(file)
+    if stated.get(file.name, {}).get("sha256", digest) != digest:
         raise DataError(f"{option}={path}: has changed since it was written; {seal.REMEDY}")
-    return Array(str(file), found, rows.shape)
+    return Array(str(file), digest, rows.shape)
 
 
 def nearest(
@@ -63,23 +63,23 @@ def nearest(
 
     Args:
       gallery: blocks of rows. Where there are fewer rows than k, the last numbers are -1.
-      alone: the queries search each other, and no query finds the row with its number.
+      alone: the queries search each other, and a query and the row of its number are no pair.
       most: the largest numbers of queries and of gallery rows in a block.
     """
     numbers, rows = queries
     squares = np.full((len(rows), k), np.inf, np.float32)
-    found = np.full((len(rows), k), -1)
+    neighbours = np.full((len(rows), k), -1)
     for candidates, block in gallery:
         depth = min(k + alone, len(block))
         nearer, indices = neighbors.nearer(rows, block, depth, squares[:, -1], most)
         indices = candidates[indices]
         nearer[alone & (indices == numbers[:, None])] = np.inf
         squares = np.concatenate([squares, nearer], axis=1)
-        found = np.concatenate([found, indices], axis=1)
-        order = np.lexsort((found, squares), axis=1)[:, :k]
+        neighbours = np.concatenate([neighbours, indices], axis=1)
+        order = np.lexsort((neighbours, squares), axis=1)[:, :k]
         squares = np.take_along_axis(squares, order, axis=1)
-        found = np.take_along_axis(found, order, axis=1)
-    return np.where(np.isfinite(squares), found, -1), squares
+        neighbours = np.take_along_axis(neighbours, order, axis=1)
+    return np.where(np.isfinite(squares), neighbours, -1), squares
 
 
 class Plan(NamedTuple):
@@ -110,9 +110,9 @@ class Plan(NamedTuple):
         most = self.size, GALLERY_BYTES // 4 // gallery.shape[1]
         (queries,) = self.queries.blocks(self.size, start, start + self.size)
         alone = self.gallery is None
-        found, squares = nearest(queries, gallery.blocks(most[1]), self.k, alone, most)
+        neighbours, squares = nearest(queries, gallery.blocks(most[1]), self.k, alone, most)
         with seal.write(directory, KIND, parent=self.digest) as draft:
-            np.save(draft / "neighbors.npy", found)
+            np.save(draft / "neighbors.npy", neighbours)
             np.save(draft / "distances.npy", squares / 2)
 
 

@@ -39,8 +39,8 @@ def export_model(
     load = partial(models.load, directory, checkpoint, trust_code=trust_code)
     # bfloat16 is rare among the operators of ONNX runtimes.
     trained = load(dtype="float32") if "onnx" in forms else None
-    found = directory.glob("embeddings/*/manifest.json")
-    splits = sorted(path.parent for path in found) if "parquet" in forms else []
+    manifests = directory.glob("embeddings/*/manifest.json")
+    splits = sorted(path.parent for path in manifests) if "parquet" in forms else []
     if "parquet" in forms and not splits:
         raise DataError(
             f"{directory}: holds no embeddings; write them with --mode=export of dml_jax.main"
@@ -54,11 +54,12 @@ def export_model(
     if trained:
         file = output / "model.onnx"
         written.append(file)
-        made = trained.identity(few=True)
-        difference = programs.write_onnx(file, programs.function_of(trained), trained.shape, made)
+        identity = trained.identity(few=True)
+        function = programs.function_of(trained)
+        difference = programs.write_onnx(file, function, trained.shape, identity)
         say(f"{file}: largest difference from the model {difference:.1e}")
         if trained.stored:  # the reported model, in its own precision
-            graphs.keep(made, partial(shutil.copy, file))
+            graphs.keep(identity, partial(shutil.copy, file))
     if push:
         hub.push(push, directory, load(), written, private=private)
         say(f"https://huggingface.co/{push}")

@@ -64,7 +64,7 @@ class Embedder:
             for _ in bulk_embedding.write_chunks(self._model, [(directory, items)]):
                 tries.unlink()
         except (UserError, OSError) as error:
-            return {"chunk": str(directory), "problem": _told(error)}
+            return {"chunk": str(directory), "problem": _message(error)}
         return {"chunk": str(directory), "problem": ""}
 
 
@@ -73,7 +73,7 @@ def _tries(chunk: Path) -> Path:
     return chunk.with_name(f".{chunk.name}.tries")
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """What a user reads of an error on another machine."""
     if isinstance(error, OSError):
         reason = f"cannot be used on a machine of the cluster ({error.strerror})"
@@ -85,8 +85,8 @@ def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
     """The number of actors and the needs of each, from `ray.nodes()`: one per GPU, or else one per
     `CORES` cores."""
     alive = [node["Resources"] for node in nodes if node["Alive"]]
-    found = [(int(node.get("CPU", 0)), int(node.get("GPU", 0))) for node in alive]
-    machines = [each for each in found if each[1]] or [each for each in found if each[0]]
+    counts = [(int(node.get("CPU", 0)), int(node.get("GPU", 0))) for node in alive]
+    machines = [each for each in counts if each[1]] or [each for each in counts if each[0]]
     if not machines:
         raise ConfigError("--engine=ray: the cluster has neither GPUs nor CPUs for this command")
     if gpus := sum(count for _, count in machines):
@@ -135,8 +135,8 @@ def run(
     with connect(address) as ray:
         _, needs = resources(ray.nodes())
         reference = ray.put(shared)
-        given = [(reference, *item) for item in items]
-        yield from _run(ray, function, needs, given, "a block of queries")
+        arguments = [(reference, *item) for item in items]
+        yield from _run(ray, function, needs, arguments, "a block of queries")
 
 
 def _run(
@@ -150,7 +150,7 @@ def _run(
             yield ray.get(ready[0])
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, UserError | OSError):
-                raise DataError(_told(error.cause)) from None
+                raise DataError(_message(error.cause)) from None
             raise
         except ray.exceptions.RayError as error:
             reason = " ".join(str(error).split())[:300]

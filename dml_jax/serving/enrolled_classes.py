@@ -61,7 +61,7 @@ class EnrolledClasses:
         total, unknown, index = self._counts.total(), self._counts[UNKNOWN], self.index
         expected = index.expect(**self._limit).unknown
         classes = {printable(k): n for k, n in self._counts.most_common() if k != UNKNOWN}
-        found = {
+        content = {
             "answers": total,
             "classes": classes,
             "unknown": unknown,
@@ -70,4 +70,4 @@ class EnrolledClasses:
             "expected_unknown_rate": [None if np.isnan(share) else share for share in expected],
             "index": {"images": len(index.images), "classes": len(index.classes)},
         }
-        return JSONResponse(found)
+        return JSONResponse(content)

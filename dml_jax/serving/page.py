@@ -50,11 +50,12 @@ class Page:
             row = index.embeddings[i]
             (answer,) = self._enrolled(row[None], counted=False)
             return self.answer(None, row, answer, i)
-        shown = np.unique(index.labels, return_index=True)[1]  # an image of each class
+        positions = np.unique(index.labels, return_index=True)[1]  # an image of each class
         if query.get("class"):
             names = np.array(list(map(printable, index.classes)))
-            shown = np.flatnonzero((names == query["class"])[index.labels])
-        tiles = "".join(_tile(index, i) for i in shown[:LISTED].tolist()) or "none of this class"
+            positions = np.flatnonzero((names == query["class"])[index.labels])
+        listed = positions[:LISTED].tolist()
+        tiles = "".join(_tile(index, i) for i in listed) or "none of this class"
         return self._document(f'<h2>Enrolled images</h2><div class="strip">{tiles}</div>')
 
     def answer(self, file: bytes | None, row: np.ndarray, answer: Answer, i: int = -1) -> Response:
@@ -62,12 +63,12 @@ class Page:
         source = f"images/{i}"
         if file is not None:
             source = html.embedded(_thumbnail(file))
-        shown = f'<img src="{source}" alt="query">'
+        query = f'<img src="{source}" alt="query">'
         if not self._enrolled:
             numbers = ", ".join(f"{number:.4f}" for number in row)
-            return self._document(f"<h2>Embedding</h2>{shown}<p>[{numbers}]</p>")
+            return self._document(f"<h2>Embedding</h2>{query}<p>[{numbers}]</p>")
         index = self._enrolled.index
-        pairs = [(found["class"], found["probability"]) for found in answer["classes"]]
+        pairs = [(each["class"], each["probability"]) for each in answer["classes"]]
         table = html.listing(("class", "probability"), pairs, "of probabilities")
         if file is None:
             table += "<p>The classifier knows this image, so the probability is too high.</p>"
@@ -76,7 +77,7 @@ class Page:
         tiles = "".join(_tile(index, k, f"{cosines[k]:.3f}") for k in nearest)
         return self._document(
             f"<h2>Answer: {html.text(answer['class'])}</h2>"
-            f'<div class="side"><div>{shown}</div><div>{table}</div></div>'
+            f'<div class="side"><div>{query}</div><div>{table}</div></div>'
             f'<h2>Nearest enrolled images</h2><div class="strip">{tiles}</div>'
         )
 
