@@ -315,7 +315,7 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
 def test_checks_count_enrolled_classes_and_strangers(photos, index, tmp_path, execute):
     """By hand: the answers to images that the index does not hold; six strangers set a limit."""
     index.save(tmp_path / "i")
-    asked = {"red": [("red", 3), ("red", 30), ("blue", 0)], "green": [("green", 2)]}
+    asked = {"red": [("red", 3), ("red", 30), ("green", 3)], "green": [("green", 2)]}
     asked |= {f"s{i}": [("blue", 8 * i), ("grey", 8 * i)] for i in range(6)}
     for name, images in asked.items():
         for i, image in enumerate(images):
