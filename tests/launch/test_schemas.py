@@ -37,29 +37,24 @@ def unknown(given: Any, known: Any, path: str = "") -> list[str]:
 
 @pytest.mark.parametrize("name", ["jobset_gpu.yaml", "jobset_tpu.yaml"])
 def test_jobsets(name: str) -> None:
+    """Also with the pods of docs/guides/cluster.md, whose YAML replaces a volume claim."""
     models, manifest = pytest.importorskip("kubeflow_trainer_api.models"), read(name)
     assert unknown(manifest, models.JobsetV1alpha2JobSet.from_dict(manifest).to_dict()) == []
-    for group in manifest["spec"]["replicatedJobs"]:
-        check("Job", "batch/v1", group["template"])
-    manifest["spec"]["failurePolicy"]["rules"][0]["onReasons"] = ["any"]
-    found = unknown(manifest, models.JobsetV1alpha2JobSet.from_dict(manifest).to_dict())
-    assert found == ["/spec/failurePolicy/rules/0/onReasons/0"]
-
-
-@pytest.mark.parametrize("name", ["jobset_gpu.yaml", "jobset_tpu.yaml"])
-def test_jobsets_changed_as_for_gke(name: str) -> None:
-    """The pods of docs/guides/cluster.md, whose YAML replaces the claim of the weights."""
+    (group,) = manifest["spec"]["replicatedJobs"]
+    check("Job", "batch/v1", group["template"])
     guide = (ROOT / "docs/guides/cluster.md").read_text()
     (block,) = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
     changes = yaml.safe_load(textwrap.dedent(block))
-    (group,) = read(name)["spec"]["replicatedJobs"]
     pod = group["template"]["spec"]["template"]
     pod["metadata"] = changes["metadata"]
     (replaced,) = changes["spec"]["volumes"]
     volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
     assert replaced["name"] in volumes
-    pod["spec"]["volumes"] = list((volumes | {replaced["name"]: replaced}).values())
+    pod["spec"]["volumes"] = [*(volumes | {replaced["name"]: replaced}).values()]
     check("Job", "batch/v1", group["template"])
+    manifest["spec"]["failurePolicy"]["rules"][0]["onReasons"] = ["any"]
+    found = unknown(manifest, models.JobsetV1alpha2JobSet.from_dict(manifest).to_dict())
+    assert found == ["/spec/failurePolicy/rules/0/onReasons/0"]
 
 
 def test_pods_of_the_ray_job() -> None:
