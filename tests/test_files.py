@@ -54,14 +54,6 @@ def test_permissions_follow_the_umask(mask: int, tmp_path: Path) -> None:
         )
 
 
-def test_file_system_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    def body() -> None:
-        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), "runs/\x1b[31mx")
-
-    assert cli.exit_code(body) == 2
-    assert capsys.readouterr().err == "error: runs/\\x1b[31mx: cannot be used (Is a directory)\n"
-
-
 def test_a_library_that_writes_its_files_itself_states_the_error_in_text() -> None:
     stated = RuntimeError(
         "Failed to finalize writing: write() failed: No space left on device; at byte 25"

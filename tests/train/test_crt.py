@@ -1,4 +1,4 @@
-"""CRT's training step for accelerators, and without whole feature maps."""
+"""CRT in training without whole feature maps."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -9,15 +9,8 @@ from dml_jax.config import Group, resolve
 from dml_jax.errors import ConfigError
 from dml_jax.methods import crt
 from dml_jax.train import experiment as experiments
-from tests import test_configs
-from tests.lab import test_compilation
 from tests.train.experiments import values
 from tests.train.test_frozen_features import with_features
-
-
-@pytest.mark.parametrize("name", test_compilation.first_is_fast(test_configs.names("crt")))
-def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
-    test_compilation.check_lowers_in_float32(name)
 
 
 @pytest.mark.usefixtures("few_images", "patches")

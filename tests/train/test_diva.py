@@ -16,8 +16,6 @@ from dml_jax.methods import diva
 from dml_jax.train import experiment as experiments
 from dml_jax.train import model, warm_start
 from dml_jax.train.records import workdir
-from tests import test_configs
-from tests.lab import test_compilation
 from tests.train import (
     test_parameter_groups,
     test_warm_start,
@@ -113,8 +111,3 @@ def test_the_key_network_is_a_copy_of_the_network(tmp_path: Path) -> None:
 def test_nothing_of_a_frozen_group_changes() -> None:
     config = diva.Config(embedding_dim=8, queue_batches=2, psi_dim=8)
     test_parameter_groups.check_frozen(config, ("backbone", "embedding"))
-
-
-@pytest.mark.parametrize("name", test_compilation.first_is_fast(test_configs.names("diva")))
-def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
-    test_compilation.check_lowers_in_float32(name, one_block=name == "cub_diva")

@@ -162,30 +162,28 @@ def test_another_number_of_devices_is_recorded_and_equal_up_to_rounding(
 
 
 def test_a_longer_run_is_the_same_run(
-    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path
+    experiment: Experiment,
+    whole: tuple[list[bytes], str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its first part ends at an evaluation, but where no line would be logged: in the longer run
-    there is one line."""
-    config = replace(CONFIG, train=replace(CONFIG.train, steps=16))
-    short = experiment._replace(config=config, steps=16)
-    train(short, tmp_path)
-    assert bits(train(experiment, tmp_path)) == whole[0]
-    assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
-
-
-def test_a_longer_run_forgets_the_former_end(
-    experiment: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With the last model as the result, a run may end anywhere; the line of that step is not in a
-    longer run."""
-    config = replace(CONFIG, train=replace(CONFIG.train, steps=7, select="last", evaluate_every=0))
-    long = experiment._replace(config=config, steps=7)
-    train(long, tmp_path / "whole")
-    train(long._replace(steps=5), tmp_path / "parts")
-    train(long, tmp_path / "parts")
-    lines = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "parts")]
-    assert lines[0] == lines[1]
-    assert [json.loads(line)["step"] for line in lines[1].splitlines()] == [3, 6, 7]
+    """Its first part ends at an evaluation, but where no line would be logged. With the last model
+    as the result it may end anywhere, and its last line is not in the longer run; logging,
+    evaluations, checkpoints and the number of threads change no parameter."""
+    train(experiment._replace(steps=16), tmp_path / "first")
+    assert bits(train(experiment, tmp_path / "first")) == whole[0]
+    assert (tmp_path / "first" / "metrics.jsonl").read_text() == whole[1]
+    options = {"log_every": 9, "evaluate_every": 0, "checkpoint_every": 100, "select": "last"}
+    config = replace(
+        CONFIG,
+        train=replace(CONFIG.train, **options),
+        data=replace(CONFIG.data, threads=3),
+    )
+    other = experiment._replace(config=config)
+    train(other._replace(steps=5), tmp_path / "other")
+    assert bits(train(other, tmp_path / "other")) == whole[0]
+    lines = (tmp_path / "other" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [9, 18, 20]
     assert "missing" not in capsys.readouterr().out
 
 
@@ -319,20 +317,6 @@ def test_metrics_that_were_edited_are_refused(
     file.write_text(text)
     assert bits(train(experiment, tmp_path)) == whole[0]
     assert file.read_text() == whole[1]
-
-
-def test_what_changes_no_bit(
-    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path
-) -> None:
-    """Logging, evaluation, checkpoints and the number of threads do not affect the parameters."""
-    config = replace(
-        CONFIG,
-        train=replace(
-            CONFIG.train, log_every=20, evaluate_every=0, checkpoint_every=100, select="last"
-        ),
-        data=replace(CONFIG.data, threads=3),
-    )
-    assert bits(train(experiment._replace(config=config), tmp_path)) == whole[0]
 
 
 def test_checkpoints_that_are_not_deleted_change_no_bit(

@@ -1,16 +1,7 @@
-"""MPN in training: frozen groups, and its step for accelerators."""
-
-import pytest
+"""MPN in training: frozen groups."""
 
 from dml_jax.methods import mpn
-from tests import test_configs
-from tests.lab import test_compilation
 from tests.train import test_parameter_groups
-
-
-@pytest.mark.parametrize("name", test_compilation.first_is_fast(test_configs.names("mpn")))
-def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
-    test_compilation.check_lowers_in_float32(name, one_block=name == "cub_mpn")
 
 
 def test_nothing_of_a_frozen_group_changes(patches: None) -> None:
