@@ -6,7 +6,6 @@ the tables and figures in `papers/*.md` get their published numbers, and the val
 that are not the authors'. Links to files outside `docs/` lead to the repository.
 """
 
-import collections
 import dataclasses
 import io
 import itertools
@@ -243,25 +242,18 @@ def claims() -> str:
 
 
 def commands() -> str:
-    """What each command prints with --help; options that several commands share come last."""
-    texts, entries = {}, {}
+    """What each command does, and the names of its options."""
+    text = []
     for name in COMMANDS:
         output = io.StringIO()
         arguments = mock.patch.object(sys, "argv", ["dml-jax", name, "--help"])
         with arguments, mock.patch.dict("os.environ", {"COLUMNS": WIDTH}), redirect_stdout(output):
             main()
         about, _, listed = output.getvalue().strip().partition("\noptions:\n")
-        texts[name] = about.partition("\n\n")[2].rstrip()  # without the usage
-        entries[name] = re.split(r"\n(?=  -)", listed)
-    counts = collections.Counter(itertools.chain.from_iterable(map(set, entries.values())))
-    parts = []
-    for name, about in texts.items():
-        own = [entry for entry in entries[name] if counts[entry] == 1]
-        listed = "\n".join(["options:", *own]) if own else ""
-        parts.append(f"### {name}\n\n```text\n{about}\n\n{listed}".rstrip() + "\n```\n")
-    shared = "\n".join(entry for entry, count in counts.items() if count > 1)
-    parts.append(f"### Options of several commands\n\n```text\n{shared}\n```\n")
-    return "\n".join(parts)
+        about = about.partition("\n\n")[2].partition("\npositional arguments:")[0].strip()
+        names = ", ".join(f"`{name}`" for name in re.findall(r"^  (--\w+)", listed, re.MULTILINE))
+        text.append(f"### {name}\n\n```text\n{about}\n```\n\nOptions: {names}\n")
+    return "\n".join(text)
 
 
 def rows_of(section: Any, prefix: str = "") -> Iterator[list[str]]:

@@ -118,7 +118,8 @@ def photographs(folder: str) -> None:
         f"--config.data.path={photos}",
         f"--workdir={RUN}",
     )
-    (HERE / "retrieval.png").write_bytes((RUN / "figures/retrieval.png").read_bytes())
+    figure = Image.open(RUN / "figures/retrieval.png")
+    figure.crop((0, 0, figure.width, int(0.507 * figure.height))).save(HERE / "retrieval.png")
     small(HERE / "retrieval.png", 400_000)
     screenshot(f"file://{RUN}/report.html", "report.png", 1000)
     run("catalogue", photos, f"--model={RUN}", f"--output={RUN}-catalogue")
