@@ -90,17 +90,10 @@ def test_16_bit_greyscale_keeps_its_high_byte(kind: str) -> None:
 
 def tiff(pixels: bytes, bits: int, photometric: int = 1) -> bytes:
     """An uncompressed greyscale TIFF file of 4 x 2 pixels."""
-    tags = [
-        (256, 4),
-        (257, 2),
-        (258, bits),
-        (259, 1),
-        (262, photometric),
-        (273, 200),
-        (278, 2),
-        (279, len(pixels)),
-    ]
-    entries = b"".join(np.array([tag, 3, 1, 0, value, 0], "<u2").tobytes() for tag, value in tags)
+    tags = {256: 4, 257: 2, 258: bits, 259: 1, 262: photometric, 273: 200, 278: 2, 279: len(pixels)}
+    entries = b"".join(
+        np.array([tag, 3, 1, 0, value, 0], "<u2").tobytes() for tag, value in tags.items()
+    )
     head = b"II*\0\x08\0\0\0" + np.uint16(len(tags)).tobytes()
     return (head + entries + bytes(4)).ljust(200, b"\0") + pixels
 
@@ -133,28 +126,15 @@ def test_jpeg_files_of_very_many_scans_are_rejected() -> None:
     scan = data[data.rindex(b"\xff\xda") : -2]
     marks = b"\xff\xda" * 200
     comment = b"\xff\xfe" + (len(marks) + 2).to_bytes(2) + marks
-    for harmless in (
-        data[:-2] + 80 * scan + data[-2:],
-        data + marks,
-        data[:2] + comment + data[2:],
-    ):
+    most = data[:-2] + 80 * scan + data[-2:]
+    for harmless in (most, data + marks, data[:2] + comment + data[2:]):
         assert decode.rgb(harmless).shape == (64, 64, 3)
-    for disguise in (
-        b"",
-        comment,
-        b"\xff\xfe\0\4\xff\xd9",
-        b"\xff\xd0",
-        b"\xff\x01",
-        b"\xff",
-        b"\0",
-    ):
+    end_in_comment = b"\xff\xfe\0\4\xff\xd9"
+    for disguise in (b"", comment, end_in_comment, b"\xff\xd0", b"\xff\x01", b"\xff", b"\0"):
         many = data[:-2] + 100 * (disguise + scan) + data[-2:]
         with Image.open(io.BytesIO(many)) as image:
             assert image.convert("RGB").size == (64, 64)  # so it is not refused as damaged
-        with pytest.raises(
-            DataError,
-            match=r"^more than 100 scans or comments, which would take very long; save it again$",
-        ):
+        with pytest.raises(DataError, match=r"^more than 100 scans or .*; save it again$"):
             decode.rgb(many)
 
 
