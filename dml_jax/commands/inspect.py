@@ -68,9 +68,8 @@ def execute(arguments: list[str]) -> None:
 
 def _look(path: Path, how: Options, source: str, *, certain: bool) -> list[str]:
     """The lines of `look`; if a source can be read in several ways, about its folders only."""
-    from dml_jax.analysis import look
     from dml_jax.commands import jax_setup
-    from dml_jax.data import recognise
+    from dml_jax.data import look, recognise
     from dml_jax.data.sources import list_files
 
     files = list_files([path], "SOURCE")

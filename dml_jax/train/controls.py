@@ -11,7 +11,7 @@ from PIL import Image
 
 from dml_jax.config import Config
 from dml_jax.console import Console
-from dml_jax.data import transforms
+from dml_jax.data import look, transforms
 from dml_jax.data.arrays import is_image
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.data.split import Split, with_gallery
@@ -50,7 +50,8 @@ def embeddings(experiment: Experiment, console: Console) -> dict[str, dict[str, 
             variables = method.init(jax.random.key(0), batch)
             params, model_state = device_mesh.place(experiment.mesh, variables)
             state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
-            found[PUBLISHED] = _embeddings(experiment, method, state)
+            found[PUBLISHED] = rows = _embeddings(experiment, method, state)
+            console.print(look.summary(with_gallery(experiment.splits), rows))
         except UserError as problem:  # they may have been moved; the other results are kept
             console.warn(str(problem))
     return found

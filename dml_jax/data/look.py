@@ -6,13 +6,15 @@ split are near-copies. None of this decides anything: each line has its figure, 
 by chance.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dml_jax.class_names import likeness
-from dml_jax.data.files import Entry, is_missing
+from dml_jax.data.files import Entry, File, is_missing
+from dml_jax.data.split import Split
 from dml_jax.errors import DataError, counted
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ MOST = 200  # images
 COPIES = 0.98  # cosine of images that are listed as near-copies
 MIXED = 0.3  # share of the images of both classes whose nearest is in the other one
 SHOWN = 3
+NOTHING = "no classes mix, and no image is nearly one of another split"
 
 
 def sample(entries: Sequence[Entry]) -> list[Entry]:
@@ -80,8 +83,27 @@ def look(model: "EmbeddingModel", folders: Sequence[Entry], read: Sequence[Entry
     place = {entry.id: entry for entry in read}
     kept = [i for i, entry in enumerate(few) if entry.id in place]
     found = _of_reading([place[few[i].id] for i in kept], rows[kept])
-    nothing = ["no classes mix, and no image is nearly one of another split"] if kept else []
-    return lines + (found or nothing)
+    return lines + (found or ([NOTHING] if kept else []))
+
+
+def summary(splits: Mapping[str, Split], rows: Mapping[str, np.ndarray]) -> str:
+    """One line about the splits of a data set that a run has embedded anyway.
+
+    Args:
+      splits: the splits, by name.
+      rows: the embeddings of their images by published weights, float32 [N, D] for each split.
+    """
+    entries = [
+        Entry(f"{key}/{i}: {name}", File(Path()), split.classes[label], key)
+        for key, split in splits.items()
+        for i, (name, label) in enumerate(zip(split.ids, split.labels, strict=True))
+    ]
+    few, row_of = sample(entries), {entry.id: i for i, entry in enumerate(entries)}
+    every = np.concatenate([rows[key] for key in splits])[[row_of[entry.id] for entry in few]]
+    lines = _of_reading(few, every / np.linalg.norm(every, axis=1, keepdims=True))
+    more = f" (and {len(lines) - 1} more lines of dml-jax inspect --look)" if lines[1:] else ""
+    images = counted(len(few), "image")
+    return f"look at {images} of {' and '.join(splits)}: {(lines or [NOTHING])[0]}{more}"
 
 
 def _of_reading(entries: Sequence[Entry], rows: np.ndarray) -> list[str]:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_jax.analysis import look
+from dml_jax.data import look
 from dml_jax.data.files import Entry, File
+from dml_jax.data.split import Split, unread
 from dml_jax.errors import DataError
 
 CLASSES = ("ash", "elm", "fir", "oak", "yew")
@@ -91,3 +92,21 @@ def test_at_most_200_images_of_whole_names() -> None:
         name[2:] for name in folders if name[0] == "b"
     }
     assert len(look.sample(entries(*"abcde"))) == 30
+
+
+def test_one_line_in_training() -> None:
+    """Of embedded splits: classes that mix, as of all lines; nothing of classes that are apart."""
+    labels, classes = np.repeat(np.arange(5), 12), list(CLASSES)
+    split = Split(labels, [f"{i}.jpg" for i in range(60)], unread, classes)
+    rng = np.random.default_rng(0)
+    apart = np.eye(8)[labels] + 0.05 * rng.normal(size=(60, 8))
+    one = np.eye(8)[np.maximum(labels, 1)] + 0.05 * rng.normal(size=(60, 8))
+    line = look.summary({"test": split}, {"test": 7 * apart.astype(np.float32)})
+    assert line == f"look at 60 images of test: {look.NOTHING}"
+    line = look.summary({"test": split}, {"test": one.astype(np.float32)})
+    assert line.startswith("look at 60 images of test: the images of 'ash' and 'elm' mix: ")
+    assert "more" not in line
+    both = {"test": split, "gallery": split}
+    line = look.summary(both, dict.fromkeys(both, apart.astype(np.float32)))
+    assert "test and gallery: near-copies in two splits: 'test/" in line
+    assert line.endswith(" (and 3 more lines of dml-jax inspect --look)")
