@@ -91,9 +91,7 @@ def _facts(name: str, page: Understood, options: Options) -> list[str]:
             number = counted(len(few), "class")
             lines.append(f"  with fewer than {FEW} images: {number}, e.g. {few[0]!r}")
     number = counted(len(set().union(*classes.values())), "class")
-    lines.append(f"in all: {counted(len(page.entries), 'image')} of {number}")
-    lines.append(f"missing: {len(page.missing()):,} of {len(page.entries):,} images")
-    return lines + [f"near-equal names: {', '.join(map(repr, group))}" for group in page.near]
+    return [*lines, f"in all: {counted(len(page.entries), 'image')} of {number}"]
 
 
 def _advice(name: str, path: Path, page: Understood, options: Options, problem: str) -> list[str]:

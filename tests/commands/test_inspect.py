@@ -32,7 +32,7 @@ def test_the_printed_command_prepares_the_source(
         "",
     )
     Path("photos/test/oak/9.jpg").symlink_to("nowhere.jpg")
-    assert "missing: 1 of 37 images" in execute(inspect, "photos", "--splits=none")[1]
+    assert "listed images (1) are missing" in execute(inspect, "photos", "--splits=none")[1]
 
 
 def test_a_look_at_the_pixels(

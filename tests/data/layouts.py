@@ -13,13 +13,8 @@ from scipy.io import savemat
 
 from tests.data import pictures
 
-BIRDS = {
-    1: "Black_footed_Albatross",
-    2: "Laysan_Albatross",
-    100: "Brown_Pelican",
-    101: "White_Pelican",
-    200: "Yellowthroat",
-}
+BIRDS = {1: "Black_footed_Albatross", 2: "Laysan_Albatross", 100: "Brown_Pelican"}
+BIRDS |= {101: "White_Pelican", 200: "Yellowthroat"}
 CARS = {
     1: "AM General Hummer SUV 2000",
     98: "Eagle Talon Hatchback 1998",
@@ -86,23 +81,10 @@ def sop(folder: Path, tables: str = "", images: str = "") -> Path:
 def inshop(folder: Path, images: str = "img") -> list[Path]:
     """A folder with Eval/, and Img/img.zip in it: train 4 images of 2 classes, query 2 of 2,
     gallery 3 of 2."""
-    items = [
-        ("train", 2),
-        ("train", 2),
-        ("train", 7),
-        ("train", 7),
-        ("query", 1),
-        ("gallery", 1),
-        ("gallery", 1),
-    ]
+    items = [("train", 2)] * 2 + [("train", 7)] * 2 + [("query", 1), ("gallery", 1), ("gallery", 1)]
     items += [("query", 80), ("gallery", 80)]
-    names = [
-        f"img/WOMEN/Dresses/id_{item:08d}/{i:02d}_1_front.jpg" for i, (_, item) in enumerate(items)
-    ]
-    rows = [
-        f"{name}    id_{item:08d}    {status}"
-        for name, (status, item) in zip(names, items, strict=True)
-    ]
+    names = [f"img/WOMEN/id_{item:08d}/{i:02d}_1_front.jpg" for i, (_, item) in enumerate(items)]
+    rows = [f"{name}  id_{n:08d}  {s}" for name, (s, n) in zip(names, items, strict=True)]
     table = lines([str(len(rows)), "image_name item_id evaluation_status", *rows])
     root = written(
         folder / "In-shop Clothes Retrieval Benchmark", {"Eval/list_eval_partition.txt": table}

@@ -10,9 +10,7 @@ from PIL import Image
 
 from dml_jax import main, table
 from dml_jax.commands import cli, evaluate
-from dml_jax.config import Data
-from dml_jax.data import decode, formats, sessions
-from dml_jax.data.sources import Options
+from dml_jax.data import decode, sessions
 from dml_jax.data.split import Split, take, together, unread
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metrics, protocol
@@ -78,16 +76,6 @@ def test_a_column_called_session_counts_only_if_it_is_asked_for() -> None:
         )
         expected = metrics.retrieval(rows, labels, ks=(1,), **options)
         assert found["map@r"] == pytest.approx(expected["map@r"]), session
-
-
-def test_folders_in_class_folders(tmp_path: Path) -> None:
-    for name in ("oak/monday/1.jpg", "oak/friday/1.jpg", "elm/monday/1.jpg"):
-        photo(tmp_path / name)
-    split = formats.load_labelled(tmp_path, Data(name="folder"), Options(session="folder"))["test"]
-    assert list(split.classes) == ["elm", "oak"]
-    assert sorted(split.metadata["session"]) == ["friday", "monday", "monday"]
-    assert list(formats.class_folders([str(tmp_path)])) == ["elm", "oak"]
-    assert len(formats.class_folders([str(tmp_path)], Options(classes="path"))) == 3
 
 
 def test_all_classes_together() -> None:

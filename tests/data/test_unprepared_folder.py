@@ -14,7 +14,6 @@ from dml_jax.config import Data
 from dml_jax.data import formats, prepared_data, split_metadata
 from dml_jax.data.prepare import duplicates
 from dml_jax.data.split import digest
-from dml_jax.errors import DataError
 from tests.data import layouts, pictures
 
 
@@ -123,9 +122,3 @@ def test_a_pipe_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(photos / "oak" / "odd.jpg")
     note = formats.load(Data(name="folder", path=str(photos)))["test"].note
     assert "left out: oak/odd.jpg: not a regular file of at most 256 MiB" in note
-
-
-def test_a_single_class_leaves_none_to_test(tmp_path: Path) -> None:
-    photos = layouts.photos(tmp_path / "photos", ("oak",))
-    with pytest.raises(DataError, match=r"0 test classes; at least 2 of each are needed"):
-        data_hash(photos)
