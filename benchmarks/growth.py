@@ -48,6 +48,7 @@ class Job(NamedTuple):
     memory: float
 
 
+@cache
 def embedded(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Unit rows float32 [N, WIDTH] of classes of `OF_CLASS` images, and their labels."""
     rng, labels = np.random.default_rng(0), np.arange(count) // OF_CLASS
@@ -215,7 +216,7 @@ def exponent(values: Sequence[float]) -> float:
     first, second, third = values
     if third - first <= CONSTANT * third:
         return 0.0
-    return float(np.log2(max(third - second, 0) / max(second - first, third / 100)))
+    return float(np.log2(max(third - second, third / 100) / max(second - first, third / 100)))
 
 
 def row(name: str) -> list[str]:

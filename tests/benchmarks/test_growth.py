@@ -16,6 +16,7 @@ def test_exponents_of_what_grows_beside_a_constant(power: float) -> None:
 
 def test_what_hardly_grows_has_no_exponent() -> None:
     assert growth.exponent([200, 190, 211]) == growth.exponent([3, 2, 1]) == 0
+    assert growth.exponent([1, 3, 2]) < 0
     # Noise hides the first difference, not the second.
     assert growth.exponent([200, 199, 400]) > 2
 
