@@ -228,7 +228,7 @@ def evaluate_blocks(
     with Console(quiet=settings.quiet) as console:
         lists = large_search.search(plan, directory, address, console)
         lone_queries = settings.lone_queries or "miss"
-        results: dict[str, Any] = metrics.of_blocks_of_lists(
+        results: dict[str, Any] = metrics.summarize_lists(
             lists, classes, labels, relevant, ks, lone_queries
         )
     sizes = {"rows": len(classes), "columns": rows.shape[1], "classes": len(np.unique(classes))}

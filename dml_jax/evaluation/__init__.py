@@ -5,9 +5,9 @@
     evaluation.retrieval(embeddings, labels, ks=(1, 10))
     evaluation.kmeans.fit(embeddings, 100)
 
-Metrics, searches and clusterings validate their arguments first and raise `DataError` for a wrong
-shape, type or size, lengths that differ, or rows that are not finite, and `ConfigError` for unknown
-words. Modules and metrics are imported on first use, which keeps `import dml_jax.evaluation` fast.
+Metrics, searches and clusterings check their arguments first. They raise `DataError` for wrong
+shapes, types and sizes and for rows that are not finite, and `ConfigError` for unknown options.
+Modules and metrics are imported on first use, so that `import dml_jax.evaluation` is fast.
 """
 
 import importlib
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from dml_jax.evaluation import reranking as reranking
     from dml_jax.evaluation.metrics import *  # noqa: F403
 
-_MODULES = [found.name for found in pkgutil.iter_modules(__path__) if not found.ispkg]  # noqa: F405
+_MODULES = [module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg]  # noqa: F405
 
 
 def __getattr__(name: str) -> Any:

@@ -30,7 +30,7 @@ def contingency_table(labels: ArrayLike, assignments: ArrayLike) -> ContingencyT
     classes = validation.labels(labels, len(np.atleast_1d(labels)), of="assignments")
     clusters = validation.labels(assignments, len(classes), name="assignments", of="labels")
     if not len(classes):
-        raise DataError("labels: there are none; a clustering has at least one row")
+        raise DataError("labels are empty; a clustering needs at least one row")
     _, classes, class_sizes = np.unique(classes, return_inverse=True, return_counts=True)
     _, clusters, cluster_sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     cells, counts = np.unique(classes * len(cluster_sizes) + clusters, return_counts=True)
@@ -59,12 +59,13 @@ def nmi(labels: ArrayLike, assignments: ArrayLike, *, average: Average = "arithm
     Args:
       labels, assignments: int [N].
       average: mean of the two entropies. Most published numbers use the arithmetic mean, 2I / (H +
-        H); the NMI with the geometric mean, I / sqrt(H H), is never smaller.
+        H). The NMI with the geometric mean, I / sqrt(H H), is never smaller.
 
     Returns:
-      In [0, 1]; 1 if both sides have a single group, 0 if only one side has.
+      A value in [0, 1]: 1 if there is a single class and a single cluster, 0 if only one of them is
+      single.
     """
-    validation.choice("average", average, get_args(Average))
+    validation.check_choice("average", average, get_args(Average))
     cells = contingency_table(labels, assignments)
     if len(cells.class_sizes) == len(cells.cluster_sizes) == 1:
         return 1.0
@@ -80,11 +81,11 @@ def nmi_stderr(
     """Standard error of the NMI under resampling of rows, for a fixed clustering (delta method).
 
     With pointwise information i, surprisals h of a row's class and cluster, and the mean M of the
-    entropies H, the influence of a row is f = (i - I - I dM / M) / M, and the error sqrt(mean(f^2)
-    / N). For the arithmetic mean, dM = (h_class - H_class + h_cluster - H_cluster) / 2; for the
-    geometric mean, dM = M (h_class / H_class + h_cluster / H_cluster - 2) / 2.
+    entropies H, the influence of a row is f = (i - I - I dM / M) / M, and the standard error is
+    sqrt(mean(f^2) / N). For the arithmetic mean, dM = (h_class - H_class + h_cluster - H_cluster) /
+    2; for the geometric mean, dM = M (h_class / H_class + h_cluster / H_cluster - 2) / 2.
     """
-    validation.choice("average", average, get_args(Average))
+    validation.check_choice("average", average, get_args(Average))
     cells = contingency_table(labels, assignments)
     rows = cells.counts.sum()
     entropies = entropy(cells.class_sizes), entropy(cells.cluster_sizes)
@@ -92,7 +93,7 @@ def nmi_stderr(
     if mean == 0:
         return 0.0
     sizes = cells.class_sizes[cells.classes], cells.cluster_sizes[cells.clusters]
-    surprisals = tuple(-np.log(each / rows) for each in sizes)
+    surprisals = tuple(-np.log(size / rows) for size in sizes)
     pointwise = np.log(cells.counts / rows) + surprisals[0] + surprisals[1]
     information = mutual_information(cells)
     weights = [mean / h if average == "geometric" else 1.0 for h in entropies]
@@ -110,55 +111,56 @@ def _mean(class_entropy: float, cluster_entropy: float, average: Average) -> flo
 def ami(labels: ArrayLike, assignments: ArrayLike) -> float:
     """Adjusted mutual information, (I - E[I]) / ((H + H) / 2 - E[I]) (Vinh et al., JMLR 2010).
 
-    The sum for E[I] has as many terms as rows, times the number of different class sizes.
+    The sum for E[I] has one term per row and distinct class size.
 
     Returns:
-      1 for a perfect clustering, about 0 for a random one of any number of clusters.
+      1 for a perfect clustering, about 0 for a random one with any number of clusters.
     """
     cells = contingency_table(labels, assignments)
     if len(cells.counts) == len(cells.class_sizes) == len(cells.cluster_sizes):
         return 1.0
     chance = expected_information(cells)
     best = (entropy(cells.class_sizes) + entropy(cells.cluster_sizes)) / 2 - chance
-    # As in scikit-learn where rounding decides, such as with a cluster for every row.
+    # As in scikit-learn when rounding decides, for example with one cluster per row.
     best = math.copysign(max(abs(best), float(np.finfo(np.float64).eps)), best)
     return (mutual_information(cells) - chance) / best
 
 
 def expected_information(cells: ContingencyTable) -> float:
-    """E[I] in nats of all clusterings with the same sizes of classes and clusters.
+    """E[I] in nats over all clusterings with the same sizes of classes and clusters.
 
-    A class of a rows and a cluster of b share n of all N rows with the hypergeometric probability
-    C(a, n) C(N - a, b - n) / C(N, b), and only the numbers of classes and clusters of a size count.
+    A class of a rows and a cluster of b rows share n of all N rows with the hypergeometric
+    probability C(a, n) C(N - a, b - n) / C(N, b). Classes, and clusters, of equal size contribute
+    equally.
     """
-    from scipy import special  # takes a quarter of a second
+    from scipy import special  # imported late, because it takes a quarter of a second
 
     rows = int(cells.counts.sum())
-    # The fewer different sizes are looped over.
+    # The loop is over the side with fewer distinct sizes, the arrays over the other side.
     sides = (np.unique(sizes, return_counts=True) for sizes in cells[3:])
-    (sizes, number), (others, among) = sorted(sides, key=lambda side: len(side[0]))
+    (sizes_a, counts_a), (sizes_b, counts_b) = sorted(sides, key=lambda side: len(side[0]))
     total = 0.0
-    for a, times in zip(sizes.tolist(), number.tolist(), strict=True):
-        least = np.maximum(1, a + others - rows)
-        terms = np.minimum(a, others) - least + 1
-        b = np.repeat(others, terms)
+    for a, count in zip(sizes_a.tolist(), counts_a.tolist(), strict=True):
+        least = np.maximum(1, a + sizes_b - rows)
+        terms = np.minimum(a, sizes_b) - least + 1
+        b = np.repeat(sizes_b, terms)
         first = np.repeat(np.cumsum(terms) - terms, terms)
         n = np.arange(len(b)) - first + np.repeat(least, terms)
-        chosen = special.gammaln(b + 1) + special.gammaln(rows - b + 1)
-        chosen -= special.gammaln(n + 1) + special.gammaln(a - n + 1)
-        chosen -= special.gammaln(b - n + 1) + special.gammaln(rows - a - b + n + 1)
-        chosen += special.gammaln(a + 1) + special.gammaln(rows - a + 1)
-        chosen -= special.gammaln(rows + 1)
+        log_p = special.gammaln(b + 1) + special.gammaln(rows - b + 1)
+        log_p -= special.gammaln(n + 1) + special.gammaln(a - n + 1)
+        log_p -= special.gammaln(b - n + 1) + special.gammaln(rows - a - b + n + 1)
+        log_p += special.gammaln(a + 1) + special.gammaln(rows - a + 1)
+        log_p -= special.gammaln(rows + 1)
         pointwise = n / rows * (np.log(n) + np.log(rows) - np.log(a) - np.log(b))
-        total += times * float(np.sum(np.repeat(among, terms) * pointwise * np.exp(chosen)))
+        total += count * float(np.sum(np.repeat(counts_b, terms) * pointwise * np.exp(log_p)))
     return total
 
 
 def f1_pairs(labels: ArrayLike, assignments: ArrayLike) -> float:
-    """F1 over pairs of rows: 2 pairs in both / (pairs in the same class + in the same cluster).
+    """F1 over pairs of rows: 2 (pairs that share both) / (pairs that share a class + a cluster).
 
     Returns:
-      In [0, 1]; NaN if no two rows share a class or a cluster.
+      A value in [0, 1]; NaN if no two rows share a class or a cluster.
     """
     cells = contingency_table(labels, assignments)
     both, same_class, same_cluster = (

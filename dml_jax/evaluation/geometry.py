@@ -1,4 +1,4 @@
-"""Statistics of an embedding space: density, spectral decay, effective rank, errors of pairs."""
+"""Statistics of embeddings: density, spectral decay, effective rank, verification errors."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from dml_jax.evaluation._engine.tiles import normalize
 from dml_jax.evaluation.validation import ArrayLike
 
 PAIR_BLOCK = 512  # rows compared at once
-PAIRED = 10_000  # rows sampled
+SAMPLED_ROWS = 10_000  # for `pair_errors`
 BINS = 4000  # in the histogram of cosines
 FALSE_MATCH_RATES = (0.01, 0.001)
 
@@ -16,9 +16,9 @@ FALSE_MATCH_RATES = (0.01, 0.001)
 def density(embeddings: ArrayLike, labels: ArrayLike) -> float:
     """Mean intra-class over mean inter-class cosine distance (Roth et al., ICML 2020), in float64.
 
-    Intra-class: mean over the pairs of different rows of a class, then over the classes with at
-    least two rows. Inter-class: mean over pairs of classes of the distance between their mean rows.
-    NaN if no class has two rows or there is only one class.
+    Intra-class: the mean over the pairs of different rows in a class, then over the classes with at
+    least two rows. Inter-class: the mean distance between the mean rows of two classes. NaN if no
+    class has two rows or there is only one class.
     """
     points = validation.embeddings(embeddings)
     classes = validation.labels(labels, len(points))
@@ -48,7 +48,7 @@ def density(embeddings: ArrayLike, labels: ArrayLike) -> float:
 def singular_values(embeddings: ArrayLike) -> np.ndarray:
     """Singular values of the embedding matrix, not centred: float64 [min(N, D)], largest first."""
     points = validation.embeddings(embeddings)
-    # Stacked QR decompositions keep small values accurate, unlike the eigenvalues of X'X.
+    # Repeated QR decompositions keep small values accurate, unlike the eigenvalues of X'X.
     factor = np.zeros((0, points.shape[1]))
     for part in validation.slices(*points.shape):
         rows = np.concatenate([factor, np.asarray(points[part], np.float64)])
@@ -60,7 +60,7 @@ def spectral_decay(embeddings: ArrayLike) -> float:
     """rho = KL(uniform || s / sum(s)) over the singular values s, in nats (Roth et al., ICML 2020).
 
     Lower values mean that the variance is spread over more directions. Shares below 1e-12 count as
-    1e-12, so that unused directions leave rho finite; NaN if all rows are zero.
+    1e-12, so that rho is finite if some directions are unused. NaN if all rows are zero.
     """
     values = singular_values(embeddings)
     if values[0] == 0:
@@ -72,7 +72,7 @@ def spectral_decay(embeddings: ArrayLike) -> float:
 def effective_rank(embeddings: ArrayLike) -> float:
     """exp of the entropy of s / sum(s) over the singular values s (Roy & Vetterli, EUSIPCO 2007).
 
-    From 1 (all rows are multiples of one vector; also if all are zero) to min(N, D).
+    A value from 1, if all rows are multiples of one vector or zero, to min(N, D).
     """
     values = singular_values(embeddings)
     if values[0] == 0:
@@ -84,20 +84,20 @@ def effective_rank(embeddings: ArrayLike) -> float:
 def pair_errors(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Errors of the rule "same class if the cosine reaches a threshold", over all pairs of rows.
 
-    At most `PAIRED` random rows are used. There must be a pair of the same class and one of
-    different classes. Embeddings [N, D] may have any length; thresholds are exact to 2 / `BINS`.
+    The pairs come from at most `SAMPLED_ROWS` random rows, of any length; there must be one of the
+    same class and one of different classes. Thresholds are exact to 2 / `BINS`.
 
     Returns:
-      "equal_error_rate", where pairs of one class are rejected as often as others are accepted, and
-      its cosine, "equal_error_cosine"; and "fnmr@F" for each F of `FALSE_MATCH_RATES`, the fraction
-      of pairs of one class that the lowest threshold rejects at which at most F of the others are
-      accepted.
+      "equal_error_rate", the error rate at the threshold "equal_error_cosine", which rejects the
+      same fraction of pairs of one class as it accepts of pairs of two classes; and "fnmr@F" for
+      each F of `FALSE_MATCH_RATES`, the fraction of pairs of one class that are rejected by the
+      lowest threshold that accepts at most a fraction F of pairs of two classes.
     """
     points = validation.embeddings(embeddings)
     labels = validation.labels(labels, len(points))
-    if len(points) > PAIRED:
-        chosen = np.random.default_rng(0).permutation(len(points))[:PAIRED]
-        points, labels = points[chosen], labels[chosen]
+    if len(points) > SAMPLED_ROWS:
+        sample = np.random.default_rng(0).permutation(len(points))[:SAMPLED_ROWS]
+        points, labels = points[sample], labels[sample]
     unit = points.astype(np.float64)
     normalize(unit)
     rows = unit.astype(np.float32)
@@ -112,14 +112,14 @@ def pair_errors(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         different += np.bincount(bin_of[once & ~equal], minlength=BINS)
     if not same.any() or not different.any():
         pairs = "one pair of the same class and one pair of different classes"
-        raise DataError(f"labels: need at least {pairs}")
-    # By threshold, -1 to 1. A single division makes a rate of 1 in 100 exactly the float 0.01.
+        raise DataError(f"labels need at least {pairs}")
+    # By threshold, from -1 to 1. A single division gives exactly 0.01 for 1 in 100.
     rejects = np.concatenate([[0], np.cumsum(same)]) / same.sum()
     accepts = np.concatenate([np.cumsum(different[::-1])[::-1], [0]]) / different.sum()
     crossing = int(np.argmax(rejects >= accepts))
-    found = {
+    errors = {
         "equal_error_rate": float((rejects[crossing] + accepts[crossing]) / 2),
         "equal_error_cosine": 2 * crossing / BINS - 1,
     }
     lowest = {rate: np.argmax(accepts <= rate) for rate in FALSE_MATCH_RATES}
-    return found | {f"fnmr@{rate}": float(rejects[i]) for rate, i in lowest.items()}
+    return errors | {f"fnmr@{rate}": float(rejects[i]) for rate, i in lowest.items()}

@@ -17,11 +17,11 @@ from dml_jax.evaluation import validation
 from dml_jax.evaluation._engine import tiles
 from dml_jax.evaluation.validation import ArrayLike
 
-# Points are assigned in blocks of at least BLOCK points, more if there are few centres.
+# Points are assigned in blocks of at least BLOCK points, and of more if there are few centres.
 BLOCK = 1152
-BLOCK_SCORES = 1 << 21  # most scores of a larger block
+BLOCK_SCORES = 1 << 21  # maximum number of scores in a larger block
 # In float32, products cannot separate centres much closer to each other than to the origin (see
-# `tiles`): if this fraction of points is that close to its centre, float64 is used.
+# `tiles`). If this fraction of points is that close to its centre, float64 is used.
 CLOSE_POINTS = 0.01
 
 
@@ -34,7 +34,7 @@ class KMeans(NamedTuple):
     centers: np.ndarray  # float [k, D], float64 if float32 might not hold them
     assignments: np.ndarray  # int32 [N] in 0..k-1, the nearest centre of each point
     inertia: float  # sum of squared distances from the points to their centres, or infinity
-    iterations: int  # in the best restart; the last one changes no assignment
+    iterations: int  # of the best restart, including the last one, which changes no assignment
 
 
 def fit(
@@ -53,29 +53,29 @@ def fit(
       k: number of clusters, at most N.
       init: "k-means++" (Arthur & Vassilvitskii, SODA 2007; each centre is the best of 2 + ln k
         draws), "random" for random points, or the initial centres [k, D].
-      restarts: number of initialisations; ignored if the centres are given.
+      restarts: number of initialisations; ignored if `init` is an array.
       max_iterations: limit on Lloyd's iterations, which stop when no assignment changes.
     """
-    checked = validation.embeddings(points, name="points")
-    k = validation.whole("k", k, 1, len(checked))
-    validation.whole("seed", seed, 0, 2**32 - 1)  # JAX would cut larger ones
-    validation.whole("restarts", restarts, 1)
-    validation.whole("max_iterations", max_iterations, 0)
+    rows = validation.embeddings(points, name="points")
+    k = validation.check_whole("k", k, 1, len(rows))
+    validation.check_whole("seed", seed, 0, 2**32 - 1)  # JAX would truncate larger seeds
+    validation.check_whole("restarts", restarts, 1)
+    validation.check_whole("max_iterations", max_iterations, 0)
+    shape = [k, rows.shape[1]]
     start: str | np.ndarray
     if isinstance(init, str):
-        validation.choice("init", init, STARTS, otherwise=f", or centres [{k}, {checked.shape[1]}]")
+        validation.check_choice("init", init, STARTS, otherwise=f", or centres {shape}")
         start = init
     else:
         start = validation.embeddings(init, name="init")
-        if start.shape != (k, checked.shape[1]):
-            found = list(start.shape)
-            raise DataError(f"init: has shape {found}; give centres [{k}, {checked.shape[1]}]")
+        if list(start.shape) != shape:
+            raise DataError(f"init must be centres {shape}; got shape {list(start.shape)}")
 
-    centering = tiles.choose_centering([checked], "euclidean")
+    centering = tiles.choose_centering([rows], "euclidean")
 
     def run(dtype: np.dtype) -> tuple[KMeans, bool]:
         """The clustering, and whether `dtype` resolves the distances to the centres."""
-        x = jnp.asarray(centering.apply(checked, dtype))
+        x = jnp.asarray(centering.apply(rows, dtype))
         results = []
         for restart in range(restarts if isinstance(start, str) else 1):
             if isinstance(start, str):
@@ -83,10 +83,10 @@ def fit(
                 first = STARTS[start](x, key, k)
             else:
                 first = jnp.asarray(centering.apply(start, dtype))
-            found = lloyd(x, first, max_iterations, jax.default_backend() == "cpu")
-            results.append((float(np.sum(np.asarray(found[2]), dtype=np.float64)), found))
-        inertia, found = min(results, key=lambda result: result[0])
-        centers, nearest, squares, iterations = map(np.asarray, found)
+            result = lloyd(x, first, max_iterations, jax.default_backend() == "cpu")
+            results.append((float(np.sum(np.asarray(result[2]), dtype=np.float64)), result))
+        inertia, result = min(results, key=lambda pair: pair[0])
+        centers, nearest, squares, iterations = map(np.asarray, result)
         lengths = np.asarray(jnp.sum(x * x, axis=1))
         error = tiles.error_bound(x.shape[1], dtype)
         close = (squares > 0) & tiles.unreliable(squares, lengths, error)
@@ -95,7 +95,7 @@ def fit(
         inertia = float(centering.unscaled(inertia, 2))
         return KMeans(centers, nearest, inertia, int(iterations)), precise
 
-    dtype = validation.compute_dtype(checked)
+    dtype = validation.compute_dtype(rows)
     result, precise = run(dtype)
     if not precise:
         with jax.enable_x64(True):
@@ -106,9 +106,9 @@ def fit(
 
 def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
     """Index of the nearest centre of each point, ties to the lower index: int32 [N]."""
-    # The nearest centre has the largest score <x, c> - |c|^2 / 2. The maximum is taken by unrolled
-    # vector comparisons, first within groups of centres and then between groups; on CPUs a plain
-    # argmax costs as much as the product.
+    # The nearest centre has the largest score <x, c> - |c|^2 / 2. Unrolled vector comparisons find
+    # it, first within groups of centres and then between groups, because a plain argmax costs as
+    # much as the product on CPUs.
     k = len(centers)
     group_size = math.isqrt(k - 1) + 1
     groups = -(-k // group_size)
@@ -143,7 +143,7 @@ def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
 
 
 def _cluster_sums(x: jax.Array, nearest: jax.Array, k: int) -> Pair:
-    """Sum [k, D] and number [k] of the points in each cluster, by products with one-hot blocks."""
+    """Sum [k, D] and number [k] of the points in each cluster, by one-hot matrix products."""
     size = min(len(x), BLOCK)
     padding = -len(x) % size
     rows = jnp.pad(x, ((0, padding), (0, 0))).reshape(-1, size, x.shape[1])
@@ -183,7 +183,7 @@ def lloyd(
         means = sums / jnp.maximum(counts, 1)[:, None]
 
         def refill(means: jax.Array) -> jax.Array:
-            """Moves empty clusters' centres to the points farthest from theirs."""
+            """Moves the centres of empty clusters to the points farthest from their centres."""
             empty = counts == 0
             distances = _squared_distances(x, centers, nearest)
             turn = jnp.clip(jnp.cumsum(empty) - 1, 0, len(x) - 1)
@@ -211,7 +211,7 @@ def lloyd(
 
 @partial(jax.jit, static_argnames="k")
 def _kmeans_plus_plus(x: jax.Array, key: jax.Array, k: int) -> jax.Array:
-    """Greedy k-means++: each centre is the best of a few points, drawn by squared distance."""
+    """Greedy k-means++: each centre is the best of a few points drawn by squared distance."""
     trials = 2 + int(np.log(k))
     squares = jnp.sum(x * x, axis=1)
 
@@ -221,20 +221,20 @@ def _kmeans_plus_plus(x: jax.Array, key: jax.Array, k: int) -> jax.Array:
         return jnp.maximum(squares[None, :] - 2 * product + lengths, 0)
 
     def add(i: jax.Array, carry: Pair) -> Pair:
-        chosen, closest = carry
-        # The smallest normal number keeps the draw defined if all points are chosen or equal.
+        indices, closest = carry
+        # The smallest normal number keeps the draw defined if all points are centres or equal.
         cumulative = jnp.cumsum(closest + jnp.finfo(x.dtype).tiny)
         shares = jax.random.uniform(jax.random.fold_in(key, i), (trials,), x.dtype)
-        drawn = jnp.searchsorted(cumulative, shares * cumulative[-1], side="right")
-        drawn = jnp.minimum(drawn, len(x) - 1).astype(jnp.int32)
-        distances = jnp.minimum(closest[None, :], squared_distances(x[drawn]))
+        draws = jnp.searchsorted(cumulative, shares * cumulative[-1], side="right")
+        draws = jnp.minimum(draws, len(x) - 1).astype(jnp.int32)
+        distances = jnp.minimum(closest[None, :], squared_distances(x[draws]))
         best = jnp.argmin(jnp.sum(distances, axis=1))
-        return chosen.at[i].set(drawn[best]), distances[best]
+        return indices.at[i].set(draws[best]), distances[best]
 
     first = jax.random.randint(jax.random.fold_in(key, 0), (), 0, len(x), jnp.int32)
-    chosen = jnp.zeros((k,), jnp.int32).at[0].set(first)
-    chosen, _ = jax.lax.fori_loop(1, k, add, (chosen, squared_distances(x[first][None, :])[0]))
-    return x[chosen]
+    indices = jnp.zeros((k,), jnp.int32).at[0].set(first)
+    indices, _ = jax.lax.fori_loop(1, k, add, (indices, squared_distances(x[first][None, :])[0]))
+    return x[indices]
 
 
 STARTS: dict[str, Callable[..., jax.Array]] = {

@@ -1,7 +1,7 @@
-"""The reported metrics in display order: their keys in `results.json`, their headings in tables.
+"""Reported metrics in display order, with their keys in `results.json` and headings in tables.
 
-Adding a metric takes one entry in `METRICS` and its computation in `protocol.evaluate`; the console
-tables and the HTML report show every listed metric that the results hold.
+To add a metric, compute it in `protocol.evaluate` and list it in `METRICS`; the console tables and
+the HTML report show every listed metric in the results.
 """
 
 import math
@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 
 
 class MetricEntry(NamedTuple):
-    """One metric with the key `name`, and `<name>_stderr` for its standard error, if known.
+    """A metric with the key `name`; its standard error, if known, has the key `<name>_stderr`.
 
-    A name with the suffix "@K" stands for a family with one key per number K.
+    A name that ends in "@K" is a family with one key per number K.
     """
 
     name: str
-    heading: str  # column heading; K is replaced in the same way
+    heading: str  # column heading; a final K is replaced, too
     percent: bool = True  # whether tables show it in percent
-    secondary: bool = False  # omitted from console tables that have one column per metric
+    secondary: bool = False  # omitted from console tables with one column per metric
 
 
-PER_QUERY = "_per_query"  # suffix of the keys of values of single queries
-USER = "user/"  # prefix of the keys of metrics that a configuration names by import paths
+PER_QUERY = "_per_query"  # suffix of keys of values per query
+USER = "user/"  # prefix of keys of metrics that a configuration names by import path
 METRICS = (
     MetricEntry("recall@K", "R@K"),
     MetricEntry("macro_recall@1", "R@1 per class", secondary=True),
@@ -38,19 +38,19 @@ METRICS = (
 
 
 def columns(results: Mapping[str, Any]) -> list[MetricEntry]:
-    """The metrics that `results` holds, in display order; families are expanded by increasing K."""
-    found = []
+    """The metrics in `results` in display order; families are expanded by increasing K."""
+    entries = []
     for entry in METRICS:
         if entry.name.endswith("@K"):
             prefix = entry.name.removesuffix("K")
             numbers = (key.removeprefix(prefix) for key in results if key.startswith(prefix))
             ks = sorted(int(number) for number in numbers if number.isdecimal())
             heading = entry.heading.removesuffix("K")
-            found += [entry._replace(name=f"{prefix}{k}", heading=f"{heading}{k}") for k in ks]
+            entries += [entry._replace(name=f"{prefix}{k}", heading=f"{heading}{k}") for k in ks]
         elif entry.name in results:
-            found.append(entry)
+            entries.append(entry)
     user = [name for name in results if name.startswith(USER) and not name.endswith("_stderr")]
-    return [*found, *(MetricEntry(name, name.removeprefix(USER), percent=False) for name in user)]
+    return [*entries, *(MetricEntry(name, name.removeprefix(USER), percent=False) for name in user)]
 
 
 def heading(name: str) -> str:
@@ -59,7 +59,7 @@ def heading(name: str) -> str:
 
 
 def in_display_order(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Reorders results: each listed metric followed by its standard error, then everything else."""
+    """Puts each listed metric, followed by its standard error, before all other results."""
     pairs = ((entry.name, f"{entry.name}_stderr") for entry in columns(results))
     listed = {key: results[key] for pair in pairs for key in pair if key in results}
     return listed | dict(results)
@@ -74,7 +74,7 @@ def printed_digits(published: Mapping[str, float]) -> int:
 def cell(results: Mapping[str, Any], entry: MetricEntry, *, digits: int = 1) -> str:
     """Formats a metric with its standard error, if any; a dash if it is missing or undefined.
 
-    `digits` are the decimal places of percentages unless the results state them; others have four.
+    Percentages have the decimal places in the results, or else `digits`; other values have four.
     """
     digits = results.get("digits", digits)
     value = results.get(entry.name)

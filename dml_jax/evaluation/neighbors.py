@@ -1,6 +1,7 @@
-"""Exact nearest neighbours: tiles of the similarity product merged into a running top-k.
+"""Exact nearest neighbours: tiles of the similarity product are merged into a running top-k.
 
-The devices share the queries; each holds the gallery, or the panels of it that fit its memory.
+The queries are split among the devices. Each device searches the whole gallery, in panels that fit
+its memory.
 """
 
 from functools import partial
@@ -16,12 +17,12 @@ from dml_jax.evaluation._engine import query_metrics, tiles
 from dml_jax.evaluation._engine.tiles import REPLICATED, SHARDED, Centering, Metric, TiledRows
 from dml_jax.evaluation.validation import ArrayLike
 
-# Squared distances below this fraction of the squared lengths are recomputed from the differences
-# of the rows: in float32 the product leaves them few correct digits.
+# Squared distances below this fraction of the squared lengths are recomputed from differences of
+# rows, because products in float32 leave few correct digits.
 RECOMPUTE_BELOW = 1e-2
 PART_MEMORY = 1 << 28  # bytes per device for a part of a gallery
 Best = tuple[jax.Array, jax.Array]  # scores and indices of candidates
-# Candidates beyond the k-th, plus k / 16: they tell whether rounding may have excluded a nearer row
+# Candidates beyond the k-th, plus k / 16, show whether rounding may have excluded a nearer row.
 SPARE = 2
 
 
@@ -46,10 +47,10 @@ def search(
       distances [Q, k], 1 - cosine or Euclidean (not squared; float64 if float32 might not hold
       them), and indices int32 [Q, k].
     """
-    validation.metric(metric, "cosine", "euclidean")
-    points = query_points, gallery_points = validation.searched_pair(queries, gallery)
-    most = validation.candidates(gallery_points, exclude_self=exclude_self)
-    k = validation.whole("k", k, 1, most)
+    validation.check_metric(metric, "cosine", "euclidean")
+    points = query_points, gallery_points = validation.check_pair(queries, gallery)
+    most = validation.count_candidates(gallery_points, exclude_self=exclude_self)
+    k = validation.check_whole("k", k, 1, most)
     if callable(metric):
         distances = np.empty((len(query_points), k), np.float32)
         indices = np.empty((len(query_points), k), np.int32)
@@ -64,8 +65,8 @@ def search(
     dtype = validation.compute_dtype(query_points)
     mesh = tiles.local_mesh()
     left, right = (_tiled(rows, len(rows), metric, centering, dtype, mesh) for rows in points)
-    found = _top_k(left, right, k, exclude_self, mesh, tiles.memory_budget(mesh))
-    squares, indices = _correct(left, right, *found, k, exclude_self)
+    best = _top_k(left, right, k, exclude_self, mesh, tiles.memory_budget(mesh))
+    squares, indices = _correct(left, right, *best, k, exclude_self)
     if metric == "cosine":
         return np.clip(squares / 2, 0, 2), indices
     return centering.unscaled(np.sqrt(np.maximum(squares, 0))), indices
@@ -74,28 +75,28 @@ def search(
 def nearer(
     queries: np.ndarray, gallery: np.ndarray, k: int, limit: np.ndarray, most: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest rows of a part of a gallery by cosine, exact when merged with other parts'.
+    """The k nearest rows by cosine in one part of a gallery; exact once all parts are merged.
 
     Args:
       queries, gallery: float32 [Q, D] and [G, D].
-      limit: [Q], squared distances beyond which rows are not wanted.
-      most: the largest Q and G of all calls; the program is compiled for these.
+      limit: [Q], squared distances beyond which the caller ignores rows.
+      most: the largest Q and G of all calls, for which the program is compiled.
 
     Returns:
-      Squared distances of unit rows float32 [Q, k], rounded from float64, or infinity beyond the
-      limit (at least), and indices [Q, k]; nearest first, ties by index.
+      Squared distances of unit rows float32 [Q, k], rounded from float64, which may be infinity
+      beyond the limit, and indices [Q, k]; nearest first, ties by index.
     """
     mesh = tiles.local_mesh()
-    like: Any = "cosine", tiles.choose_centering([queries], "cosine"), np.dtype(np.float32), mesh
-    left, right = _tiled(queries, most[0], *like), _tiled(gallery, most[1], *like)
-    found = _top_k(left, right, k, False, mesh, PART_MEMORY)
-    return _correct(left, right, *found, k, False, limit)
+    options: Any = "cosine", tiles.choose_centering([queries], "cosine"), np.dtype(np.float32), mesh
+    left, right = _tiled(queries, most[0], *options), _tiled(gallery, most[1], *options)
+    best = _top_k(left, right, k, False, mesh, PART_MEMORY)
+    return _correct(left, right, *best, k, False, limit)
 
 
 def _tiled(
     rows: np.ndarray, most: int, metric: Metric, centering: Centering, dtype: np.dtype, mesh: Mesh
 ) -> TiledRows:
-    """All rows in their order, in tiles of the size for `most` rows."""
+    """All rows in their order, in tiles whose size suits `most` rows."""
     size = tiles.choose_tile_size(most, mesh)
     return TiledRows(rows, np.arange(len(rows)), size, metric, centering, dtype)
 
@@ -103,7 +104,7 @@ def _tiled(
 def _top_k(
     queries: TiledRows, gallery: TiledRows, k: int, exclude_self: bool, mesh: Mesh, memory: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and indices of the best candidates, [Q, k + SPARE + k // 16] if there are as many."""
+    """Scores and indices of the best k + SPARE + k // 16 candidates, or of all, if fewer."""
     k = min(k + SPARE + k // 16, len(gallery.order) - exclude_self)
     tile_bytes = gallery.tile_size * gallery.width * gallery.dtype.itemsize
     panel_tiles = max(1, memory // 2 // tile_bytes)
@@ -130,10 +131,11 @@ def _top_k(
 def _merge_panel(
     queries: jax.Array, gallery: jax.Array, numbers: jax.Array, best: Best, mesh: Mesh
 ) -> Best:
-    """Merges a panel of the gallery into the best rows of n tiles of queries, one on each device.
+    """Merges a panel of the gallery into the best rows of n tiles of queries, one per device.
 
-    `numbers` int32 [4] are the first tile of the queries and of the panel, the rows of the gallery,
-    and whether a query excludes the row of its index; `best` [n, T, k] are the best rows so far.
+    `numbers` int32 [4] are the first tile of the queries, the first tile of the panel, the number
+    of gallery rows, and whether a query excludes the row with its index; `best` [n, T, k] are the
+    best rows so far.
     """
 
     def local(queries: jax.Array, gallery: jax.Array, numbers: jax.Array, best: Best) -> Best:
@@ -159,20 +161,20 @@ def _merge_panel(
     )
 
 
-def _merge(best: Best, others: Best) -> Best:
-    """The k largest of [T, k] and of others [T, m] of higher indices; of equal ones, the first."""
-    both = [jnp.concatenate(parts, axis=1) for parts in zip(best, others, strict=True)]
+def _merge(best: Best, tile: Best) -> Best:
+    """The k largest of [T, k] and of a tile [T, m] with higher indices; ties to the first."""
+    both = [jnp.concatenate(parts, axis=1) for parts in zip(best, tile, strict=True)]
     k = best[0].shape[1]
     return jax.lax.platform_dependent(*both, tpu=partial(_sorted, k), default=partial(_selected, k))
 
 
 def _selected(k: int, scores: jax.Array, indices: jax.Array) -> Best:
-    values, chosen = jax.lax.top_k(scores, k)
-    return values, jnp.take_along_axis(indices, chosen, axis=1)
+    values, columns = jax.lax.top_k(scores, k)
+    return values, jnp.take_along_axis(indices, columns, axis=1)
 
 
 def _sorted(k: int, scores: jax.Array, indices: jax.Array) -> Best:
-    """`_selected` for TPUs, where a large top-k also sorts, and gathers ten times as much."""
+    """`_selected` for TPUs, where a large top-k also sorts, and a gather costs ten times more."""
     operands = ~tiles.sortable_keys(scores), indices
     keys, indices = jax.lax.sort(operands, num_keys=2, is_stable=False)
     return tiles.scores_of_keys(~keys[:, :k]), indices[:, :k]
@@ -187,9 +189,9 @@ def _correct(
     exclude_self: bool,
     limit: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest by squared distances (prepared or unit rows), exact where rounding may decide.
+    """The k nearest rows by squared distance, recomputed exactly where rounding may decide.
 
-    With limits [Q], those that may lie within their query's are exact, the others at infinity.
+    With a limit [Q], only distances that may be below it are exact; larger ones become infinity.
     """
     lengths = tiles.squared_lengths(queries)[:, None]
     error = tiles.error_bound(queries.width, queries.dtype)

@@ -1,4 +1,4 @@
-"""Evaluation of a split's embeddings: all metrics, and a line that describes the computation."""
+"""Evaluates the embeddings of a split: all metrics, and a line that describes the computation."""
 
 import re
 from collections.abc import Mapping
@@ -15,28 +15,28 @@ from dml_jax.evaluation.validation import ArrayLike
 
 Protocol = Literal["clean", "paper"]
 
-# Published code clusters about a hundred classes with scikit-learn (k-means++, ten restarts, to
-# convergence) and many thousands with faiss (random rows, one start, 20 iterations), where
-# k-means++ would dominate the cost.
+# Published code clusters about a hundred classes with scikit-learn (k-means++, ten restarts, until
+# convergence) and many thousands of classes with faiss (random rows, one start, 20 iterations),
+# because k-means++ would dominate the cost.
 FEW_CLASSES = {"init": "k-means++", "restarts": 10, "max_iterations": 300}
 MANY_CLASSES = {"init": "random", "restarts": 1, "max_iterations": 20}
-MANY = 1000  # classes; above it MANY_CLASSES applies
+MANY = 1000  # number of classes above which MANY_CLASSES applies
 
-MANY_COPIES = 0.1  # share of queries above which metrics measure near-copies
+MANY_COPIES = 0.1  # share of queries with near-copies above which metrics mainly measure copies
 
 
 def near_copies(queries: ArrayLike, gallery: ArrayLike | None = None) -> float:
-    """The share of queries [Q, D] whose nearest row, of the gallery if given, is a near-copy."""
-    searched = queries if gallery is None else gallery
-    if len(searched) == (gallery is None):  # one image alone
+    """The share of queries [Q, D] whose nearest row, in the gallery if any, is a near-copy."""
+    rows = queries if gallery is None else gallery
+    if len(rows) == (gallery is None):  # a single image
         return 0.0
-    distances, _ = neighbors.search(queries, searched, 1, exclude_self=gallery is None)
+    distances, _ = neighbors.search(queries, rows, 1, exclude_self=gallery is None)
     return float((distances < 1 - open_set.NEAR_COPY).mean())
 
 
-def clustering_options(classes: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `kmeans.fit` for a number of classes; `given` ones replace the defaults."""
-    return {**(FEW_CLASSES if classes <= MANY else MANY_CLASSES), **given}
+def clustering_options(classes: int, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `kmeans.fit` for a number of classes: the defaults with `overrides`."""
+    return {**(FEW_CLASSES if classes <= MANY else MANY_CLASSES), **overrides}
 
 
 def evaluate(
@@ -51,30 +51,29 @@ def evaluate(
     metric: Metric = "cosine",
     **options: Any,
 ) -> dict[str, Any]:
-    """Computes all metrics of a split, as fractions; a wrapper of `metrics.retrieval`.
+    """Computes all metrics of a split, as fractions, with `metrics.retrieval` and k-means.
 
     Args:
       embeddings: [N, D], the queries.
-      labels: [N] integers or strings, or, without clusters, another form that `metrics.retrieval`
-        takes.
-      protocol: "clean" excludes each query from its own neighbours by index; "paper" drops the
-        first neighbour, as the published codes do, so that a query with a duplicate ranked first
-        counts as its own hit.
+      labels: [N] integers or strings; without `cluster`, in any form for `metrics.retrieval`.
+      protocol: "clean" excludes each query from its neighbours by index; "paper" drops the first
+        neighbour, as published code does, so that a query whose duplicate ranks first counts as its
+        own hit.
       cluster: also compute the NMI of k-means on the queries, with as many clusters as classes.
-      clustering: "init", "restarts" and "max_iterations" of k-means that replace those of
+      clustering: "init", "restarts" and "max_iterations" of k-means, instead of the values in
         `clustering_options`.
-      average: mean of the entropies in the NMI; HIST's code uses the geometric mean, the others the
-        arithmetic mean.
-      gallery: [G, D] to search instead of the other queries; nothing is excluded then.
+      average: mean of the entropies in the NMI: geometric in HIST's code, arithmetic in the code of
+        the other papers.
+      gallery: [G, D] to search instead of the other queries, without exclusions.
       metric: distance that ranks the gallery; with "cosine", k-means runs on rows of unit length.
       options: other arguments of `metrics.retrieval`.
 
     Returns:
-      The entries of `metric_table.METRICS` that were requested, each with "..._stderr" if known,
-      and "lone_queries", the number of queries without a relevant gallery row.
+      The requested entries of `metric_table.METRICS`, each with "..._stderr" if known, and
+      "lone_queries", the number of queries without a relevant gallery row.
     """
-    validation.choice("protocol", protocol, get_args(Protocol))
-    validation.choice("average", average, get_args(Average))
+    validation.check_choice("protocol", protocol, get_args(Protocol))
+    validation.check_choice("average", average, get_args(Average))
     points = validation.embeddings(embeddings)
     options |= {"metric": metric, "exclusion": "index" if protocol == "clean" else "position"}
     result = metrics.retrieval(points, labels, gallery=gallery, **options)
@@ -82,7 +81,7 @@ def evaluate(
         classes = validation.labels(labels, len(points))
         count = len(np.unique(classes))
         if metric == "cosine":
-            # Long rows leave the range of float32 unless they are normalised before.
+            # Normalised first, because long rows would leave the range of float32.
             points = np.array(points, np.float64 if points.dtype == np.float64 else np.float32)
             normalize(points)
         assignments = kmeans.fit(points, count, **clustering_options(count, clustering)).assignments
@@ -97,10 +96,10 @@ RANKING = re.compile(
 
 
 def distance_of(text: str) -> tuple[str, str]:
-    """The distance that a `description` states, and the description of any distance."""
-    found = RANKING.search(text)
-    without = RANKING.sub("exact ranking", text).replace("k-means on unit-length", "k-means on")
-    return (found[1] or found[2] if found else ""), without
+    """Splits a `description` into the name of the distance and a text without it."""
+    match = RANKING.search(text)
+    rest = RANKING.sub("exact ranking", text).replace("k-means on unit-length", "k-means on")
+    return (match[1] or match[2] if match else ""), rest
 
 
 def description(

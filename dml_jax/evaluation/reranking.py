@@ -1,7 +1,7 @@
 """k-reciprocal re-ranking (Zhong et al., CVPR 2017).
 
-All rows, queries and gallery together, are encoded by their neighbourhoods. With N(p, k) the k
-nearest rows of p including p itself, and d(p, g) = (1 - cos) / max over g of (1 - cos):
+All rows, queries and gallery together, are encoded by their neighbourhoods. With the k nearest rows
+N(p, k) of p, including p, and d(p, g) = (1 - cos) / max over g of (1 - cos):
 
     R(p, k)   = {g in N(p, k): p in N(g, k)}
     R*(p, k)  = R(p, k) and every R(q, k/2), q in R(p, k), with more than 2/3 of it in R(p, k)
@@ -13,9 +13,9 @@ nearest rows of p including p itself, and d(p, g) = (1 - cos) / max over g of (1
 These are the equations of the authors' code. In the paper, N(p, k) excludes p, exactly 2/3
 suffices, and neither d nor V is normalised. k/2 is rounded half to even.
 
-The encodings are sparse. Rows that share no neighbours with the query have d_J = 1 and keep their
-order, so the first K re-ranked rows follow from the first K of the original ranking and the few
-rows that share neighbours. No N×N matrix is stored.
+The encodings are sparse. Rows without neighbours in common with the query have d_J = 1 and keep
+their order. The first K rows after re-ranking are therefore among the first K before and the few
+rows with common neighbours, and no N×N matrix is stored.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ from dml_jax.evaluation.validation import ArrayLike
 
 K1, K2, WEIGHT = 20, 6, 0.3  # as in the paper's experiments
 ROWS = 4096  # encoded at once
-TERMS = 1 << 22  # min(V(p), V(g)) held at once
+TERMS = 1 << 22  # values min(V(p), V(g)) in memory at once
 
 
 def search(
@@ -45,7 +45,7 @@ def search(
     metric: Metric = "cosine",
     exclude_self: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The first k rows of the re-ranked gallery for every query, ties broken by lower index.
+    """Finds the first k rows of the re-ranked gallery for every query, ties by lower index.
 
     Args:
       queries: [Q, D] real numbers.
@@ -53,34 +53,33 @@ def search(
       k1: neighbourhood size.
       k2: number of nearest encodings to average.
       weight: weight of the original distance.
-      metric: the original distance, "cosine" or a function (see `user_distances`), which takes the
-        place of 1 - cos.
-      exclude_self: query i does not retrieve gallery row i.
+      metric: the original distance: "cosine", 1 - cos, or a function (see `user_distances`).
+      exclude_self: query i excludes gallery row i.
 
     Returns:
       Distances d* float32 [Q, k] and indices int32 [Q, k].
     """
-    validation.metric(metric, "cosine")
+    validation.check_metric(metric, "cosine")
     for name, value in (("k", k), ("k1", k1), ("k2", k2)):
-        validation.whole(name, value, 1, k1 + 1 if name == "k2" else None)
+        validation.check_whole(name, value, 1, k1 + 1 if name == "k2" else None)
     if not 0 <= weight <= 1:
         raise DataError(f"weight={weight}: must be in 0..1")
-    query_rows, gallery_rows = validation.searched_pair(queries, gallery)
-    among_themselves = validation.equal_rows(query_rows, gallery_rows)
-    count, first = len(query_rows), 0 if among_themselves else len(query_rows)
-    rows = query_rows if among_themselves else np.concatenate([query_rows, gallery_rows])
+    query_rows, gallery_rows = validation.check_pair(queries, gallery)
+    one_set = validation.equal_rows(query_rows, gallery_rows)
+    count, first = len(query_rows), 0 if one_set else len(query_rows)
+    rows = query_rows if one_set else np.concatenate([query_rows, gallery_rows])
     rows, farthest, weights = _encode(rows, k1, k2, metric)
     query_rows = rows[:count]
-    gallery_rows = query_rows if among_themselves else rows[first:]
+    gallery_rows = query_rows if one_set else rows[first:]
     original, nearest = neighbors.search(
         query_rows, gallery_rows, k, metric=metric, exclude_self=exclude_self
     )
     distances, indices = np.empty((count, k), np.float32), np.empty((count, k), np.int32)
     for block, overlap in _overlaps(weights[:count], weights[first:]):
         if exclude_self:
-            kept = overlap.col != overlap.row + block.start
-            pairs = overlap.row[kept], overlap.col[kept]
-            overlap = sparse.coo_array((overlap.data[kept], pairs), overlap.shape)
+            mask = overlap.col != overlap.row + block.start
+            pairs = overlap.row[mask], overlap.col[mask]
+            overlap = sparse.coo_array((overlap.data[mask], pairs), overlap.shape)
         shared = _distances(metric, query_rows[block], gallery_rows, overlap.row, overlap.col)
         ranking = nearest[block], original[block]
         merged = _merge(*ranking, overlap, shared, farthest[block], weight)
@@ -91,17 +90,17 @@ def search(
 def _encode(
     rows: np.ndarray, k1: int, k2: int, metric: Metric
 ) -> tuple[np.ndarray, np.ndarray, sparse.csr_array]:
-    """Rows [N, D] as float32 (unit length for a cosine), the largest distance of each, and V."""
+    """Rows [N, D] as float32, normalised for the cosine; their largest distances [N]; and V."""
     count = len(rows)
     if count <= k1:
-        raise DataError(f"re-ranking: compares the {k1} nearest of {count} rows; give more")
-    # Long and short rows leave the range of float32 unless they are normalised before.
+        raise DataError(f"re-ranking with k1={k1} needs more than {k1} rows; got {count}")
+    # Normalised first, because long and short rows would leave the range of float32.
     points: np.ndarray = rows.astype(np.float64 if rows.dtype == np.float64 else np.float32)
     if not callable(metric):
         normalize(points)
     points = points.astype(np.float32, copy=False)
-    _, others = neighbors.search(points, points, k1, metric=metric, exclude_self=True)
-    nearest = np.concatenate([np.arange(count, dtype=np.int32)[:, None], others], axis=1)
+    _, neighbours = neighbors.search(points, points, k1, metric=metric, exclude_self=True)
+    nearest = np.concatenate([np.arange(count, dtype=np.int32)[:, None], neighbours], axis=1)
     if callable(metric):
         farthest = np.concatenate(
             [block.max(axis=1) for _, block in user_distances.blocks(metric, points, points)]
@@ -119,13 +118,13 @@ def _encode(
 
 
 def mutual(nearest: np.ndarray, back: np.ndarray) -> sparse.csr_array:
-    """1 where g is in `nearest` int [Q, k] of q and q in `back` int [G, k'] of g: int32 [Q, G]."""
-    there = _memberships(nearest, len(back), np.int32(1))
-    return there.multiply(_memberships(back, len(nearest), np.int32(1)).T.tocsr()).tocsr()
+    """1 where q has g in `nearest` int [Q, k], and g has q in `back` int [G, k']: int32 [Q, G]."""
+    forward = _memberships(nearest, len(back), np.int32(1))
+    return forward.multiply(_memberships(back, len(nearest), np.int32(1)).T.tocsr()).tocsr()
 
 
 def _memberships(nearest: np.ndarray, count: int, value: np.number) -> sparse.csr_array:
-    """A sparse matrix [Q, count] of the value in the columns int [Q, k]."""
+    """A sparse matrix [Q, count] with the value in the columns `nearest` int [Q, k]."""
     ends = nearest.shape[1] * np.arange(len(nearest) + 1)
     values = np.full(nearest.size, value)
     return sparse.csr_array((values, nearest.ravel(), ends), (len(nearest), count))
@@ -134,7 +133,7 @@ def _memberships(nearest: np.ndarray, count: int, value: np.number) -> sparse.cs
 def expanded(
     core: sparse.csr_array, half: sparse.csr_array, *, inclusive: bool = False
 ) -> sparse.csr_array:
-    """R*(p, k1) as positive entries; `inclusive`: exactly 2/3 suffices."""
+    """R*(p, k1) as positive entries; if `inclusive`, exactly 2/3 suffices."""
     blocks = []
     for start in range(0, core.shape[0], ROWS):
         block = core[start : start + ROWS]
@@ -164,7 +163,7 @@ def _distances(
 def _overlaps(
     queries: sparse.csr_array, gallery: sparse.csr_array
 ) -> Iterator[tuple[slice, sparse.coo_array]]:
-    """For each block of queries, its slice and the sums of min(V(p), V(g)), sparse [B, G]."""
+    """Blocks of queries: a slice and the sums of min(V(p), V(g)), sparse [B, G]."""
     columns = gallery.tocsc()
     lengths = np.diff(columns.indptr)
     terms = np.concatenate([[0], np.cumsum(lengths[queries.indices])])[queries.indptr]
@@ -190,16 +189,16 @@ def _merge(
     farthest: np.ndarray,
     weight: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The first k rows by d*, among the original ranking [B, k] and the rows that share neighbours,
-    both with their original distances."""
+    """The first k rows by d* among the original ranking [B, k] and the rows with common neighbours,
+    from the original distances of both."""
     count, k = nearest.shape
     width = overlap.shape[1]
     ranked = (np.arange(count)[:, None] * width + nearest).ravel()
     sharing = overlap.row.astype(np.int64) * width + overlap.col
     distance = np.concatenate([original.ravel(), shared])
     minimum = np.concatenate([np.zeros(len(ranked), np.float32), overlap.data])
-    # A pair in both lists has its distance from the ranking, the first, and its overlap from the
-    # other.
+    # A pair in both lists takes its distance from the ranking, which comes first, and its overlap
+    # from the second list.
     pair, occurrence, inverse = np.unique(
         np.concatenate([ranked, sharing]), return_index=True, return_inverse=True
     )
@@ -207,8 +206,8 @@ def _merge(
     row = pair // width
     jaccard = 1 - minimum / (2 - minimum)
     result = ((1 - weight) * jaccard + weight * distance / farthest[row]).astype(np.float32)
-    # The second key keeps the original order among rows that share no neighbours.
+    # The second key keeps the original order of rows without common neighbours.
     order = np.lexsort((pair, distance, result, row))
     starts = np.searchsorted(row, np.arange(count))
-    chosen = order[starts[:, None] + np.arange(k)[None, :]]
-    return result[chosen], (pair[chosen] % width).astype(np.int32)
+    first_k = order[starts[:, None] + np.arange(k)[None, :]]
+    return result[first_k], (pair[first_k] % width).astype(np.int32)

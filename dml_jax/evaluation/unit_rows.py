@@ -1,8 +1,8 @@
-"""Rows of unit length: made, and checked."""
+"""Normalises rows to unit length and checks them."""
 
 import numpy as np
 
-LENGTH_TOLERANCE = 0.01  # unit rows may have been stored in half precision
+LENGTH_TOLERANCE = 0.01  # wide enough for unit rows stored in half precision
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:
@@ -12,7 +12,7 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def first_bad_row(rows: np.ndarray) -> tuple[int, str] | None:
-    """Position and fault of the first of rows float [N, D] that is not finite or of unit length."""
+    """Index and fault of the first row of [N, D] that is not finite or not of unit length."""
     with np.errstate(over="ignore"):
         lengths = np.linalg.norm(rows, axis=1)
     bad = ~(np.abs(lengths - 1) <= LENGTH_TOLERANCE)

@@ -113,6 +113,6 @@ def test_metrics_of_lists_equal_those_of_distances(own):
     assert found["lone_queries"] == 3
     blocks = np.array_split(given[0], 3), of_queries, of_gallery
     counts = metrics.relevant_counts(of_queries, of_gallery, exclude_self=own)
-    assert metrics.of_blocks_of_lists(*blocks, counts, (1, 4, 20), "miss") == found
+    assert metrics.summarize_lists(*blocks, counts, (1, 4, 20), "miss") == found
     omitting = metrics.of_ranked_lists(*given, ks=(4,), lone_queries="omit")["recall@4"]
     assert omitting == pytest.approx(found["recall@4"] * len(queries) / (len(queries) - 3))

@@ -54,7 +54,7 @@ def test_mixed_integers_are_compared_exactly(own, other, kinds):
 def test_a_gallery_that_holds_the_queries_in_another_order():
     x = X + 0.5
     turned = {"gallery": x[::-1], "gallery_labels": Y[::-1], "ks": 1}
-    warning = "gallery: 12 of 12 queries equal a row of it and may find themselves"
+    warning = "gallery: 12 of 12 queries equal one of its rows and may find themselves"
     with pytest.warns(UserWarning, match=warning):
         metrics.retrieval(x, Y, **turned)
     more = np.concatenate([x[3:6] + 9, x[:3]]).astype(np.float64)

@@ -102,7 +102,7 @@ def cluster(
         "dbscan": clusterings.DBSCAN(eps=eps, min_samples=min_samples),
         "optics": clusterings.OPTICS(max_eps=eps, min_samples=min_samples),
     }
-    validation.choice("algorithm", algorithm, estimators)
+    validation.check_choice("algorithm", algorithm, estimators)
     with warnings.catch_warnings(), threadpool_limits(1):
         # scikit-learn warns if it finds fewer clusters; the result and the error below report it.
         warnings.simplefilter("ignore")
@@ -194,7 +194,7 @@ def reciprocal_sets(
       size: images per batch. Batches begin with the query; gallery row g is denoted by Q + g if
         there is a gallery.
     """
-    validation.choice("rule", rule, get_args(Rule))
+    validation.check_choice("rule", rule, get_args(Rule))
     among_themselves = gallery is None
     rows = np.asarray(queries)
     others = rows if gallery is None else np.asarray(gallery)
