@@ -222,7 +222,7 @@ def _of_columns(
         what = f"the column {chosen!r} holds {min(unknown)!r}, which is no split"
         raise DataError(f"{what}; {NAME_SPLITS}")
     doubts += [
-        f"the column {name!r} looks like splits, and {'is used' if name == chosen else 'is not'}"
+        f"the column {name!r} looks like splits and is {'' if name == chosen else 'not '}read so"
         for name in fitting
         if name != chosen or name != usual
     ]
@@ -393,7 +393,7 @@ def _split_words(
             )
     if words:
         listed = ", ".join(map(repr, words[:4]))
-        doubts.append(f"the folders {listed} count as classes, not as splits")
+        doubts.append(f"read as classes, although their names look like splits: {listed}")
     return ()
 
 
@@ -454,7 +454,7 @@ def _shortened(
         if numbered or set(names) <= set(twice):
             short = {label: s[:level] + s[level + 1 :] or s for label, s in short.items()}
             listed = ", ".join(map(repr, names[:3]))
-            doubts.append(f"the folders {listed} hold the same classes and are taken together")
+            doubts.append(f"the folders {listed} hold the same classes and are joined")
     return short
 
 
@@ -516,8 +516,9 @@ def mixed_splits(page: Understood, options: Options) -> str:
     for name, split in (("training", "train"), ("validation", "validation")):
         seen = set(classes.get(split, ()))
         if shared := sorted(seen & test):
+            verb = "is" if len(shared) == 1 else "are"
             return (
-                f"{len(shared)} classes are in both {name} and test ({listed(shared)}): test "
+                f"{counted(len(shared), 'class')} {verb} in both {name} and test ({listed(shared)}): test "
                 f"classes must be new to the model; {DIVIDE}, or train with data.splits=classes"
             )
         alike = [group for group in page.near if seen & set(group) and test & set(group)]
@@ -560,8 +561,8 @@ def _doubts(
         used = {entry.file for entry in page.entries}
         images = [path for path in page.survey.files if is_image(path)]
         if unused := [path for path in images if page.survey.files[path] not in used]:
-            number = counted(len(unused), "image")
-            found.append(f"{number}, e.g. {unused[0]!r}, not listed and not used")
+            shown = f"{counted(len(unused), 'image')}, e.g. {unused[0]!r}"
+            found.append(f"left out, because the table does not list them: {shown}")
     return [*found, *page.survey.doubts(reads)]
 
 
