@@ -517,9 +517,10 @@ def mixed_splits(page: Understood, options: Options) -> str:
         seen = set(classes.get(split, ()))
         if shared := sorted(seen & test):
             verb = "is" if len(shared) == 1 else "are"
+            number = f"{counted(len(shared), 'class')} {verb}"
             return (
-                f"{counted(len(shared), 'class')} {verb} in both {name} and test ({listed(shared)}): test "
-                f"classes must be new to the model; {DIVIDE}, or train with data.splits=classes"
+                f"{number} in both {name} and test ({listed(shared)}): test classes must be new "
+                f"to the model; {DIVIDE}, or train with data.splits=classes"
             )
         alike = [group for group in page.near if seen & set(group) and test & set(group)]
         if alike and not options.named():
