@@ -10,6 +10,7 @@ Chromium, which must be installed.
 
 import ast
 import io
+import os
 import subprocess
 import sys
 import tempfile
@@ -82,8 +83,11 @@ def layers() -> str:
     ])  # fmt: skip
 
 
-def run(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "dml_jax", *arguments], cwd=ROOT, check=True)
+def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """Starts a command beside the photographs, so that pages show their name and no path."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "dml_jax", *arguments]
+    return subprocess.Popen(command, cwd=folder.parent, env=environment)
 
 
 def small(path: Path, most: int) -> None:
@@ -110,23 +114,22 @@ def screenshot(address: str, name: str, height: int) -> None:
     small(HERE / name, 200_000)
 
 
-def photographs(folder: str) -> None:
-    photos = str(Path(folder).resolve())
-    run(
-        "train",
-        "--config=folder_baseline:frozen",
-        f"--config.data.path={photos}",
-        f"--workdir={RUN}",
-    )
+def photographs(folder: Path) -> None:
+    def run(*arguments: str) -> None:
+        if code := start(folder, *arguments).wait():
+            sys.exit(code)
+
+    data = f"--config.data.path={folder.name}"
+    run("train", "--config=folder_baseline:frozen", data, f"--workdir={RUN}")
     figure = Image.open(RUN / "figures/retrieval.png")
     figure.crop((0, 0, figure.width, int(0.507 * figure.height))).save(HERE / "retrieval.png")
     small(HERE / "retrieval.png", 400_000)
     screenshot(f"file://{RUN}/report.html", "report.png", 1000)
-    run("catalogue", photos, f"--model={RUN}", f"--output={RUN}-catalogue")
-    screenshot(f"file://{RUN}-catalogue/catalogue.html", "catalogue.png", 1000)
-    run("enroll", f"--model={RUN}", "--index=pictures", photos)
-    command = [sys.executable, "-m", "dml_jax", "serve", f"--model={RUN}", "--index=pictures"]
-    server = subprocess.Popen([*command, "--port=8765"], cwd=ROOT)
+    run("catalogue", folder.name, f"--output={RUN}-catalogue")
+    screenshot(f"file://{RUN}-catalogue/catalogue.html", "catalogue.png", 850)
+    run("enroll", "--model=lite0", f"--index={RUN}-index", folder.name)
+    index = f"--index={RUN}-index"
+    server = start(folder, "serve", "--model=lite0", index, "--port=8765")
     try:
         for _ in range(120):
             try:
@@ -134,7 +137,7 @@ def photographs(folder: str) -> None:
                 break
             except OSError:
                 time.sleep(1)
-        screenshot("http://127.0.0.1:8765/", "serve.png", 800)
+        screenshot("http://127.0.0.1:8765/", "serve.png", 440)
     finally:
         server.terminate()
         server.wait()
@@ -145,4 +148,4 @@ if __name__ == "__main__":
     if what == "layers":
         (HERE / "layers.svg").write_text(layers(), encoding="utf-8")
     else:
-        photographs(*arguments)
+        photographs(Path(arguments[0]).resolve())
