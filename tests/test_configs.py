@@ -19,6 +19,7 @@ from dml_jax.backbones.weights import converted, known_networks
 from dml_jax.config import Config, flatten, plugin_module
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
+from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, Method, TrainingSet
 from dml_jax.train import optimizers, step
 from dml_jax.train.step import TrainState
@@ -29,16 +30,7 @@ ROOT = Path(__file__).parents[1]
 CLASSES = {"cub": 100, "cars": 98, "sop": 11_318, "inshop": 3_997}  # in training
 VIT = ["cub_vit", "cars_vit"]  # without published results
 SAME = ("normalized_softmax",)  # variants that repeat the main configuration
-PAIRS = {  # without parameters of their own
-    "contrastive",
-    "triplet",
-    "n_pair",
-    "lifted_structure",
-    "multi_similarity",
-    "sup_con",
-    "smooth_ap",
-    "recall_at_k",
-}
+PAIRS = {*baseline.PAIR_LOSSES} - {"margin"}  # without parameters of their own
 FACTS: dict[str | None, Facts] = {  # of the configurations that belong to no paper, and of papers
     None: Facts(
         files=[f"{data}_baseline" for data in CLASSES],
@@ -164,12 +156,7 @@ def test_the_protocol_of_a_stored_run(tmp_path: Path) -> None:
 def test_a_damaged_stored_configuration(values: dict[str, Any], tmp_path: Path) -> None:
     stored = tmp_path / "config.json"
     stored.write_text(json.dumps({"config": {"train": {}, "paper": [1]} | values}))
-    for overrides in (
-        {},
-        {"train.steps": "3"},
-        {"method.loss": "triplet"},
-        {"backbone.name": "vit"},
-    ):
+    for overrides in ({}, {"train.steps": "3"}, {"backbone.name": "vit"}):
         with pytest.raises(ConfigError):
             config_files.resolved(str(stored), overrides)
 
@@ -184,22 +171,14 @@ def test_published_numbers_as_printed() -> None:
         assert printed.items() <= {entry.metric: entry.printed for entry in found}.items(), of
 
 
+OTHERS = "227 x 227 pixels, another recipe"
 # paper, place, data, of, refined, source, protocol, settings, metric, printed, spread
 ENTRIES = tuple(
     published.Entry("A paper", "Table 1", "cars", (of,), *rest)
     for of, *rest in (
         ("cars_baseline", "", "paper", "paper", "", "recall@1", "84.2", "0.5"),
         ("cars_baseline", "", "paper", "paper", "", "nmi", "74.0", ""),
-        (
-            "cars_baseline:triplet",
-            "",
-            "paper",
-            "not stated",
-            "227 x 227 pixels, another recipe",
-            "recall@1",
-            "50",
-            "",
-        ),
+        ("cars_baseline:triplet", "", "paper", "not stated", OTHERS, "recall@1", "50", ""),
         ("cars_baseline:margin", "reciprocal", "paper", "clean", "", "recall@1", "60", ""),
     )
 )
@@ -211,7 +190,7 @@ def test_published_results_beside_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     found = published.beside_runs("cars_baseline")
     assert found["paper"] == {"paper": {"recall@1": 0.842, "recall@1_stderr": 0.005, "nmi": 0.74}}
     assert found["clean"] == {"paper (selected on test)": found["paper"]["paper"]}
-    other = "paper (227 x 227 pixels, another recipe; selection not stated)"
+    other = f"paper ({OTHERS}; selection not stated)"
     assert published.beside_runs("cars_baseline:triplet")["paper"] == {other: {"recall@1": 0.5}}
     refined, number = "paper (after refinement, reciprocal", {"recall@1": 0.6}
     assert published.beside_runs("cars_baseline:margin") == {
@@ -323,20 +302,8 @@ def test_published_results_are_dropped_with_the_experiment(
 ) -> None:
     monkeypatch.setattr(published, "entries", lambda: ENTRIES)
     path = str(ROOT / "configs" / "cars_baseline.py")
-    assert (
-        config_files.load_config(path, {}, protocol)["paper"]["paper"]["paper"]["recall@1"] == 0.842
-    )
-    elsewhere = {"seed": "3", "data.path": "elsewhere"}
-    assert (
-        config_files.load_config(path, elsewhere, protocol)["paper"]["paper"]["paper"]["recall@1"]
-        == 0.842
-    )
-    changes = (
-        ("method.pooling", "max"),
-        ("train.epochs", "2"),
-        ("data.image_size", "128"),
-        ("seed", "1"),
-    )
-    for key, value in changes:
-        kept = config_files.load_config(path, {key: value}, protocol)["paper"]
-        assert bool(kept) == (key == "seed"), key
+    for same in ({}, {"seed": "3", "data.path": "elsewhere"}):
+        kept = config_files.load_config(path, same, protocol)["paper"]
+        assert kept["paper"]["paper"]["recall@1"] == 0.842
+    for change in ({"method.pooling": "max"}, {"train.epochs": "2"}, {"data.image_size": "128"}):
+        assert not config_files.load_config(path, change, protocol)["paper"], change

@@ -46,16 +46,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = directory.glob("*.whl")
     assert wheel.name == f"dml_jax-{dml_jax.__version__}-py3-none-any.whl"
     site = directory / "site"
-    done = python(
-        "-m",
-        "pip",
-        "install",
-        "--no-deps",
-        "--no-index",
-        "--no-compile",
-        f"--target={site}",
-        str(wheel),
-    )
+    options = ("--no-deps", "--no-index", "--no-compile", f"--target={site}")
+    done = python("-m", "pip", "install", *options, str(wheel))
     assert done.returncode == 0, done.stderr
     return site
 
@@ -71,11 +63,8 @@ def test_a_wheel_holds_the_package_and_the_configurations(installed: Path) -> No
     assert "dml_jax/py.typed" in expected
     assert len(expected) > 200
     assert [name for name in expected if not (installed / name).is_file()] == []
-    assert {path.name for path in installed.iterdir()} == {
-        "dml_jax",
-        f"dml_jax-{dml_jax.__version__}.dist-info",
-        "bin",
-    }
+    names = {"dml_jax", f"dml_jax-{dml_jax.__version__}.dist-info", "bin"}
+    assert {path.name for path in installed.iterdir()} == names
 
 
 @pytest.mark.slow
@@ -99,13 +88,8 @@ def test_an_own_configuration_comes_first_and_imports_those_of_the_package(
 
 @pytest.mark.slow
 def test_an_installed_package_trains_and_studies(installed: Path, tmp_path: Path) -> None:
-    train = (
-        "train",
-        "--config=configs/digits_baseline.py",
-        "--config.train.steps=2",
-        "--workdir=run",
-        "--quiet",
-    )
+    config = ("--config=configs/digits_baseline.py", "--config.train.steps=2")
+    train = ("train", *config, "--workdir=run", "--quiet")
     done = python("-m", "dml_jax", *train, directory=tmp_path, path=installed)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run/report.html").is_file()

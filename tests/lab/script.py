@@ -25,13 +25,8 @@ def command(trial: Any, seconds: float = 0.0) -> list[str]:
     facts = {"config": asdict(trial.config), "data_hash": ""} | sizes
     (trial.directory / "config.json").write_text(json.dumps(facts))
     split = "validation" if trial.config.data.validation_share else "test"
-    return [
-        "tests.lab.script",
-        str(trial.directory),
-        split,
-        str(trial.config.method.proxy_anchor.alpha),
-        str(seconds),
-    ]
+    alpha = trial.config.method.proxy_anchor.alpha
+    return ["tests.lab.script", str(trial.directory), split, str(alpha), str(seconds)]
 
 
 def write(directory: Path, about: dict[str, Any], results: dict[str, Any]) -> None:

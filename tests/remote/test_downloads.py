@@ -30,17 +30,9 @@ def served(hub: Hub) -> dict[str, bytes]:
     return hub.repositories.setdefault("owner/data", {"x": CONTENT})
 
 
-def fetch(
-    target: Path,
-    name: str = "x",
-    where: str = WHERE,
-) -> None:
-    downloads.fetch(
-        downloads.Download(f"{where}/{name}", len(CONTENT), DIGEST),
-        target,
-        "ask the owner",
-        lambda _: None,
-    )
+def fetch(target: Path, name: str = "x", where: str = WHERE) -> None:
+    download = downloads.Download(f"{where}/{name}", len(CONTENT), DIGEST)
+    downloads.fetch(download, target, "ask the owner", lambda _: None)
 
 
 def test_an_interrupted_download_leaves_nothing(
@@ -156,10 +148,8 @@ def test_prepare_downloads(
     seal.read(tmp_path / "data" / "cub", prepared_data.KIND)
     requests = len(hub.asked)
     assert run(capsys, *command)[0] == 0
-    assert run(capsys, *command, "--output=again", "--short_side=16")[::2] == (
-        0,
-        "",
-    )  # the archive was kept
+    again = run(capsys, *command, "--output=again", "--short_side=16")  # the archive was kept
+    assert again[::2] == (0, "")
     assert len(hub.asked) == requests
     (tmp_path / "cache" / "dml_jax" / "downloads" / "cub" / "CUB.tgz").write_bytes(b"damaged")
     assert run(capsys, *command, "--output=third")[0] == 0

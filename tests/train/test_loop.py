@@ -292,13 +292,8 @@ def test_metrics_that_were_edited_are_refused(
     first, *_, last = text.splitlines(keepends=True)
     assert [json.loads(line)["step"] for line in (first, last)] == [3, 12]
     loss = f'"loss": {json.loads(first)["loss"]}'
-    damaged = [
-        text.replace(loss, '"loss": 0.125'),
-        text.removesuffix(last),
-        text.removeprefix(first),
-        text + last,
-        "",
-    ]
+    damaged = [text.replace(loss, '"loss": 0.125'), text.removesuffix(last)]
+    damaged += [text.removeprefix(first), text + last, ""]
     assert text not in damaged
     for content in damaged:
         file.write_text(content)
