@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from dml_jax import buckets, files, seal, table
-from dml_jax.analysis import run_report, spectra
+from dml_jax.analysis import run_report, spectra, worth
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.backbones.weights import converted
 from dml_jax.config import Config
@@ -137,6 +137,8 @@ def train(
         timing = logs.JsonLines(directory / "timing.jsonl")
         results["timing"] = logs.summary(timing, config.data.batch_size)
         results["machine"] = logs.machine()
+        if config.data.name == "folder":  # labels of the user's own, and classes to photograph
+            results["worth"] = worth.of_split(experiment.splits["test"], embeddings["test"])
         results["data"] = {
             name: {"images": len(split.labels), "classes": len(np.unique(split.labels))}
             for name, split in experiment.splits.items()

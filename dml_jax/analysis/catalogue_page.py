@@ -12,8 +12,9 @@ from dml_jax.analysis.changes import standing
 from dml_jax.errors import counted
 from dml_jax.files import atomic_write
 
-# Groups on a page of a tab, and their look: two, many or single images.
-GROUPS = {"labels": 12, "duplicates": 8, "clusters": 8, "blurred": 16, "odd": 16}
+# Groups on a page of a tab, at most 2,000 pixels tall on a telephone, and their look: two, many or
+# single images.
+GROUPS = {"labels": 8, "duplicates": 4, "clusters": 4, "blurred": 16, "odd": 16}
 LOOKS = {"duplicates": " many", "clusters": " many", "blurred": " single", "odd": " single"}
 SIDE = 128  # pixels of the longer side of a thumbnail
 EXPLAINED = {
@@ -172,4 +173,7 @@ def _changes(catalogue: Catalogue) -> str:
         more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
         undo = f'<button name="key" value="undo {click} ">undo</button>'
         rows += f"<li>{html.text(lines[0])}{more} {undo}</li>"
-    return f'<ul class="changes">{rows}</ul>' if rows else "<p>No changes yet.</p>"
+    if not rows:
+        return "<p>No changes yet.</p>"
+    about = "No file has moved yet: end the server with Ctrl-C, then use <code>--apply</code>."
+    return f'<p class="note">{about}</p><ul class="changes">{rows}</ul>'

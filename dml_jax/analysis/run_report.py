@@ -123,7 +123,7 @@ def write_page(directory: Path, config: Config, results: dict[str, Any]) -> None
         config.name,
         lead(config, results),
         (
-            Section("Results", _results(config, results)),
+            Section("Results", html.worth(results.get("worth", ())) + _results(config, results)),
             *findings.read(directory, (TRAINING, *ANALYSES)),
             Section("How it was made", made + details),
         ),

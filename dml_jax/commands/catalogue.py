@@ -72,7 +72,8 @@ def execute(arguments: list[str]) -> None:
             service = CatalogueService(found, _title(options), file)
             server = Server(service, ["localhost", "127.0.0.1"])
             listener.listen(server.config.backlog)
-            print(f"http://127.0.0.1:{listener.getsockname()[1]}/", flush=True)
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+            print(f"{address} (Ctrl-C ends it; then --apply={file} moves the files)", flush=True)
             server.run([listener])
     else:
         _catalogue(options, folder)

@@ -106,6 +106,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "timing": {"seconds": 3725.0, "images_per_second": 120.0, "peak_memory": 2**31},
         "machine": "1 x <cpu>",
         "data": {"test": {"images": 800, "classes": 100}},
+        "worth": ["photograph <b> on another day"],
     }
     run_report.write_page(directory, config, results)
     return directory
@@ -132,6 +133,7 @@ def test_structure(text: str) -> None:
     words, place = " ".join(" ".join(shown.texts).split()), 0
     for expected in (
         "baseline on unseen classes: Recall@1 50.0%, MAP@R 25.0% (+30.0 and +0.0 points over raw",
+        "photograph <b> on another day",
         "ties broken by lower index",
         "✓",
         "worst first",

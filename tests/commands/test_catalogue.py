@@ -15,9 +15,11 @@ import pytest
 from PIL import Image, ImageFilter
 
 import dml_jax
+from dml_jax.analysis import worth
 from dml_jax.analysis.catalogue import Catalogue
 from dml_jax.analysis.examined_images import Images, _clusters, sharpness
 from dml_jax.commands import catalogue
+from dml_jax.data.split import Split
 from dml_jax.serving.http_service import Server
 from tests.analysis.test_page import Page
 from tests.commands.conftest import Execute
@@ -240,8 +242,12 @@ def test_what_an_hour_is_worth() -> None:
     none = np.zeros(320, np.int64)
     names = [f"./{label}/{i}.jpg" for i, label in enumerate(labels)]
     images = Images(Path(), names, names, rows, none[:, None], none, none, none, none, days)
-    first, second = Catalogue(images, [f"class {i}" for i in labels]).worth
-    count, _, rest = first.partition(" corrections: of the others, ")
+    classes = [f"class {i}" for i in range(8)]
+    first, second = Catalogue(images, [classes[i] for i in labels]).worth
+    known = {"session": [f"{day}" for day in days]}
+    split = Split(labels, names, lambda i, rng: None, classes, metadata=known)  # type: ignore[arg-type,return-value]
+    assert second == worth.of_split(split, rows)[1]
+    count, _, rest = first.partition(" likely corrections: of the other images, ")
     before, after = (float(text.strip(" %")) for text in rest.split(" are")[0].split("→"))
     assert 20 < int(count) < 50
     assert before < after
