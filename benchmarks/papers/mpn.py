@@ -44,7 +44,7 @@ from dml_jax.methods.mpn.method import (
     MessagePassingNetwork,
     attention_statistics,
     batch_attention,
-    normalised,
+    normalise_rows,
     refine,
 )
 
@@ -75,7 +75,7 @@ def attention(run: AnalysedModel, rows: np.ndarray, node: int) -> list[Finding]:
     labels, steps, found, node_rows = np.asarray(batch.labels), [], [], []
     classes = run.split("train").classes
     for state in run.models():
-        weights = normalised(compute(state.params, state.model_state, batch.images))
+        weights = normalise_rows(compute(state.params, state.model_state, batch.images))
         steps.append(state.step)
         found.append(attention_statistics(weights, labels))
         node_rows.append(weights[-1, :, node])  # last layer

@@ -6,7 +6,7 @@
     data = TrainingSet(classes=98, images=8_054)
     method = hist.build(hist.Config(tau=32), resnet.build(resnet.Config()), data)
 
-A configuration chooses a method by the name of its module: `config.method.name`.
+In a configuration, `method.name` is the name of the module.
 """
 
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, Teaching, TrainingSet

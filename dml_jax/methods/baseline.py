@@ -1,11 +1,11 @@
 """A loss of the literature on any backbone, to compare losses under one training recipe.
 
-Global pooling and a linear layer give the embedding, as in Musgrave et al., "A metric learning
+Global pooling and a linear layer compute the embedding, as in Musgrave et al., "A metric learning
 reality check" (ECCV 2020), and Roth et al., "Revisiting training strategies" (ICML 2020).
-`method.loss` names a loss of `dml_jax.losses` or of another package: a classifier, a loss against
-proxies, or a loss on pairs; the section of the same name holds its options. It can also be a sum of
-several, "triplet+arcface", with weights w. Pair losses can also be computed against a memory of
-this batch and past ones (Wang et al., CVPR 2020):
+`method.loss` names a loss of `dml_jax.losses` or of a user's module: a classifier, a loss against
+proxies, or a loss on pairs. The section with the name of the loss contains its options. Losses can
+be summed, "triplet+arcface", with weights w. Pair losses can also compare the batch with a memory
+of this and past batches (Wang et al., CVPR 2020):
 
     L = sum over losses of w loss(batch, batch) + sum over pair losses of w loss(batch, memory)
 
@@ -69,7 +69,7 @@ from dml_jax.methods.contract import (
 from dml_jax.numerics import unit
 
 Loss = Callable[..., Array]
-# "loss" holds a classifier, proxies or boundaries; for most pair losses it is empty.
+# "loss" contains a classifier, proxies or boundaries; it is empty for most pair losses.
 GROUPS = ("backbone", "embedding", "loss")
 
 
@@ -81,22 +81,22 @@ LOSSES: dict[str, Loss] = {
 PAIR_LOSSES = tuple(name for name, loss in LOSSES.items() if takes(loss, "candidates"))
 
 
-def find(name: str, given: Any = None) -> Loss:
-    """A loss by its name in LOSSES or its import path; `given` is all of `method.loss`."""
+def find_loss(name: str, value: Any = None) -> Loss:
+    """Finds a loss by its name in LOSSES or its import path; `value` is that of `method.loss`."""
     if name in LOSSES:
         return LOSSES[name]
     module, _, attribute = name.rpartition(".")
     if not module:
-        raise ConfigError(f"method.loss={(given or name)!r}: {suggest(name, LOSSES)}")
+        raise ConfigError(f"method.loss={(value or name)!r}: {suggest(name, LOSSES)}")
     key = f"method.loss={name!r}"
-    found = getattr(imported(key, module), attribute, None)
-    if not (callable(found) and takes(found, "labels")):
+    loss = getattr(imported(key, module), attribute, None)
+    if not (callable(loss) and takes(loss, "labels")):
         raise ConfigError(f"{key}: {module} has no function {attribute}(embeddings, labels)")
-    return found
+    return loss
 
 
 def section_name(loss: str) -> str:
-    """The key of a loss's options: its name, without the module of another package."""
+    """The key of a loss's options: the name of its function."""
     return loss.rpartition(".")[2]
 
 
@@ -109,21 +109,21 @@ class Config:
       loss: Name of a loss, a sum such as "triplet+arcface", or the import path of a function. The
         options of each loss are in a section of its name.
       weights: Weights of the losses of a sum; empty: 1 each.
-      distance: How losses that take a distance, and evaluation, compare embeddings: "cosine"
-        compares unit vectors; all others compare embeddings as they are. An import path names a
-        function of two blocks of rows.
+      distance: Distance with which evaluation, and losses with a distance, compare embeddings.
+        "cosine" normalises them, all others do not. An import path names a function of two blocks
+        of rows.
       embedding_dim: Length D of the embeddings; 0: the number of channels, without a linear layer
         unless `init` is "whitened".
       pooling: Pooling of the feature map.
       layer_norm: Normalises the pooled features, without scale and bias, as in Zhai & Wu and
         ProxyNCA++.
-      init: Initial linear layer: "linear" as torch.nn.Linear; "he" N(0, 2 / D) with bias 0;
+      init: Initial linear layer: "linear" as in torch.nn.Linear; "he" N(0, 2 / D) with bias 0;
         "whitened" makes the covariance within the training classes spherical and uses the class
         means as proxies.
       bias: Whether the linear layer has a bias; Zhai & Wu's has none.
-      memory: Number of embeddings of this and past batches with which pair losses also compare; 0:
-        this batch only.
-      memory_after: Number of steps before embeddings are stored and compared; 1,000 in the paper.
+      memory: Number of embeddings from this and past batches with which pair losses also compare;
+        0: this batch only.
+      memory_after: Step from which embeddings are stored and compared; 1,000 in the paper.
     """
 
     name: str = "baseline"
@@ -141,13 +141,13 @@ class Config:
     memory_after: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
-        rule = f"give one for each loss of loss={self.loss}"
+        rule = f"must have one value per loss of loss={self.loss}"
         require(len(self.weights) in (0, len(self.losses)), "weights", self.weights, rule)
 
     def inert(self, config: Any) -> Rules:
         """What options need; see `config.fields.inert`."""
-        plain = (self.embedding_dim, self.bias, self.layer_norm, self.pooling)
-        whitened, fits = self.init == "whitened", plain == (0, True, False, "avg")
+        layer = (self.embedding_dim, self.bias, self.layer_norm, self.pooling)
+        whitened, fits = self.init == "whitened", layer == (0, True, False, "avg")
         return (
             (
                 fits or not whitened,
@@ -172,7 +172,7 @@ class Config:
     @property
     def compares_pairs(self) -> bool:
         """Whether a loss can use `data.relation`."""
-        return any(takes(find(loss), "candidates") for loss in self.losses)
+        return any(takes(find_loss(loss), "candidates") for loss in self.losses)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -181,25 +181,25 @@ class Config:
 
 
 def config_type(values: Mapping[str, Any]) -> type[Config]:
-    """`Config` with the section of each loss that `values` choose."""
+    """`Config` with the section of each loss in `values`."""
     loss = values.get("loss", Config.loss)
     names = loss.split("+") if isinstance(loss, str) else [str(loss)]
     for name in names:
-        find(name, loss)
+        find_loss(name, loss)
     if len({section_name(name) for name in names}) < len(names):
         remedy = "give it a weight instead (method.weights)"
         raise ConfigError(f"method.loss={loss!r}: names a loss twice; {remedy}")
-    kind: type[Config] = with_options(Config, *((name, find(name)) for name in names))
+    kind: type[Config] = with_options(Config, *((name, find_loss(name)) for name in names))
     return kind
 
 
 def make_config(
     loss: str = "normalized_softmax", options: Mapping[str, Any] | None = None, **shared: Any
 ) -> Config:
-    """A configuration, e.g. `make_config("triplet", {"mining": "hard"}, embedding_dim=64)`.
+    """A configuration, such as `make_config("triplet", {"mining": "hard"}, embedding_dim=64)`.
 
-    The options belong to the loss, or to each loss of a sum by its name; `shared` are fields of
-    `Config`. The module of a user's loss is imported.
+    The options are those of the loss or, for a sum, those of each loss by name; `shared` are fields
+    of `Config`. The module of a user's loss is imported.
     """
     sections = (options or {}) if "+" in loss else {section_name(loss): options or {}}
     values = {"name": "baseline", "loss": loss, **sections, **shared}
@@ -210,62 +210,62 @@ def make_config(
 class Criterion(nn.Module):
     """One or several losses with their learned parameters."""
 
-    options: Mapping[str, Any]  # section of the options of each loss, by its name, see `find`
+    options: Mapping[str, Any]  # section of the options of each loss, by name, see `find_loss`
     classes: int  # number of classes C
     dim: int  # length D of the embeddings
-    distance: Any = None  # function of two blocks of rows; None compares unit vectors
-    relation: Any = None  # function of two lists of labels; None for equal labels
+    distance: Any = None  # function of two blocks of rows; None: distance of unit vectors
+    relation: Any = None  # function of two lists of labels; None: equality
 
     def setup(self) -> None:
         """The learned parameters of each loss, by argument."""
         learned: dict[str, dict[str, Array]] = {loss: {} for loss in self.options}
         for name, (loss, argument, array) in parameters(self.options).items():
-            drawn = initial(array, self.options[loss], self.classes, self.dim)
-            learned[loss][argument] = self.param(name, *drawn)
+            initializer = choose_initializer(array, self.options[loss], self.classes, self.dim)
+            learned[loss][argument] = self.param(name, *initializer)
         self.learned = learned
 
     def __call__(self, embeddings: Array) -> Array | None:
         """Embeddings [N, D] -> logits [N, C] without margins of the first classifier, or None."""
         for loss, options in self.options.items():
-            if logits := getattr(find(loss), "logits", None):
+            if logits := getattr(find_loss(loss), "logits", None):
                 return logits(embeddings, **self.learned[loss], **vars(options))
         return None
 
     def values(
         self, embeddings: Array, labels: Array, key: Array, candidates: Candidates | None = None
     ) -> dict[str, Array]:
-        """Each loss of a batch, by its name: scalars; with candidates, the pair losses only."""
-        found = {}
+        """Scalar losses of a batch, by name; with candidates, the pair losses only."""
+        values = {}
         for i, (name, options) in enumerate(self.options.items()):
-            loss, others = find(name), candidates
+            loss, rows = find_loss(name), candidates
             if candidates is not None and not takes(loss, "candidates"):
                 continue
             if candidates is None and self.relation and takes(loss, "candidates"):
                 own = jnp.eye(len(labels), dtype=bool)
                 pairs = (jnp.where(own, False, pair) for pair in self.relation(labels, labels))
-                others = Candidates(embeddings, *pairs)
+                rows = Candidates(embeddings, *pairs)
             mining_key = jax.random.fold_in(key, i) if i else key
-            given = {"candidates": others, "key": mining_key, "distance": self.distance}
-            arguments = {**vars(options), **self.learned[name], **given}
-            taken = {word: value for word, value in arguments.items() if takes(loss, word)}
-            found[name] = loss(embeddings, labels, **taken)
-        return found
+            shared = {"candidates": rows, "key": mining_key, "distance": self.distance}
+            arguments = {**vars(options), **self.learned[name], **shared}
+            arguments = {key: value for key, value in arguments.items() if takes(loss, key)}
+            values[name] = loss(embeddings, labels, **arguments)
+        return values
 
 
 def parameters(names: Collection[str]) -> dict[str, tuple[str, str, Learned]]:
     """Learned parameters of a sum of losses: name -> (loss, argument, declaration)."""
-    found = {}
+    declarations = {}
     for loss in names:
         prefix = f"{section_name(loss)}_" if len(names) > 1 else ""
-        for argument, array in signature.learned_arrays(find(loss)).items():
-            found[prefix + argument] = loss, argument, array
-    return found
+        for argument, array in signature.learned_arrays(find_loss(loss)).items():
+            declarations[prefix + argument] = loss, argument, array
+    return declarations
 
 
-def initial(
+def choose_initializer(
     parameter: Learned, options: Any, classes: int, dim: int
 ) -> tuple[Initializer, tuple[int, ...]]:
-    """Initialiser and shape of a parameter that a loss learns."""
+    """Initialiser and shape of a learned parameter."""
     shape = tuple({"C": classes, "D": dim}.get(axis) or options.centers for axis in parameter.axes)
     match parameter.start if parameter.start != "option" else options.init:
         case "he":
@@ -281,25 +281,25 @@ def initial(
             return nn.initializers.constant(getattr(options, value)), shape
 
 
-def pairs_of_classes(weights: np.ndarray, losses: Sequence[str]) -> Callable[..., Any]:
-    """(labels [N], labels [M]) -> (positive, negative) [N, M] by weights [C, C] of classes.
+def relate_classes(weights: np.ndarray, losses: Sequence[str]) -> Callable[..., Any]:
+    """A function (labels [N], labels [M]) -> (positive, negative) [N, M] from weights [C, C].
 
-    Raises ConfigError if a loss on pairs does not take weights other than 0 and 1.
+    Raises ConfigError if a loss on pairs does not support weights other than 0 and 1.
     """
     positive, negative = pairwise.split_pairs(weights)
     for loss in losses if positive.dtype != bool else ():
-        if takes(find(loss), "candidates") and not signature.takes_weights(find(loss)):
-            able = [name for name in PAIR_LOSSES if signature.takes_weights(LOSSES[name])]
+        if takes(find_loss(loss), "candidates") and not signature.takes_weights(find_loss(loss)):
+            names = [name for name in PAIR_LOSSES if signature.takes_weights(LOSSES[name])]
             raise ConfigError(
-                f"data.relation: {loss} takes no weights of pairs; use a function that returns 0, "
-                f"1 and NaN, or one of {', '.join(able)} in method.loss"
+                f"data.relation: {loss} has no weights of pairs; use a function that returns 0, 1 "
+                f"and NaN, or one of {', '.join(names)} in method.loss"
             )
 
-    def pairs(labels: Array, others: Array) -> tuple[Array, Array]:
-        at = labels[:, None], others[None]
-        return jnp.asarray(positive)[at], jnp.asarray(negative)[at]
+    def relate(left: Array, right: Array) -> tuple[Array, Array]:
+        entries = left[:, None], right[None]
+        return jnp.asarray(positive)[entries], jnp.asarray(negative)[entries]
 
-    return pairs
+    return relate
 
 
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
@@ -309,14 +309,14 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         config.embedding_dim, config.pooling, config.layer_norm, config.init, config.bias
     )
     dim = config.embedding_dim or backbone.channels
-    compared: Any = config.distance
-    if "." in compared:
-        compared = function("method.distance", compared)
-        if not hasattr(compared, "__qualname__"):  # such as a functools.partial
+    metric: Any = config.distance
+    if "." in metric:
+        metric = function("method.distance", metric)
+        if not hasattr(metric, "__qualname__"):  # such as a functools.partial
             rule = "has no name to report; define it with def"
             raise ConfigError(f"method.distance={config.distance!r}: {rule}")
-    distance = {"cosine": None, "euclidean": distances}.get(compared, compared)
-    relation = None if data.relation is None else pairs_of_classes(data.relation, config.losses)
+    distance = {"cosine": None, "euclidean": distances}.get(metric, metric)
+    relation = None if data.relation is None else relate_classes(data.relation, config.losses)
     criterion = Criterion(config.options, data.classes, dim, distance, relation)
 
     def init(key: Array, batch: Batch) -> tuple[PyTree, PyTree]:
@@ -331,7 +331,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     encode = heads.encoder(backbone, embedding)
     factors = dict(zip(config.losses, config.weights or (1.0,) * len(config.losses), strict=True))
 
-    def weighted(values: dict[str, Array]) -> Array:
+    def weighted_sum(values: dict[str, Array]) -> Array:
         terms = [jnp.asarray(factors[loss], x.dtype) * x for loss, x in values.items()]
         return jnp.sum(jnp.stack(terms))
 
@@ -345,17 +345,17 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         values = apply_criterion(params, encoded, batch.labels, key_batch, method="values")
         several = values if len(values) > 1 else {}
         terms = {f"loss_{section_name(loss)}": value for loss, value in several.items()}
-        total = weighted(values)
+        total = weighted_sum(values)
         if not config.memory:
             return total, Aux(model_state, terms)
         rows = {"embeddings": jax.lax.stop_gradient(encoded), "labels": batch.labels}
         memory = cross_batch_memory.enqueue(model_state["memory"], rows)
         past = cross_batch_memory.candidates(memory, batch.labels, relation, enqueued=True)
-        found = apply_criterion(params, encoded, batch.labels, key_memory, past, method="values")
-        used = model_state["seen"] >= config.memory_after
-        term = jnp.where(used, weighted(found), 0)
-        kept = jax.tree.map(partial(jnp.where, used), memory, model_state["memory"])
-        return total + term, Aux(model_state, {**terms, "memory": term}, kept)
+        values = apply_criterion(params, encoded, batch.labels, key_memory, past, method="values")
+        started = model_state["seen"] >= config.memory_after
+        term = jnp.where(started, weighted_sum(values), 0)
+        memory = jax.tree.map(partial(jnp.where, started), memory, model_state["memory"])
+        return total + term, Aux(model_state, {**terms, "memory": term}, memory)
 
     def after(params: PyTree, model_state: PyTree, memory: PyTree) -> PyTree:
         return {**model_state, "memory": memory, "seen": model_state["seen"] + 1}
@@ -378,7 +378,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         kernel, bias = whitening.within_classes(features, labels)
         rows = unit(jnp.asarray(features @ kernel + bias))
         means = unit(jax.ops.segment_sum(rows, jnp.asarray(labels), data.classes))
-        proxies = {  # as long as the drawn ones on average
+        proxies = {  # with the mean length of the initial proxies
             name: means * jnp.linalg.norm(params["loss"][name], axis=-1).mean()
             for name, (_, _, array) in parameters(config.losses).items()
             if array.axes == "CD"
@@ -403,5 +403,5 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         teach=teach,
         history=("memory", "seen"),
     )
-    tested = heads.unit_embed(encode) if distance is None else embed
-    return Method(init, encode, loss, tested, GROUPS, distance=compared, hooks=hooks)
+    embedding_function = heads.unit_embed(encode) if distance is None else embed
+    return Method(init, encode, loss, embedding_function, GROUPS, distance=metric, hooks=hooks)

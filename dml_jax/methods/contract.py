@@ -16,14 +16,14 @@ from dml_jax.errors import ConfigError
 
 
 class TrainingSet(NamedTuple):
-    """Facts about the training data for building a method.
+    """Facts about the training data from which a method is built.
 
     Attributes:
       classes: number of classes C.
       images: number of images N.
-      labels: int [N], in 0..C-1; None where nothing is trained.
-      relation: float32 [C, C], weights of pairs of classes in place of equal or not (see
-        `data.relations`), or None. A method that uses it says so: `Config.compares_pairs` is true.
+      labels: int [N], in 0..C-1; None without training.
+      relation: float32 [C, C], weights of pairs of classes that replace equality (see
+        `data.relations`), or None. `Config.compares_pairs` is true for methods that use it.
     """
 
     classes: int
@@ -31,11 +31,11 @@ class TrainingSet(NamedTuple):
     labels: np.ndarray | None = None
     relation: np.ndarray | None = None
 
-    def check_classes(self, needed: int, key: str) -> None:
+    def check_classes(self, least: int, key: str) -> None:
         """Raises `ConfigError` if there are fewer training classes than the option `key` needs."""
-        if self.classes < needed:
-            found = f"the data has {self.classes}"
-            raise ConfigError(f"{key}: needs {needed} training classes, {found}")
+        if self.classes < least:
+            rule = f"needs at least {least} training classes"
+            raise ConfigError(f"{key} {rule}, but the data has {self.classes}")
 
 
 class Teaching(NamedTuple):
@@ -43,8 +43,7 @@ class Teaching(NamedTuple):
 
     Attributes:
       embeddings: float [B, D], of unit length.
-      logits: float [B, C] over the training classes, without margins; None where the method has no
-        classifier.
+      logits: float [B, C] over the training classes, without margins; None without a classifier.
     """
 
     embeddings: Array
@@ -58,8 +57,8 @@ class Batch(NamedTuple):
       images: uint8 [V, B, H, W, 3], V views of each image; or other arrays [V, B, ...].
       labels: int32 [B], in 0..C-1.
       index: int32 [B], position of each image in its split.
-      teacher: (images uint8 [B, H, W, 3]) -> Teaching; a pytree whose leaves are the variables of a
-        trained model, so that they are arguments of the compiled step. None unless the method has a
+      teacher: (images uint8 [B, H, W, 3]) -> Teaching; a pytree whose leaves are the variables of
+        the teacher, so that the compiled step takes them as arguments. None unless the method has a
         `teacher`.
     """
 
@@ -70,25 +69,25 @@ class Batch(NamedTuple):
 
 
 def input_shape(batch: Batch) -> tuple[int, ...]:
-    """(H, W) of the images of a batch, or the shape of its other arrays."""
+    """(H, W) of the images in a batch; for other arrays, their shape."""
     images = batch.images
-    of_images = images.dtype == np.uint8 and images.ndim == 5 and images.shape[-1] == 3
-    return images.shape[2:4] if of_images else images.shape[2:]
+    is_images = images.dtype == np.uint8 and images.ndim == 5 and images.shape[-1] == 3
+    return images.shape[2:4] if is_images else images.shape[2:]
 
 
 def zeros(size: int, shape: Shape, views: int = 1) -> Batch:
-    """A batch of `size` rows of zeros of `shape` (see `data.arrays`), for its shapes only."""
-    images: Any = arrays.blank(shape, views, size)  # NumPy compiles nothing
+    """A batch of `size` zero rows of `shape` (see `data.arrays`), used for its shapes only."""
+    images: Any = arrays.blank(shape, views, size)  # NumPy, because JAX would compile a program
     numbers: Any = np.zeros((size,), np.int32)
     return Batch(images, numbers, numbers)
 
 
 class Aux(NamedTuple):
-    """Results of a loss besides its value.
+    """Further results of a loss.
 
     Attributes:
       model_state: the state after the forward pass.
-      metrics: float scalars that are logged: the terms of the loss, before their weights.
+      metrics: float scalars to log: the unweighted terms of the loss.
       carry: input of `Hooks.after`; never logged.
     """
 
@@ -119,15 +118,15 @@ Distance = Literal["cosine", "euclidean"] | Callable[[Array, Array], Array]
 
 
 class Refresh(NamedTuple):
-    """A computation of a method on all training images, before the first step and every few epochs.
+    """A computation on all training images, before the first step and every few epochs.
 
     Attributes:
-      epochs: number of epochs between two refreshes, including warm-up epochs; 0: only one.
+      epochs: number of epochs between two refreshes, including warm-up epochs; 0: a single refresh.
       features: (params, model_state, images uint8 [B, H, W, 3]) -> [B, K].
-      update: (params, model_state, features float32 [N, K] of all training images, transformed as
-        for evaluation, key) -> (params, model_state), on the host.
-      head: (params, features [B, K]) -> embeddings [B, D] as of `Method.embed`, where these depend
-        on nothing else; needed for `train.select="folds"`.
+      update: (params, model_state, features float32 [N, K], key) -> (params, model_state), on the
+        host. The features are those of all training images, transformed as for evaluation.
+      head: (params, features [B, K]) -> embeddings [B, D] of `Method.embed`, if these depend on the
+        features only; required for `train.select="folds"`.
     """
 
     epochs: int
@@ -137,33 +136,32 @@ class Refresh(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """Optional parts of a method; an unused one is None or empty. Functions take `params` first.
+    """Optional parts of a method, by default None or empty. Functions take `params` first.
 
     Attributes:
-      after: (params, model_state, carry of the loss) -> model_state, once the parameters have been
-        updated.
-      fill: (params, model_state, batches) -> model_state, before the first step.
-      refine: test-time refinements, each its name in `evaluation.refine` and (params, model_state,
-        embeddings of the queries and perhaps of a "gallery", configuration of the run) -> (those
-        [N, D'], numbers about them for the results).
-      check_refine: (configuration of the run, number of tested images); raises ConfigError if a
-        refinement cannot handle so many.
+      after: (params, model_state, carry of the loss) -> model_state, called after the update of the
+        parameters.
+      fill: (params, model_state, batches) -> model_state, called before the first step.
+      refine: test-time refinements: pairs of a name in `evaluation.refine` and a function (params,
+        model_state, embeddings of the queries and perhaps of a "gallery", configuration of the run)
+        -> (refined embeddings [N, D'], numbers for the results).
+      check_refine: (configuration of the run, number of tested images); raises ConfigError if there
+        are too many images for a refinement.
       refresh: computation from all training images every few epochs.
       published: (params, model_state) -> (params, model_state) whose embedding is the backbone's
-        pooled features; needed for `train.select="folds"`.
-      teach: (params, model_state, encoded) -> Teaching, what a student learns from this method's
-        trained model; None where that is `embed` alone.
+        pooled features; required for `train.select="folds"`.
+      teach: (params, model_state, encoded) -> Teaching, the outputs of this method's trained model
+        that a student learns from; None for `embed` alone.
       diagnose: (params, model_state, images uint8 [1, B, H, W, 3], labels int32 [B]) -> numbers by
-        name that tell whether the mechanism of the method is at work in a training batch; called on
-        the host.
+        name that show whether the mechanism of the method has an effect in a training batch; runs
+        on the host.
       views: images per sample.
-      whole_maps: whether `encode` needs whole feature maps, instead of their mean and maximum.
-      parts: parts of the embedding [B, D] that are also analysed separately: name, first column,
-        column after the last.
-      history: names of the entries of `model_state` left by past batches, such as a queue; a run
-        that starts from the weights of another does not take them over.
-      teacher: work directory of the run whose model `loss` finds in `batch.teacher`. `loss` raises
-        ConfigError, when it is traced, where that model does not fit.
+      whole_maps: whether `encode` needs whole feature maps, not only their mean and maximum.
+      parts: parts of the embedding [B, D] to be analysed separately: name, first and end column.
+      history: names of the entries of `model_state` that depend on past batches, such as a queue; a
+        run that starts from the weights of a previous run resets them.
+      teacher: work directory of the run whose model is `batch.teacher`. While it is traced, `loss`
+        raises ConfigError if that model does not fit.
     """
 
     after: Callable[[PyTree, PyTree, PyTree], PyTree] | None = None
@@ -182,23 +180,23 @@ class Hooks(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A deep metric learning method: the parts of every method, and hooks.
+    """A deep metric learning method: required functions, and optional hooks.
 
-    `params` and `model_state` are nested dicts: `params` is trained by gradients; `model_state` is
+    `params` and `model_state` are nested dicts: gradients train `params`; `model_state` is
     everything else (batch statistics, queue, momentum encoder). Both have a key "backbone".
 
     Attributes:
-      init: (key, batch) -> (params, model_state). The batch gives the shapes only.
+      init: (key, batch) -> (params, model_state). Only the shapes of the batch matter.
       encode: backbone and head, applied to each image. Only batch statistics connect the rows.
       loss: (params, model_state, encoded, batch, step, key) -> (scalar, Aux), from the encoded
         global batch; `step` is the number of updates so far, for schedules of coefficients.
       embed: (params, model_state, images uint8 [B, H, W, 3]) -> [B, D], normalised as in the paper.
       groups: names of the optimizer's parameter groups.
       group: path of a parameter, a tuple of dict keys -> name of its group, by default the first
-        key. Entries of `model_state` that are not `history` have a group, too: batch statistics
-        belong to the group of their layer.
-      distance: how evaluation compares embeddings: a name, or a function of two blocks of rows,
-        [N, D] and [M, D] -> [N, M], as described in `evaluation.user_distances`.
+        key. Entries of `model_state` outside `history` also have a group: batch statistics belong
+        to the group of their layer.
+      distance: distance with which evaluation compares embeddings: a name, or a function of two
+        blocks of rows, [N, D] and [M, D] -> [N, M] (see `evaluation.user_distances`).
       hooks: optional parts of the method.
     """
 
@@ -213,7 +211,7 @@ class Method(NamedTuple):
 
 
 def map_functions(wrap: Callable[[Any], Any], method: Method) -> Method:
-    """The method with `wrap` around each of its functions of (params, …)."""
+    """Wraps each function (params, …) of a method with `wrap`."""
     wrapped: Method = jax.tree.map(
         lambda leaf: wrap(leaf) if callable(leaf) else leaf, method, is_leaf=callable
     )
@@ -224,7 +222,7 @@ def map_functions(wrap: Callable[[Any], Any], method: Method) -> Method:
 
 
 def teaching(method: Method) -> Callable[[PyTree, PyTree, Array], Teaching]:
-    """(params, model_state, images uint8 [B, H, W, 3]) -> `Hooks.teach`, or the embedding."""
+    """A function (params, model_state, images uint8 [B, H, W, 3]) -> Teaching of a method."""
 
     def outputs(params: PyTree, model_state: PyTree, images: Array) -> Teaching:
         if method.hooks.teach is None:

@@ -1,9 +1,9 @@
 """The Group Loss (Elezi, Vascon, Torcinovich, Pelillo, Leal-Taixé, ECCV 2020).
 
-The class probabilities of each image in a batch are refined with the probabilities of similar
-images. Training the refined probabilities to be correct makes images similar if, and only if, they
-share a class. A few images per class are anchors with given labels. With embeddings f_i,
-probabilities X [n, C] and similarities W [n, n]:
+The class probabilities of each image in a batch are refined with those of similar images. Training
+the refined probabilities to be correct makes images similar if, and only if, they share a class.
+A few images per class are anchors, whose labels are revealed. With embeddings f_i, probabilities
+X [n, C] and similarities W [n, n]:
 
     g_i       = f_i - mean f_i,   W_ij = max(0, g_i . g_j / (|g_i| |g_j|))     Pearson
     X(0)_i    = one-hot of y_i for an anchor, else softmax(logits_i / T)       priors
@@ -11,13 +11,13 @@ probabilities X [n, C] and similarities W [n, n]:
     X(t+1)_ic = X(t)_ic Pi(t)_ic / sum_k X(t)_ik Pi(t)_ik                      replicator
     L         = -mean_i log X(t_end)_{i, y_i} + mean_i CE(logits_i, y_i)
 
-The mean in g is over the dimensions of one embedding. As in the authors' code
-(dvl-tum/group_loss): W keeps its diagonal of ones; anchors, which the dynamics cannot change and
-whose loss is 0, count in the mean; the cross-entropy of the classifier is added, without T; the
-first images of each class in the batch are its anchors. Unlike that code, which adds 1e-12 to the
-final probabilities, the dynamics are computed in the log domain.
+The mean in g is over the dimensions of one embedding. As in the authors' code (dvl-tum/group_loss),
+W keeps its diagonal of ones; the mean includes anchors, whose loss is 0; the classifier's
+cross-entropy, without T, is added; and the first images of each class in the batch are its anchors.
+Unlike that code, which adds 1e-12 to the final probabilities, the dynamics are computed in the log
+domain.
 
-At test time only the embedding is used. The authors' embedding is BN-Inception's pooled features
+At test time, only the embedding is used; for the authors, the pooled features of BN-Inception
 (`embedding_dim=0`). R@1 on CUB, Cars196, SOP: 65.5, 85.6, 75.1; NMI: 69.0, 72.7, 90.8 (1,024-d, as
 quoted by Seidenschwarz et al., ICML 2021).
 """
@@ -44,14 +44,14 @@ GROUPS = ("backbone", "embedding", "classifier")  # parameter groups
 
 @section
 class Config:
-    """Options of the Group Loss; with the defaults of the authors' CUB run.
+    """Options of the Group Loss, with the defaults of the authors' CUB run.
 
     Attributes:
       name: Module of dml_jax/methods, or an import path.
-      embedding_dim: Length of the embeddings, by a linear layer on the pooled features; 0: no
+      embedding_dim: Length of the embeddings, from a linear layer on the pooled features; 0: no
         layer.
       pooling: Pooling of the feature map.
-      anchors: Images of each class whose label is given; fewer than data.images_per_class.
+      anchors: Images per class whose labels are revealed; fewer than data.images_per_class.
       iterations: Number t_end of iterations; 1 in the authors' code.
       temperature: T, which divides the logits in the priors.
       weight: Weight of the group loss; the cross-entropy has weight 1.
@@ -66,12 +66,12 @@ class Config:
     weight: Positive = 1.0
 
     def doubtful(self, config: Any) -> Rules:
-        """A loss on no image; see `config.fields.doubtful`."""
+        """The group loss needs images that are not anchors; see `config.fields.doubtful`."""
         images = config.data.images_per_class
-        labelled = config.data.sampler in WITHOUT_CLASSES or self.anchors < images
+        has_others = config.data.sampler in WITHOUT_CLASSES or self.anchors < images
         problem = "leaves only the cross-entropy, because all images are anchors"
         remedy = f"set it below data.images_per_class={images}"
-        return ((labelled, f"{problem}; {remedy}", "anchors"),)
+        return ((has_others, f"{problem}; {remedy}", "anchors"),)
 
 
 FLOOR = 1e-30  # lower bound of the support, which is 0 if an embedding is constant
@@ -95,8 +95,8 @@ def replicator_dynamics(
 ) -> Array:
     """log X(t_end) [N, C] from log X(0) [N, C]; logarithms keep gradients of small values.
 
-    `w` is W [N, N], not negative; `anchors` bool [N]. The labels of anchors replace their rows,
-    which are undefined in the result; a row without support keeps its priors.
+    `w` is W [N, N], not negative; `anchors` is bool [N]. The labels of anchors replace their rows,
+    which are undefined in the result. A row without support keeps its priors.
     """
     one_hot = jax.nn.one_hot(labels, log_p.shape[1], dtype=log_p.dtype)
     for _ in range(iterations):

@@ -12,25 +12,25 @@ from dml_jax.backbones.layers import Dense, LayerNorm, Pooling, global_pool, he_
 from dml_jax.methods.contract import Batch, Embed, Encode, PyTree, Teach, Teaching, input_shape
 from dml_jax.numerics import unit
 
-# Initial values of a linear layer from K to D: as torch.nn.Linear, U(±1/sqrt(K)), or He's
-# N(0, 2 / D) with bias 0, which is 2.4 sqrt(K / D) times as long and turns that much more slowly at
-# a given learning rate. "whitened" has D = K and is computed from the training images, see
-# `whitening`; until then it is the identity.
+# Initial values of a linear layer from K to D. "linear" is U(±1/sqrt(K)), as in torch.nn.Linear.
+# "he" is N(0, 2 / D) with bias 0, which is 2.4 sqrt(K / D) times as long and turns that much more
+# slowly at the same learning rate. "whitened" has D = K and is computed from the training images,
+# see `whitening`; until then it is the identity.
 Init = Literal["linear", "he", "whitened"]
 
 
 def identity(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """Initial kernel [K, K] of a layer that changes nothing."""
+    """Initial kernel [K, K] of a layer that does not change its input."""
     return jnp.eye(shape[0], shape[1], dtype=dtype)
 
 
 class Embedding(nn.Module):
     """Global pooling and a linear layer."""
 
-    dim: int  # size of the embedding; 0: without a linear layer, unless it is whitened
-    pooling: Pooling  # how the feature map is pooled
-    layer_norm: bool = False  # normalise the pooled features, without scale and bias
-    initial: Init = "linear"  # of the layer
+    dim: int  # length of the embedding; 0: no linear layer, unless it is whitened
+    pooling: Pooling  # pooling of the feature map
+    layer_norm: bool = False  # normalises the pooled features, without scale and bias
+    initial: Init = "linear"  # initial values of the layer
     bias: bool = True
 
     @nn.compact
@@ -53,7 +53,7 @@ class Embedding(nn.Module):
 
 
 def init(backbone: Backbone, head: nn.Module, keys: Array, batch: Batch) -> tuple[PyTree, PyTree]:
-    """(params, model_state) of a backbone and a head on its feature map, from two keys."""
+    """Initialises a backbone and a head on its feature map from two keys."""
     body, stats = backbone.init(keys[0], input_shape(batch))
     head_params, _ = functional.init(head, keys[1], functional.struct(1, 1, 1, backbone.channels))
     return {"backbone": body, **head_params}, {"backbone": stats}
@@ -74,7 +74,7 @@ def encoder(backbone: Backbone, head: nn.Module) -> Encode:
 
 
 def teach_by(classifier: nn.Module, name: str) -> Teach:
-    """`Hooks.teach` by a classifier of the encoded embeddings, with parameters `params[name]`."""
+    """`Hooks.teach` with a classifier of the embeddings, whose parameters are `params[name]`."""
 
     def teach(params: PyTree, model_state: PyTree, encoded: Array) -> Teaching:
         logits: PyTree = classifier.apply({"params": params[name]}, encoded)

@@ -1,9 +1,9 @@
 """A student of a trained model (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021, appendix C.4).
 
-Test-time message passing (MPN) needs batches and a second network. A student needs only the
-backbone: an embedding layer and a linear classifier are trained with the label-smoothed
-cross-entropy LS of MPN's auxiliary loss and with the outputs of the teacher (marked *) for the same
-images. z are logits, f embeddings of unit length, h is the Huber loss with delta 1:
+Test-time message passing (MPN) needs batches and a second network; a student needs only the
+backbone. Its embedding layer and linear classifier learn from the label-smoothed cross-entropy LS
+of MPN's auxiliary loss and from the teacher's outputs (marked *) for the same images. z are logits,
+f embeddings of unit length, and h is the Huber loss with delta 1:
 
     L               = LS(z / T) + w times one of
     distillation    -sum_c p*_c log p_c,  p = softmax(z / tau)   mean over samples
@@ -12,14 +12,14 @@ images. z are logits, f embeddings of unit length, h is the Huber loss with delt
     relational       |d*_ij - d_ij|                              sum over all N^2 ordered pairs
                      d_ij = D_ij / mean(D),  D_ij = sum_k h(f_ik - f_jk)
 
-after Hinton et al. (2015) for the distillation and Park et al. (CVPR 2019) for the last.
+Distillation follows Hinton et al. (2015), the relational loss Park et al. (CVPR 2019).
 
-These equations follow the authors' code; the paper describes them in words and specifies neither
-which distillation it used nor whether the cross-entropy is kept. The authors store the teacher's
-outputs in files beforehand; here the teacher runs on the same augmented images as the student,
-before random erasing. An MPN teaches the embeddings and logits that its network computes for the
-training batch; the Group Loss, baselines with a classifier, and students teach their test-time
-embeddings and logits; other methods only their test-time embeddings.
+These equations follow the authors' code. The paper describes them in words; it specifies neither
+the kind of distillation nor whether the cross-entropy stays. The authors compute the teacher's
+outputs beforehand; here, the teacher runs on the same augmented images as the student, before
+random erasing. An MPN teaches the embeddings and logits that its network computes for the training
+batch; the Group Loss, baselines with a classifier, and students teach their test-time embeddings
+and logits; other methods teach only their test-time embeddings.
 
 Reported R@1 and NMI (Table 8), CUB and Cars196: distillation 65.7, 70.3 and 85.6, 71.6; imitation
 65.3, 70.1 and 85.6, 70.9; relational 64.9, 68.7 and 84.7, 70.5; for comparison, MPN's own backbone
@@ -58,15 +58,15 @@ GROUPS = ("backbone", "embedding", "auxiliary")  # parameter groups
 
 @section
 class Config:
-    """Options of a student; with the defaults of the authors' CUB configuration.
+    """Options of a student, with the defaults of the authors' CUB configuration.
 
     Attributes:
       name: Module of dml_jax/methods, or an import path.
       teacher: Work directory of the teacher's run, on the same data.
       kind: What the student learns from the teacher.
       weight: Weight w of the teacher's term; 0.01 for "relational" in the authors' code.
-      soft_temperature: tau, which divides both logits of a distillation; 10 on the authors' other
-        data sets.
+      soft_temperature: tau, which divides student's and teacher's logits in a distillation; 10 in
+        the authors' configurations of other data sets.
       embedding_dim: Length D of the embeddings.
       temperature: T, which divides the logits of the cross-entropy.
       smoothing: Label smoothing epsilon.
@@ -89,14 +89,14 @@ class Config:
 
     def inert(self, config: Any) -> Rules:
         """What options need; see `config.fields.inert`."""
-        needed = "a positive method.weight and a distillation as method.kind"
-        distilled = self.weight > 0 and self.kind.startswith("distillation")
-        return ((distilled, needed, "soft_temperature"),)
+        condition = "a positive method.weight and a distillation as method.kind"
+        distils = self.weight > 0 and self.kind.startswith("distillation")
+        return ((distils, condition, "soft_temperature"),)
 
 
 def relative_distances(embeddings: Array) -> Array:
     """d [N, N] between the rows of embeddings [N, D]; its mean is 1, or 0 if all rows are equal."""
-    # Fused: [N, N, D] is never stored.
+    # XLA fuses this, so that [N, N, D] is never stored.
     distances = optax.losses.huber_loss(embeddings[:, None, :], embeddings[None, :, :]).sum(axis=-1)
     return distances / jnp.maximum(distances.mean(), 1e-12)
 
@@ -104,10 +104,10 @@ def relative_distances(embeddings: Array) -> Array:
 def check_teacher(teaching: Teaching, classes: int, config: Config) -> None:
     """ConfigError if the teacher's outputs do not fit the student; only shapes are used."""
     problem = ""
-    known = 0 if teaching.logits is None else teaching.logits.shape[1]
-    if config.kind.startswith("distillation") and known != classes:
+    count = 0 if teaching.logits is None else teaching.logits.shape[1]
+    if config.kind.startswith("distillation") and count != classes:
         remedy = "choose one trained on these classes, or method.kind='imitation' or 'relational'"
-        problem = f"has logits of {known} classes, but the data has {classes}; {remedy}"
+        problem = f"has logits of {count} classes, but the data has {classes}; {remedy}"
     dim = teaching.embeddings.shape[1]
     if config.kind == "imitation" and dim != config.embedding_dim:
         rule = f"must equal method.embedding_dim={config.embedding_dim}"
@@ -117,7 +117,7 @@ def check_teacher(teaching: Teaching, classes: int, config: Config) -> None:
 
 
 def teacher_loss(embeddings: Array, logits: Array, teaching: Teaching, config: Config) -> Array:
-    """The teacher's term of L before its weight, from unit f [B, D] and z [B, C] -> scalar."""
+    """The teacher's unweighted term of L, from unit f [B, D] and z [B, C] -> scalar."""
     f, f_teacher = at_least_float32(embeddings), at_least_float32(teaching.embeddings)
     match config.kind:
         case "imitation":

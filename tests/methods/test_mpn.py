@@ -181,15 +181,15 @@ def test_refinement_in_given_groups(
 def test_placebos_of_the_messages() -> None:
     """Rows of weights: 1/S; the unit matrix, also for the first nodes; rows of other nodes."""
     weights = jnp.asarray(np.random.default_rng(0).random((2, 6, 6)), jnp.float32)
-    np.testing.assert_allclose(mpn.replaced(weights, "uniform"), 1 / 6, rtol=1e-6)
-    np.testing.assert_array_equal(mpn.replaced(weights, "none"), np.stack([np.eye(6)] * 2))
-    first = mpn.replaced(weights[:, :2], "none")
+    np.testing.assert_allclose(mpn.placebo_weights(weights, "uniform"), 1 / 6, rtol=1e-6)
+    np.testing.assert_array_equal(mpn.placebo_weights(weights, "none"), np.stack([np.eye(6)] * 2))
+    first = mpn.placebo_weights(weights[:, :2], "none")
     np.testing.assert_array_equal(first, np.stack([np.eye(2, 6)] * 2))
-    permuted = np.asarray(mpn.replaced(weights, "permuted"))
+    permuted = np.asarray(mpn.placebo_weights(weights, "permuted"))
     order = [int(np.argmin(abs(weights[0, :, 0] - row[0]))) for row in permuted[0]]
     assert sorted(order) == list(range(6)) != order
     np.testing.assert_array_equal(permuted, weights[:, order])
-    np.testing.assert_array_equal(mpn.replaced(weights, "attention"), weights)
+    np.testing.assert_array_equal(mpn.placebo_weights(weights, "attention"), weights)
 
 
 @pytest.mark.parametrize("messages", ["uniform", "permuted", "none"])
@@ -252,7 +252,7 @@ def test_attention_statistics() -> None:
     weights[0, 0, 0] = [0.3, 0, 0, 0, 0]
     weights[1] = 0.15
     labels = np.array([0, 0, 1, 1, 1])
-    found = mpn.attention_statistics(mpn.normalised(weights), labels)
+    found = mpn.attention_statistics(mpn.normalise_rows(weights), labels)
     same, itself = labels[:, None] == labels[None], np.eye(5, dtype=bool)
     mates, strangers = same & ~itself, ~same
     for place in np.ndindex(2, 3):

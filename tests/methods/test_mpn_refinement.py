@@ -96,14 +96,14 @@ def test_clusters_are_those_of_scikit_learn(
     np.testing.assert_array_equal(np.unique(found.labels), np.arange(found.labels.max() + 1))
     assert metrics.adjusted_rand_score(expected, found.labels) == 1
     assert found.noise == np.sum(expected == -1)
-    assert found.found == len(set(expected.tolist()) - {-1})
+    assert found.number == len(set(expected.tolist()) - {-1})
 
 
 def test_noise_is_a_cluster_of_its_own() -> None:
     points, labels = blobs(3, 10, 0.02)
     outliers = np.float32([[0, 0, 0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 1, 0, 0]])
     found = refinement.cluster(np.concatenate([points, outliers]), "dbscan")
-    assert (found.found, found.noise) == (3, 2)
+    assert (found.number, found.noise) == (3, 2)
     assert metrics.adjusted_rand_score([*labels, 3, 3], found.labels) == 1
 
 

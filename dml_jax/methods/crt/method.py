@@ -3,7 +3,7 @@
 Kan, Liang, Li, Cen, Wang, He, NeurIPS 2022.
 
 The P vectors x_j of a feature map are encoded by their residuals to K learned prototypes c_k. Two
-such branches with embeddings of different size must agree on the similarities within the batch
+such branches, with embeddings of different lengths, must agree on the similarities within the batch
 (equation numbers of the paper):
 
     r_k   = sum_j softplus(<x_j, c_k>) (x_j - c_k)                                              (1)
@@ -13,10 +13,10 @@ such branches with embeddings of different size must agree on the similarities w
     L_CON = |S(1) - S(2)|_1                                                                     (5)
     L     = w_div L_DIV + sum over branches b of lambda1_b L_MS(f_b) + lambda2 L_CON
 
-L_MS is the multi-similarity loss. Branch 1 gives the embedding used for retrieval. No code is
-public; what the paper leaves open is an option in `Config`. Its main results use shared prototypes
-and K = 64 (sections 3.3 and 4.4 disagree: the 49 and 64 prototypes of the example could not be
-shared).
+L_MS is the multi-similarity loss. Branch 1 computes the embedding for retrieval. No code is public;
+where the paper leaves a choice open, `Config` has an option. The paper's main results use shared
+prototypes and K = 64 (sections 3.3 and 4.4 disagree: branches with 49 and 64 prototypes, as in the
+example, could not share them).
 
 Expected R@1 with MiT-B2, 128-d: CUB 78.98, Cars196 91.16, SOP 83.41, In-Shop 94.48; with ResNet-50:
 64.20, 83.29, 78.97, 92.38, compared with 62.64, 79.92, 76.49, 90.11 for the multi-similarity loss
@@ -49,25 +49,24 @@ GROUPS = ("backbone", "prototypes", "embedding")  # parameter groups
 
 @section
 class Config:
-    """Options of CRT; with the defaults of CUB and Cars196. Pairs hold one value per branch.
+    """Options of CRT, with the defaults for CUB and Cars196. Pairs contain one value per branch.
 
     Attributes:
       name: Module of dml_jax/methods, or an import path.
       embedding_dims: Lengths d1 and d2 of the embeddings.
       prototypes: Numbers K1 and K2 of prototypes.
-      hidden_dim: Width of the hidden layer of Gamma; the paper does not give it.
+      hidden_dim: Width of the hidden layer of Gamma; not stated in the paper.
       sharing: Whether branch 2 uses branch 1's prototypes and hidden layers, or has its own.
-      gamma: One Gamma for each prototype, or a "single" one for all (Table 7).
-      transform: What the branches embed: coded residuals ("residual"), or average-pooled features
-        ("average"; Table 6, "-CRT"). Two are placebos: each weight multiplies the difference to
-        another prototype ("shuffled"), or all prototypes are 0 and not trained, so that every Gamma
-        sees the pooled features ("wide_average").
+      gamma: One Gamma per prototype, or a "single" Gamma for all (Table 7).
+      transform: Input of the branches: coded residuals ("residual"), or average-pooled features
+        ("average"; Table 6, "-CRT"). Two values are placebos: weights and residuals belong to
+        different prototypes ("shuffled"), or all prototypes are fixed to 0, so that every Gamma
+        gets the pooled features ("wide_average").
       lambda1: Weights of the multi-similarity loss; (1.0, 0.9) on SOP and In-Shop.
       lambda2: Weight of the consistency loss.
       w_div: Weight of the diversity of each set of prototypes.
-      consistency: Takes the mean or the sum over the N^2 entries of the consistency loss; the paper
-        prints the sum.
-      tested_branch: The branch whose embedding is used at test time.
+      consistency: Mean or sum over the N^2 entries of the consistency loss; a sum in the paper.
+      tested_branch: Branch whose embedding is used at test time.
       multi_similarity: Options of the multi-similarity loss.
     """
 
@@ -90,19 +89,19 @@ class Config:
         rule = "branches that share prototypes need the same number; or set sharing=separate"
         require(equal, "prototypes", self.prototypes, rule)
         trained = self.lambda1[self.tested_branch == "branch2"] > 0
-        rule = f"has weight 0 in lambda1={self.lambda1}, so labels do not train it; test the other"
+        rule = f"has weight 0 in lambda1={self.lambda1}, so labels do not train it; use the other"
         require(trained, "tested_branch", self.tested_branch, rule)
 
     def inert(self, config: Any) -> Rules:
         """What options need; see `config.fields.inert`."""
-        placed = self.transform in ("residual", "shuffled")
+        has_prototypes = self.transform in ("residual", "shuffled")
         return (
             (
                 self.transform != "average",
                 "method.transform other than 'average'",
                 *("prototypes", "hidden_dim", "sharing", "gamma"),
             ),
-            (placed, "method.transform='residual' or 'shuffled'", "w_div"),
+            (has_prototypes, "method.transform='residual' or 'shuffled'", "w_div"),
             (self.lambda2, "method.lambda2", "consistency"),
         )
 
@@ -113,8 +112,8 @@ BRANCHES = ("branch1", "branch2")
 def coded_residuals(prototypes: Array, features: Array, origins: Array | None = None) -> Array:
     """Equation 1 without forming [N, P, K, L]: sum_j s_kj x_j - (sum_j s_kj) c_k.
 
-    Prototypes [K, L] and features [N, P, L] -> r [N, K, L], a sum over positions, whose scale grows
-    with P. `origins` [K, L] replace the prototypes that are subtracted.
+    Prototypes [K, L] and features [N, P, L] -> r [N, K, L], sums over positions, which grow with P.
+    `origins` [K, L] replace c_k.
     """
     features = at_least_float32(features)
     s = jax.nn.softplus(product("npl,kl->npk", features, prototypes))
@@ -124,10 +123,10 @@ def coded_residuals(prototypes: Array, features: Array, origins: Array | None = 
 
 
 def prototype_statistics(prototypes: Array, features: Array) -> dict[str, float]:
-    """How positions are assigned to prototypes, from their weights s_kj divided by the sum over k.
+    """Statistics of the weights s_kj of a position, divided by their sum over k.
 
-    Returns the mean of KL(weights of a position || uniform), in nats, 0 if every prototype has the
-    same weight; and the share of the prototypes in use, exp(entropy of the mean weights) / K.
+    Returns the mean of KL(weights of a position || uniform) in nats, which is 0 if all prototypes
+    have the same weight; and the share of prototypes in use, exp(entropy of the mean weights) / K.
     """
     s = np.asarray(jax.nn.softplus(product("npl,kl->npk", features, prototypes)), np.float64)
     shares = s / s.sum(axis=-1, keepdims=True)
@@ -141,7 +140,7 @@ def prototype_statistics(prototypes: Array, features: Array) -> dict[str, float]
 
 
 class GammaHidden(nn.Module):
-    """First half of Gamma, linear layer and exact GELU; `count` is 1 if prototypes share it."""
+    """First half of Gamma: linear layer and exact GELU; `count` is 1 if prototypes share it."""
 
     count: int
     features: int
@@ -187,8 +186,8 @@ def _stacked_layers(
 class Branch(nn.Module):
     """One of the two branches; `index`, 0 or 1, selects its values in the options.
 
-    The paper does not say how prototypes are initialised; here they are drawn from U(±1/sqrt(L)),
-    like the weights of a linear layer.
+    The paper does not state the initial prototypes; here they are U(±1/sqrt(L)), like the weights
+    of a linear layer.
     """
 
     config: Config
@@ -196,8 +195,8 @@ class Branch(nn.Module):
 
     @nn.compact
     def __call__(self, features: Array, shared: Array | None = None) -> tuple[Array, Array | None]:
-        """Features [N, P, L], `shared` activations instead of prototypes -> (f [N, d], activations
-        [N, K, h] or None)."""
+        """Features [N, P, L] -> (f [N, d], activations [N, K, h] or None); `shared` activations
+        replace the branch's prototypes and hidden layers."""
         config, dim = self.config, self.config.embedding_dims[self.index]
         if config.transform == "average":
             return Dense(dim, name="output")(at_least_float32(features).mean(axis=1)), None
@@ -215,7 +214,7 @@ class Branch(nn.Module):
 
 
 class Branches(nn.Module):
-    """Both branches; with shared prototypes, the second one adds only an output layer."""
+    """Both branches; with shared prototypes, branch 2 adds only an output layer."""
 
     config: Config
 
@@ -230,14 +229,14 @@ class Branches(nn.Module):
 
 
 def diversity(prototypes: Array) -> Array:
-    """Equation 3: mean absolute cosine between different prototypes [K, L]; 0 for a single one."""
+    """Equation 3: mean absolute cosine between different prototypes [K, L]; 0 if K = 1."""
     k = len(prototypes)
     correlation = jnp.abs(pairwise.cosine(prototypes, prototypes))
     return jnp.sum(correlation, where=~jnp.eye(k, dtype=bool)) / max(k * (k - 1), 1)
 
 
 def consistency(similarity1: Array, similarity2: Array, kind: Literal["mean", "sum"]) -> Array:
-    """Equation 5: mean or sum of |S(1) - S(2)|, of the similarities [N, N] of both branches."""
+    """Equation 5: mean or sum of |S(1) - S(2)| over the similarities [N, N] of both branches."""
     difference = jnp.abs(similarity1 - similarity2)
     return difference.mean() if kind == "mean" else difference.sum()
 
@@ -245,9 +244,9 @@ def consistency(similarity1: Array, similarity2: Array, kind: Literal["mean", "s
 def loss(
     prototypes: Sequence[Array], embeddings: tuple[Array, Array], labels: Array, config: Config
 ) -> tuple[Array, dict[str, Array]]:
-    """(L, terms) of a batch: the losses before their weights, and the mined pairs per branch.
+    """(L, terms) of a batch; the terms are the unweighted losses and the numbers of mined pairs.
 
-    Prototypes [K, L] belong to one branch each; embeddings f1 [N, d1], f2 [N, d2] have any norm.
+    Prototypes [K, L] are those of each branch; embeddings f1 [N, d1], f2 [N, d2] have any norm.
     """
     positive, negative = pairwise.masks(labels)
     s1, s2 = (pairwise.cosine(f, f) for f in embeddings)
@@ -255,8 +254,8 @@ def loss(
     total = config.lambda2 * terms["consistency"]
     for b, (similarity, weight) in enumerate(zip((s1, s2), config.lambda1, strict=True), start=1):
         settings = vars(config.multi_similarity)
-        found, p, n = ms.multi_similarity_terms(similarity, positive, negative, **settings)
-        value = pairwise.reduce_terms(found, None)
+        losses, p, n = ms.multi_similarity_terms(similarity, positive, negative, **settings)
+        value = pairwise.reduce_terms(losses, None)
         terms |= {f"multi_similarity{b}": value, f"positives{b}": p.sum(), f"negatives{b}": n.sum()}
         total += weight * value
     for b, c in enumerate(prototypes, start=1):
@@ -266,7 +265,7 @@ def loss(
 
 
 def own_prototypes(params: PyTree) -> list[Array]:
-    """The prototypes [K, L] of each branch in `params` that has some."""
+    """The prototypes [K, L] of each branch that has prototypes in `params`."""
     return [params[branch]["prototypes"] for branch in BRANCHES if "prototypes" in params[branch]]
 
 
@@ -288,7 +287,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
 
     def embed(params: PyTree, model_state: PyTree, images: Array) -> Array:
         branches, _ = encode(params, model_state, images[None], train=False)
-        # Under jit, the other branch is eliminated.
+        # Under jit, the compiler removes the unused branch.
         return unit(branches[BRANCHES.index(config.tested_branch)])
 
     def group(path: tuple[str, ...]) -> str:

@@ -1,16 +1,16 @@
 """DiVA: diverse visual feature aggregation (Milbich, Roth et al., ECCV 2020).
 
-One backbone carries four embeddings of unit length, each a linear layer on the average-pooled
-features, trained by its own task:
+One backbone has four embeddings of unit length, each a linear layer on the average-pooled features,
+trained by its own task:
 
     discriminative   triplets (a, p, n) with y_a = y_p != y_n           separates classes
-    shared           triplets across classes                            what classes share
+    shared           triplets across classes                            features shared by classes
     intra            triplets within one class                          variation within a class
     selfsimilarity   DaNCE: a second view against a queue of keys       single images
 
-A further loss term decorrelates the embeddings. At test time the weighted embeddings are
-concatenated and normalised. The paper's Figure 4 compares with plain NCE (`dance="off"`), with an
-ensemble of four discriminative tasks (`Config.learners`), and with other self-supervised tasks
+A further loss term decorrelates the embeddings. At test time, the weighted embeddings are
+concatenated and normalised. The paper's Figure 4 compares DiVA with plain NCE (`dance="off"`), an
+ensemble of four discriminative tasks (`Config.learners`), and other self-supervised tasks
 (`benchmarks/papers/diva.py`).
 
     options        `Config`

@@ -9,11 +9,10 @@
     c(a, b)   = mean (a * psi_b(b))^2
     L         = L_disc + sum_t alpha_t L_t - sum_(a,b) rho_ab c(R(a), R(b))                  Eq. 7
 
-The pairs (a, b) are the directions P of Eq. 8; psi maximises c, and a and b, whose gradients R
-reverses, minimise it. Keys k and queue entries m are outputs of a momentum copy of the network, k
-for a second view of the image.
-With w = 1, DaNCE is the plain NCE of Eq. 5. The paper defines w and c in the text of section 3.2,
-without numbers.
+The pairs (a, b) are the directions P of Eq. 8. psi maximises c, while a and b, whose gradients R
+reverses, minimise it. Keys k and queue entries m are outputs of a momentum copy of the network; k
+belongs to a second view of the image. With w = 1, DaNCE is the plain NCE of Eq. 5. The paper
+defines w and c in the text of section 3.2, without numbers.
 
 `equations="authors"` follows the code that produced the published numbers. "paper" follows the
 printed equations: only negatives in the denominator (Eq. 5, 6), w = min(lambda, 1/q), c summed over
@@ -45,7 +44,7 @@ from dml_jax.methods.diva.options import (
 from dml_jax.numerics import at_least_float32, root, unit
 
 LOWER_CUTOFF = mining.LOWER  # smaller distances are raised to this value, in mining and in DaNCE
-UPPER_CUTOFF = 1.4  # queue entries farther away have weight 0 in DaNCE
+UPPER_CUTOFF = 1.4  # queue entries beyond this distance have weight 0 in DaNCE
 
 
 class Psi(nn.Module):
@@ -77,8 +76,8 @@ def mine(
 ) -> dict[str, Triplets]:
     """Samples the triplets of every ranking task in its embedding [B, D] of unit length.
 
-    The shared task's "random" triplets are discriminative ones for permuted labels, whatever
-    `config.learners` is.
+    For `config.shared="random"`, the triplets of the shared task are discriminative triplets for
+    permuted labels, whatever `config.learners` is.
     """
     if config.learners == "discriminative":
         keys = jax.random.split(key, len(embeddings))
@@ -109,9 +108,9 @@ def mine(
 def dance_weights(similarities: Array, dim: int, config: Config) -> Array:
     """w [B, K], without gradient, from the cosines q_i m_j [B, K] in D = `dim` dimensions.
 
-    The authors' normalisation is computed as a softmax of log 1/q, so that nothing underflows.
-    Entries beyond the upper cutoff keep 1e-45 of the largest weight in the matrix ("original") or
-    the row ("fixed"), so that the weights are equal where all are cut off.
+    A softmax of log 1/q computes the authors' normalisation without underflow. Entries beyond the
+    upper cutoff have 1e-45 of the largest weight in the matrix ("original") or in the row
+    ("fixed"), so that weights are equal if all entries are beyond the cutoff.
     """
     squares = lax.stop_gradient(2 - 2 * similarities)
     if config.equations == "paper":
@@ -146,7 +145,7 @@ def dance(
 
 
 def reverse_gradient(x: Array) -> Array:
-    """R: the identity with a gradient of opposite sign."""
+    """R: the identity, whose gradient has the opposite sign."""
     return 2 * lax.stop_gradient(x) - x
 
 
@@ -187,15 +186,15 @@ def loss(
     queue: Array | None,
     config: Config,
 ) -> tuple[Array, dict[str, Array]]:
-    """(L, terms) of Eq. 7: each task's loss before its weight, and "decorrelation" with -rho.
+    """(L, terms) of Eq. 7: the unweighted loss of each task, and "decorrelation" with -rho.
 
     `params` are those of `loss_init`; embeddings [B, D] and triplets are by task. Keys [B, D] are
-    the selfsimilarity embeddings of the second views by the key network, and the queue [K, D]
-    earlier keys; None without DaNCE.
+    the key network's selfsimilarity embeddings of the second views; the queue [K, D] contains
+    earlier keys. Both are None without DaNCE.
     """
     terms = {
-        task: ranking_loss(params, task, embeddings[task], labels, chosen, config)
-        for task, chosen in triplets.items()
+        task: ranking_loss(params, task, embeddings[task], labels, task_triplets, config)
+        for task, task_triplets in triplets.items()
     }
     if keys is not None and queue is not None:
         x = embeddings["selfsimilarity"]
@@ -216,15 +215,15 @@ def loss(
 def head_correlation(embeddings: dict[str, Array]) -> float:
     """Mean correlation of the similarities of a batch between tasks, from unit embeddings [B, D].
 
-    For each auxiliary task, Pearson's correlation with the discriminative one over all pairs of
-    images; 1 if the heads see the same.
+    For each auxiliary task, Pearson's correlation with the discriminative task over all pairs of
+    images; 1 if all heads agree.
     """
     rows, columns = np.triu_indices(len(embeddings["discriminative"]), 1)
     similarities = {
         task: (np.asarray(x) @ np.asarray(x).T)[rows, columns] for task, x in embeddings.items()
     }
     first = similarities.pop("discriminative")
-    return float(np.mean([np.corrcoef(first, other)[0, 1] for other in similarities.values()]))
+    return float(np.mean([np.corrcoef(first, second)[0, 1] for second in similarities.values()]))
 
 
 def ensemble(embeddings: dict[str, Array], config: Config) -> Array:

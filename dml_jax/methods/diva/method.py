@@ -66,17 +66,17 @@ def build(
 
     The key network is a momentum copy of the network, and its outputs are queued as negatives
     (MoCo; He, Fan, Wu, Xie, Girshick, CVPR 2020). Both are part of the model state: "key", whose
-    parameters are a moving average of the trained ones, and "queue", float [K, D], its last K
-    outputs. It runs in evaluation mode with the backbone's initial batch statistics: only
-    parameters are averaged. Before the first step, the queue is filled with keys of first views.
+    parameters are a moving average of the trained parameters, and "queue", float [K, D], its last K
+    outputs. The key network runs in evaluation mode with the backbone's initial batch statistics,
+    because only parameters are averaged. Before the first step, keys of first views fill the queue.
 
     `miner` replaces `equations.mine`: (key, embeddings by task, batch) -> triplets of each ranking
     task.
     """
     tasks = ranking_tasks(config)
     across_classes = "shared" in tasks and config.shared != "random"
-    needed = 1 + bool(set(tasks) - {"intra"}) + across_classes
-    data.check_classes(needed, f"method.tasks={config.tasks!r}")
+    classes = 1 + bool(set(tasks) - {"intra"}) + across_classes
+    data.check_classes(classes, f"method.tasks={config.tasks!r}")
     mine = miner or (lambda key, x, batch: equations.mine(key, x, batch.labels, config))
     contrastive = is_contrastive(config)
     layers = Heads(embedding_tasks(config), config.embedding_dim)
@@ -84,12 +84,12 @@ def build(
     pool = heads.encoder(backbone, average)
 
     def selfsimilarity(params: PyTree, features: Array) -> Array:
-        """The selfsimilarity embedding [B, D] of features [B, K]; `params` belong to all heads."""
+        """Features [B, K] and the `params` of all heads -> selfsimilarity embedding [B, D]."""
         layer = Heads(("selfsimilarity",), config.embedding_dim)
         return functional.apply(layer, params, {}, features)[0]["selfsimilarity"]
 
     def key_network(params: PyTree, model_state: PyTree) -> PyTree:
-        # Copied because the training step donates its state, and a buffer cannot be donated twice.
+        # Copied, because the training step donates its state, and a buffer cannot be donated twice.
         network = {name: params[name] for name in AVERAGED} | {"stats": model_state["backbone"]}
         return jax.tree.map(jnp.copy, network)
 
@@ -145,15 +145,15 @@ def build(
         def push(network: PyTree, queue: Array, images: Array) -> Array:
             return enqueue(queue, key_outputs(network, images))
 
-        # A warm start may have replaced the parameters since `init`.
+        # Not from `init`, because a warm start may have replaced the parameters.
         network = key_network(params, model_state)
         queue, filled = model_state["queue"], 0
         for images in (batch.images[0] for batch in batches):
             queue, filled = push(network, queue, images), filled + len(images)
             if filled >= len(queue):
                 return {**model_state, "key": network, "queue": queue}
-        problem = f"{filled} images cannot fill a queue of {len(queue)}"
-        raise DataError(f"{problem}: lower method.queue_batches")
+        problem = f"{filled} images cannot fill a queue of {len(queue)} keys"
+        raise DataError(f"{problem}; reduce method.queue_batches")
 
     def diagnose(
         params: PyTree, model_state: PyTree, images: Array, labels: np.ndarray

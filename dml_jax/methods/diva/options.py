@@ -23,15 +23,14 @@ GROUPS = ("backbone", "embedding", "beta", "psi")  # parameter groups
 
 @section
 class Config:
-    """Options of DiVA; with the defaults of the authors' CUB run with ResNet-50.
+    """Options of DiVA, with the defaults of the authors' CUB run with ResNet-50.
 
     Attributes:
       name: Module of dml_jax/methods, or an import path.
-      tasks: Tasks that are trained.
+      tasks: Tasks to train.
       learners: "diverse" is DiVA. "discriminative" trains every task with discriminative triplets:
         the ensemble with which the paper compares DiVA. "permuted" is a placebo: the auxiliary
-        tasks learn from permuted labels, and the self-supervised one from the second views of other
-        images.
+        tasks learn from permuted labels, the self-supervised task from permuted second views.
       embedding_dim: Length D of the embedding of each task.
       alpha_selfsimilarity: Weight of the self-similarity loss; the discriminative loss has weight
         1.
@@ -44,18 +43,18 @@ class Config:
       beta: Initial boundary of the margin loss; boundaries are learned per class and task.
       shared: Triplets of the shared task: discriminative triplets after a permutation of the labels
         ("random"), or three different classes with a distance-weighted negative ("standard").
-      dance: Weights of DaNCE: normalised over the queries as in the code first published
-        ("original"), over the queue as in its later correction ("fixed"), or all 1, which is plain
+      dance: Weights of DaNCE: normalised over the queries, as in the first published code
+        ("original"), over the queue, as in its later correction ("fixed"), or all 1, which is plain
         NCE ("off").
-      dance_lambda: Upper bound of 1/q with equations="paper"; the paper does not give it.
+      dance_lambda: Upper bound of 1/q with equations="paper"; not stated in the paper.
       temperature: Temperature tau of DaNCE; 0.1 in the paper.
       queue_batches: Length of the queue in batches.
       momentum: Momentum of the key network.
-      directions: Decorrelated pairs of tasks, "source-target", used if both are trained; psi maps
-        the source to the target.
+      directions: Pairs of tasks to decorrelate, "source-target", ignored unless both are trained;
+        psi maps the source to the target.
       rho: Weight of each direction, or one weight for all.
       psi_dim: Width of the hidden layer of psi.
-      equations: Equations as in the "authors"' code, or as printed in the "paper".
+      equations: Equations of the "authors"' code, or as printed in the "paper".
     """
 
     name: str = "diva"
@@ -83,15 +82,15 @@ class Config:
     def __post_init__(self) -> None:
         weighted = {task for task, weight in zip(TASKS, self.ensemble, strict=True) if weight > 0}
         pairs = {f"{a}-{b}" for a in TASKS for b in TASKS if a != b}
-        tested = f"must have a positive weight for a task of tasks={self.tasks!r}"
+        positive = f"must have a positive weight for a task of tasks={self.tasks!r}"
         source_target = f"must be source-target pairs of different tasks from {', '.join(TASKS)}"
-        numbers = "must hold one number, or one per direction in directions"
-        repeated = "must not repeat a name"
+        numbers = "must contain one number, or one per direction in directions"
+        distinct = "must not repeat a name"
         directions = set(self.directions)
         for field, holds, rule in (
-            ("tasks", len(set(self.tasks)) == len(self.tasks), repeated),
-            ("directions", len(directions) == len(self.directions), repeated),
-            ("ensemble", weighted & set(embedding_tasks(self)), tested),
+            ("tasks", len(set(self.tasks)) == len(self.tasks), distinct),
+            ("directions", len(directions) == len(self.directions), distinct),
+            ("ensemble", weighted & set(embedding_tasks(self)), positive),
             ("directions", directions <= pairs, source_target),
             ("rho", len(self.rho) in (1, len(self.directions)), numbers),
         ):
@@ -154,8 +153,8 @@ def weighted_parts(config: Config) -> tuple[tuple[str, int, int], ...]:
 
 def ranking_tasks(config: Config) -> tuple[Task, ...]:
     """The tasks trained with triplets."""
-    others = () if config.learners == "discriminative" else ("selfsimilarity",)
-    return tuple(task for task in embedding_tasks(config) if task not in others)
+    contrastive = () if config.learners == "discriminative" else ("selfsimilarity",)
+    return tuple(task for task in embedding_tasks(config) if task not in contrastive)
 
 
 def is_contrastive(config: Config) -> bool:

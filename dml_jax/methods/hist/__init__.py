@@ -18,8 +18,8 @@ from dml_jax.methods.hist.method import (
     distribution_loss,
     incidence,
     loss,
+    placebo_incidence,
     propagation,
-    replaced,
     tuplet_statistics,
 )
 
@@ -35,7 +35,7 @@ __all__ = [
     "distribution_loss",
     "incidence",
     "loss",
+    "placebo_incidence",
     "propagation",
-    "replaced",
     "tuplet_statistics",
 ]

@@ -3,8 +3,8 @@
 Lim, Yun, Park, Choi, CVPR 2022.
 
 Each class c is a Gaussian on the unit sphere with mean mu_c and diagonal variance exp(relu6(log
-sigma2_c)). A batch becomes a hypergraph with one hyperedge per class; a sample's membership in a
-hyperedge decays with its distance to the class. Two losses are minimised together:
+sigma2_c)). A batch forms a hypergraph with one hyperedge per class, in which a sample's membership
+decays with its distance to the class. The sum of two losses is minimised:
 
     d(i, c)  = sum_f (x_if - mu_cf)^2 / sigma2_cf          squared Mahalanobis distance
     L_D      = mean_i -log softmax_c(-tau d(i, c))_{y_i}   distribution loss
@@ -61,23 +61,23 @@ GROUPS = ("backbone", "embedding", "distributions", "hgnn")  # parameter groups
 
 @section
 class Config:
-    """Options of HIST; defaults of the authors' Cars196 run except for `drop_underflow`.
+    """Options of HIST, with the defaults of the authors' Cars196 run except for `drop_underflow`.
 
     Attributes:
       name: Module of dml_jax/methods, or an import path.
       embedding_dim: Length D of the embeddings.
       hidden_dim: Width of the hypergraph network.
-      hidden_layers: Layers of the hypergraph network before its output layer; the reproduction's
-        "L" minus one.
+      hidden_layers: Layers of the hypergraph network before its output layer; "L" of the
+        reproduction minus one.
       tau: Scale of the distances in the distribution loss.
       alpha: Decay of membership with distance; if negative, other classes weigh more than a
         sample's own.
       lambda_s: Weight of the hypergraph network's cross-entropy.
-      tuplets: The hyperedges: "semantic" (H above), or a placebo with as many parameters:
-        memberships drawn from U(0, 1) in every step ("random"), those of another sample
-        ("permuted"), or hyperedges of one sample each ("none").
-      distance: Distance to the class distributions; all but the default are ablations, which leave
-        the variances untrained.
+      tuplets: The hyperedges: "semantic" (H above), or a placebo with the same number of
+        parameters: memberships from U(0, 1) in every step ("random"), memberships exchanged between
+        samples ("permuted"), or hyperedges of one sample each ("none").
+      distance: Distance to the class distributions; all but the default are ablations, which do not
+        train the variances.
       pooling: Pooling of the feature map.
       layer_norm: Normalises the embeddings, without scale and bias.
       drop_underflow: Leaves samples whose probability underflows to 0 out of L_D, as the authors'
@@ -99,17 +99,17 @@ class Config:
 
     def inert(self, config: Any) -> Rules:
         """What options need; see `config.fields.inert`."""
-        members = self.tuplets in ("semantic", "permuted")
+        semantic = self.tuplets in ("semantic", "permuted")
         network = ("hidden_dim", "hidden_layers", "alpha", "tuplets")
         return (
             (self.lambda_s, "method.lambda_s", *network),
             (self.hidden_layers, "method.hidden_layers", "hidden_dim"),
-            (members, "method.tuplets='semantic' or 'permuted'", "alpha"),
+            (semantic, "method.tuplets='semantic' or 'permuted'", "alpha"),
         )
 
 
 class Embedding(nn.Module):
-    """Pooling, a linear layer and layer normalisation; the losses normalise where needed."""
+    """Pooling, a linear layer and layer normalisation; the losses normalise to unit length."""
 
     config: Config
 
@@ -146,7 +146,7 @@ def distances(embeddings: Array, means: Array, log_vars: Array, kind: Distance) 
     match kind:
         case "mahalanobis":
             log_vars = at_least_float32(log_vars)
-            # No gradient at the ends, unlike jax.nn.relu6.
+            # Without a gradient at 0 and 6, unlike jax.nn.relu6.
             inside = (log_vars > 0) & (log_vars < 6)
             precision = jnp.exp(-jnp.where(inside, log_vars, jnp.where(log_vars >= 6, 6.0, 0.0)))
             constant = jnp.sum(mu * mu * precision, axis=1)[None, :]
@@ -157,7 +157,7 @@ def distances(embeddings: Array, means: Array, log_vars: Array, kind: Distance) 
         case "cosine":
             return 1 - inner_products(x, mu)
         case "manhattan":
-            # Fused: [N, C, D] is never stored.
+            # XLA fuses this, so that [N, C, D] is never stored.
             return jnp.sum(jnp.abs(x[:, None, :] - mu[None, :, :]), axis=-1)
 
 
@@ -170,24 +170,24 @@ def distribution_loss(
     """
     log_p = -optax.softmax_cross_entropy_with_integer_labels(-tau * d, labels)
     info = jnp.finfo(log_p.dtype)
-    # Log of the smallest p; exp(log_p) would depend on the device.
+    # Log of the smallest p, because exp(log_p) would depend on the device.
     zero = (info.minexp - info.nmant - 1) * jnp.log(2.0)
-    kept = log_p > zero if drop_underflow else jnp.ones_like(log_p, bool)
-    return -jnp.sum(jnp.where(kept, log_p, 0)) / jnp.maximum(kept.sum(), 1)
+    counted = log_p > zero if drop_underflow else jnp.ones_like(log_p, bool)
+    return -jnp.sum(jnp.where(counted, log_p, 0)) / jnp.maximum(counted.sum(), 1)
 
 
 def incidence(d: Array, labels: Array, *, alpha: float) -> tuple[Array, Array]:
-    """Semantic tuplets, with one column per sample instead of one per class in the batch.
+    """Semantic tuplets -> (H [N, N], weights [N] of its columns).
 
-    The columns of a class are equal; weighted by 1 / (their number) they act as the one hyperedge
-    of the class, and the shape is static. The result is (H [N, N], weights [N] of its columns).
+    For a static shape, there is one column per sample instead of one per class in the batch. The
+    columns of a class are equal; with weights 1 / (their number), they act as its one hyperedge.
     """
     same = labels[:, None] == labels[None, :]
     membership = jnp.exp(-alpha * jnp.take(d, labels, axis=1))
     return jnp.where(same, 1.0, membership), 1.0 / same.sum(axis=0)
 
 
-def replaced(h: Array, labels: Array, tuplets: Tuplets, key: Array) -> tuple[Array, Array]:
+def placebo_incidence(h: Array, labels: Array, tuplets: Tuplets, key: Array) -> tuple[Array, Array]:
     """A placebo for the incidence H [N, N] of a batch, with the weights [N] of its columns."""
     same = labels[:, None] == labels[None, :]
     weights: Array = 1.0 / same.sum(axis=0)
@@ -201,24 +201,24 @@ def replaced(h: Array, labels: Array, tuplets: Tuplets, key: Array) -> tuple[Arr
 
 
 def tuplet_statistics(h: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """How the memberships H [N, N] of `incidence` treat the other classes of the batch.
+    """Statistics of the memberships H [N, N] of samples in the hyperedges of different classes.
 
-    Returns their mean, and the mean of KL(a sample's memberships, divided by their sum || uniform),
-    in nats; 0 if all classes are equally near. A batch of one class has neither.
+    Returns their mean, and the mean of KL(memberships of a sample, divided by their sum || uniform)
+    in nats, which is 0 if all classes are equally near; nothing for a batch of a single class.
     """
     columns = np.unique(labels, return_index=True)[1]
     if len(columns) == 1:
         return {}
     classes, memberships = labels[columns], np.asarray(h, np.float64)[:, columns]
-    others = memberships[labels[:, None] != classes].reshape(len(labels), -1)
-    shares = others / others.sum(axis=1, keepdims=True)
+    different = memberships[labels[:, None] != classes].reshape(len(labels), -1)
+    shares = different / different.sum(axis=1, keepdims=True)
     terms = shares * np.log(np.where(shares > 0, shares * shares.shape[1], 1))
     divergence = float(terms.sum(axis=1).mean())
-    return {"tuplet_divergence": divergence, "tuplet_membership": float(others.mean())}
+    return {"tuplet_divergence": divergence, "tuplet_membership": float(different.mean())}
 
 
 class Propagation(NamedTuple):
-    """Factors of G = S diag(e) S^T, so that devices that share rows exchange no [N, N] matrix."""
+    """Factors of G = S diag(e) S^T: devices that share rows need not exchange an [N, N] matrix."""
 
     scaled: Array  # S = Dv^-1/2 H, float [N, E]
     edges: Array  # e, the diagonal of W De^-1, float [E]
@@ -305,7 +305,7 @@ def loss(
     h, weights = incidence(d, labels, alpha=config.alpha)
     if config.tuplets != "semantic":
         assert key is not None, "placebos need a key"
-        h, weights = replaced(h, labels, config.tuplets, key)
+        h, weights = placebo_incidence(h, labels, config.tuplets, key)
     g = propagation(h, weights)
     logits, stats = classify(params["hgnn"], stats, embeddings, g, config, train=True)
     loss_ce = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()

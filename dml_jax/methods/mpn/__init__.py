@@ -18,10 +18,10 @@ from dml_jax.methods.mpn.method import (
     batch_attention,
     build,
     loss,
-    normalised,
+    normalise_rows,
+    placebo_weights,
     readout,
     refine,
-    replaced,
 )
 
 __all__ = [
@@ -36,8 +36,8 @@ __all__ = [
     "batch_attention",
     "build",
     "loss",
-    "normalised",
+    "normalise_rows",
+    "placebo_weights",
     "readout",
     "refine",
-    "replaced",
 ]

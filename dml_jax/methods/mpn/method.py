@@ -2,9 +2,9 @@
 
 Seidenschwarz, Elezi, Leal-Taixé, ICML 2021.
 
-The images of a batch are the nodes of a complete graph with self loops. L layers of message passing
-with M attention heads refine their embeddings f. Two label-smoothed cross-entropies LS with
-temperature T are minimised together:
+The images of a batch are the nodes of a complete graph with self-loops. L layers of message passing
+with M attention heads refine their embeddings f. The sum of two label-smoothed cross-entropies LS
+with temperature T is minimised:
 
     h_i^0   = f_i
     a_ij^m  = softmax_j (W_q^m h_i)^T (W_k^m h_j) / sqrt(d)     eq. 3, messages from j to i
@@ -13,14 +13,14 @@ temperature T are minimised together:
     h_i'    = LayerNorm(FF(g_i) + g_i)                          eq. 6
     L       = LS(U f / T) + LS(V h^L / T)                       auxiliary loss and MPN loss
 
-The published results come from code that differs from these equations: the denominator of the
-softmax has 1 added to it, scores are divided by sqrt(d / M), projections have biases, one linear
-layer follows the concatenated heads and another, applied to f / |f|, precedes the first message
-passing layer, and batch normalisation without a bias precedes V (`equations="authors"`).
+The code behind the published results (`equations="authors"`) differs from these equations: it adds
+1 to the denominator of the softmax, divides scores by sqrt(d / M), has biases in projections, and
+adds three layers: linear after the concatenated heads, linear on f / |f| before the first message
+passing layer, and batch normalisation without a bias before V.
 
-The network is used in training only, unless it also refines the test embeddings, in batches of
-reciprocal neighbours or the other batches of the paper's appendix C (`evaluation.refine`). It then
-starts from the stored embeddings, which have unit length, whichever equations are chosen. Expected
+By default, the network is used in training only. With `evaluation.refine`, it also refines the test
+embeddings, in batches of reciprocal neighbours or the other batches of the paper's appendix C. It
+then starts from the stored embeddings of unit length, whatever the equations are. Expected
 R@1 with ResNet-50, 512-d: CUB 70.3, Cars196 88.1, SOP 81.4, In-Shop 92.8 (the authors); 70.1, 87.3,
 81.0, 92.5 (reproduction in the ML Reproducibility Challenge).
 """
@@ -80,25 +80,26 @@ GROUPS = ("backbone", "embedding", "auxiliary", "mpn")  # parameter groups
 
 @section
 class Config:
-    """Options of MPN; with the defaults of the authors' CUB run.
+    """Options of MPN, with the defaults of the authors' CUB run.
 
     Attributes:
       name: Module of dml_jax/methods, or an import path.
-      equations: "transformer": those of the authors, with a plain softmax; "paper": as printed.
+      equations: "authors": as in their code; "transformer": the same with a plain softmax; "paper":
+        as printed.
       layers: Number L of message passing layers.
       heads: Number M of attention heads.
-      concatenate: Classifies the concatenated outputs of all layers in place of the last layer's.
+      concatenate: Classifies the concatenated outputs of all layers instead of the last output.
       embedding_dim: Length d of the embeddings.
-      messages: What a node receives: "attention" (eq. 3), or a placebo with as many parameters: the
-        mean of all messages ("uniform"), what another node should receive ("permuted"), or only its
-        own message ("none").
-      losses: Which losses are trained; "auxiliary" is the one without the message passing network.
+      messages: Weights of the messages to a node: "attention" (eq. 3), or a placebo with the same
+        number of parameters: equal weights ("uniform"), the weights of a different node
+        ("permuted"), or only its own message ("none").
+      losses: Losses to train; "auxiliary" does not need the message passing network.
       temperature: T, which divides the logits of both losses.
       smoothing: Label smoothing epsilon.
       dropout: Dropout rate of attention weights, of messages, and twice in FF.
       pooling: Pooling of the feature map.
-      k: Reciprocal neighbours for the batches at test time.
-      k_r: Images per batch at test time, with the query.
+      k: Number of reciprocal neighbours for the batches at test time.
+      k_r: Images per batch at test time, including the query.
       clusters: Number of clusters for "kmeans", "ward", "spectral" and "birch" at test time.
       eps: Largest distance of neighbours for "dbscan" and "optics", between unit embeddings.
       min_samples: Neighbours that make a point a core point for "dbscan" and "optics".
@@ -146,7 +147,7 @@ class Config:
         )
 
 
-NODES = 2048  # nodes refined at once at test time
+NODES = 2048  # nodes per refinement call at test time
 
 
 def attention(queries: Array, keys: Array, equations: Equations) -> Array:
@@ -156,10 +157,10 @@ def attention(queries: Array, keys: Array, equations: Equations) -> Array:
     return attention_weights(queries, keys, scale=scale, off_by_one=equations == "authors")
 
 
-def replaced(weights: Array, messages: str) -> Array:
-    """The weights [..., M, R, S] with which R receivers sum the messages; see `Config.messages`.
+def placebo_weights(weights: Array, messages: str) -> Array:
+    """Weights [..., M, R, S] with which R receivers add messages; see `Config.messages`.
 
-    The permutation is fixed: batches are random anyway.
+    The permutation is fixed, because batches are random anyway.
     """
     *_, receivers, senders = weights.shape
     match messages:
@@ -181,11 +182,11 @@ class MessagePassingLayer(nn.Module):
     @nn.compact
     def __call__(self, receivers: Array, senders: Array, train: bool) -> tuple[Array, Array]:
         """Senders [..., S, d] -> (receivers [..., R, d], a before dropout [..., M, R, S])."""
-        d, printed = self.config.embedding_dim, self.config.equations == "paper"
-        # U(±sqrt(3 / d)) is Xavier's for a square matrix; "key_value" holds two of them.
+        d, as_printed = self.config.embedding_dim, self.config.equations == "paper"
+        # U(±sqrt(3 / d)) is Xavier's for a square matrix; "key_value" contains two of them.
         projection = functools.partial(
             Dense,
-            use_bias=not printed,
+            use_bias=not as_printed,
             kernel_init=nn.initializers.lecun_uniform(),
             bias_init=nn.initializers.zeros_init(),
         )
@@ -194,9 +195,11 @@ class MessagePassingLayer(nn.Module):
         queries = split_heads(projection(d, name="query")(receivers))
         both = split_heads(projection(2 * d, name="key_value")(senders))
         keys, values = jnp.split(both, 2, axis=-2)
-        weights = replaced(attention(queries, keys, self.config.equations), self.config.messages)
+        weights = placebo_weights(
+            attention(queries, keys, self.config.equations), self.config.messages
+        )
         message = attend(dropout(weights), values)
-        if not printed:
+        if not as_printed:
             message = projection(d, name="output")(message)
         g = LayerNorm(name="norm1")(dropout(message) + receivers)
         hidden = dropout(jax.nn.relu(Dense(4 * d, name="ff1")(g)))
@@ -236,7 +239,7 @@ class MessagePassingNetwork(nn.Module):
     ) -> list[tuple[Array, Array]]:
         """(h^l, attention weights) of each layer l, from nodes h^0 [N, d].
 
-        With `first`, the last layer computes only the first nodes, and only those are returned.
+        With `first`, only the first nodes are returned, and the last layer computes no others.
         """
         outputs = []
         for layer in self.layers:
@@ -247,8 +250,8 @@ class MessagePassingNetwork(nn.Module):
 
     def classify(self, refined: Array, train: bool) -> Array:
         """Refined nodes [N, d] or [N, L d] -> logits [N, C]."""
-        printed = self.config.equations == "paper"
-        return self.classifier(refined if printed else self.neck(refined, train))
+        as_printed = self.config.equations == "paper"
+        return self.classifier(refined if as_printed else self.neck(refined, train))
 
 
 def readout(outputs: list[tuple[Array, Array]], config: Config) -> Array:
@@ -289,7 +292,7 @@ def refine(
     network: MessagePassingNetwork,
     first: int = 1,
 ) -> Array:
-    """Message passing at test time in batches int [B, S] of rows of embeddings [n, d].
+    """Refines embeddings [n, d] at test time by message passing in batches of rows, int [B, S].
 
     Returns the first nodes of each batch, of unit length, [B, first, d] or [B, first, L d].
     """
@@ -308,8 +311,8 @@ class AttentionStatistics(NamedTuple):
 
     divergence: np.ndarray  # KL(weights || uniform), in nats; at most log N
     same_class: np.ndarray  # weight on nodes of the same class, the node itself included
-    # N times the mean weight on another node of the same class minus that on one of another class,
-    # of the nodes that have both; 0 if weights are uniform, or no node has.
+    # N times the difference between the mean weights on other nodes of the class and on nodes of
+    # different classes, averaged over the nodes with both; 0 for uniform weights or without any.
     preference: np.ndarray
 
 
@@ -333,15 +336,15 @@ def attention_statistics(rows: np.ndarray, labels: np.ndarray) -> AttentionStati
     same = labels[:, None] == labels[None, :]
     logs = np.log(np.where(rows > 0, rows * rows.shape[-1], 1))
     divergence, own_class = (np.sum(rows * part, axis=-1).mean(axis=-1) for part in (logs, same))
-    kinds = same & ~np.eye(len(labels), dtype=bool), ~same
-    own, other = (np.sum(rows * part, axis=-1) / np.maximum(part.sum(axis=-1), 1) for part in kinds)
-    both = kinds[0].any(axis=-1) & kinds[1].any(axis=-1)
-    preference = len(labels) * (own - other) @ both / max(both.sum(), 1)
+    masks = same & ~np.eye(len(labels), dtype=bool), ~same
+    near, far = (np.sum(rows * mask, axis=-1) / np.maximum(mask.sum(axis=-1), 1) for mask in masks)
+    has_both = masks[0].any(axis=-1) & masks[1].any(axis=-1)
+    preference = len(labels) * (near - far) @ has_both / max(has_both.sum(), 1)
     return AttentionStatistics(divergence, own_class, preference)
 
 
-def normalised(attention: np.ndarray | Array) -> np.ndarray:
-    """Rows [..., B] divided by their sum, in float64."""
+def normalise_rows(attention: np.ndarray | Array) -> np.ndarray:
+    """Divides rows [..., B] by their sums, in float64."""
     rows = np.asarray(attention, np.float64)
     return rows / rows.sum(axis=-1, keepdims=True)
 
@@ -406,9 +409,9 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def reciprocally(mpn: PyTree, queries: Any, gallery: Any) -> Array:
         dim = config.embedding_dim
         if gallery is not None and config.concatenate and config.layers > 1:
-            found = f"refined queries have {config.layers * dim} dimensions and the gallery {dim}"
-            remedy = "refine among the queries alone, or train without concatenation"
-            raise ConfigError(f"method.concatenate=True: {found}; {remedy}")
+            sizes = f"refined queries have {config.layers * dim} dimensions, but the gallery {dim}"
+            remedy = "refine without a gallery, or train without concatenation"
+            raise ConfigError(f"method.concatenate=True: {sizes}; {remedy}")
         neighbours = {"k": config.k, "size": config.k_r}
         sets = refinement.reciprocal_sets(queries, gallery, **neighbours, rule=rule)
         embeddings = queries if gallery is None else jnp.concatenate([queries, gallery])
@@ -421,12 +424,12 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         params: PyTree, model_state: PyTree, images: Array, labels: np.ndarray
     ) -> dict[str, float]:
         """AttentionStatistics, averaged over layers and heads."""
-        rows = normalised(batch_attention(encode, network, params, model_state, images))
-        found = attention_statistics(rows, labels)
+        rows = normalise_rows(batch_attention(encode, network, params, model_state, images))
+        statistics = attention_statistics(rows, labels)
         return {
-            "attention_divergence": float(found.divergence.mean()),
-            "attention_own_class": float(found.same_class.mean()),
-            "attention_preference": float(found.preference.mean()),
+            "attention_divergence": float(statistics.divergence.mean()),
+            "attention_own_class": float(statistics.same_class.mean()),
+            "attention_preference": float(statistics.preference.mean()),
         }
 
     kinds = tuple((kind, functools.partial(refine_at_test, kind)) for kind in refinement.KINDS)

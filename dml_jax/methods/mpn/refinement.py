@@ -1,19 +1,19 @@
 """Batches for refinement by message passing at test time (Seidenschwarz et al., ICML 2021, app. C).
 
-Clusters replace the unknown classes, and batches are sampled from them as in training (C.1); or a
-batch consists of chunks, each an anchor with its nearest neighbours (C.2), or of a query and its
-k-reciprocal neighbours (C.3). The defaults are the paper's (Table 8): 900 clusters for k-means,
-Ward, spectral clustering and Birch; a neighbourhood radius of 0.9 and five neighbours for DBSCAN
-and OPTICS. Parameters that the paper does not state keep scikit-learn's defaults.
+Clusters replace the unknown classes, and batches are sampled from them as in training (C.1); a
+batch consists of chunks, each an anchor with its nearest neighbours (C.2); or a batch is a query
+with its k-reciprocal neighbours (C.3). The defaults are the paper's (Table 8): 900 clusters for
+k-means, Ward, spectral clustering and Birch; a neighbourhood radius of 0.9 and five neighbours for
+DBSCAN and OPTICS. Parameters that the paper does not state have scikit-learn's defaults.
 
 C.3 is the k-reciprocal encoding of Zhong et al. (CVPR 2017); N(q, k) are the k nearest of q:
 
     R(q, k) = {g in N(q, k): q in N(g, k)}
     E(q)    = R(q, k) and every R(g, k/2), g in R(q, k), with more than 2/3 of it in R(q, k)
-    batch   = q, then the nearest of E(q), then the nearest of all others, up to a fixed size
+    batch   = q, then E(q), then the other images, each nearest first, up to a fixed size
 
-In the authors' code, N(q, k) holds k + 1 images including q, and the fraction must exceed 2/3; in
-the paper, N(q, k) excludes q, and a fraction of exactly 2/3 suffices. k/2 is rounded half to even.
+In the authors' code, N(q, k) has k + 1 images including q, and the fraction must exceed 2/3; in the
+paper, N(q, k) excludes q, and a fraction of exactly 2/3 suffices. k/2 is rounded half to even.
 """
 
 import warnings
@@ -31,8 +31,8 @@ from dml_jax.evaluation.validation import ArrayLike
 
 Rule = Literal["authors", "paper"]  # defines k-reciprocal neighbours
 Algorithm = Literal["kmeans", "ward", "spectral", "birch", "dbscan", "optics"]
-FIXED_COUNT = ("kmeans", "ward", "spectral", "birch")  # find a given number of clusters
-DENSITY_BASED = ("dbscan", "optics")  # determine that number, and label outliers as noise
+FIXED_COUNT = ("kmeans", "ward", "spectral", "birch")  # the user sets the number of clusters
+DENSITY_BASED = ("dbscan", "optics")  # determine the number, and label outliers as noise
 RECIPROCAL, NEIGHBORS = "reciprocal", "neighbors"
 KINDS = (RECIPROCAL, NEIGHBORS, *FIXED_COUNT, *DENSITY_BASED)  # in `evaluation.refine`
 QUADRATIC_MEMORY = ("ward", "spectral", "dbscan")  # may store one value per pair of images
@@ -45,10 +45,10 @@ def check_options(run: Config, images: int) -> None:
         name = "clusters" if kind in FIXED_COUNT else "min_samples"
         number, problem = getattr(run.method, name), ""
         if kind in (*FIXED_COUNT, *DENSITY_BASED) and number > images:
-            problem = f"method.{name}={number}: must not exceed the {images} images"
+            problem = f"method.{name}={number}: must not exceed the number of images, {images}"
         if kind in QUADRATIC_MEMORY and images > QUADRATIC_LIMIT:
-            most = f"is limited to {QUADRATIC_LIMIT:,} images"
-            problem = f"evaluation.refine={kind}: {most}; remove it, or use kmeans or birch"
+            limit = f"is limited to {QUADRATIC_LIMIT:,} images"
+            problem = f"evaluation.refine={kind} {limit}; remove it, or use kmeans or birch"
         if problem:
             raise ConfigError(problem)
 
@@ -57,16 +57,16 @@ class Groups(NamedTuple):
     """Batches of images that exchange messages."""
 
     batches: np.ndarray  # int [B, S], rows of the embeddings; a row that occurs twice is two nodes
-    # The first `refined` images of each batch are refined, the others only send messages. Every row
-    # of the embeddings is refined at least once; its first occurrence is used.
+    # The first `refined` images of each batch are refined; the remaining images only send messages.
+    # Every row of the embeddings is refined at least once; its first occurrence counts.
     refined: int
 
 
 class Clusters(NamedTuple):
     """The result of a clustering."""
 
-    labels: np.ndarray  # int64 [N], in 0..C-1; noise is one more cluster, as in the authors' code
-    found: int  # number of clusters, not counting noise
+    labels: np.ndarray  # int64 [N], in 0..C-1; noise is a further cluster, as in the authors' code
+    number: int  # of clusters, without noise
     noise: int  # number of images labelled as noise
 
 
@@ -81,7 +81,8 @@ def cluster(
 ) -> Clusters:
     """Clusters embeddings float [N, D] of unit length with scikit-learn.
 
-    It runs in one thread: with several, OPTICS mostly waits for other programs that use the cores.
+    It runs in a single thread, because OPTICS with several threads mostly waits if other programs
+    use the cores.
 
     Args:
       count: number of clusters, at most N ("kmeans", "ward", "spectral", "birch"; Birch may find
@@ -89,7 +90,7 @@ def cluster(
       eps: largest Euclidean distance between neighbours ("dbscan", "optics").
       min_samples: neighbours of a core point, including itself ("dbscan", "optics").
     """
-    from sklearn import cluster as clusterings  # loads the libraries that are limited
+    from sklearn import cluster as clusterings  # before the limit, which needs loaded libraries
     from threadpoolctl import threadpool_limits
 
     estimators = {
@@ -109,17 +110,17 @@ def cluster(
         labels = estimators[algorithm].fit_predict(points)
     noise = int(np.sum(labels < 0))
     numbers, inverse = np.unique(labels, return_inverse=True)
-    found = int(np.sum(numbers >= 0))
-    if found < 2:
+    clusters = int(np.sum(numbers >= 0))
+    if clusters < 2:
         remedy = "the embeddings are too close together"
         if algorithm in DENSITY_BASED:
             option = f"method.min_samples (={min_samples})"
-            remedy = f"set another method.eps (={eps}) or {option}"
-        result = f"{counted(found, 'cluster')} and {counted(noise, 'image')} of noise"
+            remedy = f"change method.eps (={eps}) or {option}"
+        result = f"{counted(clusters, 'cluster')} and {counted(noise, 'image')} of noise"
         raise DataError(
-            f"evaluation.refine={algorithm}: finds {result} among {len(points):,} images; {remedy}"
+            f"evaluation.refine={algorithm} found {result} among {len(points):,} images; {remedy}"
         )
-    return Clusters(inverse.astype(np.int64), found, noise)
+    return Clusters(inverse.astype(np.int64), clusters, noise)
 
 
 def neighbor_chunks(points: np.ndarray, *, chunk: int, chunks: int, seed: int = 0) -> Groups:
@@ -142,8 +143,8 @@ def neighbor_chunks(points: np.ndarray, *, chunk: int, chunks: int, seed: int = 
 
 
 def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
-    """Batches drawn from clusters, int [N] in 0..C-1, as the authors draw training batches from
-    classes."""
+    """Draws batches from clusters, int [N] in 0..C-1, as the authors' code draws them from classes
+    in training."""
     size = data.images_per_class
     # Two clusters always fill two chunks or more.
     chunks = max(2, min(data.batch_size, len(labels)) // size)
@@ -155,23 +156,23 @@ def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
 
 
 def groups(kind: Any, points: np.ndarray, run: Config) -> tuple[Groups, dict[str, int]]:
-    """Batches of embeddings [N, D] made in one of KINDS except the first; the numbers of clusters
-    and of images of noise."""
+    """Batches of embeddings [N, D] for one of KINDS except "reciprocal"; numbers of clusters and of
+    noise images."""
     data, options = run.data, run.method
     if kind == NEIGHBORS:
         chunk, chunks = data.images_per_class, max(1, data.batch_size // data.images_per_class)
         sizes = {"chunk": min(chunk, len(points)), "chunks": chunks}
         return neighbor_chunks(points, **sizes, seed=run.seed), {}
     counts: Any = {"count": options.clusters, "min_samples": options.min_samples}
-    found = cluster(points, kind, **counts, eps=options.eps, seed=run.seed)
-    facts = {"clusters": found.found, "noise": found.noise}
-    return batches_from_clusters(found.labels, data, run.seed), facts
+    clusters = cluster(points, kind, **counts, eps=options.eps, seed=run.seed)
+    facts = {"clusters": clusters.number, "noise": clusters.noise}
+    return batches_from_clusters(clusters.labels, data, run.seed), facts
 
 
 class ReciprocalSets(NamedTuple):
     """Neighbourhoods of Q queries in a gallery of G rows; members have positive entries."""
 
-    batches: np.ndarray  # int [Q, size], or all images if they are fewer
+    batches: np.ndarray  # int [Q, size], or all images if there are fewer
     reciprocal: sparse.csr_array  # [Q, G], R(q, k)
     reciprocal_half: sparse.csr_array  # [G, G], R(g, k/2)
     expanded: sparse.csr_array  # [Q, G], E(q)
@@ -191,52 +192,51 @@ def reciprocal_sets(
       queries: float [Q, D].
       gallery: float [G, D]; None if the queries search each other.
       k: neighbourhood size.
-      size: images per batch. Batches begin with the query; gallery row g is denoted by Q + g if
-        there is a gallery.
+      size: images per batch. A batch begins with the query; Q + g denotes row g of a gallery.
     """
     validation.check_choice("rule", rule, get_args(Rule))
-    among_themselves = gallery is None
+    one_set = gallery is None
     rows = np.asarray(queries)
-    others = rows if gallery is None else np.asarray(gallery)
+    candidates = rows if gallery is None else np.asarray(gallery)
 
     def nearest(a: np.ndarray, b: np.ndarray, count: int) -> np.ndarray:
-        """Up to `count` nearest rows of `b`, without the row itself: int32 [len(a), count]."""
-        most = min(count, len(b) - (a is b))
-        if most == 0:
+        """The `count` nearest rows in `b`, if any, without the row itself: int32 [len(a), _]."""
+        count = min(count, len(b) - (a is b))
+        if count == 0:
             return np.empty((len(a), 0), np.int32)
-        return neighbors.search(a, b, most, metric="euclidean", exclude_self=a is b)[1]
+        return neighbors.search(a, b, count, metric="euclidean", exclude_self=a is b)[1]
 
-    def near(ranking: np.ndarray, k: int, *, among_themselves: bool) -> np.ndarray:
+    def neighbourhoods(ranking: np.ndarray, k: int, *, one_set: bool) -> np.ndarray:
         """N(q, k) from the ranking of each query."""
         if rule == "paper":
             return ranking[:, :k]
-        if not among_themselves:
+        if not one_set:
             return ranking[:, : k + 1]
         return np.column_stack([np.arange(len(ranking)), ranking[:, :k]])
 
-    ranking = nearest(rows, others, max(k + 1, size - 1))
+    ranking = nearest(rows, candidates, max(k + 1, size - 1))
     within, back = ranking, ranking
-    if not among_themselves:
-        within, back = nearest(others, others, k), nearest(others, rows, k + 1)
-    half = near(within, round(k / 2), among_themselves=True)
+    if not one_set:
+        within, back = nearest(candidates, candidates, k), nearest(candidates, rows, k + 1)
+    half = neighbourhoods(within, round(k / 2), one_set=True)
     reciprocal_half = reranking.mutual(half, half)
-    both = (near(each, k, among_themselves=among_themselves) for each in (ranking, back))
+    both = (neighbourhoods(order, k, one_set=one_set) for order in (ranking, back))
     reciprocal = reranking.mutual(*both)
     expanded = reranking.expanded(reciprocal, reciprocal_half, inclusive=rule == "paper")
-    if among_themselves and rule == "paper":
+    if one_set and rule == "paper":
         expanded.setdiag(0)
         expanded.eliminate_zeros()
     batches = []
-    is_member = np.zeros(len(others), bool)  # in E(q)
+    is_member = np.zeros(len(candidates), bool)  # in E(q)
     for query, nearest_first in enumerate(ranking[:, : size - 1].astype(np.int64)):
         members = expanded.indices[slice(*expanded.indptr[query : query + 2])]
         is_member[members] = True
         further = nearest_first[~is_member[nearest_first]]
         is_member[members] = False
-        if among_themselves:
+        if one_set:
             members = members[members != query]
-        squares = np.sum((others[members].astype(np.float64) - rows[query]) ** 2, axis=1)
-        found = np.concatenate([members[np.lexsort((members, squares))], further])
-        found = found[: len(nearest_first)] + (0 if among_themselves else len(rows))
-        batches.append([query, *found])
+        squares = np.sum((candidates[members].astype(np.float64) - rows[query]) ** 2, axis=1)
+        batch = np.concatenate([members[np.lexsort((members, squares))], further])
+        batch = batch[: len(nearest_first)] + (0 if one_set else len(rows))
+        batches.append([query, *batch])
     return ReciprocalSets(np.array(batches), reciprocal, reciprocal_half, expanded)
