@@ -16,7 +16,7 @@ from PIL import Image, ImageFilter
 
 import dml_jax
 from dml_jax.analysis import worth
-from dml_jax.analysis.catalogue import Catalogue
+from dml_jax.analysis.catalogue import Catalogue, Key
 from dml_jax.analysis.examined_images import Images, _clusters, sharpness
 from dml_jax.commands import catalogue
 from dml_jax.data.split import Split
@@ -121,7 +121,7 @@ def test_a_folder_without_labels_that_changes(photos: None, execute: Execute) ->
 
 
 @contextmanager
-def served(monkeypatch: pytest.MonkeyPatch, execute: Execute) -> Iterator[str]:
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of the catalogue's server, in a thread."""
     servers, ready, address = list[Server](), threading.Event(), list[str]()
 
@@ -160,7 +160,7 @@ def test_clicks_in_a_browser(
     photos: None, execute: Execute, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A doubtful image is moved, and the list sorts itself again; one is removed and restored."""
-    with served(monkeypatch, execute) as url, chromium.tab(tmp_path / "profile") as tab:
+    with served(monkeypatch) as url, chromium.tab(tmp_path / "profile") as tab:
         heights, colours = [], set()
         for width, scheme in ((1400, "light"), (390, "dark")):
             for name in ("labels", "duplicates", "clusters", "blurred", "odd", "changes"):
@@ -193,7 +193,7 @@ def test_clicks_in_a_browser(
 
         assert post(url, {"Origin": "http://attacker.example"}, key="undo 1 ") == 403
         assert post(url, {"Host": "attacker.example"}, key="undo 1 ") == 400
-        for key in (
+        for key in [
             "delete 99 ",
             "move 1 ../x",
             "sell 1 ",
@@ -201,7 +201,7 @@ def test_clicks_in_a_browser(
             "keep 1 x",
             "move x elm",
             "",
-        ):
+        ]:
             assert post(url, key=key) in (400, 404), key
     kept = Path("catalogue/changes.csv").read_text().splitlines()
     assert [row.split(",")[1] for row in kept] == ["change", "move", "delete", "undo"]
@@ -243,10 +243,14 @@ def test_what_an_hour_is_worth() -> None:
     names = [f"./{label}/{i}.jpg" for i, label in enumerate(labels)]
     images = Images(Path(), names, names, rows, none[:, None], none, none, none, none, days)
     classes = [f"class {i}" for i in range(8)]
-    first, second = Catalogue(images, [classes[i] for i in labels]).worth
+    made = Catalogue(images, [classes[i] for i in labels])
+    first, second = made.worth
     known = {"session": [f"{day}" for day in days]}
     split = Split(labels, names, lambda i, rng: None, classes, metadata=known)  # type: ignore[arg-type,return-value]
     assert second == worth.of_split(split, rows)[1]
+    after = made.after(made.changed(Key("", "move", [0], "class 0")))
+    assert after.labels[0] == "class 0" != made.labels[0]
+    np.testing.assert_array_equal(after.probability(made.doubts.doubt), made.chances)  # type: ignore[misc]
     count, _, rest = first.partition(" likely corrections: of the other images, ")
     before, after = (float(text.strip(" %")) for text in rest.split(" are")[0].split("→"))
     assert 20 < int(count) < 50

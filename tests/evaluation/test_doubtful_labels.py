@@ -58,3 +58,12 @@ def test_probabilities_of_planted_errors() -> None:
     assert 45 < chances.sum() < 80
     assert -0.05 < (labels != right)[likely].mean() - chances[likely].mean() < 0.2  # cautious
     assert (found.proposed[moved] == right[moved]).mean() > 0.9
+
+
+def test_probabilities_of_classes_of_two() -> None:
+    """A planted label may be alone in its class, and has no doubt."""
+    rows, labels = np.random.default_rng(0).normal(size=(4000, 4)), np.arange(4000) // 2
+    doubt = doubtful_labels.find(rows.astype(np.float32), labels).doubt
+    probability = doubtful_labels.calibrate(rows.astype(np.float32), labels, doubt)
+    assert probability is not None
+    assert np.isfinite(probability(np.append(doubt, -np.inf))).all()
