@@ -174,19 +174,9 @@ def sealed_again(run: Path, **changes: Any) -> None:
     seal.close(run, stated.kind, known=stated.files, parts=stated.parts, identity=identity)
 
 
-def test_verify_computes_the_probe(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def status() -> int:
-        return cli.exit_code(lambda: evaluate.execute([f"--model={own}", "--verify", "--quiet"]))
-
-    assert status() == 0
-    stated = seal.stated(own).identity
-    assert stated is not None
-    sealed_again(own, row=[-number for number in stated.row])
-    assert status() == 2
-    assert "the embedding of the probe image differs by 2," in capsys.readouterr().err
-
-
 def test_the_command_verify(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And `evaluate --verify`; both compute the probe."""
+
     def status(directory: Path) -> int:
         return cli.exit_code(lambda: verify.execute([str(directory)]))
 
@@ -196,6 +186,14 @@ def test_the_command_verify(own: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "the probe's embedding differs by" in out
     assert status(own / "figures") == 2
     assert "figures: has no manifest.json" in capsys.readouterr().err
+    alias = [f"--model={own}", "--verify", "--quiet"]
+    assert cli.exit_code(lambda: evaluate.execute(alias)) == 0
+    row = [-number for number in seal.stated(own).identity.row]
+    sealed_again(own, row=row)
+    assert status(own) == cli.exit_code(lambda: evaluate.execute(alias)) == 2
+    message = "the embedding of the probe image differs by 2,"
+    assert capsys.readouterr().err.count(message) == 2
+    sealed_again(own, row=[-number for number in row])
     log = own / "metrics.jsonl"
     log.write_text(log.read_text().replace("1", "2", 1))
     assert status(own) == 2

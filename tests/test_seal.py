@@ -53,35 +53,22 @@ def test_every_flipped_bit_is_noticed(name: str, tmp_path: Path) -> None:
         assert found.files == seal.digests(directory)
 
 
-def cut(directory: Path) -> None:
-    (directory / "a.txt").write_text("on")
-
-
-def lose(directory: Path) -> None:
-    (directory / "a.txt").unlink()
-
-
-def add(directory: Path) -> None:
-    (directory / "c.txt").touch()
-
-
-def swap(directory: Path) -> None:
-    shutil.copy(write(directory.with_name("other"), "two") / "a.txt", directory)
-
-
 def edit(directory: Path) -> None:
     content = json.loads((directory / seal.MANIFEST).read_text())
     (directory / seal.MANIFEST).write_text(json.dumps(content | {"about": {"count": 6}}))
 
 
+CHANGED = "has changed since it was written; copy it"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (cut, r"a\.txt: has changed since it was written; copy it"),
-        (lose, r"a\.txt: is missing; copy it"),
-        (add, r"c\.txt: was added after manifest\.json was written; copy it"),
-        (swap, r"a\.txt: has changed since it was written; copy it"),
-        (edit, r"manifest\.json: has changed since it was written; copy it"),
+        (lambda d: (d / "a.txt").write_text("on"), rf"a\.txt: {CHANGED}"),
+        (lambda d: (d / "a.txt").unlink(), r"a\.txt: is missing; copy it"),
+        (lambda d: (d / "c.txt").touch(), r"c\.txt: was added after manifest\.json was written; c"),
+        (lambda d: shutil.copy(write(d.parent / "y", "two") / "a.txt", d), rf"a\.txt: {CHANGED}"),
+        (edit, rf"manifest\.json: {CHANGED}"),
     ],
 )
 def test_differences_are_named(
