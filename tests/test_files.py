@@ -24,13 +24,7 @@ from dml_jax.commands import cli
 from dml_jax.console import Console
 from dml_jax.data import split_metadata
 from dml_jax.data.files import File
-from dml_jax.errors import (
-    CheckpointError,
-    ConfigError,
-    DataError,
-    UserError,
-    printable,
-)
+from dml_jax.errors import CheckpointError, ConfigError, DataError, UserError, printable
 from dml_jax.evaluation import validation
 from dml_jax.train.records.logs import JsonLines
 

@@ -70,10 +70,7 @@ SMALL: dict[str, tuple[ModuleType, Any]] = {
         lite.Config(depths=(1,) * 7, widths=(2, 3, 4, 5, 6, 7, 8), stem=4, channels=12),
     ),
     "deit": (deit, deit.Config(**TINY)),
-    "vit": (
-        vit,
-        vit.Config(**TINY, registers=2, mlp="swiglu", layer_scale=0.1, output="patches"),
-    ),
+    "vit": (vit, vit.Config(**TINY, registers=2, mlp="swiglu", layer_scale=0.1, output="patches")),
     "mit": (
         mit,
         mit.Config(depths=(1,) * 4, widths=(4, 8, 8, 8), heads=(1, 2, 2, 2), drop_path=0.5),

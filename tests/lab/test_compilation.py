@@ -38,9 +38,7 @@ def on_this_machine(devices: int = 1) -> Topology:
 
 
 def lowered(
-    name: str,
-    platforms: tuple[str, ...] = ("cuda", "tpu"),
-    **train: Any,
+    name: str, platforms: tuple[str, ...] = ("cuda", "tpu"), **train: Any
 ) -> dict[str, str]:
     """The StableHLO of a training step by platform; the network has one block of each stage, or one
     in all (ResNets)."""

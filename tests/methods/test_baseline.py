@@ -34,10 +34,7 @@ def batch(labels: Any = None, seed: int = 0) -> Batch:
 
 
 def built(
-    config: baseline.Config,
-    dtype: Any = jnp.float32,
-    rate: float = 0.1,
-    data: TrainingSet = DATA,
+    config: baseline.Config, dtype: Any = jnp.float32, rate: float = 0.1, data: TrainingSet = DATA
 ) -> tuple[Any, Any, Any]:
     """(method, initial state, jitted step)."""
     method, optimizer = baseline.build(config, toys.linear(dtype=dtype), data), optax.sgd(rate)

@@ -333,8 +333,7 @@ ATTACKS = {
         share=1,
     ),
     "index": Attack(
-        st.sampled_from([*_index()]).flatmap(_damaged_index),
-        lambda d: Index.load(MODEL, d / "i"),
+        st.sampled_from([*_index()]).flatmap(_damaged_index), lambda d: Index.load(MODEL, d / "i")
     ),
     "configuration": Attack(
         _overrides(),

@@ -245,10 +245,7 @@ def test_unfinished_ones_are_ignored(store: Checkpoints, tmp_path: Path, warned:
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("most", [100, 2_000])
 def test_what_cannot_be_written_is_one_sentence(
-    store: Checkpoints,
-    full_disk: Any,
-    most: int,
-    background: bool,
+    store: Checkpoints, full_disk: Any, most: int, background: bool
 ) -> None:
     """With a limit on the size of files, orbax or the storage layer below it fails at some
     point."""

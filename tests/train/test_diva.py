@@ -16,10 +16,7 @@ from dml_jax.methods import diva
 from dml_jax.train import experiment as experiments
 from dml_jax.train import model, warm_start
 from dml_jax.train.records import workdir
-from tests.train import (
-    test_parameter_groups,
-    test_warm_start,
-)
+from tests.train import test_parameter_groups, test_warm_start
 from tests.train.experiments import values
 from tests.train.test_loop import compiled_once  # noqa: F401 (a fixture)
 from tests.train.test_warm_start import PROXIES, assert_equal, saved, started

@@ -175,9 +175,7 @@ def test_a_longer_run_is_the_same_run(
     assert (tmp_path / "first" / "metrics.jsonl").read_text() == whole[1]
     options = {"log_every": 9, "evaluate_every": 0, "checkpoint_every": 100, "select": "last"}
     config = replace(
-        CONFIG,
-        train=replace(CONFIG.train, **options),
-        data=replace(CONFIG.data, threads=3),
+        CONFIG, train=replace(CONFIG.train, **options), data=replace(CONFIG.data, threads=3)
     )
     other = experiment._replace(config=config)
     train(other._replace(steps=5), tmp_path / "other")

@@ -61,9 +61,7 @@ def test_a_sample_of_training_classes(
         SimpleNamespace(embed_split=embed_split), {"": slice(None)}
     )  # type: ignore[arg-type]
     run: Any = SimpleNamespace(
-        config=CONFIG,
-        method=SimpleNamespace(distance="cosine"),
-        splits={"train": split(*train)},
+        config=CONFIG, method=SimpleNamespace(distance="cosine"), splits={"train": split(*train)}
     )
     found = model_metrics.of_training_classes(run, tested, "", none, split(*like), none)
     (part,) = sampled

@@ -25,12 +25,7 @@ MEMORY = baseline.make_config(loss="triplet", embedding_dim=4, memory=16)
 PROXIES = baseline.make_config(loss="proxy_anchor", embedding_dim=4)
 
 
-def build(
-    method: Any,
-    *,
-    validation_share: float = 0.0,
-    **train: Any,
-) -> Experiment:
+def build(method: Any, *, validation_share: float = 0.0, **train: Any) -> Experiment:
     given = values(steps=3, **train)
     given["method"] = asdict(method)
     given["train"]["groups"] = {
