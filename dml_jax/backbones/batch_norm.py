@@ -27,11 +27,12 @@ def standardize(
     epsilon: float,
     mesh: Mesh | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Batch normalisation over all but the last axis, by given (mean, variance) or the batch's.
+    """Batch normalisation over all but the last axis, with `statistics` (mean, variance), or with
+    those of the batch.
 
-    x [B, ..., C] -> (result, mean [C], biased variance [C]); gradients flow through the result
-    only, and not to given statistics. The devices of a mesh, over which x is split, exchange
-    statistics once in each direction.
+    x [B, ..., C] -> (result, mean [C], biased variance [C]). Gradients flow through the result
+    only, and not to `statistics`. If a mesh splits x, its devices exchange statistics once in each
+    direction.
     """
     if statistics is None:
         near, offset, var = _over(mesh, _gathered_statistics, x) if mesh else _statistics(x)
@@ -56,16 +57,16 @@ def _statistics(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def _sums(*terms: jax.Array) -> tuple[jax.Array, ...]:
-    """The sums of arrays [..., C] of one shape over all but the last axis, each [C]."""
+    """Sums arrays [..., C] of equal shape over all but the last axis, to [C] each."""
 
     def on_cpu(*terms: jax.Array) -> tuple[jax.Array, ...]:
-        # XLA would compute the terms for each sum; one reduction computes them once, vectorised.
+        # XLA would compute the terms once per sum; this single reduction is vectorised.
         channels = terms[0].shape[-1]
         few = math.gcd(terms[0].size // channels, 8)
         groups = [term.reshape(-1, few, channels) for term in terms]
         zeros = [np.zeros((), term.dtype) for term in terms]
         partial_sums = jax.lax.reduce(groups, zeros, lambda a, b: list(map(jnp.add, a, b)), (1,))
-        return tuple(each.sum(axis=0) for each in partial_sums)
+        return tuple(sums.sum(axis=0) for sums in partial_sums)
 
     def default(*terms: jax.Array) -> tuple[jax.Array, ...]:
         return tuple(term.sum(axis=tuple(range(term.ndim - 1))) for term in terms)
@@ -96,7 +97,7 @@ def _row(vector: jax.Array, x: jax.Array) -> jax.Array:
 
 def _standardize_forward(*arguments: Any) -> tuple[Any, tuple[Any, ...]]:
     x, scale, _, statistics, epsilon, _ = arguments
-    # Not `standardize`: second derivatives include those of the batch's statistics.
+    # Not `standardize`, because second derivatives include those of the batch's statistics.
     results = standardize.fun(*arguments)
     return results, (x, scale, statistics, results[1], jax.lax.rsqrt(results[2] + epsilon))
 
@@ -127,21 +128,21 @@ standardize.defvjp(_standardize_forward, _standardize_backward)
 class BatchNorm(nn.Module):
     """Batch normalisation over all but the last axis, like torch.nn.BatchNorm1d and BatchNorm2d.
 
-    Normalises with the biased variance and keeps the unbiased one, both in at least float32.
+    Normalises with the biased variance and stores the unbiased variance, in at least float32.
     """
 
     momentum: float = 0.1  # weight of the new batch in the running statistics (as in PyTorch)
     epsilon: float = 1e-5
-    frozen: bool = False  # uses the running statistics in training too, and never updates them
-    updates: int = 1  # running statistics per batch; 2 with checkpointing in PyTorch
+    frozen: bool = False  # uses the running statistics in training, too, and never updates them
+    updates: int = 1  # updates of the running statistics per batch; 2 with PyTorch's checkpointing
     use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool, conv: Conv | None = None) -> jax.Array:
-        """float [..., C] -> float [..., C], of the result of `conv` if a convolution is given.
+        """float [..., C] -> float [..., C]; with `conv`, normalises the result of the convolution.
 
-        In training with running statistics, they are folded into its kernel and bias: the gradients
-        do not need its result again, and that of the scale is a sum over the kernel's.
+        In training with running statistics, they are folded into its kernel and bias. The gradients
+        then do not need its result, and the gradient of the scale is a sum over the kernel's.
         """
         channels = x.shape[-1] if conv is None else conv.features
         scale = self.param("scale", nn.initializers.ones_init(), (channels,), jnp.float32)
@@ -151,16 +152,16 @@ class BatchNorm(nn.Module):
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,), jnp.float32)
         running_var = self.variable("batch_stats", "var", jnp.ones, (channels,), jnp.float32)
         by_batch = train and not self.frozen
-        given = None if by_batch else (running_mean.value, running_var.value)
+        statistics = None if by_batch else (running_mean.value, running_var.value)
         if conv is not None and train and self.frozen:
             factor = jax.lax.rsqrt(running_var.value + self.epsilon) * scale
             return conv(x, factor, bias - running_mean.value * factor)
         x = x if conv is None else conv(x)
         wide = at_least_float32(x)
-        # Methods may have put vectors on every device.
+        # Only maps, because methods may have replicated vectors on every device.
         mesh = devices_of(x) if train and x.ndim == 4 else None
         normalise = standardize.fun if is_plain() else standardize
-        result, mean, var = normalise(wide, scale, bias, given, self.epsilon, mesh)
+        result, mean, var = normalise(wide, scale, bias, statistics, self.epsilon, mesh)
         if by_batch and not self.is_initializing():
             count = x.size // channels
             keep = (1.0 - self.momentum) ** self.updates
@@ -173,10 +174,10 @@ class BatchNorm(nn.Module):
 
 @section
 class ConvolutionalConfig(Config):
-    """Options that all networks with batch normalisation have.
+    """Options of all networks with batch normalisation.
 
     Attributes:
-      freeze_bn: Normalises by the running statistics in training, too, and never updates them.
+      freeze_bn: Normalises with the running statistics in training, too, and never updates them.
       bn_momentum: Weight of the new batch in the running statistics, as in PyTorch; some papers use
         0.9.
     """
@@ -192,15 +193,15 @@ class ConvolutionalConfig(Config):
         return ((updated, f"running statistics that are updated: {remedy}", "bn_momentum"),)
 
     def doubtful(self, config: Any) -> Rules:
-        """Statistics that are never set; see `config.fields.doubtful`."""
-        known = not self.freeze_bn or self.pretrained != "none" or config.init_from
+        """Frozen statistics need pretrained weights; see `config.fields.doubtful`."""
+        has_statistics = not self.freeze_bn or self.pretrained != "none" or config.init_from
         problem = "the running statistics of a network without pretrained weights do not normalise"
-        remedy = "set it to false, or give backbone.pretrained or init_from"
-        return ((known, f"{problem}; {remedy}", "freeze_bn"),)
+        remedy = "set it to false, or set backbone.pretrained or init_from"
+        return ((has_statistics, f"{problem}; {remedy}", "freeze_bn"),)
 
 
 def batch_norm(
     config: ConvolutionalConfig, name: str, *, epsilon: float = 1e-5, updates: int = 1
 ) -> BatchNorm:
-    """A batch normalisation with the options of a network's configuration."""
+    """Batch normalisation with the options of a network's configuration."""
     return BatchNorm(config.bn_momentum, epsilon, config.freeze_bn, updates, name=name)

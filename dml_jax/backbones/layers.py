@@ -149,7 +149,7 @@ class Conv(nn.Module):
 
 
 def with_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
-    """x [..., C] plus a bias [C], rounded to the type of x; the gradient of the bias is not."""
+    """x [..., C] plus a bias [C], rounded to the type of x; the bias's gradient is not rounded."""
     return (_with_rounded_bias if x.dtype == jnp.bfloat16 else _with_bias)(x, bias)
 
 
@@ -178,7 +178,7 @@ def _of_patches(x: jax.Array, kernel: jax.Array) -> jax.Array:
     cells = x[:, : rows * size, : columns * size]
     cells = cells.reshape(count, rows, size, columns, size, channels).swapaxes(2, 3)
     y = _times(cells.reshape(count * rows * columns, -1), kernel.reshape(-1, kernel.shape[-1]))
-    # Otherwise XLA may lay out all that follows like the images, and transpose it for each product.
+    # Without it, XLA may use the layout of the images for what follows, and transpose each product.
     return with_layout_constraint(y, Layout((0, 1))).reshape(count, rows, columns, -1)
 
 
@@ -246,8 +246,8 @@ _relu.defvjp(_relu_forward, _relu_backward)
 
 
 def gelu(x: jax.Array, *, approximate: bool = False) -> jax.Array:
-    """GELU, exact or by tanh. In bfloat16, the gradient computes it again: reading a second stored
-    array takes longer on accelerators."""
+    """GELU, exact or by tanh. In bfloat16, the gradient recomputes it, because reading a second
+    stored array takes longer on accelerators."""
     function = partial(nn.gelu, approximate=approximate)
     return (jax.checkpoint(function) if x.dtype == jnp.bfloat16 else function)(x)
 
@@ -272,7 +272,7 @@ class LayerNorm(nn.Module):
 
 
 def require_size(fits: bool, images: jax.Array, problem: str) -> None:
-    """ConfigError unless a network fits images [B, H, W, 3]."""
+    """Raises ConfigError unless a network fits images [B, H, W, 3]."""
     if not fits:
         raise ConfigError(f"images of {images.shape[1]}x{images.shape[2]} pixels: {problem}")
 
@@ -290,7 +290,7 @@ def attention_weights(
     Args:
       queries, keys: float [..., N, heads, d], [..., M, heads, d].
       off_by_one: adds 1 to the denominator of the softmax.
-      count: keys after so many get no weight; None: all take part.
+      count: number of keys to use, from the first; None: all.
 
     Returns:
       [..., heads, N, M]; rows sum to 1, or to less with `off_by_one`.
@@ -301,7 +301,7 @@ def attention_weights(
         scores = jnp.where(jnp.arange(keys.shape[-3]) < count, scores, -jnp.inf)
     if not off_by_one:
         return jax.nn.softmax(scores, axis=-1)
-    # The 1 is one more key, with score 0 and no value.
+    # The 1 is a further key with score 0 and value 0.
     top = jax.lax.stop_gradient(jnp.maximum(scores.max(axis=-1, keepdims=True), 0))
     mass = jnp.exp(scores - top)
     return mass / (mass.sum(axis=-1, keepdims=True) + jnp.exp(-top))
@@ -318,9 +318,9 @@ def attention(
 ) -> jax.Array:
     """Scaled dot-product attention, softmax(q k^T / sqrt(d)) v, of every head.
 
-    Queries float [..., N, heads, d], keys and values [..., M, heads, d] -> [..., N, heads * d]; of
-    the keys, the first `count` take part. On NVIDIA GPUs, cuDNN's flash attention computes it in
-    bfloat16, without storing N x M weights.
+    Queries float [..., N, heads, d], keys and values [..., M, heads, d] -> [..., N, heads * d].
+    Only the first `count` keys are used. On NVIDIA GPUs, cuDNN's flash attention computes it in
+    bfloat16 without storing N x M weights.
     """
 
     def plain(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
@@ -328,7 +328,7 @@ def attention(
         return attend(attention_weights(queries, keys, scale=scale, count=count), values)
 
     width = queries.shape[-1]
-    # Whether JAX can compile for NVIDIA GPUs; this machine need not have one.
+    # Whether JAX can compile for NVIDIA GPUs, even on a machine without one.
     has_cudnn = any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
     fits = queries.dtype == jnp.bfloat16 and queries.ndim == 4 and width % 8 == 0 and width <= 128
     if not (fits and has_cudnn):
@@ -342,7 +342,7 @@ def _flash_attention(
 ) -> jax.Array:
     count, tokens = queries.shape[:2]
 
-    def even(x: jax.Array) -> jax.Array:  # as cuDNN's gradient demands
+    def even(x: jax.Array) -> jax.Array:  # cuDNN's gradient needs an even length
         return jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0)))
 
     arrays = map(even, (queries, keys, values))
@@ -362,15 +362,15 @@ def global_pool(features: jax.Array, kind: Pooling) -> jax.Array:
         return average
     count, _, _, channels = features.shape
     cells = features.reshape(count, -1, channels)
-    # Selected by index, not by equality with the maximum: a compiler may compute the two to
-    # different last bits, and the gradient of a maximum that no operand equals is 0 / 0.
+    # By index, not by equality with the maximum: a compiler may compute the two to different last
+    # bits, and the gradient of a maximum that no operand equals is 0 / 0.
     selected = jnp.argmax(cells, axis=1)[:, None, :] == jnp.arange(cells.shape[1])[None, :, None]
     largest = jnp.sum(jnp.where(selected, cells, 0), axis=1)
     return largest if kind == "max" else average + largest
 
 
 def _overhang(size: int, window: int, stride: int, padding: int, ceil: bool) -> int:
-    """Padding after the last row, more than `padding` where PyTorch's ceil mode adds a window."""
+    """Padding after the last row; more than `padding` if PyTorch's ceil mode adds a window."""
     # PyTorch drops windows that start beyond the image; here, stride + padding <= window.
     if not ceil:
         return padding
@@ -401,9 +401,9 @@ class MaxPool(nn.Module):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _max_of_shifts(window: Pair, strides: Pair, padding: Padding, x: jax.Array) -> jax.Array:
-    """Max pooling by comparing shifted images: on CPUs several times as fast as XLA's.
+    """Max pooling by comparing shifted images; on CPUs several times faster than XLA's.
 
-    On GPUs, its gradient is part of other kernels; XLA's writes and reads indices.
+    On GPUs, its gradient fuses with other kernels, while XLA's writes and reads indices.
     """
     return _max_forward(window, strides, padding, x)[0]
 
@@ -411,17 +411,17 @@ def _max_of_shifts(window: Pair, strides: Pair, padding: Padding, x: jax.Array) 
 def _max_forward(
     window: Pair, strides: Pair, padding: Padding, x: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """The maxima of all windows; saves the cells, counted row by row, where they occur first."""
+    """The maxima of all windows; saves their first positions, counted row by row."""
     padded = jnp.pad(x, ((0, 0), *padding, (0, 0)), constant_values=-jnp.inf)
     padded = jax.lax.platform_dependent(
         padded, cpu=jax.lax.optimization_barrier, default=lambda padded: padded
     )
-    maxima, *others = shifts(padded, window, strides)
+    maxima, *images = shifts(padded, window, strides)
     cells = jnp.zeros(maxima.shape, jnp.int8)
-    for cell, pixels in enumerate(others, 1):
+    for cell, pixels in enumerate(images, 1):
         larger = (pixels > maxima) | jnp.isnan(pixels)
         maxima, cells = jnp.where(larger, pixels, maxima), jnp.where(larger, jnp.int8(cell), cells)
-    return maxima, (cells, x[:0])  # whose shape is needed
+    return maxima, (cells, x[:0])  # x[:0] for its shape
 
 
 def _max_backward(
@@ -442,7 +442,7 @@ _max_of_shifts.defvjp(_max_forward, _max_backward)
 
 
 class AveragePool(nn.Module):
-    """3x3 averages at stride 1; zeros beyond the edge count, so every sum is divided by 9."""
+    """3x3 averages at stride 1; zeros beyond the edge count, so that sums are divided by 9."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -464,8 +464,8 @@ class DropPath(nn.Module):
         if self.rate == 0.0 or not self.has_rng("drop_path"):
             return x
         keep, shape = 1.0 - self.rate, (x.shape[0],) + (1,) * (x.ndim - 1)
-        kept = jax.random.bernoulli(self.make_rng("drop_path"), keep, shape)
-        return jnp.where(kept, x / keep, jnp.zeros((), x.dtype))
+        mask = jax.random.bernoulli(self.make_rng("drop_path"), keep, shape)
+        return jnp.where(mask, x / keep, jnp.zeros((), x.dtype))
 
 
 def compute_dtype(name: Literal["float32", "bfloat16"]) -> Dtype | None:

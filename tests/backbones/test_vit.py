@@ -79,7 +79,7 @@ def test_weights_for_other_heads_and_pixels(tmp_path: Path) -> None:
     the run for pixels."""
     trained = replace(SMALL, pixels=Pixels(order="bgr"), drop_path=0.1)
     config = replace(SMALL, heads=4, pretrained=written(tmp_path / "w", asdict(trained)))
-    other = r"w': are weights of backbone\.heads=2 instead of 4; set these values"
+    other = r"w': the weights need backbone\.heads=2 instead of 4; set these values"
     with pytest.raises(WeightsError, match=other):
         vit.build(config).init(jax.random.key(0), (16, 16))
     assert converted.overridden_pixels(asdict(config)) == [

