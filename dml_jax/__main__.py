@@ -11,20 +11,20 @@ from dml_jax.errors import ConfigError, suggest
 
 COMMANDS = {
     "train": "train, evaluate and export an experiment",
-    "inspect": "tell how a folder, table or archive of images is understood",
+    "inspect": "show how a folder, table or archive of images will be interpreted",
     "prepare": "check and store the images of a data set",
     "convert": "convert published weights",
-    "evaluate": "evaluate any embeddings, also of several models together",
+    "evaluate": "evaluate any embeddings, also combined from several models",
     "embed": "embed images with a trained model",
-    "catalogue": "near-duplicates, clusters and doubtful labels of a folder",
+    "catalogue": "find near-duplicates, clusters and doubtful labels in a folder",
     "enroll": "enroll new classes, classify images",
     "export": "export a model as ONNX, embeddings as Parquet",
     "serve": "serve a model over HTTP",
-    "study": "train grids and comparisons; tables over runs",
-    "check": "check a loss, method, sampler, … of your own",
-    "analyse": "figures and numbers about a run",
-    "verify": "check that a run, an index or other artefact is as it was written",
-    "explore": "the same as serve, whose page at / is for a browser",
+    "study": "train grids and comparisons; tabulate runs",
+    "check": "check your own loss, method, sampler, …",
+    "analyse": "draw figures and compute numbers about a run",
+    "verify": "check that a run, an index or other artefact has not changed",
+    "explore": "same as serve; open its page / in a browser",
 }
 MODULES = {"train": "dml_jax.main", "explore": "dml_jax.commands.serve"}
 

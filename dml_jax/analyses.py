@@ -63,7 +63,7 @@ def analyse(request: Request) -> None:
     usable_path = files.directory if request.apart else files.expand_path
     output = usable_path("--output", request.output or "analysis")
     apart = not (request.apart and (output / "config.json").exists())
-    require(apart, f"--output={output}: holds a run; give another directory")
+    require(apart, f"--output={output}: contains a run; give another directory")
     runs = open_models(request, output)
     run = next(iter(runs.values()))
     for each in runs.values():
@@ -117,11 +117,11 @@ def write_separate_report(
 def reason_against(name: str, request: Request) -> str:
     """Why an analysis does not fit the request; empty if it does."""
     if request.data and name in OF_RUN:
-        return "needs a trained run on its own data, not --data"
+        return "needs a trained run with its own data; remove --data"
     if request.split != "test" and name in OF_RUN:
-        return "is not made by split; leave --split out"
+        return "does not depend on the split; remove --split"
     if request.classes and name not in MAPS:
-        return "shows no chosen classes; leave --classes out"
+        return "cannot select classes; remove --classes"
     return ""
 
 
@@ -158,7 +158,8 @@ def trained_run(model: str, request: Request) -> AnalysedModel:
     console = Console(quiet=request.quiet)
     experiment, state = trained_runs.restore(config, directory, request.checkpoint, console)
     splits, known = experiment.splits, " or ".join(experiment.splits)
-    require(request.split in splits, f"--split={request.split}: the run has none; give {known}")
+    problem = f"--split={request.split}: the run has no such split; give {known}"
+    require(request.split in splits, problem)
     trained = experiment.model(state, reading_in_results(config, directory))
     return trained_runs.evaluated(experiment, trained, directory, console)
 
@@ -167,18 +168,18 @@ def run_config(
     model: str, overrides: Mapping[str, str], *, trust_code: bool = False
 ) -> tuple[Config, Path]:
     """The configuration of the run, with overrides of `MOVABLE` keys, and its work directory."""
-    message = "analyses are written into the run; copy it to a directory first"
+    message = "analyses are written to the run; copy it to a local directory first"
     require(not model.startswith(files.BUCKETS), f"--model={model}: {message}")
     directory = locate(model)
-    message = f"{model} has no data of its own, give a folder of class folders"
+    message = f"{model} has no data of its own; give a folder of class folders"
     require(is_run(directory), f"--data: missing; {message}")
     workdir.read_config(directory)  # explains a missing or damaged file
     fixed = (key for key in overrides if key not in MOVABLE)
-    message = f"belongs to the run; only {', '.join(MOVABLE)} can be given"
+    message = f"is fixed by the run; only {', '.join(MOVABLE)} can be changed"
     refuse(f"--config.{key}: {message}" for key in fixed)
     config = config_files.resolved(str(directory / "config.json"), overrides, trust_code=trust_code)
     path = config.data.path
-    message = "the data of the run are not there; give their directory with --config.data.path"
+    message = "the run's data is missing; give its directory with --config.data.path"
     present = not path or Path(path).expanduser().is_dir()
     require(present, f"data.path={path}: {message}=DIRECTORY")
     return config, directory

@@ -20,16 +20,16 @@ LOG_WIDTH = 132  # table width if the output is not a terminal
 
 
 class RichConsole(rich.console.Console):
-    """Rich's console, which escapes the control characters in texts but not its own."""
+    """A Rich console that escapes control characters in texts, but not those of Rich itself."""
 
     def __init__(self, **options: Any):
         super().__init__(highlight=False, soft_wrap=True, **options)
 
     @property
     def file(self) -> IO[str]:
-        """The present standard output, below the streams that stand in for it."""
+        """The current standard output, without the streams that wrap it."""
         stream: Any = super().file
-        while hasattr(stream, "rich_proxied_file"):  # of `Escaping`, and of a console with a bar
+        while hasattr(stream, "rich_proxied_file"):  # `Escaping`, or Rich's with a progress bar
             stream = stream.rich_proxied_file
         return stream
 
@@ -46,7 +46,7 @@ class RichConsole(rich.console.Console):
 
 
 class Console:
-    """Prints messages and, unless `quiet`, progress; nothing in processes that are not `active`."""
+    """Prints messages and, unless `quiet`, progress; prints nothing unless `active`."""
 
     def __init__(self, *, quiet: bool = False, active: bool = True):
         self.rich = RichConsole(quiet=not active)
@@ -57,10 +57,10 @@ class Console:
         self._bar: Progress | None = None
         self._reported = 0.0
         self._log: TextIO | None = None
-        self.named: dict[str, str] = {}  # path of a directory -> its name in messages
+        self.named: dict[str, str] = {}  # path of a directory -> name in messages
 
     def log_to(self, file: Path) -> None:
-        """Also appends messages and all progress to a file, with the time, even if inactive."""
+        """Also appends messages and progress to a file, with the time, even if not `active`."""
         file.parent.mkdir(parents=True, exist_ok=True)
         self._log = open(file, "a", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
 
@@ -113,7 +113,7 @@ class Console:
             self._task = self._bar.add_task(what, total=total, completed=done, text="")
 
     def update_progress(self, done: int, text: str = "") -> None:
-        """Shows that `done` steps are done, followed by `text`."""
+        """Shows the number of finished steps, followed by `text`."""
         line = f"{self._what} {done}/{self._total}  {text}"
         self.log(line)
         if self._bar:

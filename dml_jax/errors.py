@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 
 class UserError(Exception):
-    """What the user can fix: one line `error: ...`, exit code 2, no traceback."""
+    """An error that the user can fix: one line `error: ...`, exit code 2, no traceback."""
 
 
 class ConfigError(UserError):
@@ -40,40 +40,41 @@ class PeerError(Exception):
 
 
 def _numbers(names: str) -> set[int]:
-    found = (getattr(errno, name, None) for name in names.split())  # macOS lacks some of them
-    return {number for number in found if number is not None}
+    numbers = (getattr(errno, name, None) for name in names.split())  # macOS lacks some of them
+    return {number for number in numbers if number is not None}
 
 
 UNWRITABLE = _numbers("ENOSPC EDQUOT EFBIG EROFS")  # caused by the disk, not by the file
-# Files and folders that the user can change; file systems without locks raise ENOLCK or ENOSYS.
+# Problems of files and folders; file systems without locks raise ENOLCK or ENOSYS.
 FIXABLE = UNWRITABLE | _numbers(
     "EACCES EPERM EEXIST EISDIR ENOTDIR ENOTEMPTY ELOOP ENAMETOOLONG ENOLCK ENOSYS"
 )
-# Storage, hardware or the network: may not occur again.
-PASSING = _numbers(
+# Storage, hardware or the network: repeating may succeed.
+TRANSIENT = _numbers(
     "EIO ESTALE ETIMEDOUT EREMOTEIO ENOLINK ENOTCONN ECONNABORTED ECONNREFUSED ECONNRESET "
     "EHOSTDOWN EHOSTUNREACH ENETDOWN ENETUNREACH ENETRESET ENODEV ENXIO EREMCHG EAGAIN"
 )
-# The status with which messages of JAX, XLA and tensorstore begin.
+# Messages of JAX, XLA and tensorstore begin with one of these.
 STATUS = re.compile(
     r"(CANCELLED|UNKNOWN|INVALID_ARGUMENT|DEADLINE_EXCEEDED|NOT_FOUND|ALREADY_EXISTS|ABORTED|"
     r"PERMISSION_DENIED|RESOURCE_EXHAUSTED|FAILED_PRECONDITION|OUT_OF_RANGE|UNIMPLEMENTED|"
     r"INTERNAL|UNAVAILABLE|DATA_LOSS|UNAUTHENTICATED)\b"
 )
-OF_USER = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT")
+FIXABLE_STATUS = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT")
 
 
 def exit_code_of(error: BaseException) -> int:
-    """2 if the user has to fix the error, 75 if it may not occur again, 1 otherwise."""
+    """2 if the user has to fix the error, 75 if repeating may succeed, 1 otherwise."""
     match error:
         case UserError() | MemoryError():
             return 2
         case PeerError():
             return os.EX_TEMPFAIL
         case OSError():
-            return 2 if error.errno in FIXABLE else os.EX_TEMPFAIL if error.errno in PASSING else 1
+            transient = os.EX_TEMPFAIL if error.errno in TRANSIENT else 1
+            return 2 if error.errno in FIXABLE else transient
         case RuntimeError() | ValueError() if status := STATUS.match(str(error)):
-            return 2 if status[1] in OF_USER else os.EX_TEMPFAIL
+            return 2 if status[1] in FIXABLE_STATUS else os.EX_TEMPFAIL
     return 1
 
 
@@ -89,21 +90,21 @@ def message_of(error: BaseException) -> str:
     return printable(" ".join(message.split()))
 
 
-def printable(text: str, kept: str = "") -> str:
-    """Text with control characters and the undecodable bytes of file names escaped: on one line,
-    unless ends of lines are `kept`."""
+def printable(text: str, keep: str = "") -> str:
+    """Escapes control characters, except those in `keep`, and undecodable bytes of file names."""
     if text.isprintable():
         return text
     escaped = {c: c.encode("unicode_escape").decode() for c in {*text} if not c.isprintable()}
-    return text.translate({ord(c): escaped[c] for c in escaped.keys() - {*kept}})
+    return text.translate({ord(c): escaped[c] for c in escaped.keys() - {*keep}})
 
 
 LAYOUT = "\n\t"  # the control characters that commands print
 
 
 class Escaping:
-    """A stream for `print` that escapes what would control a terminal, such as the codes in the
-    name of a file; Rich writes its own codes past it, and other libraries write none."""
+    """A stream for `print` that escapes terminal codes in the text, e.g. from a file name.
+
+    Rich writes its own codes to the underlying stream; other libraries write none."""
 
     def __init__(self, stream: TextIO):
         self.rich_proxied_file = stream  # Rich looks for this name
@@ -131,44 +132,44 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def refuse(problems: Iterable[str]) -> None:
-    """Raises ConfigError with the first of the problems, if there is one."""
+    """Raises ConfigError for the first problem, if there is one."""
     for problem in problems:
         raise ConfigError(problem)
 
 
 def require(condition: object, problem: str) -> None:
-    """Raises ConfigError unless a condition holds."""
+    """Raises ConfigError(problem) unless the condition holds."""
     refuse([] if condition else [problem])
 
 
-def choices(option: str, text: str, known: Collection[str]) -> tuple[str, ...]:
-    """The names, separated by commas, of an option, once each; ConfigError for unknown ones."""
+def choices(option: str, text: str, valid: Collection[str]) -> tuple[str, ...]:
+    """The comma-separated names in an option, without duplicates; ConfigError for unknown ones."""
     names = tuple(dict.fromkeys(text.split(",")))
-    unknown = (name for name in names if name not in known)
-    refuse(f"{option}={text}: there is no {name!r}; {suggest(name, known)}" for name in unknown)
+    unknown = (name for name in names if name not in valid)
+    refuse(f"{option}={text}: {name!r} is unknown; {suggest(name, valid)}" for name in unknown)
     return names
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """The end of an error message: the most similar known name, or all of them if none is similar.
+    """The end of an error message: the most similar known name or, if none is similar, all of them.
 
-    Options are compared by their last parts, and with options of other sections as a whole.
+    An option is compared by its last part within its section, and as a whole with other options.
     """
     names = sorted(set(known))
     section, _, last = word.rpartition(".")
     first = section.partition(".")[0]
-    same = [name for name in names if not first or name.startswith(f"{first}.")]
-    same.sort(key=lambda name: name.rpartition(".")[0] == section)  # wins among equal ends
-    ends = {name.rpartition(".")[2].lower(): name for name in same}
-    near = [ends[end] for end in get_close_matches(last.lower(), ends, 1)]
-    others = [name for name in names if not name.startswith(f"{first}.")]
-    if near := near or get_close_matches(word, others, 1):
-        return f"did you mean {near[0].removeprefix(f'{section}.')}?"
+    in_section = [name for name in names if not first or name.startswith(f"{first}.")]
+    in_section.sort(key=lambda name: name.rpartition(".")[0] == section)  # the same section wins
+    ends = {name.rpartition(".")[2].lower(): name for name in in_section}
+    matches = [ends[end] for end in get_close_matches(last.lower(), ends, 1)]
+    elsewhere = [name for name in names if not name.startswith(f"{first}.")]
+    if matches := matches or get_close_matches(word, elsewhere, 1):
+        return f"did you mean {matches[0].removeprefix(f'{section}.')}?"
     parts = [name.rpartition(".") for name in names if section]
     siblings = [name for prefix, _, name in parts if prefix == section]
     # In paths of layers, "blocks_*/conv" stands for the convolutions of all blocks.
-    shown = (
+    abbreviated = (
         re.sub(r"_\d+(?=/|$)", "_*", n) if "/" in n or section else n.partition(".")[0]
         for n in siblings or names
     )
-    return f"known: {', '.join(sorted(set(shown)))}"
+    return f"known: {', '.join(sorted(set(abbreviated)))}"

@@ -14,20 +14,20 @@ from typing import Any, TextIO
 
 import pydantic
 
-from dml_jax.errors import PASSING, UNWRITABLE, ConfigError, DataError, UserError, require
+from dml_jax.errors import TRANSIENT, UNWRITABLE, ConfigError, DataError, UserError, require
 
 BUCKETS = ("gs://", "s3://")  # URLs of data sets
-NO_URL = "is a URL; give a path, e.g. one where the bucket is mounted (gcsfuse, mount-s3)"
-OBSTRUCTED = "is a file, below one, or a broken link"
+NO_URL = "URLs are not supported here; give a path, e.g. of a mounted bucket (gcsfuse, mount-s3)"
+OBSTRUCTED = "a file or a broken link is in the way"
 
 
 def is_url(path: str | Path) -> bool:
     """Whether a path is a URL such as gs://bucket/name."""
-    return re.match(r"[A-Za-z][\w+.-]+:/", str(path)) is not None  # a Path has one slash there
+    return re.match(r"[A-Za-z][\w+.-]+:/", str(path)) is not None  # `Path` keeps one of two slashes
 
 
 def expand_path(option: str, path: str | Path) -> Path:
-    """The path in an option or a key, with `~` expanded; ConfigError for an invalid file name."""
+    """The path in an option or key, with `~` expanded; ConfigError if it is invalid."""
     if is_url(path):
         raise ConfigError(f"{option}={path}: {NO_URL}")
     try:
@@ -40,20 +40,20 @@ def expand_path(option: str, path: str | Path) -> Path:
 
 
 def obstructed(path: Path) -> bool:
-    """Whether no directory can be at a path: it or a parent is a file or a broken link."""
+    """Whether a file or broken link at the path, or at a parent, prevents a directory there."""
     places = (path.absolute(), *path.absolute().parents)
     return not next(place for place in places if place.exists() or place.is_symlink()).is_dir()
 
 
 def directory(option: str, path: str | Path) -> Path:
-    """The directory that an option names, which need not exist."""
-    found = expand_path(option, path)
-    require(not obstructed(found), f"{option}={path}: {OBSTRUCTED}; give a directory")
-    return found
+    """The path of a directory in an option; the directory need not exist."""
+    expanded = expand_path(option, path)
+    require(not obstructed(expanded), f"{option}={path}: {OBSTRUCTED}; give a directory")
+    return expanded
 
 
 def cache_dir() -> Path:
-    """For downloads, compiled programs and lists of checked images: `$XDG_CACHE_HOME/dml_jax`."""
+    """`$XDG_CACHE_HOME/dml_jax`: downloads, compiled programs and lists of checked images."""
     home = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (home if home.is_absolute() else Path("~/.cache").expanduser()) / "dml_jax"
 
@@ -74,16 +74,16 @@ def reading(
 ) -> Iterator[None]:
     """Context for reading one file; every exception becomes an error that names `option` and file.
 
-    Libraries raise exceptions of many types for damaged files. A `UserError` gets the file name as
-    a prefix; errors of a disk that is full or fails pass unchanged. Messages end with the `remedy`.
-    A `Path` must be a regular file or a directory: others, such as pipes, may have no end.
+    Libraries raise many types of exceptions for damaged files. A `UserError` gets the file name as
+    a prefix; disk errors (full, failing) pass unchanged. Messages end with the `remedy`. A `Path`
+    must be a regular file or a directory, because pipes and devices may never end.
     """
     file, path = path, f"{option}={path}" if option else path
     if isinstance(file, Path) and is_url(file):  # libraries hang, or find empty files
         raise error(f"{path}: {NO_URL}")
     try:
         if isinstance(file, Path) and file.exists() and not (file.is_file() or file.is_dir()):
-            raise error("is a pipe or a device; give a file")
+            raise error("this is a pipe or a device; give a file")
         yield
     except MemoryError as problem:
         raise MemoryError(f"{path}: {reason(problem)}") from problem
@@ -92,7 +92,7 @@ def reading(
     except FileNotFoundError as problem:
         raise error(f"{path}: is missing; {remedy}") from problem
     except Exception as problem:
-        if isinstance(problem, OSError) and problem.errno in UNWRITABLE | PASSING:
+        if isinstance(problem, OSError) and problem.errno in UNWRITABLE | TRANSIENT:
             raise
         unreadable = isinstance(problem, OSError) and problem.errno
         what = "cannot be read" if unreadable else "is truncated or damaged"
@@ -100,7 +100,7 @@ def reading(
 
 
 def reason(problem: Exception) -> str:
-    """Short message of an exception; its type if the message is empty."""
+    """An exception's message, shortened to its first line; its type if the message is empty."""
     if isinstance(problem, pydantic.ValidationError):
         first = problem.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "JSON"
@@ -117,7 +117,7 @@ def read_json(
     remedy: str = "write or copy it again",
     error: type[UserError] = DataError,
 ) -> Any:
-    """Reads a JSON file whose content has this type: a dataclass for an object with its fields."""
+    """Reads a JSON file and checks the type of its content; a dataclass stands for an object."""
     with reading(path, remedy, error):
         content = json.loads(path.read_text(encoding="utf-8"))
         pydantic.TypeAdapter(kind).validate_python(content)
@@ -126,9 +126,9 @@ def read_json(
 
 @contextlib.contextmanager
 def name_file(path: Path) -> Iterator[None]:
-    """Context in which an OSError that names no file, e.g. of a full disk, names `path`.
+    """Context that adds `path` to an OSError without a file name, e.g. for a full disk.
 
-    Exceptions of libraries whose text ends with the operating system's message become an OSError.
+    A library's exception that quotes such a message of the operating system becomes an OSError.
     """
     try:
         yield
@@ -139,7 +139,7 @@ def name_file(path: Path) -> Iterator[None]:
             error.filename = error.filename or str(path)
         raise
     except Exception as error:
-        for number in UNWRITABLE | PASSING:
+        for number in UNWRITABLE | TRANSIENT:
             if os.strerror(number) in str(error):
                 raise OSError(number, os.strerror(number), str(path)) from error
         raise
@@ -172,7 +172,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Holds `.NAME.lock` beside a file or directory; without `wait`, UserError if it is held."""
+    """Holds `.NAME.lock` next to a path; without `wait`, UserError if another process holds it."""
     lock = path.with_name(f".{path.name}.lock")
     with contextlib.ExitStack() as held:
         while True:
@@ -181,16 +181,16 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
-                problem = "another command is writing there; wait for its end"
+                problem = "another command is writing here; wait until it has finished"
                 raise UserError(f"{path}: {problem}") from None
-            if os.fstat(file).st_nlink:  # else its holder has removed it
+            if os.fstat(file).st_nlink:  # otherwise, its holder has just removed it
                 break
         held.callback(lock.unlink, missing_ok=True)
         yield
 
 
 def as_text(name: str) -> str:
-    """A file's name as text, with undecodable bytes escaped."""
+    """A file name with undecodable bytes escaped."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
@@ -202,16 +202,16 @@ def text_of(content: bytes) -> str:
 
 
 def write_csv(path: Path, rows: Iterable[Iterable[Any]]) -> None:
-    """Writes the rows of a table completely or not at all."""
+    """Writes a CSV file completely or not at all."""
     options: Any = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
     with atomic_write(path) as draft, draft.open("w", **options) as file:
         write_rows(file, rows)
 
 
 def write_rows(file: TextIO, rows: Iterable[Iterable[Any]]) -> None:
-    """Writes rows as CSV; a text that a spreadsheet would run as a formula gets an apostrophe."""
+    """Writes rows as CSV; text that a spreadsheet would run as a formula gets an apostrophe."""
 
-    def inert(cell: Any) -> Any:
+    def escaped(cell: Any) -> Any:
         if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
             return cell
         try:
@@ -220,11 +220,11 @@ def write_rows(file: TextIO, rows: Iterable[Iterable[Any]]) -> None:
             return f"'{cell}"
         return cell
 
-    csv.writer(file, lineterminator="\n").writerows(map(inert, row) for row in rows)
+    csv.writer(file, lineterminator="\n").writerows(map(escaped, row) for row in rows)
 
 
 def finite(value: Any) -> Any:
-    """A value for JSON, which has no NaN and no infinity: they become None."""
+    """Replaces NaN and infinity, which JSON does not have, by None."""
     return json.loads(json.dumps(value), parse_constant=lambda name: None)
 
 

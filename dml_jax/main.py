@@ -3,8 +3,8 @@
     python -m dml_jax.main --config=configs/digits_baseline.py [--config.train.steps=600 …]
 
 Running the same command again continues an interrupted run. `--mode=show` explains every key. Exit
-codes: 0 success; 2 an error that the user has to fix, explained in one line; 75 a process was lost
-or the network, storage or a device failed, and the same command may succeed; 143 or 130 after
+codes: 0: success; 2: the user has to fix the error, which one line explains; 75: a process, the
+network, storage or a device failed, and repeating the command may succeed; 143 or 130: stopped by
 SIGTERM or Ctrl-C, with a checkpoint of the last step.
 """
 
@@ -36,25 +36,28 @@ def parser() -> cli.Parser:
     text = "configuration file; --config.KEY=VALUE overrides a key"
     add("--config", metavar="FILE[:VARIANT]", help=text)
     text = (
-        "clean (default): the last model of a fixed schedule; paper: the model that the paper's "
-        "authors report, selected on the test classes"
+        "clean (default): report the last model of a fixed schedule; paper: report the model that "
+        "the paper's authors do, selected on the test classes"
     )
     add("--protocol", choices=config_files.PROTOCOLS, help=text)
     text = "or gs://bucket/directory; default: runs/<name of the file>[-<variant>][-paper]"
     add("--workdir", metavar="DIRECTORY", help=text)
     text = (
-        "train (default: also evaluates, exports, reports); evaluate or export a checkpoint; "
-        "check: make one step; show: print the resolved configuration; compile: compile a "
-        "step for --topology, on any machine"
+        "train (default): train, evaluate, export and report; evaluate, export: use a checkpoint; "
+        "check: run one step; show: print the resolved configuration; compile: compile a "
+        "training step for --topology, on any machine"
     )
     add("--mode", choices=MODES, default="train", help=text)
     text = "for --mode=compile: h100:1, h100:8, h100:2x8, v5e:2x2, v5e:4x4 …"
     add("--topology", metavar="CHIP:DEVICES", help=text)
-    add("--checkpoint", help="to evaluate or export: reported (default), latest, best or a step")
-    add("--output", metavar="FILE", help="results as JSON, with --mode=evaluate")
+    add(
+        "--checkpoint",
+        help="to evaluate or export: reported (default), latest, best or a step",
+    )
+    add("--output", metavar="FILE", help="with --mode=evaluate: JSON file for the results")
     text = "write a trace of these steps to WORKDIR/profile, for XProf or ui.perfetto.dev"
     add("--profile", type=steps_to_trace, metavar="FIRST:LAST", help=text)
-    add("--tensorboard", action="store_true", help="show the training in TensorBoard")
+    add("--tensorboard", action="store_true", help="also write logs for TensorBoard")
     add("--trust_code", action="store_true", help=cli.TRUST_CODE)
     add("--quiet", action="store_true", help="print messages but no progress")
     text = "address of the first of several processes, or auto (Slurm, TPU pod, Kubernetes)"
@@ -86,7 +89,7 @@ def execute(arguments: list[str]) -> None:
 
 
 def check_options(options: Namespace) -> None:
-    """Raises ConfigError if an option is missing, unknown or invalid with the others."""
+    """Raises ConfigError if an option is missing, invalid or conflicts with another."""
     mode, coordinator = options.mode, options.coordinator
     process, processes = options.process, options.processes
     host, _, port = (coordinator or "auto").rpartition(":")
@@ -109,7 +112,7 @@ def check_options(options: Namespace) -> None:
         ),
         (
             coordinator or (processes, process) == (1, 0),
-            "--coordinator: missing; several processes need HOST:PORT of the first, or auto",
+            "--coordinator: missing; give HOST:PORT of the first process, or auto",
         ),
         (
             address,
@@ -132,7 +135,7 @@ def steps_to_trace(profile: str) -> tuple[int, int]:
 
 
 def work_directory(options: Namespace) -> Path | str:
-    """`--workdir`, or `runs/<name of the file>[-<variant>][-paper]`."""
+    """`--workdir` or, by default, `runs/<name of the file>[-<variant>][-paper]`."""
     if options.workdir:
         if files.is_url(options.workdir):
             return buckets.check_url("--workdir", options.workdir)
@@ -143,7 +146,7 @@ def work_directory(options: Namespace) -> Path | str:
 
 
 def compile_programs(config: Config, options: Namespace, directory: Path | str) -> None:
-    """Compiles for `--topology`; prints the step's costs and writes them to `compile.json`."""
+    """Compiles for `--topology`; prints the costs of a step and writes them to `compile.json`."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")  # this machine's accelerators are not used
@@ -153,14 +156,14 @@ def compile_programs(config: Config, options: Namespace, directory: Path | str) 
     console = Console(quiet=options.quiet)
     topology = compilation.find_topology(options.topology)
     console.print("compiling the training step")
-    found = compilation.costs(config, topology)
+    costs = compilation.costs(config, topology)
     name, size = topology.name, config.data.batch_size
     title = f"{config.name}, batch {size}, {config.train.precision}, on {name}"
-    console.rich.print(compilation.table(title, found))
+    console.rich.print(compilation.table(title, costs))
     file = Path(directory) / "compile.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    facts = {"name": config.name, "topology": name, "batch_size": size, **found}
-    files.write_json(file, facts)
+    content = {"name": config.name, "topology": name, "batch_size": size, **costs}
+    files.write_json(file, content)
     console.print(f"written: {file}")
 
 
@@ -173,7 +176,7 @@ def run_mode(options: Namespace, config: Config, where: Path | str, output: Path
     from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 
     mode = options.mode
-    faulthandler.register(signal.SIGUSR1, 2)  # the stacks go to standard error
+    faulthandler.register(signal.SIGUSR1, 2)  # prints all stacks to standard error
     if options.coordinator:
         process_group.connect(options.coordinator, options.processes, options.process)
     console = Console(quiet=options.quiet, active=device_mesh.is_main_process())
@@ -196,7 +199,7 @@ def run_mode(options: Namespace, config: Config, where: Path | str, output: Path
                 case "check":
                     run.check(config, console)
     except Interrupted as interrupted:
-        continues = "; the same command continues" if mode == "train" else ""
+        continues = "; run the same command again to continue" if mode == "train" else ""
         console.print(f"stopped by {interrupted}{continues}")
         sys.exit(interrupted.code)
 

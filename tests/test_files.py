@@ -147,7 +147,7 @@ def test_of_two_that_hold_a_lock_one_waits(tmp_path: Path) -> None:
         thread.join()
     assert counter.read_text() == "200"
     assert [path.name for path in tmp_path.iterdir()] == ["counter"]
-    refused = pytest.raises(UserError, match=rf"^{counter}: another command is writing there; wait")
+    refused = pytest.raises(UserError, match=rf"^{counter}: another command is writing here; wait")
     with files.locked(counter), refused, files.locked(counter, wait=False):
         pass
 
@@ -185,7 +185,7 @@ def test_numbers_of_errors_that_a_system_lacks(monkeypatch: pytest.MonkeyPatch) 
     """macOS has no EREMOTEIO, for example."""
     lacking = errno.EREMOTEIO
     monkeypatch.delattr(errno, "EREMOTEIO")
-    assert runpy.run_path(errors.__file__)["PASSING"] == errors.PASSING - {lacking}
+    assert runpy.run_path(errors.__file__)["TRANSIENT"] == errors.TRANSIENT - {lacking}
 
 
 def raising(error: Exception) -> None:

@@ -182,7 +182,7 @@ def test_the_command_verify(own: Path, capsys: pytest.CaptureFixture[str]) -> No
 
     assert status(own) == status(own / "embeddings" / "test") == 0
     assert ": run, " in (out := capsys.readouterr().out)
-    assert "test: embeddings, 4 files as written" in out
+    assert "test: embeddings, 4 files unchanged" in out
     assert "the probe's embedding differs by" in out
     assert status(own / "figures") == 2
     assert "figures: has no manifest.json" in capsys.readouterr().err
@@ -199,7 +199,7 @@ def test_the_command_verify(own: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert status(own) == 2
     assert "metrics.jsonl: has changed since it was written" in capsys.readouterr().err
     assert status(log) == 2
-    assert "metrics.jsonl: is a file, below one, or a broken link; give" in capsys.readouterr().err
+    assert "metrics.jsonl: a file or a broken link is in the way; give" in capsys.readouterr().err
 
 
 def test_embeddings_of_another_run_are_refused(runs: list[Path], own: Path) -> None:

@@ -54,7 +54,7 @@ def test_invalid_option_in_a_process(tmp_path: Path) -> None:
     code 2."""
     done = command(CONFIG, "--config.method.pooilng=max", f"--workdir={tmp_path / 'run'}")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: method.pooilng: there is no such key; did you mean pooling?\n"
+    assert done.stderr == "error: method.pooilng: unknown key; did you mean pooling?\n"
 
 
 FAULTS = """

@@ -67,7 +67,7 @@ def test_what_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(DataError, match=r"contains x.jpg, which is not an exported file"):
         write(tmp_path / "photos")
     for name in ("file", "file/a/b", "link"):
-        with pytest.raises(DataError, match=f"{name}: is a file, below one, or a broken link; giv"):
+        with pytest.raises(DataError, match=f"{name}: a file or a broken link is in the way; give"):
             write(tmp_path / name)
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "link", "photos", "x.jpg"]
     (tmp_path / "here").mkdir()

@@ -1,2 +1,1 @@
-"""The commands, one module each: `parser` returns its options, `execute` runs it; invalid input is
-a UserError."""
+"""The commands, one module per command: `parser` defines its options, `execute` runs it."""

@@ -1,23 +1,23 @@
-"""Analyses a model: figures with the numbers behind them, gathered in a report:
+"""Analyses a model: figures and their numbers, in a report:
 
     dml-jax analyse --model=runs/digits_baseline [--what=tsne,classes] [--split=test]
     dml-jax analyse --model=lite0 --data=photos/ [--output=analysis]
     dml-jax analyse --model=runs/A --compare=runs/B,untrained [--what=spectra,tsne]
                     [--output=analysis]
 
-The first analyses a run on its own data, the second any model on labelled images: a folder with one
-subfolder per class, or the test split of a prepared data set. Without --what, everything that
-applies to the run. For curves over the training, train with --config.train.keep_every=N. Writes
-analysis/*.png and *.csv into the work directory and adds them to report.html, which has the first
-three from the start. With --data, --compare or --output, figures and report.html are written to
---output (default: analysis). --compare shows several models side by side: runs (with --data, any
-models), and the first run before its training ("untrained").
+The first command analyses a run on its own data, the second any model on labelled images: a folder
+with one subfolder per class, or the test split of a prepared data set. By default, it makes all
+analyses that apply. For curves over training, train with --config.train.keep_every=N. Writes
+analysis/*.png and *.csv to the work directory and adds them to report.html, which training starts
+with the first three. With --data, --compare or --output, writes figures and report.html to --output
+(default: analysis). --compare shows several models side by side: runs (with --data, any models),
+and the first run before training ("untrained").
 
   retrieval     retrieved images
   classes       Recall@1 by class
-  components    map on the first principal components
+  components    map of the first principal components
   overfitting   Recall@1 of training and test classes over the checkpoints; not with --data
-  spectra       singular values, density, effective rank, also of the parts of an embedding
+  spectra       singular values, density and effective rank, also of parts of an embedding
   tsne          map with thumbnails
 """
 
@@ -28,11 +28,11 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__ or "")
     cli.add_model(flags)
     for name, metavar, text in (
-        ("compare", "MODEL,MODEL", "further models, or untrained"),
+        ("compare", "MODEL,MODEL", "more models to compare, or untrained"),
         ("data", "DIRECTORY", "labelled images: class folders or a prepared data set"),
-        ("output", "DIRECTORY", "write here instead of into the run (default: analysis)"),
+        ("output", "DIRECTORY", "directory to write to, instead of the run (default: analysis)"),
         ("what", "NAME,NAME", "analyses (default: all that apply)"),
-        ("classes", "NAME,NAME|N", "classes that maps show: names, or how many to draw at random"),
+        ("classes", "NAME,NAME|N", "classes shown in maps: names, or a number to draw at random"),
     ):
         flags.add_argument(f"--{name}", metavar=metavar, help=text)
     flags.add_argument("--split", choices=cli.SPLIT_NAMES, default="test", help="default: test")
@@ -41,7 +41,7 @@ def parser() -> cli.Parser:
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line, makes the analyses and renews the report."""
+    """Reads the command line, runs the analyses and updates the report."""
     options, overrides = cli.read_with_data(parser(), arguments)
     from dml_jax import analyses
     from dml_jax.commands import jax_setup

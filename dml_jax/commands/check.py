@@ -3,11 +3,11 @@ test-time refinement:
 
     dml-jax check mypaper.losses.my_loss [--config.KEY=VALUE …]
 
-The module or function is first examined by itself: what it returns, and what that means (points
-that descend a loss separate by class, a row is nearest to itself, a sampler reaches all classes).
-Then it is trained on the built-in digits, killed and resumed, and trained on two devices. The table
-says which rule failed, and where; the exit code is then 2. Folders are found as for `train`: the
-current one and PYTHONPATH.
+Static checks come first: what the function returns, and what that means (minimising a loss
+separates points by class, every row is nearest to itself, a sampler reaches all classes). Then it
+is trained on the built-in digits, killed and resumed, and trained on two devices. The table says
+which rule failed and where; the exit code is then 2. As with `train`, modules are imported from the
+current folder and PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line, checks and prints the table."""
+    """Reads the command line, runs the checks and prints the table."""
     flags = cli.Parser(__doc__)
     flags.add_argument("module", metavar="MODULE", help="import path of a module or function")
-    kind = "default: known by its functions and their arguments"
-    flags.add_argument("--kind", choices=tuple(plugins.KEYS), help=kind)
-    kept = "keeps the runs here; default: they are removed"
-    flags.add_argument("--workdir", metavar="DIRECTORY", help=kept)
-    alone = "only examines it by itself, without training"
-    flags.add_argument("--alone", action="store_true", help=alone)
+    kind_help = "default: recognised by its functions and their arguments"
+    flags.add_argument("--kind", choices=tuple(plugins.KEYS), help=kind_help)
+    kept_help = "keep the runs in this directory (default: remove them)"
+    flags.add_argument("--workdir", metavar="DIRECTORY", help=kept_help)
+    alone_help = "only the static checks, without training"
+    flags.add_argument("--alone", action="store_true", help=alone_help)
     options, overrides = flags.read(arguments)
     kept_in = expand_path("--workdir", options.workdir) if options.workdir else None
     sys.path.insert(0, "")
-    found = plugins.find_plugins(options.module, options.kind)
+    selected = plugins.find_plugins(options.module, options.kind)
     from dml_jax.lab import conformance
 
     failed = 0
-    for path, kind in found:
+    for path, kind in selected:
         with tempfile.TemporaryDirectory(prefix="dml-jax-check-") as folder:
             directory = None if options.alone else kept_in or Path(folder)
             outcomes = conformance.check(path, kind, overrides, directory)
         print_table(f"{kind} {path}", outcomes)
-        failed += sum(one.result == "failed" for one in outcomes)
+        failed += sum(outcome.result == "failed" for outcome in outcomes)
     if failed:
         raise ConfigError(f"{options.module}: {counted(failed, 'check')} failed")
 
@@ -63,9 +63,9 @@ def print_table(title: str, outcomes: list[Outcome]) -> None:
     table = Table(box=box.SIMPLE, title=escape(title))
     for heading in ("rule", "result", "error", "where"):
         table.add_column(heading, overflow="fold")
-    for one in outcomes:
-        cells = (one.check, one.result, one.text, one.where)
-        style = "red" if one.result == "failed" else ""
+    for outcome in outcomes:
+        cells = (outcome.check, outcome.result, outcome.text, outcome.where)
+        style = "red" if outcome.result == "failed" else ""
         table.add_row(*(escape(printable(cell)) for cell in cells), style=style)
     console = Console().rich
     if not console.is_terminal:

@@ -1,5 +1,4 @@
-"""Command lines: options, a configuration file and overrides of its keys; invalid input ends in one
-sentence."""
+"""Command lines: options, a configuration file and overrides of its keys."""
 
 import argparse
 import importlib.util
@@ -55,24 +54,23 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(message.removeprefix("argument "))
 
     def read(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
-        """(options, overrides by dotted key) from the arguments that follow the name of the
-        program."""
+        """(options, overrides by dotted key) of a command line without the program's name."""
         plain = [a for a in arguments if not a.startswith("--config.")]
-        given = [a.removeprefix("--config.") for a in arguments if a.startswith("--config.")]
+        texts = [a.removeprefix("--config.") for a in arguments if a.startswith("--config.")]
         problem = "give the value after an equals sign"
-        refuse(f"--config.{text}: {problem}" for text in given if "=" not in text)
-        overrides = dict(text.split("=", 1) for text in given)
-        known = [name for action in self._actions for name in action.option_strings]
-        # Before argparse: a misspelt option explains one that is missing.
+        refuse(f"--config.{text}: {problem}" for text in texts if "=" not in text)
+        overrides = dict(text.split("=", 1) for text in texts)
+        valid = [name for action in self._actions for name in action.option_strings]
+        # Before argparse, which would report the missing option instead of the misspelt one.
         names = ((a, a.partition("=")[0]) for a in plain if a[:2] == "--" and a != "--")
-        wrong = ((a, suggest(name, known)) for a, name in names if name not in known)
-        refuse(f"{a}: there is no such option; {remedy}" for a, remedy in wrong)
+        unknown = ((a, suggest(name, valid)) for a, name in names if name not in valid)
+        refuse(f"{a}: unknown option; {remedy}" for a, remedy in unknown)
         options, rest = self.parse_known_args(plain)
-        refuse(f"{a}: there is no such option; {suggest(a, known)}" for a in rest)
+        refuse(f"{a}: unexpected argument; {suggest(a, valid)}" for a in rest)
         return options, overrides
 
     def read_plain(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The options of a command that has no configuration; an override is a ConfigError."""
+        """The options of a command without a configuration; ConfigError for an override."""
         options, overrides = self.read(arguments)
         refuse(f"--config.{key}: {self.prog} has no configuration; remove it" for key in overrides)
         return options
@@ -81,34 +79,34 @@ class Parser(argparse.ArgumentParser):
 def read_with_data(
     flags: Parser, arguments: Sequence[str]
 ) -> tuple[argparse.Namespace, dict[str, str]]:
-    """The options and overrides; with --data, options of a run's data are refused."""
+    """The options and overrides; ConfigError for --data with an option of the run's data."""
     options, overrides = flags.read(arguments)
     if options.data:
-        refuse(f"--config.{key}: is not used with --data; remove it" for key in overrides)
-        problem = f"--split={options.split}: is not used with --data; remove it"
+        refuse(f"--config.{key}: has no effect with --data; remove it" for key in overrides)
+        problem = f"--split={options.split}: has no effect with --data; remove it"
         require(options.split == "test", problem)
     return options, overrides
 
 
 def add_layout(flags: Parser, sessions: Sequence[str] = ()) -> None:
-    """Adds the options of `layout`: what folders and names mean; `sessions` are the only valid
-    ones."""
+    """Adds the options of `layout`: the meaning of folders and names; `sessions` restricts
+    --session to these values."""
     text = (
-        "which folders are splits; auto: those with usual names of splits; classes: ignore these "
-        "and divide the classes; none: all folders are classes; or three names, e.g. "
-        "train:valid:test"
+        "which folders are splits; auto: those with usual split names, such as train; classes: "
+        "ignore these names and split by class; none: all folders are classes; or three names, "
+        "e.g. train:valid:test"
     )
     flags.add_argument("--splits", default="auto", metavar="auto|classes|none|A:B:C", help=text)
     text = (
-        "which photographs were taken together and are left out together: those of one EXIF date, "
-        "folder in the class, match of a regular expression in the name, or value of a column"
+        "how to group photographs taken together, which are left out together: by EXIF date, "
+        "folder within the class, a regular expression on the name, or a column"
     )
     how: dict[str, Any] = {"metavar": "date|folder|REGEX|COLUMN", "help": text}
     if sessions:
         how = {"choices": sessions, "help": "folders in class folders are sessions"}
     flags.add_argument("--session", default="", **how)
     text = (
-        "which of nested folders is the class: the innermost, the outermost or all (default: auto)"
+        "which nested folder is the class: the innermost, the outermost or the path (default: auto)"
     )
     kinds = ("auto", "leaf", "top", "path")
     flags.add_argument("--classes", default="auto", choices=kinds, help=text)
@@ -124,16 +122,15 @@ def layout(options: argparse.Namespace) -> "Options":
 
 
 def add_engine(flags: Parser) -> None:
-    """Adds the options for the place of the computation."""
-    text = "ray: the machines of a Ray cluster; default: local"
+    """Adds the options that choose where to compute."""
+    text = "ray: on the machines of a Ray cluster (default: local)"
     flags.add_argument("--engine", choices=("local", "ray"), default="local", help=text)
     text = "the Ray cluster, e.g. auto; default: Ray is started on this machine"
     flags.add_argument("--address", help=text)
 
 
 def check_engine(options: argparse.Namespace) -> None:
-    """Raises ConfigError unless the options of `add_engine` fit each other and Ray is installed if
-    it is needed."""
+    """Raises ConfigError if --address needs --engine=ray, or if Ray is needed but missing."""
     on_ray = options.engine == "ray"
     require(on_ray or not options.address, f"--address={options.address}: needs --engine=ray")
     if on_ray:
@@ -147,8 +144,8 @@ def add_model(
     versions: bool = False,
     runtime: bool = False,
 ) -> None:
-    """Adds the options of `jax_setup.load`: which model, which versions of an image, and which
-    library embeds."""
+    """Adds the options of `jax_setup.load`: the model, the versions of an image that are averaged,
+    and the library that embeds."""
     text = f"{MODELS} (weights of an installed package)"
     flags.add_argument("--model", required=required, metavar="MODEL", help=text)
     text = "reported (default), latest, best or a step"
@@ -163,25 +160,25 @@ def add_model(
         flags.add_argument("--scales", metavar="S,S,…", type=scales, default=(1.0,), help=text)
     if runtime:
         text = (
-            "onnxruntime is faster on CPUs; default: onnxruntime if the graph of the model is in "
-            "the cache, else jax; embed, enroll and catalogue then make it at their end"
+            "onnxruntime is faster on CPUs; default: onnxruntime if the model's graph is cached, "
+            "otherwise jax; embed, enroll and catalogue then add the graph to the cache at the end"
         )
         flags.add_argument("--runtime", choices=("jax", "onnxruntime"), help=text)
 
 
 def add_decision(flags: argparse.ArgumentParser) -> None:
     """Adds the arguments of `Index.classify`, see `decision`."""
-    text = "most probable classes in an answer (default: 3)"
+    text = "number of most probable classes to report (default: 3)"
     flags.add_argument("--top", type=int, default=3, help=text)
     limit = flags.add_mutually_exclusive_group()
-    text = 'answer "unknown" so that at most this share of the measured strangers gets a name'
+    text = 'answer "unknown" often enough that at most this share of measured strangers gets a name'
     limit.add_argument("--reject", type=float, help=text)
-    text = "probability below which the answer is unknown"
+    text = 'answer "unknown" if the highest probability is below this'
     limit.add_argument("--min_probability", type=float, help=text)
 
 
 def decision(options: argparse.Namespace) -> dict[str, float | None]:
-    """The limit of `add_decision`, after checking all of its options."""
+    """The threshold options of `add_decision`; ConfigError if one of its options is invalid."""
     require(options.top >= 1, f"--top={options.top}: must be 1 or more; e.g. 3")
     from dml_jax.evaluation import expectations  # whose import is slow
 
@@ -191,7 +188,7 @@ def decision(options: argparse.Namespace) -> dict[str, float | None]:
 
 
 def file_to_write(option: str, path: str) -> Path:
-    """The file that an option names, in an existing directory."""
+    """The path of an output file in an option; ConfigError unless its directory exists."""
     file = expand_path(option, path)
     usable = file.parent.is_dir() and not file.is_dir()
     require(usable, f"{option}={path}: must be a file in an existing directory")
@@ -201,43 +198,44 @@ def file_to_write(option: str, path: str) -> Path:
 def numbers(
     kind: Callable[[str], T], rule: str, valid: Callable[[T], bool] = lambda number: True
 ) -> Callable[[str], tuple[T, ...]]:
-    """The type of an option of numbers, separated by commas, that are all valid."""
+    """The argparse type of a list of numbers, separated by commas, that are all valid."""
 
     def parse(text: str) -> tuple[T, ...]:
         with suppress(ValueError):
-            found = tuple(kind(part) for part in text.split(","))
-            if all(map(valid, found)):
-                return found
+            values = tuple(kind(part) for part in text.split(","))
+            if all(map(valid, values)):
+                return values
         raise argparse.ArgumentTypeError(f"{text}: must be {rule}")
 
     return parse
 
 
 def two_classes(text: str) -> tuple[str, str]:
-    """The names of two classes in an argument."""
+    """The class names in an argument OLD:NEW or A:B."""
     if text.count(":") != 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be two names of classes, e.g. wren:robin")
+        raise argparse.ArgumentTypeError(f"expected two class names, e.g. wren:robin, got {text!r}")
     first, _, second = text.partition(":")
     return normalised(first), normalised(second)
 
 
 def check_installed(option: str, module: str, packages: str) -> None:
-    """Raises ConfigError unless a module is installed that an option needs; these packages contain
-    it."""
+    """Raises ConfigError if the module that an option needs is missing; `packages` contain it."""
     spec = importlib.util.find_spec(module)
-    # Any folder of that name is a module without an origin.
+    # A folder of that name also counts as a module, but without an origin.
     installed = spec is not None and spec.origin is not None
     require(installed, f"{option}: {module} is not installed: pip install {packages}")
 
 
 def _in_one_line(show: Callable[..., None]) -> Callable[..., None]:
-    """Shows the warnings of this package like its errors, all others as before."""
+    """Prints warnings of this package like errors, on one line, and passes others to `show`."""
 
-    def shown(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+    def shown(
+        message: Warning | str, category: type[Warning], filename: str, *details: Any
+    ) -> None:
         if category is UserWarning and Path(filename).is_relative_to(Path(__file__).parents[1]):
             print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
         else:
-            show(message, category, filename, *rest)
+            show(message, category, filename, *details)
 
     return shown
 
@@ -245,12 +243,12 @@ def _in_one_line(show: Callable[..., None]) -> Callable[..., None]:
 def exit_code(body: Callable[[], object]) -> int:
     """Runs the body of a command and returns its exit code.
 
-    0; 2 after an error the user can fix; 75 after one that may not occur again; 128 + the number of
-    a signal. The latter includes SIGPIPE if the reader of standard output, e.g. `head`, has ended:
-    nothing else is printed then.
+    0: success; 2: an error that the user can fix; 75: an error where repeating may succeed; 128 +
+    the number of a signal. If the reader of standard output, e.g. `head`, has ended, the signal is
+    SIGPIPE and nothing is printed.
     """
     for stream in (sys.stdout, sys.stderr):
-        # Names of files need not be in the encoding of the terminal.
+        # File names may contain bytes that the terminal's encoding cannot show.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
@@ -258,25 +256,25 @@ def exit_code(body: Callable[[], object]) -> int:
         output, errors = streams
         with redirect_stdout(output), redirect_stderr(errors):
             code = _exit_code(body)
-        sys.stdout.flush()  # rather than when the interpreter ends, which would print a failure
+        sys.stdout.flush()  # here, because the interpreter would print a failure at exit
         return code
     except BrokenPipeError:
         output = select.poll()
         output.register(sys.stdout, 0)
-        if not output.poll(0):  # another pipe is broken
+        if not output.poll(0):  # the broken pipe is another one
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still buffered
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discards the buffer
         return 128 + signal.SIGPIPE
 
 
 def _exit_code(body: Callable[[], object]) -> int:
     try:
         with warnings.catch_warnings():
-            # About details of a file; they would be printed beside the result or the error line.
+            # These concern details of a file and would clutter the output.
             warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
             warnings.filterwarnings("ignore", "Reading `.npy`", UserWarning)
             warnings.showwarning = _in_one_line(warnings.showwarning)
-            # JAX then compiles; a cache on a full or read-only disk is not needed.
+            # If the cache cannot be used, e.g. on a full or read-only disk, JAX compiles.
             message = "Error (reading|writing) persistent compilation cache"
             warnings.filterwarnings("ignore", message, UserWarning)
             body()

@@ -1,4 +1,4 @@
-"""Exports a model to other programs, without its data set:
+"""Exports a model for other programs; its data set is not needed:
 
     dml-jax export --model=runs/birds --to=onnx,parquet [--output=DIRECTORY] [--push=user/name]
 
@@ -6,10 +6,10 @@
               "onnx"); also kept in the cache for --runtime=onnxruntime of embed, enroll and serve
   parquet     <split>.parquet from the run's embeddings: embedding, id, label, class_name, metadata
 
-model.onnx takes "images", uint8 [batch, height, width, 3] in RGB, resized and cropped as for the
-evaluation; it includes the normalisation, and gives "embeddings", float32 [batch, D]. --push
-uploads the model with a card of its results to the Hugging Face hub (extra "hub"), from where
-`dml_jax.load("hf://user/name")` loads it.
+model.onnx takes "images", uint8 [batch, height, width, 3] in RGB, resized and cropped as for
+evaluation, normalises them, and returns "embeddings", float32 [batch, D]. --push uploads the model,
+with a model card of its results, to the Hugging Face hub (extra "hub");
+`dml_jax.load("hf://user/name")` loads it from there.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def parser() -> cli.Parser:
     cli.add_model(flags)
     flags.add_argument("--to", metavar="FORM,…", help="onnx, parquet")
     flags.add_argument("--output", metavar="DIRECTORY", help="default: the directory of the model")
-    text = "repository on the Hugging Face hub to upload to"
+    text = "upload to this repository on the Hugging Face hub"
     flags.add_argument("--push", metavar="USER/NAME", default="", help=text)
-    text = "if the repository is new, only its owner sees it"
+    text = "make a new repository visible only to its owner"
     flags.add_argument("--private", action="store_true", help=text)
     return flags
 
@@ -36,13 +36,13 @@ def parser() -> cli.Parser:
 def execute(arguments: list[str]) -> None:
     """Reads the command line and writes the files."""
     options = parser().read_plain(arguments)
-    problem = "--to: missing; give some of onnx,parquet, or --push=user/name"
+    problem = "--to: missing; give onnx, parquet or onnx,parquet, or --push=user/name"
     cli.require(options.to or options.push, problem)
     forms = cli.choices("--to", options.to, FORMS) if options.to else ()
     if "onnx" in forms:
         check_converter(f"--to={options.to}")
     run_only = bool(options.push or "parquet" in forms)
-    problem = f"--checkpoint={options.checkpoint}: --to=parquet and --push need the reported one"
+    problem = f"--checkpoint={options.checkpoint}: must be reported with --to=parquet and --push"
     cli.require(options.checkpoint == "reported" or not run_only, problem)
     if options.push:
         cli.check_installed(f"--push={options.push}", "huggingface_hub", '-e ".[hub]"')
@@ -50,7 +50,7 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.inference.embedding_model import is_run, locate
 
     directory = locate(options.model)
-    problem = "--push and --to=parquet: need a finished run with results and embeddings as --model"
+    problem = "--push and --to=parquet: --model must be a finished run with results and embeddings"
     cli.require(is_run(directory) or not run_only, problem)
     writable = is_run(directory) and not options.model.startswith(BUCKETS)
     problem = f"--output: missing; give a directory for the files of {options.model}"

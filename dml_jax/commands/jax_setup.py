@@ -1,4 +1,4 @@
-"""The model of a command, the cache of compiled programs, and how memory is freed."""
+"""Loads a command's model and sets up the compilation cache and memory allocation."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ KEPT_MEMORY = {-1: -1, -4: 0, -8: 1}  # M_TRIM_THRESHOLD, M_MMAP_MAX and M_ARENA
 
 
 def load(options: Namespace, model: str = "") -> Model:
-    """The model that the options of `cli.add_model` name, or another one that is read like it."""
-    further = {
-        key: getattr(options, key) for key in ("flip", "scales", "runtime") if key in options
-    }
-    if "runtime" not in options:  # such commands embed with JAX, whatever embeds single images
+    """The model that the options of `cli.add_model` name, or `model`, with the same options."""
+    extra = {key: getattr(options, key) for key in ("flip", "scales", "runtime") if key in options}
+    if "runtime" not in options:  # these commands always embed with JAX
         enable_compilation_cache()
     loaded = dml_jax.load(
-        model or options.model, options.checkpoint, trust_code=options.trust_code, **further
+        model or options.model, options.checkpoint, trust_code=options.trust_code, **extra
     )
     if "runtime" in options and loaded.runtime == "jax":
         enable_compilation_cache()
@@ -57,10 +55,10 @@ def keep_freed_memory() -> None:
     """Keeps glibc from returning freed memory to the operating system, so that training steps on a
     CPU reuse it.
 
-    XLA allocates the temporary memory of a program, tens of megabytes for a small network, each
-    time it runs. Fetching and clearing its pages took 40 % of the time of such a network's step.
-    Memory is only kept in glibc's main arena, so all threads share that one; the arenas of other
-    threads are too small for it.
+    XLA allocates temporary memory, tens of megabytes for a small network, whenever a program runs.
+    Fetching and clearing these pages took 40 % of a training step of such a network.
+    glibc keeps freed memory only in its main arena, so all threads use that one; the arenas of
+    other threads are too small.
     """
     with suppress(AttributeError, OSError):  # not glibc
         change = ctypes.CDLL(None).mallopt

@@ -147,11 +147,11 @@ def _message(problems: pydantic.ValidationError, path: str, known: list[str]) ->
     kind, value = error["type"], error["input"]
     missing = kind in ("missing", "missing_argument")
     if kind in unknown:
-        return f"{key}: there is no such key; {suggest(key, [k for k in known if k != key])}"
+        return f"{key}: unknown key; {suggest(key, [k for k in known if k != key])}"
     if kind == "too_long" or (missing and isinstance(places[-1], int)):
-        return f"{whole if missing else key}={value!r}: has the wrong number of values"
+        return f"{whole if missing else key}={value!r}: wrong number of values"
     if missing:
-        return f"{key}: missing, and it has no default"
+        return f"{key}: missing; it has no default"
     if kind == "value_error":
         problem = str(error["ctx"]["error"])
         return f"{key}.{problem}" if key else problem

@@ -21,10 +21,10 @@ from dml_jax.errors import ConfigError, UserError, suggest
 from dml_jax.files import expand_path, read_json
 
 PROTOCOLS = ("clean", "paper")
-# The authors' protocol for a file that does not state one as PAPER_PROTOCOL.
+# The paper protocol of a file without PAPER_PROTOCOL.
 AUTHORS = {"train.select": "test", "evaluation.protocol": "paper"}
-WANTED = {bool: "true or false", int: "a whole number", float: "a number"}
-PRECISION = {"train.precision": "float32"}  # all authors': their GPUs had nothing less
+EXPECTED = {bool: "true or false", int: "a whole number", float: "a number"}
+PRECISION = {"train.precision": "float32"}  # as all authors, whose GPUs had no lower precision
 
 
 def configs_root() -> Path:
@@ -36,9 +36,9 @@ def configs_root() -> Path:
 
 
 def known_files(option: str) -> dict[str, Path]:
-    """The package's files that an option can name: configurations, or studies.
+    """The shipped files that an option can name: configurations or studies.
 
-    Those of one paper have the name of its folder.
+    The studies of a paper have the name of its folder.
     """
     root = configs_root() / "configs"
     if option == "--study":
@@ -48,29 +48,29 @@ def known_files(option: str) -> dict[str, Path]:
 
 
 def find_file(option: str, path: str) -> Path:
-    """A user's file, or one of the package, "configs/cars_baseline.py" or "cars_baseline"."""
+    """A user's file, or a shipped file such as "configs/cars_baseline.py" or "cars_baseline"."""
     file = expand_path(option, path)
     if file.is_file():
         return file
-    root, known = configs_root(), known_files(option)
-    remedy = f"give a Python file, or one of the package: {', '.join(sorted(known))}"
-    known |= {str(file.relative_to(root).with_suffix("")): file for file in known.values()}
+    root, shipped = configs_root(), known_files(option)
+    remedy = f"give a Python file or one of the shipped files: {', '.join(sorted(shipped))}"
+    shipped |= {str(file.relative_to(root).with_suffix("")): file for file in shipped.values()}
     name = path.removesuffix(".py")
-    if name in known:
-        return known[name]
-    if near := get_close_matches(name, known, 1):
-        remedy = f"did you mean {known[near[0]].relative_to(root)}?"
+    if name in shipped:
+        return shipped[name]
+    if matches := get_close_matches(name, shipped, 1):
+        remedy = f"did you mean {shipped[matches[0]].relative_to(root)}?"
     raise ConfigError(f"{option}={path}: there is no such file; {remedy}")
 
 
 def run_file(option: str, path: str) -> ModuleType:
-    """Executes the file that `find_file` returns; raises ConfigError for an error in it."""
+    """Executes the file that `find_file` returns; ConfigError for an error in it."""
     file = find_file(option, path)
     module = ModuleType(file.stem)
     module.__file__ = str(file)
     parents = [*file.resolve().parents]
     root = next((parent.parent for parent in parents if parent.name == "configs"), None)
-    # Configuration files import each other as `configs.…`; the code of a paper lies beside them.
+    # Configuration files import each other as `configs.…`; a paper's code is in the same folder.
     for folder in map(str, (root,) if root else (*parents[1:2], parents[0])):
         if folder not in sys.path:
             sys.path.insert(0, folder)
@@ -101,9 +101,9 @@ def resolved(
     typed: Collection[str] | None = None,
     trust_code: bool = False,
 ) -> Config:
-    """The validated configuration in a file with overrides; see `load_config` and `resolve`.
+    """The validated configuration of a file with overrides; see `load_config` and `resolve`.
 
-    `typed` are the overrides that the command line contains; None for all.
+    `typed` are the overrides from the command line; None: all.
     """
     values = load_config(path, overrides, protocol, trust_code=trust_code)
     return resolve(values, overrides if typed is None else typed, warn)
@@ -116,11 +116,11 @@ def load_config(
     *,
     trust_code: bool = False,
 ) -> dict[str, Any]:
-    """The values in a file, nested, with overrides; imports the modules that they name by path.
+    """The nested values of a file with overrides; imports the modules that they name by path.
 
     Args:
       path: a Python file, FILE:VARIANT, or the `config.json` of a run.
-      overrides: by dotted key. Another network or loss starts from its defaults.
+      overrides: by dotted key. A different network or loss starts from its defaults.
       protocol: "paper" applies the file's `PAPER_PROTOCOL`, or AUTHORS if it has none.
       trust_code: also imports the modules that a `config.json` names.
     """
@@ -140,41 +140,41 @@ def load_config(
 
 
 def _values_of_file(path: str, protocol: str | None) -> dict[str, Any]:
-    module, made = run_variant("--config", path, "get_config")
-    stated = getattr(module, "PAPER_PROTOCOL", None)
+    module, content = run_variant("--config", path, "get_config")
+    protocol_values = getattr(module, "PAPER_PROTOCOL", None)
     with running(f"--config={path}"):
-        values: dict[str, Any] = ConfigDict(made).to_dict()
-        json.dumps(values, sort_keys=True)  # raises for values that no file can store
+        values: dict[str, Any] = ConfigDict(content).to_dict()
+        json.dumps(values, sort_keys=True)  # raises for values that cannot be stored
         if protocol == "paper":
-            _apply_protocol(values, AUTHORS if stated is None else stated)
-            if stated is not None:
+            _apply_protocol(values, AUTHORS if protocol_values is None else protocol_values)
+            if protocol_values is not None:
                 values["name"] += "-paper"
     return values
 
 
 def _stored_values(path: str, protocol: str | None) -> dict[str, Any]:
-    """The values in the `config.json` of a run, or in a JSON file with a configuration alone."""
+    """The values in the `config.json` of a run, or in a JSON file with only a configuration."""
     remedy = "give the config.json of a run"
     content = read_json(find_file("--config", path), dict[str, Any], remedy, ConfigError)
-    found = content.get("config", content)
-    if not isinstance(found, dict) or "train" not in found:
+    values = content.get("config", content)
+    if not isinstance(values, dict) or "train" not in values:
         raise ConfigError(f"--config={path}: contains no configuration; {remedy}")
-    if protocol == "clean" and flatten(found).get("evaluation.protocol") == "paper":
-        problem = "comes from a run under the paper protocol; give its Python file"
+    if protocol == "clean" and flatten(values).get("evaluation.protocol") == "paper":
+        problem = "belongs to a run with the paper protocol; give its Python file"
         raise ConfigError(f"--protocol=clean: {path} {problem}")
     if protocol == "paper":
         with running(f"--config={path}"):
-            _apply_protocol(found, AUTHORS)
-    return found
+            _apply_protocol(values, AUTHORS)
+    return values
 
 
-def _apply_protocol(values: dict[str, Any], stated: Mapping[str, Any]) -> None:
-    for key, value in {**PRECISION, **stated}.items():
+def _apply_protocol(values: dict[str, Any], protocol_values: Mapping[str, Any]) -> None:
+    for key, value in {**PRECISION, **protocol_values}.items():
         apply_override(values, key, value)
 
 
 def _choose_network(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Gives another network the defaults of its options."""
+    """If the network changes, gives it the defaults of its options."""
     name = overrides.get("backbone.name")
     if name is not None and name != flatten(values).get("backbone.name"):
         modules.import_code({"backbone": {"name": name}})
@@ -182,15 +182,15 @@ def _choose_network(values: dict[str, Any], overrides: Mapping[str, Any]) -> Non
 
 
 def _replace_length(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
-    """A length in one unit replaces the file's in the other."""
-    for given, other in (("steps", "epochs"), ("epochs", "steps")):
-        typed = f"train.{given}" in overrides and f"train.{other}" not in overrides
-        if typed and values["train"][given]:
+    """Lets an override in steps or epochs replace the file's length in the other unit."""
+    for unit, other in (("steps", "epochs"), ("epochs", "steps")):
+        replaced = f"train.{unit}" in overrides and f"train.{other}" not in overrides
+        if replaced and values["train"][unit]:
             values["train"][other] = 0
 
 
 def _keep_rates(values: dict[str, Any], batch_size: Any) -> None:
-    """States the file's batch size, for which its learning rates are given, where rates scale."""
+    """Records the file's batch size, to which its learning rates refer, if rates are scaled."""
     flat = flatten(values)
     scaled = flat.get("train.scale_rates", "none") != "none"
     if scaled and flat.get("train.rates_for_batch") == 0:
@@ -201,23 +201,25 @@ def _check_frozen_network(values: dict[str, Any], overrides: Mapping[str, Any]) 
     flat = flatten(values)
     weights = flat.get("init_from") or flat.get("backbone.pretrained") != "none"
     if "backbone.name" in overrides and flat.get("train.groups.backbone.freeze") and not weights:
-        problem = "is frozen, so it needs weights; give"
+        problem = "the backbone is frozen, so it needs weights; give"
         remedy = "--config.backbone.pretrained or --config.init_from"
         raise ConfigError(f"backbone.name={flat['backbone.name']!r}: {problem} {remedy}")
 
 
 def run_variant(option: str, path: str, function: str) -> tuple[ModuleType, Any]:
-    """Executes FILE or FILE:VARIANT; the module, and what its function returns for the variant."""
+    """Executes FILE or FILE:VARIANT; returns the module and its function's value."""
     name, colon, variant = path.partition(":")
     module = run_file(option, name)
     variants = getattr(module, "VARIANTS", ())
     if not hasattr(module, function):
-        raise ConfigError(f"{option}={path}: has no {function}(), so it cannot be run itself")
+        raise ConfigError(
+            f"{option}={path}: does not define {function}(), so it cannot be run directly"
+        )
     if colon and variant not in variants:
         near = "".join(f"did you mean {m}? " for m in get_close_matches(variant, variants, 1))
         remedy = f"{near}known: {', '.join(variants)}"
-        remedy = remedy if variants else f"this file has none; give {option}={name}"
-        raise ConfigError(f"{option}={path}: there is no variant {variant!r}; {remedy}")
+        remedy = remedy if variants else f"the file has no variants; give {option}={name}"
+        raise ConfigError(f"{option}={path}: unknown variant {variant!r}; {remedy}")
     with running(f"{option}={path}"):
         return module, getattr(module, function)(*[variant] * bool(colon))
 
@@ -227,8 +229,8 @@ def override(
 ) -> None:
     """Sets dotted keys, and gives each section the options of the functions that it names.
 
-    New options take their defaults, and those of functions that it no longer names are removed. The
-    modules that `trusted` keys name, or all, are imported.
+    New options take their defaults; options of functions no longer named are removed. Imports the
+    modules that the `trusted` keys name; None: all.
     """
 
     def kinds_of(section: str) -> dict[str, Any]:
@@ -255,7 +257,7 @@ def override(
 
 
 def apply_override(values: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a dotted key; text is parsed as the type of the present value.
+    """Sets a dotted key; text is parsed as the type of the current value.
 
     A mapping or a dataclass may be a new section. A new path in `train.groups`, such as
     backbone/layer1_*, starts as a copy of its group.
@@ -264,14 +266,14 @@ def apply_override(values: dict[str, Any], key: str, value: Any) -> None:
     *sections, last = key.split(".")
     section: Any = values
     for part in (*sections, last):
-        known = section if isinstance(section, dict) else {}
-        group = known.get(part.partition("/")[0]) if sections[:2] == ["train", "groups"] else None
-        if part not in known and "/" in part and isinstance(group, dict):
-            known[part] = dict(group)
-        if part not in known and not (part is last and is_section):
-            raise ConfigError(f"{key}: there is no such key; {suggest(key, flatten(values))}")
-        holder, section = section, section.get(part)
-    holder[last] = _parsed(key, value, section) if isinstance(value, str) else _plain(value)
+        options = section if isinstance(section, dict) else {}
+        group = options.get(part.partition("/")[0]) if sections[:2] == ["train", "groups"] else None
+        if part not in options and "/" in part and isinstance(group, dict):
+            options[part] = dict(group)
+        if part not in options and not (part is last and is_section):
+            raise ConfigError(f"{key}: unknown key; {suggest(key, flatten(values))}")
+        parent, section = section, section.get(part)
+    parent[last] = _parsed(key, value, section) if isinstance(value, str) else _plain(value)
 
 
 def _plain(value: Any) -> Any:
@@ -288,12 +290,12 @@ def _parsed(key: str, text: str, old: Any) -> Any:
             return type(old)(text)
         if isinstance(old, tuple | list):
             words = text.split(",")
-            # Names, also import paths.
-            named = all(part.isidentifier() for word in words for part in word.split("."))
-            value = words if named else ast.literal_eval(text)
+            # Names or import paths.
+            are_names = all(part.isidentifier() for word in words for part in word.split("."))
+            value = words if are_names else ast.literal_eval(text)
             return tuple(value) if isinstance(value, tuple | list) else (value,)
     except (KeyError, ValueError, SyntaxError, TypeError):
-        wanted = WANTED.get(type(old), "a list, separated by commas")
-        raise ConfigError(f"{key}={text}: must be {wanted}") from None
-    known = ", ".join(sorted(old or {}))
-    raise ConfigError(f"{key}: is a section; set the keys in it one by one: {known}")
+        expected = EXPECTED.get(type(old), "a list, separated by commas")
+        raise ConfigError(f"{key}={text}: must be {expected}") from None
+    options = ", ".join(sorted(old or {}))
+    raise ConfigError(f"{key}: is a section; set its keys individually: {options}")

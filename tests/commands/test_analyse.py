@@ -96,7 +96,9 @@ def test_models_side_by_side(run: Path, other: Path, tmp_path: Path) -> None:
 def test_one_command_at_a_time(run: Path, fails: Fails) -> None:
     with files.locked(run / "analysis"):
         found = fails(analyse, f"--model={run}", "--what=tsne")
-    assert f"{run / 'analysis'}: another command is writing there; wait for its end" in found
+    assert (
+        f"{run / 'analysis'}: another command is writing here; wait until it has finished" in found
+    )
 
 
 def test_help_lists_every_analysis() -> None:

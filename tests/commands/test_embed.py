@@ -182,7 +182,7 @@ def test_two_commands_do_not_write_at_once(run: Execute) -> None:
     run()
     chunks = Path("out.chunks").resolve()
     with files.locked(chunks):
-        problem = "another command is writing there; wait for its end"
+        problem = "another command is writing here; wait until it has finished"
         assert run()[2] == f"error: {chunks}: {problem}\n"
 
 
