@@ -38,55 +38,55 @@ LIMIT = 2**31  # sizes and steps are 32-bit integers in JAX
 PositiveInt = Annotated[int, Gt(0), Lt(LIMIT)]
 NonNegativeInt = Annotated[int, Ge(0), Lt(LIMIT)]
 AtLeastTwo = Annotated[int, Ge(2), Lt(LIMIT)]
-LARGEST = 3.4028234663852886e38  # float32; JAX would make infinity of larger numbers
+LARGEST = 3.4028234663852886e38  # of float32; JAX turns larger numbers into infinity
 Positive = Annotated[float, Gt(0), Le(LARGEST)]
 NonNegative = Annotated[float, Ge(0), Le(LARGEST)]
 Probability = Annotated[float, Ge(0), Le(1)]
 Fraction = Annotated[float, Ge(0), Lt(1)]  # 1 excluded
 NonEmpty = MinLen(1)
 Dtype = Literal["float32", "bfloat16"]
-# (whether it holds, text, names of options in the section...), see `inert` and `doubtful`
+# Each: (whether it holds, text, names of options in the section …); see `inert` and `doubtful`.
 Rules: TypeAlias = tuple[tuple[Any, ...], ...]
 IMPORT_PATH = "an import path"
 
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """The rule for text that is a name in this package or the import path of a function."""
+    """The rule for a name in this package or the import path of a function."""
 
-    names: tuple[str, ...] | None  # None if the method knows them
+    names: tuple[str, ...] | None  # None if the method defines them
 
     def __call__(self, value: str) -> str:
         if self.names is not None and value not in self.names and "." not in value:
-            names = ", ".join(filter(None, (*self.names, IMPORT_PATH)))
+            choices = ", ".join(filter(None, (*self.names, IMPORT_PATH)))
             raise pydantic_core.PydanticCustomError(
-                "name", "Input should be one of {names}", {"names": names}
+                "name", "Input should be one of {names}", {"names": choices}
             )
         return value
 
 
 class Effect(enum.Enum):
-    """The most that an option can change, stated in its annotation or in that of its section.
+    """What an option affects; annotates the option or its section.
 
         k: Annotated[PositiveInt, Effect.NONE] = 10  # neighbours in the results
 
-    An option without it changes the trained model: a run is only resumed with the same value.
+    An option without an `Effect` changes the trained model: a run resumes only with the same value.
     """
 
-    NONE = "no model"  # only logs, speed, or what is measured at the end
+    NONE = "no model"  # only logs, speed or the final results
     SELECTION = "which model is selected"  # unless train.select is "last"
     # Also changes the selection; `evaluation.test_variants` may set such options.
     EMBEDDING = "the embedding of a trained model"
 
 
 class Mark(enum.Enum):
-    """Further facts that the annotation of an option states."""
+    """Other marks of an option's annotation."""
 
     SAME_EXPERIMENT = "published numbers also hold for other values"
     PATH = "a path"
-    CODE = "names functions, also by import paths, which the option's owner checks"
-    BY_PATH = "the function has no options, because commands also call it by its path alone"
-    TRAINING = "a network with given weights embeds alike, whatever the value"
+    CODE = "names functions or their import paths, which the option's owner checks"
+    BY_PATH = "the function has no options, because commands call it with only its path"
+    TRAINING = "does not change the embeddings of a network with fixed weights"
 
 
 def require(condition: bool, key: str, value: Any, rule: str) -> None:
@@ -96,7 +96,7 @@ def require(condition: bool, key: str, value: Any, rule: str) -> None:
 
 
 def with_precision(backbone: Any, dtype: str | None) -> Any:
-    """A network with another `dtype` of its activations, if it has this option."""
+    """A network with this `dtype` of its activations, if it has the option."""
     if dtype and hasattr(backbone, "dtype"):
         return dataclasses.replace(backbone, dtype=dtype)
     return backbone
@@ -106,50 +106,50 @@ def with_precision(backbone: Any, dtype: str | None) -> Any:
 def section(cls: type[T]) -> type[T]:
     """Makes a class a frozen dataclass that raises ConfigError for invalid values."""
     config = pydantic.ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    made: Any = pydantic.dataclasses.dataclass(cls, frozen=True, config=config)
-    validated = made.__init__
+    dataclass_type: Any = pydantic.dataclasses.dataclass(cls, frozen=True, config=config)
+    validating_init = dataclass_type.__init__
 
-    @functools.wraps(validated)
+    @functools.wraps(validating_init)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
-            validated(self, *args, **kwargs)
+            validating_init(self, *args, **kwargs)
         except pydantic.ValidationError as error:
-            path = getattr(made, "KEY", "")
-            raise ConfigError(_message(error, path, list(keys(made, path)))) from None
+            path = getattr(dataclass_type, "KEY", "")
+            raise ConfigError(_message(error, path, list(keys(dataclass_type, path)))) from None
 
-    made.__init__ = init
-    return made
+    dataclass_type.__init__ = init
+    return dataclass_type
 
 
 def validate(kind: type[T], values: Values, path: str = "") -> T:
-    """A section from nested values; missing keys take their defaults, lists become tuples.
+    """Builds a section from nested values; missing keys take defaults, lists become tuples.
 
-    ConfigError for an unknown or missing key, a wrong type or a broken rule in the section `path`.
+    ConfigError for an unknown or missing key, a wrong type or a broken rule; `path` is the section.
     """
     try:
-        # JSON has no tuples or classes, so strict validation accepts lists and mappings instead.
+        # For JSON, which has no tuples or classes, strict validation accepts lists and mappings.
         return pydantic.TypeAdapter(kind).validate_json(json.dumps(values))
     except pydantic.ValidationError as error:
-        known = [*flatten(values, f"{path}." if path else ""), *keys(kind, path)]
-        raise ConfigError(_message(error, path, known)) from None
+        valid_keys = [*flatten(values, f"{path}." if path else ""), *keys(kind, path)]
+        raise ConfigError(_message(error, path, valid_keys)) from None
 
 
-def _message(problems: pydantic.ValidationError, path: str, known: list[str]) -> str:
+def _message(problems: pydantic.ValidationError, path: str, valid_keys: list[str]) -> str:
     """One sentence for the first of pydantic's errors: key, value, rule and remedy."""
     unknown = ("unexpected_keyword_argument", "extra_forbidden")
     error = min(problems.errors(include_url=False), key=lambda e: e["type"] not in unknown)
-    places = [part for part in error["loc"] if not str(part).startswith(("tuple[", "dict["))]
-    whole = path  # the key without a last index
+    path_parts = [part for part in error["loc"] if not str(part).startswith(("tuple[", "dict["))]
+    parent_key = path  # the key without its last index
     key = path
-    for place in places:
-        whole = key
+    for place in path_parts:
+        parent_key = key
         key += f"[{place}]" if isinstance(place, int) else f".{place}" if key else str(place)
     kind, value = error["type"], error["input"]
     missing = kind in ("missing", "missing_argument")
     if kind in unknown:
-        return f"{key}: unknown key; {suggest(key, [k for k in known if k != key])}"
-    if kind == "too_long" or (missing and isinstance(places[-1], int)):
-        return f"{whole if missing else key}={value!r}: wrong number of values"
+        return f"{key}: unknown key; {suggest(key, [k for k in valid_keys if k != key])}"
+    if kind == "too_long" or (missing and isinstance(path_parts[-1], int)):
+        return f"{parent_key if missing else key}={value!r}: wrong number of values"
     if missing:
         return f"{key}: missing; it has no default"
     if kind == "value_error":
@@ -159,7 +159,7 @@ def _message(problems: pydantic.ValidationError, path: str, known: list[str]) ->
 
 
 def keys(kind: type, path: str = "") -> Iterator[str]:
-    """The dotted keys of a section and of the sections in it."""
+    """The dotted keys of a section, including nested sections."""
     for field in dataclasses.fields(kind):
         key = f"{path}.{field.name}" if path else field.name
         hint = _bare(_hints(kind)[field.name])
@@ -181,12 +181,12 @@ def flatten(values: Values, prefix: str = "") -> dict[str, Any]:
 
 
 def meanings(kind: type) -> dict[str, str]:
-    """The meaning of each option of a section, from the docstrings of it and of its bases."""
-    texts = (described(inspect.getdoc(owner) or "") for owner in reversed(kind.__mro__))
+    """The meaning of each option of a section, from its docstring and those of its bases."""
+    texts = (parse_entries(inspect.getdoc(owner) or "") for owner in reversed(kind.__mro__))
     return {name: meaning for text in texts for name, meaning in text.items()}
 
 
-def described(text: str) -> dict[str, str]:
+def parse_entries(text: str) -> dict[str, str]:
     """The entries of `Attributes` or `Args` in a docstring."""
     _, *parts = re.split(r"^(?:Attributes|Args):$", text, flags=re.M)
     entries = re.findall(r"^  (\w+): (.*(?:\n    .*)*)", "".join(parts), flags=re.M)
@@ -195,11 +195,11 @@ def described(text: str) -> dict[str, str]:
 
 @cache
 def declared(kind: Any, key: str) -> tuple[Any, ...]:
-    """What annotations state about a dotted key below a section's type, outer sections first.
+    """The annotations of a dotted key in a section's type, outer sections first.
 
-    Keys that the type does not have add nothing.
+    Unknown keys have none.
     """
-    found: list[Any] = []
+    marks: list[Any] = []
     for part in key.split("."):
         if typing.get_origin(kind) is dict:
             kind = get_args(kind)[1]
@@ -208,18 +208,18 @@ def declared(kind: Any, key: str) -> tuple[Any, ...]:
         kind = next((arg for arg in alternatives if dataclasses.is_dataclass(arg)), None)
         if kind is None or part not in _hints(kind):
             break
-        found += _stated(_hints(kind)[part])
+        marks += _annotations(_hints(kind)[part])
         kind = _bare(_hints(kind)[part])
-    return tuple(found)
+    return tuple(marks)
 
 
 def effect(kind: Any, key: str) -> Effect | None:
-    """The declared `Effect` of an option; None for one that changes the trained model."""
+    """The `Effect` of an option; None if it changes the trained model."""
     return next((mark for mark in reversed(declared(kind, key)) if isinstance(mark, Effect)), None)
 
 
 def names_code(mark: Any) -> bool:
-    """Whether something in an annotation says that the option names functions."""
+    """Whether an annotation marks an option that names functions."""
     return mark is Mark.CODE or isinstance(getattr(mark, "func", None), Named)
 
 
@@ -229,21 +229,21 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _bare(hint: Any) -> Any:
-    """A type without what `Annotated` states."""
+    """A type without `Annotated`."""
     return hint.__origin__ if hasattr(hint, "__metadata__") else hint
 
 
-def _stated(hint: Any) -> list[Any]:
-    """What a type states in `Annotated`, also about the values in a tuple."""
-    inner = [mark for part in get_args(hint) if part is not hint for mark in _stated(part)]
+def _annotations(hint: Any) -> list[Any]:
+    """The annotations of a type and of the values in a tuple."""
+    inner = [mark for part in get_args(hint) if part is not hint for mark in _annotations(part)]
     return [*inner, *getattr(hint, "__metadata__", ())]
 
 
 def inert(config: Any) -> dict[str, str]:
-    """A sentence about each option without effect that has another value than its default, by key.
+    """A sentence for each option, by key, that has no effect but differs from its default.
 
-    What options need is said by the methods `inert` of sections. They take the configuration, and
-    return `Rules`, whose text completes "has no effect without".
+    The `inert` method of a section takes the configuration and returns `Rules`; their text says
+    what the options need: "has no effect without …".
     """
     return {
         f"{path}{name}": f"{path}{name}={value!r}: has no effect without {needed}; set that, or "
@@ -254,10 +254,10 @@ def inert(config: Any) -> dict[str, str]:
 
 
 def doubtful(config: Any) -> dict[str, str]:
-    """A sentence about each value that stays as it is, but is hardly what was meant, by key.
+    """A sentence for each value, by key, that is valid but probably a mistake.
 
-    Said by the methods `doubtful` of sections, which take the configuration and return `Rules`,
-    whose text names the problem and the remedy.
+    The `doubtful` method of a section takes the configuration and returns `Rules`; their text
+    names the problem and the remedy.
     """
     return {
         f"{path}{name}": f"{path}{name}={getattr(part, name)!r}: {problem}"
@@ -275,7 +275,7 @@ def _broken(config: Any, method: str) -> Iterator[tuple[str, Any, str, str]]:
 
 
 def _sections(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The sections in a configuration with their paths, which end in a dot."""
+    """The sections of a configuration with their paths, which end in a dot."""
     entries = value if isinstance(value, dict) else {}
     if dataclasses.is_dataclass(value):
         yield path, value
@@ -285,7 +285,7 @@ def _sections(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def at_defaults(value: Any, keys: Collection[str], path: str = "") -> Any:
-    """A configuration, or what is at a path in it, with the defaults of the options at `keys`."""
+    """A configuration, or its part at `path`, with the options at `keys` at their defaults."""
     if isinstance(value, dict):
         return {name: at_defaults(entry, keys, f"{path}{name}.") for name, entry in value.items()}
     changed: dict[str, Any] = {}

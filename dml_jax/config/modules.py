@@ -1,17 +1,17 @@
-"""The modules and functions that a configuration names: data sets, backbones, methods and others.
+"""The modules and functions that a configuration names, such as data sets, backbones and methods.
 
 A name without dots is a module of this package, a name with dots an import path. Only the user's
-configuration file or command line causes an import (`import_code`); a stored configuration, for
-example that of a model from the hub, can name modules that are already imported.
+configuration file or command line can import modules (`import_code`); a stored configuration, e.g.
+of a model from the hub, can only name modules that are already imported.
 
-A function's options are in a section of its name, beside the key that names it:
+A function's options are in a section with its name, next to the key that names the function:
 
     def one_against_many(labels, batch_size, images_per_class, seed, *, share: Probability = 0.5):
 
     --config.data.sampler=mypaper.one_against_many --config.data.one_against_many.share=0.3
 
-They are its keyword-only arguments with a number, text or tuple as default. Their types state the
-rules (see `fields`; without one, the type of the default), the docstring the meaning.
+They are its keyword-only arguments whose default is a number, text or tuple. Annotations define
+their rules (see `fields`; by default, the type of the default value), the docstring their meaning.
 """
 
 import importlib.util
@@ -30,9 +30,9 @@ from dml_jax.config.fields import Mark, Values, declared, flatten, names_code, s
 from dml_jax.config.sections import Data, Evaluation, Train
 from dml_jax.errors import ConfigError, UserError, suggest
 
-# Where the modules are that `data.name`, `backbone.name` and `method.name` name, below `dml_jax`.
+# The packages below `dml_jax` of `data.name`, `backbone.name` and `method.name`.
 MODULES = {"data": "data.formats", "backbone": "backbones", "method": "methods"}
-# Sections with options; None where their type depends on `name`.
+# Types of sections; None where the type depends on `name`.
 SECTIONS: dict[str, Any] = {
     "data": Data,
     "backbone": None,
@@ -40,18 +40,19 @@ SECTIONS: dict[str, Any] = {
     "train": Train,
     "evaluation": Evaluation,
 }
-# Such a module defines one of these functions.
+# A module defines one of these.
 ENTRY_POINTS = {"data": ("load", "RECIPE"), "backbone": ("build",), "method": ("build",)}
-# Keyword arguments that are no options: whoever calls a function gives them.
 VALUES = (bool, int, float, str, tuple)  # types of options
+# Keyword arguments that the caller supplies, so they are not options.
 SUPPLIED = ("batch_size", "images_per_class", "seed", "reduce")
-_imported = set[str]()  # what a configuration or command line of this process's user names
+# Modules that the configuration or command line of this process's user names.
+_imported = set[str]()
 
 
 def choices(kind: str) -> list[str]:
     """The names in this package for the key `name` of the section `kind`."""
     package = importlib.import_module(f"dml_jax.{MODULES[kind]}")
-    names = (found.name for found in pkgutil.iter_modules(package.__path__))
+    names = (info.name for info in pkgutil.iter_modules(package.__path__))
     return sorted(name for name in names if _import(kind, name) is not None)
 
 
@@ -72,52 +73,52 @@ def plugin_module(kind: str, name: Any, key: str = "") -> ModuleType:
 
 
 def _published(name: str) -> str:
-    """How to choose a published network by its authors' name; empty if there is none."""
+    """The options that select a published network by its authors' name; empty if it is unknown."""
     for network in choices("backbone"):
-        found = plugin_module("backbone", network)
-        if (published := getattr(found, "PUBLISHED", {}).get(name)) is not None:
-            usual, options = flatten(asdict(found.Config())), [f"name={network}"]
+        module = plugin_module("backbone", network)
+        if (published := getattr(module, "PUBLISHED", {}).get(name)) is not None:
+            defaults, options = flatten(asdict(module.Config())), [f"name={network}"]
             for key, value in flatten(asdict(published)).items():
-                if value != usual[key] and key != "name":
+                if value != defaults[key] and key != "name":
                     text = ",".join(map(str, value)) if isinstance(value, list) else value
                     options.append(f"{key}={text}")
-            given = " ".join(f"--config.backbone.{option}" for option in options)
-            return f"{name} is a network of {network}: give {given}"
+            arguments = " ".join(f"--config.backbone.{option}" for option in options)
+            return f"{name} is a network of {network}: give {arguments}"
     return ""
 
 
 def parts(kind: str, part: str) -> dict[str, ModuleType]:
     """The modules called `part` in this package's data sets, backbones or methods, by name."""
     package = importlib.import_module(f"dml_jax.{MODULES[kind]}")
-    found = {}
+    modules = {}
     for name in sorted(info.name for info in pkgutil.iter_modules(package.__path__) if info.ispkg):
         path = f"{package.__name__}.{name}.{part}"
         if importlib.util.find_spec(path):
-            found[name] = importlib.import_module(path)
-    return found
+            modules[name] = importlib.import_module(path)
+    return modules
 
 
 def _import(kind: str, name: str) -> ModuleType | None:
-    """The module of that name, unless it is missing or one of the package's helpers."""
+    """The module with that name; None if it is missing or a helper module."""
     path = f"dml_jax.{MODULES[kind]}.{name}"
     if importlib.util.find_spec(path) is None:
         return None
-    found = importlib.import_module(path)
-    return found if any(hasattr(found, entry) for entry in ENTRY_POINTS[kind]) else None
+    module = importlib.import_module(path)
+    return module if any(hasattr(module, entry) for entry in ENTRY_POINTS[kind]) else None
 
 
 def imported(where: str, path: str) -> ModuleType:
-    """The module at an import path; raises ConfigError unless it has been imported."""
+    """The module at an import path; ConfigError unless it has been imported."""
     if path not in sys.modules:
         raise _not_trusted(where, path)
     return sys.modules[path]
 
 
 def check_stored(values: Values, keys: Collection[str] | None = None) -> None:
-    """Raises ConfigError if a stored configuration, at some keys or any, names other code than this
-    package's and what `import_code` has imported in this process.
+    """Raises ConfigError if a stored configuration names code outside this package that
+    `import_code` has not imported in this process; checks `keys`, or all.
 
-    Whoever publishes a run could otherwise have any function called that happens to be in memory.
+    Otherwise, whoever publishes a run could have any function in memory called.
     """
     for key, name, path, _ in _named(values):
         own = path.partition(".")[0] == __package__.partition(".")[0]
@@ -127,23 +128,23 @@ def check_stored(values: Values, keys: Collection[str] | None = None) -> None:
 
 def _not_trusted(where: str, path: str) -> ConfigError:
     return ConfigError(
-        f"{where}: {path} is not imported, because a stored configuration names it; if you trust "
+        f"{where}: {path} was not imported, because a stored configuration names it; if you trust "
         "this code, give --trust_code (in Python, trust_code=True)"
     )
 
 
 def function(key: str, path: str, owner: Any = None) -> Callable[..., Any]:
-    """The function at an import path in a module that has been imported, for the option `key`, with
-    the options that its section `owner` holds."""
+    """The function that the option `key` names by import path, with its options in the section
+    `owner`; its module must have been imported."""
     name, _, attribute = path.rpartition(".")
     where = f"{key}={path!r}"
-    found = getattr(imported(where, name), attribute, None)
-    if not callable(found):
+    target = getattr(imported(where, name), attribute, None)
+    if not callable(target):
         raise ConfigError(f"{where}: {name} has no function {attribute}; see docs/guides/extend.md")
-    chosen = getattr(owner, attribute, None)
-    if not is_dataclass(chosen):
-        return found
-    return update_wrapper(partial(found, **vars(chosen)), found)
+    own_options = getattr(owner, attribute, None)
+    if not is_dataclass(own_options):
+        return target
+    return update_wrapper(partial(target, **vars(own_options)), target)
 
 
 def takes(function: Callable[..., Any], argument: str) -> bool:
@@ -153,7 +154,7 @@ def takes(function: Callable[..., Any], argument: str) -> bool:
 
 @cache
 def options(function: Callable[..., Any]) -> Any:
-    """The section of a function's options, a type; with those of an annotation's `options`."""
+    """The section type of a function's options and the `options` of its annotations."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters.values()
@@ -176,31 +177,30 @@ def options(function: Callable[..., Any]) -> Any:
 
 @cache
 def with_options(kind: Any, *functions: tuple[str, Callable[..., Any]]) -> Any:
-    """A section, a type, with the options of functions, by the last part of their names."""
+    """A section type extended by a section for each function, named by its last part."""
     kinds = {name.rpartition(".")[2]: options(function) for name, function in functions}
     for name in kinds.keys() & kind.__dataclass_fields__.keys():
-        raise ConfigError(f"{name}: the section has an option of this name; rename the function")
+        raise ConfigError(f"{name}: is already an option of the section; rename the function")
     members = {name: field(default_factory=each) for name, each in kinds.items()}
-    made = {"__annotations__": kinds, "__reduce__": _reduced, "FUNCTIONS": (kind, *functions)}
-    return section(type(kind.__name__, (kind,), made | members)) if kinds else kind
+    attributes = {"__annotations__": kinds, "__reduce__": _reduced, "FUNCTIONS": (kind, *functions)}
+    return section(type(kind.__name__, (kind,), attributes | members)) if kinds else kind
 
 
 def _reduced(self: Any) -> Any:
-    """For processes that read data: a type that `with_options` made cannot be imported."""
+    """Pickles a section for processes that read data: they cannot import its type."""
     return _restored, (self.FUNCTIONS, asdict(self))
 
 
-def _restored(made_from: Any, values: Values) -> Any:
-    return validate(with_options(*made_from), values)
+def _restored(arguments: Any, values: Values) -> Any:
+    return validate(with_options(*arguments), values)
 
 
 def section_type(name: str, values: Values) -> Any:
-    """The type of a section, which may depend on its values: with the options of the functions that
-    they name."""
+    """The type of a section, extended by the options of the functions that its values name."""
     kind = SECTIONS[name]
     if kind is None:
-        found = plugin_module(name, flatten(values).get(f"{name}.name"))
-        kind = found.config_type(values[name]) if hasattr(found, "config_type") else found.Config
+        module = plugin_module(name, flatten(values).get(f"{name}.name"))
+        kind = module.config_type(values[name]) if hasattr(module, "config_type") else module.Config
     named = {
         path: function(key, path)
         for key, path, _, marks in _named(values)
@@ -212,21 +212,21 @@ def section_type(name: str, values: Values) -> Any:
 def import_module(key: str, name: str, path: str) -> None:
     """Imports a module that the user's configuration or command line names as `name`."""
     try:
-        if "/" in path or not all(path.split(".")):  # importlib would want a package
-            remedy = "join the names of folders and file by dots, e.g. mypaper.losses"
+        if "/" in path or not all(path.split(".")):  # importlib would need a package
+            remedy = "join folder and file names with dots, e.g. mypaper.losses"
             raise ConfigError(f"is not an import path; {remedy}")
         importlib.import_module(path)
         _imported.add(path)
     except Exception as error:
         problem = f"cannot be imported ({type(error).__name__}: {error})"
         if isinstance(error, ModuleNotFoundError):
-            problem += "; install it, or put its folder into PYTHONPATH"
+            problem += "; install it, or add its folder to PYTHONPATH"
         problem = str(error) if isinstance(error, UserError) else problem
         raise ConfigError(f"{key}={name!r}: {problem}") from error
 
 
 def import_code(values: Values, keys: Collection[str] | None = None) -> None:
-    """Imports the modules that a trusted configuration names by paths, or those at some keys."""
+    """Imports the modules that a trusted configuration names by import path, at `keys` or all."""
     for key, name, path, marks in _named(values):
         if keys is None or key in keys:
             import_module(key, name, path)
@@ -235,26 +235,26 @@ def import_code(values: Values, keys: Collection[str] | None = None) -> None:
 
 
 def _named(values: Values) -> Iterator[tuple[str, str, str, set[Mark]]]:
-    """(key, value, path of a module, what its annotation states) for each import path."""
+    """(key, value, module path, marks of the option) for each import path in a configuration."""
     flat = flatten(values)
     for key in (f"{kind}.name" for kind in MODULES):
         if "." in str(flat.get(key)):
             yield key, flat[key], flat[key], {Mark.CODE}
-    # By now, the module of the method is imported, unless it is not trusted.
+    # The method's module has been imported by now, unless it is not trusted.
     kinds = {name: kind or _options(name, flat) for name, kind in SECTIONS.items()}
     for key, value in flat.items():
         section, _, option = key.partition(".")
-        stated = declared(kinds.get(section), option)
-        marks = {mark for mark in stated if isinstance(mark, Mark)}
+        annotations = declared(kinds.get(section), option)
+        marks = {mark for mark in annotations if isinstance(mark, Mark)}
         names = value.split("+") if isinstance(value, str) else value
-        # Another type is refused when the configuration is resolved.
+        # `resolve` reports values of another type.
         for name in names if isinstance(names, list | tuple) else ():
-            if isinstance(name, str) and "." in name and any(map(names_code, stated)):
+            if isinstance(name, str) and "." in name and any(map(names_code, annotations)):
                 yield key, name, name.rpartition(".")[0], marks
 
 
 def _options(kind: str, flat: Values) -> Any:
-    """The `Config` of a backbone or method; None if its module is not known."""
+    """The `Config` of a backbone or method; None if its module is unknown."""
     with suppress(ConfigError):
         return plugin_module(kind, flat.get(f"{kind}.name")).Config
     return None

@@ -1,4 +1,4 @@
-"""The configuration of a run after validation, and the options that tell one run from another.
+"""The configuration of a run after validation, and the options that distinguish runs.
 
 The sections `backbone` and `method` hold the `name` of a module and the options of its `Config`.
 """
@@ -19,14 +19,14 @@ from dml_jax.errors import ConfigError, UserError
 from dml_jax.files import BUCKETS, expand_path
 
 PRETRAINED = "backbone.pretrained"  # a path; every backbone has this key
-# Compared separately: a longer run may begin with the same steps.
+# Compared separately, because a longer run may start with the same steps.
 LENGTH = ("train.steps", "train.epochs")
 Published = dict[str, dict[str, dict[str, float]]]
 
 
 @section
 class Config:
-    """One experiment; `backbone` and `method` are each the `Config` of the module called `name`.
+    """One experiment; `backbone` and `method` are the `Config` of the module that `name` names.
 
     Attributes:
       name: Name of the experiment in tables and of its work directory.
@@ -35,11 +35,11 @@ class Config:
       method: The method; its options are the `Config` of the module `method.name`.
       train: Length, optimizer and schedule of the training.
       evaluation: How embeddings are evaluated.
-      paper: Published results, as fractions, by protocol of the run ("clean" or "paper"), source
-        and metric.
+      paper: Published results as fractions, by protocol of the run ("clean" or "paper"), source and
+        metric.
       seed: Seed of the initial weights, the batches and the augmentation.
-      init_from: Work directory of a run, or directory of converted weights, from which training
-        starts; "" starts from the initial weights.
+      init_from: Work directory of a run, or directory of converted weights, to start training from;
+        empty: start from the initial weights.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Config:
 
 
 def published(values: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """The published results shown beside a run of this configuration, by source and metric."""
+    """The published results to compare with a run of this configuration, by source and metric."""
     protocol = "paper" if values.get("train", {}).get("select") == "test" else "clean"
     return values["paper"].get(protocol, {})
 
@@ -64,13 +64,12 @@ def resolve(
 ) -> Config:
     """Checks everything about a configuration that does not need its data.
 
-    Options without effect take their defaults, so that runs that differ in them are the same.
+    Options without effect are reset to their defaults, so that they do not distinguish runs.
 
     Args:
       values: nested, as `load_config` returns them.
-      typed: dotted keys that the command line sets. An option without effect among them is an
-        error.
-      warn: called with one sentence for each of the others.
+      typed: dotted keys that the command line sets; ConfigError if one of them has no effect.
+      warn: called with a sentence for each other option without effect.
     """
     config = _validated(values)
     unused = rules.inert(config)
@@ -79,12 +78,12 @@ def resolve(
             raise ConfigError(text)
         if warn is not None:
             warn(text)
-    rounded = config.train.precision == "bfloat16"
-    if rounded and "backbone.dtype" in typed and config.backbone.dtype != "bfloat16":
-        problem = "train.precision='bfloat16' sets it too; remove one of them"
+    in_bfloat16 = config.train.precision == "bfloat16"
+    if in_bfloat16 and "backbone.dtype" in typed and config.backbone.dtype != "bfloat16":
+        problem = "conflicts with train.precision='bfloat16'; remove one of them"
         raise ConfigError(f"backbone.dtype={config.backbone.dtype!r}: {problem}")
     config = rules.at_defaults(config, unused)
-    if rounded:
+    if in_bfloat16:
         config = replace(config, backbone=rules.with_precision(config.backbone, "bfloat16"))
     return config
 
@@ -97,10 +96,10 @@ def _validated(values: Values) -> Config:
         in_bucket = key == "data.path" and str(value).startswith(BUCKETS)
         if is_path and isinstance(value, str) and not in_bucket:
             expand_path(key, value)
-    made = rules.validate(kind, values)
-    if "." not in made.data.name:  # a model can be used without the code of its data set
-        plugin_module("data", made.data.name)
-    return Config(**{option.name: getattr(made, option.name) for option in fields(Config)})
+    validated = rules.validate(kind, values)
+    if "." not in validated.data.name:  # using a model does not need the code of its data set
+        plugin_module("data", validated.data.name)
+    return Config(**{option.name: getattr(validated, option.name) for option in fields(Config)})
 
 
 @cache
@@ -112,34 +111,34 @@ def _with_types(*kinds: Any) -> type[Config]:
 
 
 def _known_types(values: Values) -> type[Config]:
-    """The types of a configuration's options; Any for options whose code is not available."""
-    known: list[Any] = [kind or Any for kind in SECTIONS.values()]
+    """The types of a configuration's sections; Any where code is not available."""
+    types: list[Any] = [kind or Any for kind in SECTIONS.values()]
     for place, name in enumerate(SECTIONS):
         with suppress(UserError):
-            known[place] = section_type(name, values)
-    return _with_types(*known)
+            types[place] = section_type(name, values)
+    return _with_types(*types)
 
 
 def same_experiment(values: Values, keys: Iterable[str]) -> bool:
-    """Whether the published numbers also hold for other values at these keys."""
+    """Whether published numbers remain valid if the values at these keys change."""
     kind: Any = _known_types(values)
     same = Mark.SAME_EXPERIMENT
     return all(key == PRETRAINED or same in rules.declared(kind, key) for key in keys)
 
 
 def decisive(values: Mapping[str, Any], *, selecting: bool = True) -> dict[str, Any]:
-    """The keys, with values, that determine the trained model, by the `Effect` of each option.
+    """The options that determine the trained model, by key, according to their `Effect`.
 
-    Without `selecting`, models are taken to exist already. All options of a method or backbone
-    whose code is not available count.
+    Without `selecting`, models already exist. If the code of a method or backbone is not available,
+    all its options are included.
     """
     flat, kind = flatten(values), _known_types(values)
-    counted: set[Effect | None] = {None}
-    # A configuration that was edited by hand may lack any key.
+    effects: set[Effect | None] = {None}
+    # Any key may be missing if the configuration was edited by hand.
     if flat.get("train.select") != "last":
-        counted |= {Effect.SELECTION, Effect.EMBEDDING} if selecting else {Effect.SELECTION}
+        effects |= {Effect.SELECTION, Effect.EMBEDDING} if selecting else {Effect.SELECTION}
     ignored = {*LENGTH}
     if flat.get("data.sampler") in WITHOUT_CLASSES:
-        ignored.add("data.images_per_class")  # only the size of test-time batches
-    keys = [key for key in flat if key not in ignored and rules.effect(kind, key) in counted]
+        ignored.add("data.images_per_class")  # only sets the size of test-time batches
+    keys = [key for key in flat if key not in ignored and rules.effect(kind, key) in effects]
     return {key: flat[key] for key in keys}

@@ -1,4 +1,4 @@
-"""The sections of a configuration that every run has: data, training and evaluation."""
+"""Sections that every configuration has: data, training and evaluation."""
 
 import dataclasses
 from dataclasses import field
@@ -39,9 +39,7 @@ Sampler = Annotated[str, AfterValidator(Named(SAMPLERS))]
 ImportPath = Annotated[str, AfterValidator(Named(()))]
 Crop = Literal["none", "random_resized", "random", "centre"]
 WITHOUT_CLASSES = ("shuffled", "redrawn_chunks")  # samplers that do not draw images by class
-ANY_SIZE = (
-    "a convolutional network as the backbone, as others have positions for one size of images"
-)
+ANY_SIZE = "a convolutional backbone, because others have positions for one image size"
 Optimizer = Annotated[str, AfterValidator(Named(("adam", "adamw", "radam", "sgd")))]
 Schedule = Annotated[str, AfterValidator(Named(("constant", "cosine", "step")))]
 Refine = Annotated[str, AfterValidator(Named(None))]
@@ -63,46 +61,46 @@ class Data:
       path: Directory of a prepared data set or of a folder of images; empty for built-in data sets.
       split: Which classes are trained on: "classes" keeps the test classes out; "all" trains on
         every class, for deployment.
-      class_split: Seed with which the classes of both splits are divided at random into as many
-        training and test classes as before; 0 keeps the data set's own division. Use different
-        seeds to replicate an experiment.
-      session: How photographs taken together are recognised, which are never compared with each
-        other: "date" (from EXIF), "folder", the name of a column, or a regular expression that
-        matches file names. Empty: compare all.
-      splits: Which folders or values of a column at data.path are splits, if it is unprepared; see
-        the option of `dml-jax prepare` of this name.
-      classes: Which of nested folders at data.path is the class, if it is not prepared.
-      relation: Import path of a function (names [N], names [M]) -> [N, M] of two lists of class
-        names that returns how related the classes are, for example by shared tags or in a
-        hierarchy. Empty: classes are equal or not.
+      class_split: Seed for assigning the classes of both splits at random to training and test,
+        with the numbers of classes unchanged; 0 keeps the data set's own split. Use different seeds
+        to replicate an experiment.
+      session: How to group photographs taken together, which are never compared with each other:
+        by "date" (from EXIF), "folder", the name of a column, or a regular expression on file
+        names. Empty: compare all.
+      splits: Which folders or column values at an unprepared data.path are splits; see --splits of
+        `dml-jax prepare`.
+      classes: Which of the nested folders at an unprepared data.path is the class.
+      relation: Import path of a function (names [N], names [M]) -> [N, M] that returns how closely
+        two lists of classes are related, e.g. by shared tags or in a hierarchy. Empty: classes are
+        equal or not.
       sampler: How batches are drawn; see dml_jax/data/samplers.
       batch_size: Images per step, over all devices.
-      images_per_class: Images of each class in a batch, and in batches of test-time refinement.
-      crop: How training images are cropped; for evaluation, the centre is cropped.
+      images_per_class: Images per class in a batch, and in batches of test-time refinement.
+      crop: How training images are cropped; evaluation uses the centre crop.
       image_size: Side of the crop in pixels.
-      training_size: Side of the training crop in pixels if it differs from `image_size` (0: it does
-        not); for convolutional networks. Smaller crops are faster, and objects in a random part of
-        an image then appear as large as in evaluation.
-      resize: Length in pixels to which the shorter side is resized before the crops "random" and
-        "centre", and before the crop of the evaluation.
-      interpolation: Filter of all resizing.
-      resize_first: Resizes to `resize` before the crop "random_resized", too.
-      exif_rotation: Rotates photographs as their EXIF orientation says. The loaders of the papers'
+      training_size: Side of the training crop in pixels, for convolutional networks; 0: as
+        `image_size`. Smaller crops are faster, and make objects in a random part of an image appear
+        as large as in evaluation.
+      resize: Length in pixels to which the shorter side is resized before "random" and "centre"
+        crops, and before the crop of the evaluation.
+      interpolation: Filter used for all resizing.
+      resize_first: Also resizes to `resize` before "random_resized" crops.
+      exif_rotation: Rotates photographs according to their EXIF orientation, which the papers'
         authors do not.
-      crop_scale: Smallest and largest fraction of the image's area that "random_resized" crops.
-      crop_ratio: Smallest and largest width / height of the crop "random_resized".
+      crop_scale: Smallest and largest fraction of the image's area in "random_resized" crops.
+      crop_ratio: Smallest and largest width / height of "random_resized" crops.
       flip: Probability that a training image is flipped horizontally.
       jitter: Largest relative change of brightness, contrast and saturation.
       greyscale: Probability that a training image is converted to greyscale.
       erasing: Probability that a random box of a training image is erased after normalisation
         (MPN).
-      validation_share: Fraction of the training classes that is held out for validation if the data
-        set has no validation split.
+      validation_share: Fraction of the training classes held out for validation if the data set has
+        no validation split.
       workers: Number of processes that read batches ahead; 0 uses only threads. -1: for photographs
-        on GPUs or TPUs, one less than the cores available to the process, at most 16 per device; no
-        processes if that is fewer than 4 per device, or if /dev/shm has less than 1 GiB.
+        on GPUs or TPUs, one less than the cores available to the process, at most 16 per device,
+        but none if that is fewer than 4 per device or /dev/shm has less than 1 GiB.
       threads: Number of threads that read batches ahead; 0: one per core available to the process,
-        at most 8, or one in each of the processes of `data.workers`.
+        at most 8, or one per process of `data.workers`.
     """
 
     KEY: ClassVar = "data"
@@ -140,15 +138,15 @@ class Data:
             size, images = self.batch_size, self.images_per_class
             rule = f"must divide data.batch_size={size}"
             require(size % images == 0, "images_per_class", images, rule)
-            only = f"a batch would hold one class only (data.images_per_class={images})"
-            require(size > images, "batch_size", size, f"{only}; losses need two or more")
+            problem = f"a batch would have only one class (data.images_per_class={images})"
+            require(size > images, "batch_size", size, f"{problem}; losses need two or more")
         if self.crop != "none":
             rule = f"crop={self.crop!r} needs a size"
             require(self.image_size > 0, "image_size", self.image_size, rule)
             rule = f"must be at least image_size={self.image_size}"
             require(self.resize >= self.image_size, "resize", self.resize, rule)
         if self.crop == "random":
-            rule = f"must not exceed resize={self.resize}, the side that crop='random' cuts from"
+            rule = f"must not exceed resize={self.resize}, the side that crop='random' crops"
             require(self.training_size <= self.resize, "training_size", self.training_size, rule)
         for key in ("crop_scale", "crop_ratio"):
             low, high = getattr(self, key)
@@ -163,19 +161,19 @@ class Data:
         return (
             (
                 self.name != "digits",
-                "another data.name than digits",
+                "a data.name other than digits",
                 *("path", "session", "splits", "classes", "exif_rotation"),
             ),
             (
                 config.train.select in ("last", "folds"),
-                "train.select='last' or 'folds', because no tested class is unseen",
+                "train.select='last' or 'folds', because no test class is unseen",
                 "split",
             ),
             (self.split == "classes", "data.split='classes'", "class_split"),
             (config.evaluation.protocol == "clean", "evaluation.protocol='clean'", "session"),
             (
                 by_class,
-                f"evaluation.refine or another data.sampler than {', '.join(WITHOUT_CLASSES)}",
+                f"evaluation.refine or a data.sampler other than {', '.join(WITHOUT_CLASSES)}",
                 "images_per_class",
             ),
             (cropped, "a data.crop", "image_size", "training_size", "resize", "interpolation"),
@@ -199,7 +197,7 @@ class Data:
 
     @property
     def tested(self) -> str:
-        """Which classes the results at the end are of."""
+        """Which classes the final results are measured on."""
         return "training classes" if self.split == "all" else "unseen classes"
 
 
@@ -212,8 +210,8 @@ class Group:
       weight_decay: Weight decay: decoupled in AdamW and RAdam, otherwise added to the gradient.
       warmup: Whether the group is trained ("train") or kept unchanged ("freeze") in the warm-up
         epochs.
-      freeze: Never trains the group. A frozen backbone also keeps its batch statistics, and
-        normalises by them.
+      freeze: Never trains the group. A frozen backbone also normalises with its stored batch
+        statistics.
     """
 
     learning_rate: NonNegative
@@ -226,12 +224,12 @@ class Group:
         return ((config.train.warmup_epochs, "train.warmup_epochs", "warmup"),)
 
     def doubtful(self, config: Any) -> Rules:
-        """Rates of a frozen group, which have no default to take; see `fields.doubtful`."""
+        """Learning rate and weight decay of a frozen group; see `fields.doubtful`."""
         groups = config.train.groups
         name = next(name for name, group in groups.items() if group is self)
-        # A part of a group starts as a copy of it, rates included.
+        # A part of a group starts as a copy of the group, including its rates.
         copied = groups.get(name.partition("/")[0]) == dataclasses.replace(self, freeze=False)
-        problem = "has no effect in a group that is frozen; set it to 0, or freeze=false"
+        problem = "has no effect because the group is frozen; set it to 0, or freeze=false"
         return tuple(
             (not (self.freeze and getattr(self, name)) or copied, problem, name)
             for name in ("learning_rate", "weight_decay")
@@ -243,47 +241,46 @@ class Train:
     """Length, optimizer and schedule of the training.
 
     Attributes:
-      groups: Learning rates and other options of the parameter groups, by their names in the
-        method; a path such as "backbone/layer1_*" takes precedence.
-      steps: Length in steps; 0 if it is given in epochs.
-      minutes: Length in minutes of training, in place of `steps`: the first steps are timed, and
-        `config.json` records the number of steps, which a resumed run makes; 0: as `steps` says.
-      epochs: Length in epochs, counted as in the method's paper; 0 if it is given in steps.
+      groups: Learning rates and other options of the method's parameter groups, by name; a path
+        such as "backbone/layer1_*" takes precedence.
+      steps: Length in steps; 0 if `epochs` is set.
+      minutes: Length in minutes of training, instead of `steps`: the first steps are timed, and
+        `config.json` records the number of steps for resumed runs; 0: use `steps`.
+      epochs: Length in epochs, counted as in the method's paper; 0 if `steps` is set.
       warmup_epochs: Additional epochs at the start, at the full learning rate, in which groups may
         be frozen.
       linear_warmup: Number of steps in which all learning rates rise linearly from zero.
       feature_views: Trains on features of the frozen backbone, computed once for this number of
-        views of each training image: the evaluation's crop, then random crops. 0 trains on images.
-      features: Directory where these features are stored; empty: `features` beside the work
-        directory.
-      chunks: Number of parts in which each batch is encoded, to save memory; the results are the
-        same.
+        views per training image: the evaluation's crop, then random crops. 0 trains on images.
+      features: Directory for these features; empty: `features` next to the work directory.
+      chunks: Number of chunks in which each batch is encoded, to save memory; results are
+        unchanged.
       precision: Precision of the backbone and of products in the heads; losses and the optimizer
         always use float32.
       optimizer: Optimizer, with PyTorch's conventions and defaults, or an import path.
       momentum: Momentum of SGD.
       scale_rates: Multiplies learning rates by data.batch_size / rates_for_batch ("linear"), or by
         its square root ("sqrt").
-      rates_for_batch: Batch size for which the learning rates are given; 0: the batch size in the
+      rates_for_batch: Batch size to which the learning rates refer; 0: the batch size in the
         configuration file.
       schedule: Schedule of all learning rates, or an import path.
-      period: With the schedule "step", the number of epochs, without warm-up, after which learning
-        rates are multiplied by `gamma` each time; 0: use `milestones`.
-      milestones: Epochs, without warm-up, after which learning rates are multiplied by `gamma`; in
-        place of `period`.
+      period: With the schedule "step", multiplies learning rates by `gamma` whenever this number
+        of epochs has passed, without warm-up; 0: use `milestones`.
+      milestones: Epochs, without warm-up, after which learning rates are multiplied by `gamma`;
+        instead of `period`.
       gamma: Factor of the learning rates after each period or milestone.
-      layer_decay: Learning rate of a block of a vision transformer divided by that of the next
-        block; 1 trains all blocks at the same rate.
+      layer_decay: Learning rate of a vision transformer's block divided by that of the next block;
+        1: all blocks have the same rate.
       log_every: Steps between two lines of metrics.jsonl.
       evaluate_every: Steps between two evaluations; 0: after each epoch if the length is in epochs,
         otherwise only at the end.
       checkpoint_every: Steps between two checkpoints.
-      keep_every: Steps between two checkpoints that are not deleted, for analyses; 0: none.
-      select: Which model is reported: the last one; the best of those evaluated, on the
-        "validation" or the "test" classes; or, by "folds" of the training classes, the best of
-        published weights, the layer in closed form, the trained network and the mean of these two.
-      reload_best_epochs: Epochs, without warm-up, at whose start training returns to the best model
-        so far.
+      keep_every: Steps between two checkpoints that are kept for analyses; 0: none.
+      select: Which model is reported: the "last"; the best evaluated on the "validation" or "test"
+        classes; or the best on "folds" of the training classes, among published weights, the
+        closed-form layer, the trained network and the mean of the latter two.
+      reload_best_epochs: Epochs, without warm-up, at the start of which training returns to the
+        best model so far.
     """
 
     KEY: ClassVar = "train"
@@ -317,11 +314,13 @@ class Train:
     def __post_init__(self) -> None:
         rule = f"give a positive number of steps or of epochs (={self.epochs}), not both"
         require((self.steps > 0) != (self.epochs > 0), "steps", self.steps, rule)
-        rule = f"needs a length in steps, which it replaces; set train.epochs=0 (={self.epochs})"
+        rule = f"replaces a length in steps; set train.epochs=0 (={self.epochs})"
         require(not (self.minutes and self.epochs), "minutes", self.minutes, rule)
-        rule = "times steps on images; give train.steps with train.feature_views"
+        rule = "does not support train.feature_views; give train.steps instead"
         require(not (self.minutes and self.feature_views), "minutes", self.minutes, rule)
-        rule = f"scale_rates={self.scale_rates!r} needs the batch size of the learning rates"
+        rule = (
+            f"scale_rates={self.scale_rates!r} needs the batch size to which learning rates refer"
+        )
         require(self.scale_rates == "none" or self.rates_for_batch > 0, "rates_for_batch", 0, rule)
         increasing = list(self.milestones) == sorted(set(self.milestones))
         require(increasing, "milestones", self.milestones, "must be increasing")
@@ -342,13 +341,13 @@ class Train:
                 "train.period or train.milestones",
                 *("schedule", "gamma"),
             ),
-            (blocks, "a vision transformer as the backbone, which is trained", "layer_decay"),
+            (blocks, "a vision transformer that is trained as the backbone", "layer_decay"),
             (self.selects_steps, "train.select='validation' or 'test'", "reload_best_epochs"),
         )
 
     def doubtful(self, config: Any) -> Rules:
-        """Changes of the rate after the end, which a longer run reaches; see `fields.doubtful`."""
-        late = "has an effect only after the end of training"
+        """Learning rate changes after the last epoch; see `fields.doubtful`."""
+        late = "takes effect only after training has ended"
         problem = f"{late}; give less than train.epochs={self.epochs}, or train longer"
         reached = self.schedule != "step" or not self.epochs
         return (
@@ -358,7 +357,7 @@ class Train:
 
     @property
     def selects_steps(self) -> bool:
-        """Whether models are evaluated during training, and the best is reported."""
+        """Whether models are evaluated during training and the best is reported."""
         return self.select in ("validation", "test")
 
 
@@ -374,27 +373,27 @@ class Evaluation:
       protocol: How the query is excluded from its neighbours: by its index ("clean"), or by
         omitting the first neighbour as the papers' authors do ("paper").
       ks: The values of K for Recall@K; must contain 1.
-      lone_queries: Whether a query without another image of its class counts as a "miss" in
-        Recall@K and MRR, or is left out ("omit").
-      batch_size: Images embedded at a time.
+      lone_queries: Whether a query whose class has no other image counts as a "miss" in Recall@K
+        and MRR, or is left out ("omit").
+      batch_size: Number of images embedded at a time.
       cluster: Computes NMI with k-means at the end; slow with many thousand classes.
       nmi_average: Mean of the two entropies in NMI; HIST's code uses the geometric mean.
-      kmeans_init: How k-means starts. "auto": up to 1,000 classes k-means++, the best of 10 starts
-        of at most 300 iterations; with more classes random rows, one start of at most 20
-        iterations.
-      kmeans_restarts: Number of starts of k-means; 0: as many as "auto" uses.
-      kmeans_iterations: Largest number of iterations of each start; 0: as many as "auto" uses.
-      refine: Also evaluates these test-time refinements of the method (MPN has them), or functions
+      kmeans_init: How k-means starts. "auto": up to 1,000 classes, k-means++ with the best of 10
+        starts of at most 300 iterations; for more classes, one start from random rows with at most
+        20 iterations.
+      kmeans_restarts: Number of starts of k-means; 0: as "auto".
+      kmeans_iterations: Largest number of iterations per start; 0: as "auto".
+      refine: Also evaluates these test-time refinements of the method (MPN has some), or functions
         with these import paths.
-      metrics: Import paths of functions of a query's ranking; their means over the queries are
-        reported, too.
-      test_variants: Variants of the model at test time, which are all evaluated: by name, the
-        options of the method that they change, for example DiVA's weights of the embeddings.
-      test_variant: The variant that is reported and selects models; "best" is the one with the
+      metrics: Import paths of functions of a query's ranking; their means over all queries are also
+        reported.
+      test_variants: Test-time variants of the model to evaluate: for each name, the method's
+        options that it changes, e.g. DiVA's weights of the embeddings.
+      test_variant: The variant that is reported and selects models; "best": the variant with the
         highest Recall@1.
-      controls: Also evaluates raw pixels, a colour histogram and the network before its training.
-      diagnose: Measures at the end whether the mechanism of the method has any effect, if the
-        method defines how.
+      controls: Also evaluates raw pixels, a colour histogram and the network before training.
+      diagnose: Measures at the end whether the method's mechanism has any effect, if the method
+        defines such a measurement.
     """
 
     KEY: ClassVar = "evaluation"
@@ -428,7 +427,7 @@ class Evaluation:
         distinct = len(set(self.refine)) == len(self.refine)
         require(distinct, "refine", self.refine, "must not contain a name twice")
         names = {path.rpartition(".")[2] for path in self.metrics}
-        rule = "must not contain two functions of one name, by which they are reported"
+        rule = "must not contain two functions with the same name, because results are named by it"
         require(len(names) == len(self.metrics), "metrics", self.metrics, rule)
 
     def inert(self, config: Any) -> Rules:
@@ -442,6 +441,6 @@ class Evaluation:
     @property
     def clustering(self) -> dict[str, Any]:
         """Arguments of `kmeans.fit`, without those that depend on the number of classes."""
-        given: dict[str, Any] = {"init": self.kmeans_init, "restarts": self.kmeans_restarts}
-        given["max_iterations"] = self.kmeans_iterations
-        return {name: value for name, value in given.items() if value not in ("auto", 0)}
+        options: dict[str, Any] = {"init": self.kmeans_init, "restarts": self.kmeans_restarts}
+        options["max_iterations"] = self.kmeans_iterations
+        return {name: value for name, value in options.items() if value not in ("auto", 0)}

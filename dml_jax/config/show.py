@@ -1,4 +1,4 @@
-"""Output of `--mode=show`: all options of a resolved experiment, with their types and meanings."""
+"""Output of `--mode=show`: all options of a resolved configuration, with types and meanings."""
 
 import dataclasses
 import typing
@@ -34,13 +34,13 @@ def options(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, str, 
 
 
 def type_name(annotation: Any) -> str:
-    """How a type is written in a listing of the options."""
+    """The name of a type in a list of options."""
     args = get_args(annotation)
     rules = getattr(annotation, "__metadata__", ())
     for rule in rules:
         if isinstance(rule, AfterValidator) and isinstance(rule.func, Named):
-            known = ("a name",) if rule.func.names is None else rule.func.names
-            return " | ".join((*(name or "empty" for name in known), IMPORT_PATH))
+            names = ("a name",) if rule.func.names is None else rule.func.names
+            return " | ".join((*(name or "empty" for name in names), IMPORT_PATH))
     if rules:
         bounds = [_bound(rule) for rule in rules if rule not in (Lt(LIMIT), Le(LARGEST))]
         return " ".join(filter(None, (type_name(args[0]), *bounds)))
@@ -62,7 +62,7 @@ def _bound(rule: Any) -> str:
 
 
 def print_values(config: Config) -> None:
-    """Prints every option with value, type and meaning, and marks values other than the default."""
+    """Prints every option with its value, type and meaning, and marks changed values."""
     console = RichConsole()
     section = ""
     for key, value, default, kind, meaning in options(config):

@@ -44,8 +44,8 @@ from dml_jax.config.fields import (
     LIMIT,
     NonNegative,
     PositiveInt,
-    described,
     meanings,
+    parse_entries,
     section,
 )
 from dml_jax.config.modules import options
@@ -237,7 +237,7 @@ def _describe_arguments(text: str, names: Collection[str]) -> str:
     """Adds the descriptions in `Arguments` that a docstring lacks."""
     shared = {key: meaning for key, meaning in meanings(Arguments).items() if key in names}
     wrap = textwrap.TextWrapper(100, initial_indent="  ", subsequent_indent="    ")
-    lines = [wrap.fill(f"{k}: {v}") for k, v in shared.items() if k not in described(text)]
+    lines = [wrap.fill(f"{k}: {v}") for k, v in shared.items() if k not in parse_entries(text)]
     return "\n".join([text, *([] if "\nArgs:\n" in text else ["\nArgs:"]), *lines]) + RAISES
 
 

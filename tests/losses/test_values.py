@@ -16,7 +16,7 @@ import pytest
 
 from dml_jax import losses
 from dml_jax.config import modules
-from dml_jax.config.fields import described
+from dml_jax.config.fields import parse_entries
 from dml_jax.errors import ConfigError
 from dml_jax.losses import classification, pair_losses, ranking, signature
 from dml_jax.losses import similarity_losses as ms
@@ -247,5 +247,5 @@ def test_the_help_describes_all_arguments(name: str) -> None:
     code = LOSSES[name].__wrapped__.__code__  # type: ignore[attr-defined]
     assert (*parameters,) == code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     text = inspect.getdoc(LOSSES[name]) or ""
-    assert parameters.keys() <= described(text).keys()
+    assert parameters.keys() <= parse_entries(text).keys()
     assert "Raises:" in text
