@@ -1,22 +1,22 @@
-"""Training, to be read in this order:
+"""Training. Read in this order:
 
-    loop                the training loop, from top to bottom: batch, step, log, evaluate, save
-    step                one update as a pure function: encode, loss, gradient, optimizer
-    experiment          from a configuration to the parts of a run
-    method_wrappers     the method of a configuration, and in which order what wraps it
+    loop                the training loop: batch, step, log, evaluate, save
+    step                an update as a pure function: encode, loss, gradient, optimizer
+    experiment          builds the parts of a run from its configuration
+    method_wrappers     builds the method of a configuration and wraps it
     model               a trained model, the result of a run
-    embedding           from images to embeddings
-    optimizers          one optimizer per parameter group, and the schedule they share
+    embedding           turns images into embeddings
+    optimizers          an optimizer for each parameter group, and their schedule
     checkpoint          checkpoints on disk, verified before they are read
 
-    warm_start          the state before the first step: from the seed or from trained weights
-    teacher             the model of another run, to learn from
+    warm_start          the initial state, from the seed or from trained weights
+    teacher             the model of another run that teaches this one
     frozen_features     features of a frozen backbone, computed once
-    parameter_groups    wraps a method: groups of parameters, some of them frozen
+    parameter_groups    wraps a method: groups of parameters, frozen groups
     model_metrics       metrics of splits during training, and the final results
     length              turns minutes into steps
-    selection           chooses the model to keep: published weights, trained ones, or between
-    controls            baselines beside the final results
+    selection           chooses between published weights, trained weights and their mean
+    controls            baselines for the final results
 
     distributed/        mesh, processes, signals
     records/            the work directory: metrics, timing, model files

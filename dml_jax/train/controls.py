@@ -1,7 +1,7 @@
 """Controls: baselines that a trained network has to beat.
 
-They are raw pixels and a colour histogram, the model before the first step, and the published
-weights that it started from.
+They are raw pixels, a colour histogram, the model before the first step, and the published weights
+that it started from.
 """
 
 import jax
@@ -23,26 +23,32 @@ from dml_jax.train.experiment import Experiment
 from dml_jax.train.model import published_method
 from dml_jax.train.step import TrainState
 
-SIDE = 32  # pixels of the images that are compared as raw pixels
+SIDE = 32  # of images for raw pixels, in pixels
 BINS = (12, 4, 4)  # hue, saturation and value
 PUBLISHED = "published weights without further training"
 
 
 def embeddings(experiment: Experiment, console: Console) -> dict[str, dict[str, np.ndarray]]:
-    """float32 [N, D] of the test split and its gallery by control, then by name of the split."""
-    config, found = experiment.config, {}
+    """Embeddings float32 [N, D] by control and by split: "test" and perhaps "gallery"."""
+    config, by_control = experiment.config, {}
     if config.evaluation.controls:
         console.print("evaluating the controls")
         splits = with_gallery(experiment.splits)
         if is_image(experiment.shape):
-            simple = {name: without_learning(config, part) for name, part in splits.items()}
-            for control in simple["test"]:
-                found[control] = {name: rows[control] for name, rows in simple.items()}
-        if experiment.method.hooks.published is None:  # else it starts as the published weights
-            started = experiment.start or config.backbone.pretrained != "none"
+            without_network = {
+                name: without_learning(config, part) for name, part in splits.items()
+            }
+            for control in without_network["test"]:
+                by_control[control] = {
+                    name: rows[control] for name, rows in without_network.items()
+                }
+        if (
+            experiment.method.hooks.published is None
+        ):  # otherwise, it starts with the published weights
+            from_weights = experiment.start or config.backbone.pretrained != "none"
             state = warm_start.initial_state(experiment, console)
             rows = _embeddings(experiment, experiment.method, state)
-            found["before training" if started else "untrained"] = rows
+            by_control["before training" if from_weights else "untrained"] = rows
     if config.backbone.pretrained != "none":
         console.print(f"evaluating the {PUBLISHED}")
         method, batch = published_method(config.backbone), experiment.example_batch()
@@ -54,7 +60,7 @@ def embeddings(experiment: Experiment, console: Console) -> dict[str, dict[str, 
             console.print(look.summary(with_gallery(experiment.splits), rows))
         except UserError as problem:  # they may have been moved; the other results are kept
             console.warn(str(problem))
-    return found
+    return by_control
 
 
 def _embeddings(experiment: Experiment, method: Method, state: TrainState) -> dict[str, np.ndarray]:
@@ -63,7 +69,7 @@ def _embeddings(experiment: Experiment, method: Method, state: TrainState) -> di
 
 
 def without_learning(config: Config, split: Split) -> dict[str, np.ndarray]:
-    """Float32 [N, D] of the images of a split by control, "raw pixels" and "colour histogram"."""
+    """Features float32 [N, D] of a split by control: "raw pixels" and "colour histogram"."""
     transform = transforms.evaluation(config.data)
 
     def measures(index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -75,7 +81,7 @@ def without_learning(config: Config, split: Split) -> dict[str, np.ndarray]:
 
 
 def pixels(image: np.ndarray) -> np.ndarray:
-    """An image uint8 [H, W, 3], reduced to at most SIDE x SIDE: float32 [D]."""
+    """The pixels of an image uint8 [H, W, 3], scaled down to at most SIDE x SIDE: float32 [D]."""
     small = Image.fromarray(image)
     small = small.resize((min(small.width, SIDE), min(small.height, SIDE)), Image.Resampling.BOX)
     return np.asarray(small, np.float32).ravel()

@@ -1,6 +1,6 @@
-"""From a configuration to the parts of a run: data, batches, method, optimizer, compiled step.
+"""Builds the parts of a run from its configuration: data, batches, method, optimizer, step.
 
-Everything is validated here, early, and all processes must have built the same.
+Everything is validated here, early; all processes must have built the same parts.
 """
 
 from collections.abc import Mapping
@@ -46,22 +46,21 @@ class Experiment(NamedTuple):
     schedule: optimizers.Schedule  # step -> factor of every learning rate
     steps: int  # length of the run, warm-up included
     mesh: Mesh
-    shape: Shape  # (height, width) in pixels of the images that are embedded, see `data.arrays`
-    # By name in `evaluation.test_variants`.
+    shape: Shape  # (height, width) of embedded images in pixels, see `data.arrays`
+    # By name, see `evaluation.test_variants`.
     test_variants: Mapping[str, Embed] = MappingProxyType({})
     # The model that `method.loss` learns from, images uint8 [B, H, W, 3] -> Teaching: a pytree
-    # whose leaves, its variables, are on every device; set by `teacher.with_teacher`, because
-    # only training needs it.
+    # whose leaves (variables) are on every device; only training sets it (`teacher.with_teacher`).
     teach: jax.tree_util.Partial | None = None
-    # What `config.json` says about it: hash of its configuration, step, SHA-256 of its variables.
+    # Its entry in `config.json`: step, SHA-256 of its variables, whether its run has finished.
     teacher: Mapping[str, Any] = MappingProxyType({})
-    # float32 [N, views, 1, 2, K], drawn instead of training images; see `frozen_features`.
+    # float32 [N, views, 1, 2, K], used instead of training images; see `frozen_features`.
     features: np.ndarray | None = None
     start: str = ""  # directory of a run or of converted weights to start from
 
     @property
     def key(self) -> jax.Array:
-        """The random key of the run; each step folds its number in."""
+        """The random key of the run; each step folds in its number."""
         return jax.random.key(self.config.seed)
 
     @property
@@ -91,7 +90,7 @@ class Experiment(NamedTuple):
         )
 
     def device_batch(self, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Batch:
-        """The global batch from this host's rows, with the run's teacher if it has one."""
+        """The global batch from this host's rows, with the run's teacher if there is one."""
         batch = device_mesh.shard_batch(self.mesh, images, labels, index)
         return batch._replace(teacher=self.teach)
 
@@ -112,10 +111,10 @@ class Experiment(NamedTuple):
             return state._replace(model_state=fill(state.params, state.model_state, batches))
 
     def jitted_step(self, like: TrainState) -> Any:
-        """`step.build`, compiled with the state donated and laid out as before.
+        """`step.build`, compiled with the state donated and its layout unchanged.
 
-        (leaves, batch, key) -> (leaves, metrics), where the leaves are those of a state `like` this
-        one: to take a state apart and put it together takes longer than to start the program.
+        (leaves, batch, key) -> (leaves, metrics), with the leaves of a state `like` this one:
+        flattening and rebuilding a state would take longer than starting the program.
         """
         everywhere: Any = device_mesh.replicated(self.mesh)
         structure = jax.tree.structure(like)
@@ -150,7 +149,7 @@ class Experiment(NamedTuple):
 def build(
     config: Config, splits: dict[str, Split] | None = None, mesh: Mesh | None = None
 ) -> Experiment:
-    """Loads the data set, unless its splits are given, and assembles the run."""
+    """Loads the data set, unless `splits` are given, and builds the parts of a run."""
     data, train = config.data, config.train
     splits = formats.load(data) if splits is None else splits
     mesh = mesh or device_mesh.make()
@@ -165,21 +164,21 @@ def build(
     for name, split in splits.items():
         if len(np.unique(split.labels)) < 2:
             raise DataError(
-                f"the {name} split needs images of 2 classes or more (a folder 4, half of which "
-                "are tested)"
+                f"the {name} split needs images of at least 2 classes; a folder needs 4 classes, "
+                "because half of them are test classes"
             )
     _check_batch_size(config, mesh.size)
     if train.precision == "tensorfloat32" and mesh.devices.flat[0].platform == "tpu":
         raise ConfigError(
-            "train.precision='tensorfloat32': TPUs do not have it; use bfloat16, or float32"
+            "train.precision='tensorfloat32': TPUs do not support it; use bfloat16 or float32"
         )
 
     relation = relations.between_classes(data.relation, splits["train"].classes)
     if relation is not None and not getattr(config.method, "compares_pairs", False):
         raise ConfigError(
-            f"data.relation={data.relation!r}: method {config.method.name} compares classes only; "
-            "use the baseline with a loss on pairs, or evaluate the finished run by it (dml-jax "
-            "evaluate --relation)"
+            f"data.relation={data.relation!r}: method {config.method.name} compares only "
+            "classes; use the baseline with a pair loss, or evaluate the finished run with dml-jax "
+            "evaluate --relation"
         )
     if relation is not None and config.evaluation.protocol == "paper":
         raise ConfigError(
@@ -190,8 +189,8 @@ def build(
     warmup = sampler.first_step(train.warmup_epochs)
     steps = sampler.first_step(train.warmup_epochs + train.epochs) + train.steps
     epochs = sampler.epoch(steps - 1) + 1 - train.warmup_epochs
-    falls = range(train.period, epochs, train.period) if train.period else train.milestones
-    milestones = tuple(sampler.first_step(train.warmup_epochs + epoch) for epoch in falls)
+    decays = range(train.period, epochs, train.period) if train.period else train.milestones
+    milestones = tuple(sampler.first_step(train.warmup_epochs + epoch) for epoch in decays)
     schedule = optimizers.rate_factor(train, start=warmup, stop=steps, milestones=milestones)
     schedule = optimizers.scaled(schedule, train, data.batch_size)
     images = training_set(splits["train"])._replace(relation=relation)
@@ -205,8 +204,8 @@ def build(
     transforms.check_images_only(data, arrays.shape_of(image))
     shape = arrays.shape_of(transforms.evaluation(data)(image))
     if not arrays.is_image(shape) and hasattr(config.backbone, "pixels"):
-        problem = f"is for images, but the data set holds {arrays.described(shape)}"
-        remedy = 'name a network for these arrays (see "Any arrays" in docs/guides/own_parts.md)'
+        problem = f"is for images, but the data set contains {arrays.described(shape)}"
+        remedy = 'give a network for these arrays (see "Any arrays" in docs/guides/own_parts.md)'
         raise ConfigError(f"backbone.name={config.backbone.name!r}: {problem}; {remedy}")
     test_variants = {
         name: build_method(with_test_variant(config, name), images).embed
@@ -227,11 +226,14 @@ def build(
         start=config.init_from,
     )
     if jax.process_count() > 1:
-        facts = flatten(asdict(config))
-        facts |= {f"version of {name}": number for name, number in workdir.versions().items()}
-        facts |= {"data (SHA-256)": experiment.data_hash, "code (SHA-256)": workdir.source_digest()}
-        same = {name: fact for name, fact in facts.items() if name not in PER_PROCESS}
-        process_group.check_same(same)
+        settings = flatten(asdict(config))
+        settings |= {f"version of {name}": number for name, number in workdir.versions().items()}
+        settings |= {
+            "data (SHA-256)": experiment.data_hash,
+            "code (SHA-256)": workdir.source_digest(),
+        }
+        shared = {name: fact for name, fact in settings.items() if name not in PER_PROCESS}
+        process_group.check_same(shared)
     return experiment
 
 
@@ -242,43 +244,45 @@ def training_set(split: Split) -> TrainingSet:
 def _check_batch_size(config: Config, devices: int) -> None:
     size, parts = config.data.batch_size, config.train.chunks
     if size % (devices * parts):
-        near = max(1, round(size / (devices * parts))) * devices * parts
+        nearest = max(1, round(size / (devices * parts))) * devices * parts
         chunks = f" times train.chunks={parts}" if parts > 1 else ""
         raise ConfigError(
             f"data.batch_size={size}: must be a multiple of the {devices} devices{chunks}; the "
-            f"nearest that fits is {near}"
+            f"nearest is {nearest}"
         )
     if parts > 1 and getattr(config.backbone, "freeze_bn", None) is False:
         raise ConfigError(
-            f"train.chunks={parts}: batch norm would compute its statistics of each chunk instead "
-            "of the whole batch; set backbone.freeze_bn=true, or train.chunks=1"
+            f"train.chunks={parts}: batch norm would compute statistics per chunk instead of per "
+            "batch; set backbone.freeze_bn=true, or train.chunks=1"
         )
 
 
 def _without_selecting_classes(config: Config, splits: dict[str, Split]) -> Split:
-    """The training split without the classes on which models are compared.
+    """The training split without the classes that select the model.
 
-    With data.split=all, the training set has all classes, also those of the data set's own
-    validation split. Otherwise, ConfigError if they have classes in common.
+    With data.split=all, the training set also contains the classes of the data set's own validation
+    split. Otherwise, a common class is a ConfigError.
     """
-    train, held = splits["train"], set(splits["validation"].classes)
-    common = sorted(held.intersection(train.classes))
+    train, validation_classes = splits["train"], set(splits["validation"].classes)
+    common = sorted(validation_classes.intersection(train.classes))
     if not common:
         return train
     if config.data.split != "all":
         problem = f"{counted(len(common), 'class')} of the validation split, e.g. {common[0]!r}"
         raise ConfigError(
-            f"train.select={config.train.select!r}: {problem}, would also be trained on, so that "
-            "the choice of a model would tell nothing about unseen classes; set train.select=last"
+            f"train.select={config.train.select!r}: {problem}, would also be trained on, so "
+            "the selection would not measure unseen classes; set train.select=last"
         )
-    kept = [number for number, name in enumerate(train.classes) if name not in held]
-    return subset(train, np.array(kept, np.int64))
+    remaining = [
+        number for number, name in enumerate(train.classes) if name not in validation_classes
+    ]
+    return subset(train, np.array(remaining, np.int64))
 
 
 def _check_folds(config: Config, method: Method) -> None:
     if method.hooks.published is None:
         raise ConfigError(
-            "train.select='folds': needs an embedding that published weights can have; set "
+            "train.select='folds': needs an embedding that published weights also have; set "
             "train.select=last, or method.embedding_dim=0 and method.init='whitened' (baseline)"
         )
     if config.train.feature_views:

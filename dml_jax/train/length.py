@@ -1,7 +1,7 @@
 """The number of steps of a run whose length is given in minutes (`train.minutes`).
 
 The first steps are timed once, before the run begins. `config.json` records the number of steps, so
-that a resumed run is the same run, whatever the machine is doing then.
+that a resumed run is identical, however fast the machine is then.
 """
 
 import time
@@ -18,11 +18,11 @@ from dml_jax.train.distributed import device_mesh, process_group
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import workdir
 
-UNTIMED, TIMED = 2, 8  # steps; the first compile the program and fill the buffers
+UNTIMED, TIMED = 2, 8  # steps; the untimed ones compile the program and fill the buffers
 
 
 def recorded(config: Config, directory: Path) -> Config:
-    """The configuration with the steps of the run in a directory, if its length is in minutes."""
+    """The configuration with the recorded number of steps, if its length is in minutes."""
     if not config.train.minutes or not (directory / "config.json").exists():
         return config
     steps = workdir.read_config(directory)["config"]["train"]["steps"]
@@ -30,8 +30,8 @@ def recorded(config: Config, directory: Path) -> Config:
 
 
 def timed(experiment: Experiment, console: Console) -> Experiment:
-    """The experiment with as many steps as fit into its minutes; with `train.select="folds"`, half
-    of them train the folds."""
+    """The experiment with the number of steps that fit into its minutes; with
+    `train.select="folds"`, half of the time trains the folds."""
     config = experiment.config
     console.print(f"timing {TIMED} steps")
     state = warm_start.initial_state(experiment)
@@ -47,9 +47,9 @@ def timed(experiment: Experiment, console: Console) -> Experiment:
         jax.block_until_ready(leaves)
     seconds = (time.perf_counter() - start) / TIMED
     rounds = 2 if config.train.select == "folds" else 1
-    wanted = 60 * config.train.minutes / (rounds * seconds)
-    steps = process_group.decided_by_first(lambda: max(2, round(wanted)))
+    exact_steps = 60 * config.train.minutes / (rounds * seconds)
+    steps = process_group.decided_by_first(lambda: max(2, round(exact_steps)))
     console.print(f"{config.train.minutes:g} minutes: {steps} steps of {seconds:.2f} seconds")
     config = replace(config, train=replace(config.train, steps=steps))
-    made = experiments.build(config, experiment.splits, experiment.mesh)
-    return made._replace(teach=experiment.teach, teacher=experiment.teacher)
+    built = experiments.build(config, experiment.splits, experiment.mesh)
+    return built._replace(teach=experiment.teach, teacher=experiment.teacher)

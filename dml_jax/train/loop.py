@@ -1,9 +1,9 @@
-"""The training loop, read from top to bottom: batch, step, log, evaluate, save.
+"""The training loop: batch, step, log, evaluate, save.
 
-Exact resume: batch i is a pure function of (seed, i) and the step folds its number into the key, so
-the state alone determines how a run continues. A line of metrics is on disk before the checkpoint
-that follows it, which has the digest of all lines so far; on resume, lines after the checkpoint are
-removed and written again, bit for bit the same. Checkpoints are written while the training goes on.
+Exact resume: batch i is a pure function of (seed, i), and each step folds its number into the key,
+so the state alone determines how a run continues. Each line of metrics is on disk before the next
+checkpoint, which stores the digest of all lines so far. A resumed run removes lines after its
+checkpoint and writes them again, identical in every bit. Checkpoints are written in the background.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ from dml_jax.train.step import check_finite as check_state
 
 
 class Records(NamedTuple):
-    """The records of a run."""
+    """The files and messages of a run."""
 
     checkpoints: Checkpoints
     metrics: logs.JsonLines
@@ -41,12 +41,12 @@ class Records(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """State of the loop in a checkpoint, besides the train state."""
+    """The state of the loop that a checkpoint stores in addition to the train state."""
 
     devices: int  # on all machines
     processes: int
     best: float = -1.0  # Recall@1 of the best model so far; negative before the first evaluation
-    pending: dict[str, Any] | None = None  # line of metrics whose evaluation was interrupted
+    pending: dict[str, Any] | None = None  # the line of metrics whose evaluation was interrupted
 
 
 def train(
@@ -58,12 +58,12 @@ def train(
     show: Callable[[dict[str, Any]], None] | None = None,
     profile: tuple[int, int] | None = None,
 ) -> TrainState:
-    """The state after training from the newest checkpoint, or the start, to the last step.
+    """Trains from the newest checkpoint, or from the start, to the last step; returns the state.
 
     `facts` are the contents of `config.json` in the work directory. `show` is called with each line
-    of metrics. The steps from the first to the last of `profile` are traced. On a signal, raises
-    Interrupted once a checkpoint of the current step is on disk; DivergedError if the loss or the
-    state is not finite, and the newest checkpoint is earlier.
+    of metrics. `profile` is the first and the last step to trace. A signal raises Interrupted once
+    a checkpoint of the current step is on disk. Raises DivergedError if the loss or the state is
+    not finite; the newest checkpoint is then an earlier one.
     """
     main = device_mesh.is_main_process()
     metrics = logs.JsonLines(directory / "metrics.jsonl", main, show)
@@ -80,10 +80,10 @@ def train(
 
 
 class Training:
-    """A run between two of its steps: its state, and the actions that can be due.
+    """A run between two steps: its state, and the actions that may be due.
 
-    An action before a step, or after it, takes the number of the step. The state is kept as its
-    leaves, see `Experiment.jitted_step`.
+    Actions before or after a step take its number. The state is stored as its leaves; see
+    `Experiment.jitted_step`.
     """
 
     def __init__(self, experiment: Experiment, out: Records, stop: Stop):
@@ -96,32 +96,31 @@ class Training:
         self.metrics: dict[str, jax.Array] = {}  # of the last step
 
     def resume_or_start(self) -> TrainState:
-        """The state of the newest checkpoint, or of the start; sets the progress, and removes later
-        records."""
+        """The state of the newest checkpoint, or the initial state; sets the progress, and removes
+        later records."""
         experiment, out = self.experiment, self.out
-        here = Progress(experiment.mesh.size, jax.process_count())
+        current = Progress(experiment.mesh.size, jax.process_count())
         if restored := out.checkpoints.restore():
             state, notes = restored
-            before, digests = Progress(**notes["progress"]), notes["metrics"]
-            self.progress = before._replace(devices=here.devices, processes=here.processes)
+            previous, digests = Progress(**notes["progress"]), notes["metrics"]
+            self.progress = previous._replace(devices=current.devices, processes=current.processes)
             out.console.print(f"resuming from step {int(state.step)}")
-            if self.progress != before:
+            if self.progress != previous:
                 now, then = (
                     f"{each.devices} of {counted(each.processes, 'process')}"
-                    for each in (here, before)
+                    for each in (current, previous)
                 )
                 out.console.print(
-                    f"devices: {now}, until now {then}; from here on, equal to the same run up to "
-                    "rounding"
+                    f"devices: {now}, previously {then}; results may now differ by rounding"
                 )
         else:
-            self.progress, digests = here, {}
+            self.progress, digests = current, {}
             state = experiment.filled(warm_start.initial_state(experiment, out.console))
         start = int(state.step)
-        # At the end of a shorter run, there may be a line that a longer one does not write.
-        whole = self.measuring(start) and not self.progress.pending
-        last, lines = (start, "through") if whole else (start - 1, "before")
-        out.metrics.truncate(last, digests.get(lines))  # may refuse, so before anything is deleted
+        # The last step of a shorter run writes a line that a longer run may not.
+        complete = self.measuring(start) and not self.progress.pending
+        last, lines = (start, "through") if complete else (start - 1, "before")
+        out.metrics.truncate(last, digests.get(lines))  # may raise, so nothing is deleted before
         out.checkpoints.drop_newer("best", start)
         out.timing.truncate(start)
         return state
@@ -132,7 +131,7 @@ class Training:
         return TrainState(*jax.tree.unflatten(self.structure, self.leaves))
 
     def make_steps(self, profile: tuple[int, int] | None) -> None:
-        """Makes the steps after `start`; before and after each of them, what is due."""
+        """Makes the steps after `start`, each with the actions that are due before and after it."""
         experiment, out, stop = self.experiment, self.out, self.stop
         config, start, total = experiment.config.train, self.start, experiment.steps
         if stop.agreed():
@@ -143,7 +142,7 @@ class Training:
         self.traced = range(max(first, start + 1), last + 1)
         if profile and not self.traced:
             steps = f"steps {first} to {last}"
-            out.console.warn(f"no trace of {steps}: training continues after step {start}")
+            out.console.warn(f"no trace of {steps}: training resumes after step {start}")
         sampler, refresh = experiment.sampler, experiment.method.hooks.refresh
         reloads = {sampler.first_step(config.warmup_epochs + n) for n in config.reload_best_epochs}
         refreshes = refresh_steps(refresh, sampler, total)
@@ -167,7 +166,7 @@ class Training:
             (lambda step: self.evaluating(step) or self.saving(step), self.check),
             (self.logging, self.log),
             (self.evaluating, lambda step: self.evaluate(self.line(step))),
-            # The throughput counts training only.
+            # The throughput covers only training.
             (self.measuring, self.clock.restart),
             (self.saving, lambda step: self.save(background=not self.stopping)),
         ]
@@ -225,13 +224,13 @@ class Training:
         self.clock.restart(step)
 
     def reload_best(self, step: int) -> None:
-        """Returns to the best model so far, if there is one."""
+        """Restores the best model so far, if there is one."""
         if best := self.out.checkpoints.restore("best"):
-            kept = {"step": self.state.step, "opt_state": self.state.opt_state}
-            self.leaves = jax.tree.leaves(best[0]._replace(**kept))
+            current = {"step": self.state.step, "opt_state": self.state.opt_state}
+            self.leaves = jax.tree.leaves(best[0]._replace(**current))
 
     def refresh(self, step: int) -> None:
-        """The method's refresh. On a signal, the state before is on disk before `Interrupted`."""
+        """Calls the method's refresh; on a signal, saves the old state and raises Interrupted."""
         self.check(step - 1)
         self.out.console.print(f"step {step - 1}: computing features of all training images")
         try:
@@ -251,15 +250,15 @@ class Training:
         check_state(self.state)
 
     def line(self, step: int) -> dict[str, Any]:
-        """The line of metrics of the last step."""
+        """The line of metrics for the last step."""
         rate = float(self.rate_factor(step - 1))
         return {"step": step, **check_finite(self.metrics, step), "learning_rate_factor": rate}
 
     def log(self, step: int) -> None:
         line, speed = self.line(step), self.clock.read(step)
         self.out.timing.write(speed)
-        shown = f"loss {line['loss']:.4f}  {logs.describe(speed)}"
-        self.out.console.update_progress(step, shown)
+        text = f"loss {line['loss']:.4f}  {logs.describe(speed)}"
+        self.out.console.update_progress(step, text)
         if not self.evaluating(step):
             self.out.metrics.write(line)
 
@@ -267,11 +266,9 @@ class Training:
         self.stop.raise_if_stopped()
 
     def evaluate(self, line: dict[str, Any]) -> None:
-        """Evaluates, writes the line of metrics with the results, and keeps the model if it is the
-        best so far.
+        """Evaluates, writes the line of metrics, and saves the model if it is the best so far.
 
-        On a signal, the newest checkpoint records that this evaluation is pending before
-        `Interrupted` is raised.
+        On a signal, raises Interrupted after a checkpoint has recorded the pending evaluation.
         """
         experiment, out, state = self.experiment, self.out, self.state
         config, distance = experiment.config, experiment.method.distance
@@ -279,13 +276,13 @@ class Training:
         name = "validation" if unseen else "test"
         splits = with_gallery(experiment.splits, name)
         try:
-            found = {
+            by_variant = {
                 variant: model_metrics.metrics(config, distance, splits, rows, cluster=False)
                 for variant, rows in self.tested.embed(state, splits, self.on_progress).items()
             }
-            variant = model_metrics.reported(config.evaluation, found)
-            results = found[variant]
-            seen = model_metrics.of_training_classes(
+            variant = model_metrics.reported(config.evaluation, by_variant)
+            results = by_variant[variant]
+            on_training_classes = model_metrics.of_training_classes(
                 experiment, self.tested, variant, state, splits[name], self.on_progress
             )
         except Interrupted:
@@ -294,26 +291,26 @@ class Training:
             raise
         self.progress = self.progress._replace(pending=None)
         values = {f"{name}/{metric}": value for metric, value in results.items()}
-        for other in filter(None, found):
-            values[f"{name}/recall@1 {other}"] = found[other]["recall@1"]
-        out.metrics.write(line | seen | values)
+        for alternative in filter(None, by_variant):
+            values[f"{name}/recall@1 {alternative}"] = by_variant[alternative]["recall@1"]
+        out.metrics.write(line | on_training_classes | values)
         # Processes may rank near ties differently.
         recall = process_group.decided_by_first(lambda: float(results["recall@1"]))
-        shown = f"Recall@1 {recall:.1%}  MAP@R {results['map@r']:.1%}"
-        which = f"  ({variant})" if variant else ""
-        out.console.print(f"step {int(state.step)}: {name} {shown}{which}")
+        summary = f"Recall@1 {recall:.1%}  MAP@R {results['map@r']:.1%}"
+        note = f"  ({variant})" if variant else ""
+        out.console.print(f"step {int(state.step)}: {name} {summary}{note}")
         if config.train.selects_steps and recall > self.progress.best:
             out.checkpoints.save("best", state, {"recall@1": recall}, background=True)
             self.progress = self.progress._replace(best=recall)
-            self.ahead = True  # `best` must never be ahead of `latest` by two models
+            self.ahead = True  # `best` must not get two models ahead of `latest`
 
     def save_unless_held(self) -> None:
-        """Saves a checkpoint unless there is one of this step: replacing it could lose it."""
+        """Saves a checkpoint unless this step has one, which replacing could lose."""
         if not self.out.checkpoints.holds(int(self.state.step)):
             self.save()
 
     def save(self, *, background: bool = False) -> None:
-        """Saves a checkpoint for resuming, with the digests of the metrics that belong to it."""
+        """Saves a checkpoint for resuming, with the digests of its metrics."""
         state, progress = self.state, self.progress._asdict()
         notes = {"progress": progress, "metrics": self.out.metrics.digests(int(state.step))}
         self.out.checkpoints.save("latest", state, notes, background=background)
@@ -321,10 +318,10 @@ class Training:
 
 
 def check_finite(metrics: dict[str, jax.Array], step: int) -> dict[str, float]:
-    """The metrics of a step as numbers; raises DivergedError if one of them is not finite."""
+    """The metrics of a step as numbers; DivergedError if one is not finite."""
     values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-    if bad := [name for name, value in values.items() if not abs(value) < float("inf")]:
-        shown = ", ".join(f"{name}={values[name]}" for name in bad)
+    if infinite := [name for name, value in values.items() if not abs(value) < float("inf")]:
+        shown = ", ".join(f"{name}={values[name]}" for name in infinite)
         raise DivergedError(
             f"training diverged at step {step}: {shown}; lower the learning rates and start again"
         )
@@ -332,7 +329,7 @@ def check_finite(metrics: dict[str, jax.Array], step: int) -> dict[str, float]:
 
 
 def refresh_steps(refresh: Refresh | None, sampler: Sampler, steps: int) -> frozenset[int]:
-    """The numbers of steps of a run of `steps` after which a refresh is due, including 0."""
+    """The step numbers below `steps` after which a refresh is due, including 0."""
     if not refresh or not refresh.epochs:
         return frozenset([0] if refresh else [])
     starts = (sampler.first_step(epoch) for epoch in count(0, refresh.epochs))
@@ -345,18 +342,18 @@ def refreshed(
     state: TrainState,
     on_progress: Callable[[int], None],
 ) -> TrainState:
-    """The state after the method's refresh, a function of the state before.
+    """The state after the method's refresh, which depends only on the given state.
 
-    `features` computes those of the training images, unless the experiment has them.
+    `features` embeds the training images, unless the experiment has stored features.
     """
-    refresh, given = experiment.method.hooks.refresh, experiment.features
+    refresh, stored = experiment.method.hooks.refresh, experiment.features
     assert refresh is not None
-    if given is not None:  # the first view is that of the evaluation
-        found = np.asarray(jax.jit(refresh.features)(*state[1:3], given[:, 0]))
+    if stored is not None:  # the first view is the evaluation's crop
+        computed = np.asarray(jax.jit(refresh.features)(*state[1:3], stored[:, 0]))
     else:
-        found = features.embed_split(state, experiment.splits["train"], on_progress)
+        computed = features.embed_split(state, experiment.splits["train"], on_progress)
     key = jax.random.fold_in(jax.random.fold_in(experiment.key, 2**31 - 2), int(state.step))
     local = jax.tree.map(np.asarray, (state.params, state.model_state))
-    updated = refresh.update(*local, found, key)
+    updated = refresh.update(*local, computed, key)
     params, model_state = device_mesh.place(experiment.mesh, updated)
     return state._replace(params=params, model_state=model_state)

@@ -1,7 +1,7 @@
-"""Optimizers with PyTorch's conventions, one per parameter group, and the schedule they share.
+"""Optimizers with PyTorch's conventions and defaults, one per parameter group, and their schedule.
 
 Coupled decay ("adam", "sgd") is added to the gradient; decoupled decay ("adamw", "radam") to the
-update. The defaults are PyTorch's, too.
+update.
 
 "radam" is Rectified Adam (Liu et al., ICLR 2020) as implemented in the code of Seidenschwarz et al.
 (ICML 2021):
@@ -11,7 +11,7 @@ update. The defaults are PyTorch's, too.
     r     = sqrt((1 - b2^t) (rho - 4) (rho - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho))
     u_t   = r / (1 - b1^t) m_t / (sqrt(v_t) + eps)   if rho >= 5, else   m_t / (1 - b1^t)
 
-With the usual b2 the first five updates are momentum SGD. `optax.scale_by_radam` adds eps to the
+With the usual b2, the first five updates are momentum SGD. `optax.scale_by_radam` adds eps to the
 root of the bias-corrected v; here it is added to the root of v itself, which matters where
 gradients are tiny.
 """
@@ -35,7 +35,7 @@ Schedule = Callable[[Any], Any]
 
 
 def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, ...]) -> Schedule:
-    """The factor of every learning rate by step; it is 1 until the warm-up ends at `start`."""
+    """The factor of all learning rates by step; 1 until the warm-up ends at `start`."""
 
     def cosine(step: Any) -> Any:
         progress = jnp.clip(jnp.asarray(step - start, float) / max(stop - start, 1), 0.0, 1.0)
@@ -57,7 +57,7 @@ def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, .
 
 
 def scaled(schedule: Schedule, train: Train, batch_size: int) -> Schedule:
-    """The schedule multiplied by the factor of `train.scale_rates` for batches of this size."""
+    """The schedule multiplied by the factor of `train.scale_rates` for this batch size."""
     if train.scale_rates == "none":
         return schedule
     ratio = batch_size / train.rates_for_batch
@@ -85,25 +85,25 @@ def _group_optimizer(
     if group.freeze:
         return optax.set_to_zero()
     late = start if group.warmup == "freeze" else 0
-    # The inner step count starts when the group is unfrozen: bias corrections start over, the
-    # schedule does not.
+    # The inner step count starts when the group is unfrozen, so bias corrections start over, but
+    # the schedule does not.
     rate = optax.scale_by_schedule(lambda count: -group.learning_rate * schedule(count + late))
     inner = optax.chain(_direction(train, group.weight_decay), rate)
     return optax.transforms.conditionally_mask(inner, lambda step: step >= late) if late else inner
 
 
 def no_layer(name: str) -> int | None:
-    """The `layer` of a network that does not consist of blocks."""
+    """The `layer` of networks without layer-wise decay."""
     return None
 
 
 def scale_by_depth(
     decay: float, layer: Callable[[str], int | None]
 ) -> optax.GradientTransformation:
-    """Lower learning rates for the lower layers of a vision transformer (Bao et al., ICLR 2022).
+    """Layer-wise learning rate decay for vision transformers (Bao et al., ICLR 2022).
 
-    Updates of block i of n, from 0, are multiplied by decay^(n - i), and updates of the embeddings
-    by decay^(n + 1); `layer` is the backbone's, see `backbones.contract.Config`.
+    Multiplies updates of block i of n, from 0, by decay^(n - i), and updates of the embeddings by
+    decay^(n + 1); `layer` is the backbone's, see `backbones.contract.Config`.
     """
 
     def update(updates: Any, params: Any = None) -> Any:
@@ -136,7 +136,9 @@ def build(
 
     def label(path: Any, _: Any) -> str:
         name = method.group(path)
-        if name not in train.groups:  # checked by path, because a group without parameters may be
+        if (
+            name not in train.groups
+        ):  # checked here, because groups without parameters may be missing
             raise ConfigError(f"train.groups.{name}: missing; give its learning_rate")
         return name
 
@@ -156,13 +158,13 @@ class RAdamState(NamedTuple):
 
 
 def scale_by_radam() -> optax.GradientTransformation:
-    """The direction u of an update, without learning rate, sign and decay."""
+    """The direction u_t of an update, without learning rate, sign and decay."""
     b1, b2, eps = 0.9, 0.999, 1e-8  # as in PyTorch
     limit = 2 / (1 - b2) - 1
     log_b1, log_b2 = math.log(b1), math.log(b2)
 
     def init(params: Any) -> RAdamState:
-        # Two buffers, because both are donated.
+        # Separate buffers, because both are donated.
         mean, square = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
         return RAdamState(jnp.zeros((), jnp.int32), mean, square)
 

@@ -1,8 +1,8 @@
 """Parameter groups: named by a path, such as "backbone/layer1_*", or frozen.
 
-A frozen group (`train.groups.NAME.freeze`) is never trained: the optimizer leaves its parameters
-alone; here, their gradient is not computed and their state, such as batch statistics, is left
-unchanged. State that past batches leave (`Hooks.history`) belongs to no group.
+A frozen group (`train.groups.NAME.freeze`) is never trained: the optimizer does not change its
+parameters; here, their gradient is not computed and their state, such as batch statistics, stays
+unchanged. State from past batches (`Hooks.history`) belongs to no group.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,8 +23,8 @@ Path = tuple[str, ...]
 def by_path(method: Method, names: Collection[str]) -> Method:
     """The method with an additional group for each pattern among the keys of `train.groups`.
 
-    A pattern, such as "backbone/blocks_1*/attn", covers the parameters and statistics whose path it
-    matches, and everything below them; if several match, the longest wins.
+    A pattern, such as "backbone/blocks_1*/attn", covers all parameters and statistics at and below
+    matching paths; if several patterns match, the longest wins.
     """
     patterns = sorted((name for name in names if "/" in name), key=lambda name: (-len(name), name))
     if not patterns:
@@ -41,7 +41,7 @@ def by_path(method: Method, names: Collection[str]) -> Method:
 
 
 def as_evaluated(backbone: Backbone, *, random: bool) -> Backbone:
-    """The backbone computing in training as in evaluation; `random` keeps stochastic depth."""
+    """The backbone in evaluation mode even during training; `random` keeps stochastic depth."""
 
     def apply(*arguments: Any, train: bool, key: jax.Array | None = None) -> Any:
         return backbone.apply(*arguments, train=False, key=key if random else None)
@@ -50,7 +50,7 @@ def as_evaluated(backbone: Backbone, *, random: bool) -> Backbone:
 
 
 def freezing(method: Method, groups: Mapping[str, Group]) -> Method:
-    """The method without gradients for frozen groups, and without changes of their state."""
+    """The method without gradients and state changes for frozen groups."""
     frozen = {name for name, group in groups.items() if group.freeze}
     if not frozen:
         return method
@@ -87,12 +87,12 @@ def check(groups: Mapping[str, Group], method: Method, params: PyTree) -> None:
         if "/" in name and name not in {method.group(path) for path in flat}:
             modules = dict.fromkeys("/".join(path[: name.count("/") + 1]) for path in flat)
             raise ConfigError(
-                f"train.groups.{name}: fits no parameter that longer patterns leave; "
+                f"train.groups.{name}: matches no parameter, except those of longer patterns; "
                 f"{suggest(name, list(modules))}"
             )
     if not any(groups[name].learning_rate and not groups[name].freeze for name in filled):
         raise ConfigError(
             f"train.groups: {', '.join(sorted(filled))} have freeze=true or learning_rate=0, so "
-            "that nothing is trained; train one of them, or use published weights as they are "
+            "nothing is trained; train one of them, or use published weights as they are "
             "(dml-jax embed --model)"
         )

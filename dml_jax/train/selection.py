@@ -1,10 +1,12 @@
-"""The network that a run keeps with `train.select="folds"`: the published weights, these with the
-layer in closed form, the trained network, or the mean of the weights of the last two.
+"""Selects the model of a run with `train.select="folds"`.
 
-All training classes decide. They are dealt into two halves; a network is trained on each half, for
+Candidates are the published weights, these with a closed-form layer, the trained network, and the
+mean of the weights of the latter two.
+
+All training classes decide. They are split into two halves; a network is trained on each half, for
 half the steps of the run, and measured on the classes of the other half. The candidate with the
-largest gain over published weights, averaged over the classes, is kept, unless published weights
-are better by more than MARGIN. The test classes have no part in it.
+largest gain over published weights, averaged over classes, is selected, unless published weights
+are better by more than MARGIN. Test classes are not used.
 
 Averaged weights are one network (Wortsman et al., "Robust fine-tuning of zero-shot models", CVPR
 2022).
@@ -36,28 +38,27 @@ from dml_jax.train.experiment import Experiment
 from dml_jax.train.step import TrainState
 
 PUBLISHED, LAYER, HALFWAY, TRAINED = "published", "layer", "halfway", "trained"
-# Standard errors by which published weights must be better to be kept. On drawn classes, demanding
-# any gain instead, or one of half a standard error, had twice the regret and more
-# (benchmarks/RESULTS.md).
+# Published weights are selected if they are better by this number of standard errors. On random
+# classes, requiring any gain of the others, or one of half a standard error, at least doubled the
+# regret (benchmarks/RESULTS.md).
 MARGIN = 0.5
-MOST = 2000  # images of a half that are embedded; of more, this many are drawn at random
+MOST = 2000  # images of a half to embed; a random sample if there are more
 DIRECTORY = "folds"  # in the work directory, until the run is finished
 Measured = dict[str, dict[str, np.ndarray]]  # metrics float [C] of each class by candidate
 
 
 class Gain(NamedTuple):
-    """The difference between the metrics of two models, averaged over classes, and its standard
-    error."""
+    """The mean difference between two models' metrics over classes, and its standard error."""
 
     mean: float
     error: float
 
 
 def gain(values: np.ndarray, reference: np.ndarray) -> Gain:
-    """The gain over a reference, both float [C], of classes whose values are not NaN."""
+    """The gain over a reference, both float [C], ignoring classes with NaN."""
     difference = values - reference
     difference = difference[~np.isnan(difference)]
-    if len(difference) < 2:  # across sessions, most classes may not count
+    if len(difference) < 2:  # across sessions, most classes may have none
         return Gain(0.0, 0.0)
     return Gain(
         float(difference.mean()), float(difference.std(ddof=1) / math.sqrt(len(difference)))
@@ -65,25 +66,25 @@ def gain(values: np.ndarray, reference: np.ndarray) -> Gain:
 
 
 def best(gains: Mapping[str, Gain], margin: float = MARGIN) -> str:
-    """The candidate with the largest mean gain; published weights if they are better than all
+    """The candidate with the largest mean gain, or published weights if they are better than all
     others by more than `margin` standard errors."""
-    others = (name for name in gains if name != PUBLISHED)
-    name = max(others, key=lambda name: gains[name].mean)
+    alternatives = (name for name in gains if name != PUBLISHED)
+    name = max(alternatives, key=lambda name: gains[name].mean)
     return name if gains[name].mean > -margin * gains[name].error else PUBLISHED
 
 
 def by_class(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The mean of each class, float [C], of the values of queries that are not NaN."""
-    known = ~np.isnan(values)
-    sums = np.bincount(labels[known], values[known], labels.max() + 1)
-    counts = np.bincount(labels[known], minlength=labels.max() + 1)
+    """The mean value of the queries of each class, float [C], ignoring NaN."""
+    defined = ~np.isnan(values)
+    sums = np.bincount(labels[defined], values[defined], labels.max() + 1)
+    counts = np.bincount(labels[defined], minlength=labels.max() + 1)
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)[np.unique(labels)]
 
 
 def candidates(
     experiment: Experiment, first: TrainState, last: TrainState
 ) -> dict[str, TrainState]:
-    """The state of each candidate, from the states before and after the training."""
+    """The state of each candidate, from the states before and after training."""
     assert experiment.method.hooks.published is not None
     params, model_state = experiment.method.hooks.published(first.params, first.model_state)
     return {
@@ -95,33 +96,34 @@ def candidates(
 
 
 def halves(experiment: Experiment) -> Iterator[tuple[Experiment, Split]]:
-    """Two experiments, each on half of the training classes and for half the steps, with the images
-    of the other half."""
+    """Two experiments, each on half of the training classes for half the steps, with the held-out
+    half."""
     if len(experiment.class_names) < 4:
         raise ConfigError(
-            "train.select='folds': needs 4 training classes; add classes, or set train.select=last"
+            "train.select='folds': needs at least 4 training classes; add classes, or set "
+            "train.select=last"
         )
-    parts = hold_out(experiment.splits["train"], 0.5)
-    for own, other in (parts, parts[::-1]):
-        common = set(own.classes).intersection(other.classes)
-        assert not common, f"measured on classes that are trained on: {common}"
+    folds = hold_out(experiment.splits["train"], 0.5)
+    for training, held_out in (folds, folds[::-1]):
+        overlap = set(training.classes).intersection(held_out.classes)
+        assert not overlap, f"measured on classes that are trained on: {overlap}"
         config = experiment.config
         train = replace(config.train, steps=max(1, experiment.steps // 2), epochs=0)
         train = replace(train, warmup_epochs=0, evaluate_every=0, keep_every=0)
-        data = replace(config.data, batch_size=_batch_size(experiment, len(own.classes)))
-        splits = {"train": own, "test": other}
+        data = replace(config.data, batch_size=_batch_size(experiment, len(training.classes)))
+        splits = {"train": training, "test": held_out}
         half = experiments.build(replace(config, data=data, train=train), splits, experiment.mesh)
-        yield half._replace(teach=experiment.teach, teacher=experiment.teacher), other
+        yield half._replace(teach=experiment.teach, teacher=experiment.teacher), held_out
 
 
 def _batch_size(experiment: Experiment, classes: int) -> int:
-    """The batch size of the run, or the largest that fewer classes fill."""
+    """The batch size of the run, or the largest that this number of classes can fill."""
     data, each = experiment.config.data, experiment.config.data.images_per_class
     parts = math.lcm(each, experiment.mesh.size * experiment.config.train.chunks)
     size = min(data.batch_size, each * classes // parts * parts)
     if size < 2 * each:
         raise ConfigError(
-            f"train.select='folds': half of the training classes, {classes}, do not fill a batch; "
+            f"train.select='folds': half of the training classes ({classes}) cannot fill a batch; "
             "add classes, or set train.select=last"
         )
     return size
@@ -130,18 +132,18 @@ def _batch_size(experiment: Experiment, classes: int) -> int:
 def prepare(
     experiment: Experiment, directory: Path, run: dict[str, Any], console: Console, stop: Stop
 ) -> None:
-    """Measures the layer, keeps it or the published weights until there is better, and trains the
-    halves; nothing once the training on all classes has a checkpoint."""
-    both = list(halves(experiment))
-    with _opened(experiment, directory, run, console) as stored:
-        if stored.steps():
+    """Saves the closed-form layer or published weights as the best model so far, and trains on both
+    halves; does nothing once training on all classes has a checkpoint."""
+    folds = list(halves(experiment))
+    with _opened(experiment, directory, run, console) as checkpoints:
+        if checkpoints.steps():
             return
-        if not stored.steps("best"):
-            stored.save("best", _first_choice(experiment, both, console, stop), {})
-    for number, (half, other) in enumerate(both, 1):
+        if not checkpoints.steps("best"):
+            checkpoints.save("best", _first_choice(experiment, folds, console, stop), {})
+    for number, (half, held_out) in enumerate(folds, 1):
         console.print(
-            f"fold {number} of 2: training on {counted(len(half.class_names), 'class')} to measure "
-            f"on {len(other.classes)} others"
+            f"fold {number} of 2: training on {counted(len(half.class_names), 'class')}, "
+            f"measuring on {len(held_out.classes)} others"
         )
         loop.train(half, _place(directory, number), half.provenance(), console, stop)
 
@@ -160,11 +162,11 @@ def _opened(
 
 
 def _first_choice(
-    experiment: Experiment, both: list[tuple[Experiment, Split]], console: Console, stop: Stop
+    experiment: Experiment, folds: list[tuple[Experiment, Split]], console: Console, stop: Stop
 ) -> TrainState:
-    """The initial state with the layer in closed form or, if these are better, published weights.
+    """The initial state with the closed-form layer or, if they are better, published weights.
 
-    The layer of each half is measured on the other, from the published features of all images.
+    The layer of each half is measured on the other half, with the published features.
     """
     train, hooks = experiment.splits["train"], experiment.method.hooks
     assert hooks.refresh is not None
@@ -176,21 +178,21 @@ def _first_choice(
     features = embedder.embed_split(state, train, lambda done: stop.raise_if_stopped())
     row = {name: i for i, name in enumerate(train.ids)}
     local = jax.tree.map(np.asarray, (state.params, state.model_state))
-    found: list[Measured] = []
-    for half, other in both:
+    measured: list[Measured] = []
+    for half, held_out in folds:
         assert half.method.hooks.refresh is not None
-        own = features[[row[name] for name in half.splits["train"].ids]]
-        held = some_classes(other, len(other.classes), MOST)
-        rows = features[[row[name] for name in held.ids]]
-        layer, _ = half.method.hooks.refresh.update(*local, own, experiment.key)
+        training_features = features[[row[name] for name in half.splits["train"].ids]]
+        sample = some_classes(held_out, len(held_out.classes), MOST)
+        sample_features = features[[row[name] for name in sample.ids]]
+        layer, _ = half.method.hooks.refresh.update(*local, training_features, experiment.key)
         published, _ = hooks.published(*local)
         heads = {PUBLISHED: published, LAYER: layer}
         embeddings = {
-            name: np.asarray(hooks.refresh.head(params, jnp.asarray(rows)))
+            name: np.asarray(hooks.refresh.head(params, jnp.asarray(sample_features)))
             for name, params in heads.items()
         }
-        found.append(_metrics(half, held, embeddings))
-    gains = _report(found, console)
+        measured.append(_metrics(half, sample, embeddings))
+    gains = _report(measured, console)
     params, model_state = hooks.refresh.update(*local, features, experiment.key)
     if process_group.decided_by_first(lambda: best(gains)) == PUBLISHED:
         params, model_state = hooks.published(params, model_state)
@@ -198,39 +200,39 @@ def _first_choice(
     return state._replace(params=placed[0], model_state=placed[1])
 
 
-def _metrics(half: Experiment, held: Split, embeddings: Mapping[str, np.ndarray]) -> Measured:
-    """Recall@1 and MAP@R of each class by candidate."""
+def _metrics(half: Experiment, sample: Split, embeddings: Mapping[str, np.ndarray]) -> Measured:
+    """Recall@1 and MAP@R per class, by candidate."""
     config, distance = half.config, half.method.distance
-    found: Measured = {}
+    measured: Measured = {}
     for name, rows in embeddings.items():
         metrics = model_metrics.metrics(
-            config, distance, {"test": held}, {"test": rows}, cluster=False, per_query=True
+            config, distance, {"test": sample}, {"test": rows}, cluster=False, per_query=True
         )
         precision = metrics["map@r_per_query"]
         hits = np.where(np.isnan(precision), np.nan, metrics["rank"] == 1)
-        found[name] = {
-            "recall@1": by_class(hits, held.labels),
-            "map@r": by_class(precision, held.labels),
+        measured[name] = {
+            "recall@1": by_class(hits, sample.labels),
+            "map@r": by_class(precision, sample.labels),
         }
-    return found
+    return measured
 
 
-def _report(found: list[Measured], console: Console) -> dict[str, Gain]:
-    """Prints the candidates measured on all classes; their gains in the mean of both metrics."""
+def _report(measured: list[Measured], console: Console) -> dict[str, Gain]:
+    """Prints the metrics of all candidates; returns their gains in the mean of both metrics."""
     gains = {}
-    both = {name: sum(_joined(found, name).values()) / 2 for name in found[0]}
-    console.print("on training classes that each candidate has not seen:")
-    for name, values in both.items():
-        gains[name] = gain(np.asarray(values), np.asarray(both[PUBLISHED]))
-        recall, precision = (np.nanmean(v) for v in _joined(found, name).values())
+    means = {name: sum(_joined(measured, name).values()) / 2 for name in measured[0]}
+    console.print("on training classes that were held out:")
+    for name, values in means.items():
+        gains[name] = gain(np.asarray(values), np.asarray(means[PUBLISHED]))
+        recall, precision = (np.nanmean(v) for v in _joined(measured, name).values())
         console.print(f"  {name}: Recall@1 {recall:.1%}, MAP@R {precision:.1%}")
     return gains
 
 
-def _joined(found: list[Measured], name: str) -> dict[str, np.ndarray]:
+def _joined(measured: list[Measured], name: str) -> dict[str, np.ndarray]:
     """The metrics of a candidate on the classes of all folds."""
-    keys = found[0][name]
-    return {key: np.concatenate([part[name][key] for part in found]) for key in keys}
+    keys = measured[0][name]
+    return {key: np.concatenate([part[name][key] for part in measured]) for key in keys}
 
 
 def keep(
@@ -241,61 +243,62 @@ def keep(
     console: Console,
     stop: Stop,
 ) -> tuple[dict[str, TrainState], dict[str, Any]]:
-    """Stores the best candidate as the checkpoint "best" of a trained run.
+    """Saves the selected candidate of a trained run as the checkpoint "best".
 
-    Returns all candidates, and what `results.json` says about the choice.
+    Returns all candidates, and the entry "choice" of `results.json`.
     """
-    found: list[Measured] = []
-    for number, (half, other) in enumerate(halves(experiment), 1):
-        place, facts = _place(directory, number), half.provenance()
-        with _opened(half, place, facts, console) as stored:
-            ends = [stored.restore(kind) for kind in ("first", "latest")]
-        states = candidates(half, *(end[0] for end in ends if end))
-        held = some_classes(other, len(other.classes), MOST)
+    fold_metrics: list[Measured] = []
+    for number, (half, held_out) in enumerate(halves(experiment), 1):
+        folder, facts = _place(directory, number), half.provenance()
+        with _opened(half, folder, facts, console) as stored:
+            restored = [stored.restore(kind) for kind in ("first", "latest")]
+        states = candidates(half, *(end[0] for end in restored if end))
+        sample = some_classes(held_out, len(held_out.classes), MOST)
         embedder = half.embedder(half.method.embed)
         rows = {
-            name: embedder.embed_split(state, held, lambda done: stop.raise_if_stopped())
+            name: embedder.embed_split(state, sample, lambda done: stop.raise_if_stopped())
             for name, state in states.items()
         }
-        found.append(_metrics(half, held, rows))
-    gains = _report(found, console)
-    kept = process_group.decided_by_first(lambda: best(gains))  # others may round differently
-    console.print(f"kept: {kept}")
+        fold_metrics.append(_metrics(half, sample, rows))
+    gains = _report(fold_metrics, console)
+    # Other processes may round differently.
+    selected = process_group.decided_by_first(lambda: best(gains))
+    console.print(f"selected: {selected}")
     with _opened(experiment, directory, run, console) as stored:
         first = stored.restore("first")
         assert first is not None  # saved before the first step
         states = candidates(experiment, first[0], last)
-        stored.save("best", states[kept]._replace(opt_state=last.opt_state), {})
-    joined = {name: _joined(found, name) for name in gains}
-    measured = {
-        name: {key: float(np.nanmean(values)) for key, values in joined[name].items()}
+        stored.save("best", states[selected]._replace(opt_state=last.opt_state), {})
+    by_candidate = {name: _joined(fold_metrics, name) for name in gains}
+    summary = {
+        name: {key: float(np.nanmean(values)) for key, values in by_candidate[name].items()}
         | {"gain": gains[name].mean, "gain_stderr": gains[name].error}
         for name in gains
     }
     classes = len(experiment.class_names)
-    return states, {"kept": kept, "classes": classes, "training": measured}
+    return states, {"kept": selected, "classes": classes, "training": summary}
 
 
 def on_unseen(
     experiment: Experiment, states: Mapping[str, TrainState], kept: str, results: dict[str, Any]
 ) -> dict[str, dict[str, float]]:
-    """Recall@1 and MAP@R of all candidates on the test classes, to look at after the choice."""
+    """Recall@1 and MAP@R of all candidates on the test classes, which did not affect the choice."""
     splits = with_gallery(experiment.splits)
     embedder = experiment.embedder(experiment.method.embed)
-    known = {PUBLISHED: results.get("controls", {}).get(PUBLISHED_CONTROL), kept: results}
-    found = {}
+    available = {PUBLISHED: results.get("controls", {}).get(PUBLISHED_CONTROL), kept: results}
+    metrics_by_candidate = {}
     for name, state in states.items():
-        if not (metrics := known.get(name)):
+        if not (metrics := available.get(name)):
             rows = {key: embedder.embed_split(state, part) for key, part in splits.items()}
             metrics = model_metrics.metrics(
                 experiment.config, experiment.method.distance, splits, rows, cluster=False
             )
-        found[name] = {key: metrics[key] for key in ("recall@1", "map@r")}
-    return found
+        metrics_by_candidate[name] = {key: metrics[key] for key in ("recall@1", "map@r")}
+    return metrics_by_candidate
 
 
 def clean_up(directory: Path) -> None:
-    """Removes the folds of a finished run."""
+    """Deletes the folds of a finished run."""
     for folds in {buckets.origin(directory / DIRECTORY), directory / DIRECTORY}:
         if folds.exists():
             epath.Path(folds).rmtree()

@@ -1,4 +1,4 @@
-"""The train state, and one update: encode the batch, loss, gradient, optimizer, `Hooks.after`."""
+"""The train state and its update: encode the batch, loss, gradient, optimizer, `Hooks.after`."""
 
 import hashlib
 from collections.abc import Callable
@@ -21,25 +21,25 @@ Augment = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 class TrainState(NamedTuple):
-    """Content of a checkpoint."""
+    """The train state in a checkpoint."""
 
     step: jax.Array  # int32 [], number of updates so far
     params: Any  # trained parameters, nested dict
-    model_state: Any  # what no gradient trains (batch statistics, queue), nested dict
+    model_state: Any  # non-trainable state (batch statistics, queue), nested dict
     opt_state: Any  # the optimizer's state
 
 
 def digest(variables: Any) -> str:
-    """SHA-256 of the paths, dtypes, shapes and values of all arrays of a tree."""
-    found = hashlib.sha256()
+    """SHA-256 of the paths, dtypes, shapes and values of all arrays in a tree."""
+    sha256 = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(variables):
-        found.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())
-        found.update(np.asarray(leaf).tobytes())
-    return found.hexdigest()
+        sha256.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())
+        sha256.update(np.asarray(leaf).tobytes())
+    return sha256.hexdigest()
 
 
 def check_finite(state: TrainState) -> None:
-    """Raises a DivergedError that names an array of the state if one is not finite."""
+    """Raises DivergedError with the name of an array of the state that is not finite."""
     paths = jax.tree_util.tree_leaves_with_path(state)
     leaves = {path: leaf for path, leaf in paths if jnp.issubdtype(leaf.dtype, jnp.floating)}
     if jax.device_get(_all_finite(list(leaves.values()))).all():
@@ -66,7 +66,7 @@ def loss(
     key: jax.Array,
     augment: Augment | None = None,
 ) -> tuple[jax.Array, Aux]:
-    """(scalar, Aux) of a batch after `step` (int32 []) updates; `augment` acts on the device."""
+    """(scalar, Aux) of a batch after `step` (int32 []) updates; `augment` runs on the device."""
     key_augment, key_encode, key_loss = jax.random.split(key, 3)
     if augment is not None:
         batch = batch._replace(images=augment(batch.images, key_augment))
@@ -80,9 +80,9 @@ def build(
 ) -> Callable[[TrainState, Batch, jax.Array], tuple[TrainState, dict[str, jax.Array]]]:
     """The training step as a pure function, to be jitted with its state donated.
 
-    The batch is the global one: under `jit`, with its rows sharded over the devices, batch
-    statistics and pair losses keep their global meaning and the gradient needs no factor. Metrics
-    are float scalars: the loss and its terms.
+    The batch is global: under `jit`, with rows sharded over the devices, batch statistics and pair
+    losses cover all rows, and the gradient needs no factor. Metrics are float scalars: the loss and
+    its terms.
     """
 
     def step(
@@ -126,7 +126,7 @@ def state_shapes(
     key = jax.eval_shape(lambda: jax.random.key(config.seed))
     if config.backbone.pretrained == "none":
         shapes = _initial.eval_shape(method, optimizer, key, batch)
-    else:  # JAX would cache the weights that are read, too
+    else:  # the jitted version would also cache the weights
         shapes = jax.eval_shape(partial(initial, method, optimizer), key, batch)
     everywhere = device_mesh.replicated(mesh)
 

@@ -1,6 +1,6 @@
 """The teacher of a method: the reported model of another run on the same images.
 
-It is read from its work directory and is never part of the checkpoints.
+It is loaded from its work directory, and checkpoints do not contain it.
 """
 
 from functools import partial
@@ -23,11 +23,11 @@ def with_teacher(experiment: Experiment, console: Console) -> Experiment:
         return experiment
     source = Path(experiment.method.hooks.teacher).expanduser()
     try:
-        facts = workdir.read_config(source)
-        there = facts["data_hash"], tuple(facts["shape"])
-        if there != (experiment.data_hash, experiment.shape):
+        record = workdir.read_config(source)
+        teacher_data = record["data_hash"], tuple(record["shape"])
+        if teacher_data != (experiment.data_hash, experiment.shape):
             raise CheckpointError(
-                "was trained on other data; a teacher needs the same images in the same splits"
+                "was trained on different data; a teacher needs the same images in the same splits"
             )
         teacher = model.load(source, "reported", console.print)
     except UserError as error:
@@ -44,7 +44,7 @@ def with_teacher(experiment: Experiment, console: Console) -> Experiment:
     experiment = experiment._replace(teach=teach, teacher=origin)
     state = experiment.template()
     batch = experiment.example_batch()._replace(teacher=teach)
-    # The loss, which is traced and not computed, checks that the teacher's outputs fit it.
+    # Tracing the loss checks that it can use the teacher's outputs.
     loss = partial(step.loss, experiment.method)
     jax.eval_shape(loss, state.params, state.model_state, batch, state.step, jax.random.key(0))
     console.print(f"teacher: {config.method.name} of {source}, step {teacher.step}")

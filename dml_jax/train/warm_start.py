@@ -1,7 +1,7 @@
-"""The state before the first step: drawn from the seed, or from another run or published weights.
+"""The state before the first step: random, or from another run or published weights.
 
-Values are drawn on the host by one small program for each shape; one program for the network takes
-longer to compile than all others.
+Random values are drawn on the host by a small program for each shape, because one program for the
+whole network would take longer to compile than all others.
 """
 
 from collections.abc import Iterator
@@ -38,10 +38,10 @@ def initial_state(experiment: Experiment, console: Console | None = None) -> Tra
         )
     local = state.params, state.model_state
     if (source / "config.json").exists():
-        params, model_state, kept = _from_run(source, *local, experiment, console)
+        params, model_state, initialised = _from_run(source, *local, experiment, console)
     else:
-        params, model_state, kept = converted.load_method(str(source), *local)
-    groups = ", ".join(sorted({name.split("/")[1] for name in kept}))
+        params, model_state, initialised = converted.load_method(str(source), *local)
+    groups = ", ".join(sorted({name.split("/")[1] for name in initialised}))
     console.print(f"starting from {source}" + (f"; newly initialised: {groups}" if groups else ""))
     params, model_state = device_mesh.place(experiment.mesh, (params, model_state))
     return state._replace(params=params, model_state=model_state)
@@ -51,12 +51,12 @@ def _from_seed(experiment: Experiment) -> TrainState:
     batch, arguments = experiment.example_batch(), (experiment.method, experiment.optimizer)
     with jax.default_device(_host()):
         key = jax.random.fold_in(experiment.key, 2**31 - 1)
-        drawn = step.initial(*arguments, key, batch)
-    return TrainState(*device_mesh.place(experiment.mesh, drawn))
+        state = step.initial(*arguments, key, batch)
+    return TrainState(*device_mesh.place(experiment.mesh, state))
 
 
 def _host() -> jax.Device | None:
-    """This process's CPU; None, the default device, where JAX_PLATFORMS does not name it."""
+    """This process's CPU; None (the default device) if JAX_PLATFORMS excludes it."""
     with suppress(RuntimeError):
         return jax.local_devices(backend="cpu")[0]
     return None
@@ -65,43 +65,44 @@ def _host() -> jax.Device | None:
 def _from_run(
     source: Path, params: PyTree, model_state: PyTree, experiment: Experiment, console: Console
 ) -> tuple[PyTree, PyTree, list[str]]:
-    """(params, model_state, kept paths), with the variables of the same path and shape in a run.
+    """(params, model_state, paths that keep initial values), with a run's variables where path and
+    shape agree.
 
-    What a run has learnt of its classes, such as proxies, is only used for the same classes.
+    Variables per class, such as proxies, are only used if the classes are the same.
     """
     try:
         checkpoint = "reported" if (source / model_files.DIRECTORY).exists() else "latest"
-        other = model.load(source, checkpoint, console.print)
+        trained = model.load(source, checkpoint, console.print)
     except CheckpointError as error:
         raise CheckpointError(f"init_from={source}: {error}") from error
-    theirs = traverse_util.flatten_dict({"params": other.params, "state": other.model_state})
-    if list(other.classes) != experiment.class_names:
-        for path in _class_tables(other, experiment.example_batch()):
-            theirs.pop(("params", *path), None)
-    kept, history = [], experiment.method.hooks.history
+    stored = traverse_util.flatten_dict({"params": trained.params, "state": trained.model_state})
+    if list(trained.classes) != experiment.class_names:
+        for path in _class_tables(trained, experiment.example_batch()):
+            stored.pop(("params", *path), None)
+    initialised, history = [], experiment.method.hooks.history
 
-    def choose(path: Any, here: jax.Array) -> jax.Array:
+    def choose(path: Any, initial: jax.Array) -> jax.Array:
         name, (collection, entry, *rest) = "/".join(path), path
-        found = theirs.get(path)
-        if entry == "backbone" and found is None:  # frozen parts, such as blocks, are in the state
-            found = theirs.get(("state" if collection == "params" else "params", entry, *rest))
+        value = stored.get(path)
+        if entry == "backbone" and value is None:  # frozen parts are in the model state
+            value = stored.get(("state" if collection == "params" else "params", entry, *rest))
         remembers = collection == "state" and entry in history
-        if found is not None and found.shape == here.shape and not remembers:
-            return found
+        if value is not None and value.shape == initial.shape and not remembers:
+            return value
         if entry == "backbone":
-            shapes = found is not None and f"has shape {found.shape} there, {here.shape} here"
+            shapes = value is not None and f"has shape {value.shape} there, {initial.shape} here"
             raise ConfigError(
                 f"init_from={source}: the backbones differ, {name} {shapes or 'is missing'}"
             )
-        kept.append(name)
-        return here
+        initialised.append(name)
+        return initial
 
-    both = traverse_util.path_aware_map(choose, {"params": params, "state": model_state})
-    return both["params"], both["state"], kept
+    chosen = traverse_util.path_aware_map(choose, {"params": params, "state": model_state})
+    return chosen["params"], chosen["state"], initialised
 
 
 def _class_tables(trained: TrainedModel, batch: Batch) -> Iterator[tuple[str, ...]]:
-    """The paths of the parameters that are larger if there is one more training class."""
+    """The paths of the parameters whose size depends on the number of training classes."""
 
     def shapes(classes: int) -> dict[Any, Any]:
         method = model.build_method(trained.config, TrainingSet(classes, 1))

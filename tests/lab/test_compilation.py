@@ -137,7 +137,7 @@ def test_precisions_that_a_device_does_not_have() -> None:
     assert "[HIGHEST, HIGHEST]" in text  # similarities and losses
     tpu = SimpleNamespace(size=1, devices=np.array([SimpleNamespace(platform="tpu")]))
     with pytest.raises(
-        ConfigError, match=r"train\.precision='tensorfloat32': TPUs do not have it; use bfloat16"
+        ConfigError, match=r"train\.precision='tensorfloat32': TPUs do not support it; use bfloat16"
     ):
         compilation.describe(config, tpu)
 

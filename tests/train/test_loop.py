@@ -148,7 +148,7 @@ def test_another_number_of_devices_is_recorded_and_equal_up_to_rounding(
     more = experiment._replace(mesh=Mesh(np.asarray(jax.devices()[:4]), ("data",)))
     with pytest.raises(Interrupted):
         train(more, tmp_path, StopAt(7))
-    line = "devices: 4 of 1 process, until now 1 of 1 process; from here on, equal to the same run"
+    line = "devices: 4 of 1 process, previously 1 of 1 process; results may now differ by rounding"
     assert line in " ".join(capsys.readouterr().out.split())
     state = train(experiment, tmp_path)
     for leaf, expected in zip(jax.tree.leaves(state), whole[0], strict=True):
@@ -260,7 +260,7 @@ def test_traced_steps(
         with pytest.raises(Interrupted):
             loop.train(experiment, tmp_path, {}, console, stop, profile=traced)
     assert "".join(events) == "s<ss>sss<ss>sss"
-    assert warned == ["no trace of steps 2 to 3: training continues after step 10"]
+    assert warned == ["no trace of steps 2 to 3: training resumes after step 10"]
 
 
 def test_resume_from_an_older_checkpoint_truncates_the_metrics(

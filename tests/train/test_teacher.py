@@ -140,12 +140,12 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
         (
             pupil(copied_run(tmp_path / "other", source, data_hash="0")),
             CheckpointError,
-            "was trained on other data",
+            "was trained on different data",
         ),
         (
             pupil(copied_run(tmp_path / "size", source, shape=[9, 9])),
             CheckpointError,
-            "was trained on other data",
+            "was trained on different data",
         ),
         (pupil(source, largest=8), ConfigError, f"has embeddings of {WIDTH} dimensions"),
     ]
