@@ -286,5 +286,7 @@ def test_edited_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"another model \(resize is 37, not 41\)"):
         dml_jax.load(directory, runtime="jax")
     seal.close(directory, converted.KIND)
-    with pytest.raises(CheckpointError, match=r"does not say what its model computes; .*convert"):
+    with pytest.raises(
+        CheckpointError, match=r"does not record the identity of its model; .*convert"
+    ):
         dml_jax.load(directory, runtime="jax")

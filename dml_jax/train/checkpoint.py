@@ -1,17 +1,17 @@
 """Checkpoints of the complete train state, verified before they are read.
 
-`<workdir>/checkpoints/latest` keeps the newest few, and those of every `train.keep_every` steps for
-analyses; `…/best` keeps the best few, in a separate directory so that neither deletes the other's;
-`…/first` keeps the state before the first step if
-it is a candidate for the reported model (`train.select="folds"`). Orbax writes each into a
-temporary directory and renames it; a manifest, written last, marks it as complete and says which
-run it belongs to. A killed run leaves nothing that could be mistaken for a checkpoint, and damage
-and checkpoints of another run are found before anything is restored.
+`<workdir>/checkpoints/latest` keeps the newest few, and one every `train.keep_every` steps for
+analyses. `…/best` keeps the best few, in a separate directory so that neither deletes the other's.
+`…/first` keeps the state before the first step if it is a candidate for the reported model
+(`train.select="folds"`). Orbax writes each into a temporary directory and renames it; a manifest,
+written last, marks it as complete and names its run. A killed run leaves nothing that could be
+mistaken for a checkpoint, and damage or checkpoints of another run are detected before anything is
+restored.
 
-Training may go on while a checkpoint is written, but never beyond the next one: whatever reads,
-deletes or writes checkpoints first waits for it. So they are complete in the order in which they
-were saved, and the oldest is deleted once a newer one is complete. If storage fails to keep one of
-`latest`, the training goes on; it ends if the next one fails, too.
+Training continues while a checkpoint is written, but only until the next one: everything that
+reads, deletes or writes checkpoints waits for it first. So checkpoints are completed in order, and
+the oldest is deleted once a newer one is complete. If storage fails for one checkpoint of `latest`,
+training continues; if it fails for the next one, too, training ends.
 """
 
 import logging
@@ -35,10 +35,10 @@ from dml_jax.train.distributed import process_group
 from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState
 
-# More than one, to fall back on if one is corrupt, or if the best is newer than the latest.
+# Several, in case one is corrupt or the best is newer than the latest.
 KEPT = {"latest": 3, "best": 2, "first": 1}
 KIND, CORRUPT = "checkpoint", "the checkpoint is corrupt"
-ON_DISK = ("step", "params", "method", "optimizer")  # names of the fields of `TrainState`
+ON_DISK = ("step", "params", "method", "optimizer")  # names of the fields of `TrainState` on disk
 
 
 def _to_disk(state: TrainState) -> dict[str, Any]:
@@ -48,9 +48,9 @@ def _to_disk(state: TrainState) -> dict[str, Any]:
 class Checkpoints:
     """The checkpoints of a run, in `directory`; `run` holds the contents of its `config.json`.
 
-    `template` gives the shapes, dtypes and shardings to restore. `warn` is called with each
-    checkpoint that cannot be read; if None, that is an error. Without `writing`, no file is
-    touched, because a run may be writing them. Those of `latest` whose step is a multiple of
+    `template` gives the shapes, dtypes and shardings to restore. `warn` is called with a message
+    for each unreadable checkpoint; if None, that is an error. Without `writing`, no file is
+    changed, because a run may be writing them. Checkpoints of `latest` whose step is a multiple of
     `keep_every` are never deleted.
     """
 
@@ -74,10 +74,10 @@ class Checkpoints:
         self._writing = writing
         self._background = ThreadPoolExecutor(1)
         self._pending: Future[None] | None = None
-        self._saved = ""  # kind of the last one
-        self._failed = False  # whether the last one could not be written
-        # Threads that wait for directories would keep a process alive for 20 minutes after storage
-        # has failed.
+        self._saved = ""  # kind of the last checkpoint
+        self._failed = False  # whether the last checkpoint could not be written
+        # Otherwise, threads that wait for directories keep a process alive for 20 minutes after
+        # storage has failed.
         options = ocp.AsyncOptions(create_directories_asynchronously=False)
         self._checkpointer = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(), async_options=options
@@ -86,7 +86,7 @@ class Checkpoints:
             process_group.decided_by_first(self._remove_incomplete)
 
     def _remove_incomplete(self) -> None:
-        """Removes the remains of a killed run."""
+        """Removes incomplete checkpoints of a killed run."""
         for directory in (self.directory / kind for kind in KEPT):
             complete = workdir.complete_checkpoints(directory)
             for path in set(directory.glob("*")).difference(complete):
@@ -99,25 +99,25 @@ class Checkpoints:
     ) -> None:
         """Writes a checkpoint of a kind in KEPT, with notes for resuming (JSON).
 
-        It is on disk on return or, in the `background`, the state has been copied to the host and
+        On return, it is on disk or, in the `background`, the state has been copied to the host and
         may be donated.
         """
         self._wait_for_previous()
         path, values = self.directory / kind / str(int(state.step)), _to_disk(state)
-        alone = jax.process_count() == 1
-        if alone:  # then even the first request to the storage may take minutes
+        single = jax.process_count() == 1
+        if single:  # even the first request to storage may take minutes
             values = jax.tree.map(np.array, values)
         saved = ocp.args.StandardSave(values)
         items = ocp.args.Composite(state=saved, notes=ocp.args.JsonSave(notes))
-        if not alone:  # orbax copies the shares of all processes, which wait for each other
+        if not single:  # orbax copies the shards of all processes, which wait for each other
             self._begin(path, items)
-        self._pending = self._background.submit(self._write, path, items if alone else None)
+        self._pending = self._background.submit(self._write, path, items if single else None)
         self._saved = kind
         if not background:
             self.wait()
 
     def _wait_for_previous(self) -> None:
-        """Waits for the previous checkpoint; one of `latest` may once be lost to the storage."""
+        """Waits for the previous checkpoint; storage may fail for one of `latest`."""
         try:
             self.wait()
         except Exception as error:
@@ -125,18 +125,18 @@ class Checkpoints:
             if not lost or self._failed or self._warn is None:
                 raise
             self._failed = True
-            fate = "the training goes on, and ends if the next checkpoint cannot be written either"
-            self._warn(f"{error}; {fate}")
+            outlook = "training continues, but ends if the next checkpoint cannot be written either"
+            self._warn(f"{error}; {outlook}")
 
     def _begin(self, path: Path, items: ocp.args.Composite) -> None:
         with buckets.reaching(str(path)), name_file(path):
             buckets.check_writer(self._workdir)
-            # Replaces one from before an interrupted evaluation; if killed now, the run continues
-            # the one before it.
+            # Replaces a checkpoint from before an interrupted evaluation; if killed now, the run
+            # resumes from an earlier one.
             self._checkpointer.save(path, items, force=True)
 
     def _write(self, path: Path, items: ocp.args.Composite | None) -> None:
-        """Writes a checkpoint; once the records are there, marks it as complete."""
+        """Writes a checkpoint, uploads the records, then marks it as complete."""
         if items is not None:
             self._begin(path, items)
         with buckets.reaching(str(path)), name_file(path):
@@ -153,14 +153,14 @@ class Checkpoints:
         return path.parent.name == "latest" and every > 0 and int(path.name) % every == 0
 
     def wait(self) -> None:
-        """Waits until the checkpoint that is being written is on disk."""
+        """Waits until the pending checkpoint is on disk."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
             self._failed = False
 
     def holds(self, step: int) -> bool:
-        """Whether the checkpoint of a step is on disk; all processes must ask."""
+        """Whether the checkpoint of a step is on disk; all processes must call this."""
         self.wait()
         return process_group.decided_by_first(lambda: step in self.steps())
 
@@ -170,13 +170,15 @@ class Checkpoints:
     def restore(
         self, kind: str = "latest", step: int | None = None
     ) -> tuple[TrainState, dict[str, Any]] | None:
-        """(state, notes) of the checkpoint of a step, or of the newest intact one, if any."""
+        """(state, notes) of the checkpoint of a step or, by default, of the newest intact one."""
         self.wait()
         if step is not None:
             steps = self.steps(kind)
             if step not in steps:
-                known, where = ", ".join(map(str, steps)) or "none", self.directory / kind
-                raise CheckpointError(f"--checkpoint={step}: not in {where}; available: {known}")
+                available, folder = ", ".join(map(str, steps)) or "none", self.directory / kind
+                raise CheckpointError(
+                    f"--checkpoint={step}: not in {folder}; available: {available}"
+                )
             path = self.directory / kind / str(step)
             stored = seal.read(path, KIND, error=CheckpointError, remedy=CORRUPT)
             workdir.check_same_facts(path, stored.about.get("run", {}), self.run)
@@ -185,7 +187,7 @@ class Checkpoints:
         return None if newest < 0 else self._read(kind, newest)
 
     def _newest_intact(self, kind: str) -> int:
-        """The newest checkpoint that is not corrupt, or -1; deletes corrupt ones with a warning."""
+        """The step of the newest intact checkpoint, or -1; deletes corrupt ones with a warning."""
         steps = self.steps(kind)
         for candidate in reversed(steps):
             path = self.directory / kind / str(candidate)
@@ -197,7 +199,7 @@ class Checkpoints:
                     raise
                 remedy = "load an earlier one with --checkpoint=STEP"
                 if candidate == steps[0]:
-                    remedy = "there is no earlier one, so delete it and start again"
+                    remedy = "it is the oldest one, so delete it and start again"
                 if candidate == steps[0] or self._warn is None:
                     raise CheckpointError(f"{error}; {remedy}") from error
                 self._warn(f"{error}; falling back to the previous one")
@@ -209,7 +211,7 @@ class Checkpoints:
         return -1
 
     def restore_selected(self, checkpoint: str, select: str) -> TrainState:
-        """The state for a value of `--checkpoint` with this `train.select`."""
+        """The state for a value of `--checkpoint` in a run with this `train.select`."""
         folds = select == "folds"
         if checkpoint == "reported":
             checkpoint = "latest" if select == "last" or not self.steps("best") else "best"
@@ -217,20 +219,20 @@ class Checkpoints:
         kinds |= {"layer": ["first"], "trained": ["latest"], "halfway": ["first", "latest"]}
         number = int(checkpoint) if checkpoint.isdecimal() else None
         if number is None and checkpoint not in (kinds if folds else ("latest", "best")):
-            others = ", layer, trained, halfway" if folds else ""
+            candidates = ", layer, trained, halfway" if folds else ""
             raise CheckpointError(
-                f"--checkpoint={checkpoint}: must be reported, latest, best{others} or a step"
+                f"--checkpoint={checkpoint}: must be reported, latest, best{candidates} or a step"
             )
-        found = []
+        states = []
         for kind in kinds.get(checkpoint, ["latest"]):
             if (restored := self.restore(kind, number)) is None:
-                missing = f"no checkpoint in {self.directory}"
+                missing = f"there is no checkpoint in {self.directory}"
                 raise CheckpointError(f"--checkpoint={checkpoint}: {missing}; train first")
-            found.append(restored[0])
-        return mean_weights(*found) if len(found) > 1 else found[0]
+            states.append(restored[0])
+        return mean_weights(*states) if len(states) > 1 else states[0]
 
     def drop_newer(self, kind: str, step: int) -> None:
-        """Deletes checkpoints after `step`: the resumed run will write them again."""
+        """Deletes checkpoints after `step`, which the resumed run will write again."""
         self.wait()
 
         def drop() -> None:
@@ -257,12 +259,12 @@ class Checkpoints:
             self.wait()
         finally:
             self._background.shutdown()
-            with suppress(Exception):  # the error that `save` or `wait` has raised before
+            with suppress(Exception):  # `save` or `wait` has already raised it
                 self._checkpointer.close()
 
 
 def mean_weights(first: TrainState, last: TrainState) -> TrainState:
-    """`last` with the mean of the variables of both; counters are those of `last`."""
+    """`last` with the mean of both states' variables; counters are those of `last`."""
 
     def mean(before: jax.Array, after: jax.Array) -> jax.Array:
         return (before + after) / 2 if jnp.issubdtype(after.dtype, jnp.floating) else after
@@ -273,6 +275,6 @@ def mean_weights(first: TrainState, last: TrainState) -> TrainState:
 
 
 def _delete(path: Path) -> None:
-    """Deletes a checkpoint, its manifest first, so that the rest is not taken for complete."""
+    """Deletes a checkpoint, its manifest first, so that it never seems complete."""
     (path / seal.MANIFEST).unlink(missing_ok=True)
     epath.Path(path).rmtree()

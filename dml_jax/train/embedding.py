@@ -1,7 +1,7 @@
-"""From images to embeddings, for evaluations, exports, analyses and `dml_jax.load(...).embed`.
+"""Turns images into embeddings, for evaluation, export, analyses and `dml_jax.load(...).embed`.
 
-All cores read images ahead while the devices compute. A row does not depend on the other images of
-its batch, but programs for different batch sizes or numbers of devices may round differently.
+All cores read images ahead while the devices compute. An embedding does not depend on the other
+images in its batch, but programs for other batch sizes or numbers of devices may round differently.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,15 +38,17 @@ class Variables(Protocol):
 
 
 class Embedder(NamedTuple):
-    """A compiled function of images, and how images are read for it."""
+    """A compiled function of images, and how to read images for it."""
 
     on_one_device: Any  # (params, model_state, images uint8 [B, H, W, 3]) -> [B, ...]
-    on_all_devices: Any  # the same, images split over the devices, the result on every device
+    on_all_devices: (
+        Any  # the same, with images split over the devices and the result on every device
+    )
     mesh: Mesh
     data: Data  # the transform of the images
     shape: Shape  # (H, W) in pixels, see `data.arrays`
-    batch_size: int  # the most images at once, on all devices together
-    few: bool  # whether there are programs for 1, 2, 4, … images; else batches are padded
+    batch_size: int  # maximum over all devices
+    few: bool  # whether there are programs for 1, 2, 4, … images; otherwise batches are padded
 
     def padded_size(self, count: int) -> int:
         """Number of rows of the program that embeds `count` images."""
@@ -58,8 +60,7 @@ class Embedder(NamedTuple):
     def start(
         self, model: Variables, pixels: Sequence[np.ndarray] | np.ndarray, count: int = 0
     ) -> jax.Array:
-        """Starts to embed images, each uint8 [H, W, 3]; the rows of the result after the last image
-        are padding.
+        """Starts to embed images, each uint8 [H, W, 3]; rows after the last image are padding.
 
         With several processes, `pixels` are this process's share of `count` images.
         """
@@ -93,7 +94,7 @@ class Embedder(NamedTuple):
         return rows
 
     def transformed(self, image: np.ndarray, name: str) -> np.ndarray:
-        """An image as the network sees it, uint8 [H, W, 3]; DataError if it does not fit."""
+        """An image transformed for the network, uint8 [H, W, 3]; DataError if it does not fit."""
         return transforms.for_network(self.data, self.shape, image, name)
 
     def stream(
@@ -132,7 +133,7 @@ class Embedder(NamedTuple):
 def compiled(
     function: Embed, config: Config, mesh: Mesh, shape: Shape, *, few: bool = False
 ) -> Embedder:
-    """The embedder of a function such as `Method.embed`."""
+    """Compiles a function such as `Method.embed` into an embedder."""
     jit = partial(jax.jit, compiler_options=device_mesh.compiler_options(mesh))
     size = -(-config.evaluation.batch_size // mesh.size) * mesh.size
     on_all = jit(function, out_shardings=device_mesh.replicated(mesh))
@@ -140,11 +141,12 @@ def compiled(
 
 
 def averaged(embed: Embed, flip: bool, scales: tuple[float, ...]) -> Embed:
-    """The unit mean of the unit embeddings of an image at several scales, and mirrored (`flip`)."""
+    """The normalised mean of unit embeddings of an image at several scales and, with `flip`,
+    mirrored."""
     if not flip and scales == (1.0,):
         return embed
 
-    def call(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+    def embed_versions(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         total = jnp.zeros(())
         for scale in scales:
             size = tuple(max(1, round(scale * side)) for side in images.shape[1:3])
@@ -157,4 +159,4 @@ def averaged(embed: Embed, flip: bool, scales: tuple[float, ...]) -> Embed:
                 total += unit(embed(params, model_state, version))
         return unit(total)
 
-    return call
+    return embed_versions

@@ -1,11 +1,11 @@
 """Training on features of a frozen backbone, computed once: minutes of training become seconds.
 
-Each training image passes through the backbone as in evaluation and as some random crops, augmented
-and flipped at random. Batches are drawn as usual; each image of a batch contributes one of its
-views. Export, inference and evaluation run the whole network. The features are kept in
-`train.features`, or beside the work directory, under the digest of everything that determines them:
-the identity of the network and its variables, the images and, for crops, their options. The crops
-do not depend on the seed of the run, so that all seeds, heads and methods share them.
+Each training image is embedded once with the evaluation's crop and a few times with random crops
+and flips. Batches are drawn as usual; each image contributes one of its views. Export, inference
+and evaluation run the whole network. Features are stored in `train.features`, or next to the work
+directory, under the digest of everything that determines them: the network and its variables, the
+images and the options of crops. Crops do not depend on the seed of the run, so all seeds, heads and
+methods share them.
 """
 
 import hashlib
@@ -36,10 +36,10 @@ from dml_jax.train.experiment import Experiment
 from dml_jax.train.method_wrappers import backbone_products
 from dml_jax.train.step import TrainState, digest
 
-DIRECTORY = "features"  # beside the work directory
+DIRECTORY = "features"  # next to the work directory
 KIND, FILE = "features of a frozen network", "features.npy"
 CROP_SEED = 0  # of the random crops
-# Options of the data that determine random crops, besides those of the evaluation.
+# Options that determine random crops, in addition to those of evaluation.
 CROPS = ("crop", "resize_first", "crop_scale", "crop_ratio", "flip")
 TOLERANCE = 1e-3  # between the unit embeddings of a feature map and of its two cells
 
@@ -47,8 +47,7 @@ TOLERANCE = 1e-3  # between the unit embeddings of a feature map and of its two 
 def with_features(
     experiment: Experiment, directory: Path, console: Console, stop: Stop
 ) -> Experiment:
-    """The experiment with its features, kept beside the work directory `directory`, if it trains on
-    features."""
+    """The experiment with its features, stored next to the work directory, if it trains on them."""
     config = experiment.config
     if not config.train.feature_views:
         return experiment
@@ -57,13 +56,13 @@ def with_features(
     count = config.train.feature_views
     console.start_progress("features", count * len(experiment.splits["train"].labels))
 
-    def shown(done: int) -> None:
+    def report_progress(done: int) -> None:
         console.update_progress(done, "of the frozen backbone")
         stop.raise_if_stopped()
 
-    kept = Path(config.train.features or directory.absolute().parent / DIRECTORY)
-    found = cells(experiment, state, "train", kept, shown)
-    return experiment._replace(features=found, augment=lambda images, key: images)
+    folder = Path(config.train.features or directory.absolute().parent / DIRECTORY)
+    features = cells(experiment, state, "train", folder, report_progress)
+    return experiment._replace(features=features, augment=lambda images, key: images)
 
 
 def cells(
@@ -73,11 +72,11 @@ def cells(
     directory: Path,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> np.ndarray:
-    """The features float32 [N, views, 1, 2, K] of a split, kept in a directory.
+    """The features float32 [N, views, 1, 2, K] of a split, stored in a directory.
 
-    Training images have `train.feature_views` views, others only the one of the evaluation. Runs,
-    studies and benchmarks that name the same directory share its files. `state` is one of the
-    experiment, which trains on features.
+    Training images have `train.feature_views` views, others only the evaluation's. Runs, studies
+    and benchmarks that name the same directory share its files. `state` belongs to the experiment,
+    which trains on features.
     """
     embedder, split = experiment.embedder(_features(experiment.config)), experiment.splits[name]
     count = experiment.config.train.feature_views if name == "train" else 1
@@ -94,29 +93,29 @@ def views(
     on_progress: Callable[[int], None] = lambda done: None,
     dtype: type[np.floating[Any]] = np.float32,
 ) -> list[np.ndarray]:
-    """The `count` outputs [N, ...] for all images as in evaluation and as random crops.
+    """The outputs [N, ...] of `count` views of all images: the evaluation's, then random crops.
 
-    Those of view i are kept in the directory `<stem>-<i>`, from which a single process reads them.
+    View i is stored in the directory `<stem>-<i>`, from which a single process loads it.
     """
-    whole = replace(embedder.data, crop="none", image_size=0, resize=0, training_size=0)
-    uncropped = embedder._replace(data=whole)
-    if device_mesh.is_main_process():  # before the long work, whose results it takes
+    without_crop = replace(embedder.data, crop="none", image_size=0, resize=0, training_size=0)
+    uncropped = embedder._replace(data=without_crop)
+    if device_mesh.is_main_process():  # fails before the long computation
         stem.parent.mkdir(parents=True, exist_ok=True)
-    found = []
+    rows_by_view = []
     for view in range(count):
-        kept, before = stem.with_name(f"{stem.name}-{view}"), view * len(split.labels)
-        if kept.exists() and jax.process_count() == 1:
-            seal.read(kept, KIND, remedy=f"delete {kept}, and the features are computed again")
-            found.append(np.load(kept / FILE, mmap_mode="r", allow_pickle=False))
+        folder, offset = stem.with_name(f"{stem.name}-{view}"), view * len(split.labels)
+        if folder.exists() and jax.process_count() == 1:
+            seal.read(folder, KIND, remedy=f"delete {folder} to compute the features again")
+            rows_by_view.append(np.load(folder / FILE, mmap_mode="r", allow_pickle=False))
             continue
-        seen = crops(split, embedder.data, view) if view else split
-        shown = partial(lambda before, done: on_progress(before + done), before)
-        rows = (uncropped if view else embedder).embed_split(model, seen, shown).astype(dtype)
+        source = crops(split, embedder.data, view) if view else split
+        report = partial(lambda offset, done: on_progress(offset + done), offset)
+        rows = (uncropped if view else embedder).embed_split(model, source, report).astype(dtype)
         if device_mesh.is_main_process():
-            with seal.write(kept, KIND) as draft:
+            with seal.write(folder, KIND) as draft:
                 np.save(draft / FILE, rows)
-        found.append(rows)
-    return found
+        rows_by_view.append(rows)
+    return rows_by_view
 
 
 def _features(config: Config) -> Embed:
@@ -132,7 +131,7 @@ def _features(config: Config) -> Embed:
 
 
 def crops(split: Split, data: Data, view: int) -> Split:
-    """Random crops of a split, as large as the images of the evaluation, and always the same."""
+    """Random crops of a split in the size of evaluation images; the same on every call."""
     crop = transforms.training(replace(data, training_size=0))
 
     def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
@@ -144,16 +143,16 @@ def crops(split: Split, data: Data, view: int) -> Split:
 
 
 def check(experiment: Experiment, state: TrainState) -> None:
-    """Raises ConfigError unless the method's embeddings of features equal those of their images."""
+    """Raises ConfigError unless the method embeds features and their images equally."""
     config, embed = experiment.config, experiment.method.embed
     compute = _features(config)
 
-    def both(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+    def embed_both(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         inputs = images, compute(params, model_state, images)
-        return jnp.stack([embed(params, model_state, given) for given in inputs], axis=1)
+        return jnp.stack([embed(params, model_state, each) for each in inputs], axis=1)
 
     pixels = arrays.random(experiment.shape, 1)
-    of_image, of_features = np.asarray(experiment.embedder(both).start(state, pixels))[0]
+    of_image, of_features = np.asarray(experiment.embedder(embed_both).start(state, pixels))[0]
     if not np.allclose(of_image, of_features, atol=TOLERANCE):
         raise ConfigError(
             f"train.feature_views={config.train.feature_views}: method {config.method.name} needs "
@@ -164,7 +163,7 @@ def check(experiment: Experiment, state: TrainState) -> None:
 def key(experiment: Experiment, backbone: PyTree) -> str:
     """Digest of everything that determines features.
 
-    `backbone` is the tree of all variables of the network, as a method on features holds it.
+    `backbone` is the tree of all variables of the network, as in a method on features.
     """
     config = experiment.config
     network = identity.described(
@@ -175,11 +174,11 @@ def key(experiment: Experiment, backbone: PyTree) -> str:
         identity.Versions(),
         precision=config.train.precision,
     )
-    random = config.train.feature_views > 1
+    has_crops = config.train.feature_views > 1
     facts = {
         "network": network,
         "variables": digest(backbone),
         "data": experiment.data_hash,
-        "crops": {name: getattr(config.data, name) for name in CROPS if random},
+        "crops": {name: getattr(config.data, name) for name in CROPS if has_crops},
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,11 +1,11 @@
-"""What wraps a method, in one order. From the inside to the outside:
+"""Wrappers of a method, from the innermost to the outermost:
 
-1. As evaluated (`parameter_groups.as_evaluated`): the backbone, if its group is not trained. It
-   calls the backbone with train=False, which would switch off erasing if it were inside.
-2. Erasing (`data.erasing`): the backbone's normalised inputs; the method is built on the result.
-3. By path (`train.groups`): before everything that asks for the group of a parameter.
+1. As evaluated (`parameter_groups.as_evaluated`): the backbone, if its group is not trained. It is
+   called with train=False, which would switch off erasing inside.
+2. Erasing (`data.erasing`) of the backbone's normalised inputs; the method is built on the result.
+3. By path (`train.groups`): before everything that needs the group of a parameter.
 4. Freezing (`train.groups.NAME.freeze`).
-5. Precision (`train.precision`): outside everything that computes.
+5. Precision (`train.precision`): outside all computation.
 6. Chunks (`train.chunks`): outermost, so that a chunk is encoded exactly like a whole batch.
 """
 
@@ -26,20 +26,20 @@ from dml_jax.train import parameter_groups
 
 
 def _check_frozen(config: Config, method: Method) -> None:
-    """Raises ConfigError if a group of the backbone would be trained but for its features."""
+    """Raises ConfigError if a group of the backbone is not frozen, but trained on features."""
     groups = config.train.groups
-    parts = [name for name in groups if name.startswith("backbone/")]
-    for name in (method.group(("backbone",)), *parts):
+    patterns = [name for name in groups if name.startswith("backbone/")]
+    for name in (method.group(("backbone",)), *patterns):
         if name in groups and not groups[name].freeze:
             raise ConfigError(
-                f"train.feature_views={config.train.feature_views}: trains on features of the "
-                f"backbone as it is, and train.groups.{name} is not frozen; set its freeze=true, "
-                "or train.feature_views=0"
+                f"train.feature_views={config.train.feature_views}: needs a frozen backbone, "
+                f"but train.groups.{name} is not frozen; set its freeze=true, or "
+                "train.feature_views=0"
             )
 
 
 def build_method(config: Config, data: TrainingSet) -> Method:
-    """The method of a configuration with everything that wraps it."""
+    """The method of a configuration with all wrappers."""
     backbone = plugin_module("backbone", config.backbone.name).build(config.backbone)
     if not isinstance(backbone, Backbone):
         raise ConfigError(
@@ -66,7 +66,7 @@ def build_method(config: Config, data: TrainingSet) -> Method:
 
 
 def with_erasing(backbone: Backbone, share: float) -> Backbone:
-    """The backbone with random erasing of this share of its normalised inputs in training."""
+    """The backbone, which erases boxes in this share of its normalised training inputs."""
     if not share:
         return backbone
 
@@ -84,10 +84,10 @@ def with_erasing(backbone: Backbone, share: float) -> Backbone:
 def computed_in(method: Method, precision: str) -> Method:
     """The method with its products and convolutions in "float32", "tensorfloat32" or "bfloat16".
 
-    float32 is float32 everywhere: left to itself, JAX uses tensorfloat32 on GPUs and bfloat16 on
+    float32 is exact everywhere; by default, JAX would use tensorfloat32 on GPUs and bfloat16 on
     TPUs. The other two apply to the backbone and the products of heads and classifiers; bfloat16
-    also to the activations of the backbone (`backbone.dtype`). Everything else stays in float32
-    with full products, and so do heads in evaluations.
+    also to the backbone's activations (`backbone.dtype`). Everything else, and heads in evaluation,
+    stays in float32 with full precision.
     """
 
     def within(backbone: str, heads: str) -> Any:
@@ -114,10 +114,10 @@ def backbone_products(precision: str) -> str:
 
 
 def chunked(method: Method, chunks: int) -> Method:
-    """The method with the images of a training batch encoded in chunks that divide the batch.
+    """The method, which encodes a training batch in this number of chunks.
 
-    The forward pass keeps the encoded images only, and the backward pass encodes each chunk again
-    for its gradient (GradCache: Gao et al., "Scaling deep contrastive learning batch size under
+    The forward pass keeps only the encoded images; the backward pass encodes each chunk again for
+    its gradient (GradCache: Gao et al., "Scaling deep contrastive learning batch size under
     memory limited setup", RepL4NLP 2021). `encode` must not change batch statistics. Each chunk
     draws its own random numbers (erasing, dropped paths).
     """

@@ -1,4 +1,4 @@
-"""From a directory to a trained model: a run's, or published weights."""
+"""Loads a trained model from the directory of a run or of published weights."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ from dml_jax.train.embedding import Embedder
 from dml_jax.train.method_wrappers import build_method, computed_in
 from dml_jax.train.records import model_files, workdir
 
-LARGEST = 224  # side in pixels of the images that published networks of fixed size get
-BATCH = 32  # images that published weights embed at once
+LARGEST = 224  # largest image side, in pixels, for published networks of fixed size
+BATCH = 32  # images per batch for published weights
 
 
 class TrainedModel(NamedTuple):
@@ -38,24 +38,24 @@ class TrainedModel(NamedTuple):
     method: Method
     params: PyTree
     model_state: PyTree
-    step: int  # number of updates; 0 for published weights
-    shape: Shape  # (H, W) in pixels of the images that the network sees
+    step: int  # number of training steps; 0 for published weights
+    shape: Shape  # (H, W) of the network's input images in pixels
     classes: Sequence[str]  # names of the training classes; empty for published weights
-    unfinished: str = ""  # says that the run has not finished; empty if it has
-    variant: str = ""  # the entry of `evaluation.test_variants` that it embeds with
-    versions: Versions = Versions()  # of an image, whose embeddings `method` averages
-    stored: Identity | None = None  # the identity in its directory, which is this model's
+    unfinished: str = ""  # a warning if the run has not finished, otherwise empty
+    variant: str = ""  # its entry of `evaluation.test_variants`, if any
+    versions: Versions = Versions()  # over which `method` averages
+    stored: Identity | None = None  # the verified identity from its directory
 
     def embedder(self, *, few: bool = False) -> Embedder:
-        """Its embedding, compiled for `evaluation.batch_size`; for `few` see `Embedder`."""
+        """Its embedding, compiled for `evaluation.batch_size`; for `few`, see `Embedder`."""
         return embedding.compiled(
             self.method.embed, self.config, device_mesh.make(), self.shape, few=few
         )
 
     def identity(self, *, few: bool = False) -> Identity:
-        """What its embedding function is, with a row of the probe; all processes must ask.
+        """The identity of its embedding function; all processes must call this.
 
-        With `few`, no program for whole batches is compiled, which other uses of the model need.
+        With `few`, this does not compile a program for whole batches, which other uses need.
         """
         if self.stored:
             return self.stored
@@ -64,7 +64,7 @@ class TrainedModel(NamedTuple):
         return self._identified(rows[0])
 
     def _identified(self, row: np.ndarray | None = None) -> Identity:
-        """The identity with this row of the probe, or without it."""
+        """The identity, with this embedding of the probe if it is known."""
         config = self.config
         if self.variant:
             config = with_test_variant(config, self.variant)
@@ -82,36 +82,38 @@ class TrainedModel(NamedTuple):
         return identity.with_probe(description, digest, config.data, self.shape, row)
 
     def checked(self, directory: Path, kind: str, remedy: str) -> "TrainedModel":
-        """The model with the identity in its directory, which must be this model's."""
-        stated = seal.stated(directory, kind, error=CheckpointError, remedy=remedy)
-        if stated.identity is None:
-            raise CheckpointError(f"{directory}: does not say what its model computes; {remedy}")
-        here = self._identified()
-        if stated.identity.pixels != here.pixels:
+        """The model with the identity from its directory; CheckpointError if it does not match."""
+        manifest = seal.stated(directory, kind, error=CheckpointError, remedy=remedy)
+        if manifest.identity is None:
+            raise CheckpointError(
+                f"{directory}: does not record the identity of its model; {remedy}"
+            )
+        own = self._identified()
+        if manifest.identity.pixels != own.pixels:
             remedy = identity.OTHER_LIBRARIES
         seal.check_identity(
-            stated.identity, here, str(directory), error=CheckpointError, remedy=remedy
+            manifest.identity, own, str(directory), error=CheckpointError, remedy=remedy
         )
-        return self._replace(stored=stated.identity)
+        return self._replace(stored=manifest.identity)
 
 
 def with_test_variant(config: Config, variant: str) -> Config:
     """The configuration with the options of one of `evaluation.test_variants`.
 
-    Raises ConfigError unless they are options of the method that act on embeddings only.
+    Raises ConfigError unless these options of the method only affect embeddings.
     """
     key, options = f"evaluation.test_variants.{variant}", config.evaluation.test_variants[variant]
     kind = type(config.method)
     names = [option.name for option in fields(kind)]
-    known = [name for name in names if effect(kind, name) is Effect.EMBEDDING]
-    for option in (option for option in options if option not in known):
-        allowed = f"only of {', '.join(known)}" if known else "of no option"
-        raise ConfigError(f"{key}.{option}: method {config.method.name} allows variants {allowed}")
+    allowed_names = [name for name in names if effect(kind, name) is Effect.EMBEDDING]
+    for option in (option for option in options if option not in allowed_names):
+        remedy = f"only of {', '.join(allowed_names)}" if allowed_names else "of no option"
+        raise ConfigError(f"{key}.{option}: method {config.method.name} allows variants {remedy}")
     return replace(config, method=validate(kind, asdict(config.method) | options, key))
 
 
 def reading_in_results(config: Config, directory: Path) -> str:
-    """The entry of `evaluation.test_variants` that the results of a run report, or ""."""
+    """The entry of `evaluation.test_variants` that the results of a run report; empty if none."""
     name = workdir.read_results(directory).get("test_variant")
     return name if name in config.evaluation.test_variants else ""
 
@@ -124,14 +126,13 @@ def load(
     dtype: str | None = None,
     trust_code: bool = False,
 ) -> TrainedModel:
-    """The model of a run, or published weights; warns if the reported model's run is unfinished.
+    """Loads the model of a run or published weights; warns if the run has not finished.
 
     Args:
-      directory: a work directory, a model pulled by `export.hub`, or converted weights.
+      directory: a work directory, a model downloaded by `export.hub`, or converted weights.
       checkpoint: "reported", "latest", "best", a step or, with train.select="folds", a candidate.
-      warn: called with each damaged checkpoint before an earlier one is read; None to raise
-        instead.
-      dtype: of the activations, instead of the configuration's.
+      warn: called with a message for each damaged checkpoint that is skipped; None: raise instead.
+      dtype: replaces the `dtype` of activations in the configuration.
       trust_code: as in `dml_jax.load`.
     """
     if (directory / converted.METADATA).exists():
@@ -139,27 +140,27 @@ def load(
     # Slow to import, and not needed for published weights.
     from dml_jax.train.checkpoint import Checkpoints
 
-    facts = workdir.read_config(directory)
-    given = workdir.run_config(directory, trust_code=trust_code)
-    # The variables come from the checkpoint, so the weights that the run started from may be gone.
-    backbone = with_precision(replace(given.backbone, pretrained="none"), dtype)
-    config = replace(given, backbone=backbone)
+    record = workdir.read_config(directory)
+    stored_config = workdir.run_config(directory, trust_code=trust_code)
+    # The variables come from the checkpoint, so the initial weights may no longer exist.
+    backbone = with_precision(replace(stored_config.backbone, pretrained="none"), dtype)
+    config = replace(stored_config, backbone=backbone)
     if name := reading_in_results(config, directory):
         config = with_test_variant(config, name)
-    train, shape = config.train, tuple(facts["shape"])
-    method = build_method(config, TrainingSet(facts["classes"], facts["images"]))
+    train, shape = config.train, tuple(record["shape"])
+    method = build_method(config, TrainingSet(record["classes"], record["images"]))
     optimizer = optimizers.build(train, method, lambda step: 1.0, warmup_steps=train.warmup_epochs)
     template = step.state_shapes(config, method, optimizer, shape, device_mesh.make())
-    unfinished, single = "", directory / model_files.DIRECTORY
-    if single.exists():
-        state = model_files.read(single, template, facts)
+    unfinished, model_folder = "", directory / model_files.DIRECTORY
+    if model_folder.exists():
+        state = model_files.read(model_folder, template, record)
         if checkpoint not in ("reported", str(int(state.step))):
             raise CheckpointError(
-                f"checkpoint={checkpoint}: {directory} holds only the model of step {state.step}"
+                f"checkpoint={checkpoint}: {directory} contains only the model of step {state.step}"
             )
     else:
         stored = Checkpoints(
-            directory / "checkpoints", lambda: template, warn, run=facts, writing=False
+            directory / "checkpoints", lambda: template, warn, run=record, writing=False
         )
         with closing(stored):
             state = stored.restore_selected(checkpoint, train.select)
@@ -167,47 +168,47 @@ def load(
         unfinished = workdir.unfinished(directory, int(state.step), reported=reported)
         if unfinished and reported:
             warnings.warn(unfinished, stacklevel=4)  # the caller of `dml_jax.load`
-    variables, names = (state.params, state.model_state), facts.get("class_names") or ()
-    made = TrainedModel(
-        replace(given, backbone=with_precision(given.backbone, dtype)),
+    variables, names = (state.params, state.model_state), record.get("class_names") or ()
+    model = TrainedModel(
+        replace(stored_config, backbone=with_precision(stored_config.backbone, dtype)),
         *(method, *variables, int(state.step), shape, names, unfinished, name),
     )
-    reported = workdir.read_results(directory).get("step") == made.step
-    if train.select == "folds":  # the kept model has the step of the last one
+    reported = workdir.read_results(directory).get("step") == model.step
+    if train.select == "folds":  # the selected model has the step of the last one
         reported = reported and checkpoint in ("reported", "best")
-    same = made.config.backbone == given.backbone
-    return made.checked(directory, workdir.KIND, seal.REMEDY) if reported and same else made
+    unchanged = model.config.backbone == stored_config.backbone
+    return model.checked(directory, workdir.KIND, seal.REMEDY) if reported and unchanged else model
 
 
 def _load_published(directory: Path, checkpoint: str, dtype: str | None) -> TrainedModel:
     if checkpoint != "reported":
         raise CheckpointError(
-            f"--checkpoint={checkpoint}: {directory} holds published weights, not checkpoints"
+            f"--checkpoint={checkpoint}: {directory} contains published weights, not checkpoints"
         )
     return _published(directory, dtype).checked(directory, converted.KIND, converted.REMEDY)
 
 
 def identify(directory: Path) -> Identity:
-    """The identity of newly converted weights."""
+    """Computes the identity of newly converted weights."""
     return _published(directory, None).identity(few=True)
 
 
 def _published(directory: Path, dtype: str | None) -> TrainedModel:
-    recorded = converted.read_metadata(directory)
-    architecture = recorded["architecture"] | {"pretrained": str(directory)}
+    metadata = converted.read_metadata(directory)
+    architecture = metadata["architecture"] | {"pretrained": str(directory)}
     architecture |= {"dtype": dtype} if dtype else {}
     with files.reading(directory / converted.METADATA):
         options = plugin_module("backbone", architecture.get("name")).Config
         backbone = validate(options, architecture)
-    side: int = min(recorded.get("image_shape", (LARGEST,)))  # side of the images in pretraining
+    side: int = min(metadata.get("image_shape", (LARGEST,)))  # side of the images in pretraining
     if getattr(backbone, "fixed_size", False):
         side = min(LARGEST, side)
     data = Data(
         name="folder",
         crop="centre",
         image_size=side,
-        resize=round(side / recorded.get("crop_fraction", 0.875)),
-        interpolation=recorded.get("interpolation", "bilinear"),
+        resize=round(side / metadata.get("crop_fraction", 0.875)),
+        interpolation=metadata.get("interpolation", "bilinear"),
     )
     train, evaluation = Train(groups={}, steps=1), Evaluation(batch_size=BATCH)
     config = Config(directory.name, data, backbone, None, train, evaluation=evaluation)
@@ -217,7 +218,7 @@ def _published(directory: Path, dtype: str | None) -> TrainedModel:
 
 
 def published_method(config: Any) -> Method:
-    """The network of a backbone's configuration as a method that cannot be trained.
+    """The network of a backbone's configuration as a method that cannot train.
 
     The embedding is the class token of a vision transformer, or the average of the feature map,
     scaled to unit length.
@@ -237,7 +238,7 @@ def published_method(config: Any) -> Method:
 
     def untrained(*_: Any, **__: Any) -> NoReturn:
         raise ConfigError(
-            f"backbone.pretrained={config.pretrained!r}: has no method, so it cannot be trained"
+            f"backbone.pretrained={config.pretrained!r}: has no method, so it cannot train"
         )
 
     return Method(init, untrained, untrained, embed, groups=(), group=untrained)

@@ -1,6 +1,6 @@
 """Embeddings and metrics of a model: of one split during training, and its final results.
 
-A model may have several test-time variants, such as other weights of its embeddings: they are
+A model may have several test-time variants, e.g. with other weights of its embeddings; all are
 computed together, and one is reported.
 """
 
@@ -27,15 +27,15 @@ from dml_jax.train.experiment import Experiment
 from dml_jax.train.step import TrainState
 
 TRAINED_ON = "classes that the model was trained on (data.split=all)"
-SEEN = 2000  # training images whose retrieval is measured during training
-Splits = Mapping[str, Split]  # the queries first, then the "gallery" if there is one
+SEEN = 2000  # training images on which retrieval is measured during training
+Splits = Mapping[str, Split]  # the queries first, then perhaps the "gallery"
 
 
 class VariantsEmbedder(NamedTuple):
     """The compiled embedding of a run with all its test-time variants."""
 
-    embedder: Embedder  # gives the embeddings of all variants side by side
-    # The columns of each variant's embedding; a run without any has one, named "".
+    embedder: Embedder  # concatenates the embeddings of all variants
+    # The columns of each variant's embedding; without variants, one entry "".
     columns: dict[str, slice]
 
     def embed(
@@ -44,17 +44,19 @@ class VariantsEmbedder(NamedTuple):
         splits: Splits,
         on_progress: Callable[[int], None] = lambda done: None,
     ) -> dict[str, Embeddings]:
-        """The embeddings of splits by variant."""
+        """The embeddings of splits, by variant and split."""
         embed = self.embedder.embed_split
-        found = {name: embed(model, split, on_progress) for name, split in splits.items()}
+        by_split = {name: embed(model, split, on_progress) for name, split in splits.items()}
         return {
-            variant: {name: np.ascontiguousarray(rows[:, columns]) for name, rows in found.items()}
+            variant: {
+                name: np.ascontiguousarray(rows[:, columns]) for name, rows in by_split.items()
+            }
             for variant, columns in self.columns.items()
         }
 
 
 def compiled(experiment: Experiment, shapes: TrainState) -> VariantsEmbedder:
-    """The embedder of a run; what its variants share, such as the backbone, is computed once."""
+    """The embedder of a run; computes what variants share, e.g. the backbone, only once."""
     functions = dict(experiment.test_variants) or {"": experiment.method.embed}
     embeds = list(functions.values())
 
@@ -66,12 +68,12 @@ def compiled(experiment: Experiment, shapes: TrainState) -> VariantsEmbedder:
     for name, embed in functions.items():
         width = jax.eval_shape(embed, shapes.params, shapes.model_state, image).shape[1]
         columns[name], end = slice(end, end + width), end + width
-    function = side_by_side if len(embeds) > 1 else embeds[0]  # the latter is compiled elsewhere
+    function = side_by_side if len(embeds) > 1 else embeds[0]  # the latter may be compiled already
     return VariantsEmbedder(experiment.embedder(function), columns)
 
 
 def reported(options: Evaluation, metrics: Mapping[str, Mapping[str, Any]]) -> str:
-    """The name of the variant that is reported: the best at Recall@1, or the chosen one."""
+    """The name of the reported variant: `test_variant`, or the one with the best Recall@1."""
     if options.test_variant != BEST:
         return options.test_variant
     return max(metrics, key=lambda name: metrics[name]["recall@1"])
@@ -86,14 +88,14 @@ def metrics(
     cluster: bool,
     per_query: bool = False,
 ) -> dict[str, Any]:
-    """`protocol.evaluate` for the embeddings of a split, with `data.relation` if there is one."""
+    """`protocol.evaluate` for the embeddings of a split, with `data.relation` if it is set."""
     options, relation = config.evaluation, config.data.relation
     labels: dict[str, Any] = {key: split.labels for key, split in splits.items()}
     if relation:
         labels = {key: np.array(split.classes)[labels[key]] for key, split in splits.items()}
     name, gallery = next(iter(splits)), embeddings.get("gallery")
     candidates = len(embeddings[name]) - 1 if gallery is None else len(gallery)
-    # A table may have a column of this name that nobody asked for.
+    # A column "session" only counts if data.session is set.
     across: dict[str, Any] = sessions.groups(splits) if config.data.session else {}
     return protocol.evaluate(
         embeddings[name],
@@ -104,7 +106,7 @@ def metrics(
         average=options.nmi_average,
         metric=distance,
         clustering=options.clustering,
-        lone_queries="omit" if across else options.lone_queries,  # classes with one session
+        lone_queries="omit" if across else options.lone_queries,  # their classes have one session
         functions={
             name.rpartition(".")[2]: function("evaluation.metrics", name, options)
             for name in options.metrics
@@ -125,18 +127,18 @@ def of_training_classes(
     like: Split,
     on_progress: Callable[[int], None],
 ) -> dict[str, float]:
-    """Recall@1 and MAP@R among a sample of the training classes, to compare with unseen classes.
+    """Recall@1 and MAP@R on a sample of training classes, to compare with unseen classes.
 
-    The sample has at most as many classes and images as `like`, and about SEEN images.
+    The sample has about SEEN images, and no more classes or images than `like`.
     """
     train, images = experiment.splits["train"], len(like.labels)
-    fitting = max(2, min(SEEN, images) * len(train.classes) // len(train.labels))
-    classes = min(fitting, len(np.unique(like.labels)))
+    possible = max(2, min(SEEN, images) * len(train.classes) // len(train.labels))
+    classes = min(possible, len(np.unique(like.labels)))
     sample = {"train": some_classes(train, classes, images)}
     rows = tested.embed(model, sample, on_progress)[variant]
     config, distance = experiment.config, experiment.method.distance
-    found = metrics(config, distance, sample, rows, cluster=False)
-    return {f"train/{name}": found[name] for name in ("recall@1", "map@r")}
+    measured = metrics(config, distance, sample, rows, cluster=False)
+    return {f"train/{name}": measured[name] for name in ("recall@1", "map@r")}
 
 
 def final(
@@ -144,17 +146,19 @@ def final(
 ) -> tuple[dict[str, Any], Embeddings]:
     """(`results.json` with `embedding_files.PER_QUERY`, embeddings of the test split)."""
     config, test = experiment.config, experiment.splits["test"]
-    tested = compiled(experiment, state).embed(state, with_gallery(experiment.splits))
+    by_variant = compiled(experiment, state).embed(state, with_gallery(experiment.splits))
     console.print(f"evaluating on the {config.data.tested}")
-    found = {name: _metrics(experiment, rows, per_query=True) for name, rows in tested.items()}
-    variant = reported(config.evaluation, found)
-    results, embeddings = found[variant], tested[variant]
+    metrics_by_variant = {
+        name: _metrics(experiment, rows, per_query=True) for name, rows in by_variant.items()
+    }
+    variant = reported(config.evaluation, metrics_by_variant)
+    results, embeddings = metrics_by_variant[variant], by_variant[variant]
     if experiment.test_variants:
-        each = {
+        scalars = {
             name: {key: value for key, value in values.items() if np.ndim(value) == 0}
-            for name, values in found.items()
+            for name, values in metrics_by_variant.items()
         }
-        results |= {"test_variant": variant, "test_variants": each}
+        results |= {"test_variant": variant, "test_variants": scalars}
     results["protocol"] = protocol_of(experiment, "test")
     if config.data.session:
         results["protocol"] = f"across sessions: {results['protocol']}"
@@ -166,18 +170,17 @@ def final(
     if config.data.split == "all":
         results["protocol"] = f"{TRAINED_ON}: {results['protocol']}"
         console.warn(
-            "data.split=all: the model was trained on the tested classes; another run measures "
-            "unseen ones"
+            "data.split=all: test classes were trained on; another run can measure unseen classes"
         )
     if "gallery" not in embeddings:
         try:
             results |= geometry.pair_errors(embeddings["test"], test.labels)
-        except UserError as problem:  # e.g. a single image of each class
-            console.warn(f"no error rates of pairs: {problem}")
+        except UserError as problem:  # e.g. one image per class
+            console.warn(f"pair error rates are not available: {problem}")
     if config.evaluation.refine:
         results["refined"] = refined(experiment, state, embeddings, console)
-    if measured := mechanism(experiment, state):
-        results["mechanism"] = measured
+    if mechanism_metrics := mechanism(experiment, state):
+        results["mechanism"] = mechanism_metrics
     results |= {
         "model": model,
         "step": int(state.step),
@@ -192,8 +195,8 @@ def final(
 
 
 def mechanism(experiment: Experiment, state: TrainState) -> dict[str, float]:
-    """What `Hooks.diagnose` measures in a training batch: whether the method's mechanism is at
-    work; empty without that hook or `evaluation.diagnose`."""
+    """Metrics of `Hooks.diagnose` on a training batch, which show whether the method's mechanism
+    has any effect; empty without the hook or `evaluation.diagnose`."""
     diagnose = experiment.method.hooks.diagnose
     if diagnose is None or not experiment.config.evaluation.diagnose:
         return {}
@@ -203,7 +206,7 @@ def mechanism(experiment: Experiment, state: TrainState) -> dict[str, float]:
 
 
 def protocol_of(experiment: Experiment, name: str) -> str:
-    """How a split is evaluated, in words."""
+    """A description of how a split is evaluated."""
     options, session = experiment.config.evaluation, bool(experiment.config.data.session)
     return protocol.description(
         options.protocol,
@@ -228,30 +231,30 @@ def _metrics(experiment: Experiment, embeddings: Embeddings, **more: Any) -> dic
 def refined(
     experiment: Experiment, state: TrainState, embeddings: Embeddings, console: Console
 ) -> dict[str, dict[str, Any]]:
-    """Metrics after each test-time refinement, by its name; or the "problem" that it had."""
+    """Metrics after each test-time refinement, by name; a "problem" if it failed."""
     results: dict[str, dict[str, Any]] = {}
     for kind in experiment.config.evaluation.refine:
         console.print(f"test-time refinement: {kind}")
         start = time.monotonic()
         try:
-            refined, facts = refined_embeddings(experiment, state, kind, embeddings)
+            rows, statistics = refined_embeddings(experiment, state, kind, embeddings)
         except UserError as problem:
             console.warn(str(problem))
             results[kind] = {"problem": str(problem)}
             continue
-        if facts:
-            numbers = (f"{number:,} {name}" for name, number in facts.items())
+        if statistics:
+            numbers = (f"{number:,} {name}" for name, number in statistics.items())
             console.print(f"{kind}: {', '.join(numbers)}")
         seconds = {"seconds": round(time.monotonic() - start, 3)}
-        results[kind] = facts | seconds | _metrics(experiment, refined)
+        results[kind] = statistics | seconds | _metrics(experiment, rows)
     return results
 
 
 def refined_embeddings(
     experiment: Experiment, state: TrainState, kind: str, embeddings: Embeddings
 ) -> tuple[Embeddings, dict[str, int]]:
-    """The embeddings after a refinement of the method, or after a user's function, which refines
-    the queries only; numbers about it."""
+    """(embeddings, statistics) after a refinement of the method, or after a user's function, which
+    refines only the queries."""
     config = experiment.config
     if "." not in kind:
         refine = dict(experiment.method.hooks.refine)[kind]

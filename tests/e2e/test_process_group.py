@@ -121,7 +121,7 @@ def test_a_lost_process_ends_the_other_with_a_message(
     group[lost].communicate()
     assert group[1 - lost].returncode == 75, error
     killed = how == signal.SIGKILL
-    problem = "was killed or its machine failed" if killed else "has given no sign of life for 15 s"
+    problem = "was killed or its machine failed" if killed else "has not responded for 15 s"
     assert f"error: process {lost} {problem}; start all processes again to continue" in error
     assert "Traceback" not in error
 

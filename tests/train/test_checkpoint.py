@@ -189,7 +189,7 @@ def test_the_second_failure_of_storage_in_a_row_ends_the_run(
         store.save("latest", state(step), {}, background=True)
     assert len(warned) == 2
     assert (
-        "latest/30'; the training goes on, and ends if the next checkpoint cannot be written either"
+        "latest/30'; training continues, but ends if the next checkpoint cannot be written either"
         in warned[0]
     )
     assert store.steps() == [10, 20, 40]

@@ -297,7 +297,7 @@ def test_metrics_that_were_edited_are_refused(
         file.write_text(content)
         with pytest.raises(
             CheckpointError,
-            match=r"metrics\.jsonl: its lines up to step 12 are not those that the run has written"
+            match=r"metrics\.jsonl: the lines up to step 12 have changed since the run wrote them"
             r"; restore it from a copy, or delete .*checkpoints to train from the start",
         ):
             train(experiment, tmp_path)

@@ -177,7 +177,7 @@ def test_images_replaced_under_a_run(
 def test_a_run_that_has_not_finished_says_so(
     interrupted: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    message = "interrupted: this run of 6 steps has not finished; its model is of step 4"
+    message = "interrupted: this run of 6 steps has not finished; its model is from step 4"
     with pytest.warns(UserWarning, match=message):
         model = dml_jax.load(interrupted)
     assert (model.step, model.finished) == (4, False)

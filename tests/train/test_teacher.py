@@ -87,7 +87,7 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(
     with pytest.raises(CheckpointError, match="the teacher has changed since this run started"):
         run.train(config, directory, QUIET, Stop())
     shutil.rmtree(own)
-    with pytest.raises(CheckpointError, match=r"method.teacher='.*': .*is not a work directory"):
+    with pytest.raises(CheckpointError, match=r"method.teacher='.*': .*contains no run"):
         run.train(config, directory, QUIET, Stop())
     shutil.copytree(source, own)
     run.train(config, directory, QUIET, Stop())
@@ -135,7 +135,7 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
     without = copied_run(tmp_path / "without", source)
     shutil.rmtree(without / "checkpoints")
     cases: list[tuple[Config, type[UserError], str]] = [
-        (pupil(tmp_path / "empty"), CheckpointError, "is not a work directory"),
+        (pupil(tmp_path / "empty"), CheckpointError, "contains no run"),
         (pupil(without), CheckpointError, "no checkpoint in"),
         (
             pupil(copied_run(tmp_path / "other", source, data_hash="0")),

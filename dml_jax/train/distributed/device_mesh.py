@@ -28,7 +28,7 @@ def make() -> Mesh:
 
 @cache
 def compiler_options(mesh: Mesh) -> dict[str, str]:
-    """On CPUs, training and embedding are faster without YNNPACK's matrix products."""
+    """On CPUs, switches off YNNPACK's matrix products, which are slower."""
     if mesh.devices.flat[0].platform != "cpu":
         return {}
     options = {"xla_cpu_experimental_ynn_fusion_type": ""}
@@ -39,25 +39,25 @@ def compiler_options(mesh: Mesh) -> dict[str, str]:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Every device holds the whole array."""
+    """A sharding with the whole array on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def row_sharded(mesh: Mesh, axis: int = 0) -> NamedSharding:
-    """Each device holds a part of `axis`."""
+    """A sharding that splits `axis` over the devices."""
     return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
 
 
 def place(mesh: Mesh, tree: PyTree) -> PyTree:
-    """Copies a tree of values, equal on all hosts, to all devices."""
+    """Copies a tree of values, which are equal on all hosts, to all devices."""
 
-    def put(value: Any) -> jax.Array:
+    def copy_to_devices(value: Any) -> jax.Array:
         if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(put(jax.random.key_data(value)))
-        # Through the host, because a process cannot write to the devices of others.
+            return jax.random.wrap_key_data(copy_to_devices(jax.random.key_data(value)))
+        # Via the host, because a process cannot write to the devices of other processes.
         return jax.device_put(np.asarray(value), replicated(mesh))
 
-    return jax.tree.map(put, tree)
+    return jax.tree.map(copy_to_devices, tree)
 
 
 def shard_batch(mesh: Mesh, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Batch:

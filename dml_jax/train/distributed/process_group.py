@@ -1,8 +1,8 @@
-"""The processes of a run start with the same experiment, decide together and end together.
+"""Keeps the processes of a run together: same experiment, same decisions, same end.
 
-By itself, JAX ends the others minutes after one has failed, with a trace of C++ (exit code 134) and
-without the reason. So each has a connection with process 0, on which both are heard once a second:
-if one fails, is stopped or is lost, all print the reason and end with the same code.
+If one process fails, JAX ends the others minutes later with a C++ trace (exit code 134) and without
+the reason. So each process exchanges a message with process 0 every second: if one fails, stops or
+is lost, all print the reason and end with the same exit code.
 """
 
 import atexit
@@ -31,30 +31,30 @@ from dml_jax.train.distributed.stop_signals import Interrupted, largest
 
 T = TypeVar("T")
 
-START_PATIENCE = 300.0  # seconds until all processes must have started
-SILENCE = 60.0  # seconds without a sign of life, after which a process is lost
+START_PATIENCE = 300.0  # seconds for all processes to start
+SILENCE = 60.0  # seconds without a message, after which a process counts as lost
 HEARTBEAT = 200  # seconds after which JAX ends a process whose Python hangs
-PATIENCE = 10.0  # seconds that a process which ends waits until the others know why
+PATIENCE = 10.0  # seconds that an ending process waits for the others to learn the reason
 SHOWN = 5  # differences that an error message lists
-MESSAGE = 1024  # facts that can be compared, and bytes that can be told
+MESSAGE = 1024  # maximum number of facts to compare, and of bytes to broadcast
 
 
 def connect(coordinator: str, processes: int, process: int) -> None:
-    """Joins the other processes of the run; must come before any device is used.
+    """Connects the processes of the run; must be called before any device is used.
 
-    While this process waits, Ctrl-C ends it at once. `coordinator` is "host:port" of process 0, or
-    "auto" to ask the cluster.
+    Ctrl-C ends a waiting process at once. `coordinator` is "host:port" of process 0, or "auto" to
+    detect it from the cluster.
     """
     place = {"coordinator_address": coordinator, "num_processes": processes, "process_id": process}
-    here: dict[str, Any] = {} if coordinator == "auto" else place
-    # The service would replace the handlers of `stop_signals`.
+    options: dict[str, Any] = {} if coordinator == "auto" else place
+    # This service would replace the handlers of `stop_signals`.
     jax.config.update("jax_enable_preemption_service", False)
-    # Python would call its handler only once JAX returns.
+    # Python would only call its handler after JAX returns.
     previous = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         with _limited(coordinator):
             jax.distributed.initialize(
-                **here,
+                **options,
                 local_device_ids=local_devices(),
                 initialization_timeout=int(2 * START_PATIENCE),
                 heartbeat_timeout_seconds=HEARTBEAT,
@@ -62,8 +62,8 @@ def connect(coordinator: str, processes: int, process: int) -> None:
     except Exception as error:  # JAX, kubernetes and requests raise many types of exceptions
         kind = PeerError if exit_code_of(error) == os.EX_TEMPFAIL else ConfigError
         problem = f"cannot be used ({files.reason(error)})"
-        if not here:
-            problem = f"no Slurm, TPU pod or Kubernetes can be asked ({files.reason(error)})"
+        if not options:
+            problem = f"no Slurm, TPU pod or Kubernetes was detected ({files.reason(error)})"
             problem += "; give HOST:PORT, --processes and --process"
         raise kind(f"--coordinator={coordinator}: {problem}") from error
     finally:
@@ -72,11 +72,11 @@ def connect(coordinator: str, processes: int, process: int) -> None:
 
 @contextmanager
 def _limited(coordinator: str | None) -> Iterator[None]:
-    """Context that ends this process if it takes too long, as nothing else ends what waits in C."""
+    """Context with a time limit that ends the process, because waiting C code cannot be stopped."""
 
     def give_up() -> None:
         problem = f"not all processes have connected within {START_PATIENCE:.0f} s"
-        problem += "; start all with the same address, which every host must be able to reach"
+        problem += "; start all with the same address, which every host can reach"
         print(f"error: --coordinator={coordinator}: {problem}", file=sys.stderr, flush=True)
         os._exit(os.EX_TEMPFAIL)
 
@@ -90,9 +90,9 @@ def _limited(coordinator: str | None) -> Iterator[None]:
 
 
 def local_devices() -> list[int] | None:
-    """`local_device_ids` for JAX: [] for all visible ones, None to leave it to JAX.
+    """`local_device_ids` for JAX: [] for all visible devices, None for JAX's default.
 
-    Under Slurm, JAX uses the device with the task's index on its node, which is right only if tasks
+    Under Slurm, JAX uses the device with the task's index on its node, which is only right if tasks
     share devices.
     """
     tasks, nodes = (os.environ.get(name) for name in ("SLURM_NTASKS", "SLURM_STEP_NUM_NODES"))
@@ -101,10 +101,10 @@ def local_devices() -> list[int] | None:
 
 
 class _Channel:
-    """Connections of process 0 with all others, or of another with process 0.
+    """Connects process 0 with all others.
 
-    Each process repeats its message, a JSON object: its index, whether it has finished, and why it
-    ends.
+    Each process repeats its message, a JSON object: its index, whether it has finished, and the
+    reason if it ends.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class _Channel:
         with self.sending:
             self.message |= more
             for connection in self.connections:
-                with suppress(OSError):  # its reader notices the loss
+                with suppress(OSError):  # the reader thread detects the loss
                     connection.send_bytes(json.dumps(self.message).encode())
 
     def _live(self) -> None:
@@ -131,7 +131,7 @@ class _Channel:
             time.sleep(1.0)
 
     def _read(self, connection: Connection) -> None:
-        message, problem = dict[str, Any](), f"has given no sign of life for {SILENCE:g} s"
+        message, problem = dict[str, Any](), f"has not responded for {SILENCE:g} s"
         try:
             while "code" not in message and connection.poll(SILENCE):
                 message = json.loads(connection.recv_bytes())
@@ -145,7 +145,7 @@ class _Channel:
             os._exit(code)
 
     def leave(self, code: int, reason: str) -> None:
-        """Tells the others why this process ends, and waits until they have answered the same."""
+        """Sends the others the reason why this process ends, and waits until they end, too."""
         self.send(code=code, reason=reason, finished=False)
         deadline = time.monotonic() + PATIENCE
         for reader in self.readers:
@@ -155,14 +155,13 @@ class _Channel:
 
 @contextmanager
 def end_together(coordinator: str | None) -> Iterator[None]:
-    """Within this context, if one of several processes fails, all report it and end."""
+    """Context in which, if one of several processes fails, all report it and end."""
     if jax.process_count() == 1:
         yield
         return
-    # The first collectives over all devices connect them, for which Gloo waits 30 s; later ones
-    # wait far longer. So they run here, where all processes are, and not after compiling: only
-    # process 0 writes JAX's cache of compiled programs, so that others may compile for minutes
-    # while it waits.
+    # The first collective connects all devices, for which Gloo waits only 30 s; later ones wait far
+    # longer. So it runs here, where all processes arrive together, and not after compilation: only
+    # process 0 writes JAX's compilation cache, so others may compile for minutes while it waits.
     with _limited(coordinator):
         channel = _Channel()
         jax.block_until_ready(largest(0))
@@ -172,12 +171,12 @@ def end_together(coordinator: str | None) -> Iterator[None]:
         if isinstance(error, Interrupted) and not error.alone:  # all processes have agreed to stop
             raise
         code = error.code if isinstance(error, Interrupted) else exit_code_of(error)
-        if code in (1, os.EX_TEMPFAIL):  # of the loss of a process, a reader tells the reason
+        if code in (1, os.EX_TEMPFAIL):  # if a process was lost, a reader thread reports it
             time.sleep(PATIENCE / 5)
         channel.ending.acquire()
         reason = message_of(error) or type(error).__name__
         channel.leave(code, f"process {jax.process_index()} has stopped: {reason}")
-        # After the error has been printed, and before JAX waits for the others.
+        # Ends after printing the error, but before JAX waits for the others.
         atexit.register(os._exit, code)
         raise
     finally:
@@ -185,39 +184,40 @@ def end_together(coordinator: str | None) -> Iterator[None]:
 
 
 def _connections() -> list[Connection]:
-    """Of process 0 with all others, or of another process with process 0."""
+    """The connections of process 0 with all others, or of another process with process 0."""
     if jax.process_index() != 0:
         host, port, key = decided_by_first(lambda: ("", 0, ""))
         return [Client((host, port), authkey=key.encode())]
-    key, found, others = secrets.token_hex(16), list[Connection](), jax.process_count() - 1
+    key, connections, count = secrets.token_hex(16), list[Connection](), jax.process_count() - 1
     host = "localhost"  # without a network
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
         probe.connect(("10.255.255.255", 1))  # sends nothing
         host = str(probe.getsockname()[0])
-    with Listener(("", 0), backlog=others, authkey=key.encode()) as listener:
+    with Listener(("", 0), backlog=count, authkey=key.encode()) as listener:
         port = cast(tuple[str, int], listener.address)[1]
         decided_by_first(lambda: (host, port, key))
-        while len(found) < others:
-            with suppress(AuthenticationError, EOFError, OSError):  # a stranger
-                found.append(listener.accept())
-    return found
+        while len(connections) < count:
+            with suppress(AuthenticationError, EOFError, OSError):  # not one of our processes
+                connections.append(listener.accept())
+    return connections
 
 
 def check_same(facts: dict[str, Any]) -> None:
-    """Raises ConfigError on all processes if facts (JSON values by name) differ between them."""
+    """Raises ConfigError in all processes if their facts (JSON values by name) differ."""
     digests = np.zeros(MESSAGE, np.uint32)
     digests[: len(facts)] = [zlib.crc32(json.dumps(value).encode()) for value in facts.values()]
-    same = np.ptp(multihost_utils.process_allgather(digests), axis=0) == 0
-    if differing := [name for name, equal in zip(facts, same, strict=False) if not equal]:
+    equal_digests = np.ptp(multihost_utils.process_allgather(digests), axis=0) == 0
+    if different := [
+        name for name, agrees in zip(facts, equal_digests, strict=False) if not agrees
+    ]:
         raise ConfigError(
-            f"the processes differ in {', '.join(differing[:SHOWN])}; start all with the same "
+            f"the processes differ in {', '.join(different[:SHOWN])}; start all with the same "
             "options, data and versions"
         )
 
 
 def decided_by_first(decide: Callable[[], T]) -> T:
-    """The JSON value of `decide`, called only in process 0, as it may change files that others
-    read."""
+    """The JSON value of `decide`, which only process 0 calls: it may change shared files."""
     first = jax.process_index() == 0
     text = json.dumps(decide()) if first else ""
     if jax.process_count() > 1:

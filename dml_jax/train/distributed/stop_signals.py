@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: a request to stop at the next step, or at once if nothing needs saving."""
+"""SIGTERM and Ctrl-C: stop at the next step, or at once if nothing needs saving."""
 
 import signal
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from dml_jax.train.distributed import device_mesh
 
 
 class Interrupted(Exception):
-    """The run stopped on a signal; `alone` if the other processes do not know yet."""
+    """The run stopped on a signal; `alone` if the other processes have not been told."""
 
     def __init__(self, number: int, *, alone: bool = False):
         super().__init__(signal.Signals(number).name)
@@ -46,16 +46,16 @@ class Stop:
         self.signal = number
 
     def stop_immediately(self) -> None:
-        """From now on, a signal ends the run at once; all processes must call this."""
+        """Lets signals end the run at once from now on; all processes must call this."""
         self._immediate = True
         if number := self.agreed():
             raise Interrupted(number)
 
     def poll(self) -> int:
-        """The signal that any process had received when all last called this, 0 for none.
+        """The signal that any process had received at the previous call, 0 for none.
 
-        As it asks for the next call, the devices never wait; all processes must call this equally
-        often.
+        Each call starts the exchange for the next one, so devices never wait. All processes must
+        call this equally often.
         """
         if jax.process_count() == 1:
             return self.agreed()
@@ -65,18 +65,18 @@ class Stop:
     def raise_if_stopped(self) -> None:
         """Raises Interrupted after a signal; all processes must call this equally often."""
         number = self.signal if jax.process_count() == 1 else self.poll()
-        # In progress, it could keep devices from what one process computes alone.
+        # While in progress, it could block devices that one process uses alone.
         jax.block_until_ready(self._asked)
         if number:
             raise Interrupted(number)
 
     def agreed(self) -> int:
-        """The signal that any process has received, 0 for none; all must ask at the same step."""
+        """The signal that any process has received, or 0; all must call this at the same step."""
         return self.signal if jax.process_count() == 1 else int(largest(self.signal))
 
 
 def largest(value: int) -> jax.Array:
-    """The largest of the values of all processes, int32 [], computed in the background."""
+    """The largest value of all processes, int32 [], computed in the background."""
     devices, reduced = _reduction()
     local = np.full(jax.local_device_count(), value, np.int32)
     return reduced(jax.make_array_from_process_local_data(device_mesh.row_sharded(devices), local))

@@ -1,4 +1,4 @@
-"""Logs as lines of JSON: `metrics.jsonl`, a function of the run alone, and `timing.jsonl`."""
+"""Logs as lines of JSON: `metrics.jsonl`, which depends only on the run, and `timing.jsonl`."""
 
 import hashlib
 import json
@@ -27,9 +27,9 @@ Show = Callable[[dict[str, Any]], None]
 
 
 class JsonLines:
-    """A file with one JSON object per line, with a `step`; only an `active` process writes it.
+    """A file with one JSON object per line, each with a `step`; only an `active` process writes it.
 
-    `show` gets the lines that are left when the file is truncated, and then every new one.
+    `show` is called with the lines that remain after truncation, then with every new line.
     """
 
     def __init__(self, path: Path, active: bool = True, show: Show | None = None):
@@ -42,14 +42,14 @@ class JsonLines:
         self._through.update(text.encode())
 
     def digests(self, step: int) -> dict[str, str]:
-        """SHA-256 of the lines before and through a step, the last line's or a later one."""
+        """SHA-256 of the lines before and through a step, which must not precede the last line."""
         before = self._before if step == self._last else self._through
         return {"before": before.hexdigest(), "through": self._through.hexdigest()}
 
     def write(self, line: dict[str, Any]) -> None:
-        """Appends a line and flushes it to disk, so that no checkpoint is ever ahead of the log.
+        """Appends a line and flushes it to disk, so that the log is never behind a checkpoint.
 
-        Metrics that are not defined (NaN) become null.
+        Undefined metrics (NaN) become null.
         """
         if not self.active:
             return
@@ -63,7 +63,7 @@ class JsonLines:
             self._show(line)
 
     def read(self) -> list[dict[str, Any]]:
-        """All complete lines; an incomplete last one, left by a killed run, is ignored."""
+        """All complete lines, without an incomplete last line of a killed run."""
         if not self.path.exists():
             return []
         seal.file(self.path.parent, self.path.name, error=CheckpointError)
@@ -75,36 +75,38 @@ class JsonLines:
         return lines
 
     def truncate(self, step: int, sha256: str | None = None) -> None:
-        """Removes lines after `step`, and an incomplete one: the resumed run writes them again.
+        """Removes lines after `step`, which the resumed run writes again, and an incomplete line.
 
-        Raises CheckpointError, and changes nothing, if the lines that are left have another SHA-256
-        than the one given.
+        Raises CheckpointError, without any change, if the SHA-256 of the remaining lines is not
+        `sha256`.
         """
         if not self.active:
             return
-        kept = [(line, json.dumps(line) + "\n") for line in self.read() if line["step"] <= step]
-        content = "".join(text for _, text in kept)
+        remaining = [
+            (line, json.dumps(line) + "\n") for line in self.read() if line["step"] <= step
+        ]
+        content = "".join(text for _, text in remaining)
         if sha256 not in (None, hashlib.sha256(content.encode()).hexdigest()):
             raise CheckpointError(
-                f"{self.path}: its lines up to step {step} are not those that the run has "
-                "written; restore it from a copy, or delete "
+                f"{self.path}: the lines up to step {step} have changed since the run wrote them; "
+                "restore it from a copy, or delete "
                 f"{self.path.parent / 'checkpoints'} to train from the start"
             )
         if self.path.exists():
             with atomic_write(self.path) as draft:
                 draft.write_text(content, encoding="utf-8")
-        for line, text in kept:
+        for line, text in remaining:
             self._count(line["step"], text)
             if self._show:
                 self._show(line)
 
 
 def tensorboard(directory: Path, config: Config) -> Show:
-    """Shows lines of `metrics.jsonl` in TensorBoard; removes event files of an earlier start."""
+    """Writes lines of `metrics.jsonl` for TensorBoard; removes event files of earlier starts."""
     from tensorboardX import SummaryWriter
 
     shutil.rmtree(directory, ignore_errors=True)
-    # A TensorBoard that shows the removed files forgets their steps from `purge_step` on.
+    # A running TensorBoard forgets the steps of removed files from `purge_step` on.
     writer = SummaryWriter(str(directory), purge_step=0)
     table = "".join(f"| {key} | {value} |\n" for key, value in flatten(asdict(config)).items())
     writer.add_text("configuration", f"| key | value |\n|---|---|\n{table}")
@@ -121,18 +123,18 @@ def tensorboard(directory: Path, config: Config) -> Show:
 
 
 class Meter:
-    """Reads the speed of the training since the last reading."""
+    """Measures the speed of training since the last reading."""
 
     def __init__(self, batches: BatchReader[Any], batch_size: int, step: int):
         self._batches, self._batch_size = batches, batch_size
         self.restart(step)
 
     def restart(self, step: int) -> None:
-        """Starts an interval after `step` steps, so that it has no compilation or evaluation."""
+        """Starts an interval after `step` steps, to exclude compilation or evaluation."""
         self._began, self._waited, self._step = time.monotonic(), self._batches.waited, step
 
     def read(self, step: int) -> dict[str, float]:
-        """A line for `timing.jsonl`: "data_wait" is a share, memory in bytes."""
+        """A line for `timing.jsonl`; "data_wait" is a fraction of the time, memory is in bytes."""
         seconds, done = max(time.monotonic() - self._began, 1e-9), step - self._step
         line = {
             "step": step,
@@ -156,7 +158,7 @@ def describe(line: dict[str, float]) -> str:
 
 
 def peak_memory() -> int:
-    """The largest number of bytes that a device, or this process on CPUs, has held."""
+    """The peak memory of a device, or of this process on CPUs, in bytes."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     peaks = [each["peak_bytes_in_use"] for each in stats if "peak_bytes_in_use" in each]
     unit = 1 if sys.platform == "darwin" else 1024
@@ -164,21 +166,21 @@ def peak_memory() -> int:
 
 
 def machine() -> str:
-    """The devices, the cores and the system, in words."""
+    """A description of devices, cores and operating system."""
     devices = jax.devices()
     system = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
     return f"{len(devices)} x {devices[0].device_kind}, {system}"
 
 
 def summary(timing: JsonLines, batch_size: int) -> dict[str, float]:
-    """Seconds of training alone, median speed and peak memory; empty without steps.
+    """Seconds of training only, median speed and peak memory; empty without steps.
 
     Raises CheckpointError if a line of `timing.jsonl` lacks a number.
     """
     seconds, before, rates, lines = 0.0, 0, [], timing.read()
-    with reading(timing.path, "delete it, and repeat the command", CheckpointError):
+    with reading(timing.path, "delete it and repeat the command", CheckpointError):
         for line in lines:
-            if line["images_per_second"] > 0:  # 0 right after a compilation or an evaluation
+            if line["images_per_second"] > 0:  # 0 just after compilation or evaluation
                 seconds += (line["step"] - before) * batch_size / line["images_per_second"]
                 rates.append(line["images_per_second"])
             before = line["step"]

@@ -1,4 +1,4 @@
-"""The one model that a run on the hub has instead of checkpoints: a sealed `model/` with
+"""The model of a run on the hub, which replaces its checkpoints: a sealed directory `model/` with
 `model.safetensors`."""
 
 from collections.abc import Mapping
@@ -31,20 +31,21 @@ def write(directory: Path, state: Variables, run: Mapping[str, Any]) -> None:
 
 
 def read(directory: Path, template: Variables, run: Mapping[str, Any]) -> TrainState:
-    """Reads a model in the shapes of a state or model, as a state without the optimizer's."""
+    """Reads a model with the shapes of `template` into a state without optimizer state."""
     about = seal.read(directory, KIND, error=CheckpointError, remedy=REMEDY).about
     path = directory / FILE
     with reading(path, REMEDY, CheckpointError):
         step, arrays = np.int32(about["step"]), safetensors.numpy.load_file(path)
         workdir.check_same_facts(directory, about.get("run", {}), run)
 
-    def find(name: Any, wanted: jax.ShapeDtypeStruct) -> np.ndarray:
-        if 0 in wanted.shape:
-            return np.zeros(wanted.shape, wanted.dtype)
-        found = arrays.get("/".join(name))
-        if found is None or (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+    def find_array(name: Any, like: jax.ShapeDtypeStruct) -> np.ndarray:
+        if 0 in like.shape:
+            return np.zeros(like.shape, like.dtype)
+        array = arrays.get("/".join(name))
+        if array is None or (array.shape, array.dtype) != (like.shape, like.dtype):
             raise CheckpointError(f"{path}: does not fit this model ({'/'.join(name)}); {REMEDY}")
-        return found
+        return array
 
-    found = traverse_util.path_aware_map(find, {"0": template.params, "1": template.model_state})
-    return TrainState(step, found["0"], found["1"], ())  # type: ignore[arg-type]
+    templates = {"0": template.params, "1": template.model_state}
+    variables = traverse_util.path_aware_map(find_array, templates)
+    return TrainState(step, variables["0"], variables["1"], ())  # type: ignore[arg-type]
