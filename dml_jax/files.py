@@ -83,7 +83,7 @@ def reading(
         raise error(f"{path}: {NO_URL}")
     try:
         if isinstance(file, Path) and file.exists() and not (file.is_file() or file.is_dir()):
-            raise error("this is a pipe or a device; give a file")
+            raise error("is a pipe or a device; give a file")
         yield
     except MemoryError as problem:
         raise MemoryError(f"{path}: {reason(problem)}") from problem

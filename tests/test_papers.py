@@ -61,7 +61,7 @@ def test_the_commands_of_a_page_exist(command: str) -> None:
     elif option == "--study":
         known = config_files.run_file("--study", name).VARIANTS
         assert variant in known or any(map(absent, PAPERS))
-        assert variant not in known or plan.load(named)
+        assert variant not in known or plan.load_study(named)
     elif not absent(paper_of(f"{name}.py") or PAPERS[0]):
         module = config_files.run_file("--config", name)
         assert variant in ("", *getattr(module, "VARIANTS", ()))

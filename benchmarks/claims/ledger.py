@@ -335,7 +335,7 @@ def chosen(
     """The best finished choice of each row and its placebos, by study; the first of equal ones."""
     best: dict[tuple[str, str], tuple[float, Mapping[str, Any]]] = {}
     for choice in tried:
-        value = outcomes.read(choice.trial.directory).get(metric, -1.0)
+        value = outcomes.read_file(choice.trial.directory).get(metric, -1.0)
         key = choice.study, choice.row
         if key not in best or value > best[key][0]:
             best[key] = value, choice.overrides
@@ -353,7 +353,7 @@ def choice_lines(tried: Sequence[Choice], made: Mapping[str, Chosen], before: Li
     good ones, the first is chosen, and "chosen" says of how many."""
     again = {(choice.study, choice.row) for choice in tried}
     found = [line for line in before if (line["study"], line["row"]) not in again]
-    values = [outcomes.read(choice.trial.directory).get("recall@1") for choice in tried]
+    values = [outcomes.read_file(choice.trial.directory).get("recall@1") for choice in tried]
     alike = Counter((c.study, c.row, value) for c, value in zip(tried, values, strict=True))
     for choice, value in zip(tried, values, strict=True):
         if value is not None:
@@ -378,9 +378,9 @@ def measurements(owners: Owners) -> Lines:
 
     found = []
     for (study, row, split, seed), trial in owners.items():
-        if not (results := outcomes.read(trial.directory)):
+        if not (results := outcomes.read_file(trial.directory)):
             continue
-        facts = outcomes.read(trial.directory, "config.json")
+        facts = outcomes.read_file(trial.directory, "config.json")
         mechanism = results.get("mechanism", {})
         parts = {row: results | results.get("geometry", {}) | mechanism}
         parts |= {f"{row} + {kind}": part for kind, part in results.get("refined", {}).items()}

@@ -79,7 +79,9 @@ def execute(arguments: list[str]) -> None:
 def run_study(options: Namespace, overrides: dict[str, str]) -> None:
     from dml_jax.lab import plan, studies
 
-    name, study = plan.load(options.study) if options.study else plan.comparison(options.compare)
+    name, study = (
+        plan.load_study(options.study) if options.study else plan.comparison(options.compare)
+    )
     settings = plan.Settings(
         options.root or Path("runs/studies") / name,
         tuple(dict.fromkeys(options.seeds or study.seeds)),

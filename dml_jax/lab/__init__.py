@@ -1,17 +1,18 @@
-"""Tests of papers and plug-ins, which users of a model do not need; only commands import it.
+"""Studies and checks, which users of a model do not need; only commands import this package.
 
-Studies, many runs that make one table:
+Studies: many runs in one table. All but `studies` work without JAX, because trials are other
+processes:
 
     definition   content of a study file: rows, seeds, published numbers
     plan         the trials of a study, each with its configuration and work directory
-    runner       trains missing trials, each in another process
+    runner       trains missing trials, each in its own process
     outcomes     reads finished runs; means, spreads, significance
     tables       tables over runs, and heat maps of grids
-    studies      what `dml-jax study` does with them
+    studies      the command `dml-jax study`
 
-All but the last do not import JAX, because trials are other processes. The rest does:
+Checks, which import JAX:
 
-    plugins      how a module or function is recognised as a plug-in
-    conformance  the checks of a plug-in
-    compilation  the training step compiled for absent devices: memory, least time
+    plugins      recognises a module or function as a plug-in
+    conformance  checks a plug-in
+    compilation  compiles the training step for absent devices: memory, minimum time
 """

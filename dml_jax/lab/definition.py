@@ -1,7 +1,7 @@
 """Content of a study file.
 
-A file `configs/PAPER/studies.py`, or one in `configs/studies/`, defines `get_study(variant)`, which
-returns a `Study` of plain data, and the names `VARIANTS` that it accepts, the default first.
+A file `configs/PAPER/studies.py` or `configs/studies/NAME.py` defines `get_study(variant)`, which
+returns a `Study`, and `VARIANTS`, the names that it accepts, the default first.
 """
 
 import itertools
@@ -19,14 +19,15 @@ class Row:
     Attributes:
       name: heading of the row; with a seed, the name of its work directories.
       config: "configs/FILE.py" or "configs/FILE.py:VARIANT"; empty for an ensemble.
-      overrides: value or whole section by dotted key; text is parsed as the type of the key. The
-        text "@ROW" stands for the work directory of another row with the same seed, which is
-        trained first. An override of `seed` is added to the seed of the trial.
-      reported: published metrics by source, in addition to the configuration's from other sources.
+      overrides: value or whole section by dotted key; text is parsed as the type of the key.
+        "@ROW" stands for the work directory of that row with the same seed, which is trained first.
+        An override of `seed` is added to the seed of the trial.
+      reported: published metrics by source, which replace those of the configuration from the same
+        source.
       refined: published metrics after test-time refinement, by kind of batches
         (`evaluation.refine`) and source.
-      members: rows whose concatenated embeddings are evaluated instead of training a model.
-      weights: factors of the members' embeddings; all 1 by default.
+      members: rows whose concatenated embeddings are evaluated; no model is trained.
+      weights: factors of the members' embeddings; by default all 1.
     """
 
     name: str
@@ -44,9 +45,9 @@ class Study:
 
     Attributes:
       title: e.g. "Table 3: losses, on CUB-200-2011".
-      source: origin of the published numbers and the claim, in one or two sentences.
-      seeds: each row is trained with each of them.
-      metric: key of `results.json` by which rows are compared.
+      source: origin of the published numbers and of the claim, in one or two sentences.
+      seeds: every row is trained with each seed.
+      metric: key of `results.json` that compares rows.
     """
 
     title: str
@@ -62,11 +63,11 @@ def grid(
     """A row for every combination of values by dotted key; the first key varies slowest."""
     rows = []
     for combination in itertools.product(*values.values()):
-        changed = dict(zip(values, combination, strict=True))
+        overridden = dict(zip(values, combination, strict=True))
         name = " ".join(
-            f"{key.rpartition('.')[2]}={_text(value)}" for key, value in changed.items()
+            f"{key.rpartition('.')[2]}={_text(value)}" for key, value in overridden.items()
         )
-        rows.append(Row(name, config, {**(overrides or {}), **changed}))
+        rows.append(Row(name, config, {**(overrides or {}), **overridden}))
     return tuple(rows)
 
 

@@ -1,4 +1,4 @@
-"""Finished runs: seeds of one row, comparable rows, published numbers, and tests of differences."""
+"""Finished runs: rows of several seeds, published numbers, and tests of differences."""
 
 import json
 import math
@@ -17,13 +17,13 @@ from dml_jax.files import read_json
 from dml_jax.lab.plan import Trial
 from dml_jax.seal import Seal
 
-GEOMETRY = ("density", "spectral_decay")  # of `results["geometry"]` that are columns
-IMAGES = ("labels.npy", "ids.json")  # files that identify the images of the embeddings
+GEOMETRY = ("density", "spectral_decay")  # columns from `results["geometry"]`
+IMAGES = ("labels.npy", "ids.json")  # files that identify the test images
 REMEDY = "evaluate the run again, or leave it out"
 
 
-def read(directory: Path, name: str = "results.json") -> dict[str, Any]:
-    """A JSON file of a run, checked by its manifest; empty if there is none."""
+def read_file(directory: Path, name: str = "results.json") -> dict[str, Any]:
+    """A JSON file of a run, verified by its manifest; empty if the file is missing."""
     if not (directory / name).exists():
         return {}
     path = seal.file(directory, name, error=CheckpointError, remedy=REMEDY)
@@ -34,110 +34,112 @@ def read(directory: Path, name: str = "results.json") -> dict[str, Any]:
 
 
 def _test_images(directory: Path) -> Seal:
-    """The seal of the embeddings of the test images; an empty one if there are none."""
+    """The manifest of the test embeddings; empty if there are none."""
     place = directory / "embeddings" / "test"
     if not seal.sealed(place):
         return Seal("embeddings", {})
     return seal.stated(place, "embeddings", error=CheckpointError, remedy=REMEDY)
 
 
-def missing(trial: Trial) -> str:
-    """Why the results on disk, if any, are not of the whole trial; empty if they are."""
-    results = read(trial.directory)
+def why_unfinished(trial: Trial) -> str:
+    """The reason why a trial is incomplete; empty if it is complete."""
+    results = read_file(trial.directory)
     if not results:
         return "not finished"
-    found = results.get("length", {})
-    if trial.length and found != trial.length:
+    finished_length = results.get("length", {})
+    if trial.length and finished_length != trial.length:
         unit = "steps" if trial.length["steps"] else "epochs"
-        return f"{found.get(unit, 'unknown')} of {trial.length[unit]} {unit}"
+        return f"{finished_length.get(unit, 'unknown')} of {trial.length[unit]} {unit}"
     members = [asdict(_test_images(path)) for path in trial.members]
     if members and _test_images(trial.directory).about.get("members") != members:
-        return "not of the present embeddings of its members"
+        return "the embeddings of its members have changed"
     return ""
 
 
 def finished(trials: Iterable[Trial]) -> set[str]:
-    """The names of the finished trials; each trial comes after the trials that it needs.
+    """The names of the finished trials; `trials` lists each after the trials that it needs.
 
-    An ensemble is not finished while one of its members is unfinished.
+    An ensemble is unfinished while one of its members is.
     """
     done: set[str] = set()
     for trial in trials:
-        if not missing(trial) and (not trial.members or done.issuperset(trial.needs)):
+        if not why_unfinished(trial) and (not trial.members or done.issuperset(trial.needs)):
             done.add(trial.name)
     return done
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run or ensemble, or a trial without results and its `problem`."""
+    """A finished run or ensemble, or a trial without results and the reason (`problem`)."""
 
     directory: Path
     row: str
     results: dict[str, Any] = field(default_factory=dict)  # contents of `results.json`
     config: dict[str, Any] = field(default_factory=dict)  # as nested mapping; empty for an ensemble
-    # Digests of labels and names of the test images, or of all data without embeddings; not of
-    # pixels: rows may differ in the sizes of images, and an ensemble knows names only.
+    # Digests of the test images' labels and names or, without embeddings, of all data. Pixels do
+    # not count: rows may differ in image size, and ensembles only have names.
     images: tuple[str, ...] = ()
     data_hash: str = ""  # empty for an ensemble
     problem: str = ""
 
 
 def read_run(directory: Path, row: str = "") -> Run:
-    """A finished run; its row is by default its directory's without "-0" or "-seed0" at the end."""
-    results = read(directory)
+    """A finished run; its row is by default its directory name without "-0" or "-seed0"."""
+    results = read_file(directory)
     if not results:
-        problem = "holds no finished run (no results.json); finish it or leave it out"
+        problem = "contains no finished run (no results.json); finish the run or leave it out"
         raise CheckpointError(f"{directory}: {problem}")
-    facts = {"config": {}, "data_hash": ""} | read(directory, "config.json")
+    record = {"config": {}, "data_hash": ""} | read_file(directory, "config.json")
     geometry = results.get("geometry", {})
     results = {**{name: geometry[name] for name in GEOMETRY if name in geometry}, **results}
-    known = _test_images(directory).files
-    images = tuple(known[name]["sha256"] for name in IMAGES) if known.keys() >= set(IMAGES) else ()
-    images = images or (facts["data_hash"] or str(directory.resolve()),)
+    digests = _test_images(directory).files
+    images = (
+        tuple(digests[name]["sha256"] for name in IMAGES) if digests.keys() >= set(IMAGES) else ()
+    )
+    images = images or (record["data_hash"] or str(directory.resolve()),)
     row = row or re.sub(r"[-_](seed[-_]?)?\d+$", "", directory.name) or directory.name
-    return Run(directory, row, results, facts["config"], images, facts["data_hash"])
+    return Run(directory, row, results, record["config"], images, record["data_hash"])
 
 
 def name_rows(runs: Sequence[Run]) -> list[Run]:
-    """Runs that differ only in the seed get one row; equal names of others become distinct."""
+    """Gives runs that differ only in the seed the same row, and other runs distinct rows."""
     names: dict[str, str] = {}
-    seen: dict[tuple[Any, ...], Path] = {}
-    named = []
+    directories: dict[tuple[Any, ...], Path] = {}
+    renamed = []
     for run in runs:
-        same = {"data_hash": run.data_hash, **decisive(run.config), "seed": "", "name": ""}
-        # By the results: until a continued run ends, they are of the former length.
-        same |= {"length": run.results.get("length"), "method": run.config.get("method")}
-        identity = json.dumps(same, sort_keys=True) if run.config else str(run.directory)
+        facts = {"data_hash": run.data_hash, **decisive(run.config), "seed": "", "name": ""}
+        # From the results, which keep the old length until a continued run ends.
+        facts |= {"length": run.results.get("length"), "method": run.config.get("method")}
+        identity = json.dumps(facts, sort_keys=True) if run.config else str(run.directory)
         if identity not in names:
             choices = (run.row, run.directory.name, str(run.directory.resolve()))
             names[identity] = next(name for name in choices if name not in names.values())
-        # The same model may be evaluated under two protocols, whose tables differ.
+        # The same model may be evaluated with two protocols.
         key = (identity, run.config.get("seed"), run.images, run.results["protocol"])
-        other = seen.setdefault(key, run.directory)
-        if other != run.directory:
+        first_directory = directories.setdefault(key, run.directory)
+        if first_directory != run.directory:
             raise ConfigError(
-                f"{other} and {run.directory}: hold the same configuration with the same seed, so "
-                "that they would count as two seeds; leave one out"
+                f"{first_directory} and {run.directory}: have the same configuration and seed, but "
+                "would count as two seeds; leave one out"
             )
-        named.append(replace(run, row=names[identity]))
-    return named
+        renamed.append(replace(run, row=names[identity]))
+    return renamed
 
 
 def comparable(runs: Sequence[Run]) -> tuple[str, dict[str, list[Run]]]:
-    """The protocol of runs, without distances that differ, and their rows by name.
+    """The protocol of the runs, without distances if these differ, and the runs by row.
 
-    Raises ConfigError for runs with other test images or another protocol.
+    Raises ConfigError if test images or protocols differ.
     """
     from dml_jax.evaluation import protocol  # imports JAX
 
     first = runs[0]
-    found = (protocol.distance_of(run.results["protocol"]) for run in runs)
-    distances, protocols = zip(*found, strict=True)
+    pairs = (protocol.distance_of(run.results["protocol"]) for run in runs)
+    distances, protocols = zip(*pairs, strict=True)
     rows: dict[str, list[Run]] = {}
-    for run, stated in zip(runs, protocols, strict=True):
-        reasons = ["other test images or labels"] * (run.images != first.images)
-        reasons += [f"protocol '{stated}' instead of '{protocols[0]}'"] * (stated != protocols[0])
+    for run, text in zip(runs, protocols, strict=True):
+        reasons = ["different test images or labels"] * (run.images != first.images)
+        reasons += [f"protocol '{text}' instead of '{protocols[0]}'"] * (text != protocols[0])
         if reasons:
             raise ConfigError(
                 f"{run.directory} cannot be compared with {first.directory}: "
@@ -148,7 +150,7 @@ def comparable(runs: Sequence[Run]) -> tuple[str, dict[str, list[Run]]]:
 
 
 def duration(seconds: float) -> str:
-    """A time in words: "45 s", "12 min", "3.4 h"."""
+    """A time as text: "45 s", "12 min", "3.4 h"."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
@@ -166,7 +168,7 @@ def seed_test(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number (Holm, 1979)."""
+    """p-values corrected for multiple tests (Holm, 1979)."""
     corrected, largest = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
@@ -175,27 +177,27 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def p_text(p: float) -> str:
-    """A p-value in a table."""
+    """A p-value as text."""
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def published_values(
-    run: Run, stated: Mapping[str, Mapping[str, float]]
+    run: Run, from_study: Mapping[str, Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
-    """Published metrics by source: the study's, and of other sources the configuration's."""
-    found = {source: dict(metrics) for source, metrics in stated.items()}
+    """Published metrics by source, from the study and, for other sources, the configuration."""
+    by_source = {source: dict(metrics) for source, metrics in from_study.items()}
     for label, metrics in (published(run.config) if run.config.get("paper") else {}).items():
-        # Tables say of all published numbers together how the model was selected.
+        # The notes of a table say how published models were selected.
         short = re.sub(r" \(selected on test\)|; selected on test", "", label)
-        if not short.startswith(tuple(stated)):
-            found[short] = dict(metrics)
-    return found
+        if not short.startswith(tuple(from_study)):
+            by_source[short] = dict(metrics)
+    return by_source
 
 
 def all_rows(trained: Mapping[str, list[Run]]) -> dict[str, list[Run]]:
-    """Rows, each followed by its refined embeddings, by kind of batches.
+    """The rows, each followed by a row for every test-time refinement.
 
-    A kind whose clustering failed in all runs has runs with a `problem`.
+    A refinement whose clustering failed in all runs has runs with a `problem`.
     """
     rows: dict[str, list[Run]] = {}
     for name, runs in trained.items():

@@ -1,4 +1,4 @@
-"""The kinds of plug-ins: how each is called, its configuration key, and how to recognise one."""
+"""The kinds of plug-ins: their signatures, configuration keys, and how to recognise them."""
 
 import inspect
 import sys
@@ -50,39 +50,43 @@ def kind_of(plugin: Any) -> str | None:
             return None
         return "backbone" if len(inspect.signature(plugin.build).parameters) == 1 else "method"
     parameters = inspect.signature(plugin).parameters
-    needed = [p for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
-    first = needed[0].name if needed else None
+    required = [
+        p for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_POSITIONAL
+    ]
+    first = required[0].name if required else None
     if "embeddings" in parameters or "labels" in list(parameters)[1:]:
         return "loss"
     if first == "labels" and "seed" not in parameters:
         return None
-    known = (name for name, kind in FUNCTIONS.items() if kind.first == first)
-    return next(known, "distance" if len(needed) == 2 else None)
+    matches = (name for name, kind in FUNCTIONS.items() if kind.first == first)
+    return next(matches, "distance" if len(required) == 2 else None)
 
 
 def find_plugins(path: str, kind: str | None = None) -> list[tuple[str, str]]:
     """(import path, kind) of a module or function, or of each plug-in function of a module.
 
-    Raises ConfigError if there is none, unless `kind` is given.
+    Raises ConfigError if none is recognised, unless `kind` is given.
     """
     parent, _, name = path.rpartition(".")
     if parent:
         modules.import_module("MODULE", path, parent)
-    named = getattr(sys.modules.get(parent), name, None)
-    if named is None and parent and not hasattr(sys.modules[parent], "__path__"):
+    plugin = getattr(sys.modules.get(parent), name, None)
+    if plugin is None and parent and not hasattr(sys.modules[parent], "__path__"):
         remedy = suggest(name, vars(sys.modules[parent]))
-        raise ConfigError(f"{path}: {parent} has no {name}; {remedy}")
-    functions = {path: named}
-    if named is None or inspect.ismodule(named):
+        raise ConfigError(f"{path}: {parent} does not define {name}; {remedy}")
+    functions = {path: plugin}
+    if plugin is None or inspect.ismodule(plugin):
         modules.import_module("MODULE", path, path)
-        if whole := kind or kind_of(sys.modules[path]):
-            return [(path, whole)]
+        if module_kind := kind or kind_of(sys.modules[path]):
+            return [(path, module_kind)]
         public = {key: f for key, f in vars(sys.modules[path]).items() if not key.startswith("_")}
-        own = {key for key, f in public.items() if getattr(f, "__module__", None) == path}
-        functions = {f"{path}.{key}": public[key] for key in public if key in own}
+        defined_here = {key for key, f in public.items() if getattr(f, "__module__", None) == path}
+        functions = {f"{path}.{key}": public[key] for key in public if key in defined_here}
     kinds = {key: kind or kind_of(f) for key, f in functions.items() if inspect.isfunction(f)}
     if not any(kinds.values()):
         calls = "; ".join(f"{name} {kind.call}" for name, kind in FUNCTIONS.items())
-        known = f"a module defines build or load, or functions with the arguments of {calls}"
-        raise ConfigError(f"{path}: is not a plug-in; {known}; give --kind")
-    return [(key, found) for key, found in kinds.items() if found]
+        expected = (
+            f"a module must define build or load, or functions with these signatures: {calls}"
+        )
+        raise ConfigError(f"{path}: is not recognised as a plug-in; give --kind; {expected}")
+    return [(key, function_kind) for key, function_kind in kinds.items() if function_kind]

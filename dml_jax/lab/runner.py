@@ -1,7 +1,7 @@
-"""Trains the trials of a study, several at a time, each in another process.
+"""Trains the trials of a study, several at a time, each in its own process.
 
-A process never outlives this command, so that no two processes train the same trial. The same
-command continues an interrupted trial from its checkpoint.
+A process never outlives this command, so that no two processes train the same trial. Running the
+command again continues an interrupted trial from its checkpoint.
 """
 
 import os
@@ -26,21 +26,21 @@ from dml_jax.errors import ConfigError, counted
 from dml_jax.lab import outcomes
 from dml_jax.lab.plan import Trial
 
-POLL = 0.5  # seconds between two looks at a process
-ERROR = "error: "  # how the last line of a failed trial's log begins
+POLL = 0.5  # seconds between checks of a process
+ERROR = "error: "  # prefix of the last line of a failed trial's log
 say = partial(print, flush=True)
 
 
 class Slot(NamedTuple):
-    """A share of this machine: cores, and environment variables that select its accelerator."""
+    """A share of this machine: cores, and environment variables that select an accelerator."""
 
     cores: frozenset[int]
     environment: dict[str, str]
 
     def start(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-        """Starts `python -m ARGUMENTS`, with its output in a file, until its input is closed.
+        """Starts `python -m ARGUMENTS` with its output in a file; it ends when its input is closed.
 
-        Also binds this thread to the cores, because the process inherits them (not on macOS).
+        Also binds this thread to the cores, which the process inherits (not on macOS).
         """
         if self.cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, self.cores)
@@ -57,14 +57,14 @@ class Slot(NamedTuple):
 
 def slots(jobs: int) -> list[Slot]:
     """Divides the cores and the NVIDIA devices of this machine among jobs."""
-    known = hasattr(os, "sched_getaffinity")
-    cores = sorted(os.sched_getaffinity(0)) if known else list(range(os.cpu_count() or 1))
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = sorted(os.sched_getaffinity(0)) if has_affinity else list(range(os.cpu_count() or 1))
     if not 1 <= jobs <= len(cores):
         raise ConfigError(f"--jobs={jobs}: must be one of 1 to {len(cores)}, the number of cores")
     gpus = map(str, range(len(list(Path("/proc/driver/nvidia/gpus").glob("*")))))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(gpus))
     devices = list(filter(None, visible.split(",")))
-    made = []
+    result = []
     for job in range(jobs):
         environment: dict[str, str] = {}
         if devices:
@@ -72,29 +72,29 @@ def slots(jobs: int) -> list[Slot]:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(assigned)
             if (sharing := -(-jobs // len(devices))) > 1:
                 environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / sharing:.2f}"
-        made.append(Slot(frozenset(cores[job::jobs]), environment))
-    return made
+        result.append(Slot(frozenset(cores[job::jobs]), environment))
+    return result
 
 
-def file_of(root: Path, name: str, kind: str) -> Path:
-    """A file of a trial: its configuration ("json"), or its output with any failure ("log")."""
+def trial_file(root: Path, name: str, kind: str) -> Path:
+    """A trial's file: its configuration ("json"), or its output and failure ("log")."""
     return root / "trials" / f"{name.replace('/', '-')}.{kind}"
 
 
 def failure(root: Path, name: str) -> str:
-    """Why a trial failed when it was trained last; empty if it did not."""
-    line = last_line(file_of(root, name, "log"))
+    """The reason why a trial's last training failed; empty if it did not."""
+    line = last_line(trial_file(root, name, "log"))
     return line.removeprefix(ERROR) if line.startswith(ERROR) else ""
 
 
 def run_all(root: Path, trials: Sequence[Trial], jobs: int) -> None:
-    """Trains all trials that are not finished, each after the trials that it needs."""
+    """Trains all unfinished trials, each after the trials that it needs."""
     free, busy, failed = slots(jobs), dict[Future[bool], tuple[str, Slot]](), set[str]()
     with ThreadPoolExecutor(jobs) as pool, stoppable() as stop:
         while not stop.is_set():
             done = outcomes.finished(trials)
-            taken = {*done, *failed, *(name for name, _ in busy.values())}
-            waiting = [trial for trial in trials if trial.name not in taken]
+            unavailable = {*done, *failed, *(name for name, _ in busy.values())}
+            waiting = [trial for trial in trials if trial.name not in unavailable]
             ready = [trial for trial in waiting if done.issuperset(trial.needs)]
             for trial in ready[: len(free)]:
                 slot = free.pop(0)
@@ -110,9 +110,9 @@ def run_all(root: Path, trials: Sequence[Trial], jobs: int) -> None:
 
 @contextmanager
 def stoppable() -> Iterator[threading.Event]:
-    """An event that SIGTERM, Ctrl-C and errors set, so that the processes of trials are stopped.
+    """Context with an event that SIGTERM, Ctrl-C and errors set, to stop the processes of trials.
 
-    Raises SystemExit with 128 + the number of the signal at the end.
+    After a signal, raises SystemExit with 128 + its number at the end.
     """
     stop, received = threading.Event(), list[int]()
 
@@ -128,12 +128,12 @@ def stoppable() -> Iterator[threading.Event]:
         for number, handler in previous.items():
             signal.signal(number, handler)
     if received:
-        say("stopped; the same command continues")
+        say("stopped; run the same command again to continue")
         sys.exit(128 + received[0])
 
 
 def wait_for(process: subprocess.Popen[bytes], stop: threading.Event) -> int:
-    """The exit code of a process, which is terminated when `stop` is set."""
+    """The exit code of a process; terminates it when `stop` is set."""
     while (code := process.poll()) is None:
         if stop.wait(POLL):
             process.terminate()
@@ -142,25 +142,25 @@ def wait_for(process: subprocess.Popen[bytes], stop: threading.Event) -> int:
 
 
 def execute(root: Path, trial: Trial, slot: Slot, stop: threading.Event) -> bool:
-    """Runs a trial to its end, continuing it if it was interrupted; returns whether it finished.
+    """Starts or continues a trial; returns whether it finished.
 
-    If it failed, the last line of its log is the reason.
+    If it failed, the last line of its log gives the reason.
     """
-    log = file_of(root, trial.name, "log")
-    if trial.members:  # until the new embeddings are written, the results are not theirs
+    log = trial_file(root, trial.name, "log")
+    if trial.members:  # the results belong to old embeddings
         (trial.directory / "results.json").unlink(missing_ok=True)
     began = time.monotonic()
     say(f"{trial.name}: {'continues' if (trial.directory / 'checkpoints').exists() else 'starts'}")
     with slot.start(command(root, trial), log) as process:
         code = wait_for(process, stop)
-    if not outcomes.missing(trial):
+    if not outcomes.why_unfinished(trial):
         say(f"{trial.name}: finished ({time.monotonic() - began:.0f} s)")
         return True
     if stop.is_set():
         return False
     reason = last_line(log).removeprefix(ERROR) or f"exit code {code}"
     if code < 0:
-        reason = f"its process was killed by signal {-code}; see {log}"
+        reason = f"the process was killed by signal {-code}; see {log}"
     if failure(root, trial.name) != reason:
         with log.open("a", encoding="utf-8") as file:
             file.write(f"{ERROR}{reason}\n")
@@ -169,15 +169,15 @@ def execute(root: Path, trial: Trial, slot: Slot, stop: threading.Event) -> bool
 
 
 def command(root: Path, trial: Trial) -> list[str]:
-    """The module of a trial and its arguments, after writing its configuration to a file."""
+    """Writes the configuration of a trial; returns the module to run and its arguments."""
     if trial.members:
         weights = [f"--weights={','.join(map(str, trial.weights))}"] if trial.weights else []
         members = f"--model={','.join(map(str, trial.members))}"
         return ["dml_jax", "evaluate", members, f"--export={trial.directory}", *weights]
-    config = file_of(root, trial.name, "json")
+    config = trial_file(root, trial.name, "json")
     files.write_json(config, {"config": trial.config and asdict(trial.config)})
     directory = f"--workdir={trial.directory}"
-    # The code can be trusted: it is that of the study, which has been imported.
+    # The code is trusted, because the study has already imported it.
     return ["dml_jax.main", f"--config={config}", directory, "--quiet", "--trust_code"]
 
 
@@ -204,7 +204,7 @@ def _end_with_parent() -> None:
     os.killpg(0, signal.SIGKILL)  # also the workers that read images
 
 
-if __name__ == "__main__":  # runs a module as `python -m` does
+if __name__ == "__main__":  # runs a module like `python -m`
     threading.Thread(target=_end_with_parent, daemon=True).start()
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""What `dml-jax study` does: trains missing runs and writes tables."""
+"""The command `dml-jax study`: trains missing runs and writes tables."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,30 +20,28 @@ def run(
     only_list: bool = False,
     columns: Sequence[str] = (),
 ) -> None:
-    """Trains the missing trials of a study and publishes its table.
-
-    Raises UserError if a trial failed.
+    """Trains the missing trials of a study and publishes its table; UserError if a trial failed.
 
     Args:
-      jobs: number of trials at a time.
+      jobs: number of concurrent trials.
       only_list: prints the commands of the trials instead.
-      columns: headings of the table, by default all.
+      columns: headings to show; by default all.
     """
     root = settings.root
-    runner.slots(jobs)  # raises for an impossible number before anything is written
+    runner.slots(jobs)  # raises for an invalid number before anything is written
     trials = plan.trials(study, settings)
-    facts = plan.begin(name, study, settings, trials)
+    facts = plan.create_study(name, study, settings, trials)
     if only_list:
         runner.print_commands(root, trials)
         return
     with files.locked(root / "trials", wait=False):
         runner.run_all(root, trials, jobs)
-    tables.publish(tables.of_study(root, facts), root, Console().rich, columns)
+    tables.publish(tables.summarise_study(root, facts), root, Console().rich, columns)
     done = outcomes.finished(trials)
     if failed := [trial.name for trial in trials if trial.name not in done]:
         count = f"{len(failed)} of {len(trials)} trials failed, e.g. {failed[0]}"
         logs = f"see the logs in {root / 'trials'}"
-        raise UserError(f"{count}; {logs}; the same command runs them again")
+        raise UserError(f"{count}; {logs}; run the same command to repeat them")
 
 
 def compare_runs(
@@ -53,10 +51,9 @@ def compare_runs(
     output: Path | None = None,
     columns: Sequence[str] = (),
 ) -> None:
-    """Publishes the table of the study in a directory, or of any finished runs, which may be in
-    buckets.
+    """Publishes the table of a study's directory, or of any finished runs, which may be in buckets.
 
-    It is written to `output`, by default into the directory of the study.
+    Writes to `output`; by default, to the directory of a study.
     """
     directories = [
         buckets.read_copy("--runs", run) if files.is_url(run) else files.expand_path("--runs", run)
@@ -66,7 +63,11 @@ def compare_runs(
     refuse(f"--runs {directory}: there is no such directory" for directory in missing)
     first = directories[0]
     facts = plan.read_facts(first) if len(directories) == 1 else None
-    found = tables.of_study(first, facts) if facts else tables.of_runs(directories, "recall@1")
-    found = found._replace(metric=metric or found.metric)
+    summary = (
+        tables.summarise_study(first, facts)
+        if facts
+        else tables.summarise_runs(directories, "recall@1")
+    )
+    summary = summary._replace(metric=metric or summary.metric)
     output = output or (first if facts else None)
-    tables.publish(found, output, Console().rich, columns)
+    tables.publish(summary, output, Console().rich, columns)

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DIGITS = 1  # decimal places of percentages
-NOT_VARIED = ("paper", "seed", "name")  # keys in which rows differ anyway
+NOT_VARIED = ("paper", "seed", "name")  # keys in which runs differ trivially
 
 
 class Summary(NamedTuple):
-    """Finished runs and, with a `problem`, unfinished ones; `metric` compares their rows."""
+    """Finished runs, and unfinished ones with a `problem`; `metric` compares rows."""
 
     title: str
     lead: str  # paragraph below the title
@@ -36,18 +36,18 @@ class Summary(NamedTuple):
     reported: Mapping[str, Mapping[str, Any]] = {}  # published metrics by row and source
 
 
-def of_study(root: Path, facts: Mapping[str, Any]) -> Summary:
-    """The finished trials of a study, from its directory and `study.json`."""
+def summarise_study(root: Path, facts: Mapping[str, Any]) -> Summary:
+    """The trials of a study, from its directory and `study.json`."""
     order = {row["name"]: i for i, row in enumerate(facts["rows"])}
     runs = []
-    trials = plan.stated_trials(root, facts)
+    trials = plan.read_trials(root, facts)
     done = outcomes.finished(trials)
     for trial in sorted(trials, key=lambda trial: (order[trial.row], trial.seed)):
         if trial.name in done:
             runs.append(outcomes.read_run(trial.directory, trial.row))
         else:
             failure = runner.failure(root, trial.name)
-            reason = failure or outcomes.missing(trial) or "its members are not finished"
+            reason = failure or outcomes.why_unfinished(trial) or "its members are not finished"
             runs.append(Run(trial.directory, trial.row, problem=reason))
     reported = {row["name"]: row["reported"] for row in facts["rows"]}
     for row in facts["rows"]:
@@ -58,16 +58,16 @@ def of_study(root: Path, facts: Mapping[str, Any]) -> Summary:
     return Summary(facts["title"], lead, facts["metric"], runs, reported)
 
 
-def of_runs(directories: Sequence[Path], metric: str) -> Summary:
-    """Any finished runs."""
-    # A run given twice, e.g. by overlapping patterns, must not count as two seeds.
+def summarise_runs(directories: Sequence[Path], metric: str) -> Summary:
+    """Summarises any finished runs."""
+    # A duplicate run, e.g. from overlapping patterns, must not count as two seeds.
     once = {directory.resolve(): directory for directory in directories}
     runs = outcomes.name_rows([outcomes.read_run(directory) for directory in once.values()])
     return Summary(counted(len(runs), "run"), "", metric, runs)
 
 
 def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
-    """The table of the runs, and the runs of its rows that were trained.
+    """The table of the runs, and the finished runs by row.
 
     Rows without results have dashes and a note. ConfigError for runs that cannot be compared.
     """
@@ -81,18 +81,22 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
     for run in finished:
         entries = metric_table.columns(run.results)
         # Only percentages: the highest is the best.
-        has = [entry.name for entry in entries if entry.percent and numbers([run], entry.name)]
-        problem = f"{run.directory} has no such result to compare by; it has {', '.join(has)}"
-        require(summary.metric in has, f"--metric={summary.metric}: {problem}")
-    stated, trained = outcomes.comparable(finished)
+        available = [
+            entry.name for entry in entries if entry.percent and numbers([run], entry.name)
+        ]
+        problem = f"{run.directory} has no such result to compare by; it has {', '.join(available)}"
+        require(summary.metric in available, f"--metric={summary.metric}: {problem}")
+    protocol_used, trained = outcomes.comparable(finished)
     rows = outcomes.all_rows(trained)
     for run in failed:
         if run.row not in trained:
             rows.setdefault(run.row, []).append(run)
     entries = metric_table.columns({key: 0 for runs in rows.values() for key in runs[0].results})
     reported = ((runs[0], summary.reported.get(name, {})) for name, runs in rows.items())
-    known = [outcomes.published_values(run, stated) for run, stated in reported]
-    sources = list(dict.fromkeys(source for found in known for source in found))
+    published_by_row = [
+        outcomes.published_values(run, protocol_used) for run, protocol_used in reported
+    ]
+    sources = list(dict.fromkeys(source for found in published_by_row for source in found))
     counts = [sum(not run.problem for run in runs) for runs in rows.values()]
     columns = {"": list(map(printable, rows)), "seeds": [str(count or "–") for count in counts]}
     protocols = (runs[0].results.get("protocol", "") for runs in rows.values())
@@ -100,15 +104,19 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
     if len(set(filter(None, distances))) > 1:
         columns["distance"] = [printable(name) for name in distances]
     best: set[tuple[str, int]] = set()
-    others: list[str] = []  # columns of published metrics of another kind, e.g. the density
+    other_headings: list[
+        str
+    ] = []  # headings of published metrics that are not percentages, e.g. density
     for entry in entries:
         columns[entry.heading], first = _measured(list(rows.values()), entry)
         best |= {(entry.heading, row) for row in first}
         for source in sources:
-            cells = [_published(found.get(source, {}), entry) for found in known]
+            cells = [_published(found.get(source, {}), entry) for found in published_by_row]
             if any(cells):
                 columns[f"{entry.heading} {source}"] = cells
-                others += [] if entry.percent else [entry.heading, f"{entry.heading} {source}"]
+                other_headings += (
+                    [] if entry.percent else [entry.heading, f"{entry.heading} {source}"]
+                )
     if len(rows) > 1 and (cells := _significance(rows, summary.metric)):
         columns["p"] = cells
     columns["time"] = []
@@ -116,16 +124,25 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
         times = [time for run in runs if (time := run.results.get("timing", {}).get("seconds"))]
         columns["time"].append(outcomes.duration(statistics.median(times)) if times else "")
     main = next(entry.heading for entry in entries if entry.name == summary.metric)
-    beside = (f"{main} {source}" for source in sources)
-    shown = ("", "seeds", "distance", main, *beside, *(others or ("MAP@R", "NMI")), "p", "time")
-    narrow = [heading for heading in columns if heading in shown]
+    published_headings = (f"{main} {source}" for source in sources)
+    main_headings = (
+        "",
+        "seeds",
+        "distance",
+        main,
+        *published_headings,
+        *(other_headings or ("MAP@R", "NMI")),
+        "p",
+        "time",
+    )
+    narrow = [heading for heading in columns if heading in main_headings]
     problems = {run.problem: name for name, runs in rows.items() for run in runs if run.problem}
     notes = [f"{name}: –, {problem}." for problem, name in problems.items()]
-    partly = [run for run in failed if run.row in trained]
-    notes += [f"Without {run.directory.name}: {run.problem}." for run in partly]
+    partial = [run for run in failed if run.row in trained]
+    notes += [f"Without {run.directory.name}: {run.problem}." for run in partial]
     data = next((run.config["data"]["name"] for run in finished if run.config), "of the members")
-    notes.append(f"Data: {data}. Evaluation: {stated}.")
-    published = any(metrics for found in known for metrics in found.values())
+    notes.append(f"Data: {data}. Evaluation: {protocol_used}.")
+    published = any(metrics for found in published_by_row for metrics in found.values())
     notes += _explanations(trained, main if "p" in columns else "", published)
     title = printable(summary.title)
     return Table(title, list(map(printable, notes)), columns, best, narrow), trained
@@ -134,30 +151,30 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
 def publish(
     summary: Summary, output: Path | None, console: Console, columns: Sequence[str] = ()
 ) -> None:
-    """Prints the table; writes it to `output`, if any, as report.md, .tex, .csv and a heat map.
+    """Prints the table; writes it to `output`, if given, as report.md, .tex, .csv and a heat map.
 
-    `columns` are the headings to show; all of them by default.
+    `columns` are the headings to show; by default all.
     """
-    made, trained = table(summary)
-    made = text_tables.only(made, columns) if columns else made
-    text_tables.print_table(made, console)
+    result, trained = table(summary)
+    result = text_tables.only(result, columns) if columns else result
+    text_tables.print_table(result, console)
     if output is None:
         return
-    text_tables.write_report(output, [made], summary.lead)
-    found = lines(summary.runs)
-    columns = list(dict.fromkeys(key for line in found for key in line))
-    rows = ([line.get(column, "") for column in columns] for line in found)
+    text_tables.write_report(output, [result], summary.lead)
+    records = lines(summary.runs)
+    columns = list(dict.fromkeys(key for line in records for key in line))
+    rows = ([line.get(column, "") for column in columns] for line in records)
     files.write_csv(output / "report.csv", [columns, *rows])
     if grid := plot_grid(trained, summary.metric):
         grid.savefig(output / "grid.png", dpi=130)
-    written = f"report: {output / 'report.md'}   also report.tex, report.csv"
-    console.print(written, markup=False, soft_wrap=True)
+    message = f"report: {output / 'report.md'}   also report.tex, report.csv"
+    console.print(message, markup=False, soft_wrap=True)
 
 
 def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """One line per run: its row, seed, the options in which runs differ, and all its numbers.
+    """One record per run: row, seed, the options in which runs differ, and all numbers.
 
-    Metrics are fractions; those after refinement have the kind of batches as a prefix.
+    Metrics are fractions; those after refinement have its name as a prefix.
     """
     flat = [flatten(run.config) for run in runs]
     texts: dict[str, set[str]] = {}  # of the values of each key
@@ -181,48 +198,48 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _explanations(rows: Mapping[str, Sequence[Run]], compared: str, published: bool) -> list[str]:
-    """Sentences on trained rows, on p-values of the column `compared`, and on published numbers."""
+    """Notes on trained rows, on p-values of the column `compared`, and on published numbers."""
     notes = [
         "Retrieval and NMI in %, mean ± standard deviation over seeds; bold: best of a column. "
-        "Time of the training, without compilation and evaluations: median over seeds."
+        "Time: training without compilation and evaluation, median over seeds."
     ]
     models = {name: {run.results.get("model") for run in runs} for name, runs in rows.items()}
-    if on_test := [name for name, found in models.items() if "test" in found]:
-        which = "all rows" if len(on_test) == len(rows) else ", ".join(on_test)
-        what = "Models selected on the test classes, so that their results are optimistic"
-        notes.append(f"{what}: {which}.")
+    if on_test := [name for name, selections in models.items() if "test" in selections]:
+        rows_text = "all rows" if len(on_test) == len(rows) else ", ".join(on_test)
+        sentence = "Models were selected on the test classes, so their results are optimistic"
+        notes.append(f"{sentence}: {rows_text}.")
     if compared:
         notes.append(
-            f"p: Welch's test over seeds of the difference to the row with the best {compared}, "
-            "corrected for the number of rows (Holm), but not for the choice of the best one."
+            f"p: Welch's test over seeds for the difference from the row with the best {compared}, "
+            "corrected for the number of rows (Holm), but not for the choice of the best row."
         )
     if published and len(on_test) < len(rows):
-        others = "the other rows" if on_test else "these runs"
-        usual = "Published numbers are usually of the epoch that is best on the test set"
-        notes.append(f"{usual}; {others} are not.")
+        remaining = "the other rows" if on_test else "these runs"
+        reason = "Published numbers usually come from the best epoch on the test set"
+        notes.append(f"{reason}; {remaining} are not.")
     return notes
 
 
 def numbers(runs: Sequence[Run], metric: str) -> list[float]:
-    """A metric of the runs that have it; an undefined one (no relevant images) is null."""
+    """The values of a metric in the runs that define it (null: no relevant images)."""
     return [run.results[metric] for run in runs if isinstance(run.results.get(metric), float | int)]
 
 
 def _measured(rows: Sequence[Sequence[Run]], entry: MetricEntry) -> tuple[list[str], list[int]]:
-    """Mean ± standard deviation of each row, and the best rows if higher is better."""
+    """Mean ± standard deviation of each row; the best rows if higher is better."""
 
     def text(value: float) -> str:
         return f"{100 * value:.{DIGITS}f}" if entry.percent else f"{value:.3f}"
 
-    found = [numbers(runs, entry.name) for runs in rows]
-    means = [statistics.fmean(values) if values else None for values in found]
+    values_by_row = [numbers(runs, entry.name) for runs in rows]
+    means = [statistics.fmean(values) if values else None for values in values_by_row]
     cells = []
-    for values, mean in zip(found, means, strict=True):
+    for values, mean in zip(values_by_row, means, strict=True):
         spread = f" ± {text(statistics.stdev(values))}" if len(values) > 1 else ""
         cells.append("–" if mean is None else text(mean) + spread)
-    known = {mean for mean in means if mean is not None}
-    ranked = entry.percent and len(known) > 1
-    return cells, [row for row, mean in enumerate(means) if ranked and mean == max(known)]
+    defined = {mean for mean in means if mean is not None}
+    ranked = entry.percent and len(defined) > 1
+    return cells, [row for row, mean in enumerate(means) if ranked and mean == max(defined)]
 
 
 def _published(metrics: Mapping[str, float], entry: MetricEntry) -> str:
@@ -234,27 +251,29 @@ def _published(metrics: Mapping[str, float], entry: MetricEntry) -> str:
 
 
 def _significance(rows: Mapping[str, list[Run]], metric: str) -> list[str]:
-    """p-values of the differences to the best row; none if no row has two seeds to compare."""
+    """p-values of the differences from the best row; empty without two rows of two seeds."""
     values = {name: numbers(runs, metric) for name, runs in rows.items()}
     best = max(filter(values.get, values), key=lambda name: statistics.fmean(values[name]))
-    tested = {name: outcomes.seed_test(found, values[best]) for name, found in values.items()}
-    p_values = list((tested | {best: math.nan}).values())
-    known = [p for p in p_values if not math.isnan(p)]
-    corrected = iter(outcomes.holm(known))
+    p_by_row = {
+        name: outcomes.seed_test(row_values, values[best]) for name, row_values in values.items()
+    }
+    p_values = list((p_by_row | {best: math.nan}).values())
+    defined = [p for p in p_values if not math.isnan(p)]
+    corrected = iter(outcomes.holm(defined))
     cells = ["" if math.isnan(p) else outcomes.p_text(next(corrected)) for p in p_values]
-    return cells if known else []
+    return cells if defined else []
 
 
 def plot_grid(trained: Mapping[str, Sequence[Run]], metric: str) -> "Figure | None":
-    """A heat map of rows like "layers=1 heads=2"; None unless all vary the same two values."""
-    found = {name: re.fullmatch(r"(\S+)=(\S+) (\S+)=(\S+)", name) for name in trained}
-    keys = {(m[1], m[3]) if m else ("", "") for m in found.values()}
+    """A heat map of rows like "layers=1 heads=2"; None unless all vary the same two options."""
+    matches = {name: re.fullmatch(r"(\S+)=(\S+) (\S+)=(\S+)", name) for name in trained}
+    keys = {(m[1], m[3]) if m else ("", "") for m in matches.values()}
     if len(keys) != 1 or ("", "") in keys:
         return None
     ((first, second),) = keys
     values = {
         (m[2], m[4]): 100 * statistics.fmean(numbers(trained[name], metric) or [math.nan])
-        for name, m in found.items()
+        for name, m in matches.items()
         if m
     }
     rows, columns = (list(dict.fromkeys(key[i] for key in values)) for i in range(2))
@@ -263,7 +282,7 @@ def plot_grid(trained: Mapping[str, Sequence[Run]], metric: str) -> "Figure | No
     table = [[values.get((row, column), math.nan) for column in columns] for row in rows]
     figure = drawing.figure(1.8 + 0.75 * len(columns), 1.2 + 0.45 * len(rows))
     axes = figure.subplots()
-    shown = axes.imshow(table, cmap="Blues", aspect="auto")
+    image = axes.imshow(table, cmap="Blues", aspect="auto")
     middle = (max(values.values()) + min(values.values())) / 2
     for (row, column), value in values.items():
         colour = "white" if value > middle else drawing.INK
@@ -272,5 +291,5 @@ def plot_grid(trained: Mapping[str, Sequence[Run]], metric: str) -> "Figure | No
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows)
     axes.set(xlabel=second.replace("_", " "), ylabel=first.replace("_", " "))
-    figure.colorbar(shown, ax=axes, label=f"{metric_table.heading(metric)}, %")
+    figure.colorbar(image, ax=axes, label=f"{metric_table.heading(metric)}, %")
     return figure

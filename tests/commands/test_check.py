@@ -40,9 +40,9 @@ LOSS = f"def a(embeddings, labels):\n{SQUARES}{SAME}"
 SAMPLER = "def a(labels, batch_size, images_per_class, seed):\n    n = len(labels)\n"
 BATCHES = "    return samplers.from_batches(batch, 30)"
 RANDOM = "        rng = np.random.default_rng((seed, step))\n"
-SEPARATES, GRADIENT, TWICE = "points that descend it", "the gradient equals", "the same when called"
+SEPARATES, GRADIENT, TWICE = "minimising it", "the gradient equals", "the same result when"
 IMAGES = "images_per_class has an effect"
-EARLIER, EPOCH = "independent of earlier batches", "most images come within two epochs"
+EARLIER, EPOCH = "independent of earlier batches", "two epochs contain most images"
 # By code: the beginnings of the rules that fail, or of the error.
 MISTAKES = {
     # losses
@@ -52,16 +52,16 @@ MISTAKES = {
     f"{LOSS}    d = jnp.where(same, jax.lax.stop_gradient(d), d)\n{ATTRACTION}": (
         GRADIENT, SEPARATES,
     ),
-    f"{LOSS}    return jnp.where(same, d, jnp.exp(-d))[:64].mean()": ("every row",),
+    f"{LOSS}    return jnp.where(same, d, jnp.exp(-d))[:64].mean()": ("rows matter",),
     f"{LOSS}    d = jnp.sqrt(d)\n{ATTRACTION}": (
         *("finite value",) * 5, GRADIENT, SEPARATES,
     ),
     f"def a(embeddings, labels):\n{X}    return x.sum(axis=1)": ("returns a scalar", "TypeError"),
     f"def a(embeddings, labels):\n{X}    return (jnp.arange(len(x)) * x[:, 0] ** 2).sum()": (
-        "every row", SEPARATES,
+        "rows matter", SEPARATES,
     ),
     f"calls = []\n{LOSS}    calls.append(1)\n    d = d * len(calls)\n{ATTRACTION}": (
-        TWICE, "every row",
+        TWICE, "rows matter",
     ),
     f"from dml_jax.config.fields import Positive\ndef a(embeddings, labels, *, scale: Positive = "
     f"-1.0):\n{SQUARES}{SAME}    d = d * scale\n{ATTRACTION}": ("default options.scale",),
@@ -81,7 +81,7 @@ MISTAKES = {
     # distances
     "def a(x, y):\n    return jnp.abs(x[:, None] - y[None]).sum(2) * x[:, :1]": ("mine.a: is",),
     "def a(x, y):\n    return ((x[:, None] - y[None]) ** 2).sum(2) / x.std()": (
-        "rows are", "finite value",
+        "compares rows", "finite value",
     ),
     "def a(x, y):\n    return jnp.ones((len(x), len(y)))": ("d(x, x) < d(x, y)",),
     "def a(x, y):\n    return x @ y.T": ("d(x, x) <=", "d(x, x) <"),
@@ -92,11 +92,11 @@ MISTAKES = {
     f"calls = []\n{SAMPLER}    def batch(step):\n        calls.append(step)\n        return "
     f"np.arange(len(calls), len(calls) + batch_size) % n\n{BATCHES}": (EARLIER, EPOCH),
     f"{SAMPLER}    def batch(step):\n        return np.random.default_rng(seed).integers(0, n, "
-    f"batch_size)\n{BATCHES}": ("the step", IMAGES, "all classes", EPOCH),
+    f"batch_size)\n{BATCHES}": ("the step", IMAGES, "an epoch", EPOCH),
     f"{SAMPLER}    def batch(step):\n{RANDOM}        return rng.choice(np.flatnonzero(labels == "
     f"step % 10), batch_size)\n{BATCHES}": (IMAGES, "most batches"),
     f"{SAMPLER}    def batch(step):\n{RANDOM}        return rng.choice(np.flatnonzero(labels < 5), "
-    f"batch_size)\n{BATCHES}": (IMAGES, "all classes", EPOCH),
+    f"batch_size)\n{BATCHES}": (IMAGES, "an epoch", EPOCH),
     f"{SAMPLER}    first = np.unique(labels, return_index=True)[1]\n    def batch(step):\n{RANDOM}"
     f"        return rng.choice(first, batch_size)\n{BATCHES}": (IMAGES, EPOCH),
     f"{SAMPLER}    def batch(step):\n{RANDOM}        return np.full(batch_size, rng.integers(n))\n"
@@ -105,7 +105,7 @@ MISTAKES = {
         "batches are int64 [8]",
     ),
     # the others
-    "def a(weight_decay):\n    return optax.scale(-1.0)": ("steps against", "weight_decay pulls"),
+    "def a(weight_decay):\n    return optax.scale(-1.0)": ("steps against", "weight_decay shrinks"),
     "def a(steps):\n    return lambda step: 1.0 - step / steps": ("factors are",),
     "def a(steps):\n    return lambda step: 1.0 + 0 * step": ("the step has",),
     "def a(hits):\n    return np.flatnonzero(hits)": ("is array",),
@@ -122,15 +122,15 @@ MISTAKES = {
         "steps against",
     ),
     "def a(names, others):\n    return np.array([[len(names)] * len(others)] * len(names))": (
-        "independent of the other names",
+        "independent of other names",
     ),
     "def a(names, others):\n    return -1.0 * (names[:, None] == others[None])": ("data.relation",),
     "def a(names, others):\n    return 1.0 * (names[:, None] == others[None])": ("classes of the",),
     "def a(names, others):\n    return 1.0 * (names[:, None] != others[None])": ("each class",),
     "def a(queries, gallery):\n    queries *= 2\n    return queries": (TWICE,),
-    "def a(queries, gallery):\n    return queries[::-1]": ("queries in clear",),
+    "def a(queries, gallery):\n    return queries[::-1]": ("queries of",),
     "def a(queries, gallery):\n    return np.random.default_rng(0).normal(size=queries.shape)": (
-        "queries in clear",
+        "queries of",
     ),
 }  # fmt: skip
 

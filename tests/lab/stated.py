@@ -10,7 +10,7 @@ from dml_jax.lab.plan import Settings
 
 def stated(file: str, row: str, source: str = "paper") -> dict[str, float]:
     """What is published beside the row of a study; from the root of the project."""
-    _, found = plan.load(file)
+    _, found = plan.load_study(file)
     chosen = next(r for r in found.rows if r.name == row)
     (trial,) = plan.trials(replace(found, rows=(chosen,)), Settings(Path("root")))
     known = published(asdict(trial.config))

@@ -37,9 +37,9 @@ def test_study_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for command in re.findall(
         r"^    dml-jax study --study=(\S+)", module.__doc__ or "", re.MULTILINE
     ):
-        plan.load(command)
+        plan.load_study(command)
     for variant in module.VARIANTS:
-        loaded, found = plan.load(f"{FILES[name]}:{variant}")
+        loaded, found = plan.load_study(f"{FILES[name]}:{variant}")
         assert loaded == f"{name.replace('/', '-')}-{variant}"
         assert found.title.endswith(variant.rpartition("-")[2])
         assert found.source
@@ -111,9 +111,9 @@ def test_roots_of_others(tmp_path: Path) -> None:
     one = study(Row("a", DIGITS))
     made = plan.trials(one, settings(tmp_path))
     for _ in range(2):
-        plan.begin("mine", one, settings(tmp_path), made)
+        plan.create_study("mine", one, settings(tmp_path), made)
     with pytest.raises(ConfigError, match="holds another study, "):
-        plan.begin("yours", one, settings(tmp_path), made)
+        plan.create_study("yours", one, settings(tmp_path), made)
     made[0].directory.mkdir()
     stored = {"data_hash": "", "classes": 1, "images": 1, "shape": [24, 24]}
     stored["config"] = asdict(made[0].config) | {"seed": 5}
@@ -127,4 +127,4 @@ def test_roots_of_others(tmp_path: Path) -> None:
             plan.read_facts(tmp_path)
     (tmp_path / "study.json").unlink()
     with pytest.raises(ConfigError, match="holds another study, "):
-        plan.begin("mine", one, settings(tmp_path), made)
+        plan.create_study("mine", one, settings(tmp_path), made)

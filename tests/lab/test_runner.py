@@ -52,7 +52,7 @@ def rows(*alphas: int) -> tuple[Row, ...]:
 def prepared(root: Path, *alphas: int) -> list[Trial]:
     study = Study("A study", rows=rows(*alphas))
     made = plan.trials(study, Settings(root))
-    plan.begin("name", study, Settings(root), made)
+    plan.create_study("name", study, Settings(root), made)
     return made
 
 
@@ -77,7 +77,7 @@ def test_each_trial_runs_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     jobs = min(2, len(cores))
     run(tmp_path, trials, jobs)
     assert starts(tmp_path) == sorted(trial.name for trial in trials)
-    assert [not outcomes.missing(trial) for trial in trials] == [True, True, False]
+    assert [not outcomes.why_unfinished(trial) for trial in trials] == [True, True, False]
     printed = capsys.readouterr().out
     assert printed.count("finished (") == 2
     assert f"{trials[2].name}: failed: training diverged at step 3" in printed
@@ -99,7 +99,13 @@ def test_a_trial_that_diverges_is_noted(
         replace(second, name="third", directory=tmp_path / "third", needs=("second",)),
     ]
     run(tmp_path, trials)
-    assert [not outcomes.missing(trial) for trial in trials] == [True, False, True, False, False]
+    assert [not outcomes.why_unfinished(trial) for trial in trials] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
     assert f"{failed}: failed: training diverged at step 3" in capsys.readouterr().out
     assert starts(tmp_path).count(failed) == 1
     run(tmp_path, trials)
@@ -153,7 +159,7 @@ def test_an_ensemble_waits_for_its_members(
     )
     study = Study("A study", rows=(both, *rows(1, 2), continued))
     trials = plan.trials(study, Settings(tmp_path))
-    facts = plan.begin("name", study, Settings(tmp_path), trials)
+    facts = plan.create_study("name", study, Settings(tmp_path), trials)
     started: list[str] = []
 
     def made(root: Path, trial: Trial) -> list[str]:
@@ -167,7 +173,7 @@ def test_an_ensemble_waits_for_its_members(
     for name in ("alpha-1-seed0", "alpha-2-seed0"):
         (tmp_path / name / "results.json").unlink()
     assert outcomes.finished(trials) == {"continued-seed0"}
-    summary = tables.of_study(tmp_path, facts)
+    summary = tables.summarise_study(tmp_path, facts)
     assert "its members are not finished" in [run.problem for run in summary.runs]
     started.clear()
     run(tmp_path, trials)

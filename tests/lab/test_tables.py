@@ -52,11 +52,11 @@ def directory(tmp_path: Path) -> Path:
 
 
 def table_of(directory: Path, names: str = "alpha*") -> text_tables.Table:
-    return tables.table(tables.of_runs(sorted(directory.glob(names)), "recall@1"))[0]
+    return tables.table(tables.summarise_runs(sorted(directory.glob(names)), "recall@1"))[0]
 
 
 def of_study(root: Path) -> tables.Summary:
-    return tables.of_study(root, plan.read_facts(root) or {})
+    return tables.summarise_study(root, plan.read_facts(root) or {})
 
 
 def column(table: text_tables.Table, heading: str) -> dict[str, str]:
@@ -118,7 +118,7 @@ def test_undefined_metrics(tmp_path: Path) -> None:
         **{metric: 0.5},
     )
     write_run(tmp_path / "b-0", hits(0.6), config=config(alpha=2.0), nmi=0.5, **{metric: 0.4})
-    table, _ = tables.table(tables.of_runs(sorted(tmp_path.iterdir()), metric))
+    table, _ = tables.table(tables.summarise_runs(sorted(tmp_path.iterdir()), metric))
     found = column(table, "R@1 per class")
     assert found == {"a": "50.0", "a + ward": "–", "b": "40.0"}
     assert column(table, "NMI") == {"a": "–", "a + ward": "–", "b": "50.0"}
@@ -146,13 +146,13 @@ def test_rows_without_results_have_a_reason_in_every_table(
         Trial(f"{row.name}-seed0", row.name, 0, tmp_path / f"{row.name}-seed0", None)
         for row in rows
     ]
-    plan.begin("name", Study("T", rows=rows), Settings(tmp_path), made)
+    plan.create_study("name", Study("T", rows=rows), Settings(tmp_path), made)
     refined = {
         "birch": {"problem": "birch found one cluster"},
         "ward": {"recall@1": 0.6, "map@r": 0.3},
     }
     write_run(tmp_path / "x-seed0", hits(0.5), config=config(), refined=refined)
-    runner.file_of(tmp_path, "y-seed0", "log").write_text("starts\nerror: training diverged\n")
+    runner.trial_file(tmp_path, "y-seed0", "log").write_text("starts\nerror: training diverged\n")
     study.execute(["--runs", str(tmp_path)])
     printed = capsys.readouterr().out
     texts = [printed, (tmp_path / "report.md").read_text(), (tmp_path / "report.tex").read_text()]
@@ -182,7 +182,7 @@ def test_published_numbers(tmp_path: Path) -> None:
         ),
     )
     made = [Trial(f"{row}-seed0", row, 0, tmp_path / f"{row}-seed0", None) for row in "xy"]
-    plan.begin("name", published_rows, Settings(tmp_path), made)
+    plan.create_study("name", published_rows, Settings(tmp_path), made)
     after = {"recall@1": 0.66, "map@r": 0.3}
     # As many digits as the source has: 75.95 is not 75.9, and 83.2 beside it is 83.20.
     printed = {"recall@1": 0.7595, "map@r": 0.832, "map@r_stderr": 0.0059}
