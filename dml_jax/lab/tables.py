@@ -84,7 +84,7 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
         available = [
             entry.name for entry in entries if entry.percent and numbers([run], entry.name)
         ]
-        problem = f"{run.directory} has no such result to compare by; it has {', '.join(available)}"
+        problem = f"{run.directory} has no such metric; it has {', '.join(available)}"
         require(summary.metric in available, f"--metric={summary.metric}: {problem}")
     protocol_used, trained = outcomes.comparable(finished)
     rows = outcomes.all_rows(trained)
@@ -182,7 +182,7 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
         if key.partition(".")[0] not in NOT_VARIED:
             texts.setdefault(key, set()).add(repr(value))
     varied = [key for key, found in texts.items() if len(found) > 1]
-    made = []
+    records = []
     for run, values in zip(runs, flat, strict=True):
         refined = run.results.get("refined", {})
         kinds = ((f"{kind} ", part) for kind, part in refined.items())
@@ -193,8 +193,8 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
         line |= {"protocol": run.results.get("protocol", "")}
         line |= {key: values[key] for key in varied if key in values}
         line |= {key: value for key, value in found.items() if isinstance(value, int | float)}
-        made.append(line | {"problem": printable(run.problem)})
-    return made
+        records.append(line | {"problem": printable(run.problem)})
+    return records
 
 
 def _explanations(rows: Mapping[str, Sequence[Run]], compared: str, published: bool) -> list[str]:
@@ -205,9 +205,9 @@ def _explanations(rows: Mapping[str, Sequence[Run]], compared: str, published: b
     ]
     models = {name: {run.results.get("model") for run in runs} for name, runs in rows.items()}
     if on_test := [name for name, selections in models.items() if "test" in selections]:
-        rows_text = "all rows" if len(on_test) == len(rows) else ", ".join(on_test)
-        sentence = "Models were selected on the test classes, so their results are optimistic"
-        notes.append(f"{sentence}: {rows_text}.")
+        affected = "all rows" if len(on_test) == len(rows) else ", ".join(on_test)
+        warning = "Models were selected on the test classes, so their results are optimistic"
+        notes.append(f"{warning}: {affected}.")
     if compared:
         notes.append(
             f"p: Welch's test over seeds for the difference from the row with the best {compared}, "
@@ -215,8 +215,8 @@ def _explanations(rows: Mapping[str, Sequence[Run]], compared: str, published: b
         )
     if published and len(on_test) < len(rows):
         remaining = "the other rows" if on_test else "these runs"
-        reason = "Published numbers usually come from the best epoch on the test set"
-        notes.append(f"{reason}; {remaining} are not.")
+        origin = "Published numbers usually come from the best epoch on the test set"
+        notes.append(f"{origin}; those of {remaining} do not.")
     return notes
 
 

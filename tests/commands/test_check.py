@@ -184,7 +184,7 @@ def test_every_file_of_the_plugins_is_recognised() -> None:
                 (f"tests.plugins.{name}", kind)
             ]
         else:
-            with pytest.raises(ConfigError, match="is not a plug-in; "):
+            with pytest.raises(ConfigError, match="is not recognised as a plug-in; "):
                 plugins.find_plugins(f"tests.plugins.{name}")
 
 

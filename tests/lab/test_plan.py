@@ -112,7 +112,7 @@ def test_roots_of_others(tmp_path: Path) -> None:
     made = plan.trials(one, settings(tmp_path))
     for _ in range(2):
         plan.create_study("mine", one, settings(tmp_path), made)
-    with pytest.raises(ConfigError, match="holds another study, "):
+    with pytest.raises(ConfigError, match="contains another study or other files"):
         plan.create_study("yours", one, settings(tmp_path), made)
     made[0].directory.mkdir()
     stored = {"data_hash": "", "classes": 1, "images": 1, "shape": [24, 24]}
@@ -126,5 +126,5 @@ def test_roots_of_others(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"study\.json: .*field required.* another --root"):
             plan.read_facts(tmp_path)
     (tmp_path / "study.json").unlink()
-    with pytest.raises(ConfigError, match="holds another study, "):
+    with pytest.raises(ConfigError, match="contains another study or other files"):
         plan.create_study("mine", one, settings(tmp_path), made)

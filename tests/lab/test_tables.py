@@ -95,7 +95,7 @@ def test_notes_on_the_selection(tmp_path: Path) -> None:
     after = {"reciprocal": {"recall@1": 0.66, "map@r": 0.3}}
     write_run(tmp_path / "a-0", hits(0.5), config=published, model="test", refined=after)
     write_run(tmp_path / "ensemble", hits(0.6), model="test")
-    optimistic = "Models selected on the test classes, so that their results are optimistic: "
+    optimistic = "Models were selected on the test classes, so their results are optimistic: "
     notes = " ".join(table_of(tmp_path, "*").notes)
     assert f"{optimistic}all rows." in notes
     assert "Published numbers are usually" not in notes
@@ -195,7 +195,7 @@ def test_published_numbers(tmp_path: Path) -> None:
     assert column(made, "MAP@R paper")["x"] == "83.20 ± 0.59"
     assert column(made, "R@1 authors' weights")["x"] == "60.5"
     assert best(made, "R@1") == ["x + reciprocal"]
-    assert "Published numbers are usually of the epoch that is best on the test set" in " ".join(
+    assert "Published numbers usually come from the best epoch on the test set" in " ".join(
         made.notes
     )
     assert [(run.row, run.problem) for run in of_study(tmp_path).runs if run.problem] == [
