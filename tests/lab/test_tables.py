@@ -102,7 +102,7 @@ def test_notes_on_the_selection(tmp_path: Path) -> None:
     write_run(tmp_path / "b-0", hits(0.5), config=config(alpha=2.0))
     notes = " ".join(table_of(tmp_path, "*").notes)
     assert f"{optimistic}a, ensemble." in notes
-    assert "epoch that is best on the test set; the other rows are not." in notes
+    assert "best epoch on the test set; those of the other rows do not." in notes
 
 
 def test_undefined_metrics(tmp_path: Path) -> None:
