@@ -1,12 +1,12 @@
 """Files at URLs, and runs in Google Cloud Storage.
 
-Files at URLs are read by the file systems of Arrow, `pyarrow.fs.FileSystem.from_uri`,
-e.g. gs://anonymous@bucket/photos for a public bucket.
+Arrow reads files at URLs (`pyarrow.fs.FileSystem.from_uri`), e.g. gs://anonymous@bucket/photos in a
+public bucket.
 
 For a run in Google Cloud Storage, Orbax writes the checkpoints to the bucket. Other files are
-written locally and uploaded whole, because objects cannot be appended to: the logs before a
-checkpoint counts as complete, so that a killed run continues, and everything at the end. Whoever
-starts last is the one that writes.
+written locally and uploaded whole, because objects cannot be appended to: logs before a checkpoint
+counts as complete, so that a killed run can resume, and everything at the end. The process that
+started last is the writer.
 """
 
 import atexit
@@ -24,19 +24,19 @@ from dml_jax import seal
 from dml_jax.errors import CheckpointError, DataError, PeerError, UserError
 from dml_jax.files import is_url, reason
 
-ORIGIN = ".bucket"  # in a local directory: its URL
-WRITER = ".writer"  # the process that writes, and in the bucket the one that may
-RETRIES = 12  # per request, after 1, 2, 4, 8, 16, 32, 32, … seconds, four minutes together
-SECONDS = 60  # without an answer; Arrow would try for a quarter of an hour
+ORIGIN = ".bucket"  # file in a local directory with its URL
+WRITER = ".writer"  # names a process; in the bucket, the one that may write
+RETRIES = 12  # per request, after 1, 2, 4, 8, 16, 32, 32, … seconds: four minutes
+SECONDS = 60  # without an answer; Arrow's default is 15 minutes
 URL_SIGNS = ":/?#[]@!$&'()*+,;=%"
-CHECKPOINTS = "/checkpoints/"  # stay in the bucket
+CHECKPOINTS = "/checkpoints/"  # not copied from the bucket
 
 
 def check_url(option: str, url: str) -> str:
-    """The URL of a run, gs://bucket/directory, without a last slash; CheckpointError for others."""
+    """The URL gs://bucket/directory of a run without a final slash; CheckpointError if invalid."""
     if not url.startswith("gs://") or not url.removeprefix("gs://").strip("/").partition("/")[2]:
         raise CheckpointError(
-            f"{option}={url}: give gs://bucket/directory, or a directory, where S3 may be mounted"
+            f"{option}={url}: give gs://bucket/directory or a directory, e.g. a mounted S3 bucket"
         )
     try:
         import gcsfs  # noqa: F401
@@ -47,7 +47,7 @@ def check_url(option: str, url: str) -> str:
 
 
 def _client() -> Any:
-    """The bucket's client, shared with orbax, without a cache, because other processes write."""
+    """The client, shared with orbax; without a cache, because other processes may write."""
     import fsspec
     import gcsfs
 
@@ -58,9 +58,9 @@ def _client() -> Any:
 
 @contextmanager
 def local_files(option: str, run: str | Path) -> Iterator[Path]:
-    """The directory of a run: itself or, for a run in a bucket, a temporary one with its files.
+    """The directory of a run or, for a run in a bucket, a temporary directory with its files.
 
-    Only the checkpoints remain in the bucket, see `origin`; `upload` writes the others there.
+    Checkpoints remain in the bucket, see `origin`; `upload` writes other files there.
     """
     if not is_url(run):
         yield Path(run)
@@ -81,14 +81,14 @@ def local_files(option: str, run: str | Path) -> Iterator[Path]:
 
 
 def read_copy(option: str, url: str) -> Path:
-    """A local directory for reading a run, removed when the process ends."""
+    """A local directory with a run to read, removed when the process ends."""
     until_exit = ExitStack()
     atexit.register(until_exit.close)
     return until_exit.enter_context(local_files(option, url))
 
 
 def origin(path: Path) -> Path:
-    """The path in the bucket of a path in `local_files`; the absolute path of any other."""
+    """The bucket path for a path in `local_files`; for other paths, the absolute path."""
     path = path.absolute()
     for directory in (path, *path.parents):
         if (directory / ORIGIN).exists():
@@ -101,59 +101,65 @@ def origin(path: Path) -> Path:
 
 
 def upload(directory: Path, *patterns: str) -> None:
-    """Writes files of a run in a bucket, each as a whole; the manifest, its seal, comes last.
+    """Uploads whole files of a run in a bucket, its manifest last.
 
     CheckpointError if another process has taken over the run.
     """
     if is_url(str(origin(directory))):
         check_writer(directory)
-        found = {path for pattern in patterns for path in directory.glob(pattern)}
-        files = [path for path in found if path.is_file() and not path.name.startswith(".")]
+        paths = {path for pattern in patterns for path in directory.glob(pattern)}
+        files = [path for path in paths if path.is_file() and not path.name.startswith(".")]
         files.sort(key=lambda path: (path.name == seal.MANIFEST, -len(path.parts)))
         for path in files:
             origin(path).write_bytes(path.read_bytes())
 
 
 def take_over(directory: Path) -> None:
-    """Makes this process the writer of a run in a bucket: one that wrote it before writes no more.
+    """Makes this process the writer of a run in a bucket; the previous writer stops writing.
 
-    CheckpointError if another does the same at the same time.
+    CheckpointError if another process does so at the same time.
     """
     if (directory / ORIGIN).exists():
-        here, there = directory / WRITER, str(origin(directory / WRITER)).removeprefix("gs://")
-        here.write_text(f"process {os.getpid()} on {socket.gethostname()} ({uuid.uuid4().hex[:8]})")
+        local, remote = directory / WRITER, str(origin(directory / WRITER)).removeprefix("gs://")
+        local.write_text(
+            f"process {os.getpid()} on {socket.gethostname()} ({uuid.uuid4().hex[:8]})"
+        )
         with suppress(FileNotFoundError):
-            _client().rm_file(there)
-        with suppress(FileExistsError):  # created by another, or by us and the answer was lost
-            _client().pipe_file(there, here.read_bytes(), mode="create")  # ifGenerationMatch=0
+            _client().rm_file(remote)
+        with suppress(
+            FileExistsError
+        ):  # another process created it, or we did and the answer was lost
+            _client().pipe_file(remote, local.read_bytes(), mode="create")  # ifGenerationMatch=0
         check_writer(directory)
 
 
 def check_writer(directory: Path) -> None:
-    """Raises CheckpointError if another process has taken over the run that this one writes."""
-    here = directory / WRITER
-    if here.exists() and (other := origin(here).read_text()) != here.read_text():
-        raise CheckpointError(f"{directory}: {other} has taken over this run, so this process ends")
+    """Raises CheckpointError if another process has become the writer of this run."""
+    local = directory / WRITER
+    if local.exists() and (current := origin(local).read_text()) != local.read_text():
+        raise CheckpointError(
+            f"{directory}: {current} has taken over this run, so this process ends"
+        )
 
 
 @contextmanager
 def reaching(where: str) -> Iterator[None]:
-    """Within this context, a failure of the client is a CheckpointError or PeerError."""
+    """Context in which a failure of the client becomes a CheckpointError or PeerError."""
     try:
         yield
     except FileNotFoundError as error:
         if error.filename or not is_url(where.partition("=")[2] or where):  # a local file
             raise
-        if "=" not in where:  # in a run that has begun, e.g. because a listing was cut short
-            raise PeerError(f"{where}: an object that was there is not found") from error
+        if "=" not in where:  # during a run, e.g. because a listing was incomplete
+            raise PeerError(f"{where}: an object has disappeared") from error
         raise CheckpointError(
-            f"{where}: there is no such bucket or object; create the bucket first"
+            f"{where}: the bucket or object does not exist; create the bucket first"
         ) from None
     except Exception as error:
         module = type(error).__module__
         denied = str(error).startswith("Forbidden") or getattr(error, "code", 0) == 401
         if denied or module.startswith("google.auth"):
-            raise CheckpointError(f"{where}: access is denied ({reason(error)})") from error
+            raise CheckpointError(f"{where}: access denied ({reason(error)})") from error
         if module.startswith(("gcsfs", "aiohttp", "requests")):
             raise PeerError(f"{where}: cannot be reached ({reason(error)})") from error
         raise
@@ -164,20 +170,20 @@ def file_system(url: str) -> tuple[Any, str]:
     from pyarrow import fs
 
     limit = f"?retry_limit_seconds={SECONDS}" if url.startswith("gs://") and "?" not in url else ""
-    # Users need not encode spaces and umlauts; in names of listed files, all signs are encoded.
+    # Users may type spaces and umlauts; in the names of listed files, all characters are encoded.
     system, path = fs.FileSystem.from_uri(quote(url, safe=URL_SIGNS) + limit)
     return system, path
 
 
 @contextmanager
 def accessing(url: str, what: str = "read") -> Iterator[None]:
-    """Within this context, a failure of the bucket or the network is a DataError."""
+    """Context in which a failure of the bucket or network becomes a DataError."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        remedy = "check the name of the bucket and your rights"
+        remedy = "check the name of the bucket and your permissions"
         raise DataError(f"{url}: cannot be {what} ({reason(error)}); {remedy}") from error
 
 
@@ -187,11 +193,11 @@ def list_files(url: str) -> dict[str, Any]:
 
     with accessing(url):
         system, root = file_system(url)
-        found = system.get_file_info(root)
+        info = system.get_file_info(root)
         selector = fs.FileSelector(root, recursive=True)
-        infos = [found] if found.is_file else system.get_file_info(selector)
+        infos = [info] if info.is_file else system.get_file_info(selector)
         start = root.rstrip("/")
         files = {i.path.removeprefix(start).lstrip("/"): i for i in infos if i.is_file}
         if not files:
-            raise DataError(f"{url}: there are no files")
+            raise DataError(f"{url}: contains no files")
     return dict(sorted(files.items()))

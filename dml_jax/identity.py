@@ -1,9 +1,9 @@
-"""What an embedding function is, step by step, from the file of an image to its row.
+"""The identity of an embedding function: every step from image file to embedding.
 
-The description names every step in readable keys; the weights have a digest. What a description
-cannot prove is measured on the images in `data/probe`: how they are decoded, rotated, resized and
-cropped, by the SHA-256 of the pixels that enter the network, and what the network computes, by the
-row of the first one. Pixels are equal or not. Rows differ by rounding: `TOLERANCES` are far above
+A description names every step with readable keys; weights have a digest. The images in `data/probe`
+test what a description cannot prove. The SHA-256 of the pixels that enter the network shows how
+images are decoded, rotated, resized and cropped; the embedding (row) of the first image shows what
+the network computes. Pixels must be equal; rows may differ by rounding: `TOLERANCES` are far above
 the rounding of JAX and onnxruntime on CPUs in float32 (1.3e-6 of the largest value), and above the
 0.03 to 0.07 of bfloat16; the tolerance of TensorFloat-32 was not measured.
 """
@@ -30,12 +30,12 @@ from dml_jax.seal import Identity
 
 KEY = "dml_jax.identity"  # in the metadata of ONNX graphs and Parquet files
 PROBE = Path(__file__).parent / "data" / "probe"
-# The network computes the row of the first.
+# The row is the embedding of the first.
 IMAGES = ("colour.jpg", "transparent.png", "rotated.jpg", "large.jpg")
 DECODERS = ("pillow", "simplejpeg")
 TOLERANCES = {"float32": 1e-3, "tensorfloat32": 1e-2, "bfloat16": 0.15}
 OTHER_LIBRARIES = (
-    "install the versions that it was made with, or make it again with --mode=evaluate (a run) or "
+    "install the versions that it was made with, or create it again with --mode=evaluate (runs) or "
     "dml-jax convert (weights)"
 )
 
@@ -48,7 +48,7 @@ class Versions(NamedTuple):
 
     @staticmethod
     def of(flip: bool, scales: Any) -> "Versions":
-        """Those that a caller asks for; ConfigError for scales that are none."""
+        """Builds versions from a caller's arguments; ConfigError for invalid scales."""
         with suppress(TypeError, ValueError):
             numbers = tuple(float(1.0 * scale) for scale in scales)  # no text
             if numbers and all(0 < scale < 10 for scale in numbers):
@@ -57,17 +57,17 @@ class Versions(NamedTuple):
         raise ConfigError(f"scales={scales!r}: {rule}, e.g. (1.0, 1.25)")
 
 
-def described(
+def describe(
     data: Data,
     shape: Shape,
     backbone: Any,
     method: Any,
     versions: Versions,
-    **further: Any,
+    **extra: Any,
 ) -> dict[str, Any]:
-    """The description of an embedding function, for a network and method from their options.
+    """Describes an embedding function by the options of its data, network and method.
 
-    `further` has the precision, distance and step.
+    `extra` contains precision, distance and step.
     """
     network = _options("network", backbone, {"pretrained", "remat", "pixels"})
     options = _options("method", method, set()) if method is not None else {}
@@ -81,13 +81,15 @@ def described(
     if pixels := getattr(backbone, "pixels", None):
         facts |= {"order": pixels.order, "top": pixels.top}
         facts |= {"mean": pixels.mean, "deviation": pixels.std}
-    facts |= network | options | versions._asdict() | further
-    found: dict[str, Any] = json.loads(json.dumps(facts))  # lists instead of tuples, as in files
-    return found
+    facts |= network | options | versions._asdict() | extra
+    description: dict[str, Any] = json.loads(
+        json.dumps(facts)
+    )  # lists instead of tuples, as in files
+    return description
 
 
 def _options(section: str, options: Any, left_out: set[str]) -> dict[str, Any]:
-    """The options of a section that may change embeddings, without paths."""
+    """The options of a section that may affect embeddings, without paths."""
     values = {key: value for key, value in asdict(options).items() if key not in left_out}
     kind: Any = type(options)
     unused = (Mark.PATH, Mark.TRAINING, Effect.NONE)
@@ -98,8 +100,8 @@ def _options(section: str, options: Any, left_out: set[str]) -> dict[str, Any]:
     }
 
 
-def data_of(identity: Identity) -> Data:
-    """The options by which an embedding function reads images."""
+def data_options(identity: Identity) -> Data:
+    """The data options with which an embedding function reads images."""
     facts = identity.description
     return Data(
         name="folder",
@@ -112,19 +114,18 @@ def data_of(identity: Identity) -> Data:
 
 
 def check_results(workdir: Path, results: Mapping[str, Any], remedy: str) -> None:
-    """Raises CheckpointError unless the `results.json` of a run is of its model."""
-    stated = seal.stated(workdir).identity if seal.sealed(workdir) else None
-    if stated and results.get("identity") != stated.sha256:
+    """Raises CheckpointError unless the `results.json` of a run belongs to its model."""
+    recorded = seal.read_manifest(workdir).identity if seal.sealed(workdir) else None
+    if recorded and results.get("identity") != recorded.sha256:
         file = workdir / "results.json"
-        raise CheckpointError(f"{file}: are not the results of this run's model; {remedy}")
+        raise CheckpointError(f"{file}: belongs to a different model than this run's; {remedy}")
 
 
 @cache
 def probe(data: Data, shape: Shape, names: tuple[str, ...] = IMAGES) -> np.ndarray:
-    """Images of the probe as the network sees them, uint8 [n, H, W, 3].
+    """The probe images as the network gets them, uint8 [n, H, W, 3].
 
-    A model without cropping gets them resized, as they are not of its size; a model of other arrays
-    gets `arrays.random`.
+    They are resized for a model that does not crop; a model of other arrays gets `arrays.random`.
     """
     if not arrays.is_image(shape):
         return arrays.random(shape, len(names))
@@ -143,36 +144,36 @@ def probe(data: Data, shape: Shape, names: tuple[str, ...] = IMAGES) -> np.ndarr
 def with_probe(
     description: dict[str, Any], variables: str, data: Data, shape: Shape, row: np.ndarray | None
 ) -> Identity:
-    """The identity of a function that reads images by `data` and computes `row` [D] of the first
-    image of the probe, if it is known."""
+    """The identity of a function that reads images with `data` and embeds the first probe image as
+    `row` [D], if known."""
     pixels = hashlib.sha256(probe(data, shape).tobytes()).hexdigest()
     numbers = [] if row is None else np.asarray(row, np.float32).tolist()
     decoders = {name: version(name) for name in DECODERS}
     return Identity(description, variables, pixels, numbers, decoders)
 
 
-def check_pixels(stated: Identity, data: Data, shape: Shape, what: str) -> None:
-    """Raises CheckpointError unless images become the pixels that the identity states."""
-    here = with_probe(stated.description, stated.variables, data, shape, None)
-    if difference := stated.differences(here):
+def check_pixels(recorded: Identity, data: Data, shape: Shape, what: str) -> None:
+    """Raises CheckpointError unless probe images have the recorded pixels."""
+    current = with_probe(recorded.description, recorded.variables, data, shape, None)
+    if difference := recorded.differences(current):
         raise CheckpointError(f"{what}: {difference}; {OTHER_LIBRARIES}")
 
 
-def distance(stated: Identity, row: np.ndarray) -> float:
-    """Distance of a row [D] from the stated one, relative to its length; infinite if D differs."""
-    stored = np.array(stated.row, np.float32)
+def distance(recorded: Identity, row: np.ndarray) -> float:
+    """Relative distance of a row [D] from the recorded one; infinite if D differs."""
+    stored = np.array(recorded.row, np.float32)
     if stored.shape != row.shape:
         return float("inf")
     return float(np.linalg.norm(row - stored) / max(float(np.linalg.norm(stored)), 1e-12))
 
 
-def check_row(stated: Identity, row: np.ndarray, what: str, remedy: str) -> None:
-    """Raises CheckpointError unless `row` [D] is that of the first image of the probe."""
-    kinds = [stated.description.get(key) for key in ("precision", "network.dtype")]
+def check_row(recorded: Identity, row: np.ndarray, what: str, remedy: str) -> None:
+    """Raises CheckpointError unless `row` [D] matches the recorded embedding of the probe."""
+    kinds = [recorded.description.get(key) for key in ("precision", "network.dtype")]
     tolerance = max(TOLERANCES.get(str(kind), TOLERANCES["float32"]) for kind in kinds)
-    if not (difference := distance(stated, row)) <= tolerance:
+    if not (difference := distance(recorded, row)) <= tolerance:
         raise CheckpointError(
             f"{what}: the embedding of the probe image differs by {difference:.2g}, more than the "
-            f"{tolerance:g} of rounding, though the weights are the same: a library or this device "
-            f"computes something else; {remedy}"
+            f"{tolerance:g} allowed for rounding, with the same weights: a library or this device "
+            f"computes differently; {remedy}"
         )

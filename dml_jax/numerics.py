@@ -1,4 +1,4 @@
-"""Norms with finite gradients, matrix products at full precision, and arrays of other libraries."""
+"""Norms with finite gradients, precise matrix products, and conversion of users' arrays."""
 
 import operator
 from collections.abc import Iterator
@@ -16,21 +16,20 @@ from dml_jax.errors import DataError
 
 
 def as_numpy(name: str, values: Any) -> np.ndarray:
-    """The argument of a caller as a NumPy array; DataError if NumPy cannot convert it."""
+    """Converts a caller's argument to a NumPy array; DataError if that fails."""
     try:
         return np.asarray(values)
     except (RuntimeError, TypeError, ValueError) as error:  # tensors with gradients, ragged lists
         reason = str(error).partition("\n")[0].rstrip(".")
-        remedy = "give an array of NumPy or JAX; of torch, x.detach().float().numpy()"
+        remedy = "give a NumPy or JAX array; for torch, x.detach().float().numpy()"
         raise DataError(f"{name}: cannot be converted to an array ({reason}); {remedy}") from None
 
 
 def as_labels(name: str, values: Any) -> Any:
-    """The labels of a caller: an array as it is, and a list or an array of objects as one of
-    integers or text.
+    """A caller's labels: arrays unchanged; lists and object arrays as integers or text.
 
-    NumPy would join numbers, text and missing labels to text. DataError names the first row without
-    a label, or two rows of different kinds.
+    NumPy would turn mixed numbers, text and missing labels into text. DataError names the first row
+    without a label, or two rows of different kinds.
     """
     dtype = getattr(values, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind != "O":
@@ -39,10 +38,10 @@ def as_labels(name: str, values: Any) -> Any:
     kinds = list(map(_kind_of_label, rows))
     for i, (row, kind) in enumerate(zip(rows, kinds, strict=True)):
         if kind == "missing":
-            raise DataError(f"{name}: row {i} has no label, but {row}; leave the row out")
+            raise DataError(f"{name}: row {i} has no label ({row}); leave the row out")
         if {kind, kinds[0]} == {"text", "integer"}:
-            different = f"row 0 holds {rows[0]!r} and row {i} {row!r}"
-            raise DataError(f"{name}: {different}; give all as integers or all as text")
+            conflict = f"row 0 holds {rows[0]!r} and row {i} {row!r}"
+            raise DataError(f"{name}: {conflict}; give all as integers or all as text")
     if {*kinds} == {"integer"}:
         for dtype in (np.dtype(np.int64), np.dtype(np.uint64)):  # NumPy may choose float64
             with suppress(OverflowError):
@@ -51,7 +50,7 @@ def as_labels(name: str, values: Any) -> Any:
 
 
 def _kind_of_label(label: Any) -> str:
-    if label is None or type(label).__name__ in ("NAType", "NaTType"):  # of pandas
+    if label is None or type(label).__name__ in ("NAType", "NaTType"):  # from pandas
         return "missing"
     if isinstance(label, float | np.floating):
         return "missing" if label != label else "number"
@@ -60,7 +59,7 @@ def _kind_of_label(label: Any) -> str:
 
 
 def at_least_float32(x: jax.Array) -> jax.Array:
-    """Widens low-precision input to float32; float64 stays."""
+    """Converts low-precision input to float32; keeps float64."""
     return jnp.asarray(x, jnp.promote_types(x.dtype, jnp.float32))
 
 
@@ -78,13 +77,13 @@ def unit(x: jax.Array) -> jax.Array:
 
 
 def log_sum_exp(values: jax.Array, where: jax.Array, axis: int) -> jax.Array:
-    """log of the sum of exp(values) in `where`; very negative with gradient 0 if that is empty."""
+    """log of the sum of exp(values) over `where`; if empty, very negative with gradient 0."""
     lowest = jnp.finfo(values.dtype).min / 4
     return jax.nn.logsumexp(jnp.where(where, values, lowest), axis=axis)
 
 
 def log1p_sum_exp(values: jax.Array, where: jax.Array, axis: int) -> jax.Array:
-    """log(1 + the sum of exp(values) over the entries in `where`), without overflow."""
+    """log(1 + the sum of exp(values) over `where`), without overflow."""
     values = jnp.where(where, values, -jnp.inf)
     shift = jax.lax.stop_gradient(jnp.max(values, axis=axis, initial=0.0))
     mass = jnp.sum(jnp.exp(values - jnp.expand_dims(shift, axis)), axis=axis)
@@ -107,14 +106,14 @@ def within(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 def heads_in(precision: str) -> AbstractContextManager[None]:
     """Context in which `product` is traced in "float32", "tensorfloat32" or "bfloat16".
 
-    A function that is jitted separately keeps the precision of its first trace. Products in
-    bfloat16 have no forward-mode derivatives: JAX's own would round their gradients otherwise.
+    A separately jitted function keeps the precision of its first trace. Products in bfloat16 have
+    no forward-mode derivatives, because JAX's own rule would round gradients differently.
     """
     return within(_HEADS, precision)
 
 
 def product(equation: str, a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
-    """`jnp.einsum` of two arrays with the precision of `heads_in`: full precision by default.
+    """`jnp.einsum` of two arrays with the precision of `heads_in`; by default, full precision.
 
     Args:
       equation: every index of an operand must also occur in the other operand or in the result.
@@ -131,7 +130,7 @@ def product(equation: str, a: jax.Array, b: jax.Array, **options: Any) -> jax.Ar
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _rounded_product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
     def in_float32(a: jax.Array, b: jax.Array) -> jax.Array:
-        # XLA has no such product for CPUs, and would remove a cast to bfloat16 and back.
+        # XLA has no such product for CPUs, and would drop a cast to bfloat16 and back.
         wide = (x.astype(jnp.float32) for x in (a, b))
         return jnp.einsum(equation, *(lax.reduce_precision(x, 8, 7) for x in wide))
 
@@ -152,7 +151,7 @@ def _forward(
 def _backward(
     equation: str, saved: tuple[jax.Array, jax.Array], grad: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    # JAX's own rule would multiply the float32 gradient with an operand widened to float32.
+    # JAX's own rule would multiply the float32 gradient by an operand converted to float32.
     a, b = saved
     operands, result = equation.split("->")
     left, right = operands.split(",")

@@ -1,20 +1,20 @@
-"""One integrity for every artefact: a directory that is written once and never updated.
+"""Sealed artefacts: directories that are written once and never updated.
 
     with seal.write(directory, "index", identity=identity) as draft:
         ...                       # files in `draft`
     seal.read(directory, "index", expect=identity)
 
-A sealed directory appears complete or not at all. Its `manifest.json`, written last, has the size
-and SHA-256 of every file, the digest of the artefact that it was made from, and the identity of the
-embedding function. `read` is the only way in: it compares sizes, digests, parent and identity, and
-ends in one sentence about what differs. A run is a directory of sealed directories; its manifest
-names the current ones (`parts`) and is replaced by a rename whenever one is added.
+A sealed directory appears complete or not at all. Its `manifest.json`, written last, contains the
+size and SHA-256 of every file, the digest of the artefact that it was made from, and the identity
+of the embedding function. `read` is the only way to open it: it compares sizes, digests, parent and
+identity, and raises an error that names the difference. A run is a directory of sealed directories;
+its manifest names the current ones (`parts`), and is replaced by a rename when one is added.
 
-A digest detects damage and mistakes. It is no signature: whoever can edit a file can also edit the
-manifest.
+A digest detects damage and mistakes. It is not a signature: whoever can edit a file can also edit
+the manifest.
 
-In a bucket, objects appear whole, but directories cannot be renamed. There the files are written in
-place, and only sizes are compared, as the bucket has checksums of its own.
+In a bucket, objects appear whole, but directories cannot be renamed. So files are written in place,
+and only sizes are compared, because the bucket has its own checksums.
 """
 
 import glob
@@ -35,20 +35,20 @@ from dml_jax.errors import DataError, UserError
 from dml_jax.files import is_url, locked, name_file, reading, sha256, write_json
 
 MANIFEST = "manifest.json"
-REMEDY = "restore it from a copy, or make it again"
-SHOWN = 4  # differences in a message
+REMEDY = "restore it from a copy, or create it again"
+SHOWN = 4  # differences listed in a message
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What an embedding function is.
+    """The identity of an embedding function.
 
     Attributes:
-      description: readable facts about each step from image file to row, by key.
+      description: readable settings of each step from image file to embedding, by key.
       variables: SHA-256 of all parameters and of the model state.
       pixels: SHA-256 of the probe images as they enter the network.
-      row: embedding of the first probe image, D numbers; other devices round it differently.
-      decoders: the versions of the libraries that read the probe images, by name.
+      row: embedding of the first probe image, D numbers; devices may round it differently.
+      decoders: versions of the libraries that decoded the probe images, by name.
     """
 
     description: dict[str, Any]
@@ -59,22 +59,24 @@ class Identity:
 
     @property
     def sha256(self) -> str:
-        """Digest of the function, without its row."""
+        """Digest of the function, excluding its row."""
         return _digest([self.description, self.variables, self.pixels])
 
     def differences(self, other: "Identity") -> str:
-        """The keys in which two functions differ, with their values; empty if none does."""
-        ours, theirs = self.description, other.description
-        keys = [key for key in sorted(ours | theirs) if ours.get(key) != theirs.get(key)]
-        shown = [f"{key} is {ours.get(key)!r}, not {theirs.get(key)!r}" for key in keys[:SHOWN]]
+        """The keys in which two functions differ, with values; empty if they are equal."""
+        own, expected = self.description, other.description
+        keys = [key for key in sorted(own | expected) if own.get(key) != expected.get(key)]
+        listed = [f"{key} is {own.get(key)!r}, not {expected.get(key)!r}" for key in keys[:SHOWN]]
         if len(keys) > SHOWN:
-            shown.append(f"and {len(keys) - SHOWN} more")
+            listed.append(f"and {len(keys) - SHOWN} more")
         if not keys and self.variables != other.variables:
-            shown.append("other weights")
+            listed.append("other weights")
         if not keys and self.pixels != other.pixels:
-            then, now = (_listed(each.decoders) for each in (self, other))
-            shown.append(f"images become other pixels: read by {then} then, by {now} now")
-        return ", ".join(shown)
+            before, after = (_listed(each.decoders) for each in (self, other))
+            listed.append(
+                f"images are decoded to different pixels: by {before} before, by {after} now"
+            )
+        return ", ".join(listed)
 
 
 @dataclass(frozen=True)
@@ -82,12 +84,12 @@ class Seal:
     """The content of a manifest.
 
     Attributes:
-      kind: what the directory is, such as "embeddings".
+      kind: type of the artefact, such as "embeddings".
       files: name -> "size" and, except in a bucket, "sha256".
-      parts: sealed directories in it that are current -> the digest of their manifest.
+      parts: current sealed directories inside -> digest of their manifest.
       parent: digest of the artefact that it was made from, or "".
-      identity: of the embedding function, if one was involved.
-      about: further facts.
+      identity: the embedding function, if there is one.
+      about: further entries.
     """
 
     kind: str
@@ -100,7 +102,7 @@ class Seal:
 
     @property
     def digest(self) -> str:
-        """Identifies the artefact: its content, parent and identity."""
+        """Digest of the artefact: its content, parent and identity."""
         return _digest({key: value for key, value in asdict(self).items() if key != "sha256"})
 
 
@@ -114,13 +116,13 @@ def write(
     about: Mapping[str, Any] | None = None,
     entries: Iterable[str] | None = None,
 ) -> Iterator[Path]:
-    """Context with an empty directory that becomes `directory`, sealed, if no exception occurs.
+    """Context with an empty directory that becomes `directory`, sealed, unless an exception occurs.
 
     Args:
-      directory: new, or an artefact to replace. A lock keeps other writers out.
+      directory: new, or an artefact to replace. A lock excludes other writers.
       kind, parent, about: see `Seal`. `about` is read after the context.
       identity: see `Seal`; or a function that computes it from the finished directory.
-      entries: the names that a directory to be replaced may hold; anything else is a DataError.
+      entries: names that a replaced directory may contain; DataError for anything else.
     """
     if is_url(directory):
         yield directory
@@ -142,8 +144,8 @@ def write(
 
 @contextmanager
 def replacing(directory: Path) -> Iterator[Path]:
-    """Context with an empty directory that becomes `directory`, which is locked meanwhile, if no
-    exception occurs; `write` also seals it."""
+    """Context with an empty directory that becomes `directory` unless an exception occurs; locks
+    `directory` meanwhile. `write` also seals it."""
     directory = directory.resolve()  # "." has no name
     directory.parent.mkdir(parents=True, exist_ok=True)
     with locked(directory), name_file(directory):
@@ -176,69 +178,69 @@ def read(
     error: type[UserError] = DataError,
     remedy: str = REMEDY,
 ) -> Seal:
-    """The seal of a directory, after comparing sizes, digests, parent and identity.
+    """Verifies sizes, digests, parent and identity of a directory; returns its manifest.
 
     Args:
-      kind: of the artefact that must be there.
-      expect: the embedding function that must have made it.
-      parent: the digest of the artefact that it must have been made from.
-      names: the files to compare; by default all, and those of its parts.
-      exact: whether a file that the manifest does not name is an error, if all are compared.
-      error: the type of the exception.
-      remedy: ends the message.
+      kind: required kind of the artefact; "" for any.
+      expect: required embedding function.
+      parent: required digest of the artefact that it was made from.
+      names: files to compare; by default all, including those of its parts.
+      exact: if all files are compared, raises an error for files that the manifest does not name.
+      error: type of the exception.
+      remedy: end of the message.
     """
-    found = stated(directory, kind, error=error, remedy=remedy)
-    for name in found.files if names is None else names:
-        problem = _difference(directory / name, found.files.get(name))
+    manifest = read_manifest(directory, kind, error=error, remedy=remedy)
+    for name in manifest.files if names is None else names:
+        problem = _difference(directory / name, manifest.files.get(name))
         if problem:
             raise error(f"{directory / name}: {problem}; {remedy}")
     if names is None and exact and not is_url(directory):
-        others = sorted(_names(directory) - found.files.keys())
-        inside = tuple(f"{part}/" for part in found.parts)
-        for name in others:
+        unlisted = sorted(_names(directory) - manifest.files.keys())
+        inside = tuple(f"{part}/" for part in manifest.parts)
+        for name in unlisted:
             if not name.startswith(inside):
                 what = f"was added after {MANIFEST} was written"
                 raise error(f"{directory / name}: {what}; {remedy}")
-    for part, digest in found.parts.items() if names is None else ():
-        inner = read(directory / part, "", error=error, remedy=remedy)
-        if inner.sha256 != digest:
-            raise error(f"{directory / part}: is not the one that {MANIFEST} names; {remedy}")
-    if parent is not None and found.parent != parent:
-        raise error(f"{directory}: was made from something else than is there now; {remedy}")
+    for part, digest in manifest.parts.items() if names is None else ():
+        inner_manifest = read(directory / part, "", error=error, remedy=remedy)
+        if inner_manifest.sha256 != digest:
+            raise error(f"{directory / part}: does not match {MANIFEST}; {remedy}")
+    if parent is not None and manifest.parent != parent:
+        raise error(f"{directory}: its source has changed since it was made; {remedy}")
     if expect is not None:
-        if found.identity is None:
-            raise error(f"{directory}: does not say which model made it; {remedy}")
-        check_identity(found.identity, expect, str(directory), error=error, remedy=remedy)
-    return found
+        if manifest.identity is None:
+            raise error(f"{directory}: does not record which model made it; {remedy}")
+        check_identity(manifest.identity, expect, str(directory), error=error, remedy=remedy)
+    return manifest
 
 
 def check_identity(
     stored: Identity, expect: Identity, what: str, *, error: type[UserError], remedy: str
 ) -> None:
-    """Raises `error` unless `what`, made by `stored`, was made by the function `expect`."""
+    """Raises `error` unless `what`, made by the function `stored`, was made by `expect`."""
     if differences := stored.differences(expect):
         raise error(f"{what}: was made by another model ({differences}); {remedy}")
 
 
-def stated(
+def read_manifest(
     directory: Path, kind: str = "", *, error: type[UserError] = DataError, remedy: str = REMEDY
 ) -> Seal:
-    """What the manifest of a directory states, of which only the manifest itself is checked."""
+    """Reads the manifest of a directory; verifies only the manifest itself."""
     _restore(directory)
     with reading(directory / MANIFEST, remedy, error):
-        found = pydantic.TypeAdapter(Seal).validate_json((directory / MANIFEST).read_bytes())
-    if found.sha256 != found.digest:
+        manifest = pydantic.TypeAdapter(Seal).validate_json((directory / MANIFEST).read_bytes())
+    if manifest.sha256 != manifest.digest:
         raise error(f"{directory / MANIFEST}: has changed since it was written; {remedy}")
-    if kind and found.kind != kind:
-        raise error(f"{directory}: holds {found.kind}, not {kind}; give another directory")
-    return found
+    if kind and manifest.kind != kind:
+        raise error(f"{directory}: contains {manifest.kind}, not {kind}; give another directory")
+    return manifest
 
 
 def file(
     directory: Path, name: str, *, error: type[UserError] = DataError, remedy: str = REMEDY
 ) -> Path:
-    """The path of a file in a directory, after comparing it if the directory is sealed: a run is
-    not before it has finished."""
+    """The path of a file in a directory, verified if the directory is sealed (an unfinished run is
+    not)."""
     if sealed(directory):
         read(directory, "", names=[name], error=error, remedy=remedy)
     return directory / name
@@ -247,16 +249,16 @@ def file(
 def part(
     directory: Path, name: str, *, error: type[UserError] = DataError, remedy: str = REMEDY
 ) -> Path:
-    """The path of a sealed directory in another one, which must be current if that is sealed."""
+    """The path of a sealed directory inside another, which must name it if that is sealed, too."""
     if sealed(directory):
-        current = stated(directory, error=error, remedy=remedy).parts.get(name)
-        if current != stated(directory / name, error=error, remedy=remedy).sha256:
-            raise error(f"{directory / name}: is not the one that {MANIFEST} names; {remedy}")
+        current = read_manifest(directory, error=error, remedy=remedy).parts.get(name)
+        if current != read_manifest(directory / name, error=error, remedy=remedy).sha256:
+            raise error(f"{directory / name}: does not match {MANIFEST}; {remedy}")
     return directory / name
 
 
 def sealed(directory: Path) -> bool:
-    """Whether a directory has a manifest, so that whoever wrote it had finished."""
+    """Whether a directory has a manifest, which shows that writing it was finished."""
     _restore(directory)
     return (directory / MANIFEST).exists()
 
@@ -271,20 +273,20 @@ def close(
     identity: Identity | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Seal:
-    """Seals files where they are: a checkpoint, which Orbax writes, or the current state of a run.
+    """Seals files in place: a checkpoint, which Orbax writes, or the current state of a run.
 
     Args:
-      names: the files that belong to it; by default all.
-      known: these files with their digests, instead of `names`.
-      parts: names of sealed directories that belong to it.
+      names: the files to seal; by default all.
+      known: the files with their digests, instead of `names`.
+      parts: names of sealed directories inside.
     """
     if known is not None:
         files = dict(known)
     else:
         files = _sizes(directory) if is_url(directory) else digests(directory, names)
-    digest_of = {part: stated(directory / part).sha256 for part in parts}
+    digest_of = {part: read_manifest(directory / part).sha256 for part in parts}
     seal = Seal(kind, files, digest_of, "", identity, dict(about or {}))
-    if not is_url(directory):  # the manifest follows once everything else is on disk
+    if not is_url(directory):  # the manifest must not reach the disk before the files
         paths = [directory / name for name in files]
         for path in (*paths, *{path.parent for path in paths}):
             _sync(path)
@@ -295,34 +297,34 @@ def close(
 
 
 def digests(directory: Path, names: Iterable[str] | None = None) -> dict[str, dict[str, Any]]:
-    """Size and SHA-256 of files, by default of all in a directory, by name."""
-    found = {}
+    """Size and SHA-256 of files by name; by default, of all files in a directory."""
+    files = {}
     for name in sorted(_names(directory) if names is None else names):
         with reading(directory / name):
             size = (directory / name).stat().st_size
-            found[name] = {"size": size, "sha256": sha256(directory / name)}
-    return found
+            files[name] = {"size": size, "sha256": sha256(directory / name)}
+    return files
 
 
 def _close(directory: Path, seal: Seal) -> None:
     write_json(directory / MANIFEST, {**asdict(seal), "sha256": seal.digest})
 
 
-def _difference(path: Path, known: Mapping[str, Any] | None) -> str:
-    """How a file differs from what the manifest states; empty if it does not."""
-    if known is None:
+def _difference(path: Path, entry: Mapping[str, Any] | None) -> str:
+    """How a file differs from its entry in the manifest; empty if it does not."""
+    if entry is None:
         return f"is not in {MANIFEST}"
     if not path.is_file():
         return "is missing"
-    stat: Any = path.stat()  # that of etils has other names
+    stat: Any = path.stat()  # etils uses other names
     size = stat.length if is_url(path) else stat.st_size
-    if size != known["size"] or ("sha256" in known and sha256(path) != known["sha256"]):
+    if size != entry["size"] or ("sha256" in entry and sha256(path) != entry["sha256"]):
         return "has changed since it was written"
     return ""
 
 
 def _names(directory: Path) -> set[str]:
-    """The files of a directory, without drafts and locks."""
+    """The names of files in a directory, without drafts and locks."""
     paths = (path for path in directory.rglob("*") if path.is_file() and path.name[0] != ".")
     return {path.relative_to(directory).as_posix() for path in paths} - {MANIFEST}
 
@@ -337,16 +339,16 @@ def _sizes(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def _check_replaceable(directory: Path, entries: Iterable[str] | None) -> None:
-    """DataError if a directory holds something that an artefact of its kind would not."""
+    """Raises DataError if a directory contains anything other than `entries`."""
     if entries is None or not directory.exists():
         return
-    known = {MANIFEST, *entries}
-    if foreign := sorted({path.name for path in directory.iterdir()} - known):
+    allowed = {MANIFEST, *entries}
+    if foreign := sorted({path.name for path in directory.iterdir()} - allowed):
         raise DataError(f"{directory}: contains {foreign[0]}; give another directory")
 
 
 def _sync(path: Path) -> None:
-    """Waits until a file or the names in a directory are on disk."""
+    """Flushes a file or the entries of a directory to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -355,14 +357,14 @@ def _sync(path: Path) -> None:
 
 
 def _restore(directory: Path) -> None:
-    """Completes or undoes what a writer left that was killed between its renames."""
+    """Completes or undoes the renames of a killed writer."""
     if not is_url(directory) and _beside(directory, "old"):
         with locked(directory):
             _finish(directory)
 
 
 def _finish(directory: Path) -> None:
-    """Completes or undoes what a killed writer left: the lock is held."""
+    """Like `_restore`, with the lock held."""
     for remains in _beside(directory, "tmp"):
         shutil.rmtree(remains, ignore_errors=True)
     for old in _beside(directory, "old"):

@@ -163,7 +163,7 @@ def test_an_object_that_is_lost_during_a_run() -> None:
 
 @pytest.mark.parametrize(
     ("status", "message", "kind"),
-    [(503, "cannot be reached", PeerError), (403, "access is denied", CheckpointError)],
+    [(503, "cannot be reached", PeerError), (403, "access denied", CheckpointError)],
 )
 def test_a_bucket_that_fails(status: int, message: str, kind: type[Exception], client: Any) -> None:
     from gcsfs.retry import validate_response

@@ -203,7 +203,7 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
         lambda: tensor_files.read(pipe),
         lambda: split_metadata.load(pipe),
         lambda: JsonLines(pipe).truncate(1),
-        lambda: seal.stated(tmp_path),
+        lambda: seal.read_manifest(tmp_path),
     )
     (tmp_path / seal.MANIFEST).symlink_to("/dev/zero")
     for read in readers:

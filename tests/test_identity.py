@@ -74,7 +74,7 @@ def test_the_guide_reads_images_as_models_do(
 ) -> None:
     """By a graph that returns its input."""
     data = replace(DATA, interpolation="bicubic", exif_rotation=upright)
-    stated = identities.described(data, (64, 64), deit.Config(), None, Versions(), step=0)
+    stated = identities.describe(data, (64, 64), deit.Config(), None, Versions(), step=0)
     metadata = {key: json.dumps(fact) for key, fact in stated.items()}
     session = SimpleNamespace(
         get_modelmeta=lambda: SimpleNamespace(custom_metadata_map=metadata),
@@ -102,12 +102,12 @@ def test_every_step_changes_the_description_and_the_probe(changed: dict[str, Any
     data, side = replace(DATA, **changed), changed.get("image_size", 64)
     backbone = deit.Config()
     stated = [
-        identities.described(options, (size, size), backbone, None, Versions(), step=0)
+        identities.describe(options, (size, size), backbone, None, Versions(), step=0)
         for options, size in ((DATA, 64), (data, side))
     ]
     assert stated[0] != stated[1]
     assert not np.array_equal(identities.probe(DATA, (64, 64)), identities.probe(data, (side,) * 2))
-    read = identities.data_of(Identity(stated[1], ""))
+    read = identities.data_options(Identity(stated[1], ""))
     assert (read.resize, read.exif_rotation) == (data.resize, data.exif_rotation)
 
 
@@ -135,7 +135,7 @@ def test_another_way_to_read_images_is_noticed(gap: float, monkeypatch: pytest.M
         lambda *args, **options: resize(*args, **options | {"reducing_gap": gap}),
     )
     identities.probe.cache_clear()
-    with pytest.raises(CheckpointError, match=r"images become other pixels: .*pillow \d+\."):
+    with pytest.raises(CheckpointError, match=r"decoded to different pixels: .*pillow \d+\."):
         identities.check_pixels(here, DATA, (64, 64), "x")
     identities.probe.cache_clear()
 
@@ -159,7 +159,7 @@ def own(runs: list[Path], tmp_path: Path) -> Path:
 
 def test_a_run_states_the_row_of_its_model(runs: list[Path]) -> None:
     model = dml_jax.load(runs[0], runtime="jax")
-    stated = seal.stated(runs[0]).identity
+    stated = seal.read_manifest(runs[0]).identity
     assert stated is not None
     (row,) = model.embed(list(identities.probe(model.data, model.shape)[:1]))
     np.testing.assert_allclose(stated.row, row, atol=1e-5)
@@ -168,7 +168,7 @@ def test_a_run_states_the_row_of_its_model(runs: list[Path]) -> None:
 
 def sealed_again(run: Path, **changes: Any) -> None:
     """The run with other facts in its identity, by someone who knows how to seal it."""
-    stated = seal.stated(run)
+    stated = seal.read_manifest(run)
     assert stated.identity is not None
     identity = replace(stated.identity, **changes)
     seal.close(run, stated.kind, known=stated.files, parts=stated.parts, identity=identity)
@@ -206,7 +206,7 @@ def test_embeddings_of_another_run_are_refused(runs: list[Path], own: Path) -> N
     shutil.rmtree(own / "embeddings" / "test")
     shutil.copytree(runs[1] / "embeddings" / "test", own / "embeddings" / "test")
     table.read(own / "embeddings" / "test")  # undamaged
-    message = r"embeddings/test: is not the one that manifest\.json names"
+    message = r"embeddings/test: does not match manifest\.json"
     for read in (
         lambda: embedding_files.of_run(own, "test"),
         lambda: dml_jax.load(own, runtime="jax").unseen(),
@@ -220,19 +220,20 @@ def test_embeddings_of_another_run_are_refused(runs: list[Path], own: Path) -> N
 
 def test_results_and_identities_of_another_run_are_refused(runs: list[Path], own: Path) -> None:
     shutil.copy(runs[1] / "results.json", own)
-    stated = seal.stated(own)
+    stated = seal.read_manifest(own)
     known = stated.files | seal.digests(own, ["results.json"])
     seal.close(own, "run", known=known, parts=stated.parts, identity=stated.identity)
-    with pytest.raises(CheckpointError, match=r"results\.json: are not the results of this run's"):
+    with pytest.raises(CheckpointError, match=r"results\.json: belongs to a different model"):
         workdir.read_results(own)
-    seal.close(own, "run", known=known, parts=stated.parts, identity=seal.stated(runs[1]).identity)
+    other = seal.read_manifest(runs[1]).identity
+    seal.close(own, "run", known=known, parts=stated.parts, identity=other)
     with pytest.raises(CheckpointError, match=r"was made by another model \(other weights\)"):
         models.load(own)
 
 
 def test_a_library_that_computes_something_else(own: Path) -> None:
     """As after an upgrade, or on a device that computes wrongly: the first answer is refused."""
-    stated = seal.stated(own).identity
+    stated = seal.read_manifest(own).identity
     assert stated is not None
     sealed_again(own, row=stated.row[::-1])
     model = dml_jax.load(own, runtime="jax")
@@ -277,7 +278,7 @@ def test_an_index_of_the_same_variables_on_other_pixels(tmp_path: Path) -> None:
 
 def test_edited_weights_are_refused(tmp_path: Path) -> None:
     directory = weights(tmp_path / "deit")
-    file, stated = directory / converted.METADATA, seal.stated(directory)
+    file, stated = directory / converted.METADATA, seal.read_manifest(directory)
     content = json.loads(file.read_text())
     file.write_text(json.dumps(content | {"crop_fraction": 0.775}))
     with pytest.raises(WeightsError, match=r"weights\.json: has changed since"):
@@ -286,7 +287,5 @@ def test_edited_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"another model \(resize is 37, not 41\)"):
         dml_jax.load(directory, runtime="jax")
     seal.close(directory, converted.KIND)
-    with pytest.raises(
-        CheckpointError, match=r"does not record the identity of its model; .*convert"
-    ):
+    with pytest.raises(CheckpointError, match=r"does not record the identity .*; .*convert"):
         dml_jax.load(directory, runtime="jax")

@@ -86,7 +86,7 @@ def stated(directory: Path) -> dict[str, Any] | None:
     """What the manifest says about a prepared data set; None for another directory."""
     if not (directory / RECORDS).is_dir() or not seal.sealed(directory):
         return None
-    return seal.stated(directory, KIND, remedy=REMEDY).about
+    return seal.read_manifest(directory, KIND, remedy=REMEDY).about
 
 
 def load(data: Data, recipe: Recipe) -> dict[str, Split]:
@@ -111,7 +111,7 @@ def load(data: Data, recipe: Recipe) -> dict[str, Split]:
     if about["name"] != data.name:
         found = f"contains the data set {about['name']!r}"
         raise DataError(f"{given}: {found}, but data.name is {data.name!r}")
-    for name, known in seal.stated(directory).files.items():  # the digests take long
+    for name, known in seal.read_manifest(directory).files.items():  # the digests take long
         file = directory / name
         if not file.is_file() or file.stat().st_size != known["size"]:
             raise DataError(f"{file}: missing or of the wrong size; {REMEDY}")

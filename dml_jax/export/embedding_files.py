@@ -29,7 +29,7 @@ def of_run(workdir: Path, split: str, identity: Identity | None = None) -> Table
       DataError: as for `table.read`, or the run's manifest has other files, or the embeddings are
         of another embedding function.
     """
-    wanted = identity or (seal.stated(workdir).identity if seal.sealed(workdir) else None)
+    wanted = identity or (seal.read_manifest(workdir).identity if seal.sealed(workdir) else None)
     directory = seal.part(workdir, f"embeddings/{split}", remedy=OF_RUN)
     return table.read(directory, expect=wanted, remedy=OF_RUN)
 

@@ -118,7 +118,7 @@ def make(model: EmbeddingModel) -> None:
 def _stated(directory: Path, versions: Versions) -> Identity | None:
     """The identity that a model's directory states; None if there is none, or a damaged one."""
     with suppress(UserError):  # JAX finds it again
-        stated = seal.stated(directory).identity
+        stated = seal.read_manifest(directory).identity
         if stated is None or versions == Versions():
             return stated
         facts = json.loads(json.dumps(versions._asdict()))
@@ -154,7 +154,11 @@ class GraphModel(EmbeddingModel):
     runtime = "onnxruntime"
 
     def __init__(self, directory: Path, identity: Identity, graph: Path, *, trust_code: bool):
-        self.directory, self.finished, self.data = directory, True, identities.data_of(identity)
+        self.directory, self.finished, self.data = (
+            directory,
+            True,
+            identities.data_options(identity),
+        )
         self.identity = self._unproved = identity
         self._graph, self._trust_code, facts = graph, trust_code, identity.description
         self.shape, self.step = tuple(facts["size"]), facts["step"]

@@ -38,7 +38,7 @@ def _test_images(directory: Path) -> Seal:
     place = directory / "embeddings" / "test"
     if not seal.sealed(place):
         return Seal("embeddings", {})
-    return seal.stated(place, "embeddings", error=CheckpointError, remedy=REMEDY)
+    return seal.read_manifest(place, "embeddings", error=CheckpointError, remedy=REMEDY)
 
 
 def why_unfinished(trial: Trial) -> str:

@@ -166,7 +166,7 @@ def key(experiment: Experiment, backbone: PyTree) -> str:
     `backbone` is the tree of all variables of the network, as in a method on features.
     """
     config = experiment.config
-    network = identity.described(
+    network = identity.describe(
         config.data,
         experiment.shape,
         config.backbone,

@@ -68,7 +68,7 @@ class TrainedModel(NamedTuple):
         config = self.config
         if self.variant:
             config = with_test_variant(config, self.variant)
-        description = identity.described(
+        description = identity.describe(
             config.data,
             self.shape,
             config.backbone,
@@ -83,7 +83,7 @@ class TrainedModel(NamedTuple):
 
     def checked(self, directory: Path, kind: str, remedy: str) -> "TrainedModel":
         """The model with the identity from its directory; CheckpointError if it does not match."""
-        manifest = seal.stated(directory, kind, error=CheckpointError, remedy=remedy)
+        manifest = seal.read_manifest(directory, kind, error=CheckpointError, remedy=remedy)
         if manifest.identity is None:
             raise CheckpointError(
                 f"{directory}: does not record the identity of its model; {remedy}"

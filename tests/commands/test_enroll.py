@@ -286,11 +286,11 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
         (["--remove=grey", later], "removed grey, 3 images; enrolled 3 images of 1 class"),
         (["--rename=green:lime"], "renamed green:lime; now 6 images of 2 classes"),
     ):
-        before = seal.stated(file).sha256 if file.exists() else ""
+        before = seal.read_manifest(file).sha256 if file.exists() else ""
         code, text = run(*arguments)
         assert (code, said in text, "strangers accepted" in text) == (0, True, True), text
         assert text.count("\n") <= 5
-        assert (seal.stated(file).sha256 == before) == said.startswith("i: ")
+        assert (seal.read_manifest(file).sha256 == before) == said.startswith("i: ")
     assert run("--list") == (0, "3\tlime\n3\tblue\n")
     assert not [path for path in file.rglob("*.json") if "grey" in path.read_text()]
     code, text = run("--classify", "--reject=0.3", new)
@@ -323,10 +323,10 @@ def test_checks_count_enrolled_classes_and_strangers(photos, index, tmp_path, ex
     files = {name: sorted((tmp_path / "asked" / name).iterdir()) for name in asked}
     shutil.copy(photos["red"][0], tmp_path / "asked" / "red" / "copy.png")
     command = enroll, "--model=w", f"--index={tmp_path / 'i'}", f"--check={tmp_path / 'asked'}"
-    before = seal.stated(tmp_path / "i")
+    before = seal.read_manifest(tmp_path / "i")
     with locked(tmp_path / "i.update"):  # does not wait, as it changes nothing
         code, text, _ = execute(*command, "--reject=0.2")
-    assert (code, seal.stated(tmp_path / "i")) == (0, before)
+    assert (code, seal.read_manifest(tmp_path / "i")) == (0, before)
     for said in (
         f"left out: 1 image of {tmp_path / 'asked'} that the index holds",
         "4 images of enrolled classes, 12 images of others; --reject=0.2, in %:",

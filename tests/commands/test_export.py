@@ -104,7 +104,7 @@ def test_results_of_another_model_are_not_pushed(run: Path, hub: Hub, tmp_path: 
     copy = shutil.copytree(run, tmp_path / "run")
     results = json.loads((copy / "results.json").read_text())
     (copy / "results.json").write_text(json.dumps(results | {"step": 4}))
-    made = seal.stated(copy).identity
+    made = seal.read_manifest(copy).identity
     assert made
     workdir.finish(copy, "checkpoints/latest/5", made)
     message = r"results\.json is for step 4, but the model is from step 5; finish the run first"

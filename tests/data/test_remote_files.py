@@ -45,7 +45,7 @@ def test_data_that_cannot_be_copied(bucket: Path) -> None:
     with pytest.raises(DataError, match="/none: cannot be read"):
         prepared_data.staged(f"{bucket.as_uri()}/none")
     (bucket / "empty").mkdir()
-    with pytest.raises(DataError, match="/empty: there are no files"):
+    with pytest.raises(DataError, match="/empty: contains no files"):
         prepared_data.staged(f"{bucket.as_uri()}/empty")
     with pytest.raises(DataError, match=r"0.png: is not a directory"):
         prepared_data.staged(f"{bucket.as_uri()}/class0/0.png")

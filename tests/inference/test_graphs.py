@@ -229,7 +229,7 @@ def test_a_damaged_or_other_graph_is_not_used(cached: Path, tmp_path: Path) -> N
 
     # Another reading of images, with a manifest that fits.
     shutil.copytree(whole, entry)
-    stated = seal.stated(entry).identity
+    stated = seal.read_manifest(entry).identity
     assert stated
     changed = replace(stated, description=stated.description | {"resize": 289})
     seal.close(entry, graphs.KIND, identity=changed)

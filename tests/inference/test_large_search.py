@@ -86,7 +86,7 @@ def test_neighbours_of_all_blocks_are_those_of_one_search(
     monkeypatch.setattr(ray_engine, "run", None)  # nothing is missing
     again = np.concatenate(list(large_search.search(plan, tmp_path / "out", None, console)))
     np.testing.assert_array_equal(again, expected)
-    with pytest.raises(DataError, match="was made from something else than is there now; delete"):
+    with pytest.raises(DataError, match="its source has changed since it was made; delete"):
         list(large_search.search(plan._replace(k=11), tmp_path / "out", None, console))
 
 

@@ -58,7 +58,7 @@ def train(directory: Path, split: str, alpha: float, seconds: float) -> None:
 
 def main(where: str, *others: str) -> None:
     if Path(others[0]).is_dir():
-        members = [asdict(seal.stated(Path(member) / EMBEDDINGS)) for member in others]
+        members = [asdict(seal.read_manifest(Path(member) / EMBEDDINGS)) for member in others]
         write(Path(where), {"members": members}, {"recall@1": 0.5})
     else:
         train(Path(where), others[0], float(others[1]), float(others[2]))

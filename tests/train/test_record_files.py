@@ -173,8 +173,8 @@ def test_replaced_files_of_a_finished_run(tmp_path: Path) -> None:
         (tmp_path / "analysis/b.json").unlink()
         (tmp_path / "analysis/c.json").write_text("new")
     new, old = (hashlib.sha256(text).hexdigest() for text in (b"new", b"old"))
-    assert seal.stated(tmp_path).parts.keys() == {"model"}
-    found = {name: each["sha256"] for name, each in seal.stated(tmp_path).files.items()}
+    assert seal.read_manifest(tmp_path).parts.keys() == {"model"}
+    found = {name: each["sha256"] for name, each in seal.read_manifest(tmp_path).files.items()}
     assert found == {"analysis/c.json": new, "figures/a.json": old, "queries.npz": old}
     assert seal.file(tmp_path, "analysis/c.json").read_text() == "new"
     with pytest.raises(DataError, match=r"figures/a\.json: has changed since it was written"):

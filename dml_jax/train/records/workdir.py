@@ -111,7 +111,7 @@ def check_same_run(workdir: Path, here: Mapping[str, Any], *, selecting: bool = 
         )
     for checkpoint in reversed(checkpoints):
         try:
-            run = seal.stated(checkpoint, error=CheckpointError).about.get("run", {})
+            run = seal.read_manifest(checkpoint, error=CheckpointError).about.get("run", {})
         except CheckpointError:  # restoring it gives the remedy
             continue
         check_same_facts(checkpoint, run, here, selecting=selecting)
@@ -290,7 +290,7 @@ def updated(workdir: Path, replaced: str) -> Iterator[None]:
 
     def seal_again(names: list[str], parts: list[str]) -> None:
         with files.locked(workdir / seal.MANIFEST):
-            manifest = seal.stated(workdir, KIND, error=CheckpointError, remedy=REMEDY)
+            manifest = seal.read_manifest(workdir, KIND, error=CheckpointError, remedy=REMEDY)
             unchanged = {k: v for k, v in manifest.files.items() if not k.startswith(replaced)}
             new = seal.digests(workdir, [name for name in names if name.startswith(replaced)])
             unchanged_parts = [part for part in manifest.parts if not part.startswith(replaced)]
